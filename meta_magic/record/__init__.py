@@ -1,0 +1,1 @@
+"""Running code to a trace."""

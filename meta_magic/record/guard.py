@@ -1,0 +1,178 @@
+"""Leave torch and the interrupt handler exactly as they were, however a block ends.
+
+``with torch.device("meta")`` alone is not safe: half of the interrupts that land in its
+enter or exit leave the process in meta, and a mode that the block forgot to leave makes
+the exit pop the wrong one. So everything is noted before, restored by identity after,
+and an interrupt is delivered only while the block itself runs.
+"""
+
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from types import FrameType
+from typing import Any, Final, TypeVar
+
+from meta_magic.record.torch_private import (
+    GLOBAL_DEVICE_CONTEXT,
+    device_module,
+    dispatch_mode_stack,
+    function_mode_stack,
+    pop_dispatch_mode,
+    pop_function_mode,
+    push_dispatch_mode,
+    push_function_mode,
+    python_dispatch,
+)
+
+__all__ = ["Guard", "Snapshot"]
+
+T = TypeVar("T")
+
+FLAGS: Final = (
+    "_is_in_torch_dispatch_mode",
+    "_is_in_non_infra_torch_dispatch_mode",
+    "_is_in_any_mode_without_ignore_compile_internals",
+)
+
+
+class Snapshot:
+    """The mode stacks and default device of this thread, to be restored by identity."""
+
+    def __init__(self) -> None:
+        self._dispatch_modes = list(dispatch_mode_stack())
+        self._function_modes = list(function_mode_stack())
+        self._flags = {name: getattr(python_dispatch, name) for name in FLAGS}
+        self._current_device = device_module.CURRENT_DEVICE
+        self._default_context = getattr(GLOBAL_DEVICE_CONTEXT, "device_context", None)
+
+    def restore(self) -> list[str]:
+        """Put everything back, and say in words what was not as it should be."""
+        odd = restore_stack(
+            "dispatch", self._dispatch_modes, dispatch_mode_stack,
+            (pop_dispatch_mode, push_dispatch_mode),
+        ) + restore_stack(
+            "function", self._function_modes, function_mode_stack,
+            (pop_function_mode, push_function_mode),
+        )  # fmt: skip
+        for name, value in self._flags.items():
+            setattr(python_dispatch, name, value)
+        python_dispatch.set_is_in_mode_without_ignore_compile_internals(
+            self._flags["_is_in_any_mode_without_ignore_compile_internals"]
+        )
+        device_module.CURRENT_DEVICE = self._current_device
+        context = getattr(GLOBAL_DEVICE_CONTEXT, "device_context", None)
+        if context is not self._default_context:
+            device = getattr(context, "device", None)
+            odd.append(f"torch.set_default_device({device}) was undone after the cell")
+            GLOBAL_DEVICE_CONTEXT.device_context = self._default_context
+        return odd
+
+
+def restore_stack(
+    kind: str,
+    wanted: Sequence[object],
+    stack: Callable[[], Sequence[object]],
+    pop_and_push: tuple[Callable[[], Any], Callable[[Any], Any]],
+) -> list[str]:
+    """Make a mode stack hold the modes ``wanted``, and say what it held instead."""
+    met = list(stack())
+    if len(met) == len(wanted) and all(map(is_same, met, wanted)):
+        return []
+    pop, push = pop_and_push
+    while stack():
+        pop()
+    for mode in wanted:
+        push(mode)
+    left = ", ".join(type(m).__name__ for m in met if not any(m is w for w in wanted))
+    return [f"{kind} modes left open were closed: {left}"] if left else []
+
+
+def is_same(a: object, b: object) -> bool:
+    """Whether two names stand for one object."""
+    return a is b
+
+
+class Guard:
+    """Enter context managers around a block, and leave no trace of them.
+
+    Attributes:
+        odd: What had to be put right afterwards, in words.
+    """
+
+    def __init__(self, contexts: Sequence[AbstractContextManager[Any]]) -> None:
+        self.odd: list[str] = []
+        self._contexts = contexts
+        self._entered: list[AbstractContextManager[Any]] = []
+        self._snapshot: Snapshot | None = None
+        self._is_in_block = False
+        self._pending: tuple[int, FrameType | None] | None = None
+        self._old_handler: Any = None
+
+    def run(self, block: Callable[[], T]) -> T:
+        """Run ``block`` inside the contexts; can be called again."""
+        __tracebackhide__ = True
+        self.enter()
+        try:
+            return block()
+        finally:
+            self.leave()
+
+    def enter(self) -> None:
+        """Enter all contexts; on any failure or interrupt none stays entered."""
+        self._pending, self._entered = None, []
+        self._snapshot = Snapshot()
+        try:
+            self._own_interrupts()
+            for context in self._contexts:
+                context.__enter__()
+                self._entered.append(context)
+        except BaseException:
+            self.leave()
+            raise
+        if self._pending is not None:
+            self.leave()  # delivers the interrupt
+        self._is_in_block = True
+
+    def leave(self) -> None:
+        """Leave all contexts, restore, then deliver an interrupt that came meanwhile."""
+        # A plain store: Python looks for signals at calls and jumps only.
+        self._is_in_block = False
+        while self._entered:
+            context = self._entered.pop()
+            try:  # each on its own: one that fails must not keep the others entered
+                context.__exit__(None, None, None)
+            except Exception as error:  # noqa: BLE001  the snapshot is authoritative
+                self._note(f"{type(context).__name__} was not left cleanly: {error}")
+        if self._snapshot is not None:
+            for text in self._snapshot.restore():
+                self._note(text)
+        self._return_interrupts()
+
+    def _note(self, text: str) -> None:
+        if text not in self.odd:
+            self.odd.append(text)
+
+    def _own_interrupts(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        handler = signal.getsignal(signal.SIGINT)
+        if callable(handler):
+            self._old_handler = handler
+            signal.signal(signal.SIGINT, self._handle)
+
+    def _return_interrupts(self) -> None:
+        handler, self._old_handler = self._old_handler, None
+        if handler is None:
+            return
+        if signal.getsignal(signal.SIGINT) == self._handle:
+            signal.signal(signal.SIGINT, handler)
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            handler(*pending)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._is_in_block:
+            self._old_handler(number, frame)
+        else:
+            self._pending = (number, frame)

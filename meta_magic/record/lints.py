@@ -1,0 +1,115 @@
+"""Notes on what is legal and rarely meant, each with the line where it happened."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from torch import nn
+
+from meta_magic.record.module_numbers import ModuleNumbers
+from meta_magic.record.tensors import TensorRegistry
+from meta_magic.trace.calls import OpCalls
+from meta_magic.trace.program import HEADER, Program, Signature
+from meta_magic.trace.records import Note
+from meta_magic.trace.units import format_shape
+
+__all__ = ["find_attributes", "find_silent_broadcasts", "find_untied"]
+
+PAIRWISE: Final = ("add", "sub", "mul", "div", "pow", "eq", "ne", "gt", "lt", "ge", "le")
+BINARY: Final = frozenset(
+    {f"aten.{name}.Tensor" for name in PAIRWISE}
+    | {"aten.maximum.default", "aten.minimum.default", "aten.mse_loss.default"}
+)
+
+
+def find_silent_broadcasts(ops: OpCalls, program: Program) -> Iterator[Note]:
+    """Yield a note for each line where ``(n, 1)`` met ``(n,)`` and made ``(n, n)``."""
+    suspects = {i for i, s in enumerate(program.signatures) if is_silent_broadcast(s)}
+    if not suspects:
+        return
+    lines = set()
+    for index, number in enumerate(program.signature_numbers()):
+        call = ops[index] if number in suspects else None
+        if call is not None and call.line not in lines and call.phase != "backward":
+            lines.add(call.line)
+            left, right = (format_shape(tensor.shape) for tensor in call.inputs)
+            yield Note(
+                kind="broadcast",
+                text=f"{call.op} broadcast {left} with {right} to "
+                f"{format_shape(call.outputs[0].shape)}; was a row meant to be a column?",
+                line=call.line,
+            )
+
+
+def is_silent_broadcast(signature: Signature) -> bool:
+    """Whether a column ``(n, 1)`` meets a row ``(n,)`` and makes a square."""
+    if signature.op not in BINARY or len(signature.inputs) != 2:
+        return False
+    row, column = sorted((g.shape for g in signature.inputs), key=len)
+    return len(row) == 1 and row[0] > 1 and column == (row[0], 1)
+
+
+def find_untied(
+    registered: Sequence[tuple[int, str, int]],
+    numbers: ModuleNumbers,
+    registry: TensorRegistry,
+    program: Program,
+) -> Iterator[Note]:
+    """Yield a note for each parameter that stood in two places and no longer does.
+
+    Args:
+        registered: (module number, name, storage) as parameters were registered.
+        numbers: The modules that are still there.
+        registry: Numbers of storages.
+        program: Tells which line made the storage that a parameter has now.
+    """
+    modules = dict(numbers.living())
+    places_by_storage: dict[int, dict[tuple[int, str], None]] = defaultdict(dict)
+    for number, name, storage in registered:
+        places_by_storage[storage].setdefault((number, name))
+    for places in places_by_storage.values():
+        now = {
+            f"{type(modules[n]).__name__}.{name}": storage
+            for n, name in places
+            if n in modules
+            and (storage := storage_now(modules[n], name, registry)) is not None
+        }
+        if len(now) > 1 and len(set(now.values())) > 1:
+            yield Note(
+                kind="untied",
+                text=f"{' and '.join(now)} were one parameter and came untied",
+                line=line_that_made(max(now.values()), program),
+            )
+
+
+def storage_now(module: nn.Module, name: str, registry: TensorRegistry) -> int | None:
+    """Return the storage on which a parameter lies now."""
+    parameter = module._parameters.get(name)
+    if parameter is None or nn.parameter.is_lazy(parameter):
+        return None
+    return registry.storage_by_tensor[registry.read(parameter)[0]]
+
+
+def find_attributes(
+    attributes: Sequence[tuple[str, str, int]], program: Program
+) -> Iterator[Note]:
+    """Yield a note for each tensor that a module holds but will not take along."""
+    for class_name, name, storage in attributes:
+        yield Note(
+            kind="attribute",
+            text=f"{class_name}.{name} is a tensor but neither parameter nor buffer: "
+            "it will not move with the module (register_buffer would)",
+            line=line_that_made(storage, program),
+        )
+
+
+def line_that_made(storage: int, program: Program) -> int | None:
+    """Return the cell's line of the first operator that returned a storage."""
+    words = memoryview(program.words).cast("I")
+    storages = memoryview(program.storage_by_tensor).cast("I")
+    for index, number in enumerate(program.signature_numbers()):
+        start = program.offsets[index] + HEADER + len(program.signatures[number].inputs)
+        end = program.offsets[index + 1]
+        if any(storages[word >> 1] == storage for word in words[start:end]):
+            return program.places[words[program.offsets[index] + 1] - 1].line
+    return None

@@ -1,0 +1,166 @@
+"""Describe module trees: live modules to records."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from meta_magic.record.module_numbers import ModuleNumbers
+from meta_magic.record.tensors import TensorRegistry
+from meta_magic.record.torch_private import DisableTorchFunction
+from meta_magic.trace.records import ModuleNode, ModuleTensor
+
+__all__ = ["Tree", "describe_tree", "find_roots"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Tree:
+    """A described module tree, and what is known of its modules by number.
+
+    Attributes:
+        node: The record of the root.
+        fqn_by_module: Name within the root, by module number.
+        owner_by_storage: Number of the first module that holds a storage.
+        attributes: (class name, attribute, storage) of the tensors that are neither
+            parameter nor buffer.
+    """
+
+    node: ModuleNode
+    fqn_by_module: dict[int, str]
+    owner_by_storage: dict[int, int]
+    attributes: list[tuple[str, str, int]]
+
+    def with_calls(self, calls_by_module: Mapping[int, tuple[int, ...]]) -> "Tree":
+        """Return the tree with the calls of its modules filled in."""
+        calls_by_fqn = {
+            fqn: calls_by_module[number]
+            for number, fqn in self.fqn_by_module.items()
+            if number in calls_by_module
+        }
+        return replace(self, node=add_calls(self.node, calls_by_fqn))
+
+
+def add_calls(
+    node: ModuleNode, calls_by_fqn: Mapping[str, tuple[int, ...]]
+) -> ModuleNode:
+    """Return ``node`` with its calls and those of all below it."""
+    return replace(
+        node,
+        calls=() if node.shared_with is not None else calls_by_fqn.get(node.fqn, ()),
+        children=tuple(add_calls(child, calls_by_fqn) for child in node.children),
+    )
+
+
+def describe_tree(
+    registry: TensorRegistry, numbers: ModuleNumbers, root: nn.Module, name: str
+) -> Tree:
+    """Return the description of ``root`` and all below it, without its calls."""
+    describer = TreeDescriber(registry, numbers)
+    with DisableTorchFunction():
+        node = describer.describe(root, name, "")
+    return Tree(
+        node=node,
+        fqn_by_module=describer.fqn_by_module,
+        owner_by_storage=describer.owner_by_storage,
+        attributes=describer.attributes,
+    )
+
+
+class TreeDescriber:
+    """Walks one module tree; its attributes are those of :class:`Tree`."""
+
+    def __init__(self, registry: TensorRegistry, numbers: ModuleNumbers) -> None:
+        self.fqn_by_module: dict[int, str] = {}
+        self.owner_by_storage: dict[int, int] = {}
+        self.attributes: list[tuple[str, str, int]] = []
+        self._registry = registry
+        self._numbers = numbers
+        self._fqn_by_tensor: dict[object, str] = {}
+
+    def describe(self, module: nn.Module, name: str, fqn: str) -> ModuleNode:
+        """Return the record of ``module`` and all below it."""
+        number = self._numbers.of(module)
+        first = self.fqn_by_module.setdefault(number, fqn)
+        prefix = f"{fqn}." if fqn else ""
+        is_first = first == fqn
+        return ModuleNode(
+            name=name,
+            fqn=fqn,
+            class_name=type(module).__qualname__,
+            tensors=tuple(self._describe_tensors(module, prefix))
+            if is_first
+            else (),
+            children=tuple(
+                self.describe(child, child_name, prefix + child_name)
+                for child_name, child in module._modules.items()
+                if child is not None
+            )
+            if is_first
+            else (),
+            calls=(),
+            shared_with=None if is_first else first,
+        )
+
+    def _describe_tensors(
+        self, module: nn.Module, prefix: str
+    ) -> Iterator[ModuleTensor]:
+        for name, kind, tensor in own_tensors(module):
+            lazy = is_lazy(tensor)
+            yield ModuleTensor(
+                name=name,
+                kind=kind,
+                is_persistent=kind == "parameter"
+                or (kind == "buffer" and name not in module._non_persistent_buffers_set),
+                is_lazy=lazy,
+                shape=() if lazy else tuple(tensor.shape),
+                dtype=tensor.dtype,
+                device=tensor.device,
+                requires_grad=tensor.requires_grad,
+                tied_to=None if lazy else self._note(tensor, module, kind, prefix + name),
+            )
+
+    def _note(
+        self, tensor: Tensor, module: nn.Module, kind: str, fqn: str
+    ) -> str | None:
+        """Note where a tensor stands; return where the same one stood first, if so."""
+        seen = self._registry.read(tensor)
+        storage = self._registry.storage_by_tensor[seen[0]]
+        if kind == "attribute":
+            name = fqn.rpartition(".")[2]
+            self.attributes.append((type(module).__qualname__, name, storage))
+        else:
+            self.owner_by_storage.setdefault(storage, self._numbers.of(module))
+        first = self._fqn_by_tensor.setdefault((storage, seen[2]), fqn)
+        return None if first == fqn else first
+
+
+def own_tensors(module: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
+    """Yield name, kind and tensor of all that a module holds itself."""
+    for name, parameter in module._parameters.items():
+        if parameter is not None:
+            yield name, "parameter", parameter
+    for name, buffer in module._buffers.items():
+        if buffer is not None:
+            yield name, "buffer", buffer
+    for name, value in module.__dict__.items():
+        if isinstance(value, Tensor):
+            yield name, "attribute", value
+
+
+def find_roots(numbers: ModuleNumbers) -> list[nn.Module]:
+    """Return the module of each tree built or called, in order of first sight.
+
+    A module is a root unless another living one that was met holds it.
+    """
+    covered: set[int] = set()
+    roots: dict[int, nn.Module] = {}
+    # Backwards, since a module registers its children after they were built.
+    for _, module in reversed(numbers.living()):
+        if id(module) in covered:
+            continue
+        below = {id(m) for m in module.modules() if m is not module}
+        roots = {key: root for key, root in roots.items() if key not in below}
+        roots[id(module)] = module
+        covered |= below | {id(module)}
+    return list(reversed(roots.values()))

@@ -1,0 +1,251 @@
+"""Where a call comes from: the innermost user frame, and the line of the cell.
+
+Walking all frames for every operator costs as much as the rest of the recording, so
+the walk ends where the answer is known already: at the innermost module call, whose
+own place was found when it began.
+"""
+
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import torch
+from torch import nn
+
+from meta_magic.trace.program import Phase, Place, SourcePosition
+
+__all__ = ["BACKWARD", "OWN", "TORCH", "Places", "Site", "describe_function"]
+
+TORCH: Final = Path(torch.__file__).parent
+OWN: Final = (f"{TORCH}/", f"{Path(__file__).parent.parent}/", "<frozen ")
+OPTIM: Final = f"{TORCH / 'optim'}/"
+NN_INIT: Final = f"{TORCH / 'nn' / 'init.py'}"
+STDLIB: Final = f"{sysconfig.get_paths()['stdlib']}/"
+PACKAGES: Final = ("/site-packages/", "/dist-packages/")
+INIT_METHODS: Final = ("__init__", "reset_parameters", "_init_weights", "init_weights")
+
+USER, CELL, TOP, INIT, OPTIMIZER, BACKWARD, FORWARD = 1, 2, 4, 8, 16, 32, 64
+
+Site: TypeAlias = tuple[int, int]
+"""A position in code (its number, 0 for none) and a line of the cell (0 for none)."""
+
+
+class Key(NamedTuple):
+    """What makes a place: the running function, where it was called, what was met."""
+
+    function: object
+    position: int
+    line: int
+    flags: int
+
+
+class Places:
+    """Intern the places that calls come from.
+
+    Attributes:
+        function: The torch function that runs now, None outside of any.
+        frame: The frame that called it.
+        place: The number of that call's place once an operator asked for it, else 0.
+        owner: Twice the module under construction there, plus 1; 0 if there is none.
+    """
+
+    def __init__(
+        self,
+        cell_file: str,
+        top: CodeType | None,
+        number_of_module: Callable[[nn.Module], int],
+    ) -> None:
+        self.function: object = None
+        self.frame: FrameType | None = None
+        self.place = 0
+        self.owner = 0
+        self._cell_file = cell_file
+        self._top = top
+        self._number_of_module = number_of_module
+        self._kind_by_code: dict[int, int] = {}
+        self._kept_codes: list[CodeType] = []  # so that their ids stay theirs
+        self._positions: list[tuple[CodeType, int]] = []
+        self._position_by_key: dict[tuple[int, int], int] = {}
+        self._line_by_position = [0]
+        self._keys: list[Key] = []
+        self._place_by_key: dict[Key, int] = {}
+        self._backward_by_key: dict[tuple[object, int], int] = {}
+
+    def locate(
+        self,
+        frame: FrameType | None,
+        entry: FrameType | None,
+        site: Site,
+        extra_flags: int = 0,
+    ) -> int:
+        """Return the number of the place of a call made from ``frame``, from 1.
+
+        Args:
+            frame: Where the walk begins.
+            entry: The frame in which the innermost module call runs, if any.
+            site: The place from which that module was called.
+            extra_flags: What is known of the place otherwise.
+        """
+        position, line, flags = self.walk(frame, entry, site)
+        if entry is not None:
+            flags |= FORWARD
+        return self._intern(Key(self.function, position, line, flags | extra_flags))
+
+    def backward_of(self, place: int) -> int:
+        """Return the place of a backward operator, given that of its forward one."""
+        key = (self.function, place)
+        backward = self._backward_by_key.get(key)
+        if backward is None:
+            forward = self._keys[place - 1]
+            backward = self._intern(
+                forward._replace(function=self.function, flags=BACKWARD)
+            )
+            self._backward_by_key[key] = backward
+        return backward
+
+    def line_at(self, place: int) -> int | None:
+        """Return the cell's line of a place."""
+        return self._keys[place - 1].line or None
+
+    def walk(
+        self, frame: FrameType | None, entry: FrameType | None, site: Site
+    ) -> tuple[int, int, int]:
+        """Return the position, the cell's line and the kinds of frames met."""
+        position = line = flags = owner = 0
+        kinds = self._kind_by_code
+        while frame is not None and frame is not entry:
+            code = frame.f_code
+            kind = kinds.get(id(code))
+            if kind is None:
+                kind = self._classify(frame)
+            if kind:
+                flags |= kind
+                if kind & USER and not position:
+                    position = self._position(code, frame.f_lasti)
+                if kind & CELL and not line:
+                    line = self._line_by_position[self._position(code, frame.f_lasti)]
+                if kind & INIT and not owner:
+                    owner = self._owner(frame)
+                if kind & TOP or (line and entry is not None):
+                    break
+            frame = frame.f_back
+        self.owner = owner
+        return position or site[0], line or site[1], flags
+
+    def build_positions(self) -> tuple[SourcePosition, ...]:
+        """Return the plain records of all positions met."""
+        return tuple(describe_position(*key) for key in self._positions)
+
+    def build_places(self, positions: tuple[SourcePosition, ...]) -> tuple[Place, ...]:
+        """Return the plain records of all places met."""
+        return tuple(
+            Place(
+                function=describe_function(key.function),
+                position=positions[key.position - 1] if key.position else None,
+                line=key.line or None,
+                phase=phase_of(key.flags),
+            )
+            for key in self._keys
+        )
+
+    def _intern(self, key: Key) -> int:
+        place = self._place_by_key.get(key)
+        if place is None:
+            self._keys.append(key)
+            place = self._place_by_key[key] = len(self._keys)
+        return place
+
+    def _position(self, code: CodeType, instruction: int) -> int:
+        key = (id(code), instruction)
+        position = self._position_by_key.get(key)
+        if position is None:
+            self._positions.append((code, instruction))
+            position = self._position_by_key[key] = len(self._positions)
+            self._line_by_position.append(span_of(code, instruction)[0])
+        return position
+
+    def _classify(self, frame: FrameType) -> int:
+        code = frame.f_code
+        file = code.co_filename
+        kind = USER
+        if file == self._cell_file:
+            is_top = code is self._top or code.co_name == "<module>"
+            kind = USER | CELL | (TOP if is_top else 0)
+        elif file.startswith(OPTIM):
+            kind = OPTIMIZER
+        elif file == NN_INIT:
+            kind = INIT
+        elif file.startswith(OWN) or is_stdlib(file):
+            kind = 0
+        if code.co_name in INIT_METHODS and isinstance(first_argument(frame), nn.Module):
+            kind |= INIT
+        self._kind_by_code[id(code)] = kind
+        self._kept_codes.append(code)
+        return kind
+
+    def _owner(self, frame: FrameType) -> int:
+        module = first_argument(frame)
+        if not isinstance(module, nn.Module):
+            return 0
+        return self._number_of_module(module) << 1 | 1
+
+
+def phase_of(flags: int) -> Phase:
+    """Return what the program was doing, from the kinds of frames on the stack."""
+    if flags & BACKWARD:
+        return "backward"
+    if flags & OPTIMIZER:
+        return "optimizer"
+    if flags & INIT:
+        return "init"
+    return "forward" if flags & FORWARD else "other"
+
+
+def is_stdlib(file: str) -> bool:
+    """Whether ``file`` belongs to Python itself."""
+    return file.startswith(STDLIB) and not any(part in file for part in PACKAGES)
+
+
+def first_argument(frame: FrameType) -> Any:
+    """Return the first argument of the function that ``frame`` runs."""
+    names = frame.f_code.co_varnames
+    return frame.f_locals.get(names[0]) if names else None
+
+
+def span_of(
+    code: CodeType, instruction: int
+) -> tuple[int, int, int | None, int | None]:
+    """Return first line, last line, first column and end column of an instruction."""
+    spans = list(code.co_positions())
+    index = instruction // 2
+    line, end_line, column, end_column = (
+        spans[index] if 0 <= index < len(spans) else (None,) * 4
+    )
+    line = line or code.co_firstlineno
+    return line, end_line or line, column, end_column
+
+
+def describe_position(code: CodeType, instruction: int) -> SourcePosition:
+    """Return the plain record of an instruction's source."""
+    line, end_line, column, end_column = span_of(code, instruction)
+    return SourcePosition(
+        file=code.co_filename,
+        line=line,
+        end_line=end_line,
+        column=column,
+        end_column=end_column,
+        function=code.co_qualname,
+    )
+
+
+def describe_function(function: Any) -> str | None:
+    """Return the name under which torch's users know a function."""
+    if function is None:
+        return None
+    name = torch.overrides.resolve_name(function)
+    if name:
+        return str(name)
+    module = getattr(function, "__module__", None) or "torch"
+    return f"{module}.{getattr(function, '__qualname__', function)}"

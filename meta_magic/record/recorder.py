@@ -1,0 +1,202 @@
+"""Assemble the modes and hooks, run code under them, and build the trace."""
+
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from types import CodeType
+from typing import Final
+
+from torch import nn
+
+from meta_magic.record.compiler import EagerStance
+from meta_magic.record.dispatch import DispatchRecorder
+from meta_magic.record.functions import FunctionRecorder
+from meta_magic.record.guard import Guard
+from meta_magic.record.lints import (
+    find_attributes,
+    find_silent_broadcasts,
+    find_untied,
+)
+from meta_magic.record.loading import LoadOntoMeta
+from meta_magic.record.module_calls import ModuleCalls, ModuleNumbers
+from meta_magic.record.module_trees import Tree, describe_tree, find_roots
+from meta_magic.record.places import Places
+from meta_magic.record.signatures import SignatureCache
+from meta_magic.record.tensors import TensorRegistry
+from meta_magic.record.threads import ThreadWatch
+from meta_magic.record.torch_private import dispatch_mode_stack
+from meta_magic.trace.calls import OpCalls
+from meta_magic.trace.program import Program
+from meta_magic.trace.records import Note
+from meta_magic.trace.trace import Trace
+
+__all__ = ["Recording"]
+
+MAX_SHARED_SIGNATURES: Final = 100_000
+
+shared_cache = SignatureCache(is_serving=True)
+
+
+def pick_cache(*, is_serving: bool) -> SignatureCache:
+    """Return the cache to record with: the shared one, or a private one that runs all.
+
+    Under another dispatch mode every kernel must run, so that this mode sees it: a
+    served call would look to it like ``empty_strided``.
+    """
+    if not is_serving or dispatch_mode_stack():
+        return SignatureCache(is_serving=False)
+    if shared_cache.n_entries > MAX_SHARED_SIGNATURES:
+        shared_cache.clear()
+    return shared_cache
+
+
+class Recording:
+    """One recording: run code under it in one or more stretches, then finish it.
+
+    Args:
+        cell_file: File name of the code whose lines are the cell's.
+        top: Code object of the outermost frame of interest; None for a module's.
+        cache: Whether calls seen before are answered without running their kernel.
+
+    Attributes:
+        guard: Enters the recording, and restores torch when it is left.
+    """
+
+    def __init__(
+        self, cell_file: str, top: CodeType | None = None, *, cache: bool = True
+    ) -> None:
+        signatures = pick_cache(is_serving=cache)
+        self._notes: dict[Note, None] = {}
+        self._registry = TensorRegistry(signatures.geometries)
+        self._numbers = ModuleNumbers()
+        self._calls = ModuleCalls(self._registry, self._numbers)
+        self._places = Places(cell_file, top, self._numbers.of)
+        self._calls.places = self._places
+        self._dispatch = DispatchRecorder(
+            self._registry, self._places, self._calls, signatures
+        )
+        self._functions = FunctionRecorder(self._places)
+        self._threads = ThreadWatch()
+        self.guard = Guard(
+            (
+                *(EagerStance(), self._threads, LoadOntoMeta(), self._calls),
+                *(self._functions, self._dispatch),
+            )
+        )
+        self._started = time.perf_counter()
+
+    @property
+    def n_operators(self) -> int:
+        """Operator calls recorded so far; may be read from another thread."""
+        return self._registry.clock[0]
+
+    def finish(
+        self,
+        error: BaseException | None = None,
+        namespace: Mapping[str, object] | None = None,
+        source: str = "",
+    ) -> Trace:
+        """Build the trace, and let go of everything that was held.
+
+        Args:
+            error: What ended the block, if anything did.
+            namespace: Where to look for the names of root modules.
+            source: The cell as written.
+        """
+        seconds = time.perf_counter() - self._started
+        self._calls.close_open_calls()
+        self._dispatch.flush()
+        trees = self._describe_trees(namespace or {})
+        program = self._build_program(trees)
+        trace = Trace(
+            program=program,
+            modules=tuple(tree.node for tree in trees),
+            notes=tuple(sorted(self._find_notes(program, trees), key=by_line)),
+            error=None if error is None else f"{type(error).__name__}: {error}",
+            nbytes_real=self._dispatch.nbytes_real,
+            seconds=seconds,
+            source=source,
+        )
+        self._calls.close()
+        return trace
+
+    def _describe_trees(self, namespace: Mapping[str, object]) -> list[Tree]:
+        """Describe the modules that live, and take those that do not as they were."""
+        names = {
+            id(value): name
+            for name, value in reversed(list(namespace.items()))
+            if isinstance(value, nn.Module) and not name.startswith("_")
+        }
+        calls = self._calls.calls_by_module()
+        trees = [
+            describe_tree(self._registry, self._numbers, root, names.get(id(root), ""))
+            for root in find_roots(self._numbers)
+        ]
+        met = {number for tree in trees for number in tree.fqn_by_module}
+        gone = [
+            tree
+            for number, tree in self._calls.early_trees.items()
+            if number not in met
+        ]
+        trees = sorted((*trees, *gone), key=lambda tree: min(tree.fqn_by_module))
+        return [tree.with_calls(calls) for tree in trees]
+
+    def _build_program(self, trees: list[Tree]) -> Program:
+        root_and_fqn = {
+            number: (root, fqn)
+            for root, tree in enumerate(trees)
+            for number, fqn in tree.fqn_by_module.items()
+        }
+        owners: dict[int, int] = {}
+        for tree in trees:
+            for storage, number in tree.owner_by_storage.items():
+                owners.setdefault(storage, number)
+        positions = self._places.build_positions()
+        return Program(
+            words=self._dispatch.rows.tobytes(),
+            signatures=tuple(entry.signature for entry in self._dispatch.entries),
+            places=self._places.build_places(positions),
+            positions=positions,
+            storage_by_tensor=self._registry.storage_by_tensor.tobytes(),
+            deaths=self._registry.deaths.tobytes(),
+            nbytes_by_storage=tuple(self._registry.nbytes_by_storage.items()),
+            module_rows=self._calls.rows.tobytes(),
+            module_values=self._calls.values.tobytes(),
+            structures=tuple(self._calls.structures),
+            modules=tuple(
+                (*root_and_fqn.get(number, (None, None)), class_name)
+                for number, class_name in enumerate(self._numbers.class_names)
+            ),
+            owner_by_storage=tuple(owners.items()),
+        )
+
+    def _find_notes(self, program: Program, trees: list[Tree]) -> Iterator[Note]:
+        ops = OpCalls(program)
+        yield from self._dispatch.notes
+        yield from self._functions.notes
+        yield from find_silent_broadcasts(ops, program)
+        yield from find_untied(
+            self._calls.registered, self._numbers, self._registry, program
+        )
+        for tree in trees:
+            yield from find_attributes(tree.attributes, program)
+        for text in self.guard.odd:
+            yield Note(kind="state", text=text, line=None)
+        for name in {**self._threads.names, **dict.fromkeys(self._calls.threads)}:
+            yield Note(
+                kind="thread",
+                text=f"what thread {name!r} did was not recorded, and was real: "
+                "torch's modes belong to one thread",
+                line=None,
+            )
+        for class_name, count in self._dispatch.n_foreign.items():
+            yield Note(
+                kind="foreign",
+                text=f"{count:,} operators on {class_name} were not recorded",
+                line=None,
+            )
+
+
+def by_line(note: Note) -> int:
+    """Order notes by line, those without one last."""
+    return note.line if note.line is not None else sys.maxsize

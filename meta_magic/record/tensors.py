@@ -1,0 +1,229 @@
+"""Number tensors and storages, and name their geometry, without holding any of them.
+
+On the meta device every address is 0 and ``id()`` repeats as soon as a tensor is
+freed. So a storage is told apart by a weak reference that says when it dies, and a
+tensor by its ``id()`` only while storage and geometry agree. Tensors themselves are
+never weakly referenced: ``torch.utils.swap_tensors`` would then refuse them.
+"""
+
+import weakref
+from array import array
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+import torch
+from torch import Tensor, UntypedStorage
+
+from meta_magic.trace.program import Geometry
+
+__all__ = ["GeometryTable", "LiveGeometry", "Seen", "StorageRef", "TensorRegistry"]
+
+QUANTIZED: Final = frozenset(
+    {torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4}
+)
+COMPLEX: Final = frozenset({torch.complex32, torch.complex64, torch.complex128})
+
+
+class StorageRef(weakref.ref[UntypedStorage]):
+    """Weak reference to a storage that carries its number.
+
+    Attributes:
+        number: Number given to the storage, in order of first sight.
+        address: Address of torch's storage object; unique while it lives.
+    """
+
+    __slots__ = ("address", "number")
+    number: int
+    address: int
+
+
+class LiveGeometry:
+    """A geometry while recording: one object each, so that identity is its hash.
+
+    Attributes:
+        record: The geometry itself.
+        is_meta: Whether it lies on the meta device.
+        is_servable: Whether a tensor with it can be made by ``empty_strided``.
+    """
+
+    __slots__ = ("dtype", "is_meta", "is_servable", "offset", "record", "shape", "stride")
+
+    def __init__(self, record: Geometry) -> None:
+        self.record = record
+        self.shape = record.shape
+        self.stride = record.stride
+        self.offset = record.storage_offset
+        # Complex tensors may be conjugated lazily: never recognized at a glance.
+        self.dtype = None if record.dtype in COMPLEX else record.dtype
+        self.is_meta = record.device.type == "meta"
+        self.is_servable = (
+            self.is_meta
+            and record.layout is torch.strided
+            and not (record.is_conj or record.is_neg or record.dtype in QUANTIZED)
+        )
+
+
+class GeometryTable:
+    """All geometries met so far, one :class:`LiveGeometry` for each.
+
+    Attributes:
+        has_negatives: Whether a lazily negated tensor was ever met.
+    """
+
+    def __init__(self) -> None:
+        self.has_negatives = False
+        self._geometry_by_key: dict[tuple[object, ...], LiveGeometry] = {}
+
+    def of(self, tensor: Tensor) -> LiveGeometry:
+        """Return the geometry of ``tensor``."""
+        is_conj, is_neg = tensor.is_conj(), tensor.is_neg()
+        self.has_negatives |= is_neg
+        try:
+            stride, offset = tensor.stride(), tensor.storage_offset()
+        except (RuntimeError, NotImplementedError):  # sparse and nested layouts
+            stride, offset = None, None
+        key = (
+            *(tuple(tensor.shape), stride, offset, tensor.dtype),
+            *(tensor.device, tensor.layout, is_conj, is_neg),
+        )
+        geometry = self._geometry_by_key.get(key)
+        if geometry is None:
+            record = Geometry(
+                shape=key[0],
+                stride=stride,
+                storage_offset=offset,
+                dtype=tensor.dtype,
+                device=tensor.device,
+                layout=tensor.layout,
+                is_conj=is_conj,
+                is_neg=is_neg,
+            )
+            geometry = self._geometry_by_key[key] = LiveGeometry(record)
+        return geometry
+
+
+Seen: TypeAlias = tuple[int, StorageRef | None, LiveGeometry]
+"""A tensor as last seen: its number, its storage (None: it has none), its geometry."""
+
+
+class TensorRegistry:
+    """The numbers of the tensors and storages that one recording meets.
+
+    Attributes:
+        storage_by_tensor: For each tensor number, the number of its storage.
+        deaths: Pairs (operator calls recorded so far, storage), one per freed storage.
+        nbytes_by_storage: Bytes of the storages that were not made by a served call.
+        clock: One number, the operator calls recorded so far.
+        n_storages: Storages met so far.
+    """
+
+    def __init__(self, geometries: GeometryTable) -> None:
+        self.storage_by_tensor = array("I")
+        self.deaths = array("I")
+        self.nbytes_by_storage: dict[int, int] = {}
+        self.clock = [0]
+        self.n_storages = 0
+        self._geometries = geometries
+        self.storage_by_address: dict[int, StorageRef] = {}
+        self.seen_by_id: dict[int, Seen] = {}
+        self.on_death = make_on_death(
+            self.storage_by_address, self.deaths, self.clock
+        )
+
+    def read(self, tensor: Tensor) -> Seen:
+        """Return what is known of ``tensor``; number it when it is new."""
+        seen = self.seen_by_id.get(id(tensor))
+        if seen is not None and seen[1] is not None:
+            geometry = seen[2]
+            if (
+                tensor.dtype is geometry.dtype
+                and tensor.shape == geometry.shape
+                and self.storage_by_address.get(tensor.untyped_storage()._cdata)
+                is seen[1]
+                and tensor.stride() == geometry.stride
+                and tensor.storage_offset() == geometry.offset
+                and not self._geometries.has_negatives
+            ):
+                return seen
+        return self._read_anew(tensor, seen)
+
+    def _read_anew(self, tensor: Tensor, seen: Seen | None) -> Seen:
+        geometry, storage = self._geometries.of(tensor), self.storage_of(tensor)
+        if seen is not None and seen[1] is storage and seen[2] is geometry:
+            return seen
+        return self._add(tensor, storage, geometry)
+
+    def add_fresh(self, tensor: Tensor, geometry: LiveGeometry) -> int:
+        """Number a tensor just made on a new storage of its own."""
+        ref = self._add_storage(tensor.untyped_storage())
+        storages = self.storage_by_tensor
+        number = len(storages)
+        storages.append(ref.number)
+        self.seen_by_id[id(tensor)] = (number, ref, geometry)
+        return number
+
+    def add_view(self, tensor: Tensor, base: Seen, geometry: LiveGeometry) -> int:
+        """Number a tensor just made on the storage of ``base``."""
+        number = len(self.storage_by_tensor)
+        self.storage_by_tensor.append(self.storage_by_tensor[base[0]])
+        self.seen_by_id[id(tensor)] = (number, base[1], geometry)
+        return number
+
+    def add_output(self, tensor: Tensor) -> Seen:
+        """Number a tensor that an operator returned, whatever its storage."""
+        return self._add(tensor, self.storage_of(tensor), self._geometries.of(tensor))
+
+    def renew(self, tensor: Tensor, seen: Seen) -> Seen:
+        """Return what is known of an argument after an operator may have written it."""
+        geometry, storage = self._geometries.of(tensor), self.storage_of(tensor)
+        if storage is not seen[1]:
+            return self._add(tensor, storage, geometry)
+        renewed = (seen[0], storage, geometry)
+        self.seen_by_id[id(tensor)] = renewed
+        return renewed
+
+    def storage_of(self, tensor: Tensor) -> StorageRef | None:
+        """Return the storage of ``tensor``, numbered when new; None if it has none."""
+        try:
+            storage = tensor.untyped_storage()
+        except (RuntimeError, NotImplementedError):
+            return None
+        ref = self.storage_by_address.get(storage._cdata)
+        if ref is None:
+            ref = self._add_storage(storage)
+            self.nbytes_by_storage[ref.number] = storage.nbytes()
+        return ref
+
+    def _add_storage(self, storage: UntypedStorage) -> StorageRef:
+        ref = StorageRef(storage, self.on_death)
+        ref.number = self.n_storages
+        self.n_storages += 1
+        ref.address = address = storage._cdata
+        self.storage_by_address[address] = ref
+        return ref
+
+    def _add(
+        self, tensor: Tensor, storage: StorageRef | None, geometry: LiveGeometry
+    ) -> Seen:
+        if storage is None:  # sparse and nested tensors get a storage number each
+            number_of_storage = self.n_storages
+            self.n_storages += 1
+        else:
+            number_of_storage = storage.number
+        seen = (len(self.storage_by_tensor), storage, geometry)
+        self.storage_by_tensor.append(number_of_storage)
+        self.seen_by_id[id(tensor)] = seen
+        return seen
+
+
+def make_on_death(
+    storage_by_address: dict[int, StorageRef], deaths: "array[int]", clock: list[int]
+) -> Callable[[StorageRef], None]:
+    """Return what is called with the reference to a storage that was freed."""
+
+    def on_death(ref: StorageRef) -> None:
+        if storage_by_address.get(ref.address) is ref:
+            del storage_by_address[ref.address]
+        deaths.extend((clock[0], ref.number))
+
+    return on_death

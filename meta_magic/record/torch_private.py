@@ -1,0 +1,64 @@
+"""Every private name of torch that the recorder stands on, in one place.
+
+Each comment says what is lost if torch moves the name; ``tests/unit/test_torch_private``
+fails by name when one is gone, so that a new release says so before a user does.
+"""
+
+from torch import _GLOBAL_DEVICE_CONTEXT as GLOBAL_DEVICE_CONTEXT
+
+# Without it a set_default_device inside a cell cannot be undone.
+from torch._C import DisableTorchFunction
+
+# Without it reading a tensor's shape in a hook runs the user's function modes.
+from torch._C import _current_autograd_node as current_autograd_node
+
+# Without it backward operators cannot be told from forward ones.
+from torch._C import _get_deterministic_algorithms as is_deterministic
+
+# Without it a signature could be served although the kernel would now refuse.
+from torch._C._autograd import _get_sequence_nr as next_sequence_number
+
+# Without it a backward operator cannot be tied to its forward operator.
+from torch.overrides import (
+    _get_current_function_mode_stack as function_mode_stack,
+)
+from torch.overrides import _pop_mode as pop_function_mode
+from torch.overrides import _push_mode as push_function_mode
+
+# Without these three a function mode that a cell left open stays open.
+from torch.utils import _device as device_module
+from torch.utils import _python_dispatch as python_dispatch
+
+# Without it torch.get_default_device() would not say "meta" in a cell, and factories
+# would need a second function mode on every call.
+from torch.utils._device import DeviceContext
+from torch.utils._device import _device_constructors as device_constructors
+
+# Without these a dispatch mode that a cell left open stays open.
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+)
+from torch.utils._python_dispatch import (
+    _get_current_dispatch_mode_stack as dispatch_mode_stack,
+)
+from torch.utils._python_dispatch import _pop_mode as pop_dispatch_mode
+from torch.utils._python_dispatch import _push_mode as push_dispatch_mode
+
+__all__ = [
+    "GLOBAL_DEVICE_CONTEXT",
+    "DeviceContext",
+    "DisableTorchFunction",
+    "TorchDispatchMode",
+    "current_autograd_node",
+    "device_constructors",
+    "device_module",
+    "dispatch_mode_stack",
+    "function_mode_stack",
+    "is_deterministic",
+    "next_sequence_number",
+    "pop_dispatch_mode",
+    "pop_function_mode",
+    "push_dispatch_mode",
+    "push_function_mode",
+    "python_dispatch",
+]

@@ -1,0 +1,1 @@
+"""The records: pure data, no torch modes, no IPython, no browser."""

@@ -1,0 +1,188 @@
+"""Read operator and module calls out of the columns of a program."""
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Generic, TypeVar, overload
+
+from meta_magic.trace.flops import count_flops
+from meta_magic.trace.program import (
+    HEADER,
+    MODULE_HEADER,
+    Argument,
+    Geometry,
+    Program,
+    TensorArgument,
+)
+from meta_magic.trace.records import ModuleCall, OpCall, TensorMetadata
+
+__all__ = ["ModuleCalls", "OpCalls"]
+
+Record = TypeVar("Record")
+
+
+class Rows(Sequence[Record], Generic[Record]):
+    """The rows of a program as records, each built when it is asked for."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._words = memoryview(program.words).cast("I")
+        self._storages = memoryview(program.storage_by_tensor).cast("I")
+        self._module_rows = memoryview(program.module_rows).cast("I")
+
+    @abstractmethod
+    def _build(self, index: int) -> Record:
+        """Return the record at ``index``, which lies within the rows."""
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Record, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> Record | tuple[Record, ...]:
+        if isinstance(index, slice):
+            return tuple(self._build(i) for i in range(*index.indices(len(self))))
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"index {index} is outside of {self!r}")
+        return self._build(index % len(self))
+
+    def __iter__(self) -> Iterator[Record]:
+        return map(self._build, range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and self._program == other._program
+
+    __hash__ = None  # type: ignore[assignment]  # equal by value, too large to hash
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {len(self):,}>"
+
+    def _tensor(
+        self, word: int, geometry: Geometry, *, is_input: bool = True
+    ) -> TensorMetadata:
+        return TensorMetadata(
+            tensor_id=word >> 1,
+            storage_id=self._storages[word >> 1],
+            shape=geometry.shape,
+            stride=geometry.stride,
+            storage_offset=geometry.storage_offset,
+            dtype=geometry.dtype,
+            device=geometry.device,
+            layout=geometry.layout,
+            requires_grad=bool(word & 1) if is_input else None,
+            is_conj=geometry.is_conj,
+            is_neg=geometry.is_neg,
+        )
+
+
+class OpCalls(Rows[OpCall]):
+    """The operator calls of a program, in the order in which torch made them."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._owner_by_storage = dict(program.owner_by_storage)
+        self._flops = [count_flops(signature) for signature in program.signatures]
+
+    def __len__(self) -> int:
+        return len(self._program.offsets) - 1
+
+    def _build(self, index: int) -> OpCall:
+        program, words = self._program, self._words
+        offset = program.offsets[index]
+        signature = program.signatures[words[offset]]
+        place = program.places[words[offset + 1] - 1]
+        forward = words[offset + 3] - 1 if words[offset + 3] else None
+        tensors = words[offset + HEADER : program.offsets[index + 1]]
+        n_inputs = len(signature.inputs)
+        inputs = tuple(map(self._tensor, tensors[:n_inputs], signature.inputs))
+        outputs = tuple(
+            self._tensor(word, geometry, is_input=False)
+            for word, geometry in zip(
+                tensors[n_inputs:], signature.outputs, strict=True
+            )
+        )
+        module_word = self._module_word(offset, forward)
+        number = self._module_number(
+            module_word, outputs + tuple(inputs[i] for i in signature.writes)
+        )
+        root, module, _ = (None, None, "") if number is None else program.modules[number]
+        return OpCall(
+            index=index,
+            op=signature.op,
+            inputs=inputs,
+            outputs=outputs,
+            arguments=tuple(
+                (name, fill(value, inputs)) for name, value in signature.arguments
+            ),
+            writes=signature.writes,
+            views=signature.views,
+            module=module,
+            root=root,
+            module_call=None if module_word % 2 or not module_word else module_word // 2 - 1,
+            phase=place.phase,
+            line=place.line,
+            position=place.position,
+            function=place.function,
+            forward=forward,
+            flops=self._flops[words[offset]],
+        )
+
+    def _module_word(self, offset: int, forward: int | None) -> int:
+        word = self._words[offset + 2]
+        if word or forward is None:
+            return word
+        return self._words[self._program.offsets[forward] + 2]
+
+    def _module_number(
+        self, word: int, written: tuple[TensorMetadata, ...]
+    ) -> int | None:
+        if word and not word & 1:
+            return self._module_rows[(word // 2 - 1) * MODULE_HEADER]
+        # Outside of module calls: what is made or written for a parameter belongs to
+        # the module that holds the parameter, whoever initializes it.
+        for tensor in written:
+            owner = self._owner_by_storage.get(tensor.storage_id)
+            if owner is not None:
+                return owner
+        return word >> 1 if word else None
+
+
+class ModuleCalls(Rows[ModuleCall]):
+    """The module calls of a program, in the order in which they began."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._values = memoryview(program.module_values).cast("I")
+
+    def __len__(self) -> int:
+        return len(self._module_rows) // MODULE_HEADER
+
+    def _build(self, index: int) -> ModuleCall:
+        program, start = self._program, index * MODULE_HEADER
+        row = self._module_rows[start : start + MODULE_HEADER]
+        number, parent, position, line, first_op, end_op, values = row
+        root, module, class_name = program.modules[number]
+        inputs, outputs = program.structures[self._values[values]]
+        words = iter(self._values[values + 1 :])
+        return ModuleCall(
+            index=index,
+            module=module,
+            root=root,
+            class_name=class_name,
+            parent=parent - 1 if parent else None,
+            line=line or None,
+            position=program.positions[position - 1] if position else None,
+            first_op=first_op,
+            end_op=end_op,
+            inputs=tuple((path, self._tensor(next(words), g)) for path, g in inputs),
+            outputs=tuple((path, self._tensor(next(words), g)) for path, g in outputs),
+        )
+
+
+def fill(value: Argument, tensors: Sequence[TensorMetadata]) -> Argument:
+    """Return ``value`` with each tensor's stand-in replaced by the tensor."""
+    if isinstance(value, TensorArgument):
+        return tensors[value.index]
+    if isinstance(value, tuple):
+        return tuple(fill(item, tensors) for item in value)
+    return value

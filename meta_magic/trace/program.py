@@ -1,0 +1,218 @@
+"""The recorded program: distinct facts in tables, calls as columns of integers.
+
+Everything that repeats (a signature, a place in the source, a geometry) stands once
+in a table; one operator call is a handful of 32-bit words that point there.
+"""
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, Literal, TypeAlias
+
+import torch
+
+__all__ = [
+    "HEADER",
+    "MODULE_HEADER",
+    "Argument",
+    "Geometry",
+    "OpaqueArgument",
+    "Phase",
+    "Place",
+    "Program",
+    "Signature",
+    "SourcePosition",
+    "Structure",
+    "TensorArgument",
+]
+
+HEADER: Final = 4
+"""Words before the tensors of a call: signature, place + 1, module word, forward + 1.
+
+The module word is 0 for none, twice the module call + 2 inside one, or twice the
+module + 1 while that module is being constructed.
+"""
+
+MODULE_HEADER: Final = 7
+"""Words of a module call: module, parent call + 1, position + 1, line or 0, first
+operator, operator after the last, start of its tensors in ``module_values``."""
+
+Phase: TypeAlias = Literal["init", "forward", "backward", "optimizer", "other"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Geometry:
+    """The metadata that tensors share when nothing but their identity differs.
+
+    Attributes:
+        shape: Size of each dimension, outermost first.
+        stride: Elements to skip to reach the next entry of each dimension; None for
+            a layout without strides (sparse, nested).
+        storage_offset: Elements before the first entry; None where ``stride`` is.
+        dtype: Element type.
+        device: Device that the tensor is on.
+        layout: ``torch.strided`` or a sparse layout.
+        is_conj: Whether conjugation is still to be done (:meth:`torch.Tensor.is_conj`).
+        is_neg: Whether negation is still to be done (:meth:`torch.Tensor.is_neg`).
+    """
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...] | None
+    storage_offset: int | None
+    dtype: torch.dtype
+    device: torch.device
+    layout: torch.layout
+    is_conj: bool = False
+    is_neg: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TensorArgument:
+    """Stands for the tensor at ``index`` of a call's inputs (or outputs)."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpaqueArgument:
+    """Stands for an argument that is no plain value, such as a ``torch.Generator``."""
+
+    text: str
+
+
+Argument: TypeAlias = object
+"""A plain value, a :class:`TensorArgument`, an :class:`OpaqueArgument`, or a tuple."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signature:
+    """All that calls of one operator on the same metadata have in common.
+
+    Attributes:
+        op: Qualified name with its overload, such as ``aten.addmm.default``.
+        arguments: (name, value) pairs in schema order, tensors as
+            :class:`TensorArgument`; arguments left at their default are absent.
+        returns: What the operator returns, tensors as :class:`TensorArgument`.
+        inputs: Geometry of each tensor argument.
+        outputs: Geometry of each tensor returned.
+        writes: Indices of the inputs that the operator writes.
+        views: For each output, the index of the input whose storage it shares by the
+            operator's schema, or None.
+    """
+
+    op: str
+    arguments: tuple[tuple[str, Argument], ...]
+    returns: Argument
+    inputs: tuple[Geometry, ...]
+    outputs: tuple[Geometry, ...]
+    writes: tuple[int, ...]
+    views: tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourcePosition:
+    """A stretch of source text, as tracebacks count it.
+
+    Attributes:
+        file: File name of the code; for a notebook cell the name IPython gave it.
+        line: First line, from 1.
+        end_line: Last line.
+        column: First column, from 0, in UTF-8 bytes; None where Python kept none.
+        end_column: Column after the last; None where Python kept none.
+        function: Qualified name of the function that the code belongs to.
+    """
+
+    file: str
+    line: int
+    end_line: int
+    column: int | None
+    end_column: int | None
+    function: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a call came from.
+
+    Attributes:
+        function: Python-level torch call, such as ``torch.nn.functional.linear``;
+            None when the operator was reached by none (by the autograd engine).
+        position: The innermost frame that is not torch's; None when there is none.
+        line: Line of the cell; None when no frame of the cell was running.
+        phase: What the program was doing.
+    """
+
+    function: str | None
+    position: SourcePosition | None
+    line: int | None
+    phase: Phase
+
+
+Structure: TypeAlias = tuple[
+    tuple[tuple[str, Geometry], ...], tuple[tuple[str, Geometry], ...]
+]
+"""The tensors that a module call took and returned, each with its path."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """The columns of one recording; :mod:`meta_magic.trace.calls` reads them.
+
+    All integers are 32 bits wide, in the byte order of the machine.
+
+    Attributes:
+        words: One row after another: ``HEADER`` words, then for each tensor read and
+            each returned its number doubled, plus one if it was read requiring grad.
+        signatures: What the first word of a row points to.
+        places: What the second word of a row points to, from 1.
+        positions: What the position of a module call points to, from 1.
+        storage_by_tensor: For each tensor number the number of its storage.
+        deaths: Pairs (operator calls made before, storage), one per freed storage.
+        nbytes_by_storage: (storage, bytes) of storages whose size does not follow from
+            the tensor that the operator made on them.
+        module_rows: ``MODULE_HEADER`` words for each module call.
+        module_values: For each module call its structure, then a word per tensor.
+        structures: What the first of those words points to.
+        modules: (root, fqn, class name) by module number; root and fqn are None for a
+            module that was gone before it could be found in a tree.
+        owner_by_storage: (storage, module number) for each parameter and buffer.
+    """
+
+    words: bytes
+    signatures: tuple[Signature, ...]
+    places: tuple[Place, ...]
+    positions: tuple[SourcePosition, ...]
+    storage_by_tensor: bytes
+    deaths: bytes
+    nbytes_by_storage: tuple[tuple[int, int], ...]
+    module_rows: bytes
+    module_values: bytes
+    structures: tuple[Structure, ...]
+    modules: tuple[tuple[int | None, str | None, str], ...]
+    owner_by_storage: tuple[tuple[int, int], ...]
+
+    def __getstate__(self) -> dict[str, object]:
+        # Without what is cached: it can be built again.
+        return {name: self.__dict__[name] for name in self.__dataclass_fields__}
+
+    @cached_property
+    def offsets(self) -> memoryview:
+        """Where each row begins in ``words``, and where the last one ends."""
+        words = memoryview(self.words).cast("I")
+        widths = [
+            HEADER + len(signature.inputs) + len(signature.outputs)
+            for signature in self.signatures
+        ]
+        offsets = array("I", [0])
+        end = len(words)
+        offset = 0
+        while offset < end:
+            offset += widths[words[offset]]
+            offsets.append(offset)
+        return memoryview(offsets.tobytes()).cast("I")
+
+    def signature_numbers(self) -> Iterator[int]:
+        """Yield the signature of each call in turn."""
+        words = memoryview(self.words).cast("I")
+        return map(words.__getitem__, self.offsets[:-1])

@@ -1,0 +1,282 @@
+"""What one recording leaves behind, as its users read it.
+
+Every class here is a frozen record of plain values. None holds a tensor or a module,
+so a trace never keeps storage alive, and two equal runs compare equal.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+import torch
+
+from meta_magic.trace.program import Argument, Phase, SourcePosition
+
+__all__ = [
+    "ModuleCall",
+    "ModuleNode",
+    "ModuleTensor",
+    "Note",
+    "OpCall",
+    "TensorMetadata",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorMetadata:
+    """The metadata of one tensor at the moment an operator read or produced it.
+
+    Field names follow :class:`torch.Tensor`; sizes, strides and the storage offset
+    count elements, not bytes.
+
+    Attributes:
+        tensor_id: Number given to the tensor object, in order of first sight.
+        storage_id: Number given to its untyped storage. Two tensors with the same
+            ``storage_id`` alias each other, as a view does its base.
+        shape: Size of each dimension, outermost first.
+        stride: Elements to skip to reach the next entry of each dimension; None for
+            a layout without strides.
+        storage_offset: Elements before the first entry; None for such a layout.
+        dtype: Element type.
+        device: Device of the tensor. One that is not ``meta`` is real: it has data.
+        layout: ``torch.strided`` or a sparse layout.
+        requires_grad: As an operator read it; None for the output of an operator,
+            which autograd has not marked yet.
+        is_conj: Whether a conjugation is still to be done.
+        is_neg: Whether a negation is still to be done.
+    """
+
+    tensor_id: int
+    storage_id: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...] | None
+    storage_offset: int | None
+    dtype: torch.dtype
+    device: torch.device
+    layout: torch.layout
+    requires_grad: bool | None
+    is_conj: bool = False
+    is_neg: bool = False
+
+    @property
+    def numel(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the elements would take if each had its own place."""
+        return self.numel * self.dtype.itemsize
+
+    @property
+    def is_real(self) -> bool:
+        """Whether the tensor has data, and so takes memory."""
+        return self.device.type != "meta"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpCall:
+    """One dispatched call of an operator.
+
+    Attributes:
+        index: Position in the trace, from 0.
+        op: Name as torch has it, with its overload, such as ``aten.addmm.default``.
+        inputs: Tensor arguments in schema order, with those inside lists.
+        outputs: Tensors returned.
+        arguments: (name, value) pairs as given, a tensor standing as
+            :class:`TensorMetadata`; arguments left at their default are absent.
+        writes: Indices into ``inputs`` of the tensors that the operator writes.
+        views: For each output, the index of the input whose storage it shares, or None.
+        module: Name of the module within its root, as ``state_dict`` keys it (the root
+            itself is ``""``); None outside of any module, or when the module was gone
+            before the recording ended.
+        root: Index into ``Trace.modules`` of the tree that holds it, or None.
+        module_call: Index into ``Trace.module_calls``; None outside of any call.
+        phase: What the program was doing.
+        line: Line of the cell, ``%%meta`` itself being line 1; None when the cell was
+            not running. For a backward operator, the line of its forward operator.
+        position: The innermost frame that is not torch's, None when there is none.
+        function: The Python-level torch call that this came from, or None.
+        forward: For a backward operator, the index of the forward operator that it
+            differentiates; None for other operators and for gradient accumulation.
+        flops: Floating-point operations, 2 for each multiply-add, by the formulas of
+            ``torch.utils.flop_counter``; None where that has no formula.
+    """
+
+    index: int
+    op: str
+    inputs: tuple[TensorMetadata, ...]
+    outputs: tuple[TensorMetadata, ...]
+    arguments: tuple[tuple[str, Argument], ...]
+    writes: tuple[int, ...]
+    views: tuple[int | None, ...]
+    module: str | None
+    root: int | None
+    module_call: int | None
+    phase: Phase
+    line: int | None
+    position: SourcePosition | None
+    function: str | None
+    forward: int | None
+    flops: int | None
+
+    @property
+    def nbytes_read(self) -> int:
+        """Bytes of the tensors read; none for a view, which reads no data."""
+        return 0 if self.is_view else sum(t.nbytes for t in self.inputs)
+
+    @property
+    def nbytes_written(self) -> int:
+        """Bytes of the tensors written or newly made; none for a view."""
+        made = sum(
+            tensor.nbytes
+            for tensor, base in zip(self.outputs, self.views, strict=True)
+            if base is None
+        )
+        return made + sum(self.inputs[i].nbytes for i in self.writes)
+
+    @property
+    def is_view(self) -> bool:
+        """Whether all it returns shares the storage of an argument, unwritten."""
+        return bool(self.outputs) and not self.writes and None not in self.views
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleCall:
+    """One call of a module.
+
+    Attributes:
+        index: Position among the module calls, in order of their beginning.
+        module: Name of the module within its root, as in :class:`OpCall`.
+        root: Index into ``Trace.modules``, or None.
+        class_name: Qualified name of the module's class.
+        parent: Index of the module call inside which this one ran, or None.
+        line: Line of the cell from which it was called, or None.
+        position: The frame that called it, or None.
+        first_op: Index of its first operator.
+        end_op: Index after its last operator; equal to ``first_op`` if it made none.
+        inputs: (path, tensor) pairs of its arguments, such as ``("0", ...)`` for the
+            first positional one or ``("past.1", ...)`` inside the keyword ``past``.
+        outputs: (path, tensor) pairs of what it returned; empty when it raised.
+    """
+
+    index: int
+    module: str | None
+    root: int | None
+    class_name: str
+    parent: int | None
+    line: int | None
+    position: SourcePosition | None
+    first_op: int
+    end_op: int
+    inputs: tuple[tuple[str, TensorMetadata], ...]
+    outputs: tuple[tuple[str, TensorMetadata], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleTensor:
+    """A parameter, buffer or plain tensor attribute of a module.
+
+    Attributes:
+        name: Name within its module.
+        kind: ``parameter``, ``buffer``, or ``attribute`` for a tensor that is neither
+            and so neither moves with the module nor stands in its ``state_dict``.
+        is_persistent: Whether it stands in the ``state_dict``.
+        is_lazy: Whether its shape is decided by the first call; ``shape`` is then ().
+        shape: Size of each dimension.
+        dtype: Element type.
+        device: Device that it is on.
+        requires_grad: Whether autograd records operations on it.
+        tied_to: Name within the root of the parameter that it is the same tensor as,
+            when that one came first; else None.
+    """
+
+    name: str
+    kind: str
+    is_persistent: bool
+    is_lazy: bool
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    requires_grad: bool
+    tied_to: str | None
+
+    @property
+    def numel(self) -> int:
+        """Number of elements; 0 while lazy."""
+        return 0 if self.is_lazy else prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements; 0 while lazy."""
+        return self.numel * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleNode:
+    """One module in a tree, as it was when the recording ended.
+
+    Attributes:
+        name: Name within the parent; for a root the variable that held it, or "".
+        fqn: Name within the root, as ``state_dict`` keys it; "" for the root.
+        class_name: Qualified name of the class.
+        tensors: Its own parameters, buffers and tensor attributes.
+        children: Its direct submodules. One that is registered twice stands twice,
+            the second time with ``shared_with`` and no content.
+        calls: Indices into ``Trace.module_calls``.
+        shared_with: fqn of the place where the same module stood first, else None.
+    """
+
+    name: str
+    fqn: str
+    class_name: str
+    tensors: tuple[ModuleTensor, ...]
+    children: tuple["ModuleNode", ...]
+    calls: tuple[int, ...]
+    shared_with: str | None = None
+
+    def walk(self) -> Iterator["ModuleNode"]:
+        """Yield this node and all below it, parents first."""
+        stack = [self]
+        while stack:
+            node = stack.pop()
+            yield node
+            stack.extend(reversed(node.children))
+
+    def _own(self, kind: str) -> Iterator[ModuleTensor]:
+        return (
+            tensor
+            for node in self.walk()
+            for tensor in node.tensors
+            if tensor.kind == kind and tensor.tied_to is None
+        )
+
+    @property
+    def n_parameters(self) -> int:
+        """Elements of all parameters in the tree, tied ones counted once."""
+        return sum(tensor.numel for tensor in self._own("parameter"))
+
+    @property
+    def parameter_nbytes(self) -> int:
+        """Bytes of all parameters in the tree, tied ones counted once."""
+        return sum(tensor.nbytes for tensor in self._own("parameter"))
+
+    @property
+    def buffer_nbytes(self) -> int:
+        """Bytes of all buffers in the tree, tied ones counted once."""
+        return sum(tensor.nbytes for tensor in self._own("buffer"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """Something that the user should know about the recording.
+
+    Attributes:
+        kind: Short name of the rule, such as ``broadcast``.
+        text: One line, without the line number.
+        line: Line of the cell, or None.
+    """
+
+    kind: str
+    text: str
+    line: int | None

@@ -1,0 +1,100 @@
+"""The trace: a recorded program and the questions that can be put to it."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Never
+
+from meta_magic.errors import UnfinishedTraceError
+from meta_magic.trace.calls import ModuleCalls, OpCalls
+from meta_magic.trace.flops import count_flops
+from meta_magic.trace.program import Program
+from meta_magic.trace.records import ModuleNode, Note
+from meta_magic.trace.summary import format_summary
+from meta_magic.trace.table import build_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Trace"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace:
+    """What one cell, or one ``with record()`` block, did.
+
+    A trace is plain data: it can be compared, pickled and kept, and holds no tensor.
+
+    Attributes:
+        program: The operator and module calls in compact form.
+        modules: The module trees that were built or called, in order of appearance.
+        notes: What the user should know, in order of line.
+        error: ``ExceptionName: message`` if the block raised, else None; the trace
+            then ends with the last operator that succeeded.
+        nbytes_real: Bytes of the real storages that operators of the block made.
+        seconds: Wall time of the block; not compared.
+        source: The cell as written, or "" outside of IPython.
+    """
+
+    program: Program
+    modules: tuple[ModuleNode, ...]
+    notes: tuple[Note, ...]
+    error: str | None
+    nbytes_real: int
+    seconds: float = field(compare=False)
+    source: str = ""
+
+    @classmethod
+    def promise(cls) -> "Trace":
+        """Return a trace that :meth:`fulfil` fills once its block has ended."""
+        return cls.__new__(cls)
+
+    def fulfil(self, trace: "Trace") -> None:
+        """Become equal to ``trace``."""
+        self.__dict__.update(trace.__dict__)
+
+    def __getstate__(self) -> dict[str, object]:
+        # Without what is cached: it can be built again.
+        return {name: self.__dict__[name] for name in self.__dataclass_fields__}
+
+    def __getattr__(self, name: str) -> Never:
+        if name in self.__dataclass_fields__:
+            raise UnfinishedTraceError(
+                f"trace.{name} is known when the `with record()` block has ended"
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    @cached_property
+    def ops(self) -> OpCalls:
+        """The operator calls: a sequence of :class:`OpCall`, built as they are read."""
+        return OpCalls(self.program)
+
+    @cached_property
+    def module_calls(self) -> ModuleCalls:
+        """The module calls: a sequence of :class:`ModuleCall`, in order of beginning."""
+        return ModuleCalls(self.program)
+
+    @cached_property
+    def flops(self) -> int:
+        """FLOPs of the operators that have a formula; see :attr:`OpCall.flops`."""
+        counts = Counter(self.program.signature_numbers())
+        signatures = self.program.signatures
+        return sum(n * (count_flops(signatures[s]) or 0) for s, n in counts.items())
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return one row per operator call, columns named as the fields of OpCall."""
+        return build_table(self.ops)
+
+    def summary(self) -> str:
+        """Return the summary line, the notes and the folded module tree as text."""
+        return format_summary(self)
+
+    def __str__(self) -> str:
+        return self.summary()
+
+    def __repr__(self) -> str:
+        failed = f", failed with {self.error.split(':')[0]}" if self.error else ""
+        return f"<Trace: {len(self.ops):,} operators, {len(self.modules)} module trees{failed}>"
+
+    def __len__(self) -> int:
+        return len(self.ops)

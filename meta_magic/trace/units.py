@@ -1,0 +1,40 @@
+"""Numbers as people read them: GiB are 2**30 bytes, billions 10**9."""
+
+from collections.abc import Sequence
+from typing import Final
+
+__all__ = ["format_bytes", "format_count", "format_flops", "format_shape"]
+
+BINARY: Final = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
+DECIMAL: Final = ("", "K", "M", "B", "T")
+FLOPS: Final = ("FLOPs", "KFLOPs", "MFLOPs", "GFLOPs", "TFLOPs", "PFLOPs", "EFLOPs")
+
+
+def format_bytes(nbytes: int) -> str:
+    """Return bytes in the largest binary unit, such as ``1.5 GiB``."""
+    return scale(nbytes, 1024, BINARY)
+
+
+def format_count(count: int) -> str:
+    """Return a count with a decimal suffix, such as ``70.6 B``; exact below 1000."""
+    return scale(count, 1000, DECIMAL).rstrip()
+
+
+def format_flops(flops: int) -> str:
+    """Return floating-point operations in the largest decimal unit."""
+    return scale(flops, 1000, FLOPS)
+
+
+def format_shape(shape: Sequence[int]) -> str:
+    """Return a shape as Python writes a tuple of sizes."""
+    return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
+
+
+def scale(number: int, base: int, units: Sequence[str]) -> str:
+    """Return ``number`` in the largest unit that leaves at least one of it."""
+    value, unit = float(number), 0
+    while value >= base and unit < len(units) - 1:
+        value /= base
+        unit += 1
+    digits = f"{number:,}" if unit == 0 else f"{value:.1f}"
+    return f"{digits} {units[unit]}"
