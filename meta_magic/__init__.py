@@ -1,0 +1,86 @@
+"""Run a notebook cell on torch's meta device and see the tensor metadata flow.
+
+In a notebook::
+
+    %load_ext meta_magic
+
+    %%meta
+    model = torch.nn.Linear(3, 4)
+    model(torch.randn(2, 3))
+
+In a script::
+
+    with meta_magic.record() as trace:
+        model = torch.nn.Linear(3, 4)
+    print(trace)
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from meta_magic.errors import MetaMagicError, MixedDeviceError, UnfinishedTraceError
+
+if TYPE_CHECKING:
+    from meta_magic.record.record import record
+    from meta_magic.trace.program import SourcePosition
+    from meta_magic.trace.records import (
+        ModuleCall,
+        ModuleNode,
+        ModuleTensor,
+        Note,
+        OpCall,
+        TensorMetadata,
+    )
+    from meta_magic.trace.trace import Trace
+
+__all__ = [
+    "MetaMagicError",
+    "MixedDeviceError",
+    "ModuleCall",
+    "ModuleNode",
+    "ModuleTensor",
+    "Note",
+    "OpCall",
+    "SourcePosition",
+    "TensorMetadata",
+    "Trace",
+    "UnfinishedTraceError",
+    "load_ipython_extension",
+    "record",
+    "unload_ipython_extension",
+]
+
+HOMES = {
+    "record": "record.record",
+    "SourcePosition": "trace.program",
+    "Trace": "trace.trace",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # On first use: %load_ext must work, and be quick, before torch is imported.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(
+        import_module(f"{__name__}.{HOMES.get(name, 'trace.records')}"), name
+    )
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Register ``%%meta``; called by ``%load_ext meta_magic``."""
+    from meta_magic.magic.extension import load  # noqa: PLC0415  imports IPython
+
+    load(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """Remove ``%%meta``; called by ``%unload_ext meta_magic``."""
+    from meta_magic.magic.extension import unload  # noqa: PLC0415  imports IPython
+
+    unload(shell)

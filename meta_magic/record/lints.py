@@ -22,11 +22,12 @@ BINARY: Final = frozenset(
 )
 
 
-def find_silent_broadcasts(ops: OpCalls, program: Program) -> Iterator[Note]:
+def find_silent_broadcasts(program: Program) -> Iterator[Note]:
     """Yield a note for each line where ``(n, 1)`` met ``(n,)`` and made ``(n, n)``."""
     suspects = {i for i, s in enumerate(program.signatures) if is_silent_broadcast(s)}
     if not suspects:
         return
+    ops = OpCalls(program)
     lines = set()
     for index, number in enumerate(program.signature_numbers()):
         call = ops[index] if number in suspects else None

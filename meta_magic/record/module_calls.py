@@ -130,7 +130,7 @@ class ModuleCalls:
         number = self._numbers.of(module)
         if number in self._built:
             if number not in self.early_trees:
-                tree = describe_tree(self._registry, self._numbers, module, "")
+                tree = describe_tree(self._registry, self._numbers, module)
                 self.early_trees[number] = tree
         else:
             self._held[number] = module

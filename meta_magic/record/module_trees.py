@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from meta_magic.record.module_numbers import ModuleNumbers
-from meta_magic.record.tensors import TensorRegistry
+from meta_magic.record.tensors import LiveGeometry, TensorRegistry
 from meta_magic.record.torch_private import DisableTorchFunction
 from meta_magic.trace.records import ModuleNode, ModuleTensor
 
@@ -53,10 +54,22 @@ def add_calls(
 
 
 def describe_tree(
-    registry: TensorRegistry, numbers: ModuleNumbers, root: nn.Module, name: str
+    registry: TensorRegistry,
+    numbers: ModuleNumbers,
+    root: nn.Module,
+    name: str = "",
+    calls: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
 ) -> Tree:
-    """Return the description of ``root`` and all below it, without its calls."""
-    describer = TreeDescriber(registry, numbers)
+    """Return the description of ``root`` and all below it.
+
+    Args:
+        registry: Numbers of tensors and storages.
+        numbers: Numbers of modules.
+        root: The module.
+        name: Name of the variable that holds it.
+        calls: Indices of the calls of each module, by its number.
+    """
+    describer = TreeDescriber(registry, numbers, calls)
     with DisableTorchFunction():
         node = describer.describe(root, name, "")
     return Tree(
@@ -70,13 +83,20 @@ def describe_tree(
 class TreeDescriber:
     """Walks one module tree; its attributes are those of :class:`Tree`."""
 
-    def __init__(self, registry: TensorRegistry, numbers: ModuleNumbers) -> None:
+    def __init__(
+        self,
+        registry: TensorRegistry,
+        numbers: ModuleNumbers,
+        calls: Mapping[int, tuple[int, ...]],
+    ) -> None:
         self.fqn_by_module: dict[int, str] = {}
         self.owner_by_storage: dict[int, int] = {}
         self.attributes: list[tuple[str, str, int]] = []
         self._registry = registry
         self._numbers = numbers
+        self._calls = calls
         self._fqn_by_tensor: dict[object, str] = {}
+        self._record_by_key: dict[object, ModuleTensor] = {}
 
     def describe(self, module: nn.Module, name: str, fqn: str) -> ModuleNode:
         """Return the record of ``module`` and all below it."""
@@ -98,7 +118,7 @@ class TreeDescriber:
             )
             if is_first
             else (),
-            calls=(),
+            calls=self._calls.get(number, ()) if is_first else (),
             shared_with=None if is_first else first,
         )
 
@@ -106,24 +126,38 @@ class TreeDescriber:
         self, module: nn.Module, prefix: str
     ) -> Iterator[ModuleTensor]:
         for name, kind, tensor in own_tensors(module):
-            lazy = is_lazy(tensor)
-            yield ModuleTensor(
-                name=name,
-                kind=kind,
-                is_persistent=kind == "parameter"
-                or (kind == "buffer" and name not in module._non_persistent_buffers_set),
-                is_lazy=lazy,
-                shape=() if lazy else tuple(tensor.shape),
-                dtype=tensor.dtype,
-                device=tensor.device,
-                requires_grad=tensor.requires_grad,
-                tied_to=None if lazy else self._note(tensor, module, kind, prefix + name),
+            is_persistent = kind == "parameter" or (
+                kind == "buffer" and name not in module._non_persistent_buffers_set
             )
+            lazy = is_lazy(tensor)
+            geometry, tied_to = None, None
+            if not lazy:
+                geometry, tied_to = self._note(tensor, module, kind, prefix + name)
+            grad = tensor.requires_grad
+            key = (name, kind, is_persistent, geometry or id(tensor), grad, tied_to)
+            record = self._record_by_key.get(key)
+            if record is None:  # most layers of a model are alike
+                record = self._record_by_key[key] = ModuleTensor(
+                    name=name,
+                    kind=kind,
+                    is_persistent=is_persistent,
+                    is_lazy=lazy,
+                    shape=() if lazy else tuple(tensor.shape),
+                    dtype=tensor.dtype,
+                    device=tensor.device,
+                    requires_grad=grad,
+                    tied_to=tied_to,
+                )
+            yield record
 
     def _note(
         self, tensor: Tensor, module: nn.Module, kind: str, fqn: str
-    ) -> str | None:
-        """Note where a tensor stands; return where the same one stood first, if so."""
+    ) -> tuple[LiveGeometry, str | None]:
+        """Note where a tensor stands.
+
+        Returns:
+            Its geometry, and where the same tensor stood first if it did.
+        """
         seen = self._registry.read(tensor)
         storage = self._registry.storage_by_tensor[seen[0]]
         if kind == "attribute":
@@ -132,7 +166,7 @@ class TreeDescriber:
         else:
             self.owner_by_storage.setdefault(storage, self._numbers.of(module))
         first = self._fqn_by_tensor.setdefault((storage, seen[2]), fqn)
-        return None if first == fqn else first
+        return seen[2], None if first == fqn else first
 
 
 def own_tensors(module: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
@@ -153,14 +187,15 @@ def find_roots(numbers: ModuleNumbers) -> list[nn.Module]:
 
     A module is a root unless another living one that was met holds it.
     """
-    covered: set[int] = set()
-    roots: dict[int, nn.Module] = {}
-    # Backwards, since a module registers its children after they were built.
-    for _, module in reversed(numbers.living()):
-        if id(module) in covered:
-            continue
-        below = {id(m) for m in module.modules() if m is not module}
-        roots = {key: root for key, root in roots.items() if key not in below}
-        roots[id(module)] = module
-        covered |= below | {id(module)}
-    return list(reversed(roots.values()))
+    living = [module for _, module in numbers.living()]
+    held: set[int] = set()
+    expanded: set[int] = set()
+    stack = list(living)
+    while stack:
+        module = stack.pop()
+        if id(module) not in expanded:
+            expanded.add(id(module))
+            children = [child for child in module._modules.values() if child is not None]
+            held.update(map(id, children))
+            stack += children
+    return [module for module in living if id(module) not in held]

@@ -25,7 +25,6 @@ from meta_magic.record.signatures import SignatureCache
 from meta_magic.record.tensors import TensorRegistry
 from meta_magic.record.threads import ThreadWatch
 from meta_magic.record.torch_private import dispatch_mode_stack
-from meta_magic.trace.calls import OpCalls
 from meta_magic.trace.program import Program
 from meta_magic.trace.records import Note
 from meta_magic.trace.trace import Trace
@@ -129,17 +128,18 @@ class Recording:
         }
         calls = self._calls.calls_by_module()
         trees = [
-            describe_tree(self._registry, self._numbers, root, names.get(id(root), ""))
+            describe_tree(
+                self._registry, self._numbers, root, names.get(id(root), ""), calls
+            )
             for root in find_roots(self._numbers)
         ]
         met = {number for tree in trees for number in tree.fqn_by_module}
         gone = [
-            tree
+            tree.with_calls(calls)
             for number, tree in self._calls.early_trees.items()
             if number not in met
         ]
-        trees = sorted((*trees, *gone), key=lambda tree: min(tree.fqn_by_module))
-        return [tree.with_calls(calls) for tree in trees]
+        return sorted((*trees, *gone), key=lambda tree: min(tree.fqn_by_module))
 
     def _build_program(self, trees: list[Tree]) -> Program:
         root_and_fqn = {
@@ -171,10 +171,9 @@ class Recording:
         )
 
     def _find_notes(self, program: Program, trees: list[Tree]) -> Iterator[Note]:
-        ops = OpCalls(program)
         yield from self._dispatch.notes
         yield from self._functions.notes
-        yield from find_silent_broadcasts(ops, program)
+        yield from find_silent_broadcasts(program)
         yield from find_untied(
             self._calls.registered, self._numbers, self._registry, program
         )

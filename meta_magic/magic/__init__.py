@@ -1,0 +1,1 @@
+"""The door: ``%%meta`` and ``%meta``. The only package that imports IPython."""

@@ -1,0 +1,146 @@
+"""Compile a cell's body as IPython would, under the name and lines of the whole cell.
+
+The body is not given to ``run_cell``: that would make a failing cell succeed, drop its
+value and shift its lines. It is compiled under the outer cell's own file name, moved
+down to where it stands below ``%%meta``, so that tracebacks, breakpoints and
+``inspect.getsource`` see the cell as it was typed.
+"""
+
+import ast
+import inspect
+import linecache
+import sys
+from types import CodeType
+from typing import Any, Final
+
+__all__ = ["TOP_LEVEL_AWAIT", "Body"]
+
+TOP_LEVEL_AWAIT: Final = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+ASSIGNMENTS: Final = (ast.Assign, ast.AugAssign, ast.AnnAssign)
+
+
+class Body:
+    """The compiled body of a cell.
+
+    Args:
+        shell: The IPython shell.
+        cell: The text below the magic's line.
+        raw: The whole cell as typed; None if unknown.
+
+    Attributes:
+        name: File name that the code was compiled under.
+    """
+
+    def __init__(self, shell: Any, cell: str, raw: str | None) -> None:
+        self._shell = shell
+        source = shell.transform_cell(cell)
+        head = lines_above(cell, raw)
+        # transform_cell drops leading blank lines, and the lines would all be wrong.
+        gap = max(count_leading_blanks(cell) - count_leading_blanks(source), 0)
+        above = [*head, *["\n"] * gap]
+        padded = "\n" * len(above) + source
+        self.name = self._cache(padded, raw if head and raw is not None else cell)
+        commented = [f"# {line}" if line.strip() else line for line in above]
+        lines = commented + source.splitlines(keepends=True)
+        linecache.cache[self.name] = (len("".join(lines)), None, lines, self.name)
+        self._compile(padded)
+
+    def _cache(self, source: str, raw: str) -> str:
+        """Register the source with IPython; keep the number that it has in tracebacks."""
+        compiler = self._shell.compile
+        numbers = getattr(compiler, "_filename_map", {})  # absent in IPython 7
+        known = dict(numbers)
+        name: str = compiler.cache(source, cell_number(self._shell), raw_code=raw)
+        if name in known:
+            numbers[name] = known[name]
+        return name
+
+    def _compile(self, source: str) -> None:
+        shell = self._shell
+        tree = shell.compile.ast_parse(source, filename=self.name)
+        tree = shell.transform_ast(tree)
+        mode = shell.ast_node_interactivity
+        if mode == "last_expr_or_assign":
+            show_last_assignment(tree.body)
+        last = None
+        if mode.startswith("last_expr") and tree.body:
+            last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+        flags = TOP_LEVEL_AWAIT if shell.autoawait else 0
+        with shell.compile.extra_flags(flags):
+            if mode == "all":
+                units = [ast.Interactive([node]) for node in tree.body]
+                self._codes = [shell.compile(u, self.name, "single") for u in units]
+            else:
+                self._codes = [shell.compile(tree, self.name, "exec")]
+            self._value: CodeType | None = None
+            if last is not None:
+                expression = ast.Expression(last.value)
+                self._value = shell.compile(expression, self.name, "eval")
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the body awaits something at its top level."""
+        return any(code.co_flags & inspect.CO_COROUTINE for code in self._all_codes())
+
+    def run(self) -> object:
+        """Run the body in the user's namespace and return its last expression."""
+        __tracebackhide__ = True
+        namespaces = self._shell.user_global_ns, self._shell.user_ns
+        value = None
+        for code in self._all_codes():
+            value = eval(code, *namespaces)  # noqa: S307  the user's own cell
+        return value if self._value is not None else None
+
+    async def run_async(self) -> object:
+        """Do as :meth:`run`, awaiting what the body awaits."""
+        __tracebackhide__ = True
+        namespaces = self._shell.user_global_ns, self._shell.user_ns
+        value = None
+        for code in self._all_codes():
+            value = eval(code, *namespaces)  # noqa: S307  the user's own cell
+            if code.co_flags & inspect.CO_COROUTINE:
+                value = await value
+        return value if self._value is not None else None
+
+    def _all_codes(self) -> list[CodeType]:
+        return [*self._codes, *([] if self._value is None else [self._value])]
+
+
+def lines_above(cell: str, raw: str | None) -> list[str]:
+    """Return the lines of the whole cell that stand above the body."""
+    if raw is None:
+        return []
+    whole, body = raw.rstrip().splitlines(), cell.rstrip().splitlines()
+    n_above = len(whole) - len(body)
+    tail = [line.strip() for line in whole[n_above:]]
+    if n_above <= 0 or tail != [line.strip() for line in body]:
+        return []
+    return [f"{line}\n" for line in whole[:n_above]]
+
+
+def count_leading_blanks(text: str) -> int:
+    """Return the number of blank lines that a text begins with."""
+    lines = text.splitlines()
+    return next((i for i, line in enumerate(lines) if line.strip()), len(lines))
+
+
+def show_last_assignment(nodes: list[ast.stmt]) -> None:
+    """Let a last assignment to a name be followed by that name."""
+    if not nodes or not isinstance(nodes[-1], ASSIGNMENTS):
+        return
+    last = nodes[-1]
+    target = last.targets[0] if isinstance(last, ast.Assign) else last.target
+    if isinstance(target, ast.Name):
+        shown = ast.Expr(ast.Name(target.id, ast.Load()))
+        nodes.append(ast.fix_missing_locations(ast.copy_location(shown, last)))
+
+
+def cell_number(shell: Any) -> int:
+    """Return the number of the running cell, as in ``In[n]``."""
+    frame: Any = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == "run_cell_async":
+            is_counted = bool(frame.f_locals.get("store_history"))
+            return int(shell.execution_count) - is_counted
+        frame = frame.f_back
+    return int(shell.execution_count)

@@ -1,0 +1,43 @@
+"""Install the magics into a shell, and remove every trace of them again."""
+
+from typing import Any
+
+from meta_magic.magic.completion import build_matcher
+from meta_magic.magic.magics import MetaMagics
+from meta_magic.magic.transformer import AwaitTransformer
+
+__all__ = ["load", "unload"]
+
+STATE = "_meta_magic_installed"
+"""Name on the shell, not in a module: ``%reload_ext`` reloads only the top package."""
+
+OPTIONS = ("--out", "-o", "--quiet", "-q", "--no-cache", "--help", "-h")
+
+
+def load(shell: Any) -> None:
+    """Register ``%%meta`` and ``%meta``; loading twice is as loading once."""
+    unload(shell)
+    magics, transformer = MetaMagics(shell), AwaitTransformer(shell)
+    MetaMagics.meta.parser.allow_abbrev = False
+    matcher = build_matcher(OPTIONS)
+    shell.register_magics(magics)
+    shell.input_transformers_cleanup.append(transformer)
+    shell.events.register("pre_run_cell", magics.note_cell)
+    if matcher is not None:
+        shell.Completer.custom_matchers.append(matcher)
+    setattr(shell, STATE, (magics, transformer, matcher))
+
+
+def unload(shell: Any) -> None:
+    """Remove whatever :func:`load` put into the shell."""
+    magics, transformer, matcher = shell.__dict__.pop(STATE, (None, None, None))
+    if magics is None:
+        return
+    shell.input_transformers_cleanup.remove(transformer)
+    shell.events.unregister("pre_run_cell", magics.note_cell)
+    if matcher is not None:
+        shell.Completer.custom_matchers.remove(matcher)
+    for kind in ("line", "cell"):
+        shell.magics_manager.magics[kind].pop("meta", None)
+    shell.magics_manager.registry.pop("MetaMagics", None)
+    shell.configurables.remove(magics)

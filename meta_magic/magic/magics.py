@@ -1,0 +1,217 @@
+"""``%%meta`` and ``%meta``: parse the line, run the cell, show the report."""
+
+import types
+from collections.abc import Callable, Coroutine, Generator
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
+from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+from traitlets import Bool
+
+from meta_magic.magic.cell import Body
+from meta_magic.magic.progress import ProgressLine
+from meta_magic.magic.tracebacks import trim_traceback
+
+if TYPE_CHECKING:
+    from meta_magic.record.recorder import Recording
+
+try:
+    from IPython.core.magic import output_can_be_silenced
+except ImportError:  # IPython 7
+
+    def output_can_be_silenced(magic: Callable[..., Any]) -> Callable[..., Any]:
+        """Leave the magic as it is: there a semicolon silences nothing."""
+        return magic
+
+
+__all__ = ["MetaMagics"]
+
+
+@magics_class
+class MetaMagics(Magics):  # type: ignore[misc]
+    """Magics that run code on torch's meta device and record it."""
+
+    quiet = Bool(
+        default_value=False, help="Record, but show no report (as -q does for one cell)."
+    ).tag(config=True)
+
+    def __init__(self, shell: Any) -> None:
+        super().__init__(shell)
+        self._raw_cell: str | None = None
+
+    def note_cell(self, info: Any) -> None:
+        """Remember the cell that is about to run, as it was typed."""
+        self._raw_cell = info.raw_cell
+
+    @no_var_expand
+    @output_can_be_silenced
+    @magic_arguments()
+    @argument(
+        "-o",
+        "--out",
+        metavar="NAME",
+        help="Keep the trace under NAME, too; `_meta` always holds the newest. "
+        "Example: %%%%meta -o trace",
+    )
+    @argument(
+        "-q", "--quiet", action="store_true", help="Show no report. Example: %%%%meta -q"
+    )
+    @argument(
+        "--no-cache",
+        action="store_true",
+        help="Run every meta kernel, also those whose answer is known, to check the "
+        "recorder against torch. Example: %%%%meta --no-cache",
+    )
+    @argument(
+        "-h", "--help", action="store_true", help="Show this help. Example: %%meta --help"
+    )
+    @argument("statement", nargs="*", help="For %%meta: the statement to run.")
+    @line_cell_magic
+    def meta(self, line: str, cell: str | None = None) -> object:
+        """Run a cell on torch's meta device and record every tensor operator.
+
+        Tensors made in the cell have shape, stride and dtype but no data and take no
+        memory. The cell runs in your namespace as any other; its last expression is
+        shown. The recording is kept in `_meta`.
+
+        Examples::
+
+            %%meta -o trace
+            model = torch.nn.Linear(3, 4)
+            model(torch.randn(2, 3))
+
+            %meta torch.ones(3, 4).sum(0)
+        """
+        __tracebackhide__ = True
+        if cell is None:
+            line, cell = split_statement(line)
+            raw = None
+        else:
+            raw = self._raw_cell
+        options = self._parse(line)
+        if options.help:
+            print(self.meta.__doc__)  # noqa: T201  asked for
+            return None
+        if not cell.strip():
+            return self._show_newest()
+        body = Body(self.shell, cell, raw)
+        if body.is_async:
+            raise UsageError(
+                "%%meta: a cell that awaits needs %%meta as its first line"
+            )
+        run = Run(self, options, body, cell)
+        try:
+            return run.recording.guard.run(body.run)
+        except BaseException as error:
+            run.fail(error)
+            raise
+        finally:
+            run.finish()
+
+    async def meta_async(self, line: str, cell: str) -> object:
+        """Run a cell that awaits; the modes are entered for each step of it."""
+        __tracebackhide__ = True
+        options = self._parse(line)
+        body = Body(self.shell, cell, self._raw_cell)
+        run = Run(self, options, body, cell)
+        try:
+            return await step_through(body.run_async(), run.recording.guard.run)
+        except BaseException as error:
+            run.fail(error)
+            raise
+        finally:
+            run.finish()
+
+    def _parse(self, line: str) -> Any:
+        options = parse_argstring(self.meta, line)
+        if options.statement:
+            raise UsageError(f"%%meta: unrecognized arguments: {line.strip()}")
+        if options.out is not None and not options.out.isidentifier():
+            raise UsageError(f"%%meta: -o needs a name, and {options.out!r} is none")
+        options.quiet = options.quiet or self.quiet
+        return options
+
+    def _show_newest(self) -> None:
+        newest = self.shell.user_ns.get("_meta")
+        if newest is None:
+            raise UsageError("%meta: nothing was recorded yet; %meta --help says how")
+        print(newest)  # noqa: T201  asked for
+
+
+class Run:
+    """One run of a cell: its recording, its progress line, its report."""
+
+    def __init__(self, magics: MetaMagics, options: Any, body: Body, cell: str) -> None:
+        self._shell = magics.shell
+        self._options = options
+        self._cell = cell
+        self._name = body.name
+        self._error: BaseException | None = None
+        self.recording = start_recording(body.name, cache=not options.no_cache)
+        self._progress = ProgressLine(
+            lambda: self.recording.n_operators, is_kernel=hasattr(self._shell, "kernel")
+        )
+        self._progress.start()
+
+    def fail(self, error: BaseException) -> None:
+        """Note what ended the cell, and make its traceback begin in the cell."""
+        self._error = error
+        trim_traceback(self._shell, error, self._name)
+
+    def finish(self) -> None:
+        """Keep the trace and show it."""
+        from meta_magic.view.bundle import build_bundle  # noqa: PLC0415  needs torch
+
+        namespace = self._shell.user_ns
+        trace = self.recording.finish(self._error, namespace, self._cell)
+        self._error = None
+        namespace["_meta"] = trace
+        if self._options.out is not None:
+            namespace[self._options.out] = trace
+        self._progress.finish(None if self._options.quiet else build_bundle(trace))
+
+
+def start_recording(cell_file: str, *, cache: bool) -> "Recording":
+    """Return a new recording.
+
+    Raises:
+        UsageError: torch is not installed.
+    """
+    try:
+        from meta_magic.record.recorder import Recording  # noqa: PLC0415  torch
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise UsageError("%%meta needs PyTorch: run `pip install torch` first") from None
+    return Recording(cell_file, cache=cache)
+
+
+def split_statement(line: str) -> tuple[str, str]:
+    """Split the line of ``%meta`` into its options and the statement after them."""
+    words = line.split(" ")
+    n_options = 0
+    while n_options < len(words) and words[n_options].startswith("-"):
+        n_options += 2 if words[n_options] in {"-o", "--out"} else 1
+    return " ".join(words[:n_options]), " ".join(words[n_options:])
+
+
+@types.coroutine
+def step_through(
+    coroutine: Coroutine[Any, Any, object],
+    run: Callable[[Callable[[], object]], object],
+) -> Generator[Any, Any, object]:
+    """Drive a coroutine, each step under ``run`` and the waits between outside of it."""
+    __tracebackhide__ = True
+    steps = coroutine.__await__()
+    step, value = steps.send, None
+    while True:
+        try:
+            awaited = run(lambda: step(value))  # noqa: B023  called at once
+        except StopIteration as stop:
+            return stop.value
+        try:
+            value = yield awaited
+            step = steps.send
+        except BaseException as error:  # noqa: BLE001  cancellation goes to the cell
+            step, value = steps.throw, error

@@ -1,0 +1,60 @@
+"""Show the user's frames of an error, and none of ours or torch's plumbing."""
+
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+__all__ = ["trim_traceback"]
+
+PLUMBING: Final = (
+    "torch/utils/_device.py",
+    "torch/_compile.py",
+    "torch/_dynamo/eval_frame.py",
+    "torch/overrides.py",
+)
+OWN: Final = str(Path(__file__).parent.parent)
+
+
+def trim_traceback(shell: Any, error: BaseException, name: str) -> None:
+    """Make IPython begin an error's traceback at the frame of the cell.
+
+    The exception's own ``__traceback__`` stays whole, for ``%debug``.
+
+    Args:
+        shell: The IPython shell.
+        error: What the cell raised.
+        name: File name that the cell was compiled under.
+    """
+    start = error.__traceback__
+    while start is not None and start.tb_frame.f_code.co_filename != name:
+        start = start.tb_next
+    if start is None or isinstance(error, SyntaxError):
+        return
+    shown = without_plumbing(start)
+
+    def render() -> Any:
+        return shell.InteractiveTB.structured_traceback(
+            type(error), error, shown, tb_offset=0
+        )
+
+    try:
+        error._render_traceback_ = render  # type: ignore[attr-defined]
+    except AttributeError:  # an exception with slots: shown in full
+        return
+
+
+def without_plumbing(traceback: TracebackType) -> TracebackType | None:
+    """Return a copy of a traceback without the frames between user and kernel."""
+    kept = []
+    entry: TracebackType | None = traceback
+    while entry is not None:
+        file = entry.tb_frame.f_code.co_filename.replace("\\", "/")
+        if not file.endswith(PLUMBING) and not file.startswith(OWN):
+            kept.append(entry)
+        entry = entry.tb_next
+    copied: TracebackType | None = None
+    for entry in reversed(kept):
+        copied = TracebackType(
+            copied, entry.tb_frame, entry.tb_lasti, entry.tb_lineno
+        )
+    return copied
