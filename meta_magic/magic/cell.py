@@ -35,7 +35,7 @@ class Body:
         self._shell = shell
         source = shell.transform_cell(cell)
         head = lines_above(cell, raw)
-        # transform_cell drops leading blank lines, and the lines would all be wrong.
+        # transform_cell drops leading blank lines: all lines below would be wrong.
         gap = max(count_leading_blanks(cell) - count_leading_blanks(source), 0)
         above = [*head, *["\n"] * gap]
         padded = "\n" * len(above) + source

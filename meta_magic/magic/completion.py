@@ -5,15 +5,17 @@ from typing import Any
 
 try:
     from IPython.core.completer import SimpleCompletion, context_matcher
+
+    HAS_MATCHERS = True
 except ImportError:  # IPython 7
-    context_matcher = None
+    HAS_MATCHERS = False
 
 __all__ = ["build_matcher"]
 
 
 def build_matcher(options: Sequence[str]) -> Callable[..., Any] | None:
-    """Return a completer for ``options``, or None where IPython has no such interface."""
-    if context_matcher is None:
+    """Return a completer for ``options``; None where IPython has no such thing."""
+    if not HAS_MATCHERS:
         return None
 
     @context_matcher()  # type: ignore[untyped-decorator]

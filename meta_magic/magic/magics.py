@@ -20,12 +20,14 @@ try:
     from IPython.core.magic import output_can_be_silenced
 except ImportError:  # IPython 7
 
-    def output_can_be_silenced(magic: Callable[..., Any]) -> Callable[..., Any]:
+    def output_can_be_silenced(magic_func: Any) -> Any:
         """Leave the magic as it is: there a semicolon silences nothing."""
-        return magic
+        return magic_func
 
 
 __all__ = ["MetaMagics"]
+
+NO_TORCH = "%%meta needs PyTorch, which is not installed: run `pip install torch`"
 
 
 @magics_class
@@ -33,7 +35,8 @@ class MetaMagics(Magics):  # type: ignore[misc]
     """Magics that run code on torch's meta device and record it."""
 
     quiet = Bool(
-        default_value=False, help="Record, but show no report (as -q does for one cell)."
+        default_value=False,
+        help="Record, but show no report (as -q does for one cell).",
     ).tag(config=True)
 
     def __init__(self, shell: Any) -> None:
@@ -55,7 +58,10 @@ class MetaMagics(Magics):  # type: ignore[misc]
         "Example: %%%%meta -o trace",
     )
     @argument(
-        "-q", "--quiet", action="store_true", help="Show no report. Example: %%%%meta -q"
+        "-q",
+        "--quiet",
+        action="store_true",
+        help="Show no report. Example: %%%%meta -q",
     )
     @argument(
         "--no-cache",
@@ -64,7 +70,10 @@ class MetaMagics(Magics):  # type: ignore[misc]
         "recorder against torch. Example: %%%%meta --no-cache",
     )
     @argument(
-        "-h", "--help", action="store_true", help="Show this help. Example: %%meta --help"
+        "-h",
+        "--help",
+        action="store_true",
+        help="Show this help. Example: %%meta --help",
     )
     @argument("statement", nargs="*", help="For %%meta: the statement to run.")
     @line_cell_magic
@@ -94,7 +103,8 @@ class MetaMagics(Magics):  # type: ignore[misc]
             print(self.meta.__doc__)  # noqa: T201  asked for
             return None
         if not cell.strip():
-            return self._show_newest()
+            self._show_newest()
+            return None
         body = Body(self.shell, cell, raw)
         if body.is_async:
             raise UsageError(
@@ -133,7 +143,8 @@ class MetaMagics(Magics):  # type: ignore[misc]
         return options
 
     def _show_newest(self) -> None:
-        newest = self.shell.user_ns.get("_meta")
+        shell: Any = self.shell
+        newest = shell.user_ns.get("_meta")
         if newest is None:
             raise UsageError("%meta: nothing was recorded yet; %meta --help says how")
         print(newest)  # noqa: T201  asked for
@@ -143,7 +154,7 @@ class Run:
     """One run of a cell: its recording, its progress line, its report."""
 
     def __init__(self, magics: MetaMagics, options: Any, body: Body, cell: str) -> None:
-        self._shell = magics.shell
+        self._shell: Any = magics.shell
         self._options = options
         self._cell = cell
         self._name = body.name
@@ -183,7 +194,9 @@ def start_recording(cell_file: str, *, cache: bool) -> "Recording":
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        raise UsageError("%%meta needs PyTorch: run `pip install torch` first") from None
+        raise UsageError(
+            "%%meta needs PyTorch: run `pip install torch` first"
+        ) from None
     return Recording(cell_file, cache=cache)
 
 

@@ -54,7 +54,5 @@ def without_plumbing(traceback: TracebackType) -> TracebackType | None:
         entry = entry.tb_next
     copied: TracebackType | None = None
     for entry in reversed(kept):
-        copied = TracebackType(
-            copied, entry.tb_frame, entry.tb_lasti, entry.tb_lineno
-        )
+        copied = TracebackType(copied, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
     return copied

@@ -1,8 +1,8 @@
 """Turn a ``%%meta`` cell that awaits into code that awaits, before IPython runs it.
 
 Magics cannot be coroutines, so a cell whose body awaits is rewritten to await an async
-twin of the magic. A body that does not parse is handed to IPython as plain code, so that
-it reports the error itself, with the right line and no frame of ours.
+twin of the magic. A body that does not parse is handed to IPython as plain code, so
+that it reports the error itself, with the right line and no frame of ours.
 """
 
 import inspect
@@ -17,7 +17,7 @@ MAGIC = "%%meta"
 
 
 class AwaitTransformer:
-    """Input transformer; without side effects, since IPython also asks it for checks."""
+    """Input transformer; without side effects: IPython also asks it for checks."""
 
     has_side_effects = False
 

@@ -2,20 +2,25 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from types import FrameType, MethodWrapperType
+from types import MethodWrapperType
 from typing import Any, Final
 
 import numpy as np
 import torch
 
+from meta_magic.record.function_cache import build_key, is_alone, is_pure, learn
 from meta_magic.record.places import TORCH, Places
+from meta_magic.record.rows import RowWriter
+from meta_magic.record.signatures import SignatureCache
+from meta_magic.record.tensors import TensorRegistry
 from meta_magic.record.torch_private import (
     DeviceContext,
+    DisableTorchFunction,
     device_constructors,
+    function_mode_stack,
     pop_function_mode,
     push_function_mode,
 )
-
 from meta_magic.trace.records import Note
 
 __all__ = ["FunctionRecorder"]
@@ -45,13 +50,29 @@ class FunctionRecorder(DeviceContext):  # type: ignore[misc]
         notes: Where float64 leaked in from numpy.
     """
 
-    def __init__(self, places: Places) -> None:
+    def __init__(
+        self,
+        registry: TensorRegistry,
+        places: Places,
+        rows: RowWriter,
+        cache: SignatureCache,
+    ) -> None:
         super().__init__("meta")
         self.notes: dict[Note, None] = {}
         self._places = places
+        self._registry = registry
+        self._rows = rows
+        self._template_by_key = cache.template_by_key
+        self._is_pure_by_function = cache.is_pure_by_function
+        self._is_serving = False
         self._constructors = device_constructors()
 
     def __enter__(self) -> None:
+        # A function mode that is there already must see every call.
+        stack = function_mode_stack()
+        self._is_serving = self._template_by_key is not None and all(
+            type(mode) is DeviceContext for mode in stack
+        )
         # On top of the stack, as ``with torch.device`` does it, not at its bottom.
         push_function_mode(self)
 
@@ -68,17 +89,15 @@ class FunctionRecorder(DeviceContext):  # type: ignore[misc]
         """Call ``func``, on meta if it is a factory that was told no device."""
         if type(func) is MethodWrapperType and not kwargs:
             return func(*args)  # an attribute such as ``shape``: runs no operator
-        frame = sys._getframe(1)
-        if func in self._constructors and (not kwargs or kwargs.get("device") is None):
-            if frame.f_code.co_filename not in REAL_FACTORY_FILES:
-                kwargs = {**(kwargs or {}), "device": self.device}
-            if func in FROM_NUMPY:
-                self._check_float64(func, frame, args, kwargs or {})
         places = self._places
         places.function = func
-        places.frame = frame
+        places.frame = sys._getframe(1)
         places.place = 0
         try:
+            if self._is_serving and self._is_pure(func) and is_alone():
+                return self._serve(func, args, kwargs)
+            if func in self._constructors:
+                kwargs = self._choose_device(func, args, kwargs or {})
             return func(*args, **(kwargs or {}))
         except (RuntimeError, NotImplementedError, TypeError) as error:
             explain_missing_value(error, func, args)
@@ -87,10 +106,46 @@ class FunctionRecorder(DeviceContext):  # type: ignore[misc]
             places.function = places.frame = None
             places.place = 0
 
+    def _is_pure(self, func: Any) -> bool:
+        known = self._is_pure_by_function.get(func)
+        if known is None:
+            known = self._is_pure_by_function[func] = is_pure(func)
+        return known
+
+    def _serve(
+        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None
+    ) -> Any:
+        """Answer a call that was seen before; else run it, and watch what it does."""
+        rows, templates = self._rows, self._template_by_key
+        key, inputs = build_key(self._registry, func, args, kwargs)
+        if key is None:
+            return func(*args, **(kwargs or {}))
+        template = templates.get(key)
+        if template is not None:
+            return rows.append_function(template, inputs)
+        captured = rows.watch(inputs, lambda: func(*args, **(kwargs or {})))
+        with DisableTorchFunction():
+            template = learn(self._registry, captured)
+        if template is None:  # a view, say: not worth a key the next time
+            self._is_pure_by_function[func] = False
+        else:
+            templates[key] = template
+        return captured.returned
+
+    def _choose_device(
+        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """Return the keyword arguments of a factory, on meta unless it was told."""
+        if func in FROM_NUMPY:
+            self._check_float64(func, args, kwargs)
+        caller = sys._getframe(2).f_code.co_filename
+        if kwargs.get("device") is not None or caller in REAL_FACTORY_FILES:
+            return kwargs
+        return {**kwargs, "device": self.device}
+
     def _check_float64(
         self,
         func: Any,
-        frame: FrameType,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
     ) -> None:
@@ -102,9 +157,9 @@ class FunctionRecorder(DeviceContext):  # type: ignore[misc]
             and torch.get_default_dtype() != torch.float64
         )
         if is_leak:
-            _, line, _ = self._places.walk(frame, None, (0, 0))
-            text = f"torch.{func.__name__} took float64 from numpy; dtype= would say otherwise"
-            self.notes.setdefault(Note(kind="float64", text=text, line=line or None))
+            line = self._places.current_line()
+            text = f"torch.{func.__name__} took float64 over from numpy (see dtype=)"
+            self.notes.setdefault(Note(kind="float64", text=text, line=line))
 
 
 def explain_missing_value(error: Exception, func: Any, args: Sequence[Any]) -> None:

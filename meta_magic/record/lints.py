@@ -15,7 +15,19 @@ from meta_magic.trace.units import format_shape
 
 __all__ = ["find_attributes", "find_silent_broadcasts", "find_untied"]
 
-PAIRWISE: Final = ("add", "sub", "mul", "div", "pow", "eq", "ne", "gt", "lt", "ge", "le")
+PAIRWISE: Final = (
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "pow",
+    "eq",
+    "ne",
+    "gt",
+    "lt",
+    "ge",
+    "le",
+)
 BINARY: Final = frozenset(
     {f"aten.{name}.Tensor" for name in PAIRWISE}
     | {"aten.maximum.default", "aten.minimum.default", "aten.mse_loss.default"}
@@ -37,14 +49,14 @@ def find_silent_broadcasts(program: Program) -> Iterator[Note]:
             yield Note(
                 kind="broadcast",
                 text=f"{call.op} broadcast {left} with {right} to "
-                f"{format_shape(call.outputs[0].shape)}; was a row meant to be a column?",
+                f"{format_shape(call.outputs[0].shape)}: a column met a row",
                 line=call.line,
             )
 
 
 def is_silent_broadcast(signature: Signature) -> bool:
     """Whether a column ``(n, 1)`` meets a row ``(n,)`` and makes a square."""
-    if signature.op not in BINARY or len(signature.inputs) != 2:
+    if signature.op not in BINARY or len(signature.inputs) < len("ab"):
         return False
     row, column = sorted((g.shape for g in signature.inputs), key=len)
     return len(row) == 1 and row[0] > 1 and column == (row[0], 1)

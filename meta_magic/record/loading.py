@@ -1,7 +1,6 @@
 """Make ``torch.load`` load onto meta while a cell runs, unless it is told where."""
 
 import threading
-from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
@@ -18,7 +17,8 @@ class LoadOntoMeta:
     """
 
     def __init__(self) -> None:
-        self._load: Callable[..., Any] = torch.load
+        self._load: Any = torch.load
+        self._replaced: Any = None
 
     def __enter__(self) -> None:
         load, thread = torch.load, threading.get_ident()

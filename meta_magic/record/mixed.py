@@ -1,10 +1,10 @@
 """Real meets meta: refuse the operators that would return uninitialized memory.
 
 In torch 2.13 ``mm``, ``addmm``, ``bmm``, bias-less ``linear`` and ``conv2d``,
-``embedding``, indexing, ``gather`` and others, given a real and a meta tensor, return a
-real tensor of whatever lay in memory, without a word; ``real.add_(meta)`` does nothing.
-The rule: an operator that reads a meta tensor and returns a real one is an error, unless
-it only takes the other's shape (``zeros_like(meta, device="cpu")``, ``meta.new_zeros``).
+``embedding``, indexing, ``gather`` and others, given a real and a meta tensor, return
+a real tensor of whatever lay in memory, without a word; ``real.add_(meta)`` does
+nothing. The rule: an operator that reads a meta tensor and returns a real one is an
+error, unless it only takes the other's shape, as ``zeros_like(meta, device="cpu")``.
 """
 
 import sys
@@ -51,7 +51,7 @@ def explain_mix(error: Exception, tensors: Sequence[Tensor]) -> None:
     reals = [t for t in tensors if not t.is_meta]
     if metas and reals and isinstance(error, (RuntimeError, NotImplementedError)):
         error.add_note(
-            f"meta_magic: {describe(reals[0])} is real and {describe(metas[0])} is meta."
+            f"meta_magic: {describe(reals[0])} is real, {describe(metas[0])} is meta."
         )
 
 
@@ -73,7 +73,7 @@ def describe(tensor: Tensor) -> str:
 
 
 def find_names(tensor: Tensor) -> Iterator[str]:
-    """Yield the names that the frames of the stack know a tensor by, innermost first."""
+    """Yield the names by which running code knows a tensor, innermost first."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename

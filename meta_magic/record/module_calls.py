@@ -30,6 +30,7 @@ from meta_magic.trace.program import MODULE_HEADER, Geometry, Structure
 __all__ = ["ModuleCalls"]
 
 MAX_DEPTH: Final = 6
+PLAIN: Final = frozenset({bool, int, float, str})
 
 
 class ModuleCalls:
@@ -141,7 +142,7 @@ class ModuleCalls:
             seen = self._registry.read(value)
             words.append(seen[0] << 1 | value.requires_grad)
             return seen[2]
-        if depth == MAX_DEPTH:
+        if value is None or type(value) in PLAIN or depth == MAX_DEPTH:
             return None
         if isinstance(value, (tuple, list)):
             return tuple([self._describe(item, words, depth + 1) for item in value])
@@ -211,6 +212,8 @@ def flatten(described: object, path: str) -> Iterator[tuple[str, Geometry]]:
         yield path, described.record
     elif isinstance(described, tuple):
         for index, item in enumerate(described):
-            is_named = isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str)
+            is_named = (
+                isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str)
+            )
             name, value = item if is_named else (str(index), item)
             yield from flatten(value, f"{path}.{name}" if path else name)

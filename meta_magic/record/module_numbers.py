@@ -33,3 +33,7 @@ class ModuleNumbers:
         """Return number and module of all that are still there, in order."""
         found = [(n, ref()) for n, ref in list(self._known_by_id.values())]
         return sorted(((n, m) for n, m in found if m is not None), key=lambda p: p[0])
+
+    def close(self) -> None:
+        """Let go of all modules: their references and callbacks form a cycle."""
+        self._known_by_id.clear()

@@ -1,8 +1,10 @@
 """Describe module trees: live modules to records."""
 
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
+from types import MappingProxyType, NoneType
+from typing import Final
 
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -11,6 +13,11 @@ from meta_magic.record.module_numbers import ModuleNumbers
 from meta_magic.record.tensors import LiveGeometry, TensorRegistry
 from meta_magic.record.torch_private import DisableTorchFunction
 from meta_magic.trace.records import ModuleNode, ModuleTensor
+
+NOT_TENSORS: Final = frozenset(
+    {bool, int, float, str, dict, OrderedDict, set, NoneType}
+)
+"""Types of most of what a module holds; asking each whether it is a tensor is slow."""
 
 __all__ = ["Tree", "describe_tree", "find_roots"]
 
@@ -108,9 +115,7 @@ class TreeDescriber:
             name=name,
             fqn=fqn,
             class_name=type(module).__qualname__,
-            tensors=tuple(self._describe_tensors(module, prefix))
-            if is_first
-            else (),
+            tensors=tuple(self._describe_tensors(module, prefix)) if is_first else (),
             children=tuple(
                 self.describe(child, child_name, prefix + child_name)
                 for child_name, child in module._modules.items()
@@ -178,7 +183,7 @@ def own_tensors(module: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
         if buffer is not None:
             yield name, "buffer", buffer
     for name, value in module.__dict__.items():
-        if isinstance(value, Tensor):
+        if type(value) not in NOT_TENSORS and isinstance(value, Tensor):
             yield name, "attribute", value
 
 
@@ -195,7 +200,9 @@ def find_roots(numbers: ModuleNumbers) -> list[nn.Module]:
         module = stack.pop()
         if id(module) not in expanded:
             expanded.add(id(module))
-            children = [child for child in module._modules.values() if child is not None]
+            children = [
+                child for child in module._modules.values() if child is not None
+            ]
             held.update(map(id, children))
             stack += children
     return [module for module in living if id(module) not in held]

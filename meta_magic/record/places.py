@@ -5,6 +5,7 @@ the walk ends where the answer is known already: at the innermost module call, w
 own place was found when it began.
 """
 
+import sys
 import sysconfig
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +31,10 @@ USER, CELL, TOP, INIT, OPTIMIZER, BACKWARD, FORWARD = 1, 2, 4, 8, 16, 32, 64
 
 Site: TypeAlias = tuple[int, int]
 """A position in code (its number, 0 for none) and a line of the cell (0 for none)."""
+
+
+Span: TypeAlias = tuple[int, int, int | None, int | None]
+"""First line, last line, first column, column after the last."""
 
 
 class Key(NamedTuple):
@@ -66,7 +71,8 @@ class Places:
         self._number_of_module = number_of_module
         self._kind_by_code: dict[int, int] = {}
         self._kept_codes: list[CodeType] = []  # so that their ids stay theirs
-        self._positions: list[tuple[CodeType, int]] = []
+        self._positions: list[tuple[CodeType, Span]] = []
+        self._spans_by_code: dict[int, list[Span]] = {}
         self._position_by_key: dict[tuple[int, int], int] = {}
         self._line_by_position = [0]
         self._keys: list[Key] = []
@@ -105,9 +111,10 @@ class Places:
             self._backward_by_key[key] = backward
         return backward
 
-    def line_at(self, place: int) -> int | None:
-        """Return the cell's line of a place."""
-        return self._keys[place - 1].line or None
+    def current_line(self) -> int | None:
+        """Return the line of the cell that is running now."""
+        _, line, _ = self.walk(self.frame or sys._getframe(1), None, (0, 0))
+        return line or None
 
     def walk(
         self, frame: FrameType | None, entry: FrameType | None, site: Site
@@ -161,9 +168,13 @@ class Places:
         key = (id(code), instruction)
         position = self._position_by_key.get(key)
         if position is None:
-            self._positions.append((code, instruction))
+            spans = self._spans_by_code.get(id(code))
+            if spans is None:
+                spans = self._spans_by_code[id(code)] = list_spans(code)
+            span = spans[max(instruction, 0) // 2]
+            self._positions.append((code, span))
             position = self._position_by_key[key] = len(self._positions)
-            self._line_by_position.append(span_of(code, instruction)[0])
+            self._line_by_position.append(span[0])
         return position
 
     def _classify(self, frame: FrameType) -> int:
@@ -179,7 +190,9 @@ class Places:
             kind = INIT
         elif file.startswith(OWN) or is_stdlib(file):
             kind = 0
-        if code.co_name in INIT_METHODS and isinstance(first_argument(frame), nn.Module):
+        if code.co_name in INIT_METHODS and isinstance(
+            first_argument(frame), nn.Module
+        ):
             kind |= INIT
         self._kind_by_code[id(code)] = kind
         self._kept_codes.append(code)
@@ -214,22 +227,17 @@ def first_argument(frame: FrameType) -> Any:
     return frame.f_locals.get(names[0]) if names else None
 
 
-def span_of(
-    code: CodeType, instruction: int
-) -> tuple[int, int, int | None, int | None]:
-    """Return first line, last line, first column and end column of an instruction."""
-    spans = list(code.co_positions())
-    index = instruction // 2
-    line, end_line, column, end_column = (
-        spans[index] if 0 <= index < len(spans) else (None,) * 4
-    )
-    line = line or code.co_firstlineno
-    return line, end_line or line, column, end_column
+def list_spans(code: CodeType) -> list[Span]:
+    """Return first line, last line, first and end column of each instruction."""
+    return [
+        (line or code.co_firstlineno, end or line or code.co_firstlineno, column, after)
+        for line, end, column, after in code.co_positions()
+    ]
 
 
-def describe_position(code: CodeType, instruction: int) -> SourcePosition:
-    """Return the plain record of an instruction's source."""
-    line, end_line, column, end_column = span_of(code, instruction)
+def describe_position(code: CodeType, span: Span) -> SourcePosition:
+    """Return the plain record of a stretch of source."""
+    line, end_line, column, end_column = span
     return SourcePosition(
         file=code.co_filename,
         line=line,

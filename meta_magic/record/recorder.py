@@ -18,9 +18,11 @@ from meta_magic.record.lints import (
     find_untied,
 )
 from meta_magic.record.loading import LoadOntoMeta
-from meta_magic.record.module_calls import ModuleCalls, ModuleNumbers
+from meta_magic.record.module_calls import ModuleCalls
+from meta_magic.record.module_numbers import ModuleNumbers
 from meta_magic.record.module_trees import Tree, describe_tree, find_roots
 from meta_magic.record.places import Places
+from meta_magic.record.rows import RowWriter
 from meta_magic.record.signatures import SignatureCache
 from meta_magic.record.tensors import TensorRegistry
 from meta_magic.record.threads import ThreadWatch
@@ -71,10 +73,13 @@ class Recording:
         self._calls = ModuleCalls(self._registry, self._numbers)
         self._places = Places(cell_file, top, self._numbers.of)
         self._calls.places = self._places
+        self._rows = RowWriter(self._registry, self._places, self._calls)
         self._dispatch = DispatchRecorder(
-            self._registry, self._places, self._calls, signatures
+            self._registry, self._places, self._rows, signatures
         )
-        self._functions = FunctionRecorder(self._places)
+        self._functions = FunctionRecorder(
+            self._registry, self._places, self._rows, signatures
+        )
         self._threads = ThreadWatch()
         self.guard = Guard(
             (
@@ -104,7 +109,7 @@ class Recording:
         """
         seconds = time.perf_counter() - self._started
         self._calls.close_open_calls()
-        self._dispatch.flush()
+        self._rows.flush()
         trees = self._describe_trees(namespace or {})
         program = self._build_program(trees)
         trace = Trace(
@@ -116,7 +121,8 @@ class Recording:
             seconds=seconds,
             source=source,
         )
-        self._calls.close()
+        for part in (self._calls, self._numbers, self._registry):
+            part.close()
         return trace
 
     def _describe_trees(self, namespace: Mapping[str, object]) -> list[Tree]:
@@ -153,8 +159,8 @@ class Recording:
                 owners.setdefault(storage, number)
         positions = self._places.build_positions()
         return Program(
-            words=self._dispatch.rows.tobytes(),
-            signatures=tuple(entry.signature for entry in self._dispatch.entries),
+            words=self._rows.words.tobytes(),
+            signatures=tuple(entry.signature for entry in self._rows.entries),
             places=self._places.build_places(positions),
             positions=positions,
             storage_by_tensor=self._registry.storage_by_tensor.tobytes(),

@@ -24,7 +24,15 @@ from meta_magic.trace.program import (
     TensorArgument,
 )
 
-__all__ = ["PLAIN", "Entry", "Kind", "LiveCall", "OpTable", "SignatureCache", "tensors_in"]
+__all__ = [
+    "PLAIN",
+    "Entry",
+    "Kind",
+    "LiveCall",
+    "OpTable",
+    "SignatureCache",
+    "tensors_in",
+]
 
 UNSERVED_TAGS: Final = frozenset(
     {
@@ -80,7 +88,15 @@ class Entry:
         variants: Entries of the same call whose outputs came out otherwise.
     """
 
-    __slots__ = ("dtype", "geometry", "kind", "outputs", "rebuild", "signature", "variants")
+    __slots__ = (
+        "dtype",
+        "geometry",
+        "kind",
+        "outputs",
+        "rebuild",
+        "signature",
+        "variants",
+    )
 
     def __init__(
         self,
@@ -111,7 +127,9 @@ class OpTable:
         self.written = frozenset(
             a.name for a in arguments if a.alias_info and a.alias_info.is_write
         )
-        self.is_served = schema is not None and not UNSERVED_TAGS.intersection(func.tags)
+        self.is_served = schema is not None and not UNSERVED_TAGS.intersection(
+            func.tags
+        )
         self.is_pure = not aliases and not any(r.alias_info for r in returned)
         self.entries: dict[tuple[object, ...], Entry] = {}
 
@@ -122,11 +140,16 @@ class SignatureCache:
     Attributes:
         geometries: The geometries that keys are made of.
         table_by_op: One table for each operator met.
+        template_by_key: What torch's functions do, by what they are called with; None
+            for a call that cannot be served. See :mod:`function_cache`.
+        is_pure_by_function: Which functions may be served at all.
     """
 
     def __init__(self, *, is_serving: bool) -> None:
         self.geometries = GeometryTable()
         self.table_by_op: dict[object, OpTable] = {}
+        self.template_by_key: dict[object, Any] | None = {} if is_serving else None
+        self.is_pure_by_function: dict[object, bool] = {}
         self._is_serving = is_serving
 
     @property
@@ -138,6 +161,8 @@ class SignatureCache:
         """Forget all signatures."""
         for table in self.table_by_op.values():
             table.entries.clear()
+        if self.template_by_key is not None:
+            self.template_by_key.clear()
 
     def open(self, func: Any) -> OpTable:
         """Return the table of an operator met for the first time."""
@@ -316,6 +341,15 @@ class Describer:
         if type(value) in PLAIN:
             return value
         return OpaqueArgument(f"{type(value).__name__} {str(value)[:200]}")
+
+
+def plain_float(value: float) -> object:
+    """Return what stands for a float in a key.
+
+    Negative zero equals zero and nan equals nothing: told apart by their text.
+    """
+    is_ordinary = value and value == value  # noqa: PLR0124  nan is not
+    return (float, value if is_ordinary else repr(value))
 
 
 def tensors_in(*values: object) -> list[Tensor]:

@@ -46,7 +46,15 @@ class LiveGeometry:
         is_servable: Whether a tensor with it can be made by ``empty_strided``.
     """
 
-    __slots__ = ("dtype", "is_meta", "is_servable", "offset", "record", "shape", "stride")
+    __slots__ = (
+        "dtype",
+        "is_meta",
+        "is_servable",
+        "offset",
+        "record",
+        "shape",
+        "stride",
+    )
 
     def __init__(self, record: Geometry) -> None:
         self.record = record
@@ -112,7 +120,8 @@ class TensorRegistry:
     Attributes:
         storage_by_tensor: For each tensor number, the number of its storage.
         deaths: Pairs (operator calls recorded so far, storage), one per freed storage.
-        nbytes_by_storage: Bytes of the storages that were not made by a served call.
+        nbytes_by_storage: Bytes of the storages that are not just as large as the tensor
+            through which they were first met needs.
         clock: One number, the operator calls recorded so far.
         n_storages: Storages met so far.
     """
@@ -124,28 +133,40 @@ class TensorRegistry:
         self.clock = [0]
         self.n_storages = 0
         self._geometries = geometries
-        self.storage_by_address: dict[int, StorageRef] = {}
-        self.seen_by_id: dict[int, Seen] = {}
-        self.on_death = make_on_death(
-            self.storage_by_address, self.deaths, self.clock
+        self._storage_by_address: dict[int, StorageRef] = {}
+        self._seen_by_id: dict[int, Seen] = {}
+        self._on_death = make_on_death(
+            self._storage_by_address, self.deaths, self.clock
         )
 
     def read(self, tensor: Tensor) -> Seen:
         """Return what is known of ``tensor``; number it when it is new."""
-        seen = self.seen_by_id.get(id(tensor))
-        if seen is not None and seen[1] is not None:
-            geometry = seen[2]
-            if (
-                tensor.dtype is geometry.dtype
-                and tensor.shape == geometry.shape
-                and self.storage_by_address.get(tensor.untyped_storage()._cdata)
-                is seen[1]
-                and tensor.stride() == geometry.stride
-                and tensor.storage_offset() == geometry.offset
-                and not self._geometries.has_negatives
-            ):
-                return seen
+        seen = self._seen_by_id.get(id(tensor))
+        if seen is not None and self._is_as_seen(tensor, seen):
+            return seen
         return self._read_anew(tensor, seen)
+
+    def _is_as_seen(self, tensor: Tensor, seen: Seen) -> bool:
+        """Whether a tensor at a known address is the one that was seen there."""
+        geometry, storage = seen[2], seen[1]
+        return (
+            tensor.dtype is geometry.dtype
+            and tensor.shape == geometry.shape
+            and storage is not None
+            and self._storage_by_address.get(tensor.untyped_storage()._cdata) is storage
+            and tensor.stride() == geometry.stride
+            and tensor.storage_offset() == geometry.offset
+            and not self._geometries.has_negatives
+        )
+
+    def find(self, tensor: Tensor) -> Seen | None:
+        """Return what is known of ``tensor`` if it was seen before as it is now."""
+        seen = self._seen_by_id.get(id(tensor))
+        return seen if seen is not None and self._is_as_seen(tensor, seen) else None
+
+    def geometry_of(self, tensor: Tensor) -> LiveGeometry:
+        """Return the geometry of ``tensor`` without numbering it."""
+        return self._geometries.of(tensor)
 
     def _read_anew(self, tensor: Tensor, seen: Seen | None) -> Seen:
         geometry, storage = self._geometries.of(tensor), self.storage_of(tensor)
@@ -159,14 +180,22 @@ class TensorRegistry:
         storages = self.storage_by_tensor
         number = len(storages)
         storages.append(ref.number)
-        self.seen_by_id[id(tensor)] = (number, ref, geometry)
+        self._seen_by_id[id(tensor)] = (number, ref, geometry)
         return number
+
+    def add_served(
+        self, tensor: Tensor, number: int, storage: int, geometry: LiveGeometry
+    ) -> None:
+        """Note a tensor that was given its numbers before it was made."""
+        self._seen_by_id[id(tensor)] = (
+            number, self._refer_to(tensor.untyped_storage(), storage), geometry
+        )  # fmt: skip
 
     def add_view(self, tensor: Tensor, base: Seen, geometry: LiveGeometry) -> int:
         """Number a tensor just made on the storage of ``base``."""
         number = len(self.storage_by_tensor)
         self.storage_by_tensor.append(self.storage_by_tensor[base[0]])
-        self.seen_by_id[id(tensor)] = (number, base[1], geometry)
+        self._seen_by_id[id(tensor)] = (number, base[1], geometry)
         return number
 
     def add_output(self, tensor: Tensor) -> Seen:
@@ -179,7 +208,7 @@ class TensorRegistry:
         if storage is not seen[1]:
             return self._add(tensor, storage, geometry)
         renewed = (seen[0], storage, geometry)
-        self.seen_by_id[id(tensor)] = renewed
+        self._seen_by_id[id(tensor)] = renewed
         return renewed
 
     def storage_of(self, tensor: Tensor) -> StorageRef | None:
@@ -188,18 +217,28 @@ class TensorRegistry:
             storage = tensor.untyped_storage()
         except (RuntimeError, NotImplementedError):
             return None
-        ref = self.storage_by_address.get(storage._cdata)
+        ref = self._storage_by_address.get(storage._cdata)
         if ref is None:
             ref = self._add_storage(storage)
-            self.nbytes_by_storage[ref.number] = storage.nbytes()
+            if storage.nbytes() != span_nbytes(tensor):
+                self.nbytes_by_storage[ref.number] = storage.nbytes()
         return ref
 
+    def close(self) -> None:
+        """Let go of all storages: their references and callbacks form a cycle."""
+        self._storage_by_address.clear()
+        self._seen_by_id.clear()
+
     def _add_storage(self, storage: UntypedStorage) -> StorageRef:
-        ref = StorageRef(storage, self.on_death)
-        ref.number = self.n_storages
-        self.n_storages += 1
+        number = self.n_storages
+        self.n_storages = number + 1
+        return self._refer_to(storage, number)
+
+    def _refer_to(self, storage: UntypedStorage, number: int) -> StorageRef:
+        ref = StorageRef(storage, self._on_death)
+        ref.number = number
         ref.address = address = storage._cdata
-        self.storage_by_address[address] = ref
+        self._storage_by_address[address] = ref
         return ref
 
     def _add(
@@ -212,7 +251,7 @@ class TensorRegistry:
             number_of_storage = storage.number
         seen = (len(self.storage_by_tensor), storage, geometry)
         self.storage_by_tensor.append(number_of_storage)
-        self.seen_by_id[id(tensor)] = seen
+        self._seen_by_id[id(tensor)] = seen
         return seen
 
 
@@ -227,3 +266,11 @@ def make_on_death(
         deaths.extend((clock[0], ref.number))
 
     return on_death
+
+
+def span_nbytes(tensor: Tensor) -> int:
+    """Return the bytes from a storage's start to the last element of ``tensor``."""
+    if tensor.is_contiguous() or tensor.numel() == 0:
+        return (int(tensor.storage_offset()) + tensor.numel()) * tensor.itemsize
+    last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    return (tensor.storage_offset() + last + 1) * tensor.itemsize

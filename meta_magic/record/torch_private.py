@@ -1,6 +1,6 @@
 """Every private name of torch that the recorder stands on, in one place.
 
-Each comment says what is lost if torch moves the name; ``tests/unit/test_torch_private``
+Each comment says what is lost if torch moves the name; ``tests/unit`` has a test that
 fails by name when one is gone, so that a new release says so before a user does.
 """
 
@@ -12,11 +12,20 @@ from torch._C import DisableTorchFunction
 # Without it reading a tensor's shape in a hook runs the user's function modes.
 from torch._C import _current_autograd_node as current_autograd_node
 
+# Without it a served function's outputs would be recorded as operators.
+from torch._C import _DisableTorchDispatch as DisableTorchDispatch
+
 # Without it backward operators cannot be told from forward ones.
 from torch._C import _get_deterministic_algorithms as is_deterministic
 
+# Without the next four a function could be served although something watches it.
+from torch._C import _get_tracing_state as tracing_state
+from torch._C import _is_any_autocast_enabled as is_any_autocast_enabled
+from torch._C import _len_torch_dispatch_stack as n_dispatch_modes
+
 # Without it a signature could be served although the kernel would now refuse.
 from torch._C._autograd import _get_sequence_nr as next_sequence_number
+from torch._C._functorch import peek_interpreter_stack as functorch_interpreter
 
 # Without it a backward operator cannot be tied to its forward operator.
 from torch.overrides import (
@@ -47,6 +56,7 @@ from torch.utils._python_dispatch import _push_mode as push_dispatch_mode
 __all__ = [
     "GLOBAL_DEVICE_CONTEXT",
     "DeviceContext",
+    "DisableTorchDispatch",
     "DisableTorchFunction",
     "TorchDispatchMode",
     "current_autograd_node",
@@ -54,11 +64,15 @@ __all__ = [
     "device_module",
     "dispatch_mode_stack",
     "function_mode_stack",
+    "functorch_interpreter",
+    "is_any_autocast_enabled",
     "is_deterministic",
+    "n_dispatch_modes",
     "next_sequence_number",
     "pop_dispatch_mode",
     "pop_function_mode",
     "push_dispatch_mode",
     "push_function_mode",
     "python_dispatch",
+    "tracing_state",
 ]

@@ -105,7 +105,9 @@ class OpCalls(Rows[OpCall]):
         number = self._module_number(
             module_word, outputs + tuple(inputs[i] for i in signature.writes)
         )
-        root, module, _ = (None, None, "") if number is None else program.modules[number]
+        root, module, _ = (
+            (None, None, "") if number is None else program.modules[number]
+        )
         return OpCall(
             index=index,
             op=signature.op,
@@ -118,7 +120,9 @@ class OpCalls(Rows[OpCall]):
             views=signature.views,
             module=module,
             root=root,
-            module_call=None if module_word % 2 or not module_word else module_word // 2 - 1,
+            module_call=None
+            if module_word % 2 or not module_word
+            else module_word // 2 - 1,
             phase=place.phase,
             line=place.line,
             position=place.position,

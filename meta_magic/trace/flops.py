@@ -29,7 +29,9 @@ def count_flops(signature: Signature) -> int | None:
     if formula is None or is_miscounted(signature):
         return None
     arguments = {n: shape_of(v, signature) for n, v in signature.arguments}
-    positional = [v for n, v in arguments.items() if n not in keyword_names(signature.op)]
+    positional = [
+        v for n, v in arguments.items() if n not in keyword_names(signature.op)
+    ]
     keywords = {n: v for n, v in arguments.items() if n in keyword_names(signature.op)}
     shapes = tuple(output.shape for output in signature.outputs)
     result = formula(

@@ -169,8 +169,8 @@ class Program:
         positions: What the position of a module call points to, from 1.
         storage_by_tensor: For each tensor number the number of its storage.
         deaths: Pairs (operator calls made before, storage), one per freed storage.
-        nbytes_by_storage: (storage, bytes) of storages whose size does not follow from
-            the tensor that the operator made on them.
+        nbytes_by_storage: (storage, bytes) of storages that are not just as large as
+            the tensor through which they were first met needs.
         module_rows: ``MODULE_HEADER`` words for each module call.
         module_values: For each module call its structure, then a word per tensor.
         structures: What the first of those words points to.

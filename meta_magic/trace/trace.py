@@ -62,7 +62,9 @@ class Trace:
             raise UnfinishedTraceError(
                 f"trace.{name} is known when the `with record()` block has ended"
             )
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        raise AttributeError(
+            f"{type(self).__name__!r} object has no attribute {name!r}"
+        )
 
     @cached_property
     def ops(self) -> OpCalls:
@@ -94,7 +96,8 @@ class Trace:
 
     def __repr__(self) -> str:
         failed = f", failed with {self.error.split(':')[0]}" if self.error else ""
-        return f"<Trace: {len(self.ops):,} operators, {len(self.modules)} module trees{failed}>"
+        trees = len(self.modules)
+        return f"<Trace: {len(self):,} operators, {trees} module trees{failed}>"
 
     def __len__(self) -> int:
         return len(self.ops)

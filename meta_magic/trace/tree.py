@@ -68,7 +68,7 @@ def split_runs(nodes: Sequence[ModuleNode]) -> Iterator[list[ModuleNode]]:
 
 def likeness(node: ModuleNode) -> object:
     """Return what two numbered siblings share when they are built alike."""
-    return structure(node) if node.name.isdecimal() else f"{node.fqn}"
+    return structure(node) if node.name.isdecimal() else node.fqn
 
 
 def structure(node: ModuleNode) -> tuple[object, ...]:
@@ -91,7 +91,7 @@ def format_flow(call: ModuleCall) -> str:
 def format_shapes(shapes: Sequence[tuple[int, ...]]) -> str:
     """Return the first shapes, and how many more there are."""
     if not shapes:
-        return "()" if shapes is None else "none"
+        return "none"
     more = f" +{len(shapes) - 1}" if len(shapes) > 1 else ""
     return format_shape(shapes[0]) + more
 

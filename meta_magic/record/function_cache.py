@@ -1,0 +1,317 @@
+"""Serve whole calls of torch's functions: the signature cache, one floor higher.
+
+Without its kernel an operator still costs the way through torch's dispatcher, and some
+functions make many operators: attention on meta makes 27. A pure function called again
+with the same metadata makes the same operators, so its rows are written again with new
+numbers, and only the tensors that it returns are made.
+
+This holds only while nothing else looks on or changes what the function does: no
+gradient is recorded for it, and no other mode, transform, autocast or tracer is active.
+What a function did is learnt by watching it once; see :func:`learn`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import BuiltinFunctionType, MethodDescriptorType
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from meta_magic.record.signatures import (
+    PLAIN,
+    Entry,
+    Kind,
+    is_as_empty_strided,
+    plain_float,
+    plain_float,
+)
+from meta_magic.record.tensors import LiveGeometry, TensorRegistry
+from meta_magic.record.torch_private import (
+    DisableTorchDispatch,
+    current_autograd_node,
+    device_constructors,
+    functorch_interpreter,
+    is_any_autocast_enabled,
+    is_deterministic,
+    n_dispatch_modes,
+    tracing_state,
+)
+from meta_magic.trace.program import HEADER
+
+__all__ = [
+    "Argument",
+    "Captured",
+    "Template",
+    "build_key",
+    "is_alone",
+    "is_pure",
+    "learn",
+]
+
+Argument: TypeAlias = tuple[Tensor, int]
+"""A tensor argument and the word that stands for it; -1 if it was never seen."""
+
+PYTHON_FUNCTIONS: Final = frozenset(
+    {functional.silu, functional.relu, functional.layer_norm, functional.rms_norm}
+    | {functional.group_norm, functional.dropout, functional.embedding}
+)
+"""Those written in Python that neither warn nor keep state."""
+
+SEQUENCES: Final = frozenset({list, tuple, torch.Size})
+SERVABLE: Final = frozenset({int(Kind.PURE), int(Kind.PURE_MANY), int(Kind.VIEW)})
+
+
+class Template:
+    """What a function does when called with certain metadata.
+
+    The words of its rows are picked from one list: the numbers of ``entries``, then
+    place, module word and zero, then a word per argument, then one per tensor made.
+
+    Attributes:
+        entries: The signatures of its operators, each once.
+        picks: For each word of its rows, where it stands in that list.
+        n_rows: Operators that it makes.
+        first_reads: (argument, tensors made before) in the order of first reading:
+            an argument that was never seen gets its number at that moment.
+        storages: For each tensor made, the index of a storage that the function made,
+            or the complement (``~i``) of the argument whose storage it shares.
+        deaths: Pairs (operators made before, storage) of the storages that it frees.
+        outputs: (tensor, storage, geometry) of each tensor that it returns.
+        container: ``tuple`` or ``list`` if it returns one, None for a lone tensor.
+    """
+
+    __slots__ = (
+        *("entries", "picks", "n_rows", "first_reads", "storages"),
+        *("deaths", "outputs", "container"),
+    )
+    entries: tuple[Entry, ...]
+    picks: tuple[int, ...]
+    n_rows: int
+    first_reads: tuple[tuple[int, int], ...]
+    storages: tuple[int, ...]
+    deaths: tuple[tuple[int, int], ...]
+    outputs: tuple[tuple[int, int, LiveGeometry], ...]
+    container: type | None
+
+
+class Captured(NamedTuple):
+    """What was seen of one call.
+
+    Attributes:
+        inputs: The tensors among its arguments.
+        returned: What it returned.
+        rows: Entry and words of each operator it made.
+        clock: Operators recorded before it.
+        deaths: Pairs as in :class:`TensorRegistry`, of what was freed meanwhile.
+    """
+
+    inputs: Sequence[Tensor]
+    returned: object
+    rows: Sequence[tuple[Entry, Sequence[int]]]
+    clock: int
+    deaths: Sequence[int]
+
+
+def is_pure(function: Any) -> bool:
+    """Whether a function's operators depend on nothing but its arguments' metadata."""
+    if function in PYTHON_FUNCTIONS:
+        return True
+    name = getattr(function, "__name__", "_")
+    if name.endswith("_") or function in device_constructors():
+        return False
+    if isinstance(function, BuiltinFunctionType):
+        home = next((m for m in (functional, torch) if hasattr(m, name)), None)
+        is_public = home is not None and getattr(home, name) is function
+    else:
+        is_public = isinstance(function, MethodDescriptorType) and (
+            getattr(Tensor, name, None) is function
+        )
+    return is_public and hasattr(torch.ops.aten, name)
+
+
+def is_alone() -> bool:
+    """Whether nothing but this recording looks on, and no gradient pass runs."""
+    return (
+        n_dispatch_modes() == 1
+        and functorch_interpreter() is None
+        and not is_any_autocast_enabled()
+        and current_autograd_node() is None
+        and tracing_state() is None
+        and torch.autograd.forward_ad._current_level < 0
+    )
+
+
+def build_key(
+    registry: TensorRegistry,
+    function: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+) -> tuple[tuple[object, ...] | None, list[Argument]]:
+    """Return what decides a call's operators, and the tensors among its arguments.
+
+    The key is None if the call cannot be served: a gradient is recorded for it, or an
+    argument is neither a strided meta tensor nor a plain value.
+    """
+    inputs: list[Argument] = []
+    key: list[object] = [
+        function,
+        torch.get_default_dtype(),
+        is_deterministic(),
+        torch.is_inference_mode_enabled(),
+    ]
+    is_servable = extend_key(registry, args, key, inputs)
+    if is_servable and kwargs:
+        key += kwargs
+        is_servable = extend_key(registry, kwargs.values(), key, inputs)
+    return (tuple(key) if is_servable else None), inputs
+
+
+def extend_key(
+    registry: TensorRegistry,
+    values: Iterable[Any],
+    key: list[object],
+    inputs: list[Argument],
+) -> bool:
+    """Append what stands for ``values``, and their tensors; False if one cannot be."""
+    for value in values:
+        kind = type(value)
+        if kind is Tensor or kind is nn.Parameter:
+            seen = registry.find(value)
+            geometry = seen[2] if seen is not None else registry.geometry_of(value)
+            if not geometry.is_servable:
+                return False
+            requires_grad = value.requires_grad
+            if requires_grad and torch.is_grad_enabled():
+                return False
+            key.append(geometry)
+            word = -1 if seen is None else seen[0] << 1 | requires_grad
+            inputs.append((value, word))
+        elif kind is int or value is None:
+            key.append(value)
+        elif kind is float:
+            key.append(plain_float(value))
+        elif kind in PLAIN:
+            key.append((kind, value))
+        elif kind in SEQUENCES:
+            key.append((kind, len(value)))
+            if not extend_key(registry, value, key, inputs):
+                return False
+        else:
+            return False
+    return True
+
+
+def learn(registry: TensorRegistry, captured: Captured) -> Template | None:
+    """Return the template of a call that was watched, or None if it has none."""
+    returned = captured.returned
+    container = type(returned) if type(returned) in (tuple, list) else None
+    tensors: Any = (returned,) if container is None else returned
+    numbering = Numbering(registry, captured)
+    if not captured.rows or not all(numbering.add(*row) for row in captured.rows):
+        return None
+    outputs = [numbering.find_output(tensor) for tensor in tensors]
+    found = tuple(output for output in outputs if output is not None)
+    storages = {storage for _, storage, _ in found}
+    if not outputs or not len(outputs) == len(found) == len(storages):
+        return None
+    template = Template()
+    template.entries = tuple(numbering.entries)
+    template.picks = numbering.find_picks()
+    template.n_rows = len(captured.rows)
+    template.first_reads = tuple(numbering.first_reads.items())
+    template.storages = tuple(numbering.storages)
+    template.deaths = numbering.find_deaths(storages)
+    template.outputs = found
+    template.container = container
+    return template
+
+
+class Numbering:
+    """Translates the numbers of one recording into those within one call.
+
+    Attributes:
+        entries: The signatures met, with their index.
+        first_reads: For each argument read, the tensors made before.
+        storages: As in :class:`Template`.
+    """
+
+    def __init__(self, registry: TensorRegistry, captured: Captured) -> None:
+        self.entries: dict[Entry, int] = {}
+        self.first_reads: dict[int, int] = {}
+        self.storages: list[int] = []
+        self._registry = registry
+        self._captured = captured
+        self._rows: list[tuple[int, list[int]]] = []
+        self._index_by_tensor: dict[int, int] = {}
+        self._index_by_storage: dict[int, int] = {}
+        self._n_storages = 0
+        for index, tensor in enumerate(captured.inputs):
+            number = registry.read(tensor)[0]
+            self._index_by_tensor.setdefault(number, index)
+            storage = registry.storage_by_tensor[number]
+            self._index_by_storage.setdefault(storage, ~index)
+
+    def add(self, entry: Entry, words: Sequence[int]) -> bool:
+        """Translate one row; False if it writes, or reads from outside of the call."""
+        if entry.kind not in SERVABLE:
+            return False
+        split = HEADER + len(entry.signature.inputs)
+        reads = [self._index_by_tensor.get(w >> 1) for w in words[HEADER:split]]
+        if None in reads or any(w >> 1 in self._index_by_tensor for w in words[split:]):
+            return False
+        known = [index for index in reads if index is not None]
+        for index in known:
+            if index >= 0:
+                self.first_reads.setdefault(index, len(self.storages))
+        first_made = len(self.storages)
+        for word in words[split:]:
+            self._index_by_tensor[word >> 1] = ~len(self.storages)
+            storage = self._registry.storage_by_tensor[word >> 1]
+            if storage not in self._index_by_storage:
+                self._index_by_storage[storage] = self._n_storages
+                self._n_storages += 1
+            self.storages.append(self._index_by_storage[storage])
+        made = range(first_made, len(self.storages))
+        number = self.entries.setdefault(entry, len(self.entries))
+        self._rows.append((number, [*known, *(~index for index in made)]))
+        return True
+
+    def find_picks(self) -> tuple[int, ...]:
+        """Return where each word of the rows stands in the list described there."""
+        place = len(self.entries)
+        arguments = place + HEADER - 1
+        made = arguments + len(self._captured.inputs)
+        picks: list[int] = []
+        for number, indices in self._rows:
+            picks += (number, place, place + 1, place + 2)
+            picks += (arguments + i if i >= 0 else made + ~i for i in indices)
+        return tuple(picks)
+
+    def find_output(self, tensor: object) -> tuple[int, int, LiveGeometry] | None:
+        """Return tensor, storage and geometry of a new tensor that is no view."""
+        if type(tensor) is not Tensor or tensor._is_view() or tensor._version:
+            return None
+        seen = self._registry.read(tensor)
+        index = self._index_by_tensor.get(seen[0], 0)
+        storage_number = self._registry.storage_by_tensor[seen[0]]
+        storage = self._index_by_storage.get(storage_number, -1)
+        with DisableTorchDispatch():
+            is_plain = seen[2].is_servable and is_as_empty_strided(tensor, seen)
+        if index >= 0 or storage < 0 or not is_plain:
+            return None
+        return ~index, storage, seen[2]
+
+    def find_deaths(self, returned: set[int]) -> tuple[tuple[int, int], ...]:
+        """Return when each storage dies that the call made and did not return."""
+        pairs = zip(
+            self._captured.deaths[::2], self._captured.deaths[1::2], strict=True
+        )
+        deaths = [
+            (clock - self._captured.clock, self._index_by_storage[storage])
+            for clock, storage in pairs
+            if self._index_by_storage.get(storage, -1) >= 0
+        ]
+        dead = {storage for _, storage in deaths} | returned
+        left = [s for s in range(self._n_storages) if s not in dead]
+        return (*deaths, *((len(self._rows), s) for s in left))

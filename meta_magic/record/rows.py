@@ -1,0 +1,209 @@
+"""Write the rows of a program: one per operator call, a few integers each."""
+
+import sys
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+
+from meta_magic.record.function_cache import Argument, Captured, Template
+from meta_magic.record.module_calls import ModuleCalls
+from meta_magic.record.places import BACKWARD, Places
+from meta_magic.record.signatures import Entry
+from meta_magic.record.tensors import LiveGeometry, TensorRegistry
+from meta_magic.record.torch_private import (
+    DisableTorchDispatch,
+    current_autograd_node,
+    next_sequence_number,
+)
+
+__all__ = ["RowWriter", "make_tensor"]
+
+META: Final = torch.device("meta")
+FLUSH_AT: Final = 16384
+
+empty_strided = torch.empty_strided
+
+
+def make_tensor(geometry: LiveGeometry) -> torch.Tensor:
+    """Return a new meta tensor with a geometry that is servable."""
+    return empty_strided(
+        geometry.shape, geometry.stride, dtype=geometry.record.dtype, device=META
+    )
+
+
+class RowWriter:
+    """Appends the calls of one recording, in the form that ``Program.words`` has.
+
+    Attributes:
+        words: All rows, after :meth:`flush`.
+        entries: The signatures met, in order of first call.
+    """
+
+    def __init__(
+        self, registry: TensorRegistry, places: Places, calls: ModuleCalls
+    ) -> None:
+        self.words = array("I")
+        self.entries: list[Entry] = []
+        self._registry = registry
+        self._places = places
+        self._calls = calls
+        # Words wait in a list: extending an array takes five times as long.
+        self._buffer: list[int] = []
+        self._captured: list[tuple[Entry, Sequence[int]]] | None = None
+        self._number_by_entry: dict[Entry, int] = {}
+        self._numbers_by_template: dict[Template, list[int]] = {}
+        self._last_sequence = -1
+        self._forward_by_sequence: dict[int, tuple[int, int]] = {}
+
+    def append(self, entry: Entry, words: list[int]) -> None:
+        """Append the row of one call.
+
+        Args:
+            entry: Its signature.
+            words: Its words, those of the header still to be filled in.
+        """
+        number = self._number_by_entry.get(entry)
+        words[0] = self._add_entry(entry) if number is None else number
+        node = current_autograd_node()
+        if node is None or self._calls.is_in_backward:
+            place, words[2] = self._locate()
+        else:
+            place, words[3] = self._tie(node)
+        words[1] = place
+        clock = self._registry.clock
+        sequence = next_sequence_number()
+        if sequence != self._last_sequence:
+            # Autograd made a node for this call: that with the number before.
+            self._last_sequence = sequence
+            self._forward_by_sequence[sequence - 1] = (clock[0], place)
+        clock[0] += 1
+        self._buffer += words
+        if self._captured is not None:
+            self._captured.append((entry, words))
+        if len(self._buffer) > FLUSH_AT:
+            self.flush()
+
+    def flush(self) -> None:
+        """Move the words out of the buffer."""
+        self.words.fromlist(self._buffer)
+        self._buffer.clear()
+
+    def watch(self, inputs: Sequence[Argument], call: Callable[[], Any]) -> Captured:
+        """Run the call of a torch function, and return what it did."""
+        clock, n_deaths = self._registry.clock[0], len(self._registry.deaths)
+        rows: list[tuple[Entry, Sequence[int]]] = []
+        self._captured = rows
+        try:
+            returned = call()
+        finally:
+            self._captured = None
+        deaths = self._registry.deaths[n_deaths:]
+        return Captured([tensor for tensor, _ in inputs], returned, rows, clock, deaths)
+
+    def append_function(self, template: Template, inputs: Sequence[Argument]) -> Any:
+        """Append the rows of a function's call, and return what it returns."""
+        place, module = self._locate()
+        arguments = [word for _, word in inputs]
+        made, storages = self._number_made(template, inputs, arguments)
+        numbers = self._numbers_by_template.get(template)
+        if numbers is None:
+            numbers = self._numbers_by_template[template] = self._add_entries(template)
+        values = [*numbers, place, module, 0, *arguments, *made]
+        self._buffer += [values[pick] for pick in template.picks]
+        if len(self._buffer) > FLUSH_AT:
+            self.flush()
+        clock = self._registry.clock
+        now = clock[0]
+        for after, storage in template.deaths:
+            self._registry.deaths.extend((now + after, storages[storage]))
+        clock[0] = now + template.n_rows
+        return self._make_outputs(template, made, storages)
+
+    def _add_entry(self, entry: Entry) -> int:
+        number = self._number_by_entry[entry] = len(self.entries)
+        self.entries.append(entry)
+        return number
+
+    def _add_entries(self, template: Template) -> list[int]:
+        known = self._number_by_entry
+        return [
+            known[entry] if entry in known else self._add_entry(entry)
+            for entry in template.entries
+        ]
+
+    def _locate(self) -> tuple[int, int]:
+        """Return place and module word of what is called now."""
+        places, calls = self._places, self._calls
+        place = places.place
+        if not place:
+            frame = places.frame or sys._getframe(2)
+            place = places.locate(frame, calls.entry, calls.site)
+            # One place for all operators of a function; without one, a walk for each.
+            places.place = place if places.function is not None else 0
+        return place, calls.word or places.owner
+
+    def _tie(self, node: Any) -> tuple[int, int]:
+        """Return place and forward call + 1 of an operator that ``node`` issued."""
+        places = self._places
+        forward = self._forward_by_sequence.get(node._sequence_nr())
+        if forward is not None:
+            return places.backward_of(forward[1]), forward[0] + 1
+        frame = places.frame or sys._getframe(2)
+        return places.locate(frame, None, (0, 0), BACKWARD), 0
+
+    def _number_made(
+        self, template: Template, inputs: Sequence[Argument], arguments: list[int]
+    ) -> tuple[list[int], list[int]]:
+        """Number what a function makes, and the arguments that were never seen.
+
+        In the order in which the dispatcher would have met them, so that a recording
+        does not depend on what was recorded before.
+
+        Returns:
+            A word for each tensor made, and the number of each storage made.
+        """
+        registry = self._registry
+        storage_by_tensor = registry.storage_by_tensor
+        made: list[int] = []
+        storages: list[int] = []
+        unseen = [read for read in template.first_reads if arguments[read[0]] < 0]
+        for index, storage in enumerate(template.storages):
+            while unseen and unseen[0][1] == index:
+                self._number_argument(unseen.pop(0)[0], inputs, arguments)
+            made.append(len(storage_by_tensor) << 1)
+            if storage < 0:
+                number = storage_by_tensor[arguments[~storage] >> 1]
+            elif storage < len(storages):
+                number = storages[storage]
+            else:
+                number = registry.n_storages
+                registry.n_storages = number + 1
+                storages.append(number)
+            storage_by_tensor.append(number)
+        return made, storages
+
+    def _number_argument(
+        self, index: int, inputs: Sequence[Argument], arguments: list[int]
+    ) -> None:
+        tensor = inputs[index][0]
+        word = self._registry.read(tensor)[0] << 1 | tensor.requires_grad
+        for other, (same, _) in enumerate(inputs):
+            if same is tensor:
+                arguments[other] = word
+
+    def _make_outputs(
+        self, template: Template, made: Sequence[int], storages: Sequence[int]
+    ) -> Any:
+        returned = []
+        with DisableTorchDispatch():
+            for index, storage, geometry in template.outputs:
+                tensor = make_tensor(geometry)
+                self._registry.add_served(
+                    tensor, made[index] >> 1, storages[storage], geometry
+                )
+                returned.append(tensor)
+        if template.container is None:
+            return returned[0]
+        return template.container(returned)
