@@ -107,7 +107,7 @@ class Recorder:
             if kind is Tensor or kind is Parameter:
                 seen = read(value)
                 parts.append(seen[2])
-                words.append(seen[0] << 1 | value.requires_grad)
+                words.append(seen[0])
             elif kind is int or value is None:
                 parts.append(value)
             elif kind is list and value and type(value[0]) is int:
@@ -125,7 +125,7 @@ class Recorder:
         kind = type(value)
         if isinstance(value, Tensor):
             seen = self._registry.read(value)
-            words.append(seen[0] << 1 | value.requires_grad)
+            words.append(seen[0])
             return seen[2]
         if kind is list or kind is tuple:
             return tuple([self._encode(item, words) for item in value])
@@ -142,7 +142,7 @@ class Recorder:
             return kind != RUN and not self._is_opaque
         # What is written must not be read through another tensor as well.
         storage_by_tensor = self._registry.storage_by_tensor
-        storages = {storage_by_tensor[word >> 1] for word in words[HEADER:]}
+        storages = {storage_by_tensor[number] for number in words[HEADER:]}
         return len(storages) == len(words) - HEADER
 
     def _serve(
@@ -156,25 +156,25 @@ class Recorder:
         kind, registry = entry.kind, self._registry
         if kind == PURE:
             tensor = make_tensor(entry.outputs[0])
-            words.append(registry.add_fresh(tensor, entry.outputs[0]) << 1)
+            words.append(registry.add_fresh(tensor, entry.outputs[0]))
             return tensor
         if kind == VIEW:
             base, made = args[0], entry.outputs[0]
             view = as_strided(base, made.shape, made.stride, made.offset)
-            words.append(registry.add_view(view, registry.read(base), made) << 1)
+            words.append(registry.add_view(view, registry.read(base), made))
             return view
         if kind == IN_PLACE:
             where = entry.rebuild
             if where is None or where == ():
                 return where
             written = args[where] if isinstance(where, int) else kwargs[where]
-            words.append(registry.read(written)[0] << 1)
+            words.append(registry.read(written)[0])
             return written
         is_list, is_there = entry.rebuild
         geometries = iter(entry.outputs)
         many = [make_tensor(next(geometries)) if there else None for there in is_there]
         for tensor, made in zip(filter(is_some, many), entry.outputs, strict=True):
-            words.append(registry.add_fresh(tensor, made) << 1)
+            words.append(registry.add_fresh(tensor, made))
         return many if is_list else tuple(many)
 
     def _run(
@@ -197,7 +197,7 @@ class Recorder:
             explain_mix(error, tensors)
             raise
         outputs = [(t, self._see_output(t, inputs)) for t in tensors_in(returned)]
-        words += [seen[0] << 1 for _, seen in outputs]
+        words += [seen[0] for _, seen in outputs]
         call = LiveCall(args, kwargs, returned, inputs, outputs)
         table = self._table_by_op.get(func) or self._cache.open(func)
         if not all(seen[2].is_meta for _, seen in outputs):

@@ -50,7 +50,7 @@ __all__ = [
 ]
 
 Argument: TypeAlias = tuple[Tensor, int]
-"""A tensor argument and the word that stands for it; -1 if it was never seen."""
+"""A tensor argument and its number; -1 if it was never seen."""
 
 PYTHON_FUNCTIONS: Final = frozenset(
     {functional.silu, functional.relu, functional.layer_norm, functional.rms_norm}
@@ -66,7 +66,8 @@ class Template:
     """What a function does when called with certain metadata.
 
     The words of its rows are picked from one list: the numbers of ``entries``, then
-    place, module word and zero, then a word per argument, then one per tensor made.
+    place, module word and zero, then the numbers of the arguments, then those of the
+    tensors made.
 
     Attributes:
         entries: The signatures of its operators, each once.
@@ -181,12 +182,10 @@ def extend_key(
             geometry = seen[2] if seen is not None else registry.geometry_of(value)
             if not geometry.is_servable:
                 return False
-            requires_grad = value.requires_grad
-            if requires_grad and torch.is_grad_enabled():
+            if value.requires_grad and torch.is_grad_enabled():
                 return False
             key.append(geometry)
-            word = -1 if seen is None else seen[0] << 1 | requires_grad
-            inputs.append((value, word))
+            inputs.append((value, -1 if seen is None else seen[0]))
         elif kind is int or value is None:
             key.append(value)
         elif kind is float:
@@ -257,24 +256,24 @@ class Numbering:
         if entry.kind not in SERVABLE:
             return False
         split = HEADER + len(entry.signature.inputs)
-        reads = [self._index_by_tensor.get(w >> 1) for w in words[HEADER:split]]
-        if None in reads or any(w >> 1 in self._index_by_tensor for w in words[split:]):
+        reads = [self._index_by_tensor.get(number) for number in words[HEADER:split]]
+        if None in reads or any(n in self._index_by_tensor for n in words[split:]):
             return False
         known = [index for index in reads if index is not None]
         for index in known:
             if index >= 0:
                 self.first_reads.setdefault(index, len(self.storages))
         first_made = len(self.storages)
-        for word in words[split:]:
-            self._index_by_tensor[word >> 1] = ~len(self.storages)
-            storage = self._registry.storage_by_tensor[word >> 1]
+        for number in words[split:]:
+            self._index_by_tensor[number] = ~len(self.storages)
+            storage = self._registry.storage_by_tensor[number]
             if storage not in self._index_by_storage:
                 self._index_by_storage[storage] = self._n_storages
                 self._n_storages += 1
             self.storages.append(self._index_by_storage[storage])
         made = range(first_made, len(self.storages))
-        number = self.entries.setdefault(entry, len(self.entries))
-        self._rows.append((number, [*known, *(~index for index in made)]))
+        index = self.entries.setdefault(entry, len(self.entries))
+        self._rows.append((index, [*known, *(~index for index in made)]))
         return True
 
     def find_picks(self) -> tuple[int, ...]:

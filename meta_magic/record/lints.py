@@ -123,6 +123,6 @@ def line_that_made(storage: int, program: Program) -> int | None:
     for index, number in enumerate(program.signature_numbers()):
         start = program.offsets[index] + HEADER + len(program.signatures[number].inputs)
         end = program.offsets[index + 1]
-        if any(storages[word >> 1] == storage for word in words[start:end]):
+        if any(storages[number] == storage for number in words[start:end]):
             return program.places[words[program.offsets[index] + 1] - 1].line
     return None

@@ -105,7 +105,7 @@ class RowWriter:
     def append_function(self, template: Template, inputs: Sequence[Argument]) -> Any:
         """Append the rows of a function's call, and return what it returns."""
         place, module = self._locate()
-        arguments = [word for _, word in inputs]
+        arguments = [number for _, number in inputs]
         made, storages = self._number_made(template, inputs, arguments)
         numbers = self._numbers_by_template.get(template)
         if numbers is None:
@@ -162,7 +162,7 @@ class RowWriter:
         does not depend on what was recorded before.
 
         Returns:
-            A word for each tensor made, and the number of each storage made.
+            The numbers of the tensors made, and of the storages made.
         """
         registry = self._registry
         storage_by_tensor = registry.storage_by_tensor
@@ -172,9 +172,9 @@ class RowWriter:
         for index, storage in enumerate(template.storages):
             while unseen and unseen[0][1] == index:
                 self._number_argument(unseen.pop(0)[0], inputs, arguments)
-            made.append(len(storage_by_tensor) << 1)
+            made.append(len(storage_by_tensor))
             if storage < 0:
-                number = storage_by_tensor[arguments[~storage] >> 1]
+                number = storage_by_tensor[arguments[~storage]]
             elif storage < len(storages):
                 number = storages[storage]
             else:
@@ -188,10 +188,10 @@ class RowWriter:
         self, index: int, inputs: Sequence[Argument], arguments: list[int]
     ) -> None:
         tensor = inputs[index][0]
-        word = self._registry.read(tensor)[0] << 1 | tensor.requires_grad
+        number = self._registry.read(tensor)[0]
         for other, (same, _) in enumerate(inputs):
             if same is tensor:
-                arguments[other] = word
+                arguments[other] = number
 
     def _make_outputs(
         self, template: Template, made: Sequence[int], storages: Sequence[int]
@@ -201,7 +201,7 @@ class RowWriter:
             for index, storage, geometry in template.outputs:
                 tensor = make_tensor(geometry)
                 self._registry.add_served(
-                    tensor, made[index] >> 1, storages[storage], geometry
+                    tensor, made[index], storages[storage], geometry
                 )
                 returned.append(tensor)
         if template.container is None:

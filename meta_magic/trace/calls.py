@@ -58,18 +58,18 @@ class Rows(Sequence[Record], Generic[Record]):
         return f"<{type(self).__name__}: {len(self):,}>"
 
     def _tensor(
-        self, word: int, geometry: Geometry, *, is_input: bool = True
+        self, number: int, geometry: Geometry, requires_grad: bool | None = None
     ) -> TensorMetadata:
         return TensorMetadata(
-            tensor_id=word >> 1,
-            storage_id=self._storages[word >> 1],
+            tensor_id=number,
+            storage_id=self._storages[number],
             shape=geometry.shape,
             stride=geometry.stride,
             storage_offset=geometry.storage_offset,
             dtype=geometry.dtype,
             device=geometry.device,
             layout=geometry.layout,
-            requires_grad=bool(word & 1) if is_input else None,
+            requires_grad=requires_grad,
             is_conj=geometry.is_conj,
             is_neg=geometry.is_neg,
         )
@@ -95,12 +95,7 @@ class OpCalls(Rows[OpCall]):
         tensors = words[offset + HEADER : program.offsets[index + 1]]
         n_inputs = len(signature.inputs)
         inputs = tuple(map(self._tensor, tensors[:n_inputs], signature.inputs))
-        outputs = tuple(
-            self._tensor(word, geometry, is_input=False)
-            for word, geometry in zip(
-                tensors[n_inputs:], signature.outputs, strict=True
-            )
-        )
+        outputs = tuple(map(self._tensor, tensors[n_inputs:], signature.outputs))
         module_word = self._module_word(offset, forward)
         number = self._module_number(
             module_word, outputs + tuple(inputs[i] for i in signature.writes)
@@ -178,9 +173,12 @@ class ModuleCalls(Rows[ModuleCall]):
             position=program.positions[position - 1] if position else None,
             first_op=first_op,
             end_op=end_op,
-            inputs=tuple((path, self._tensor(next(words), g)) for path, g in inputs),
-            outputs=tuple((path, self._tensor(next(words), g)) for path, g in outputs),
+            inputs=tuple((path, self._value(next(words), g)) for path, g in inputs),
+            outputs=tuple((path, self._value(next(words), g)) for path, g in outputs),
         )
+
+    def _value(self, word: int, geometry: Geometry) -> TensorMetadata:
+        return self._tensor(word >> 1, geometry, bool(word & 1))
 
 
 def fill(value: Argument, tensors: Sequence[TensorMetadata]) -> Argument:

@@ -162,8 +162,8 @@ class Program:
     All integers are 32 bits wide, in the byte order of the machine.
 
     Attributes:
-        words: One row after another: ``HEADER`` words, then for each tensor read and
-            each returned its number doubled, plus one if it was read requiring grad.
+        words: One row after another: ``HEADER`` words, then the number of each tensor
+            read and of each returned.
         signatures: What the first word of a row points to.
         places: What the second word of a row points to, from 1.
         positions: What the position of a module call points to, from 1.
@@ -172,7 +172,8 @@ class Program:
         nbytes_by_storage: (storage, bytes) of storages that are not just as large as
             the tensor through which they were first met needs.
         module_rows: ``MODULE_HEADER`` words for each module call.
-        module_values: For each module call its structure, then a word per tensor.
+        module_values: For each module call its structure, then for each tensor taken
+            and returned its number doubled, plus one if it required grad.
         structures: What the first of those words points to.
         modules: (root, fqn, class name) by module number; root and fqn are None for a
             module that was gone before it could be found in a tree.

@@ -40,8 +40,8 @@ class TensorMetadata:
         dtype: Element type.
         device: Device of the tensor. One that is not ``meta`` is real: it has data.
         layout: ``torch.strided`` or a sparse layout.
-        requires_grad: As an operator read it; None for the output of an operator,
-            which autograd has not marked yet.
+        requires_grad: Whether autograd records what is done with it; None for the
+            tensors of an operator, which runs below autograd.
         is_conj: Whether a conjugation is still to be done.
         is_neg: Whether a negation is still to be done.
     """
