@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 import torch
 from torch import Tensor, UntypedStorage
 
+from meta_magic.record.torch_private import DisableTorchFunction
 from meta_magic.trace.program import Geometry
 
 __all__ = ["GeometryTable", "LiveGeometry", "Seen", "StorageRef", "TensorRegistry"]
@@ -84,6 +85,11 @@ class GeometryTable:
 
     def of(self, tensor: Tensor) -> LiveGeometry:
         """Return the geometry of ``tensor``."""
+        # A subclass may refuse to say: an uninitialized parameter has no ``shape``.
+        with DisableTorchFunction():
+            return self._of(tensor)
+
+    def _of(self, tensor: Tensor) -> LiveGeometry:
         is_conj, is_neg = tensor.is_conj(), tensor.is_neg()
         self.has_negatives |= is_neg
         try:
@@ -91,7 +97,7 @@ class GeometryTable:
         except (RuntimeError, NotImplementedError):  # sparse and nested layouts
             stride, offset = None, None
         key = (
-            *(tuple(tensor.shape), stride, offset, tensor.dtype),
+            *(tuple(Tensor.size(tensor)), stride, offset, tensor.dtype),
             *(tensor.device, tensor.layout, is_conj, is_neg),
         )
         geometry = self._geometry_by_key.get(key)
@@ -142,8 +148,11 @@ class TensorRegistry:
     def read(self, tensor: Tensor) -> Seen:
         """Return what is known of ``tensor``; number it when it is new."""
         seen = self._seen_by_id.get(id(tensor))
-        if seen is not None and self._is_as_seen(tensor, seen):
-            return seen
+        try:
+            if seen is not None and self._is_as_seen(tensor, seen):
+                return seen
+        except (RuntimeError, ValueError):  # an uninitialized parameter
+            pass
         return self._read_anew(tensor, seen)
 
     def _is_as_seen(self, tensor: Tensor, seen: Seen) -> bool:
@@ -214,7 +223,8 @@ class TensorRegistry:
     def storage_of(self, tensor: Tensor) -> StorageRef | None:
         """Return the storage of ``tensor``, numbered when new; None if it has none."""
         try:
-            storage = tensor.untyped_storage()
+            with DisableTorchFunction():
+                storage = tensor.untyped_storage()
         except (RuntimeError, NotImplementedError):
             return None
         ref = self._storage_by_address.get(storage._cdata)

@@ -12,7 +12,7 @@ FLOPS: Final = ("FLOPs", "KFLOPs", "MFLOPs", "GFLOPs", "TFLOPs", "PFLOPs", "EFLO
 
 def format_bytes(nbytes: int) -> str:
     """Return bytes in the largest binary unit, such as ``1.5 GiB``."""
-    return scale(nbytes, 1024, BINARY)
+    return "1 byte" if nbytes == 1 else scale(nbytes, 1024, BINARY)
 
 
 def format_count(count: int) -> str:
@@ -33,8 +33,9 @@ def format_shape(shape: Sequence[int]) -> str:
 def scale(number: int, base: int, units: Sequence[str]) -> str:
     """Return ``number`` in the largest unit that leaves at least one of it."""
     value, unit = float(number), 0
-    while value >= base and unit < len(units) - 1:
+    # What would be rounded to a whole next unit is shown in that unit.
+    while value >= base - (0.05 if unit else 0) and unit < len(units) - 1:
         value /= base
         unit += 1
-    digits = f"{number:,}" if unit == 0 else f"{value:.1f}"
+    digits = f"{number:,}" if unit == 0 else f"{value:,.1f}"
     return f"{digits} {units[unit]}"

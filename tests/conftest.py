@@ -1,0 +1,42 @@
+"""Fixtures shared by all tests."""
+
+import pytest
+import torch
+from IPython.core.displaypub import CapturingDisplayPublisher
+from IPython.core.interactiveshell import InteractiveShell
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from traitlets.config import Config
+
+
+def torch_state():
+    """Return the modes and the default device of this thread."""
+    return (
+        len(_get_current_dispatch_mode_stack()),
+        len(_get_current_function_mode_stack()),
+        str(torch.get_default_device()),
+    )
+
+
+@pytest.fixture(autouse=True)
+def torch_is_left_alone():
+    """Every test leaves torch without modes and on the CPU."""
+    assert torch_state() == (0, 0, "cpu")
+    yield
+    assert torch_state() == (0, 0, "cpu")
+
+
+@pytest.fixture
+def shell():
+    """A real IPython shell with the extension loaded and no history on disk."""
+    InteractiveShell.clear_instance()
+    config = Config()
+    config.HistoryAccessor.enabled = False
+    shell = InteractiveShell.instance(
+        config=config, display_pub_class=CapturingDisplayPublisher
+    )
+    shell.run_line_magic("load_ext", "meta_magic")
+    shell.run_cell("import torch\nfrom torch import nn")
+    yield shell
+    shell.run_line_magic("unload_ext", "meta_magic")
+    InteractiveShell.clear_instance()

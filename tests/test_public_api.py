@@ -1,0 +1,55 @@
+"""The names that users rely on."""
+
+import subprocess
+import sys
+
+import pytest
+
+import meta_magic
+
+
+def test_the_public_names_are_these():
+    assert meta_magic.__all__ == [
+        "MetaMagicError",
+        "MixedDeviceError",
+        "ModuleCall",
+        "ModuleNode",
+        "ModuleTensor",
+        "Note",
+        "OpCall",
+        "SourcePosition",
+        "TensorMetadata",
+        "Trace",
+        "UnfinishedTraceError",
+        "load_ipython_extension",
+        "record",
+        "unload_ipython_extension",
+    ]
+
+
+@pytest.mark.parametrize("name", meta_magic.__all__)
+def test_each_public_name_can_be_had_and_says_what_it_is(name):
+    assert getattr(meta_magic, name).__doc__
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'recrod'"):
+        _ = meta_magic.recrod
+
+
+def test_dir_lists_the_public_names():
+    assert dir(meta_magic) == meta_magic.__all__
+
+
+def test_importing_the_package_imports_neither_torch_nor_what_draws():
+    code = "import meta_magic, sys; print(*sys.modules)"
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    heavy = {"torch", "pandas", "plotly", "ipywidgets", "IPython", "anywidget"}
+    assert heavy.isdisjoint(run.stdout.split())
+
+
+def test_every_error_is_a_meta_magic_error():
+    assert issubclass(meta_magic.MixedDeviceError, meta_magic.MetaMagicError)
+    assert issubclass(meta_magic.UnfinishedTraceError, meta_magic.MetaMagicError)
