@@ -4,6 +4,7 @@ import dataclasses
 import sys
 import threading
 from array import array
+from collections import Counter
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any, Final, Self
@@ -177,12 +178,12 @@ class ModuleCalls:
             self.rows[row + 6] = n_values
             self.word, self.entry, self.site, _ = self._stack.pop()
 
-    def calls_by_module(self) -> dict[int, tuple[int, ...]]:
-        """Return the indices of each module's calls."""
-        calls: dict[int, list[int]] = {}
-        for index, number in enumerate(self.rows[::MODULE_HEADER]):
-            calls.setdefault(number, []).append(index)
-        return {number: tuple(indices) for number, indices in calls.items()}
+    def calls_by_module(self) -> dict[int, tuple[int | None, int]]:
+        """Return first call and number of calls of each module called."""
+        numbers = self.rows[::MODULE_HEADER]
+        counts = Counter(numbers)
+        first_calls = dict(zip(reversed(numbers), range(len(numbers) - 1, -1, -1), strict=True))
+        return {number: (first_calls[number], n) for number, n in counts.items()}
 
     def close(self) -> None:
         """Let go of all modules and frames."""

@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType, NoneType
-from typing import Final
+from typing import Final, TypeAlias
 
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -18,6 +18,11 @@ NOT_TENSORS: Final = frozenset(
     {bool, int, float, str, dict, OrderedDict, set, NoneType}
 )
 """Types of most of what a module holds; asking each whether it is a tensor is slow."""
+
+CallsByModule: TypeAlias = Mapping[int, tuple[int | None, int]]
+"""Index of the first call and number of calls, by module number."""
+
+NO_CALLS: Final = (None, 0)
 
 __all__ = ["Tree", "describe_tree", "find_roots"]
 
@@ -39,7 +44,7 @@ class Tree:
     owner_by_storage: dict[int, int]
     attributes: list[tuple[str, str, int]]
 
-    def with_calls(self, calls_by_module: Mapping[int, tuple[int, ...]]) -> "Tree":
+    def with_calls(self, calls_by_module: CallsByModule) -> "Tree":
         """Return the tree with the calls of its modules filled in."""
         calls_by_fqn = {
             fqn: calls_by_module[number]
@@ -50,12 +55,14 @@ class Tree:
 
 
 def add_calls(
-    node: ModuleNode, calls_by_fqn: Mapping[str, tuple[int, ...]]
+    node: ModuleNode, calls_by_fqn: Mapping[str, tuple[int | None, int]]
 ) -> ModuleNode:
     """Return ``node`` with its calls and those of all below it."""
+    first_call, n_calls = calls_by_fqn.get(node.fqn, NO_CALLS)
     return replace(
         node,
-        calls=() if node.shared_with is not None else calls_by_fqn.get(node.fqn, ()),
+        n_calls=n_calls,
+        first_call=first_call,
         children=tuple(add_calls(child, calls_by_fqn) for child in node.children),
     )
 
@@ -65,7 +72,7 @@ def describe_tree(
     numbers: ModuleNumbers,
     root: nn.Module,
     name: str = "",
-    calls: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
+    calls: CallsByModule = MappingProxyType({}),
 ) -> Tree:
     """Return the description of ``root`` and all below it.
 
@@ -74,7 +81,7 @@ def describe_tree(
         numbers: Numbers of modules.
         root: The module.
         name: Name of the variable that holds it.
-        calls: Indices of the calls of each module, by its number.
+        calls: First call and number of calls of each module, by its number.
     """
     describer = TreeDescriber(registry, numbers, calls)
     with DisableTorchFunction():
@@ -94,7 +101,7 @@ class TreeDescriber:
         self,
         registry: TensorRegistry,
         numbers: ModuleNumbers,
-        calls: Mapping[int, tuple[int, ...]],
+        calls: CallsByModule,
     ) -> None:
         self.fqn_by_module: dict[int, str] = {}
         self.owner_by_storage: dict[int, int] = {}
@@ -111,6 +118,7 @@ class TreeDescriber:
         first = self.fqn_by_module.setdefault(number, fqn)
         prefix = f"{fqn}." if fqn else ""
         is_first = first == fqn
+        first_call, n_calls = self._calls.get(number, NO_CALLS) if is_first else NO_CALLS
         return ModuleNode(
             name=name,
             fqn=fqn,
@@ -123,7 +131,8 @@ class TreeDescriber:
             )
             if is_first
             else (),
-            calls=self._calls.get(number, ()) if is_first else (),
+            n_calls=n_calls,
+            first_call=first_call,
             shared_with=None if is_first else first,
         )
 

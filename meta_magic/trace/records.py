@@ -223,7 +223,8 @@ class ModuleNode:
         tensors: Its own parameters, buffers and tensor attributes.
         children: Its direct submodules. One that is registered twice stands twice,
             the second time with ``shared_with`` and no content.
-        calls: Indices into ``Trace.module_calls``.
+        n_calls: How often it was called.
+        first_call: Index into ``Trace.module_calls`` of its first call, or None.
         shared_with: fqn of the place where the same module stood first, else None.
     """
 
@@ -232,7 +233,8 @@ class ModuleNode:
     class_name: str
     tensors: tuple[ModuleTensor, ...]
     children: tuple["ModuleNode", ...]
-    calls: tuple[int, ...]
+    n_calls: int = 0
+    first_call: int | None = None
     shared_with: str | None = None
 
     def walk(self) -> Iterator["ModuleNode"]:

@@ -32,7 +32,8 @@ def format_headline(trace: "Trace") -> str:
         parameters = sum(root.n_parameters for root in trace.modules)
         nbytes = sum(root.parameter_nbytes for root in trace.modules)
         parts.append(f"{format_count(parameters)} parameters, {format_bytes(nbytes)}")
-    parts.append(f"{len(trace.ops):,} operators")
+    n_operators = len(trace.ops)
+    parts.append(f"{n_operators:,} operator{'' if n_operators == 1 else 's'}")
     if trace.flops:
         parts.append(format_flops(trace.flops))
     parts.append(f"{trace.seconds:.2f} s")

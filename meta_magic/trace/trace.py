@@ -58,13 +58,13 @@ class Trace:
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
 
     def __getattr__(self, name: str) -> Never:
-        if name in self.__dataclass_fields__:
+        # Reached through a property, too, when that misses a field.
+        is_unfinished = "program" not in self.__dict__
+        if is_unfinished and not name.startswith("_"):
             raise UnfinishedTraceError(
                 f"trace.{name} is known when the `with record()` block has ended"
             )
-        raise AttributeError(
-            f"{type(self).__name__!r} object has no attribute {name!r}"
-        )
+        raise AttributeError(f"a Trace has no attribute {name!r}")
 
     @cached_property
     def ops(self) -> OpCalls:
@@ -97,7 +97,8 @@ class Trace:
     def __repr__(self) -> str:
         failed = f", failed with {self.error.split(':')[0]}" if self.error else ""
         trees = len(self.modules)
-        return f"<Trace: {len(self):,} operators, {trees} module trees{failed}>"
+        word = "tree" if trees == 1 else "trees"
+        return f"<Trace: {len(self):,} operators, {trees} module {word}{failed}>"
 
     def __len__(self) -> int:
         return len(self.ops)

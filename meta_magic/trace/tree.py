@@ -6,7 +6,7 @@ from itertools import groupby
 
 from meta_magic.trace.calls import ModuleCalls
 from meta_magic.trace.records import ModuleCall, ModuleNode, ModuleTensor
-from meta_magic.trace.units import format_shape
+from meta_magic.trace.units import format_bytes, format_count, format_shape
 
 __all__ = ["TreeLine", "build_tree"]
 
@@ -51,8 +51,8 @@ def build_line(run: Sequence[ModuleNode], calls: ModuleCalls) -> TreeLine:
         label=f"{name}: {count}{node.class_name}" if name else node.class_name,
         n_parameters=sum(member.n_parameters for member in run),
         nbytes=sum(m.parameter_nbytes + m.buffer_nbytes for m in run),
-        flow=format_flow(calls[node.calls[0]]) if node.calls else "",
-        marks=tuple(describe_marks(node)),
+        flow="" if node.first_call is None else format_flow(calls[node.first_call]),
+        marks=tuple(describe_marks(run)),
         children=tuple(build_line(r, calls) for r in split_runs(node.children)),
     )
 
@@ -78,7 +78,7 @@ def structure(node: ModuleNode) -> tuple[object, ...]:
         for t in node.tensors
     )
     children = tuple((child.name, structure(child)) for child in node.children)
-    return (node.class_name, tensors, children, bool(node.calls), node.shared_with)
+    return (node.class_name, tensors, children, node.n_calls, node.shared_with)
 
 
 def format_flow(call: ModuleCall) -> str:
@@ -96,12 +96,16 @@ def format_shapes(shapes: Sequence[tuple[int, ...]]) -> str:
     return format_shape(shapes[0]) + more
 
 
-def describe_marks(node: ModuleNode) -> Iterator[str]:
-    """Yield what is special about a module and its own tensors."""
+def describe_marks(run: Sequence[ModuleNode]) -> Iterator[str]:
+    """Yield what is special about a module, or about each of a run, and its tensors."""
+    node = run[0]
+    if len(run) > 1 and node.n_parameters:
+        nbytes = format_bytes(node.parameter_nbytes + node.buffer_nbytes)
+        yield f"{format_count(node.n_parameters)}, {nbytes} each"
     if node.shared_with is not None:
         yield f"same module as {node.shared_with or 'the root'}"
-    if len(node.calls) > 1:
-        yield f"called {len(node.calls)} times"
+    if node.n_calls > 1:
+        yield f"called {node.n_calls:,} times"
     for tensor in node.tensors:
         yield from describe_tensor_marks(tensor)
 

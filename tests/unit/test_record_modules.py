@@ -81,7 +81,7 @@ def test_a_module_called_twice_has_two_calls():
         layer = nn.Linear(3, 3)
         layer(layer(torch.ones(1, 3)))
     assert len(trace.module_calls) == 2
-    assert trace.modules[0].calls == (0, 1)
+    assert (trace.modules[0].n_calls, trace.modules[0].first_call) == (2, 0)
     calls = [c.module_call for c in trace.ops if c.op == "aten.addmm.default"]
     assert calls == [0, 1]
 
@@ -125,7 +125,7 @@ def test_a_temporary_module_is_described_although_it_is_gone():
     with record() as trace:
         nn.Linear(3, 4)(torch.ones(2, 3))
     (root,) = trace.modules
-    assert (root.class_name, root.n_parameters, root.calls) == ("Linear", 16, (0,))
+    assert (root.class_name, root.n_parameters, root.n_calls) == ("Linear", 16, 1)
     assert trace.ops[-1].module == ""
 
 

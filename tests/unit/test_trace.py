@@ -1,0 +1,114 @@
+"""The trace as a record: equality, pickling, tables, slices, promises."""
+
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from meta_magic import UnfinishedTraceError, record
+
+
+def make_trace(**options):
+    with record(**options) as trace:
+        model = nn.Sequential(nn.Linear(3, 4), nn.ReLU())
+        loss = model(torch.ones(2, 3)).sum()
+        loss.backward()
+    return trace
+
+
+def test_two_equal_runs_give_equal_traces():
+    assert make_trace() == make_trace()
+
+
+def test_a_served_run_equals_one_in_which_every_kernel_ran():
+    assert make_trace() == make_trace(cache=False)
+
+
+def test_a_different_run_gives_a_different_trace():
+    with record() as trace:
+        torch.ones(2)
+    with record() as other:
+        torch.ones(3)
+    assert trace != other
+
+
+def test_a_trace_survives_pickling():
+    trace = make_trace()
+    list(trace.ops)
+    again = pickle.loads(pickle.dumps(trace))
+    assert again == trace
+    assert list(again.ops) == list(trace.ops)
+    assert str(again) == str(trace)
+
+
+def test_operators_can_be_indexed_from_both_ends_and_sliced():
+    ops = make_trace().ops
+    assert ops[-1] == ops[len(ops) - 1]
+    assert ops[1:3] == (ops[1], ops[2])
+    with pytest.raises(IndexError, match="index 999 is outside"):
+        ops[999]
+
+
+def test_the_table_has_a_row_for_each_operator_and_a_column_for_each_field():
+    trace = make_trace()
+    table = trace.to_pandas()
+    assert list(table["op"]) == [call.op for call in trace.ops]
+    assert {"index", "module", "phase", "line", "flops", "nbytes_read"} <= set(table)
+    assert table["forward"].dtype == "Int64"
+    assert table["flops"].sum() == trace.flops
+
+
+def test_the_table_of_an_empty_trace_has_the_same_columns():
+    with record() as empty:
+        pass
+    assert list(empty.to_pandas()) == list(make_trace().to_pandas())
+
+
+def test_a_trace_is_asked_too_early():
+    with record() as trace, pytest.raises(UnfinishedTraceError, match=r"trace\.ops"):
+        _ = trace.ops
+    assert len(trace.ops) == 0
+
+
+def test_an_unknown_attribute_is_named():
+    with pytest.raises(AttributeError, match="no attribute 'opps'"):
+        _ = make_trace().opps
+
+
+def test_the_repr_is_short():
+    trace = make_trace()
+    assert repr(trace) == f"<Trace: {len(trace)} operators, 1 module tree>"
+    assert repr(trace.ops) == f"<OpCalls: {len(trace)}>"
+
+
+def test_bytes_read_and_written_are_those_of_the_tensors():
+    with record() as trace:
+        x = torch.ones(2, 3)
+        x + 1
+        x.view(6)
+        x.add_(1)
+    made, added, viewed, written = trace.ops
+    assert (made.nbytes_read, made.nbytes_written) == (0, 24)
+    assert (added.nbytes_read, added.nbytes_written) == (24, 24)
+    assert (viewed.nbytes_read, viewed.nbytes_written) == (0, 0)
+    assert (written.nbytes_read, written.nbytes_written) == (24, 24)
+
+
+def test_a_storage_larger_than_its_tensor_keeps_its_bytes():
+    base = torch.empty(100, device="meta")
+    part = base[:10]
+    del base
+    with record() as trace:
+        part + 1
+    storage = trace.ops[0].inputs[0].storage_id
+    assert dict(trace.program.nbytes_by_storage)[storage] == 400
+
+
+def test_a_storage_that_dies_is_noted_when_it_does():
+    with record() as trace:
+        x = torch.ones(3)
+        del x
+        torch.ones(4)
+    deaths = memoryview(trace.program.deaths).cast("I").tolist()
+    assert deaths == [1, trace.ops[0].outputs[0].storage_id] + deaths[2:]

@@ -1,0 +1,127 @@
+"""The report as text and as HTML."""
+
+from html.parser import HTMLParser
+
+import torch
+from torch import nn
+
+from meta_magic import record
+from meta_magic.trace.tree import build_tree
+from meta_magic.view.html import render_html
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(4, 8)
+        self.down = nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.down(self.up(x))
+
+
+class Tags(HTMLParser):
+    """Collects the tags and the text of a piece of HTML, and checks its nesting."""
+
+    VOID = frozenset({"img", "br", "input"})
+
+    def __init__(self, html):
+        super().__init__()
+        self.tags, self.text, self._open = [], "", []
+        self.feed(html)
+        assert self._open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        if tag not in self.VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self._open.pop() == tag
+
+    def handle_data(self, data):
+        if self._open[-1:] != ["style"]:
+            self.text += data
+
+
+def record_blocks(n, last=None):
+    with record() as trace:
+        blocks = [Block() for _ in range(n)]
+        model = nn.Sequential(*blocks, *([last] if last is not None else []))
+        model(torch.ones(2, 4))
+    return trace
+
+
+def test_identical_siblings_are_folded_into_one_line():
+    trace = record_blocks(12)
+    (run,) = build_tree(trace.modules[0], trace.module_calls).children
+    assert run.label == "0-11: 12 x Block"
+    assert run.n_parameters == 12 * (4 * 8 + 8 + 8 * 4 + 4)
+    assert run.flow == "(2, 4) -> (2, 4)"
+    assert [child.label for child in run.children] == ["up: Linear", "down: Linear"]
+
+
+def test_a_sibling_that_differs_ends_the_run():
+    trace = record_blocks(3, nn.Linear(4, 4, device="meta"))
+    tree = build_tree(trace.modules[0], trace.module_calls)
+    assert [line.label for line in tree.children] == ["0-2: 3 x Block", "3: Linear"]
+
+
+def test_siblings_with_names_of_their_own_are_not_folded():
+    with record() as trace:
+        model = nn.ModuleDict({"q": nn.Linear(2, 2), "k": nn.Linear(2, 2)})
+    tree = build_tree(trace.modules[0], trace.module_calls)
+    assert [line.label for line in tree.children] == ["q: Linear", "k: Linear"]
+    assert model is not None
+
+
+def test_the_text_shows_headline_notes_and_tree():
+    with record() as trace:
+        model = nn.Linear(3, 4)
+        model(torch.ones(5, 3))
+        torch.ones(5, 1) + torch.ones(5)
+    headline, note, tree = str(trace).splitlines()
+    assert headline.startswith("16 parameters, 64 bytes · ")
+    assert "0 bytes allocated" in headline
+    assert note.startswith("note: line ")
+    assert tree.split() == [
+        *("model:", "Linear", "16", "64", "bytes"),
+        *("(5,", "3)", "->", "(5,", "4)"),
+    ]
+
+
+def test_one_operator_is_counted_in_the_singular():
+    with record() as trace:
+        torch.ones(3)
+    assert "1 operator ·" in str(trace)
+
+
+def test_the_html_has_no_script_and_nests_well():
+    tags = Tags(render_html(record_blocks(3)))
+    assert "script" not in tags.tags
+    assert "details" in tags.tags
+    assert "0-2: 3 x Block" in tags.text
+
+
+def test_the_html_asks_for_nothing_from_elsewhere():
+    html = render_html(record_blocks(1))
+    assert "http" not in html
+    assert "src=" not in html
+    assert "url(" not in html
+
+
+def test_hostile_names_are_text():
+    hostile = type("<img src=x onerror=alert(1)>", (nn.Linear,), {})
+    with record() as trace:
+        model = nn.ModuleDict({"<b>": hostile(2, 2)})  # noqa: F841
+    tags = Tags(render_html(trace))
+    assert "img" not in tags.tags
+    assert "b" not in tags.tags
+    assert "<img src=x onerror=alert(1)>" in tags.text
+
+
+def test_very_many_different_siblings_are_cut_and_counted():
+    with record() as trace:
+        model = nn.Sequential(*(nn.Linear(i, i) for i in range(1, 101)))  # noqa: F841
+    assert "… 60 more" in str(trace)
+    assert "… 60 more" in Tags(render_html(trace)).text
