@@ -17,6 +17,7 @@ from meta_magic.record.signatures import (
     LiveCall,
     SignatureCache,
     plain_float,
+    sharing,
     tensors_in,
 )
 from meta_magic.record.tensors import Seen, TensorRegistry
@@ -200,6 +201,8 @@ class Recorder:
         words += [seen[0] for _, seen in outputs]
         call = LiveCall(args, kwargs, returned, inputs, outputs)
         table = self._table_by_op.get(func) or self._cache.open(func)
+        if not table.is_pure:  # what it writes may be what it reads
+            key = (*key, *sharing_of(inputs))
         if not all(seen[2].is_meta for _, seen in outputs):
             check_devices(table.name, call)
             self._count_real(call, n_storages)
@@ -250,6 +253,11 @@ class Recorder:
             if handler is not Tensor.__torch_dispatch__:
                 return (NotImplemented,)  # what it does inside comes back here
         return None
+
+
+def sharing_of(inputs: Sequence[tuple[Tensor, Seen]]) -> tuple[object, ...]:
+    """Return which strided arguments are the same or share a storage."""
+    return sharing([tensor for tensor, seen in inputs if seen[1] is not None])
 
 
 def is_some(value: object) -> bool:

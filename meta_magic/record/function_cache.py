@@ -21,10 +21,9 @@ from torch.nn import functional
 from meta_magic.record.signatures import (
     PLAIN,
     Entry,
-    Kind,
     is_as_empty_strided,
     plain_float,
-    plain_float,
+    sharing,
 )
 from meta_magic.record.tensors import LiveGeometry, TensorRegistry
 from meta_magic.record.torch_private import (
@@ -59,7 +58,6 @@ PYTHON_FUNCTIONS: Final = frozenset(
 """Those written in Python that neither warn nor keep state."""
 
 SEQUENCES: Final = frozenset({list, tuple, torch.Size})
-SERVABLE: Final = frozenset({int(Kind.PURE), int(Kind.PURE_MANY), int(Kind.VIEW)})
 
 
 class Template:
@@ -165,7 +163,11 @@ def build_key(
     if is_servable and kwargs:
         key += kwargs
         is_servable = extend_key(registry, kwargs.values(), key, inputs)
-    return (tuple(key) if is_servable else None), inputs
+    if not is_servable:
+        return None, inputs
+    if len(inputs) > 1:
+        key += sharing([tensor for tensor, _ in inputs])
+    return tuple(key), inputs
 
 
 def extend_key(
@@ -203,11 +205,13 @@ def extend_key(
 
 def learn(registry: TensorRegistry, captured: Captured) -> Template | None:
     """Return the template of a call that was watched, or None if it has none."""
+    if not captured.rows:
+        return None
     returned = captured.returned
     container = type(returned) if type(returned) in (tuple, list) else None
     tensors: Any = (returned,) if container is None else returned
     numbering = Numbering(registry, captured)
-    if not captured.rows or not all(numbering.add(*row) for row in captured.rows):
+    if not all(numbering.add(*row) for row in captured.rows):
         return None
     outputs = [numbering.find_output(tensor) for tensor in tensors]
     found = tuple(output for output in outputs if output is not None)
@@ -246,35 +250,44 @@ class Numbering:
         self._index_by_storage: dict[int, int] = {}
         self._n_storages = 0
         for index, tensor in enumerate(captured.inputs):
-            number = registry.read(tensor)[0]
-            self._index_by_tensor.setdefault(number, index)
-            storage = registry.storage_by_tensor[number]
-            self._index_by_storage.setdefault(storage, ~index)
+            seen = registry.find(tensor)
+            if seen is not None:  # else no operator read it
+                self._index_by_tensor.setdefault(seen[0], index)
+                storage = registry.storage_by_tensor[seen[0]]
+                self._index_by_storage.setdefault(storage, ~index)
 
     def add(self, entry: Entry, words: Sequence[int]) -> bool:
-        """Translate one row; False if it writes, or reads from outside of the call."""
-        if entry.kind not in SERVABLE:
-            return False
+        """Translate one row.
+
+        Returns:
+            False if the function reads a tensor that is neither an argument nor its
+            own, or writes one that is not its own.
+        """
         split = HEADER + len(entry.signature.inputs)
         reads = [self._index_by_tensor.get(number) for number in words[HEADER:split]]
-        if None in reads or any(n in self._index_by_tensor for n in words[split:]):
-            return False
         known = [index for index in reads if index is not None]
+        is_writing_elsewhere = any(known[i] >= 0 for i in entry.signature.writes)
+        if not entry.kind or len(known) < len(reads) or is_writing_elsewhere:
+            return False
         for index in known:
             if index >= 0:
                 self.first_reads.setdefault(index, len(self.storages))
-        first_made = len(self.storages)
-        for number in words[split:]:
-            self._index_by_tensor[number] = ~len(self.storages)
+        returned = [self._index_of_output(number) for number in words[split:]]
+        number = self.entries.setdefault(entry, len(self.entries))
+        self._rows.append((number, [*known, *returned]))
+        return True
+
+    def _index_of_output(self, number: int) -> int:
+        """Return the index of a tensor that an operator returned, new or written."""
+        index = self._index_by_tensor.get(number)
+        if index is None:
+            index = self._index_by_tensor[number] = ~len(self.storages)
             storage = self._registry.storage_by_tensor[number]
             if storage not in self._index_by_storage:
                 self._index_by_storage[storage] = self._n_storages
                 self._n_storages += 1
             self.storages.append(self._index_by_storage[storage])
-        made = range(first_made, len(self.storages))
-        index = self.entries.setdefault(entry, len(self.entries))
-        self._rows.append((index, [*known, *(~index for index in made)]))
-        return True
+        return index
 
     def find_picks(self) -> tuple[int, ...]:
         """Return where each word of the rows stands in the list described there."""
@@ -289,9 +302,13 @@ class Numbering:
 
     def find_output(self, tensor: object) -> tuple[int, int, LiveGeometry] | None:
         """Return tensor, storage and geometry of a new tensor that is no view."""
-        if type(tensor) is not Tensor or tensor._is_view() or tensor._version:
+        if type(tensor) is not Tensor or tensor._is_view():
             return None
-        seen = self._registry.read(tensor)
+        if not tensor.is_inference() and tensor._version:
+            return None
+        seen = self._registry.find(tensor)
+        if seen is None:
+            return None
         index = self._index_by_tensor.get(seen[0], 0)
         storage_number = self._registry.storage_by_tensor[seen[0]]
         storage = self._index_by_storage.get(storage_number, -1)

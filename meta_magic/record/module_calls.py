@@ -182,7 +182,9 @@ class ModuleCalls:
         """Return first call and number of calls of each module called."""
         numbers = self.rows[::MODULE_HEADER]
         counts = Counter(numbers)
-        first_calls = dict(zip(reversed(numbers), range(len(numbers) - 1, -1, -1), strict=True))
+        first_calls = dict(
+            zip(reversed(numbers), range(len(numbers) - 1, -1, -1), strict=True)
+        )
         return {number: (first_calls[number], n) for number, n in counts.items()}
 
     def close(self) -> None:

@@ -118,7 +118,9 @@ class TreeDescriber:
         first = self.fqn_by_module.setdefault(number, fqn)
         prefix = f"{fqn}." if fqn else ""
         is_first = first == fqn
-        first_call, n_calls = self._calls.get(number, NO_CALLS) if is_first else NO_CALLS
+        first_call, n_calls = (
+            self._calls.get(number, NO_CALLS) if is_first else NO_CALLS
+        )
         return ModuleNode(
             name=name,
             fqn=fqn,

@@ -8,6 +8,7 @@ own place was found when it began.
 import sys
 import sysconfig
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -72,7 +73,6 @@ class Places:
         self._kind_by_code: dict[int, int] = {}
         self._kept_codes: list[CodeType] = []  # so that their ids stay theirs
         self._positions: list[tuple[CodeType, Span]] = []
-        self._spans_by_code: dict[int, list[Span]] = {}
         self._position_by_key: dict[tuple[int, int], int] = {}
         self._line_by_position = [0]
         self._keys: list[Key] = []
@@ -168,10 +168,7 @@ class Places:
         key = (id(code), instruction)
         position = self._position_by_key.get(key)
         if position is None:
-            spans = self._spans_by_code.get(id(code))
-            if spans is None:
-                spans = self._spans_by_code[id(code)] = list_spans(code)
-            span = spans[max(instruction, 0) // 2]
+            span = list_spans(code)[max(instruction, 0) // 2]
             self._positions.append((code, span))
             position = self._position_by_key[key] = len(self._positions)
             self._line_by_position.append(span[0])
@@ -227,6 +224,7 @@ def first_argument(frame: FrameType) -> Any:
     return frame.f_locals.get(names[0]) if names else None
 
 
+@lru_cache(maxsize=4096)
 def list_spans(code: CodeType) -> list[Span]:
     """Return first line, last line, first and end column of each instruction."""
     return [

@@ -1,7 +1,10 @@
 """``record()``: record a block of code outside of IPython."""
 
+import inspect
 import sys
-from types import TracebackType
+from types import FrameType, TracebackType
+
+from torch import nn
 
 from meta_magic.record.recorder import Recording
 from meta_magic.trace.trace import Trace
@@ -44,9 +47,23 @@ class record:  # noqa: N801  a context manager is named as a function
         traceback: TracebackType | None,
     ) -> None:
         frame = sys._getframe(1)
-        namespace = {**frame.f_globals, **frame.f_locals}
+        namespace = find_modules(frame)
         try:
             self._recording.guard.leave()
         finally:
             self._trace.fulfil(self._recording.finish(error, namespace))
             del self._recording, frame
+
+
+def find_modules(frame: FrameType) -> dict[str, object]:
+    """Return the modules among the variables of a frame, by name."""
+    local_names = frame.f_locals
+    names = {**frame.f_globals, **local_names}
+    # Before Python 3.13 the frame keeps this snapshot, and with it every tensor that
+    # its function deletes later. Emptied, unless somebody else asked for it, too.
+    is_snapshot = bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
+    if type(local_names) is dict and is_snapshot and sys.getrefcount(local_names) <= 3:  # noqa: PLR2004  the frame's, ours, the argument's
+        local_names.clear()
+    return {
+        name: value for name, value in names.items() if isinstance(value, nn.Module)
+    }

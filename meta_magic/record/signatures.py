@@ -11,6 +11,7 @@ away. Three kinds of operator qualify, and everything else runs:
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
+from math import isnan
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -41,6 +42,10 @@ UNSERVED_TAGS: Final = frozenset(
         torch.Tag.inplace_view,
     }
 )
+UNSERVED: Final = frozenset({"aten.detach.default"})
+"""Autograd saves results by it with its own keys active: an ``as_strided`` in its place
+would give the saved tensor a history, and so tie graph and result into a cycle."""
+
 PLAIN: Final = frozenset(
     {int, float, bool, complex, str, type(None), torch.dtype, torch.device}
     | {torch.layout, torch.memory_format}
@@ -200,7 +205,7 @@ def choose_kind(table: OpTable, call: LiveCall) -> tuple[Kind, Any]:
         return Kind.RUN, None
     if table.written:
         return choose_in_place(call)
-    if is_plain_view(call):
+    if table.name not in UNSERVED and is_plain_view(call):
         return Kind.VIEW, None
     if table.is_pure and call.outputs:
         return choose_pure(call)
@@ -236,7 +241,8 @@ def is_plain_view(call: LiveCall) -> bool:
     if not isinstance(call.returned, Tensor) or len(call.inputs) != 1:
         return False
     (base, before), (view, after) = call.inputs[0], call.outputs[0]
-    return view is not base and call.args[0] is base and before[1] is after[1]
+    is_new = view is not base and call.args[0] is base
+    return is_new and before[1] is after[1] and view.dtype is base.dtype
 
 
 def choose_in_place(call: LiveCall) -> tuple[Kind, Any]:
@@ -338,6 +344,8 @@ class Describer:
             return TensorArgument(self._n_tensors - 1)
         if isinstance(value, (tuple, list)):
             return tuple(self.describe(item) for item in value)
+        if isinstance(value, float) and isnan(value):
+            return OpaqueArgument("float nan")  # equal records must be equal
         if type(value) in PLAIN:
             return value
         return OpaqueArgument(f"{type(value).__name__} {str(value)[:200]}")
@@ -350,6 +358,15 @@ def plain_float(value: float) -> object:
     """
     is_ordinary = value and value == value  # noqa: PLR0124  nan is not
     return (float, value if is_ordinary else repr(value))
+
+
+def sharing(tensors: Sequence[Tensor]) -> tuple[object, ...]:
+    """Return which tensors are the same or share a storage; () if none do."""
+    storages = [tensor.untyped_storage()._cdata for tensor in tensors]
+    if len(set(storages)) == len(storages):
+        return ()
+    ids = list(map(id, tensors))
+    return tuple(map(ids.index, ids)), tuple(map(storages.index, storages))
 
 
 def tensors_in(*values: object) -> list[Tensor]:

@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Never
+from typing import TYPE_CHECKING, Any
 
 from meta_magic.errors import UnfinishedTraceError
 from meta_magic.trace.calls import ModuleCalls, OpCalls
@@ -57,13 +57,15 @@ class Trace:
         # Without what is cached: it can be built again.
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
 
-    def __getattr__(self, name: str) -> Never:
+    def __getattr__(self, name: str) -> Any:
         # Reached through a property, too, when that misses a field.
         is_unfinished = "program" not in self.__dict__
         if is_unfinished and not name.startswith("_"):
             raise UnfinishedTraceError(
                 f"trace.{name} is known when the `with record()` block has ended"
             )
+        if hasattr(type(self), name):  # a property that failed: say why
+            return object.__getattribute__(self, name)
         raise AttributeError(f"a Trace has no attribute {name!r}")
 
     @cached_property

@@ -1,0 +1,118 @@
+"""Every operator of torch's database does under ``record()`` what it does on meta.
+
+Importing the database calls ``torch.backends.disable_global_flags()`` for the process.
+"""
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+
+from meta_magic.record.record import record
+from meta_magic.trace.trace import Trace
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from tests.conformance.operator_samples import (
+        OPERATORS,
+        Call,
+        calls_of,
+        full_name,
+        observe,
+    )
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+VARIANTS = ("plain", "in_place", "out", "backward")
+N_SAMPLES = {"plain": 2, "in_place": 1, "out": 1, "backward": 1}
+
+CHANGED_BY_ANY_MODE = frozenset({"linalg.matrix_rank", "linalg.matrix_rank.hermitian"})
+"""On plain meta they return something else than ``out``; under any dispatch mode,
+also one that does nothing, they return it."""
+
+each_operator = pytest.mark.parametrize("op", OPERATORS, ids=full_name)
+each_variant = pytest.mark.parametrize("variant", VARIANTS)
+
+
+def record_twice(call: Call, *, cache: bool) -> tuple[list[Any], Trace]:
+    """Return what the first and the second run of a call left, and their trace."""
+    with record(cache=cache) as trace:
+        observed = [observe(call), observe(call)]
+    return observed, trace
+
+
+def differing_fields(served: Trace, bare: Trace) -> list[str]:
+    """Return, in words, in what the first operator that differs does so."""
+    for a, b in zip(served.ops, bare.ops, strict=False):
+        if repr(a) != repr(b):  # by their text: nan as an argument equals no other
+            return [
+                f"{b.op} {name}: {getattr(a, name)} is not {getattr(b, name)}"
+                for name in a.__dataclass_fields__
+                if repr(getattr(a, name)) != repr(getattr(b, name))
+            ]
+    if len(served.ops) != len(bare.ops):
+        return [f"{len(served.ops)} operators served, {len(bare.ops)} run"]
+    return []
+
+
+def differences(met: Any, wanted: Any) -> list[str]:
+    """Return, in words, what differs between two results of ``observe``."""
+    if type(met) is not list or type(wanted) is not list or len(met) != len(wanted):
+        return [f"{met} is not {wanted}"]
+    found = []
+    for a, b in zip(met, wanted, strict=True):
+        if (
+            a != b
+            and isinstance(a, dict)
+            and isinstance(b, dict)
+            and a.keys() == b.keys()
+        ):
+            found += [f"{k}: {a[k]} is not {b[k]}" for k in a if a[k] != b[k]]
+        elif a != b:
+            found.append(f"{a} is not {b}")
+    return found
+
+
+def find_mismatches(call: Call) -> list[str]:
+    """Return, in words, where ``record()`` and plain meta disagree on one call."""
+    with torch.device("meta"):
+        plain = observe(call)
+    observed, served = record_twice(call, cache=True)
+    observed_bare, bare = record_twice(call, cache=False)
+    runs = {
+        "first run": observed[0],
+        "second run": observed[1],
+        "uncached first run": observed_bare[0],
+        "uncached second run": observed_bare[1],
+    }
+    found = [
+        f"{run}: {' and '.join(differences(it, plain))}"
+        for run, it in runs.items()
+        if it != plain
+    ]
+    return found + differing_fields(served, bare)
+
+
+def find_all_mismatches(op: Any, limit: int | None, variant: str) -> list[str]:
+    """Return the mismatches of the samples of one operator, with their number."""
+    if variant == "out" and op.full_name in CHANGED_BY_ANY_MODE:
+        pytest.skip("torch returns something else than out= on plain meta")
+    return [
+        f"sample {index}: {mismatch}"
+        for index, call in enumerate(calls_of(op, limit, variant))
+        for mismatch in find_mismatches(call)
+    ]
+
+
+@each_variant
+@each_operator
+def test_an_operator_does_under_record_what_it_does_on_meta(op, variant):
+    assert find_all_mismatches(op, N_SAMPLES[variant], variant) == []
+
+
+@pytest.mark.sweep
+@each_variant
+@each_operator
+def test_an_operator_does_so_on_every_sample(op, variant):
+    assert find_all_mismatches(op, None, variant) == []
