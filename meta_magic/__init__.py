@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from meta_magic.errors import MetaMagicError, MixedDeviceError, UnfinishedTraceError
 
 if TYPE_CHECKING:
-    from meta_magic.record.record import record
+    from meta_magic.recording.record import record
     from meta_magic.trace.program import SourcePosition
     from meta_magic.trace.records import (
         ModuleCall,
@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 HOMES = {
-    "record": "record.record",
+    "record": "recording.record",
     "SourcePosition": "trace.program",
     "Trace": "trace.trace",
 }

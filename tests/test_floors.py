@@ -8,7 +8,7 @@ import pytest
 import meta_magic
 
 ROOT = Path(meta_magic.__file__).parent
-FLOORS = ("errors", "trace", "record", "view", "magic", "")
+FLOORS = ("errors", "trace", "recording", "view", "magic", "")
 MODULES = sorted(ROOT.rglob("*.py"))
 
 
@@ -59,8 +59,8 @@ def test_a_module_imports_only_from_its_own_floor_or_below(path):
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_record_and_view_meet_only_in_trace(path):
     module = name_of(path).split(".")[0]
-    if module in {"record", "view"}:
-        other = {"record": "view", "view": "record"}[module]
+    if module in {"recording", "view"}:
+        other = {"recording": "view", "view": "recording"}[module]
         assert not {m for m in imported(path) if m.split(".")[0] == other}
 
 
@@ -78,7 +78,7 @@ def test_torch_internals_are_imported_in_one_file_alone(path):
         if isinstance(node, ast.ImportFrom) and node.module
         if node.module.startswith("torch.") and "._" in node.module
     }
-    assert name_of(path) == "record.torch_private" or names == set()
+    assert name_of(path) == "recording.torch_private" or names == set()
 
 
 def test_the_modules_of_a_floor_import_each_other_without_a_cycle():

@@ -53,3 +53,9 @@ def test_importing_the_package_imports_neither_torch_nor_what_draws():
 def test_every_error_is_a_meta_magic_error():
     assert issubclass(meta_magic.MixedDeviceError, meta_magic.MetaMagicError)
     assert issubclass(meta_magic.UnfinishedTraceError, meta_magic.MetaMagicError)
+
+
+def test_record_is_the_function_also_after_a_cell_has_run(shell):
+    shell.run_cell("%%meta -q\ntorch.ones(2)").raise_error()
+    shell.run_cell("import meta_magic as mm\nwith mm.record() as t: torch.ones(2)")
+    assert len(shell.user_ns["t"]) == 1

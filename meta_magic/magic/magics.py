@@ -14,7 +14,7 @@ from meta_magic.magic.progress import ProgressLine
 from meta_magic.magic.tracebacks import trim_traceback
 
 if TYPE_CHECKING:
-    from meta_magic.record.recorder import Recording
+    from meta_magic.recording.recorder import Recording
 
 try:
     from IPython.core.magic import output_can_be_silenced
@@ -190,7 +190,7 @@ def start_recording(cell_file: str, *, cache: bool) -> "Recording":
         UsageError: torch is not installed.
     """
     try:
-        from meta_magic.record.recorder import Recording  # noqa: PLC0415  torch
+        from meta_magic.recording.recorder import Recording  # noqa: PLC0415  torch
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from meta_magic.record.record import record
+from meta_magic.recording.record import record
 from meta_magic.trace.trace import Trace
 
 with warnings.catch_warnings():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from meta_magic.record import torch_private
+from meta_magic.recording import torch_private
 
 
 @pytest.mark.parametrize("name", torch_private.__all__)
@@ -29,7 +29,7 @@ def test_there_is_a_current_node_in_backward_alone():
 
 
 def test_the_flags_that_a_dispatch_mode_sets_exist():
-    from meta_magic.record.guard import FLAGS
+    from meta_magic.recording.guard import FLAGS
 
     assert [name for name in FLAGS if not hasattr(torch_private.python_dispatch, name)] == []
 

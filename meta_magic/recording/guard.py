@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from types import FrameType
 from typing import Any, Final, TypeVar
 
-from meta_magic.record.torch_private import (
+from meta_magic.recording.torch_private import (
     GLOBAL_DEVICE_CONTEXT,
     device_module,
     dispatch_mode_stack,

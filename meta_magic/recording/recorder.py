@@ -8,25 +8,25 @@ from typing import Final
 
 from torch import nn
 
-from meta_magic.record.compiler import EagerStance
-from meta_magic.record.dispatch import DispatchRecorder
-from meta_magic.record.functions import FunctionRecorder
-from meta_magic.record.guard import Guard
-from meta_magic.record.lints import (
+from meta_magic.recording.compiler import EagerStance
+from meta_magic.recording.dispatch import DispatchRecorder
+from meta_magic.recording.functions import FunctionRecorder
+from meta_magic.recording.guard import Guard
+from meta_magic.recording.lints import (
     find_attributes,
     find_silent_broadcasts,
     find_untied,
 )
-from meta_magic.record.loading import LoadOntoMeta
-from meta_magic.record.module_calls import ModuleCalls
-from meta_magic.record.module_numbers import ModuleNumbers
-from meta_magic.record.module_trees import Tree, describe_tree, find_roots
-from meta_magic.record.places import Places
-from meta_magic.record.rows import RowWriter
-from meta_magic.record.signatures import SignatureCache
-from meta_magic.record.tensors import TensorRegistry
-from meta_magic.record.threads import ThreadWatch
-from meta_magic.record.torch_private import dispatch_mode_stack
+from meta_magic.recording.loading import LoadOntoMeta
+from meta_magic.recording.module_calls import ModuleCalls
+from meta_magic.recording.module_numbers import ModuleNumbers
+from meta_magic.recording.module_trees import Tree, describe_tree, find_roots
+from meta_magic.recording.places import Places
+from meta_magic.recording.rows import RowWriter
+from meta_magic.recording.signatures import SignatureCache
+from meta_magic.recording.tensors import TensorRegistry
+from meta_magic.recording.threads import ThreadWatch
+from meta_magic.recording.torch_private import dispatch_mode_stack
 from meta_magic.trace.program import Program
 from meta_magic.trace.records import Note
 from meta_magic.trace.trace import Trace

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from meta_magic.record.mixed import check_devices, explain_mix
-from meta_magic.record.places import Places, describe_function
-from meta_magic.record.rows import RowWriter, make_tensor
-from meta_magic.record.signatures import (
+from meta_magic.recording.mixed import check_devices, explain_mix
+from meta_magic.recording.places import Places, describe_function
+from meta_magic.recording.rows import RowWriter, make_tensor
+from meta_magic.recording.signatures import (
     PLAIN,
     Entry,
     Kind,
@@ -20,8 +20,8 @@ from meta_magic.record.signatures import (
     sharing,
     tensors_in,
 )
-from meta_magic.record.tensors import Seen, TensorRegistry
-from meta_magic.record.torch_private import (
+from meta_magic.recording.tensors import Seen, TensorRegistry
+from meta_magic.recording.torch_private import (
     TorchDispatchMode,
     device_constructors,
     is_deterministic,

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
-from meta_magic.record.tensors import GeometryTable, LiveGeometry, Seen
+from meta_magic.recording.tensors import GeometryTable, LiveGeometry, Seen
 from meta_magic.trace.program import (
     Argument,
     OpaqueArgument,

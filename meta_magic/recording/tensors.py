@@ -13,8 +13,9 @@ from typing import Final, TypeAlias
 
 import torch
 from torch import Tensor, UntypedStorage
+from torch.nn import Parameter
 
-from meta_magic.record.torch_private import DisableTorchFunction
+from meta_magic.recording.torch_private import DisableTorchFunction
 from meta_magic.trace.program import Geometry
 
 __all__ = ["GeometryTable", "LiveGeometry", "Seen", "StorageRef", "TensorRegistry"]
@@ -85,6 +86,9 @@ class GeometryTable:
 
     def of(self, tensor: Tensor) -> LiveGeometry:
         """Return the geometry of ``tensor``."""
+        kind = type(tensor)
+        if kind is Tensor or kind is Parameter:
+            return self._of(tensor)
         # A subclass may refuse to say: an uninitialized parameter has no ``shape``.
         with DisableTorchFunction():
             return self._of(tensor)
@@ -183,6 +187,10 @@ class TensorRegistry:
             return seen
         return self._add(tensor, storage, geometry)
 
+    def add_seen(self, tensor: Tensor, geometry: LiveGeometry) -> int:
+        """Number a tensor that has none yet, and whose geometry is known."""
+        return self._add(tensor, self.storage_of(tensor), geometry)[0]
+
     def add_fresh(self, tensor: Tensor, geometry: LiveGeometry) -> int:
         """Number a tensor just made on a new storage of its own."""
         ref = self._add_storage(tensor.untyped_storage())
@@ -223,8 +231,7 @@ class TensorRegistry:
     def storage_of(self, tensor: Tensor) -> StorageRef | None:
         """Return the storage of ``tensor``, numbered when new; None if it has none."""
         try:
-            with DisableTorchFunction():
-                storage = tensor.untyped_storage()
+            storage = Tensor.untyped_storage(tensor)
         except (RuntimeError, NotImplementedError):
             return None
         ref = self._storage_by_address.get(storage._cdata)

@@ -76,6 +76,7 @@ class Places:
         self._position_by_key: dict[tuple[int, int], int] = {}
         self._line_by_position = [0]
         self._keys: list[Key] = []
+        self._place_by_instruction: dict[tuple[object, int, int, Site], int] = {}
         self._place_by_key: dict[Key, int] = {}
         self._backward_by_key: dict[tuple[object, int], int] = {}
 
@@ -98,6 +99,19 @@ class Places:
         if entry is not None:
             flags |= FORWARD
         return self._intern(Key(self.function, position, line, flags | extra_flags))
+
+    def locate_quickly(
+        self, frame: FrameType, entry: FrameType | None, site: Site
+    ) -> int:
+        """Do as :meth:`locate`; without a walk where ``forward`` itself is calling."""
+        if entry is None or frame.f_back is not entry:
+            return self.locate(frame, entry, site)
+        key = (self.function, id(frame.f_code), frame.f_lasti, site)
+        place = self._place_by_instruction.get(key)
+        if place is None:
+            place = self._place_by_instruction[key] = self.locate(frame, entry, site)
+        self.owner = 0
+        return place
 
     def backward_of(self, place: int) -> int:
         """Return the place of a backward operator, given that of its forward one."""

@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import torch
 
-from meta_magic.record.function_cache import Argument, Captured, Template
-from meta_magic.record.module_calls import ModuleCalls
-from meta_magic.record.places import BACKWARD, Places
-from meta_magic.record.signatures import Entry
-from meta_magic.record.tensors import LiveGeometry, TensorRegistry
-from meta_magic.record.torch_private import (
+from meta_magic.recording.function_cache import Argument, Captured, Template
+from meta_magic.recording.module_calls import ModuleCalls
+from meta_magic.recording.places import BACKWARD, Places
+from meta_magic.recording.signatures import Entry
+from meta_magic.recording.tensors import LiveGeometry, TensorRegistry
+from meta_magic.recording.torch_private import (
     DisableTorchDispatch,
     current_autograd_node,
     next_sequence_number,
@@ -100,12 +100,12 @@ class RowWriter:
         finally:
             self._captured = None
         deaths = self._registry.deaths[n_deaths:]
-        return Captured([tensor for tensor, _ in inputs], returned, rows, clock, deaths)
+        return Captured([tensor for tensor, _, _ in inputs], returned, rows, clock, deaths)
 
     def append_function(self, template: Template, inputs: Sequence[Argument]) -> Any:
         """Append the rows of a function's call, and return what it returns."""
         place, module = self._locate()
-        arguments = [number for _, number in inputs]
+        arguments = [number for _, number, _ in inputs]
         made, storages = self._number_made(template, inputs, arguments)
         numbers = self._numbers_by_template.get(template)
         if numbers is None:
@@ -139,7 +139,7 @@ class RowWriter:
         place = places.place
         if not place:
             frame = places.frame or sys._getframe(2)
-            place = places.locate(frame, calls.entry, calls.site)
+            place = places.locate_quickly(frame, calls.entry, calls.site)
             # One place for all operators of a function; without one, a walk for each.
             places.place = place if places.function is not None else 0
         return place, calls.word or places.owner
@@ -155,7 +155,7 @@ class RowWriter:
 
     def _number_made(
         self, template: Template, inputs: Sequence[Argument], arguments: list[int]
-    ) -> tuple[list[int], list[int]]:
+    ) -> tuple[Sequence[int], Sequence[int]]:
         """Number what a function makes, and the arguments that were never seen.
 
         In the order in which the dispatcher would have met them, so that a recording
@@ -166,6 +166,8 @@ class RowWriter:
         """
         registry = self._registry
         storage_by_tensor = registry.storage_by_tensor
+        if -1 not in arguments:
+            return self._number_in_a_row(template, arguments)
         made: list[int] = []
         storages: list[int] = []
         unseen = [read for read in template.first_reads if arguments[read[0]] < 0]
@@ -184,12 +186,31 @@ class RowWriter:
             storage_by_tensor.append(number)
         return made, storages
 
+    def _number_in_a_row(
+        self, template: Template, arguments: list[int]
+    ) -> tuple[Sequence[int], Sequence[int]]:
+        """Number what a function makes when all its arguments have numbers."""
+        registry = self._registry
+        storage_by_tensor = registry.storage_by_tensor
+        n_tensors, n_storages = len(storage_by_tensor), registry.n_storages
+        registry.n_storages = n_storages + template.n_storages
+        storage_by_tensor.extend(
+            [
+                n_storages + s if s >= 0 else storage_by_tensor[arguments[~s]]
+                for s in template.storages
+            ]
+        )
+        return (
+            range(n_tensors, len(storage_by_tensor)),
+            range(n_storages, registry.n_storages),
+        )
+
     def _number_argument(
         self, index: int, inputs: Sequence[Argument], arguments: list[int]
     ) -> None:
-        tensor = inputs[index][0]
-        number = self._registry.read(tensor)[0]
-        for other, (same, _) in enumerate(inputs):
+        tensor, _, geometry = inputs[index]
+        number = self._registry.add_seen(tensor, geometry)
+        for other, (same, _, _) in enumerate(inputs):
             if same is tensor:
                 arguments[other] = number
 

@@ -6,8 +6,8 @@ from typing import Final
 
 from torch import nn
 
-from meta_magic.record.module_numbers import ModuleNumbers
-from meta_magic.record.tensors import TensorRegistry
+from meta_magic.recording.module_numbers import ModuleNumbers
+from meta_magic.recording.tensors import TensorRegistry
 from meta_magic.trace.calls import OpCalls
 from meta_magic.trace.program import HEADER, Program, Signature
 from meta_magic.trace.records import Note

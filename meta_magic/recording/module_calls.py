@@ -18,11 +18,11 @@ from torch.nn.modules.module import (
     register_module_parameter_registration_hook,
 )
 
-from meta_magic.record.module_numbers import ModuleNumbers
-from meta_magic.record.module_trees import Tree, describe_tree
-from meta_magic.record.places import Places, Site
-from meta_magic.record.tensors import LiveGeometry, TensorRegistry
-from meta_magic.record.torch_private import (
+from meta_magic.recording.module_numbers import ModuleNumbers
+from meta_magic.recording.module_trees import Tree, describe_tree
+from meta_magic.recording.places import Places, Site
+from meta_magic.recording.tensors import LiveGeometry, TensorRegistry
+from meta_magic.recording.torch_private import (
     DisableTorchFunction,
     current_autograd_node,
 )

@@ -16,17 +16,18 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.nn import functional
 
-from meta_magic.record.signatures import (
+from meta_magic.recording.signatures import (
     PLAIN,
     Entry,
     is_as_empty_strided,
     plain_float,
     sharing,
 )
-from meta_magic.record.tensors import LiveGeometry, TensorRegistry
-from meta_magic.record.torch_private import (
+from meta_magic.recording.tensors import LiveGeometry, TensorRegistry
+from meta_magic.recording.torch_private import (
     DisableTorchDispatch,
     current_autograd_node,
     device_constructors,
@@ -48,14 +49,18 @@ __all__ = [
     "learn",
 ]
 
-Argument: TypeAlias = tuple[Tensor, int]
-"""A tensor argument and its number; -1 if it was never seen."""
+Argument: TypeAlias = tuple[Tensor, int, LiveGeometry]
+"""A tensor argument, its number (-1 if it was never seen), and its geometry."""
 
 PYTHON_FUNCTIONS: Final = frozenset(
     {functional.silu, functional.relu, functional.layer_norm, functional.rms_norm}
     | {functional.group_norm, functional.dropout, functional.embedding}
 )
 """Those written in Python that neither warn nor keep state."""
+
+default_dtype = torch.get_default_dtype
+is_grad_enabled = torch.is_grad_enabled
+is_inference_mode = torch.is_inference_mode_enabled
 
 SEQUENCES: Final = frozenset({list, tuple, torch.Size})
 
@@ -73,6 +78,7 @@ class Template:
         n_rows: Operators that it makes.
         first_reads: (argument, tensors made before) in the order of first reading:
             an argument that was never seen gets its number at that moment.
+        n_storages: Storages that it makes.
         storages: For each tensor made, the index of a storage that the function made,
             or the complement (``~i``) of the argument whose storage it shares.
         deaths: Pairs (operators made before, storage) of the storages that it frees.
@@ -81,12 +87,13 @@ class Template:
     """
 
     __slots__ = (
-        *("entries", "picks", "n_rows", "first_reads", "storages"),
+        *("entries", "picks", "n_rows", "n_storages", "first_reads", "storages"),
         *("deaths", "outputs", "container"),
     )
     entries: tuple[Entry, ...]
     picks: tuple[int, ...]
     n_rows: int
+    n_storages: int
     first_reads: tuple[tuple[int, int], ...]
     storages: tuple[int, ...]
     deaths: tuple[tuple[int, int], ...]
@@ -137,7 +144,7 @@ def is_alone() -> bool:
         and not is_any_autocast_enabled()
         and current_autograd_node() is None
         and tracing_state() is None
-        and torch.autograd.forward_ad._current_level < 0
+        and forward_ad._current_level < 0
     )
 
 
@@ -155,9 +162,9 @@ def build_key(
     inputs: list[Argument] = []
     key: list[object] = [
         function,
-        torch.get_default_dtype(),
+        default_dtype(),
         is_deterministic(),
-        torch.is_inference_mode_enabled(),
+        is_inference_mode(),
     ]
     is_servable = extend_key(registry, args, key, inputs)
     if is_servable and kwargs:
@@ -166,7 +173,7 @@ def build_key(
     if not is_servable:
         return None, inputs
     if len(inputs) > 1:
-        key += sharing([tensor for tensor, _ in inputs])
+        key += sharing([tensor for tensor, _, _ in inputs])
     return tuple(key), inputs
 
 
@@ -184,10 +191,10 @@ def extend_key(
             geometry = seen[2] if seen is not None else registry.geometry_of(value)
             if not geometry.is_servable:
                 return False
-            if value.requires_grad and torch.is_grad_enabled():
+            if value.requires_grad and is_grad_enabled():
                 return False
             key.append(geometry)
-            inputs.append((value, -1 if seen is None else seen[0]))
+            inputs.append((value, -1 if seen is None else seen[0], geometry))
         elif kind is int or value is None:
             key.append(value)
         elif kind is float:
@@ -224,6 +231,7 @@ def learn(registry: TensorRegistry, captured: Captured) -> Template | None:
     template.n_rows = len(captured.rows)
     template.first_reads = tuple(numbering.first_reads.items())
     template.storages = tuple(numbering.storages)
+    template.n_storages = numbering.n_storages
     template.deaths = numbering.find_deaths(storages)
     template.outputs = found
     template.container = container
@@ -237,6 +245,7 @@ class Numbering:
         entries: The signatures met, with their index.
         first_reads: For each argument read, the tensors made before.
         storages: As in :class:`Template`.
+        n_storages: As in :class:`Template`.
     """
 
     def __init__(self, registry: TensorRegistry, captured: Captured) -> None:
@@ -248,7 +257,7 @@ class Numbering:
         self._rows: list[tuple[int, list[int]]] = []
         self._index_by_tensor: dict[int, int] = {}
         self._index_by_storage: dict[int, int] = {}
-        self._n_storages = 0
+        self.n_storages = 0
         for index, tensor in enumerate(captured.inputs):
             seen = registry.find(tensor)
             if seen is not None:  # else no operator read it
@@ -284,8 +293,8 @@ class Numbering:
             index = self._index_by_tensor[number] = ~len(self.storages)
             storage = self._registry.storage_by_tensor[number]
             if storage not in self._index_by_storage:
-                self._index_by_storage[storage] = self._n_storages
-                self._n_storages += 1
+                self._index_by_storage[storage] = self.n_storages
+                self.n_storages += 1
             self.storages.append(self._index_by_storage[storage])
         return index
 
@@ -329,5 +338,5 @@ class Numbering:
             if self._index_by_storage.get(storage, -1) >= 0
         ]
         dead = {storage for _, storage in deaths} | returned
-        left = [s for s in range(self._n_storages) if s not in dead]
+        left = [s for s in range(self.n_storages) if s not in dead]
         return (*deaths, *((len(self._rows), s) for s in left))

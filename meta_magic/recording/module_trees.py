@@ -9,9 +9,9 @@ from typing import Final, TypeAlias
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from meta_magic.record.module_numbers import ModuleNumbers
-from meta_magic.record.tensors import LiveGeometry, TensorRegistry
-from meta_magic.record.torch_private import DisableTorchFunction
+from meta_magic.recording.module_numbers import ModuleNumbers
+from meta_magic.recording.tensors import LiveGeometry, TensorRegistry
+from meta_magic.recording.torch_private import DisableTorchFunction
 from meta_magic.trace.records import ModuleNode, ModuleTensor
 
 NOT_TENSORS: Final = frozenset(

@@ -15,8 +15,8 @@ from typing import Final
 from torch import Tensor, nn
 
 from meta_magic.errors import MixedDeviceError
-from meta_magic.record.places import OWN, TORCH
-from meta_magic.record.signatures import LiveCall
+from meta_magic.recording.places import OWN, TORCH
+from meta_magic.recording.signatures import LiveCall
 from meta_magic.trace.units import format_shape
 
 __all__ = ["check_devices", "explain_mix"]

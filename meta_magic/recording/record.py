@@ -6,7 +6,7 @@ from types import FrameType, TracebackType
 
 from torch import nn
 
-from meta_magic.record.recorder import Recording
+from meta_magic.recording.recorder import Recording
 from meta_magic.trace.trace import Trace
 
 __all__ = ["record"]

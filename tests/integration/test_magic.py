@@ -1,0 +1,201 @@
+"""``%%meta`` in a real shell: what a cell gives, keeps and shows."""
+
+import inspect
+
+import pytest
+import torch
+
+
+def test_the_last_expression_is_the_value_of_the_cell(shell):
+    assert shell.run_cell("%%meta\n41 + 1").result == 42
+
+
+def test_tensors_of_the_cell_are_meta(shell):
+    assert shell.run_cell("%%meta\ntorch.ones(2)").result.is_meta
+
+
+def test_the_value_is_kept_in_out_and_underscore(shell):
+    shell.run_cell("%%meta\n41 + 1", store_history=True)
+    assert shell.user_ns["Out"] == {1: 42}
+    assert shell.user_ns["_"] == 42
+
+
+def test_a_semicolon_silences_the_value(shell, capsys):
+    shell.run_cell("%%meta\n41 + 1;")
+    assert capsys.readouterr().out == ""
+
+
+def test_a_cell_that_ends_in_a_statement_has_no_value(shell):
+    assert shell.run_cell("%%meta\nx = 41 + 1").result is None
+
+
+def test_names_of_the_cell_live_on(shell):
+    shell.run_cell("%%meta\nx = 41 + 1")
+    assert shell.user_ns["x"] == 42
+
+
+@pytest.mark.parametrize(
+    "mode", ["all", "last", "last_expr", "none", "last_expr_or_assign"]
+)
+@pytest.mark.parametrize("cell", ["1\n2", "1\nx = 2", "for i in range(2): i"])
+def test_a_cell_shows_what_it_would_without_the_magic(shell, capsys, mode, cell):
+    shell.ast_node_interactivity = mode
+    shell.run_cell(cell)
+    plain = capsys.readouterr().out
+    shell.run_cell(f"%%meta\n{cell}")
+    assert capsys.readouterr().out == plain
+
+
+def test_the_users_ast_transformers_see_the_body(shell):
+    import ast
+
+    class Double(ast.NodeTransformer):
+        def visit_Constant(self, node):
+            is_number = isinstance(node.value, int)
+            return ast.Constant(2 * node.value if is_number else node.value)
+
+    shell.ast_transformers.append(Double())
+    assert shell.run_cell("%%meta\n21").result == 42
+
+
+def test_a_future_import_holds_for_the_body(shell):
+    cell = "from __future__ import annotations\ndef f(x: nowhere): ...\n"
+    assert shell.run_cell(f"%%meta\n{cell}f.__annotations__").result == {"x": "nowhere"}
+
+
+def test_the_source_of_a_function_of_the_cell_is_found(shell):
+    shell.run_cell("%%meta\n\ndef double(x):\n    return 2 * x")
+    source = inspect.getsource(shell.user_ns["double"])
+    assert source == "def double(x):\n    return 2 * x\n"
+
+
+def test_the_hooks_of_others_run_once_and_outside_of_the_modes(shell):
+    seen = []
+
+    def look(*_):
+        seen.append(torch.get_default_device().type)
+
+    events = ("pre_execute", "pre_run_cell", "post_execute", "post_run_cell")
+    for event in events:
+        shell.events.register(event, look)
+    shell.run_cell("%%meta\ntorch.ones(2)")
+    assert seen == ["cpu"] * len(events)
+
+
+def test_the_value_is_shown_outside_of_the_modes(shell, capsys):
+    shell.run_cell(
+        "class Shown:\n    def __repr__(self): return torch.ones(1).device.type"
+    )
+    shell.run_cell("%%meta\nShown()")
+    assert capsys.readouterr().out.split() == ["Out[0]:", "cpu"]
+
+
+# Magics and shell commands around and within.
+
+
+def test_line_magics_and_shell_commands_work_in_the_body(shell):
+    cell = "%%meta\nhere = %pwd\nwords = !echo one two\n(here != '', words[0])"
+    assert shell.run_cell(cell).result == (True, "one two")
+
+
+def test_a_cell_magic_may_begin_the_body(shell):
+    assert shell.run_cell("%%meta\n%%time\ntorch.ones(1).is_meta").result is True
+
+
+def test_time_above_passes_the_value_on(shell):
+    assert shell.run_cell("%%time\n%%meta\ntorch.ones(1).is_meta").result is True
+
+
+def test_capture_above_takes_text_and_report(shell):
+    shell.run_cell("%%capture taken\n%%meta\nprint(torch.ones(1).device)")
+    taken = shell.user_ns["taken"]
+    assert taken.stdout.split() == ["meta"]
+    assert "text/html" in taken.outputs[0].data
+
+
+def test_meta_within_meta_has_a_value(shell):
+    assert shell.run_cell("%%meta\n%%meta\ntorch.ones(1).is_meta").result is True
+
+
+def test_meta_within_meta_is_recorded_by_both(shell):
+    shell.run_cell("%%meta -o outer\n%%meta -o inner\ntorch.ones(1)")
+    ops = [[call.op for call in shell.user_ns[n].ops] for n in ("outer", "inner")]
+    assert ops == [["aten.ones.default"]] * 2
+
+
+def test_meta_within_meta_has_the_lines_of_the_notebook(shell):
+    shell.run_cell("%%meta -o outer\n%%meta -o inner\ntorch.ones(1)")
+    assert [shell.user_ns[n].ops[0].line for n in ("outer", "inner")] == [3, 3]
+
+
+def test_code_can_run_the_magic_and_take_its_value(shell):
+    assert shell.run_cell_magic("meta", "-q", "3 * 4") == 12
+
+
+def test_code_that_runs_the_magic_gets_its_error(shell):
+    with pytest.raises(ZeroDivisionError):
+        shell.run_cell_magic("meta", "-q", "1 / 0")
+
+
+def test_an_awaiting_cell_has_a_value(shell):
+    cell = "import asyncio\nawait asyncio.sleep(0)\ntorch.ones(1).is_meta"
+    assert shell.run_cell(f"%%meta\n{cell}").result is True
+
+
+def test_both_sides_of_an_await_are_recorded_with_their_lines(shell):
+    shell.run_cell(
+        "%%meta\nimport asyncio\na = torch.ones(1)\nawait asyncio.sleep(0)\na + a"
+    )
+    assert [op.line for op in shell.user_ns["_meta"].ops] == [3, 5]
+
+
+def test_an_empty_cell_is_refused_in_one_line(shell, capsys):
+    shell.run_cell("%%meta\n")
+    error = capsys.readouterr().err
+    assert error.startswith("UsageError: %%meta is a cell magic, but the cell body is")
+    assert error.count("\n") == 1
+
+
+def test_a_cell_of_comments_has_an_empty_trace(shell):
+    assert shell.run_cell("%%meta\n# nothing").success
+    assert len(shell.user_ns["_meta"].ops) == 0
+
+
+# The trace.
+
+
+def test_the_newest_trace_is_kept_as_meta(shell):
+    shell.run_cell("%%meta\ntorch.ones(2)")
+    shell.run_cell("%%meta\ntorch.zeros(2)")
+    assert [op.op for op in shell.user_ns["_meta"].ops] == ["aten.zeros.default"]
+
+
+@pytest.mark.parametrize("option", ["-o kept", "--out kept", "--out=kept", "-okept"])
+def test_out_keeps_the_trace_under_a_name(shell, option):
+    shell.run_cell(f"%%meta {option}\ntorch.ones(2)")
+    assert shell.user_ns["kept"] is shell.user_ns["_meta"]
+
+
+def test_the_trace_has_the_source_of_the_cell(shell):
+    shell.run_cell("%%meta\ntorch.ones(2)\n")
+    assert shell.user_ns["_meta"].source.strip() == "torch.ones(2)"
+
+
+def test_a_failing_cell_keeps_what_it_did_before(shell):
+    shell.run_cell("%%meta -o kept\ntorch.ones(2)\n1 / 0\ntorch.zeros(2)")
+    kept = shell.user_ns["kept"]
+    assert [op.op for op in kept.ops] == ["aten.ones.default"]
+    assert kept.error == "ZeroDivisionError: division by zero"
+
+
+def test_without_the_cache_the_trace_is_the_same(shell):
+    cell = "torch.randn(2, 3).relu() @ torch.ones(3, 2)"
+    shell.run_cell(f"%%meta -o cached\n{cell}")
+    shell.run_cell(f"%%meta --no-cache -o run\n{cell}")
+    assert shell.user_ns["cached"] == shell.user_ns["run"]
+
+
+def test_load_inside_of_the_cell_gives_meta_tensors(shell, tmp_path):
+    torch.save({"weight": torch.ones(2)}, tmp_path / "weights.pt")
+    shell.user_ns["path"] = tmp_path / "weights.pt"
+    assert shell.run_cell("%%meta\ntorch.load(path)").result["weight"].is_meta

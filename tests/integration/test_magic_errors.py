@@ -1,0 +1,231 @@
+"""Errors of a ``%%meta`` cell: shown once, at the user's line, without our frames."""
+
+import re
+import sys
+import traceback
+
+import pytest
+import torch
+from IPython.core.debugger import Pdb
+
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@pytest.fixture
+def run(shell, capsys):
+    """Run a cell and give its error and what was shown of it."""
+
+    def run_cell(source):
+        result = shell.run_cell(source)
+        error = result.error_in_exec or result.error_before_exec
+        return error, ANSI.sub("", capsys.readouterr().out)
+
+    return run_cell
+
+
+def marked_lines(shown):
+    return [int(line) for line in re.findall(r"^-+> (\d+)", shown, re.MULTILINE)]
+
+
+@pytest.mark.parametrize(
+    ("cell", "line"),
+    [
+        ("%%meta\n1 / 0", 2),
+        ("%%meta -q\nx = 1\n1 / 0", 3),
+        ("%%meta\n\n\n1 / 0", 4),
+        ("\n\n%%meta\n1 / 0", 4),
+        ("\n%%meta\n\n1 / 0\n\n", 4),
+        ("%%time\n%%meta\n1 / 0", 3),
+        ("%%capture -q\n%%meta\n\n1 / 0", 4),
+        ("%%meta\n%%time\n1 / 0", 3),
+        ("%%meta\n%%meta\n1 / 0", 3),
+        ("%%meta\nimport asyncio\nawait asyncio.sleep(0)\n1 / 0", 4),
+        ("%%meta\n\nimport asyncio\n1 / 0\nawait asyncio.sleep(0)", 4),
+        ("%%meta\na = !echo hi\n%pwd\n1 / 0", 4),
+    ],
+)
+def test_an_error_is_marked_at_the_line_of_the_notebook(shell, capsys, cell, line):
+    shell.run_cell(cell)
+    assert traceback.extract_tb(sys.last_value.__traceback__)[-1].lineno == line
+
+
+@pytest.mark.parametrize("cell", ["%%meta\n1 / 0", "%%meta\n\n\n1 / 0"])
+def test_the_arrow_points_at_the_line_of_the_notebook(run, cell):
+    _, shown = run(cell)
+    assert marked_lines(shown) == [cell.count("\n") + 1]
+
+
+def test_a_function_of_an_earlier_cell_is_marked_at_its_own_line(shell, run):
+    shell.run_cell("\n\ndef fail():\n    return 1 / 0", store_history=True)
+    _, shown = run("%%meta\nx = 1\nfail()")
+    assert marked_lines(shown) == [3, 4]
+
+
+@pytest.mark.parametrize("mode", ["Plain", "Context", "Verbose", "Minimal"])
+def test_no_frame_of_ours_is_shown_in_any_mode(shell, run, mode):
+    shell.run_cell(f"%xmode {mode}")
+    _, shown = run("%%meta\nx = torch.ones(2)\n1 / 0")
+    assert "ZeroDivisionError: division by zero" in shown
+    assert "meta_magic/" not in shown
+    assert "run_cell_magic" not in shown
+
+
+def test_no_frame_of_ours_is_shown_of_an_error_within_an_operator(run):
+    _, shown = run("%%meta\ntorch.ones(2, 3) @ torch.ones(2, 3)")
+    assert "meta_magic/" not in shown
+    assert "torch/_ops.py" not in shown
+
+
+def test_no_frame_of_ours_is_shown_of_an_error_within_a_module(run):
+    _, shown = run("%%meta\nmodel = nn.Sequential(nn.Linear(2, 3))\nmodel(torch.ones(5))")
+    assert marked_lines(shown)[0] == 3
+    assert "meta_magic/" not in shown
+
+
+def test_no_frame_of_ours_is_shown_after_an_await(run):
+    _, shown = run("%%meta\nimport asyncio\nawait asyncio.sleep(0)\n1 / 0")
+    assert marked_lines(shown) == [4]
+    assert "meta_magic/" not in shown
+
+
+def test_tb_shows_the_error_again_as_it_was(shell, run):
+    _, shown = run("%%meta\nx = 1\n1 / 0")
+    _, again = run("%tb")
+    assert again.strip() == shown.strip()
+
+
+def test_debug_stands_in_the_frame_that_raised(shell, monkeypatch, capsys):
+    import io
+
+    assert issubclass(shell.debugger_cls, Pdb)
+    shell.run_cell("def fail():\n    secret = 41 + 1\n    return 1 / 0")
+    shell.run_cell("%%meta\nfail()")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("p secret\nup\nquit\n"))
+    capsys.readouterr()
+    shell.run_cell("%debug")
+    shown = ANSI.sub("", capsys.readouterr().out)
+    assert "ipdb> 42\n" in shown
+    assert "fail()" in shown
+
+
+def test_a_chained_error_is_shown_with_its_cause(run):
+    error, shown = run(
+        "%%meta\ntry:\n    1 / 0\nexcept ZeroDivisionError as e:\n"
+        "    raise KeyError('a') from e"
+    )
+    assert isinstance(error.__cause__, ZeroDivisionError)
+    assert "ZeroDivisionError" in shown
+    assert "KeyError: 'a'" in shown
+    assert "meta_magic/" not in shown
+
+
+def test_the_error_object_is_the_users_own(run):
+    error, _ = run("%%meta\nmine = ValueError('mine')\nraise mine")
+    assert type(error) is ValueError
+    assert error.args == ("mine",)
+    assert error.__cause__ is error.__context__ is None
+
+
+def test_a_handler_of_the_user_is_called_with_the_error(shell):
+    seen = []
+
+    def handle(shell, kind, error, tb, tb_offset=None):
+        seen.append(kind)
+
+    shell.set_custom_exc((ZeroDivisionError,), handle)
+    shell.run_cell("%%meta\n1 / 0")
+    shell.set_custom_exc((), None)
+    assert seen == [ZeroDivisionError]
+
+
+def test_system_exit_fails_the_cell_and_no_more(shell):
+    result = shell.run_cell("%%meta\nimport sys\nsys.exit(3)")
+    assert isinstance(result.error_in_exec, SystemExit)
+    assert shell.run_cell("41 + 1").result == 42
+
+
+# Code that does not parse.
+
+
+@pytest.mark.parametrize(
+    ("body", "line", "kind"),
+    [
+        ("y = (1 +", 2, SyntaxError),
+        ("x = 1\n\ny = = 2", 4, SyntaxError),
+        ("\n\nreturn 5 5", 4, SyntaxError),
+        ("x = 1\n  y = 2", 3, IndentationError),
+        ("if True:\nx = 1", 3, IndentationError),
+    ],
+)
+def test_a_syntax_error_is_shown_at_the_line_of_the_notebook(run, body, line, kind):
+    error, shown = run(f"%%meta\n{body}")
+    assert isinstance(error, kind)
+    assert f"line {line}\n" in shown
+
+
+@pytest.mark.parametrize("source", ["%%meta\ny = = 2", "%meta y = = 2"])
+def test_a_syntax_error_is_shown_without_any_frame(run, source):
+    _, shown = run(source)
+    assert "SyntaxError" in shown
+    assert "File" not in shown.replace('File "<', "")
+
+
+@pytest.mark.parametrize("body", ["ran = 1\ny = = 2", "ran = 1\nreturn 5"])
+def test_of_a_cell_that_does_not_compile_nothing_runs_or_is_shown(shell, body):
+    shell.run_cell(f"%%meta\n{body}")
+    assert not {"ran", "_meta"} & shell.user_ns.keys()
+    assert shell.display_pub.outputs == []
+
+
+def test_a_return_outside_of_a_function_is_shown_without_any_frame(run):
+    error, shown = run("%%meta\nx = 1\nreturn 5")
+    assert isinstance(error, SyntaxError)
+    assert "line 3" in shown
+    assert "meta_magic/" not in shown
+
+
+# Errors that only a meta cell has.
+
+
+def test_real_and_meta_in_one_operator_is_an_error_at_the_users_line(shell, run):
+    shell.run_cell("real = torch.ones(2, 3)")
+    error, shown = run("%%meta\nweight = torch.ones(3, 4)\nreal @ weight")
+    assert type(error).__name__ == "MixedDeviceError"
+    assert marked_lines(shown) == [3]
+
+
+def test_real_and_meta_in_one_operator_names_both_tensors(shell, run):
+    shell.run_cell("real = torch.ones(2, 3)")
+    error, _ = run("%%meta\nweight = torch.ones(3, 4)\nreal @ weight")
+    assert "'real' (cpu float32 (2, 3))" in str(error)
+    assert "'weight' (meta float32 (3, 4))" in str(error)
+
+
+def test_a_real_tensor_and_a_meta_module_name_the_parameter(shell, run):
+    shell.run_cell("real = torch.ones(2, 3)")
+    error, _ = run("%%meta\nlayer = nn.Linear(3, 4, bias=False)\nlayer(real)")
+    assert "'self.weight' of Linear (meta float32 (4, 3))" in str(error)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["x.item()", "float(x)", "bool(x)", "x.tolist()", "x.numpy()", "x.cpu()",
+     "x.to('cpu')", "x.nonzero()", "1 if x > 0 else 2", "x[x > 0]", "x.unique()"],
+)  # fmt: skip
+def test_a_value_asked_of_a_meta_tensor_is_explained(run, expression):
+    error, shown = run(f"%%meta\nx = torch.ones(1)\n{expression}")
+    (hint,) = error.__notes__
+    assert "a meta tensor has none" in hint
+    assert "torch.device('cpu')" in hint
+    assert hint in shown
+    assert marked_lines(shown)[0] == 3
+
+
+def test_the_way_out_of_the_hint_works(shell):
+    cell = "with torch.device('cpu'):\n    x = torch.ones(1)\nx.item()"
+    assert shell.run_cell(f"%%meta\n{cell}").result == 1.0
+
+
+def test_a_real_tensor_keeps_its_values_in_the_cell(shell):
+    shell.user_ns["real"] = torch.arange(3)
+    assert shell.run_cell("%%meta\nreal.tolist()").result == [0, 1, 2]

@@ -1,0 +1,181 @@
+"""The line of ``%%meta`` and ``%meta``: options, help, completion, configuration."""
+
+import pytest
+from IPython.core.completer import provisionalcompleter
+from meta_magic.magic.magics import MetaMagics
+
+OPTIONS = {
+    option
+    for action in MetaMagics.meta.parser._actions
+    for option in action.option_strings
+}
+
+BAD_LINES = [
+    "--bogus",
+    "-o",
+    "-o 1x",
+    "-o class",
+    "-o a.b",
+    "--qui",
+    "stray",
+    "--out a b",
+    "-q=1",
+    "--quiet=yes",
+]
+
+
+@pytest.mark.parametrize("line", BAD_LINES)
+def test_a_bad_line_is_refused_in_one_line(shell, capsys, line):
+    result = shell.run_cell(f"%%meta {line}\nran = 1")
+    error = capsys.readouterr().err
+    assert not result.success
+    assert error.startswith("UsageError: ")
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("line", BAD_LINES)
+def test_under_a_bad_line_nothing_runs(shell, line):
+    shell.run_cell(f"%%meta {line}\nran = 1")
+    assert not {"ran", "_meta"} & shell.user_ns.keys()
+
+
+@pytest.mark.parametrize("line", BAD_LINES)
+def test_under_a_bad_line_nothing_is_awaited(shell, capsys, line):
+    shell.run_cell(f"%%meta {line}\nimport asyncio\nawait asyncio.sleep(0)\nran = 1")
+    assert not {"ran", "_meta"} & shell.user_ns.keys()
+    assert capsys.readouterr().err.startswith("UsageError: ")
+
+
+@pytest.mark.parametrize("option", ["-h", "--help"])
+@pytest.mark.parametrize(
+    "source", ["%meta {}", "%%meta {}\nran = 1", "%%meta {}\nran = await f()"]
+)
+def test_help_names_every_option_and_runs_nothing(shell, capsys, source, option):
+    shell.run_cell(source.format(option))
+    shown = capsys.readouterr().out
+    assert [name for name in OPTIONS if name not in shown] == []
+    assert not {"ran", "_meta"} & shell.user_ns.keys()
+
+
+def test_every_option_has_an_example():
+    actions = [a for a in MetaMagics.meta.parser._actions if a.option_strings]
+    assert [a.dest for a in actions if "Example: " not in a.help] == []
+
+
+def test_braces_and_dollars_on_the_line_are_not_expanded(shell, capsys):
+    shell.user_ns["name"] = "kept"
+    shell.run_cell("%%meta -o {name}\n1")
+    assert "'{name}' is none" in capsys.readouterr().err
+
+
+# %meta
+
+
+def test_meta_runs_a_statement_and_has_its_value(shell):
+    result = shell.run_cell("%meta torch.ones(3, 4).sum(0)").result
+    assert result.is_meta
+    assert result.shape == (4,)
+
+
+def test_meta_can_be_assigned_from(shell):
+    shell.run_cell("y = %meta torch.ones(3)")
+    assert shell.user_ns["y"].is_meta
+
+
+@pytest.mark.parametrize("line", ["-o kept -q", "-q -o kept", "-q  --out=kept "])
+def test_meta_takes_options_before_the_statement(shell, line):
+    shell.run_cell(f"%meta {line} x = torch.ones(2)")
+    assert shell.user_ns["x"].is_meta
+    assert len(shell.user_ns["kept"].ops) == 1
+    assert shell.display_pub.outputs == []
+
+
+@pytest.mark.parametrize("statement", ["text = 'a  b'", "text = 'a' +  '  b'"])
+def test_meta_leaves_the_spaces_of_the_statement(shell, statement):
+    shell.run_cell(f"%meta -q {statement}")
+    assert shell.user_ns["text"] == "a  b"
+
+
+def test_meta_without_a_statement_prints_the_newest_trace(shell, capsys):
+    shell.run_cell("%%meta -q\nmodel = nn.Linear(2, 3)")
+    shell.run_cell("%meta")
+    assert capsys.readouterr().out == f"{shell.user_ns['_meta']}\n"
+
+
+def test_meta_without_a_trace_says_how_to_begin(shell, capsys):
+    shell.run_cell("%meta")
+    assert capsys.readouterr().err == (
+        "UsageError: %meta: nothing was recorded yet; %meta --help says how\n"
+    )
+
+
+def test_a_statement_that_awaits_is_refused_in_one_line(shell, capsys):
+    shell.run_cell("%meta await f()")
+    assert capsys.readouterr().err == (
+        "UsageError: %%meta: a cell that awaits needs %%meta as its first line\n"
+    )
+
+
+def test_an_error_of_a_statement_is_shown_without_our_frames(shell, capsys):
+    shell.run_cell("x = 1\n%meta 1 / 0")
+    shown = capsys.readouterr().out
+    assert "ZeroDivisionError" in shown
+    assert "meta_magic/" not in shown
+
+
+# Completion.
+
+
+def complete(shell, text, cursor=None):
+    with provisionalcompleter():
+        found = shell.Completer.completions(text, len(text) if cursor is None else cursor)
+        return {completion.text for completion in found}
+
+
+def test_the_options_are_completed(shell):
+    assert complete(shell, "%%meta -") == OPTIONS
+
+
+def test_the_options_are_completed_above_a_body(shell):
+    line = "%%meta -q --"
+    found = complete(shell, f"{line}\nx = 1", len(line))
+    assert found == {option for option in OPTIONS if option.startswith("--")}
+
+
+@pytest.mark.parametrize("text", ["%%meta\nx = 1\n-", "%%meta -q\n--o", "%%meta\nx.si"])
+def test_the_body_is_completed_as_without_the_magic(shell, text):
+    found = complete(shell, text)
+    shell.run_cell("%unload_ext meta_magic")
+    assert found == complete(shell, text)
+    shell.run_cell("%load_ext meta_magic")
+
+
+def test_a_name_is_completed_in_the_body(shell):
+    shell.user_ns["value_of_user"] = 1
+    assert "value_of_user" in complete(shell, "%%meta\nvalue_of")
+
+
+def test_another_magic_that_begins_alike_is_left_alone(shell):
+    assert not OPTIONS & complete(shell, "%%metal --")
+
+
+# Configuration.
+
+
+def test_quiet_can_be_set_for_a_session(shell):
+    shell.run_cell("%config MetaMagics.quiet = True")
+    shell.run_cell("%%meta\ntorch.ones(2)")
+    assert shell.display_pub.outputs == []
+
+
+def test_quiet_can_be_set_in_a_configuration_file(shell):
+    shell.run_cell("%unload_ext meta_magic")
+    shell.config.MetaMagics.quiet = True
+    shell.run_cell("%load_ext meta_magic\n")
+    shell.run_cell("%%meta\ntorch.ones(2)")
+    assert shell.display_pub.outputs == []
+
+
+def test_config_shows_the_traits(shell, capsys):
+    shell.run_cell("%config MetaMagics")
+    assert "MetaMagics.quiet=<Bool>" in capsys.readouterr().out

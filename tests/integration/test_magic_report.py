@@ -1,0 +1,90 @@
+"""What a ``%%meta`` cell shows: one report, harmless whatever the names are."""
+
+import pytest
+from IPython.core.displaypub import CapturingDisplayPublisher
+
+SCRIPT = "<img src=x onerror=alert(1)>"
+
+
+def report(shell) -> dict[str, str]:
+    (output,) = shell.display_pub.outputs
+    return output["data"]
+
+
+def test_a_cell_shows_one_report_as_text_and_html(shell):
+    assert isinstance(shell.display_pub, CapturingDisplayPublisher)
+    shell.run_cell("%%meta\nmodel = nn.Linear(2, 3)")
+    assert sorted(report(shell)) == ["text/html", "text/plain"]
+
+
+def test_the_text_is_what_print_shows_of_the_trace(shell):
+    shell.run_cell("%%meta\nmodel = nn.Linear(2, 3)")
+    assert report(shell)["text/plain"] == str(shell.user_ns["_meta"])
+
+
+def test_the_report_has_no_script(shell):
+    shell.run_cell("%%meta\nmodel = nn.Linear(2, 3)\nmodel(torch.ones(2))")
+    assert "<script" not in report(shell)["text/html"].lower()
+
+
+def test_the_report_asks_nothing_of_the_network(shell):
+    shell.run_cell("%%meta\nmodel = nn.Linear(2, 3)\nmodel(torch.ones(2))")
+    html = report(shell)["text/html"]
+    assert [word for word in ("http", "src=", "@import", "url(") if word in html] == []
+
+
+def test_the_report_counts_what_the_cell_made(shell):
+    # Linear(2, 3): 2 * 3 weights and 3 biases of 4 bytes each.
+    shell.run_cell("%%meta\nmodel = nn.Linear(2, 3)")
+    assert report(shell)["text/plain"].startswith("9 parameters, 36 bytes · ")
+
+
+def test_the_report_names_the_error_that_stopped_the_cell(shell):
+    shell.run_cell("%%meta\ntorch.ones(2)\n1 / 0")
+    assert "stopped by ZeroDivisionError" in report(shell)["text/plain"]
+    assert "stopped by ZeroDivisionError" in report(shell)["text/html"]
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        f"model = type('{SCRIPT}', (nn.Module,), {{}})()",
+        f"model = nn.Module()\nmodel.add_module('{SCRIPT}', nn.Linear(2, 3))",
+        f"model = nn.Module()\nsetattr(model, '{SCRIPT}', torch.ones(2))",
+        f"raise type('{SCRIPT}', (Exception,), {{}})()",
+        f"import threading\nthread = threading.Thread(name='{SCRIPT}')\n"
+        "thread.start()\nthread.join()",
+        f"globals()['{SCRIPT}'] = nn.Linear(2, 3)",
+    ],
+)
+def test_a_hostile_name_is_shown_and_not_executed(shell, cell):
+    shell.run_cell(f"%%meta\n{cell}")
+    html = report(shell)["text/html"]
+    assert "<img" not in html
+    assert "&lt;img src=x onerror=alert(1)&gt;" in html
+
+
+def test_quiet_shows_nothing(shell):
+    shell.run_cell("%%meta -q\nmodel = nn.Linear(2, 3)")
+    assert shell.display_pub.outputs == []
+
+
+def test_quiet_keeps_the_trace(shell):
+    shell.run_cell("%%meta --quiet\ntorch.ones(2)")
+    assert len(shell.user_ns["_meta"].ops) == 1
+
+
+def test_a_quiet_cell_that_fails_shows_no_report(shell):
+    shell.run_cell("%%meta -q\n1 / 0")
+    assert shell.display_pub.outputs == []
+
+
+def test_nested_cells_show_one_report_each(shell):
+    shell.run_cell("%%meta\n%%meta\ntorch.ones(2)")
+    assert len(shell.display_pub.outputs) == 2
+
+
+def test_no_progress_line_is_written_where_nobody_looks(shell, capsys):
+    # Standard error is no terminal here.
+    shell.run_cell("%%meta\nimport time\ntime.sleep(1.2)")
+    assert capsys.readouterr().err == ""
