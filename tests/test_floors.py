@@ -14,7 +14,7 @@ MODULES = sorted(ROOT.rglob("*.py"))
 
 def floor_of(module: str) -> int:
     """Return the floor of a module's name within the package."""
-    return FLOORS.index(module.split(".")[0])
+    return FLOORS.index(module.split(".", maxsplit=1)[0])
 
 
 def imported(path: Path) -> set[str]:

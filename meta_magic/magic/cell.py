@@ -46,7 +46,7 @@ class Body:
         self._compile(padded)
 
     def _cache(self, source: str, raw: str) -> str:
-        """Register the source with IPython; keep the number that it has in tracebacks."""
+        """Register the source with IPython; keep its number in tracebacks."""
         compiler = self._shell.compile
         numbers = getattr(compiler, "_filename_map", {})  # absent in IPython 7
         known = dict(numbers)

@@ -20,7 +20,7 @@ try:
     from IPython.core.magic import output_can_be_silenced
 except ImportError:  # IPython 7
 
-    def output_can_be_silenced(magic_func: Any) -> Any:
+    def output_can_be_silenced(magic_func: Any) -> Any:  # type: ignore[misc]
         """Leave the magic as it is: there a semicolon silences nothing."""
         return magic_func
 
@@ -214,7 +214,7 @@ def step_through(
     coroutine: Coroutine[Any, Any, object],
     run: Callable[[Callable[[], object]], object],
 ) -> Generator[Any, Any, object]:
-    """Drive a coroutine, each step under ``run`` and the waits between outside of it."""
+    """Drive a coroutine: each step under ``run``, the waits between outside of it."""
     __tracebackhide__ = True
     steps = coroutine.__await__()
     step, value = steps.send, None

@@ -161,7 +161,7 @@ class Recorder:
             return tensor
         if kind == VIEW:
             base, made = args[0], entry.outputs[0]
-            view = as_strided(base, made.shape, made.stride, made.offset)
+            view = as_strided(base, *made.as_strided)
             words.append(registry.add_view(view, registry.read(base), made))
             return view
         if kind == IN_PLACE:
@@ -174,8 +174,8 @@ class Recorder:
         is_list, is_there = entry.rebuild
         geometries = iter(entry.outputs)
         many = [make_tensor(next(geometries)) if there else None for there in is_there]
-        for tensor, made in zip(filter(is_some, many), entry.outputs, strict=True):
-            words.append(registry.add_fresh(tensor, made))
+        tensors = [tensor for tensor in many if tensor is not None]
+        words += map(registry.add_fresh, tensors, entry.outputs)
         return many if is_list else tuple(many)
 
     def _run(
@@ -258,11 +258,6 @@ class Recorder:
 def sharing_of(inputs: Sequence[tuple[Tensor, Seen]]) -> tuple[object, ...]:
     """Return which strided arguments are the same or share a storage."""
     return sharing([tensor for tensor, seen in inputs if seen[1] is not None])
-
-
-def is_some(value: object) -> bool:
-    """Whether there is a value."""
-    return value is not None
 
 
 class DispatchRecorder(Recorder, TorchDispatchMode):

@@ -22,11 +22,12 @@ from torch.nn import functional
 from meta_magic.recording.signatures import (
     PLAIN,
     Entry,
+    Kind,
     is_as_empty_strided,
     plain_float,
     sharing,
 )
-from meta_magic.recording.tensors import LiveGeometry, TensorRegistry
+from meta_magic.recording.tensors import LiveGeometry, Seen, TensorRegistry
 from meta_magic.recording.torch_private import (
     DisableTorchDispatch,
     current_autograd_node,
@@ -84,11 +85,13 @@ class Template:
         deaths: Pairs (operators made before, storage) of the storages that it frees.
         outputs: (tensor, storage, geometry) of each tensor that it returns.
         container: ``tuple`` or ``list`` if it returns one, None for a lone tensor.
+        is_native: Whether it makes views alone. Those are cheap and autograd tells
+            them from other tensors: torch makes them, only the recording is spared.
     """
 
     __slots__ = (
         *("entries", "picks", "n_rows", "n_storages", "first_reads", "storages"),
-        *("deaths", "outputs", "container"),
+        *("deaths", "outputs", "container", "is_native"),
     )
     entries: tuple[Entry, ...]
     picks: tuple[int, ...]
@@ -99,6 +102,7 @@ class Template:
     deaths: tuple[tuple[int, int], ...]
     outputs: tuple[tuple[int, int, LiveGeometry], ...]
     container: type | None
+    is_native: bool
 
 
 class Captured(NamedTuple):
@@ -121,7 +125,7 @@ class Captured(NamedTuple):
 
 def is_pure(function: Any) -> bool:
     """Whether a function's operators depend on nothing but its arguments' metadata."""
-    if function in PYTHON_FUNCTIONS:
+    if function in PYTHON_FUNCTIONS or function is Tensor.__getitem__:
         return True
     name = getattr(function, "__name__", "_")
     if name.endswith("_") or function in device_constructors():
@@ -177,7 +181,7 @@ def build_key(
     return tuple(key), inputs
 
 
-def extend_key(
+def extend_key(  # noqa: C901, PLR0912  one branch for each kind of value
     registry: TensorRegistry,
     values: Iterable[Any],
     key: list[object],
@@ -200,7 +204,13 @@ def extend_key(
         elif kind is float:
             key.append(plain_float(value))
         elif kind in PLAIN:
-            key.append((kind, value))
+            key.append(kind)
+            key.append(value)
+        elif kind is slice:
+            key.append(kind)
+            bounds = (value.start, value.stop, value.step)
+            if not extend_key(registry, bounds, key, inputs):
+                return False
         elif kind in SEQUENCES:
             key.append((kind, len(value)))
             if not extend_key(registry, value, key, inputs):
@@ -220,10 +230,13 @@ def learn(registry: TensorRegistry, captured: Captured) -> Template | None:
     numbering = Numbering(registry, captured)
     if not all(numbering.add(*row) for row in captured.rows):
         return None
-    outputs = [numbering.find_output(tensor) for tensor in tensors]
+    is_native = all(entry.kind == Kind.VIEW for entry, _ in captured.rows)
+    outputs = [numbering.find_output(tensor, is_native=is_native) for tensor in tensors]
     found = tuple(output for output in outputs if output is not None)
     storages = {storage for _, storage, _ in found}
-    if not outputs or not len(outputs) == len(found) == len(storages):
+    if not outputs or len(found) < len(outputs):
+        return None
+    if not is_native and len(storages) < len(outputs):
         return None
     template = Template()
     template.entries = tuple(numbering.entries)
@@ -235,6 +248,7 @@ def learn(registry: TensorRegistry, captured: Captured) -> Template | None:
     template.deaths = numbering.find_deaths(storages)
     template.outputs = found
     template.container = container
+    template.is_native = is_native
     return template
 
 
@@ -309,21 +323,21 @@ class Numbering:
             picks += (arguments + i if i >= 0 else made + ~i for i in indices)
         return tuple(picks)
 
-    def find_output(self, tensor: object) -> tuple[int, int, LiveGeometry] | None:
-        """Return tensor, storage and geometry of a new tensor that is no view."""
-        if type(tensor) is not Tensor or tensor._is_view():
-            return None
-        if not tensor.is_inference() and tensor._version:
-            return None
-        seen = self._registry.find(tensor)
-        if seen is None:
+    def find_output(
+        self, tensor: object, *, is_native: bool
+    ) -> tuple[int, int, LiveGeometry] | None:
+        """Return tensor, storage and geometry of what a function returned.
+
+        None if it is not new, or if it is neither made by torch (``is_native``) nor
+        just what ``empty_strided`` would make.
+        """
+        seen = self._registry.find(tensor) if type(tensor) is Tensor else None
+        if seen is None or not isinstance(tensor, Tensor):
             return None
         index = self._index_by_tensor.get(seen[0], 0)
         storage_number = self._registry.storage_by_tensor[seen[0]]
         storage = self._index_by_storage.get(storage_number, -1)
-        with DisableTorchDispatch():
-            is_plain = seen[2].is_servable and is_as_empty_strided(tensor, seen)
-        if index >= 0 or storage < 0 or not is_plain:
+        if index >= 0 or not (is_native or (storage >= 0 and is_plain(tensor, seen))):
             return None
         return ~index, storage, seen[2]
 
@@ -340,3 +354,11 @@ class Numbering:
         dead = {storage for _, storage in deaths} | returned
         left = [s for s in range(self.n_storages) if s not in dead]
         return (*deaths, *((len(self._rows), s) for s in left))
+
+
+def is_plain(tensor: Tensor, seen: Seen) -> bool:
+    """Whether nothing tells a tensor from a new one of its geometry."""
+    if tensor._is_view() or not (tensor.is_inference() or tensor._version == 0):
+        return False
+    with DisableTorchDispatch():
+        return seen[2].is_servable and is_as_empty_strided(tensor, seen)

@@ -15,6 +15,7 @@ from meta_magic.recording.signatures import SignatureCache
 from meta_magic.recording.tensors import TensorRegistry
 from meta_magic.recording.torch_private import (
     DeviceContext,
+    DisableTorchDispatch,
     DisableTorchFunction,
     device_constructors,
     function_mode_stack,
@@ -63,6 +64,7 @@ class FunctionRecorder(DeviceContext):  # type: ignore[misc]
         self._registry = registry
         self._rows = rows
         self._template_by_key = cache.template_by_key
+        self._can_serve = cache.is_serving
         self._is_pure_by_function = cache.is_pure_by_function
         self._is_serving = False
         self._constructors = device_constructors()
@@ -70,7 +72,7 @@ class FunctionRecorder(DeviceContext):  # type: ignore[misc]
     def __enter__(self) -> None:
         # A function mode that is there already must see every call.
         stack = function_mode_stack()
-        self._is_serving = self._template_by_key is not None and all(
+        self._is_serving = self._can_serve and all(
             type(mode) is DeviceContext for mode in stack
         )
         # On top of the stack, as ``with torch.device`` does it, not at its bottom.
@@ -122,6 +124,11 @@ class FunctionRecorder(DeviceContext):  # type: ignore[misc]
             return func(*args, **(kwargs or {}))
         template = templates.get(key)
         if template is not None:
+            if template.is_native:
+                with DisableTorchDispatch():
+                    views = func(*args, **(kwargs or {}))
+                rows.append_views(template, inputs, views)
+                return views
             return rows.append_function(template, inputs)
         captured = rows.watch(inputs, lambda: func(*args, **(kwargs or {})))
         with DisableTorchFunction():
@@ -163,7 +170,7 @@ class FunctionRecorder(DeviceContext):  # type: ignore[misc]
 
 
 def explain_missing_value(error: Exception, func: Any, args: Sequence[Any]) -> None:
-    """Add to an error that a value was asked of a tensor that has none, and what helps."""
+    """Add to an error that a tensor without data was asked for it, and what helps."""
     name = getattr(func, "__name__", "")
     is_meta = any(isinstance(a, torch.Tensor) and a.is_meta for a in args)
     if name in VALUE_READERS and is_meta and not hasattr(error, "__notes__"):

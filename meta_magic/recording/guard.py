@@ -23,6 +23,7 @@ from meta_magic.recording.torch_private import (
     push_dispatch_mode,
     push_function_mode,
     python_dispatch,
+    set_compile_internals_flag,
 )
 
 __all__ = ["Guard", "Snapshot"]
@@ -57,7 +58,7 @@ class Snapshot:
         )  # fmt: skip
         for name, value in self._flags.items():
             setattr(python_dispatch, name, value)
-        python_dispatch.set_is_in_mode_without_ignore_compile_internals(
+        set_compile_internals_flag(
             self._flags["_is_in_any_mode_without_ignore_compile_internals"]
         )
         device_module.CURRENT_DEVICE = self._current_device
@@ -130,12 +131,12 @@ class Guard:
         except BaseException:
             self.leave()
             raise
-        if self._pending is not None:
-            self.leave()  # delivers the interrupt
+        if self._was_interrupted():
+            self.leave()  # delivers it
         self._is_in_block = True
 
     def leave(self) -> None:
-        """Leave all contexts, restore, then deliver an interrupt that came meanwhile."""
+        """Leave all contexts, restore, then deliver an interrupt that came."""
         # A plain store: Python looks for signals at calls and jumps only.
         self._is_in_block = False
         while self._entered:
@@ -148,6 +149,9 @@ class Guard:
             for text in self._snapshot.restore():
                 self._note(text)
         self._return_interrupts()
+
+    def _was_interrupted(self) -> bool:
+        return self._pending is not None
 
     def _note(self, text: str) -> None:
         if text not in self.odd:

@@ -84,8 +84,7 @@ def find_untied(
         now = {
             f"{type(modules[n]).__name__}.{name}": storage
             for n, name in places
-            if n in modules
-            and (storage := storage_now(modules[n], name, registry)) is not None
+            for storage in storages_now(modules.get(n), name, registry)
         }
         if len(now) > 1 and len(set(now.values())) > 1:
             yield Note(
@@ -95,12 +94,13 @@ def find_untied(
             )
 
 
-def storage_now(module: nn.Module, name: str, registry: TensorRegistry) -> int | None:
-    """Return the storage on which a parameter lies now."""
-    parameter = module._parameters.get(name)
-    if parameter is None or nn.parameter.is_lazy(parameter):
-        return None
-    return registry.storage_by_tensor[registry.read(parameter)[0]]
+def storages_now(
+    module: nn.Module | None, name: str, registry: TensorRegistry
+) -> Iterator[int]:
+    """Yield the storage on which a parameter lies now, if it is still there."""
+    parameter = None if module is None else module._parameters.get(name)
+    if parameter is not None and not nn.parameter.is_lazy(parameter):
+        yield registry.storage_by_tensor[registry.read(parameter)[0]]
 
 
 def find_attributes(

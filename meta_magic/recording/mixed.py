@@ -9,8 +9,7 @@ error, unless it only takes the other's shape, as ``zeros_like(meta, device="cpu
 
 import sys
 from collections.abc import Iterator, Sequence
-from types import FrameType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from torch import Tensor, nn
 
@@ -18,6 +17,9 @@ from meta_magic.errors import MixedDeviceError
 from meta_magic.recording.places import OWN, TORCH
 from meta_magic.recording.signatures import LiveCall
 from meta_magic.trace.units import format_shape
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 __all__ = ["check_devices", "explain_mix"]
 

@@ -6,8 +6,7 @@ import threading
 from array import array
 from collections import Counter
 from collections.abc import Iterator
-from types import FrameType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from torch import Tensor, nn
 from torch.nn.modules.module import (
@@ -20,13 +19,17 @@ from torch.nn.modules.module import (
 
 from meta_magic.recording.module_numbers import ModuleNumbers
 from meta_magic.recording.module_trees import Tree, describe_tree
-from meta_magic.recording.places import Places, Site
 from meta_magic.recording.tensors import LiveGeometry, TensorRegistry
 from meta_magic.recording.torch_private import (
     DisableTorchFunction,
     current_autograd_node,
 )
 from meta_magic.trace.program import MODULE_HEADER, Geometry, Structure
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from meta_magic.recording.places import Places, Site
 
 __all__ = ["ModuleCalls"]
 
@@ -110,13 +113,13 @@ class ModuleCalls:
         if threading.get_ident() != self._thread or not self._stack:
             return
         # After an exception torch calls this hook without the keyword arguments.
-        kwargs, output = rest if len(rest) == 2 else ({}, rest[0])
+        *kwargs, output = rest
         row = ((self.word >> 1) - 1) * MODULE_HEADER
         words = [0]
         with DisableTorchFunction():
             key = (
                 self._describe(args, words),
-                self._describe(kwargs, words) if kwargs else None,
+                self._describe(kwargs[0], words) if kwargs else None,
                 self._describe(output, words),
             )
         words[0] = self._intern(key)
@@ -193,7 +196,7 @@ class ModuleCalls:
         self._stack.clear()
         self.entry = None
 
-    def _on_registered(self, module: nn.Module, name: str, value: object) -> None:
+    def _on_registered(self, module: nn.Module, _name: str, value: object) -> None:
         if threading.get_ident() == self._thread:
             self._built.add(self._numbers.of(module))
             if isinstance(value, nn.Module):
@@ -215,8 +218,6 @@ def flatten(described: object, path: str) -> Iterator[tuple[str, Geometry]]:
         yield path, described.record
     elif isinstance(described, tuple):
         for index, item in enumerate(described):
-            is_named = (
-                isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str)
-            )
+            is_named = isinstance(item, tuple) and item and isinstance(item[0], str)
             name, value = item if is_named else (str(index), item)
             yield from flatten(value, f"{path}.{name}" if path else name)

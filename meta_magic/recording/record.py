@@ -31,12 +31,11 @@ class record:  # noqa: N801  a context manager is named as a function
 
     def __init__(self, *, cache: bool = True) -> None:
         self._cache = cache
-        self._trace: Trace | None = None
+        self._trace = Trace.promise()
 
     def __enter__(self) -> Trace:
         code = sys._getframe(1).f_code
         self._recording = Recording(code.co_filename, code, cache=self._cache)
-        self._trace = Trace.promise()
         self._recording.guard.enter()
         return self._trace
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from torch import nn
 
+from meta_magic.recording.collector import RareCollection
 from meta_magic.recording.compiler import EagerStance
 from meta_magic.recording.dispatch import DispatchRecorder
 from meta_magic.recording.functions import FunctionRecorder
@@ -83,8 +84,8 @@ class Recording:
         self._threads = ThreadWatch()
         self.guard = Guard(
             (
-                *(EagerStance(), self._threads, LoadOntoMeta(), self._calls),
-                *(self._functions, self._dispatch),
+                *(RareCollection(), EagerStance(), self._threads, LoadOntoMeta()),
+                *(self._calls, self._functions, self._dispatch),
             )
         )
         self._started = time.perf_counter()

@@ -29,7 +29,10 @@ empty_strided = torch.empty_strided
 def make_tensor(geometry: LiveGeometry) -> torch.Tensor:
     """Return a new meta tensor with a geometry that is servable."""
     return empty_strided(
-        geometry.shape, geometry.stride, dtype=geometry.record.dtype, device=META
+        geometry.shape,
+        geometry.stride,
+        dtype=geometry.record.dtype,
+        device=META,
     )
 
 
@@ -67,7 +70,7 @@ class RowWriter:
         number = self._number_by_entry.get(entry)
         words[0] = self._add_entry(entry) if number is None else number
         node = current_autograd_node()
-        if node is None or self._calls.is_in_backward:
+        if self._calls.is_in_backward or node is None:
             place, words[2] = self._locate()
         else:
             place, words[3] = self._tie(node)
@@ -100,10 +103,28 @@ class RowWriter:
         finally:
             self._captured = None
         deaths = self._registry.deaths[n_deaths:]
-        return Captured([tensor for tensor, _, _ in inputs], returned, rows, clock, deaths)
+        return Captured(
+            [tensor for tensor, _, _ in inputs], returned, rows, clock, deaths
+        )
 
     def append_function(self, template: Template, inputs: Sequence[Argument]) -> Any:
         """Append the rows of a function's call, and return what it returns."""
+        made, storages = self._append_template(template, inputs)
+        return self._make_outputs(template, made, storages)
+
+    def append_views(
+        self, template: Template, inputs: Sequence[Argument], views: Any
+    ) -> None:
+        """Append the rows of a function that made views, and number those."""
+        made, _ = self._append_template(template, inputs)
+        tensors = (views,) if template.container is None else views
+        for tensor, (index, _, geometry) in zip(tensors, template.outputs, strict=True):
+            self._registry.add_known(tensor, made[index], geometry)
+
+    def _append_template(
+        self, template: Template, inputs: Sequence[Argument]
+    ) -> tuple[Sequence[int], Sequence[int]]:
+        """Append the rows of a function's call; return the numbers of what it makes."""
         place, module = self._locate()
         arguments = [number for _, number, _ in inputs]
         made, storages = self._number_made(template, inputs, arguments)
@@ -119,7 +140,7 @@ class RowWriter:
         for after, storage in template.deaths:
             self._registry.deaths.extend((now + after, storages[storage]))
         clock[0] = now + template.n_rows
-        return self._make_outputs(template, made, storages)
+        return made, storages
 
     def _add_entry(self, entry: Entry) -> int:
         number = self._number_by_entry[entry] = len(self.entries)

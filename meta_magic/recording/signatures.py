@@ -12,6 +12,7 @@ away. Three kinds of operator qualify, and everything else runs:
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from math import isnan
+from types import EllipsisType, NoneType
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -47,8 +48,8 @@ UNSERVED: Final = frozenset({"aten.detach.default"})
 would give the saved tensor a history, and so tie graph and result into a cycle."""
 
 PLAIN: Final = frozenset(
-    {int, float, bool, complex, str, type(None), torch.dtype, torch.device}
-    | {torch.layout, torch.memory_format}
+    {int, float, bool, complex, str, NoneType, EllipsisType}
+    | {torch.dtype, torch.device, torch.layout, torch.memory_format}
 )
 
 
@@ -145,29 +146,28 @@ class SignatureCache:
     Attributes:
         geometries: The geometries that keys are made of.
         table_by_op: One table for each operator met.
-        template_by_key: What torch's functions do, by what they are called with; None
-            for a call that cannot be served. See :mod:`function_cache`.
+        template_by_key: What torch's functions do, by what they are called with.
         is_pure_by_function: Which functions may be served at all.
     """
 
     def __init__(self, *, is_serving: bool) -> None:
         self.geometries = GeometryTable()
         self.table_by_op: dict[object, OpTable] = {}
-        self.template_by_key: dict[object, Any] | None = {} if is_serving else None
+        self.template_by_key: dict[object, Any] = {}
         self.is_pure_by_function: dict[object, bool] = {}
-        self._is_serving = is_serving
+        self.is_serving = is_serving
 
     @property
     def n_entries(self) -> int:
         """Signatures held."""
-        return sum(len(table.entries) for table in self.table_by_op.values())
+        n_templates = len(self.template_by_key)
+        return n_templates + sum(len(t.entries) for t in self.table_by_op.values())
 
     def clear(self) -> None:
         """Forget all signatures."""
         for table in self.table_by_op.values():
             table.entries.clear()
-        if self.template_by_key is not None:
-            self.template_by_key.clear()
+        self.template_by_key.clear()
 
     def open(self, func: Any) -> OpTable:
         """Return the table of an operator met for the first time."""
@@ -189,7 +189,7 @@ class SignatureCache:
             entries, key, entry = entry.variants, outputs, entry.variants.get(outputs)
         if entry is None:
             kind, rebuild = Kind.RUN, None
-            if self._is_serving and table.is_served:
+            if self.is_serving and table.is_served:
                 kind, rebuild = choose_kind(table, call)
             signature = describe_signature(table, call)
             entry = entries[key] = Entry(signature, outputs, int(kind), rebuild)

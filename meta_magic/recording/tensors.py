@@ -9,7 +9,7 @@ never weakly referenced: ``torch.utils.swap_tensors`` would then refuse them.
 import weakref
 from array import array
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import Tensor, UntypedStorage
@@ -46,9 +46,11 @@ class LiveGeometry:
         record: The geometry itself.
         is_meta: Whether it lies on the meta device.
         is_servable: Whether a tensor with it can be made by ``empty_strided``.
+        as_strided: What ``as_strided`` takes to make a view with it.
     """
 
     __slots__ = (
+        "as_strided",
         "dtype",
         "is_meta",
         "is_servable",
@@ -61,8 +63,9 @@ class LiveGeometry:
     def __init__(self, record: Geometry) -> None:
         self.record = record
         self.shape = record.shape
-        self.stride = record.stride
+        self.stride: Any = record.stride  # None where nothing is made with it
         self.offset = record.storage_offset
+        self.as_strided: Any = (record.shape, record.stride, record.storage_offset)
         # Complex tensors may be conjugated lazily: never recognized at a glance.
         self.dtype = None if record.dtype in COMPLEX else record.dtype
         self.is_meta = record.device.type == "meta"
@@ -97,7 +100,7 @@ class GeometryTable:
         is_conj, is_neg = tensor.is_conj(), tensor.is_neg()
         self.has_negatives |= is_neg
         try:
-            stride, offset = tensor.stride(), tensor.storage_offset()
+            stride, offset = tensor.stride(), int(tensor.storage_offset())
         except (RuntimeError, NotImplementedError):  # sparse and nested layouts
             stride, offset = None, None
         key = (
@@ -130,8 +133,8 @@ class TensorRegistry:
     Attributes:
         storage_by_tensor: For each tensor number, the number of its storage.
         deaths: Pairs (operator calls recorded so far, storage), one per freed storage.
-        nbytes_by_storage: Bytes of the storages that are not just as large as the tensor
-            through which they were first met needs.
+        nbytes_by_storage: Bytes of the storages that are not just as large as needed
+            by the tensor through which they were first met.
         clock: One number, the operator calls recorded so far.
         n_storages: Storages met so far.
     """
@@ -207,6 +210,10 @@ class TensorRegistry:
         self._seen_by_id[id(tensor)] = (
             number, self._refer_to(tensor.untyped_storage(), storage), geometry
         )  # fmt: skip
+
+    def add_known(self, tensor: Tensor, number: int, geometry: LiveGeometry) -> None:
+        """Note a tensor on a storage that was met before, whose number is known."""
+        self._seen_by_id[id(tensor)] = (number, self.storage_of(tensor), geometry)
 
     def add_view(self, tensor: Tensor, base: Seen, geometry: LiveGeometry) -> int:
         """Number a tensor just made on the storage of ``base``."""
@@ -290,4 +297,4 @@ def span_nbytes(tensor: Tensor) -> int:
     if tensor.is_contiguous() or tensor.numel() == 0:
         return (int(tensor.storage_offset()) + tensor.numel()) * tensor.itemsize
     last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-    return (tensor.storage_offset() + last + 1) * tensor.itemsize
+    return int(tensor.storage_offset() + last + 1) * tensor.itemsize

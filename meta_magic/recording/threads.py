@@ -6,9 +6,11 @@ it does uses real memory and leaves no record; that must be said, not lost.
 
 import sys
 import threading
-from collections.abc import Callable
 from types import FrameType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["ThreadWatch"]
 

@@ -25,6 +25,11 @@ from torch._C import _len_torch_dispatch_stack as n_dispatch_modes
 
 # Without it a signature could be served although the kernel would now refuse.
 from torch._C._autograd import _get_sequence_nr as next_sequence_number
+
+# Without it dynamo believes for ever that a mode is active after a cell left one open.
+from torch._C._dynamo.guards import (
+    set_is_in_mode_without_ignore_compile_internals as set_compile_internals_flag,
+)
 from torch._C._functorch import peek_interpreter_stack as functorch_interpreter
 
 # Without it a backward operator cannot be tied to its forward operator.
@@ -74,5 +79,6 @@ __all__ = [
     "push_dispatch_mode",
     "push_function_mode",
     "python_dispatch",
+    "set_compile_internals_flag",
     "tracing_state",
 ]

@@ -58,7 +58,7 @@ class Rows(Sequence[Record], Generic[Record]):
         return f"<{type(self).__name__}: {len(self):,}>"
 
     def _tensor(
-        self, number: int, geometry: Geometry, requires_grad: bool | None = None
+        self, number: int, geometry: Geometry, *, requires_grad: bool | None = None
     ) -> TensorMetadata:
         return TensorMetadata(
             tensor_id=number,
@@ -178,7 +178,7 @@ class ModuleCalls(Rows[ModuleCall]):
         )
 
     def _value(self, word: int, geometry: Geometry) -> TensorMetadata:
-        return self._tensor(word >> 1, geometry, bool(word & 1))
+        return self._tensor(word >> 1, geometry, requires_grad=bool(word & 1))
 
 
 def fill(value: Argument, tensors: Sequence[TensorMetadata]) -> Argument:

@@ -75,7 +75,7 @@ class Trace:
 
     @cached_property
     def module_calls(self) -> ModuleCalls:
-        """The module calls: a sequence of :class:`ModuleCall`, in order of beginning."""
+        """The module calls, in order of beginning: a sequence of :class:`ModuleCall`."""
         return ModuleCalls(self.program)
 
     @cached_property

@@ -1,5 +1,8 @@
 """What is recorded of an operator call."""
 
+from pathlib import Path
+
+import pytest
 import torch
 from torch import nn
 
@@ -130,8 +133,8 @@ def test_the_position_has_columns_of_the_expression():
         x = torch.ones(3)
         y = (x + 1) * 2
     call = trace.ops[1]
-    with open(__file__, encoding="utf-8") as file:
-        line = file.read().splitlines()[call.position.line - 1]
+    source = Path(__file__).read_text(encoding="utf-8").splitlines()
+    line = source[call.position.line - 1]
     assert line[call.position.column : call.position.end_column] == "x + 1"
     assert y.is_meta
 
@@ -159,11 +162,8 @@ def test_flops_of_a_product_are_two_for_each_multiply_add():
 
 
 def test_a_failing_block_keeps_what_was_recorded():
-    try:
-        with record() as trace:
-            torch.ones(2, 3)
-            torch.ones(2) @ torch.ones(3)
-    except RuntimeError as error:
-        assert "size mismatch" in str(error) or "inconsistent" in str(error)
+    with pytest.raises(RuntimeError), record() as trace:
+        torch.ones(2, 3)
+        torch.ones(2) @ torch.ones(3)
     assert ops_of(trace) == ["aten.ones.default"] * 3
     assert trace.error.startswith("RuntimeError: ")

@@ -31,7 +31,9 @@ def test_there_is_a_current_node_in_backward_alone():
 def test_the_flags_that_a_dispatch_mode_sets_exist():
     from meta_magic.recording.guard import FLAGS
 
-    assert [name for name in FLAGS if not hasattr(torch_private.python_dispatch, name)] == []
+    assert [
+        name for name in FLAGS if not hasattr(torch_private.python_dispatch, name)
+    ] == []
 
 
 def test_the_default_device_is_read_from_a_device_context_on_the_stack():

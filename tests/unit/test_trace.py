@@ -111,4 +111,4 @@ def test_a_storage_that_dies_is_noted_when_it_does():
         del x
         torch.ones(4)
     deaths = memoryview(trace.program.deaths).cast("I").tolist()
-    assert deaths == [1, trace.ops[0].outputs[0].storage_id] + deaths[2:]
+    assert deaths[:2] == [1, trace.ops[0].outputs[0].storage_id]
