@@ -194,9 +194,7 @@ def start_recording(cell_file: str, *, cache: bool) -> "Recording":
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        raise UsageError(
-            "%%meta needs PyTorch: run `pip install torch` first"
-        ) from None
+        raise UsageError(NO_TORCH) from None
     return Recording(cell_file, cache=cache)
 
 

@@ -10,6 +10,8 @@ PLUMBING: Final = (
     "torch/utils/_device.py",
     "torch/_compile.py",
     "torch/_dynamo/eval_frame.py",
+    "torch/_ops.py",
+    "torch/nn/modules/module.py",
     "torch/overrides.py",
 )
 OWN: Final = str(Path(__file__).parent.parent)

@@ -9,17 +9,16 @@ error, unless it only takes the other's shape, as ``zeros_like(meta, device="cpu
 
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from types import FrameType
+from typing import Final
 
+import torch
 from torch import Tensor, nn
 
 from meta_magic.errors import MixedDeviceError
 from meta_magic.recording.places import OWN, TORCH
 from meta_magic.recording.signatures import LiveCall
 from meta_magic.trace.units import format_shape
-
-if TYPE_CHECKING:
-    from types import FrameType
 
 __all__ = ["check_devices", "explain_mix"]
 
@@ -67,33 +66,43 @@ def is_mixed(op: str, call: LiveCall) -> bool:
 
 
 def describe(tensor: Tensor) -> str:
-    """Return a tensor in words, with its name where a running frame has one."""
-    name = next(find_names(tensor), None)
+    """Return a tensor in words, with its name where running code has one for it."""
+    names = list(find_names(tensor))
+    exact = [name for name, value in names if value is tensor]
+    views = [f"a view of {name}" for name, value in names if value is not tensor]
+    name = next(iter((*exact, *views)), "a tensor")
     dtype = str(tensor.dtype).removeprefix("torch.")
-    shown = f"{tensor.device} {dtype} {format_shape(tensor.shape)}"
-    return f"{name} ({shown})" if name else f"a tensor ({shown})"
+    return f"{name} ({tensor.device} {dtype} {format_shape(tensor.shape)})"
 
 
-def find_names(tensor: Tensor) -> Iterator[str]:
-    """Yield the names by which running code knows a tensor, innermost first."""
+def find_names(tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Yield the names of tensors on the same storage that running code knows.
+
+    Those of the innermost frame come first.
+    """
     frame: FrameType | None = sys._getframe(1)
+    storage = tensor.untyped_storage()._cdata
     while frame is not None:
-        file = frame.f_code.co_filename
-        if not file.startswith(OWN):
-            yield from variables_in(frame.f_locals, tensor)
-        if file.startswith(f"{TORCH}/nn/modules") or not file.startswith(OWN):
-            yield from parameters_in(frame.f_locals.get("self"), tensor)
+        for name, value in names_in(frame):
+            if isinstance(value, Tensor) and has_storage(value, storage):
+                yield name, value
         frame = frame.f_back
 
 
-def variables_in(names: dict[str, object], tensor: Tensor) -> Iterator[str]:
-    """Yield the variables of one scope that hold ``tensor``."""
-    return (repr(name) for name, value in list(names.items()) if value is tensor)
+def has_storage(tensor: Tensor, storage: int) -> bool:
+    """Whether a tensor lies on the storage with this address."""
+    is_strided = tensor.layout is torch.strided and not nn.parameter.is_lazy(tensor)
+    return is_strided and tensor.untyped_storage()._cdata == storage
 
 
-def parameters_in(module: object, tensor: Tensor) -> Iterator[str]:
-    """Yield the parameters of a running module that are ``tensor``."""
-    if isinstance(module, nn.Module):
-        for name, value in module._parameters.items():
-            if value is tensor:
-                yield f"'self.{name}' of {type(module).__name__}"
+def names_in(frame: FrameType) -> Iterator[tuple[str, object]]:
+    """Yield the variables of a user's frame, and the parameters of a running module."""
+    file = frame.f_code.co_filename
+    is_user = not file.startswith(OWN)
+    if is_user:
+        for name, value in list(frame.f_locals.items()):
+            yield repr(name), value
+    if is_user or file.startswith(f"{TORCH}/nn/modules"):
+        module = frame.f_locals.get("self")
+        for name, value in getattr(module, "_parameters", {}).items():
+            yield f"'self.{name}' of {type(module).__name__}", value

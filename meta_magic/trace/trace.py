@@ -75,7 +75,7 @@ class Trace:
 
     @cached_property
     def module_calls(self) -> ModuleCalls:
-        """The module calls, in order of beginning: a sequence of :class:`ModuleCall`."""
+        """The module calls, in order of beginning: :class:`ModuleCall` records."""
         return ModuleCalls(self.program)
 
     @cached_property

@@ -1,0 +1,64 @@
+"""The report in the real JupyterLab."""
+
+import nbformat
+import pytest
+
+pytestmark = pytest.mark.browser
+
+CELLS = (
+    "%load_ext meta_magic\nimport torch\nfrom torch import nn",
+    """%%meta
+model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(12)))
+model(torch.ones(2, 8)).shape""",
+)
+
+READY = """async () => {
+  const sleep = ms => new Promise(resolve => setTimeout(resolve, ms));
+  for (let i = 0; i < 1200; i++, await sleep(50)) {
+    const widget = window.jupyterapp?.shell?.currentWidget;
+    if (!widget?.sessionContext) continue;
+    await widget.context.ready;
+    await widget.sessionContext.ready;
+    if (widget.sessionContext.session?.kernel?.status === 'idle') return true;
+  }
+  throw new Error('the kernel never was idle');
+}"""
+RUN_ALL = "() => jupyterapp.commands.execute('notebook:run-all-cells')"
+
+
+@pytest.fixture
+def notebook(lab, page):
+    """The page of a notebook whose cells have run."""
+    url, root = lab
+    book = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS],
+        metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},
+    )
+    nbformat.write(book, root / "book.ipynb")
+    page.goto(f"{url}/lab/tree/book.ipynb?reset")
+    page.wait_for_function("() => window.jupyterapp")
+    page.evaluate(READY)
+    page.evaluate(RUN_ALL)
+    return page
+
+
+def test_the_module_tree_is_shown_folded_and_opens(notebook):
+    from playwright.sync_api import expect
+
+    report = notebook.locator(".jp-OutputArea-output .mm-report")
+    expect(report).to_be_visible(timeout=60_000)
+    expect(report.locator("p")).to_contain_text("864 parameters, 3.4 KiB")
+    run = report.get_by_text("0-11: 12 x Linear")
+    expect(run).to_be_visible()
+    report.get_by_text("model: Sequential").click()
+    expect(run).to_be_hidden()
+    report.locator("summary").first.press("Enter")
+    expect(run).to_be_visible()
+    assert notebook.errors == []
+
+
+def test_the_value_of_the_last_expression_stands_below_the_report(notebook):
+    from playwright.sync_api import expect
+
+    outputs = notebook.locator(".jp-CodeCell").nth(1).locator(".jp-OutputArea-output")
+    expect(outputs.nth(1)).to_contain_text("torch.Size([2, 8])", timeout=60_000)
