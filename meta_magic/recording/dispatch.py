@@ -7,19 +7,19 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from meta_magic.recording.mixed import check_devices, explain_mix
-from meta_magic.recording.places import Places, describe_function
-from meta_magic.recording.rows import RowWriter, make_tensor
-from meta_magic.recording.signatures import (
+from meta_magic.recording.live import (
     PLAIN,
     Entry,
     Kind,
     LiveCall,
-    SignatureCache,
     plain_float,
     sharing,
     tensors_in,
 )
+from meta_magic.recording.mixed import check_devices, explain_mix
+from meta_magic.recording.places import Places, describe_function
+from meta_magic.recording.rows import RowWriter, make_tensor
+from meta_magic.recording.signatures import SignatureCache
 from meta_magic.recording.tensors import Seen, TensorRegistry
 from meta_magic.recording.torch_private import (
     TorchDispatchMode,

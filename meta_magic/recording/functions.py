@@ -8,10 +8,11 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from meta_magic.recording.function_cache import build_key, is_alone, is_pure, learn
+from meta_magic.recording.function_cache import build_key, is_alone, is_pure
 from meta_magic.recording.places import TORCH, Places
 from meta_magic.recording.rows import RowWriter
 from meta_magic.recording.signatures import SignatureCache
+from meta_magic.recording.templates import learn
 from meta_magic.recording.tensors import TensorRegistry
 from meta_magic.recording.torch_private import (
     DeviceContext,

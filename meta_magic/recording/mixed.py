@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from meta_magic.errors import MixedDeviceError
+from meta_magic.recording.live import LiveCall
 from meta_magic.recording.places import OWN, TORCH
-from meta_magic.recording.signatures import LiveCall
 from meta_magic.trace.units import format_shape
 
 __all__ = ["check_devices", "explain_mix"]

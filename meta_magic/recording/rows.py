@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import torch
 
-from meta_magic.recording.function_cache import Argument, Captured, Template
+from meta_magic.recording.live import Entry
 from meta_magic.recording.module_calls import ModuleCalls
 from meta_magic.recording.places import BACKWARD, Places
-from meta_magic.recording.signatures import Entry
+from meta_magic.recording.templates import Argument, Captured, Template
 from meta_magic.recording.tensors import LiveGeometry, TensorRegistry
 from meta_magic.recording.torch_private import (
     DisableTorchDispatch,

@@ -1,0 +1,163 @@
+"""What is known of operators while recording: one call, one signature, one schema."""
+
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from types import EllipsisType, NoneType
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from meta_magic.recording.tensors import LiveGeometry, Seen
+from meta_magic.trace.program import Signature
+
+__all__ = [
+    "PLAIN",
+    "Entry",
+    "Kind",
+    "LiveCall",
+    "OpTable",
+    "plain_float",
+    "sharing",
+    "tensors_in",
+]
+    "PLAIN",
+    "Entry",
+    "Kind",
+    "LiveCall",
+    "OpTable",
+    "plain_float",
+    "sharing",
+    "tensors_in",
+]
+
+UNSERVED_TAGS: Final = frozenset(
+    {
+        torch.Tag.dynamic_output_shape,
+        torch.Tag.data_dependent_output,
+        torch.Tag.inplace_view,
+    }
+)
+
+PLAIN: Final = frozenset(
+    {int, float, bool, complex, str, NoneType, EllipsisType}
+    | {torch.dtype, torch.device, torch.layout, torch.memory_format}
+)
+
+
+class Kind(IntEnum):
+    """How the calls of one signature are answered."""
+
+    RUN = 0
+    PURE = 1
+    PURE_MANY = 2
+    VIEW = 3
+    IN_PLACE = 4
+
+
+class LiveCall(NamedTuple):
+    """One call that ran: what went in, what came out.
+
+    Attributes:
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+        returned: What the operator returned.
+        inputs: The tensor arguments with what was known of them before the call.
+        outputs: The tensors returned with what is known of them now.
+    """
+
+    args: Sequence[object]
+    kwargs: Mapping[str, object]
+    returned: object
+    inputs: Sequence[tuple[Tensor, Seen]]
+    outputs: Sequence[tuple[Tensor, Seen]]
+
+
+class Entry:
+    """A signature while recording.
+
+    Attributes:
+        signature: The plain record.
+        outputs: Geometry of each tensor returned.
+        geometry: The first of them.
+        dtype: Its element type.
+        kind: How its calls are answered, a :class:`Kind`.
+        rebuild: What ``PURE_MANY`` and ``IN_PLACE`` need to build the return value.
+        variants: Entries of the same call whose outputs came out otherwise.
+    """
+
+    __slots__ = (
+        "dtype",
+        "geometry",
+        "kind",
+        "outputs",
+        "rebuild",
+        "signature",
+        "variants",
+    )
+
+    def __init__(
+        self,
+        signature: Signature,
+        outputs: tuple[LiveGeometry, ...],
+        kind: int,
+        rebuild: Any,
+    ) -> None:
+        self.signature = signature
+        self.outputs = outputs
+        self.geometry = outputs[0] if outputs else None
+        self.dtype = outputs[0].record.dtype if outputs else None
+        self.kind = kind
+        self.rebuild = rebuild
+        self.variants: dict[tuple[LiveGeometry, ...], Entry] = {}
+
+
+class OpTable:
+    """What the schema of one operator says, and the entries of its calls so far."""
+
+    def __init__(self, func: Any) -> None:
+        schema = getattr(func, "_schema", None)
+        arguments = () if schema is None else tuple(schema.arguments)
+        returned = () if schema is None else tuple(schema.returns)
+        aliases = [a.alias_info for a in arguments if a.alias_info is not None]
+        self.name = f"higher_order.{func}" if schema is None else str(func)
+        self.arguments = tuple(a.name for a in arguments)
+        self.written = frozenset(
+            a.name for a in arguments if a.alias_info and a.alias_info.is_write
+        )
+        self.is_served = schema is not None and not UNSERVED_TAGS.intersection(
+            func.tags
+        )
+        self.is_pure = not aliases and not any(r.alias_info for r in returned)
+        self.entries: dict[tuple[object, ...], Entry] = {}
+
+
+def plain_float(value: float) -> object:
+    """Return what stands for a float in a key.
+
+    Negative zero equals zero and nan equals nothing: told apart by their text.
+    """
+    is_ordinary = value and value == value  # noqa: PLR0124  nan is not
+    return (float, value if is_ordinary else repr(value))
+
+
+def sharing(tensors: Sequence[Tensor]) -> tuple[object, ...]:
+    """Return which tensors are the same or share a storage; () if none do."""
+    storages = [tensor.untyped_storage()._cdata for tensor in tensors]
+    if len(set(storages)) == len(storages):
+        return ()
+    ids = list(map(id, tensors))
+    return tuple(map(ids.index, ids)), tuple(map(storages.index, storages))
+
+
+def tensors_in(*values: object) -> list[Tensor]:
+    """Return the tensors in ``values`` in order, looking into lists and tuples."""
+    found: list[Tensor] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found.extend(tensors_in(*value))
+        elif isinstance(value, dict):
+            found.extend(tensors_in(*value.values()))
+    return found
