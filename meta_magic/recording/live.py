@@ -21,15 +21,6 @@ __all__ = [
     "sharing",
     "tensors_in",
 ]
-    "PLAIN",
-    "Entry",
-    "Kind",
-    "LiveCall",
-    "OpTable",
-    "plain_float",
-    "sharing",
-    "tensors_in",
-]
 
 UNSERVED_TAGS: Final = frozenset(
     {
