@@ -2,6 +2,7 @@
 
 import IPython
 import pytest
+
 from tests.integration.kernels import RunningKernel
 
 pytestmark = pytest.mark.kernel
@@ -42,7 +43,7 @@ def test_a_semicolon_silences_the_value(kernel):
 
 def test_the_report_stands_above_the_value(kernel):
     run = kernel.run("%%meta\ntorch.ones(2).shape")
-    kinds = [kind for kind, _ in run.messages if kind in {"display_data"}]
+    kinds = [kind for kind, _ in run.messages if kind == "display_data"]
     assert kinds == ["display_data"]
     assert [sorted(output["data"]) for output in run.outputs] == [
         ["text/html", "text/plain"],
@@ -164,6 +165,9 @@ def test_an_interrupted_cell_keeps_its_trace(kernel):
     )
 
 
+@pytest.mark.skipif(
+    IPython.version_info < (8,), reason="ipykernel 6.17 interrupts no await at all"
+)
 def test_an_interrupted_await_ends_the_cell(kernel):
     run = kernel.run_until_interrupted(
         "%%meta\nprint('started')\nawait asyncio.sleep(60)"

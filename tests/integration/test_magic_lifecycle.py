@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from meta_magic import load_ipython_extension, unload_ipython_extension
 
 REPOSITORY = Path(__file__).parents[2]
@@ -106,7 +107,7 @@ def test_an_ipy_script_runs_its_meta_cell(tmp_path):
     script = tmp_path / "cell.ipy"
     script.write_text("%%meta\nimport torch\nx = torch.ones(2)\nprint(x.is_meta)\n")
     run = run_ipython(tmp_path, "--ext=meta_magic", str(script))
-    assert run.stdout.startswith("True\n1 operators · ")
+    assert run.stdout.startswith("True\n1 operator · ")
     assert run.returncode == 0
 
 
@@ -120,7 +121,7 @@ def test_an_ipy_script_whose_cell_fails_fails(tmp_path):
 def test_a_command_runs_a_meta_cell(tmp_path):
     command = "%%meta\nimport torch\nprint(torch.ones(2).is_meta)"
     run = run_ipython(tmp_path, "--ext=meta_magic", "-c", command)
-    assert run.stdout.startswith("True\n1 operators · ")
+    assert run.stdout.startswith("True\n1 operator · ")
 
 
 def test_run_runs_the_meta_cells_of_a_notebook(shell, tmp_path):

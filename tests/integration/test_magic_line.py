@@ -2,6 +2,7 @@
 
 import pytest
 from IPython.core.completer import provisionalcompleter
+
 from meta_magic.magic.magics import MetaMagics
 
 OPTIONS = {
@@ -128,7 +129,9 @@ def test_an_error_of_a_statement_is_shown_without_our_frames(shell, capsys):
 
 def complete(shell, text, cursor=None):
     with provisionalcompleter():
-        found = shell.Completer.completions(text, len(text) if cursor is None else cursor)
+        found = shell.Completer.completions(
+            text, len(text) if cursor is None else cursor
+        )
         return {completion.text for completion in found}
 
 

@@ -48,12 +48,14 @@ def test_the_report_names_the_error_that_stopped_the_cell(shell):
 @pytest.mark.parametrize(
     "cell",
     [
-        f"model = type('{SCRIPT}', (nn.Module,), {{}})()",
+        f"model = type('{SCRIPT}', (nn.Linear,), {{}})(2, 3)",
         f"model = nn.Module()\nmodel.add_module('{SCRIPT}', nn.Linear(2, 3))",
-        f"model = nn.Module()\nsetattr(model, '{SCRIPT}', torch.ones(2))",
+        f"model = nn.Linear(2, 3)\nsetattr(model, '{SCRIPT}', torch.ones(2))",
         f"raise type('{SCRIPT}', (Exception,), {{}})()",
-        f"import threading\nthread = threading.Thread(name='{SCRIPT}')\n"
-        "thread.start()\nthread.join()",
+        (
+            f"import threading\nthread = threading.Thread(name='{SCRIPT}')\n"
+            "thread.start()\nthread.join()"
+        ),
         f"globals()['{SCRIPT}'] = nn.Linear(2, 3)",
     ],
 )

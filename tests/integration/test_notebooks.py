@@ -17,7 +17,9 @@ def test_there_are_notebooks():
 @pytest.mark.parametrize("path", BOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_from_top_to_bottom(path):
     book = nbformat.read(path, as_version=4)
-    NotebookClient(book, timeout=300, resources={"metadata": {"path": path.parent}}).execute()
+    NotebookClient(
+        book, timeout=300, resources={"metadata": {"path": path.parent}}
+    ).execute()
     shown = [
         output["data"]["text/html"]
         for cell in book.cells

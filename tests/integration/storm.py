@@ -1,0 +1,121 @@
+"""Interrupt recordings at random moments, and count what is left behind.
+
+``python storm.py guard 1000`` prints ``{}`` if no interrupt left a trace, else how often
+each state was met. ``guard`` enters and leaves an empty block, ``record`` a recorded
+one, ``magic`` runs a cell, ``operators`` many operators. Interrupts that were raised
+where Python drops them, in a callback of ours, count too. Run it in a process of its own.
+"""
+
+import collections
+import os
+import random
+import signal
+import sys
+import threading
+import time
+
+import torch
+from IPython.core.interactiveshell import InteractiveShell
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils import _python_dispatch as python_dispatch
+
+from meta_magic import record
+from meta_magic.recording.recorder import Recording
+
+TORCH_LOAD = torch.load
+
+
+def run_guard() -> None:
+    Recording("storm").guard.run(lambda: None)
+
+
+def run_record() -> None:
+    with record():
+        pass
+
+
+def run_magic() -> None:
+    InteractiveShell.instance().run_cell_magic("meta", "-q", "pass")
+
+
+def run_operators() -> None:
+    with record():
+        for _ in range(10_000):
+            torch.ones(2).add(1)
+
+
+RUNS = {
+    "guard": run_guard,
+    "record": run_record,
+    "magic": run_magic,
+    "operators": run_operators,
+}
+
+
+def state() -> tuple[object, ...]:
+    """Return all that a recording changes."""
+    return (
+        len(python_dispatch._get_current_dispatch_mode_stack()),
+        len(_get_current_function_mode_stack()),
+        torch.get_default_device().type,
+        python_dispatch._is_in_torch_dispatch_mode,
+        torch.load is TORCH_LOAD,
+        threading.getprofile(),
+        signal.getsignal(signal.SIGINT) is signal.default_int_handler,
+        len(torch.nn.modules.module._global_forward_pre_hooks),
+        len(torch.nn.modules.module._global_forward_hooks),
+        len(torch.nn.modules.module._global_parameter_registration_hooks),
+    )
+
+
+class Killer(threading.Thread):
+    """Sends one interrupt, up to a millisecond after it is armed."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.is_armed = threading.Event()
+
+    def run(self) -> None:
+        while True:
+            self.is_armed.wait()
+            self.is_armed.clear()
+            time.sleep(random.random() * 0.0012)
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def storm(run, n_interrupts: int) -> dict[object, int]:
+    """Run something until it is interrupted, many times over."""
+    run()
+    clean = state()
+    found = collections.Counter()
+    dropped = []
+
+    def note_dropped(unraisable):
+        if getattr(unraisable.object, "__module__", "").startswith("meta_magic"):
+            dropped.append(unraisable.object.__qualname__)
+        killer.is_armed.set()
+
+    sys.unraisablehook = note_dropped
+    killer = Killer()
+    killer.start()
+    for _ in range(n_interrupts):
+        try:
+            killer.is_armed.set()
+            while True:
+                run()
+        except KeyboardInterrupt:
+            pass
+        for where in dropped:
+            found[f"dropped in {where}"] += 1
+        dropped.clear()
+        if state() != clean:
+            found[state()] += 1
+    return dict(found)
+
+
+if __name__ == "__main__":
+    sys.setswitchinterval(1e-4)
+    if sys.argv[1] == "magic":
+        InteractiveShell.instance().run_line_magic("load_ext", "meta_magic")
+    print(storm(RUNS[sys.argv[1]], int(sys.argv[2])), flush=True)
+    os._exit(0)

@@ -1,0 +1,88 @@
+"""Notebooks with ``%%meta`` cells, executed and saved by the usual tools."""
+
+import subprocess
+import sys
+
+import nbformat
+import pytest
+from jupyter_client import AsyncKernelManager
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+from tests.integration.kernels import TIMEOUT, ThisPython, kernel_environment
+
+pytestmark = pytest.mark.kernel
+
+START = "%load_ext meta_magic\nimport torch\nfrom torch import nn"
+MODEL = "%%meta\nmodel = nn.Linear(2, 3)\nmodel(torch.ones(4, 2)).shape"
+FAILING = "%%meta\ntorch.ones(2)\n1 / 0"
+
+
+def build_notebook(*sources, tags=()):
+    cells = [nbformat.v4.new_code_cell(source) for source in (START, *sources)]
+    cells[1].metadata["tags"] = list(tags)
+    return nbformat.v4.new_notebook(cells=cells)
+
+
+@pytest.fixture
+def execute(tmp_path):
+    def execute_notebook(notebook, **options):
+        manager = AsyncKernelManager(kernel_spec_manager=ThisPython())
+        client = NotebookClient(notebook, km=manager, timeout=TIMEOUT, **options)
+        client.execute(env=kernel_environment(tmp_path))
+        return notebook.cells[1].outputs
+
+    return execute_notebook
+
+
+@pytest.fixture
+def nbconvert(tmp_path):
+    def run_nbconvert(notebook):
+        path = tmp_path / "notebook.ipynb"
+        nbformat.write(notebook, path)
+        return subprocess.run(
+            [sys.executable, "-m", "nbconvert", "--to", "html", "--execute", path],
+            env=kernel_environment(tmp_path), capture_output=True, text=True,
+            timeout=2 * TIMEOUT, check=False,
+        )  # fmt: skip
+
+    return run_nbconvert
+
+
+def test_a_saved_notebook_has_the_report_and_the_value(execute):
+    report, value = execute(build_notebook(MODEL))
+    assert sorted(report.data) == ["text/html", "text/plain"]
+    assert value.data["text/plain"] == "torch.Size([4, 3])"
+
+
+def test_the_saved_report_has_no_script(execute):
+    report, _ = execute(build_notebook(MODEL))
+    assert "<script" not in report.data["text/html"]
+
+
+def test_the_saved_report_reads_as_text(execute):
+    report, _ = execute(build_notebook(MODEL))
+    assert report.data["text/plain"].startswith("9 parameters, 36 bytes · ")
+
+
+def test_a_failing_cell_stops_the_run(execute):
+    with pytest.raises(CellExecutionError, match="ZeroDivisionError"):
+        execute(build_notebook(FAILING))
+
+
+def test_a_cell_that_may_fail_is_saved_with_report_and_error(execute):
+    outputs = execute(build_notebook(FAILING), allow_errors=True)
+    assert [output.output_type for output in outputs] == ["display_data", "error"]
+
+
+def test_nbconvert_fails_on_a_failing_cell(nbconvert):
+    run = nbconvert(build_notebook(FAILING))
+    assert run.returncode != 0
+    assert "ZeroDivisionError" in run.stderr
+
+
+def test_nbconvert_passes_a_cell_that_is_tagged_to_fail(nbconvert, tmp_path):
+    run = nbconvert(build_notebook(FAILING, tags=["raises-exception"]))
+    assert run.returncode == 0, run.stderr
+    page = (tmp_path / "notebook.html").read_text()
+    assert "stopped by ZeroDivisionError" in page
