@@ -26,12 +26,16 @@ class Body:
         shell: The IPython shell.
         cell: The text below the magic's line.
         raw: The whole cell as typed; None if unknown.
+        name: File name to compile under, that of the ``%%meta`` cell around this
+            one; None to have IPython choose it.
 
     Attributes:
         name: File name that the code was compiled under.
     """
 
-    def __init__(self, shell: Any, cell: str, raw: str | None) -> None:
+    def __init__(
+        self, shell: Any, cell: str, raw: str | None, name: str | None = None
+    ) -> None:
         self._shell = shell
         source = shell.transform_cell(cell)
         head = lines_above(cell, raw)
@@ -39,7 +43,8 @@ class Body:
         gap = max(count_leading_blanks(cell) - count_leading_blanks(source), 0)
         above = [*head, *["\n"] * gap]
         padded = "\n" * len(above) + source
-        self.name = self._cache(padded, raw if head and raw is not None else cell)
+        known = raw if head and raw is not None else cell
+        self.name = self._cache(padded, known) if name is None else name
         commented = [f"# {line}" if line.strip() else line for line in above]
         lines = commented + source.splitlines(keepends=True)
         linecache.cache[self.name] = (len("".join(lines)), None, lines, self.name)
@@ -65,13 +70,15 @@ class Body:
         last = None
         if mode.startswith("last_expr") and tree.body:
             last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+        n_shown = {"all": len(tree.body), "last": 1}.get(mode, 0)
+        shown = tree.body[len(tree.body) - n_shown :]
+        tree.body = tree.body[: len(tree.body) - n_shown]
         flags = TOP_LEVEL_AWAIT if shell.autoawait else 0
         with shell.compile.extra_flags(flags):
-            if mode == "all":
-                units = [ast.Interactive([node]) for node in tree.body]
-                self._codes = [shell.compile(u, self.name, "single") for u in units]
-            else:
-                self._codes = [shell.compile(tree, self.name, "exec")]
+            self._codes = [shell.compile(tree, self.name, "exec")]
+            for node in shown:
+                unit = ast.Interactive([node])
+                self._codes.append(shell.compile(unit, self.name, "single"))
             self._value: CodeType | None = None
             if last is not None:
                 expression = ast.Expression(last.value)

@@ -20,7 +20,7 @@ def build_matcher(options: Sequence[str]) -> Callable[..., Any] | None:
 
     @context_matcher()  # type: ignore[untyped-decorator]
     def match_meta_options(context: Any) -> dict[str, Any]:
-        is_ours = context.full_text.startswith(("%%meta", "%meta"))
+        is_ours = context.full_text.split()[:1] in (["%%meta"], ["%meta"])
         if context.cursor_line != 0 or not is_ours:
             return {"completions": [], "suppress": False}
         typed = context.text_until_cursor.split(" ")[-1]

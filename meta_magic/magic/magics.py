@@ -1,7 +1,9 @@
 """``%%meta`` and ``%meta``: parse the line, run the cell, show the report."""
 
+import re
 import types
 from collections.abc import Callable, Coroutine, Generator
+from keyword import iskeyword
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
@@ -27,6 +29,7 @@ except ImportError:  # IPython 7
 
 __all__ = ["MetaMagics"]
 
+OPTIONS = re.compile(r"\s*((-o|--out)\s+\S+\s*|-\S+\s*)*")
 NO_TORCH = "%%meta needs PyTorch, which is not installed: run `pip install torch`"
 
 
@@ -40,12 +43,19 @@ class MetaMagics(Magics):  # type: ignore[misc]
     ).tag(config=True)
 
     def __init__(self, shell: Any) -> None:
+        """Belong to ``shell``.
+
+        Attributes:
+            running: File name by text of the cells that are running now.
+            raw_cell: The newest cell as it was typed.
+        """
         super().__init__(shell)
-        self._raw_cell: str | None = None
+        self.running: dict[str, str] = {}
+        self.raw_cell: str | None = None
 
     def note_cell(self, info: Any) -> None:
         """Remember the cell that is about to run, as it was typed."""
-        self._raw_cell = info.raw_cell
+        self.raw_cell = info.raw_cell
 
     @no_var_expand
     @output_can_be_silenced
@@ -97,7 +107,7 @@ class MetaMagics(Magics):  # type: ignore[misc]
             line, cell = split_statement(line)
             raw = None
         else:
-            raw = self._raw_cell
+            raw = self.raw_cell
         options = self._parse(line)
         if options.help:
             print(self.meta.__doc__)  # noqa: T201  asked for
@@ -105,7 +115,7 @@ class MetaMagics(Magics):  # type: ignore[misc]
         if not cell.strip():
             self._show_newest()
             return None
-        body = Body(self.shell, cell, raw)
+        body = self._compile(cell, raw)
         if body.is_async:
             raise UsageError(
                 "%%meta: a cell that awaits needs %%meta as its first line"
@@ -123,7 +133,10 @@ class MetaMagics(Magics):  # type: ignore[misc]
         """Run a cell that awaits; the modes are entered for each step of it."""
         __tracebackhide__ = True
         options = self._parse(line)
-        body = Body(self.shell, cell, self._raw_cell)
+        if options.help:
+            print(self.meta.__doc__)  # noqa: T201  asked for
+            return None
+        body = self._compile(cell, self.raw_cell)
         run = Run(self, options, body, cell)
         try:
             return await step_through(body.run_async(), run.recording.guard.run)
@@ -133,11 +146,22 @@ class MetaMagics(Magics):  # type: ignore[misc]
         finally:
             run.finish()
 
+    def _compile(self, cell: str, raw: str | None) -> Body:
+        """Compile a body; one within another ``%%meta`` belongs to the same cell."""
+        if raw is None:  # a statement of a line: too short to be worth a traceback
+            try:
+                return Body(self.shell, cell, None)
+            except SyntaxError as error:
+                text = f"%meta: SyntaxError: {error.msg}: {cell}"
+                raise UsageError(text) from None
+        return Body(self.shell, cell, raw, self.running.get(raw))
+
     def _parse(self, line: str) -> Any:
         options = parse_argstring(self.meta, line)
         if options.statement:
             raise UsageError(f"%%meta: unrecognized arguments: {line.strip()}")
-        if options.out is not None and not options.out.isidentifier():
+        name = options.out
+        if name is not None and (not name.isidentifier() or iskeyword(name)):
             raise UsageError(f"%%meta: -o needs a name, and {options.out!r} is none")
         options.quiet = options.quiet or self.quiet
         return options
@@ -155,8 +179,10 @@ class Run:
 
     def __init__(self, magics: MetaMagics, options: Any, body: Body, cell: str) -> None:
         self._shell: Any = magics.shell
+        self._running = magics.running
         self._options = options
         self._cell = cell
+        self._raw = magics.raw_cell
         self._name = body.name
         self._error: BaseException | None = None
         self.recording = start_recording(body.name, cache=not options.no_cache)
@@ -164,6 +190,9 @@ class Run:
             lambda: self.recording.n_operators, is_kernel=hasattr(self._shell, "kernel")
         )
         self._progress.start()
+        self._is_outermost = self._raw is not None and self._raw not in self._running
+        if self._raw is not None and self._is_outermost:
+            self._running[self._raw] = self._name
 
     def fail(self, error: BaseException) -> None:
         """Note what ended the cell, and make its traceback begin in the cell."""
@@ -172,15 +201,24 @@ class Run:
 
     def finish(self) -> None:
         """Keep the trace and show it."""
+        bundle = None
+        try:
+            if self._raw is not None and self._is_outermost:
+                self._running.pop(self._raw, None)
+            bundle = self._keep_trace()
+        finally:
+            self._error = None
+            self._progress.finish(bundle)
+
+    def _keep_trace(self) -> dict[str, str] | None:
         from meta_magic.view.bundle import build_bundle  # noqa: PLC0415  needs torch
 
         namespace = self._shell.user_ns
         trace = self.recording.finish(self._error, namespace, self._cell)
-        self._error = None
         namespace["_meta"] = trace
         if self._options.out is not None:
             namespace[self._options.out] = trace
-        self._progress.finish(None if self._options.quiet else build_bundle(trace))
+        return None if self._options.quiet else build_bundle(trace)
 
 
 def start_recording(cell_file: str, *, cache: bool) -> "Recording":
@@ -200,11 +238,9 @@ def start_recording(cell_file: str, *, cache: bool) -> "Recording":
 
 def split_statement(line: str) -> tuple[str, str]:
     """Split the line of ``%meta`` into its options and the statement after them."""
-    words = line.split(" ")
-    n_options = 0
-    while n_options < len(words) and words[n_options].startswith("-"):
-        n_options += 2 if words[n_options] in {"-o", "--out"} else 1
-    return " ".join(words[:n_options]), " ".join(words[n_options:])
+    options = OPTIONS.match(line)
+    end = options.end() if options is not None else 0
+    return line[:end], line[end:]
 
 
 @types.coroutine

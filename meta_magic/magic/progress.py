@@ -28,19 +28,20 @@ class ProgressLine:
         self._handle: Any = None
         self._done = threading.Event()
         self._started = time.perf_counter()
-        self._thread = threading.Thread(
-            target=self._run, name="meta_magic progress", daemon=True
-        )
+        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Begin to wait for the first second to pass."""
         if self._is_kernel or sys.stderr.isatty():
+            self._thread = threading.Thread(
+                target=self._run, name="meta_magic progress", daemon=True
+            )
             self._thread.start()
 
     def finish(self, bundle: Mapping[str, str] | None) -> None:
         """Stop, and show ``bundle`` in the place of the line; None shows nothing."""
         self._done.set()
-        if self._thread.ident is not None:
+        if self._thread is not None:
             self._thread.join()
         if self._handle is not None:
             empty = {"text/plain": "", "text/html": ""}

@@ -1,7 +1,8 @@
 """Show the user's frames of an error, and none of ours or torch's plumbing."""
 
+import sys
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Final
 
 __all__ = ["trim_traceback"]
@@ -32,17 +33,57 @@ def trim_traceback(shell: Any, error: BaseException, name: str) -> None:
         start = start.tb_next
     if start is None or isinstance(error, SyntaxError):
         return
-    shown = without_plumbing(start)
+    first: TracebackType = start
+    running = frames_running()
 
-    def render() -> Any:
-        return shell.InteractiveTB.structured_traceback(
+    def render() -> list[str]:
+        # Raised again by another cell, it is that cell that must be shown first.
+        begin = find_reraise(error, first, running, shell.user_global_ns) or first
+        shown = without_plumbing(begin)
+        lines: list[str] = shell.InteractiveTB.structured_traceback(
             type(error), error, shown, tb_offset=0
         )
+        notes = getattr(error, "__notes__", ())
+        text = "\n".join(lines)
+        return [*lines, *(note for note in notes if note not in text)]  # IPython 7
 
     try:
         error._render_traceback_ = render  # type: ignore[attr-defined]
     except AttributeError:  # an exception with slots: shown in full
         return
+
+
+def frames_running() -> frozenset[int]:
+    """Return the identities of the frames on the stack."""
+    found = set()
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        found.add(id(frame))
+        frame = frame.f_back
+    return frozenset(found)
+
+
+def find_reraise(
+    error: BaseException,
+    first: TracebackType,
+    running: frozenset[int],
+    namespace: object,
+) -> TracebackType | None:
+    """Return the frame of a later cell from which an error came up again, if any.
+
+    Args:
+        error: The error.
+        first: Where it came up first.
+        running: The frames that were running then: those are not later.
+        namespace: The namespace of cells.
+    """
+    entry = error.__traceback__
+    while entry is not None and entry is not first:
+        frame = entry.tb_frame
+        if frame.f_globals is namespace and id(frame) not in running:
+            return entry
+        entry = entry.tb_next
+    return None
 
 
 def without_plumbing(traceback: TracebackType) -> TracebackType | None:

@@ -84,6 +84,7 @@ class Recorder:
             foreign = self._pass_foreign(func, types, args, kwargs)
             if foreign is not None:
                 return foreign[0]
+        self._registry.note_deaths()
         words = [0] * HEADER
         key = self._build_key(args, kwargs, words)
         table = self._table_by_op.get(func)
@@ -197,6 +198,7 @@ class Recorder:
         except Exception as error:
             explain_mix(error, tensors)
             raise
+        registry.note_deaths()
         outputs = [(t, self._see_output(t, inputs)) for t in tensors_in(returned)]
         words += [seen[0] for _, seen in outputs]
         call = LiveCall(args, kwargs, returned, inputs, outputs)

@@ -27,6 +27,7 @@ from meta_magic.trace.records import Note
 
 __all__ = ["FunctionRecorder"]
 
+META: Final = torch.device("meta")
 VALUE_READERS: Final = frozenset(
     {"item", "tolist", "numpy", "cpu", "__bool__", "__float__", "__int__", "__index__"}
     | {"equal", "allclose", "nonzero", "is_nonzero", "one_hot", "unique", "__array__"}
@@ -59,7 +60,9 @@ class FunctionRecorder(DeviceContext):  # type: ignore[misc]
         rows: RowWriter,
         cache: SignatureCache,
     ) -> None:
-        super().__init__("meta")
+        # Not the base's: its torch.device(...) would be a call to a mode outside.
+        self.device = META
+        self.prev_mode = None
         self.notes: dict[Note, None] = {}
         self._places = places
         self._registry = registry
@@ -120,6 +123,7 @@ class FunctionRecorder(DeviceContext):  # type: ignore[misc]
     ) -> Any:
         """Answer a call that was seen before; else run it, and watch what it does."""
         rows, templates = self._rows, self._template_by_key
+        self._registry.note_deaths()
         key, inputs = build_key(self._registry, func, args, kwargs)
         if key is None:
             return func(*args, **(kwargs or {}))

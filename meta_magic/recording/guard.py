@@ -30,6 +30,7 @@ __all__ = ["Guard", "Snapshot"]
 
 T = TypeVar("T")
 
+RETRY_SECONDS: Final = 0.001
 FLAGS: Final = (
     "_is_in_torch_dispatch_mode",
     "_is_in_non_infra_torch_dispatch_mode",
@@ -47,15 +48,33 @@ class Snapshot:
         self._current_device = device_module.CURRENT_DEVICE
         self._default_context = getattr(GLOBAL_DEVICE_CONTEXT, "device_context", None)
 
+    def describe_left_open(self, own: Sequence[object]) -> list[str]:
+        """Say which modes are active that neither were before nor are ``own``."""
+        default = getattr(GLOBAL_DEVICE_CONTEXT, "device_context", None)
+        known = {
+            id(mode)
+            for mode in (*self._dispatch_modes, *self._function_modes, *own, default)
+        }
+        left = [
+            type(mode).__name__
+            for mode in (*dispatch_mode_stack(), *function_mode_stack())
+            if id(mode) not in known
+        ]
+        return [f"modes left open were closed: {', '.join(left)}"] if left else []
+
     def restore(self) -> list[str]:
-        """Put everything back, and say in words what was not as it should be."""
-        odd = restore_stack(
-            "dispatch", self._dispatch_modes, dispatch_mode_stack,
+        """Put everything back, and say in words what else was not as before."""
+        restore_stack(
+            self._dispatch_modes,
+            dispatch_mode_stack,
             (pop_dispatch_mode, push_dispatch_mode),
-        ) + restore_stack(
-            "function", self._function_modes, function_mode_stack,
+        )
+        restore_stack(
+            self._function_modes,
+            function_mode_stack,
             (pop_function_mode, push_function_mode),
-        )  # fmt: skip
+        )
+        odd = []
         for name, value in self._flags.items():
             setattr(python_dispatch, name, value)
         set_compile_internals_flag(
@@ -71,22 +90,19 @@ class Snapshot:
 
 
 def restore_stack(
-    kind: str,
     wanted: Sequence[object],
     stack: Callable[[], Sequence[object]],
     pop_and_push: tuple[Callable[[], Any], Callable[[Any], Any]],
-) -> list[str]:
-    """Make a mode stack hold the modes ``wanted``, and say what it held instead."""
+) -> None:
+    """Make a mode stack hold the modes ``wanted``."""
     met = list(stack())
     if len(met) == len(wanted) and all(map(is_same, met, wanted)):
-        return []
+        return
     pop, push = pop_and_push
     while stack():
         pop()
     for mode in wanted:
         push(mode)
-    left = ", ".join(type(m).__name__ for m in met if not any(m is w for w in wanted))
-    return [f"{kind} modes left open were closed: {left}"] if left else []
 
 
 def is_same(a: object, b: object) -> bool:
@@ -97,11 +113,22 @@ def is_same(a: object, b: object) -> bool:
 class Guard:
     """Enter context managers around a block, and leave no trace of them.
 
+    Args:
+        contexts: Entered in order, left in reverse.
+        entry_points: Functions of other files that call :meth:`enter` or
+            :meth:`leave`; an interrupt that lands in their own frame waits, too.
+
     Attributes:
         odd: What had to be put right afterwards, in words.
     """
 
-    def __init__(self, contexts: Sequence[AbstractContextManager[Any]]) -> None:
+    def __init__(
+        self,
+        contexts: Sequence[AbstractContextManager[Any]],
+        entry_points: Sequence[Callable[..., Any]] = (),
+    ) -> None:
+        ours = (Guard.run, Guard.enter, Guard.leave, *entry_points)
+        self._own_codes = {function.__code__ for function in ours}
         self.odd: list[str] = []
         self._contexts = contexts
         self._entered: list[AbstractContextManager[Any]] = []
@@ -139,6 +166,9 @@ class Guard:
         """Leave all contexts, restore, then deliver an interrupt that came."""
         # A plain store: Python looks for signals at calls and jumps only.
         self._is_in_block = False
+        if self._snapshot is not None:
+            for text in self._snapshot.describe_left_open(self._contexts):
+                self._note(text)
         while self._entered:
             context = self._entered.pop()
             try:  # each on its own: one that fails must not keep the others entered
@@ -176,7 +206,12 @@ class Guard:
             handler(*pending)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._is_in_block:
-            self._old_handler(number, frame)
-        else:
+        if not self._is_in_block:
             self._pending = (number, frame)
+        elif frame is not None and frame.f_code in self._own_codes:
+            # On the way into or out of the block: come again in a moment.
+            again = threading.Timer(RETRY_SECONDS, signal.raise_signal, (number,))
+            again.name = "meta_magic interrupt"
+            again.start()
+        else:
+            self._old_handler(number, frame)

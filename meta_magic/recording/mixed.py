@@ -68,11 +68,11 @@ def is_mixed(op: str, call: LiveCall) -> bool:
 def describe(tensor: Tensor) -> str:
     """Return a tensor in words, with its name where running code has one for it."""
     names = list(find_names(tensor))
-    exact = [name for name, value in names if value is tensor]
-    views = [f"a view of {name}" for name, value in names if value is not tensor]
-    name = next(iter((*exact, *views)), "a tensor")
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    return f"{name} ({tensor.device} {dtype} {format_shape(tensor.shape)})"
+    exact = [(name, value) for name, value in names if value is tensor]
+    bases = [(f"a view of {name}", base) for name, base in names if base is not tensor]
+    name, named = next(iter((*exact, *bases)), ("a tensor", tensor))
+    dtype = str(named.dtype).removeprefix("torch.")
+    return f"{name} ({named.device} {dtype} {format_shape(named.shape)})"
 
 
 def find_names(tensor: Tensor) -> Iterator[tuple[str, Tensor]]:

@@ -84,6 +84,7 @@ def describe_tree(
         calls: First call and number of calls of each module, by its number.
     """
     describer = TreeDescriber(registry, numbers, calls)
+    registry.note_deaths()
     with DisableTorchFunction():
         node = describer.describe(root, name, "")
     return Tree(

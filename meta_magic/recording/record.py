@@ -3,6 +3,7 @@
 import inspect
 import sys
 from types import FrameType, TracebackType
+from typing import Final
 
 from torch import nn
 
@@ -35,7 +36,9 @@ class record:  # noqa: N801  a context manager is named as a function
 
     def __enter__(self) -> Trace:
         code = sys._getframe(1).f_code
-        self._recording = Recording(code.co_filename, code, cache=self._cache)
+        self._recording = Recording(
+            code.co_filename, code, cache=self._cache, entry_points=ENTRY_POINTS
+        )
         self._recording.guard.enter()
         return self._trace
 
@@ -45,13 +48,13 @@ class record:  # noqa: N801  a context manager is named as a function
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        frame = sys._getframe(1)
-        namespace = find_modules(frame)
+        # Nothing before this: an interrupt in it would keep the modes entered.
         try:
             self._recording.guard.leave()
         finally:
+            namespace = find_modules(sys._getframe(1))
             self._trace.fulfil(self._recording.finish(error, namespace))
-            del self._recording, frame
+            del self._recording
 
 
 def find_modules(frame: FrameType) -> dict[str, object]:
@@ -66,3 +69,6 @@ def find_modules(frame: FrameType) -> dict[str, object]:
     return {
         name: value for name, value in names.items() if isinstance(value, nn.Module)
     }
+
+
+ENTRY_POINTS: Final = (record.__enter__, record.__exit__)

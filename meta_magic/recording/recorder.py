@@ -2,9 +2,9 @@
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType
-from typing import Final
+from typing import Any, Final
 
 from torch import nn
 
@@ -59,13 +59,19 @@ class Recording:
         cell_file: File name of the code whose lines are the cell's.
         top: Code object of the outermost frame of interest; None for a module's.
         cache: Whether calls seen before are answered without running their kernel.
+        entry_points: Functions that enter and leave the guard, as it needs to know.
 
     Attributes:
         guard: Enters the recording, and restores torch when it is left.
     """
 
     def __init__(
-        self, cell_file: str, top: CodeType | None = None, *, cache: bool = True
+        self,
+        cell_file: str,
+        top: CodeType | None = None,
+        *,
+        cache: bool = True,
+        entry_points: Sequence[Callable[..., Any]] = (),
     ) -> None:
         signatures = pick_cache(is_serving=cache)
         self._notes: dict[Note, None] = {}
@@ -86,7 +92,8 @@ class Recording:
             (
                 *(RareCollection(), EagerStance(), self._threads, LoadOntoMeta()),
                 *(self._calls, self._functions, self._dispatch),
-            )
+            ),
+            entry_points,
         )
         self._started = time.perf_counter()
 
@@ -110,6 +117,7 @@ class Recording:
         """
         seconds = time.perf_counter() - self._started
         self._calls.close_open_calls()
+        self._registry.note_deaths()
         self._rows.flush()
         trees = self._describe_trees(namespace or {})
         program = self._build_program(trees)
@@ -131,7 +139,7 @@ class Recording:
         names = {
             id(value): name
             for name, value in reversed(list(namespace.items()))
-            if isinstance(value, nn.Module) and not name.startswith("_")
+            if issubclass(type(value), nn.Module) and not name.startswith("_")
         }
         calls = self._calls.calls_by_module()
         trees = [

@@ -95,6 +95,7 @@ class RowWriter:
 
     def watch(self, inputs: Sequence[Argument], call: Callable[[], Any]) -> Captured:
         """Run the call of a torch function, and return what it did."""
+        self._registry.note_deaths()
         clock, n_deaths = self._registry.clock[0], len(self._registry.deaths)
         rows: list[tuple[Entry, Sequence[int]]] = []
         self._captured = rows
@@ -102,6 +103,7 @@ class RowWriter:
             returned = call()
         finally:
             self._captured = None
+        self._registry.note_deaths()
         deaths = self._registry.deaths[n_deaths:]
         return Captured(
             [tensor for tensor, _, _ in inputs], returned, rows, clock, deaths

@@ -8,7 +8,6 @@ never weakly referenced: ``torch.utils.swap_tensors`` would then refuse them.
 
 import weakref
 from array import array
-from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -148,9 +147,20 @@ class TensorRegistry:
         self._geometries = geometries
         self._storage_by_address: dict[int, StorageRef] = {}
         self._seen_by_id: dict[int, Seen] = {}
-        self._on_death = make_on_death(
-            self._storage_by_address, self.deaths, self.clock
-        )
+        # A callback written in Python would swallow an interrupt that lands in it.
+        self._dead: list[StorageRef] = []
+        self._on_death = self._dead.append
+
+    def note_deaths(self) -> None:
+        """Note the storages freed since the last time; to be called before reading.
+
+        Their addresses may have been given to others meanwhile.
+        """
+        while self._dead:
+            ref = self._dead.pop(0)
+            if self._storage_by_address.get(ref.address) is ref:
+                del self._storage_by_address[ref.address]
+            self.deaths.extend((self.clock[0], ref.number))
 
     def read(self, tensor: Tensor) -> Seen:
         """Return what is known of ``tensor``; number it when it is new."""
@@ -249,7 +259,8 @@ class TensorRegistry:
         return ref
 
     def close(self) -> None:
-        """Let go of all storages: their references and callbacks form a cycle."""
+        """Let go of all storages, and hear of no more deaths."""
+        self.note_deaths()
         self._storage_by_address.clear()
         self._seen_by_id.clear()
 
@@ -277,19 +288,6 @@ class TensorRegistry:
         self.storage_by_tensor.append(number_of_storage)
         self._seen_by_id[id(tensor)] = seen
         return seen
-
-
-def make_on_death(
-    storage_by_address: dict[int, StorageRef], deaths: "array[int]", clock: list[int]
-) -> Callable[[StorageRef], None]:
-    """Return what is called with the reference to a storage that was freed."""
-
-    def on_death(ref: StorageRef) -> None:
-        if storage_by_address.get(ref.address) is ref:
-            del storage_by_address[ref.address]
-        deaths.extend((clock[0], ref.number))
-
-    return on_death
 
 
 def span_nbytes(tensor: Tensor) -> int:

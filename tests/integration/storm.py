@@ -1,9 +1,10 @@
 """Interrupt recordings at random moments, and count what is left behind.
 
-``python storm.py guard 1000`` prints ``{}`` if no interrupt left a trace, else how often
-each state was met. ``guard`` enters and leaves an empty block, ``record`` a recorded
-one, ``magic`` runs a cell, ``operators`` many operators. Interrupts that were raised
-where Python drops them, in a callback of ours, count too. Run it in a process of its own.
+``python storm.py guard 1000`` prints ``{}`` if no interrupt left a trace, else how
+often each state was met. ``guard`` enters and leaves an empty block, ``record`` a
+recorded one, ``magic`` runs a cell, ``operators`` many operators. Interrupts that were
+raised where Python drops them, in a callback of ours, count too. Run it in a process
+of its own.
 """
 
 import collections

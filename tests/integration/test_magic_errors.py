@@ -169,11 +169,16 @@ def test_a_syntax_error_is_shown_at_the_line_of_the_notebook(run, body, line, ki
     assert f"line {line}\n" in shown
 
 
-@pytest.mark.parametrize("source", ["%%meta\ny = = 2", "%meta y = = 2"])
-def test_a_syntax_error_is_shown_without_any_frame(run, source):
-    _, shown = run(source)
+def test_a_syntax_error_is_shown_without_any_frame(run):
+    _, shown = run("%%meta\ny = = 2")
     assert "SyntaxError" in shown
     assert "File" not in shown.replace('File "<', "")
+
+
+def test_a_syntax_error_in_a_statement_is_one_line(run):
+    error, shown = run("%meta y = = 2")
+    assert str(error) == "%meta: SyntaxError: invalid syntax: y = = 2"
+    assert shown == ""
 
 
 def test_of_a_cell_that_does_not_parse_nothing_runs_or_is_shown(shell):
