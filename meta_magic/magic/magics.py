@@ -2,9 +2,9 @@
 
 import re
 import types
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from keyword import iskeyword
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
@@ -178,14 +178,16 @@ class Run:
     """One run of a cell: its recording, its progress line, its report."""
 
     def __init__(self, magics: MetaMagics, options: Any, body: Body, cell: str) -> None:
-        self._shell: Any = magics.shell
+        self._shell = cast("Any", magics.shell)
         self._running = magics.running
         self._options = options
         self._cell = cell
         self._raw = magics.raw_cell
         self._name = body.name
         self._error: BaseException | None = None
-        self.recording = start_recording(body.name, cache=not options.no_cache)
+        self.recording = start_recording(
+            body.name, cache=not options.no_cache, namespace=self._shell.user_ns
+        )
         self._progress = ProgressLine(
             lambda: self.recording.n_operators, is_kernel=hasattr(self._shell, "kernel")
         )
@@ -221,7 +223,9 @@ class Run:
         return None if self._options.quiet else build_bundle(trace)
 
 
-def start_recording(cell_file: str, *, cache: bool) -> "Recording":
+def start_recording(
+    cell_file: str, *, cache: bool, namespace: Mapping[str, object]
+) -> "Recording":
     """Return a new recording.
 
     Raises:
@@ -233,7 +237,7 @@ def start_recording(cell_file: str, *, cache: bool) -> "Recording":
         if error.name != "torch":
             raise
         raise UsageError(NO_TORCH) from None
-    return Recording(cell_file, cache=cache)
+    return Recording(cell_file, cache=cache, namespace=namespace)
 
 
 def split_statement(line: str) -> tuple[str, str]:

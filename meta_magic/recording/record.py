@@ -37,7 +37,11 @@ class record:  # noqa: N801  a context manager is named as a function
     def __enter__(self) -> Trace:
         code = sys._getframe(1).f_code
         self._recording = Recording(
-            code.co_filename, code, cache=self._cache, entry_points=ENTRY_POINTS
+            code.co_filename,
+            code,
+            cache=self._cache,
+            entry_points=ENTRY_POINTS,
+            namespace=find_modules(sys._getframe(1)),
         )
         self._recording.guard.enter()
         return self._trace

@@ -2,8 +2,9 @@
 
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import CodeType
+from types import CodeType, MappingProxyType
 from typing import Any, Final
 
 from torch import nn
@@ -60,6 +61,8 @@ class Recording:
         top: Code object of the outermost frame of interest; None for a module's.
         cache: Whether calls seen before are answered without running their kernel.
         entry_points: Functions that enter and leave the guard, as it needs to know.
+        namespace: Variables as they are before; a module that is there already is
+            described only if it is called.
 
     Attributes:
         guard: Enters the recording, and restores torch when it is left.
@@ -72,9 +75,10 @@ class Recording:
         *,
         cache: bool = True,
         entry_points: Sequence[Callable[..., Any]] = (),
+        namespace: Mapping[str, object] = MappingProxyType({}),
     ) -> None:
         signatures = pick_cache(is_serving=cache)
-        self._notes: dict[Note, None] = {}
+        self._before = {id(m): weakref.ref(m) for m in modules_in(namespace).values()}
         self._registry = TensorRegistry(signatures.geometries)
         self._numbers = ModuleNumbers()
         self._calls = ModuleCalls(self._registry, self._numbers)
@@ -136,11 +140,12 @@ class Recording:
 
     def _describe_trees(self, namespace: Mapping[str, object]) -> list[Tree]:
         """Describe the modules that live, and take those that do not as they were."""
-        names = {
-            id(value): name
-            for name, value in reversed(list(namespace.items()))
-            if issubclass(type(value), nn.Module) and not name.startswith("_")
-        }
+        modules = modules_in(namespace)
+        names = {id(module): name for name, module in reversed(modules.items())}
+        for module in modules.values():
+            before = self._before.get(id(module))
+            if before is None or before() is not module:
+                self._numbers.of(module)  # one without parameters was not met else
         calls = self._calls.calls_by_module()
         trees = [
             describe_tree(
@@ -209,6 +214,17 @@ class Recording:
                 text=f"{count:,} operators on {class_name} were not recorded",
                 line=None,
             )
+
+
+def modules_in(namespace: Mapping[str, object]) -> dict[str, nn.Module]:
+    """Return the variables that hold modules, but for IPython's own such as ``_``."""
+    return {
+        name: value
+        for name, value in list(namespace.items())
+        # Not isinstance: that would ask the ``__class__`` of whatever lies there.
+        if issubclass(type(value), nn.Module) and not name.startswith("_")
+        if isinstance(value, nn.Module)
+    }
 
 
 def by_line(note: Note) -> int:

@@ -223,3 +223,18 @@ def test_a_thread_is_named_as_not_recorded():
         thread.join()
     assert "'loader'" in notes_of(trace)["thread"].text
     assert len(trace) == 0
+
+
+def test_a_module_without_parameters_is_a_root_though_it_never_ran():
+    with record() as trace:
+        activation = nn.ReLU()
+    assert [(r.name, r.class_name) for r in trace.modules] == [("activation", "ReLU")]
+    assert activation is not None
+
+
+def test_a_module_that_was_there_before_and_is_not_called_is_no_root():
+    before = nn.Linear(2, 2)
+    with record() as trace:
+        torch.ones(2)
+    assert trace.modules == ()
+    assert before is not None
