@@ -31,7 +31,8 @@ def trim_traceback(shell: Any, error: BaseException, name: str) -> None:
     start = error.__traceback__
     while start is not None and start.tb_frame.f_code.co_filename != name:
         start = start.tb_next
-    if start is None or isinstance(error, SyntaxError):
+    is_done = hasattr(error, "_render_traceback_")  # by a magic within this one
+    if start is None or is_done or isinstance(error, SyntaxError):
         return
     first: TracebackType = start
     running = frames_running()

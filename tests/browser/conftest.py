@@ -13,9 +13,12 @@ import pytest
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser():
-    """Chromium, as the system has it."""
+    """Chromium, as the system has it.
+
+    Ends with the module: while Playwright runs, no other test can run a coroutine.
+    """
     if CHROMIUM is None:
         pytest.skip("no Chromium on this machine")
     from playwright.sync_api import sync_playwright
