@@ -1,5 +1,7 @@
 """Fixtures shared by all tests."""
 
+import atexit
+
 import pytest
 import torch
 from IPython.core.displaypub import CapturingDisplayPublisher
@@ -39,4 +41,6 @@ def shell():
     shell.run_cell("import torch\nfrom torch import nn")
     yield shell
     shell.run_line_magic("unload_ext", "meta_magic")
+    # At the end of the process each shell would collect garbage for a second.
+    atexit.unregister(shell.atexit_operations)
     InteractiveShell.clear_instance()
