@@ -98,6 +98,8 @@ class RunningKernel:
     ) -> CellRun:
         """Run a cell to its end; ``on_message`` is told each message as it comes."""
         options.setdefault("allow_stdin", False)
+        # Old ipykernels abort what comes within a moment of an error.
+        options = {"stop_on_error": False, **options}
         identity = self._client.execute(source, **options)
         run = CellRun()
         deadline = time.monotonic() + TIMEOUT
