@@ -70,16 +70,12 @@ class Entry:
     Attributes:
         signature: The plain record.
         outputs: Geometry of each tensor returned.
-        geometry: The first of them.
-        dtype: Its element type.
         kind: How its calls are answered, a :class:`Kind`.
         rebuild: What ``PURE_MANY`` and ``IN_PLACE`` need to build the return value.
         variants: Entries of the same call whose outputs came out otherwise.
     """
 
     __slots__ = (
-        "dtype",
-        "geometry",
         "kind",
         "outputs",
         "rebuild",
@@ -96,8 +92,6 @@ class Entry:
     ) -> None:
         self.signature = signature
         self.outputs = outputs
-        self.geometry = outputs[0] if outputs else None
-        self.dtype = outputs[0].record.dtype if outputs else None
         self.kind = kind
         self.rebuild = rebuild
         self.variants: dict[tuple[LiveGeometry, ...], Entry] = {}
