@@ -1,19 +1,43 @@
 """Errors raised by meta_magic.
 
 * MetaMagicError
+  - MaterializeError
   - MixedDeviceError
+  - ReplayError
   - UnfinishedTraceError
 """
 
-__all__ = ["MetaMagicError", "MixedDeviceError", "UnfinishedTraceError"]
+__all__ = [
+    "MaterializeError",
+    "MetaMagicError",
+    "MixedDeviceError",
+    "ReplayError",
+    "UnfinishedTraceError",
+]
 
 
 class MetaMagicError(Exception):
     """Base class of every error that meta_magic raises on purpose."""
 
 
+class MaterializeError(MetaMagicError):
+    """A module cannot be made real as asked; unless it says so, nothing was changed."""
+
+
 class MixedDeviceError(MetaMagicError):
     """A real and a meta tensor met in an operator that would return garbage."""
+
+
+class ReplayError(MetaMagicError):
+    """A recorded value cannot be made again.
+
+    Attributes:
+        storage: Number of the storage whose content is unknown, None if it is not one.
+    """
+
+    def __init__(self, text: str, storage: int | None = None) -> None:
+        super().__init__(text)
+        self.storage = storage
 
 
 class UnfinishedTraceError(MetaMagicError, AttributeError):

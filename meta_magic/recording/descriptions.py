@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Mapping, Sequence
 from math import isnan
 
-from torch import Tensor
+from torch import Generator, Tensor
 
 from meta_magic.recording.live import PLAIN, LiveCall, OpTable
 from meta_magic.trace.program import (
+    NAN,
     Argument,
     OpaqueArgument,
     Signature,
@@ -73,7 +74,9 @@ class Describer:
         if isinstance(value, (tuple, list)):
             return tuple(self.describe(item) for item in value)
         if isinstance(value, float) and isnan(value):
-            return OpaqueArgument("float nan")  # equal records must be equal
+            return NAN
+        if isinstance(value, Generator):  # its address would differ from run to run
+            return OpaqueArgument(f"Generator on {value.device}")
         if type(value) in PLAIN:
             return value
         return OpaqueArgument(f"{type(value).__name__} {str(value)[:200]}")

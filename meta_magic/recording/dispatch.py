@@ -1,12 +1,14 @@
 """The dispatch mode: meets every operator, and serves those whose answer is known."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from meta_magic.recording.constants import Constants
 from meta_magic.recording.live import (
     PLAIN,
     Entry,
@@ -51,6 +53,8 @@ class Recorder:
         notes: Factories that made real tensors without being told to, with their line.
         nbytes_real: Bytes of the storages that operators made on a real device.
         n_foreign: Calls that were not recorded, by the class of tensor they were on.
+        constants: What came into the recording from outside.
+        rows: Where the calls are written.
     """
 
     def __init__(
@@ -61,12 +65,13 @@ class Recorder:
         cache: SignatureCache,
     ) -> None:
         super().__init__()
+        self.constants = Constants(registry)
         self.notes: dict[Note, None] = {}
         self.nbytes_real = 0
         self.n_foreign: dict[str, int] = {}
         self._registry = registry
         self._places = places
-        self._rows = rows
+        self.rows = rows
         self._cache = cache
         self._table_by_op = cache.table_by_op
         self._is_opaque = False
@@ -92,7 +97,9 @@ class Recorder:
         if entry is None or not self._is_servable(entry, words):
             return self._run(func, key, words, args, kwargs or {})
         returned = self._serve(entry, words, args, kwargs or {})
-        self._rows.append(entry, words)
+        self.rows.append(entry, words)
+        if entry.is_random:
+            self.rows.draws.note(self._registry.clock[0] - 1)
         return returned
 
     def _build_key(
@@ -193,8 +200,16 @@ class Recorder:
         tensors = tensors_in(args, kwargs)
         inputs = [(tensor, registry.read(tensor)) for tensor in tensors]
         n_storages = registry.n_storages
+        table = self._table_by_op.get(func) or self._cache.open(func)
+        self.constants.note_real_inputs(inputs)
+        generator = find_generator(args, kwargs) if table.is_random else None
+        is_drawing = table.is_random and not is_on_meta(inputs, kwargs)
         try:
-            returned = func(*args, **kwargs)
+            if is_drawing:
+                call = partial(func, *args, **kwargs)
+                returned = self.rows.draws.run(registry.clock[0], generator, call)
+            else:
+                returned = func(*args, **kwargs)
         except Exception as error:
             explain_mix(error, tensors)
             raise
@@ -202,16 +217,18 @@ class Recorder:
         outputs = [(t, self._see_output(t, inputs)) for t in tensors_in(returned)]
         words += [seen[0] for _, seen in outputs]
         call = LiveCall(args, kwargs, returned, inputs, outputs)
-        table = self._table_by_op.get(func) or self._cache.open(func)
         if not table.is_pure:  # what it writes may be what it reads
             key = (*key, *sharing_of(inputs))
         if not all(seen[2].is_meta for _, seen in outputs):
             check_devices(table.name, call)
+            self.constants.note_made(outputs)
             self._count_real(call, n_storages)
         entries: dict[Any, Entry] = table.entries
         if is_opaque:
             entries, key = self._opaque_entries, (func, *key)
-        self._rows.append(self._cache.intern(table, entries, key, call), words)
+        self.rows.append(self._cache.intern(table, entries, key, call), words)
+        if table.is_random and not is_drawing:
+            self.rows.draws.note(registry.clock[0] - 1, generator)
         return returned
 
     def _see_output(
@@ -260,6 +277,24 @@ class Recorder:
 def sharing_of(inputs: Sequence[tuple[Tensor, Seen]]) -> tuple[object, ...]:
     """Return which strided arguments are the same or share a storage."""
     return sharing([tensor for tensor, seen in inputs if seen[1] is not None])
+
+
+def find_generator(
+    args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> torch.Generator | None:
+    """Return the generator that an operator was told to draw from."""
+    values = (*args, *kwargs.values())
+    return next((v for v in values if isinstance(v, torch.Generator)), None)
+
+
+def is_on_meta(
+    inputs: Sequence[tuple[Tensor, Seen]], kwargs: Mapping[str, Any]
+) -> bool:
+    """Whether an operator with these arguments works without data."""
+    if inputs:
+        return any(seen[2].is_meta for _, seen in inputs)
+    device = kwargs.get("device")
+    return device is not None and device.type == "meta"
 
 
 class DispatchRecorder(Recorder, TorchDispatchMode):

@@ -8,9 +8,11 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from meta_magic.recording.constants import VALUE_FUNCTIONS
+from meta_magic.recording.dispatch import Recorder
 from meta_magic.recording.function_cache import build_key, is_alone, is_pure
+from meta_magic.recording.initializers import IS_META, is_loading, read_initializer
 from meta_magic.recording.places import TORCH, Places
-from meta_magic.recording.rows import RowWriter
 from meta_magic.recording.signatures import SignatureCache
 from meta_magic.recording.templates import learn
 from meta_magic.recording.tensors import TensorRegistry
@@ -40,6 +42,10 @@ REAL_FACTORY_FILES: Final = frozenset(
 )
 """Files whose factories draw seeds and permutations that Python must read."""
 
+DEVICE_TEST: Final = "get_torch_context_manager_or_global_device"
+"""The function of transformers that makes a tensor to see on which device it lies, and
+leaves out all initialization if that is meta: it is told the CPU."""
+
 FROM_NUMPY: Final = frozenset({torch.tensor, torch.as_tensor, torch.asarray})
 
 
@@ -57,7 +63,7 @@ class FunctionRecorder(DeviceContext):  # type: ignore[misc]
         self,
         registry: TensorRegistry,
         places: Places,
-        rows: RowWriter,
+        dispatch: Recorder,
         cache: SignatureCache,
     ) -> None:
         # Not the base's: its torch.device(...) would be a call to a mode outside.
@@ -66,7 +72,8 @@ class FunctionRecorder(DeviceContext):  # type: ignore[misc]
         self.notes: dict[Note, None] = {}
         self._places = places
         self._registry = registry
-        self._rows = rows
+        self._dispatch = dispatch
+        self._rows = dispatch.rows
         self._template_by_key = cache.template_by_key
         self._can_serve = cache.is_serving
         self._is_pure_by_function = cache.is_pure_by_function
@@ -94,6 +101,8 @@ class FunctionRecorder(DeviceContext):  # type: ignore[misc]
     ) -> Any:
         """Call ``func``, on meta if it is a factory that was told no device."""
         if type(func) is MethodWrapperType and not kwargs:
+            if func.__self__ is IS_META:
+                return self._answer_is_meta(func, args)
             return func(*args)  # an attribute such as ``shape``: runs no operator
         places = self._places
         places.function = func
@@ -103,14 +112,45 @@ class FunctionRecorder(DeviceContext):  # type: ignore[misc]
             if self._is_serving and self._is_pure(func) and is_alone():
                 return self._serve(func, args, kwargs)
             if func in self._constructors:
+                if places.frame.f_code.co_name == DEVICE_TEST:
+                    with DisableTorchDispatch():
+                        return func(*args, **(kwargs or {}))
                 kwargs = self._choose_device(func, args, kwargs or {})
-            return func(*args, **(kwargs or {}))
+            returned = func(*args, **(kwargs or {}))
+            if func in VALUE_FUNCTIONS:
+                self._dispatch.constants.note_values(returned, func, args, kwargs or {})
+            return returned
         except (RuntimeError, NotImplementedError, TypeError) as error:
             explain_missing_value(error, func, args)
             raise
         finally:
             places.function = places.frame = None
             places.place = 0
+
+    def _answer_is_meta(self, func: Any, args: Sequence[Any]) -> bool:
+        """Tell whether a tensor is on meta; record for whom that means to do nothing."""
+        frame = sys._getframe(2)
+        is_meta: bool = func(*args)
+        initializer = read_initializer(frame) if is_meta else None
+        if initializer is not None:
+            self._places.function = initializer.function
+            self._places.frame = frame
+            arguments = initializer.read_arguments(frame)
+            try:
+                with DisableTorchDispatch():
+                    self._dispatch.__torch_dispatch__(initializer, (), *arguments)
+            finally:
+                self._places.function = self._places.frame = None
+                self._places.place = 0
+        elif is_meta and is_loading(frame):
+            text = (
+                "load_state_dict changed nothing: tensors on meta have no data to copy "
+                "into (see assign=True, or load with meta_magic.materialize)"
+            )
+            line = self._places.current_line()
+            self.notes.setdefault(Note(kind="load", text=text, line=line))
+            return False  # torch warns of it, too, once for each tensor
+        return is_meta
 
     def _is_pure(self, func: Any) -> bool:
         known = self._is_pure_by_function.get(func)

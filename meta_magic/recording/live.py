@@ -30,6 +30,8 @@ UNSERVED_TAGS: Final = frozenset(
     }
 )
 
+RANDOM: Final = torch.Tag.nondeterministic_seeded
+
 PLAIN: Final = frozenset(
     {int, float, bool, complex, str, NoneType, EllipsisType}
     | {torch.dtype, torch.device, torch.layout, torch.memory_format}
@@ -72,10 +74,12 @@ class Entry:
         outputs: Geometry of each tensor returned.
         kind: How its calls are answered, a :class:`Kind`.
         rebuild: What ``PURE_MANY`` and ``IN_PLACE`` need to build the return value.
+        is_random: Whether it would draw from a generator.
         variants: Entries of the same call whose outputs came out otherwise.
     """
 
     __slots__ = (
+        "is_random",
         "kind",
         "outputs",
         "rebuild",
@@ -94,6 +98,7 @@ class Entry:
         self.outputs = outputs
         self.kind = kind
         self.rebuild = rebuild
+        self.is_random = False
         self.variants: dict[tuple[LiveGeometry, ...], Entry] = {}
 
 
@@ -113,6 +118,7 @@ class OpTable:
         self.is_served = schema is not None and not UNSERVED_TAGS.intersection(
             func.tags
         )
+        self.is_random = schema is not None and RANDOM in func.tags
         self.is_pure = not aliases and not any(r.alias_info for r in returned)
         self.entries: dict[tuple[object, ...], Entry] = {}
 

@@ -12,8 +12,10 @@ from torch import nn
 from meta_magic.recording.collector import RareCollection
 from meta_magic.recording.compiler import EagerStance
 from meta_magic.recording.dispatch import DispatchRecorder
+from meta_magic.recording.draws import Draws
 from meta_magic.recording.functions import FunctionRecorder
 from meta_magic.recording.guard import Guard
+from meta_magic.recording.ledger import Origin, keep_origins
 from meta_magic.recording.lints import (
     find_attributes,
     find_silent_broadcasts,
@@ -84,17 +86,19 @@ class Recording:
         self._calls = ModuleCalls(self._registry, self._numbers)
         self._places = Places(cell_file, top, self._numbers.of)
         self._calls.places = self._places
-        self._rows = RowWriter(self._registry, self._places, self._calls)
+        self._draws = Draws()
+        self._rows = RowWriter(self._registry, self._places, self._calls, self._draws)
         self._dispatch = DispatchRecorder(
             self._registry, self._places, self._rows, signatures
         )
         self._functions = FunctionRecorder(
-            self._registry, self._places, self._rows, signatures
+            self._registry, self._places, self._dispatch, signatures
         )
         self._threads = ThreadWatch()
         self.guard = Guard(
             (
                 *(RareCollection(), EagerStance(), self._threads, LoadOntoMeta()),
+                self._draws,
                 *(self._calls, self._functions, self._dispatch),
             ),
             entry_points,
@@ -134,6 +138,12 @@ class Recording:
             seconds=seconds,
             source=source,
         )
+        origin = Origin(program=program, generator_state=self._draws.state_left())
+        passed = {imported.storage for imported in program.imports}
+        if passed:  # what was only read is as it was made
+            passed -= program.written_storages()
+        living = self._registry.living()
+        keep_origins(origin, (ref for ref in living if ref.number not in passed))
         for part in (self._calls, self._numbers, self._registry):
             part.close()
         return trace
@@ -188,6 +198,9 @@ class Recording:
                 for number, class_name in enumerate(self._numbers.class_names)
             ),
             owner_by_storage=tuple(owners.items()),
+            randomness=self._draws.build_randomness(),
+            constants=self._dispatch.constants.build_constants(),
+            imports=self._dispatch.constants.build_imports(),
         )
 
     def _find_notes(self, program: Program, trees: list[Tree]) -> Iterator[Note]:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import torch
 
+from meta_magic.recording.draws import Draws
 from meta_magic.recording.live import Entry
 from meta_magic.recording.module_calls import ModuleCalls
 from meta_magic.recording.places import BACKWARD, Places
@@ -42,11 +43,13 @@ class RowWriter:
     Attributes:
         words: All rows, after :meth:`flush`.
         entries: The signatures met, in order of first call.
+        draws: Where random operators would have begun to draw.
     """
 
     def __init__(
-        self, registry: TensorRegistry, places: Places, calls: ModuleCalls
+        self, registry: TensorRegistry, places: Places, calls: ModuleCalls, draws: Draws
     ) -> None:
+        self.draws = draws
         self.words = array("I")
         self.entries: list[Entry] = []
         self._registry = registry
@@ -142,6 +145,8 @@ class RowWriter:
         for after, storage in template.deaths:
             self._registry.deaths.extend((now + after, storages[storage]))
         clock[0] = now + template.n_rows
+        for row in template.random_rows:
+            self.draws.note(now + row)
         return made, storages
 
     def _add_entry(self, entry: Entry) -> int:

@@ -28,6 +28,7 @@ class Template:
         entries: The signatures of its operators, each once.
         picks: For each word of its rows, where it stands in that list.
         n_rows: Operators that it makes.
+        random_rows: Those of them that would draw from a generator.
         first_reads: (argument, tensors made before) in the order of first reading:
             an argument that was never seen gets its number at that moment.
         n_storages: Storages that it makes.
@@ -41,12 +42,14 @@ class Template:
     """
 
     __slots__ = (
-        *("entries", "picks", "n_rows", "n_storages", "first_reads", "storages"),
+        *("entries", "picks", "n_rows", "random_rows", "n_storages", "first_reads"),
+        "storages",
         *("deaths", "outputs", "container", "is_native"),
     )
     entries: tuple[Entry, ...]
     picks: tuple[int, ...]
     n_rows: int
+    random_rows: tuple[int, ...]
     n_storages: int
     first_reads: tuple[tuple[int, int], ...]
     storages: tuple[int, ...]
@@ -96,6 +99,9 @@ def learn(registry: TensorRegistry, captured: Captured) -> Template | None:
     template.entries = tuple(numbering.entries)
     template.picks = numbering.find_picks()
     template.n_rows = len(captured.rows)
+    template.random_rows = tuple(
+        index for index, (entry, _) in enumerate(captured.rows) if entry.is_random
+    )
     template.first_reads = tuple(numbering.first_reads.items())
     template.storages = tuple(numbering.storages)
     template.n_storages = numbering.n_storages

@@ -8,6 +8,7 @@ never weakly referenced: ``torch.utils.swap_tensors`` would then refuse them.
 
 import weakref
 from array import array
+from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -136,6 +137,8 @@ class TensorRegistry:
             by the tensor through which they were first met.
         clock: One number, the operator calls recorded so far.
         n_storages: Storages met so far.
+        on_new_storage: Called with each storage met that no served operator made, and
+            its number.
     """
 
     def __init__(self, geometries: GeometryTable) -> None:
@@ -144,6 +147,7 @@ class TensorRegistry:
         self.nbytes_by_storage: dict[int, int] = {}
         self.clock = [0]
         self.n_storages = 0
+        self.on_new_storage: Callable[[UntypedStorage, int], None] | None = None
         self._geometries = geometries
         self._storage_by_address: dict[int, StorageRef] = {}
         self._seen_by_id: dict[int, Seen] = {}
@@ -256,11 +260,19 @@ class TensorRegistry:
             ref = self._add_storage(storage)
             if storage.nbytes() != span_nbytes(tensor):
                 self.nbytes_by_storage[ref.number] = storage.nbytes()
+            if self.on_new_storage is not None:
+                self.on_new_storage(storage, ref.number)
         return ref
+
+    def living(self) -> list[StorageRef]:
+        """Return a reference to each storage that lives."""
+        self.note_deaths()
+        return list(self._storage_by_address.values())
 
     def close(self) -> None:
         """Let go of all storages, and hear of no more deaths."""
         self.note_deaths()
+        self.on_new_storage = None
         self._storage_by_address.clear()
         self._seen_by_id.clear()
 

@@ -23,6 +23,9 @@ from torch._C import _get_tracing_state as tracing_state
 from torch._C import _is_any_autocast_enabled as is_any_autocast_enabled
 from torch._C import _len_torch_dispatch_stack as n_dispatch_modes
 
+# Without it the initializers that do nothing on meta have no schema.
+from torch._C import parse_schema
+
 # Without it a signature could be served although the kernel would now refuse.
 from torch._C._autograd import _get_sequence_nr as next_sequence_number
 
@@ -48,6 +51,9 @@ from torch.utils import _python_dispatch as python_dispatch
 from torch.utils._device import DeviceContext
 from torch.utils._device import _device_constructors as device_constructors
 
+# Without it a replay inside of a cell would be recorded, and on meta again.
+from torch.utils._python_dispatch import _disable_current_modes as disable_modes
+
 # Without these a dispatch mode that a cell left open stays open.
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
@@ -67,6 +73,7 @@ __all__ = [
     "current_autograd_node",
     "device_constructors",
     "device_module",
+    "disable_modes",
     "dispatch_mode_stack",
     "function_mode_stack",
     "functorch_interpreter",
@@ -74,6 +81,7 @@ __all__ = [
     "is_deterministic",
     "n_dispatch_modes",
     "next_sequence_number",
+    "parse_schema",
     "pop_dispatch_mode",
     "pop_function_mode",
     "push_dispatch_mode",

@@ -6,21 +6,26 @@ in a table; one operator call is a handful of 32-bit words that point there.
 
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, Literal, TypeAlias
 
 import torch
 
 __all__ = [
+    "DRAW",
     "HEADER",
     "MODULE_HEADER",
+    "NAN",
     "Argument",
+    "Constant",
     "Geometry",
+    "Import",
     "OpaqueArgument",
     "Phase",
     "Place",
     "Program",
+    "Randomness",
     "Signature",
     "SourcePosition",
     "Structure",
@@ -37,6 +42,13 @@ module + 1 while that module is being constructed.
 MODULE_HEADER: Final = 7
 """Words of a module call: module, parent call + 1, position + 1, line or 0, first
 operator, operator after the last, start of its tensors in ``module_values``."""
+
+DRAW: Final = 3
+"""Words of a random operator in ``Randomness.draws``: operator, generator, source.
+
+The source is where the generator stood: 0 where nobody knows, twice the draw + 2 after
+an earlier one, or twice the state + 1 in one of ``Randomness.states``.
+"""
 
 Phase: TypeAlias = Literal["init", "forward", "backward", "optimizer", "other"]
 
@@ -80,6 +92,9 @@ class OpaqueArgument:
 
     text: str
 
+
+NAN: Final = OpaqueArgument("float nan")
+"""Stands for the float that is not equal to itself, so that equal records are equal."""
 
 Argument: TypeAlias = object
 """A plain value, a :class:`TensorArgument`, an :class:`OpaqueArgument`, or a tuple."""
@@ -149,6 +164,63 @@ class Place:
     phase: Phase
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Randomness:
+    """What the random operators of a recording would have drawn from.
+
+    On the meta device nothing is drawn, and no generator moves. What is recorded is
+    where each draw would have begun, so that it can be made up for.
+
+    Attributes:
+        draws: ``DRAW`` words for each random operator.
+        states: Generator states that were not reached by drawing: those at the start,
+            after ``manual_seed`` and ``set_state``.
+        generators: Device of each generator; that at 0 is torch's default on the CPU.
+        ends: For each generator, where the block left it, as the source of a draw.
+        accelerator: (device, state) of the default generators of CUDA devices at the
+            first draw, where CUDA was in use.
+    """
+
+    draws: bytes = b""
+    states: tuple[bytes, ...] = ()
+    generators: tuple[str, ...] = ("cpu",)
+    ends: tuple[int, ...] = (0,)
+    accelerator: tuple[tuple[str, bytes], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constant:
+    """A storage whose content no recorded operator made, as it was when first met.
+
+    Attributes:
+        storage: Number of the storage.
+        data: Its bytes; None if they are too many to be copied.
+        checksum: Sum of its words; 0 where ``data`` is there.
+        tensor: The storage itself where ``data`` is None, as bytes: the one thing of
+            the user's that a trace keeps alive.
+    """
+
+    storage: int
+    data: bytes | None
+    checksum: int = 0
+    tensor: torch.Tensor | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Import:
+    """A meta storage that an earlier recording made.
+
+    Attributes:
+        storage: Number of the storage here.
+        program: The recording that made it.
+        origin: Number of the storage there.
+    """
+
+    storage: int
+    program: "Program" = field(repr=False)
+    origin: int
+
+
 Structure: TypeAlias = tuple[
     tuple[tuple[str, Geometry], ...], tuple[tuple[str, Geometry], ...]
 ]
@@ -178,6 +250,9 @@ class Program:
         modules: (root, fqn, class name) by module number; root and fqn are None for a
             module that was gone before it could be found in a tree.
         owner_by_storage: (storage, module number) for each parameter and buffer.
+        randomness: What random operators would have drawn from.
+        constants: Storages whose content no operator made.
+        imports: Storages that earlier recordings made.
     """
 
     words: bytes
@@ -192,6 +267,9 @@ class Program:
     structures: tuple[Structure, ...]
     modules: tuple[tuple[int | None, str | None, str], ...]
     owner_by_storage: tuple[tuple[int, int], ...]
+    randomness: Randomness = Randomness()
+    constants: tuple[Constant, ...] = ()
+    imports: tuple[Import, ...] = ()
 
     def __getstate__(self) -> dict[str, object]:
         # Without what is cached: it can be built again.
@@ -212,6 +290,17 @@ class Program:
             offset += widths[words[offset]]
             offsets.append(offset)
         return memoryview(offsets.tobytes()).cast("I")
+
+    def written_storages(self) -> set[int]:
+        """Return the storages that operators wrote, and did not just make."""
+        words = memoryview(self.words).cast("I")
+        storages = memoryview(self.storage_by_tensor).cast("I")
+        writes = [signature.writes for signature in self.signatures]
+        return {
+            storages[words[offset + HEADER + index]]
+            for offset in self.offsets[:-1]
+            for index in writes[words[offset]]
+        }
 
     def signature_numbers(self) -> Iterator[int]:
         """Yield the signature of each call in turn."""

@@ -1,0 +1,1 @@
+"""A module on meta to a real one."""

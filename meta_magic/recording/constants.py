@@ -1,0 +1,114 @@
+"""Keep what a replay cannot make: values that came into a recording from outside."""
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor, UntypedStorage
+
+from meta_magic.recording.ledger import find_origin
+from meta_magic.recording.tensors import Seen, StorageRef, TensorRegistry
+from meta_magic.recording.torch_private import (
+    DisableTorchDispatch,
+    DisableTorchFunction,
+)
+from meta_magic.trace.program import Constant, Import
+
+__all__ = ["VALUE_FUNCTIONS", "Constants", "sum_words"]
+
+MAX_COPIED_NBYTES: Final = 16 * 2**20
+
+VALUE_FUNCTIONS: Final = frozenset(
+    {torch.tensor, torch.as_tensor, torch.asarray, torch.scalar_tensor}
+    | {Tensor.new_tensor}
+)
+"""Functions that turn Python values into a tensor; on meta, without any operator."""
+
+
+class Constants:
+    """The storages of one recording whose content none of its operators made."""
+
+    def __init__(self, registry: TensorRegistry) -> None:
+        self._registry = registry
+        self._constants: list[Constant] = []
+        self._known: set[int] = set()
+        self._imports: list[Import] = []
+        registry.on_new_storage = self._note_import
+
+    def note_values(
+        self, made: Tensor, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> None:
+        """Note the values of a meta tensor that a function made from Python values."""
+        is_method = function is Tensor.new_tensor
+        data = args[is_method] if len(args) > is_method else kwargs.get("data")
+        if not made.is_meta or isinstance(data, (Tensor, np.ndarray)):
+            return  # made from a tensor or an array: by operators
+        if is_method:
+            function, args = torch.tensor, args[1:]
+        with DisableTorchFunction(), DisableTorchDispatch():
+            real = function(
+                *args, **{**kwargs, "dtype": made.dtype, "device": "cpu"}
+            )
+        ref = self._registry.storage_of(made)
+        if ref is not None:
+            self._keep(ref, real.untyped_storage())
+
+    def note_real_inputs(self, inputs: Sequence[tuple[Tensor, Seen]]) -> None:
+        """Note the real tensors that an operator is about to read or write."""
+        for tensor, (_, ref, geometry) in inputs:
+            if not geometry.is_meta and ref is not None:
+                self._keep(ref, tensor.untyped_storage())
+
+    def note_made(self, outputs: Sequence[tuple[Tensor, Seen]]) -> None:
+        """Note the real tensors that an operator made: they can be made again."""
+        self._known.update(ref.number for _, (_, ref, _) in outputs if ref is not None)
+
+    def build_constants(self) -> tuple[Constant, ...]:
+        """Return all constants."""
+        return tuple(self._constants)
+
+    def build_imports(self) -> tuple[Import, ...]:
+        """Return all storages of earlier recordings."""
+        return tuple(self._imports)
+
+    def _note_import(self, storage: UntypedStorage, number: int) -> None:
+        found = find_origin(storage) if storage.device.type == "meta" else None
+        if found is not None:
+            self._imports.append(
+                Import(storage=number, program=found[0].program, origin=found[1])
+            )
+
+    def _keep(self, ref: StorageRef, storage: UntypedStorage) -> None:
+        if ref.number in self._known:
+            return
+        self._known.add(ref.number)
+        if storage.nbytes() > MAX_COPIED_NBYTES:
+            with DisableTorchFunction(), DisableTorchDispatch():
+                tensor = as_bytes(storage)
+                constant = Constant(
+                    storage=ref.number,
+                    data=None,
+                    checksum=sum_words(tensor),
+                    tensor=tensor,
+                )
+        else:
+            if storage.device.type != "cpu":
+                storage = storage.cpu()
+            data = ctypes.string_at(storage.data_ptr(), storage.nbytes())
+            constant = Constant(storage=ref.number, data=data)
+        self._constants.append(constant)
+
+
+def as_bytes(storage: UntypedStorage) -> Tensor:
+    """Return a tensor of the bytes of a storage, which it shares."""
+    empty = torch.empty(0, dtype=torch.uint8, device=storage.device)
+    return empty.set_(storage)  # type: ignore[call-overload]  # its stub wants a size
+
+
+def sum_words(tensor: Tensor) -> int:
+    """Return the sum of a tensor of bytes, taken as words of 64 bits, modulo 2^64."""
+    whole = tensor.numel() // 8 * 8
+    words = tensor[:whole].view(torch.int64).sum().item()
+    return int(words) + int(tensor[whole:].sum().item())

@@ -1,0 +1,79 @@
+"""Remember which recording made a storage, for as long as the storage lives.
+
+So a module can be materialized, and go on in a later cell, without its trace being
+named: whoever holds one of its tensors leads to the program that makes it. Storages
+are held weakly; a program is kept while one of its storages lives.
+"""
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from torch import UntypedStorage
+
+from meta_magic.recording.tensors import StorageRef
+from meta_magic.trace.program import Program
+
+__all__ = ["Origin", "find_origin", "keep_origins"]
+
+
+@dataclass(eq=False)
+class Origin:
+    """A finished recording, of which some storages may still live.
+
+    Attributes:
+        program: What was recorded.
+        generator_state: Where the block, or what made up for its draws later, left
+            torch's default generator; None if the block drew nothing from it.
+    """
+
+    program: Program
+    generator_state: bytes | None
+
+
+class OriginRef(weakref.ref[UntypedStorage]):
+    """Weak reference to a storage that knows which recording made it."""
+
+    __slots__ = ("address", "number", "origin")
+    origin: Origin
+    number: int
+    address: int
+
+
+ref_by_address: dict[int, OriginRef] = {}
+dead: deque[OriginRef] = deque()
+lock = threading.RLock()
+
+
+def keep_origins(origin: Origin, refs: Iterable[StorageRef]) -> None:
+    """Remember that a recording made, or read, the storages that still live."""
+    with lock:
+        forget_dead()
+        for ref in refs:
+            storage = ref()
+            if storage is None:
+                continue
+            # A callback written in Python would swallow an interrupt.
+            kept = OriginRef(storage, dead.append)
+            kept.origin, kept.number, kept.address = origin, ref.number, ref.address
+            ref_by_address[ref.address] = kept
+
+
+def find_origin(storage: UntypedStorage) -> tuple[Origin, int] | None:
+    """Return the latest recording that met a storage, and its number there."""
+    with lock:
+        forget_dead()
+        ref = ref_by_address.get(storage._cdata)
+        if ref is None or ref() is None:
+            return None
+        return ref.origin, ref.number
+
+
+def forget_dead() -> None:
+    """Let go of the recordings none of whose storages lives."""
+    while dead:
+        ref = dead.popleft()
+        if ref_by_address.get(ref.address) is ref:
+            del ref_by_address[ref.address]

@@ -1,0 +1,1 @@
+"""A recorded program, or a slice of it, to real tensors."""

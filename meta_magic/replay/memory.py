@@ -1,0 +1,109 @@
+"""The real storages of a replay, by their number in the program."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, UntypedStorage
+
+from meta_magic.errors import ReplayError
+from meta_magic.recording.constants import sum_words
+from meta_magic.replay.plan import Columns
+from meta_magic.trace.program import Constant, Geometry
+
+__all__ = ["Memory", "allocate", "make_view"]
+
+
+class Memory:
+    """Holds what is alive during a replay.
+
+    Attributes:
+        device: What stands for meta.
+    """
+
+    def __init__(self, columns: Columns, device: torch.device) -> None:
+        self.device = device
+        self._columns = columns
+        self._storages: dict[int, UntypedStorage] = {}
+        self._tensors: dict[int, Tensor] = {}  # of layouts without a storage
+
+    def __contains__(self, storage: int) -> bool:
+        return storage in self._storages or storage in self._tensors
+
+    def tensor(self, storage: int, geometry: Geometry) -> Tensor:
+        """Return a tensor of the recorded geometry."""
+        if storage in self._tensors:
+            return self._tensors[storage]
+        return make_view(self._storages[storage], geometry)
+
+    def add(self, storage: int, real: UntypedStorage) -> None:
+        """Take a storage in."""
+        self._storages[storage] = real
+
+    def add_tensor(self, storage: int, tensor: Tensor) -> None:
+        """Take in a tensor that has no storage of its own, such as a sparse one."""
+        self._tensors[storage] = tensor
+
+    def take(self, storage: int) -> UntypedStorage | Tensor:
+        """Hand a storage over, and forget it."""
+        found = self._storages.pop(storage, None)
+        return self._tensors.pop(storage) if found is None else found
+
+    def free(self, storages: Iterable[int]) -> None:
+        """Forget storages."""
+        for storage in storages:
+            self._storages.pop(storage, None)
+            self._tensors.pop(storage, None)
+
+    def allocate(self, storage: int, geometry: Geometry) -> None:
+        """Make memory without content for a storage."""
+        device = self.device if geometry.device.type == "meta" else geometry.device
+        nbytes = self._columns.nbytes_by_storage[storage]
+        self._storages[storage] = allocate(nbytes, device)
+
+    def load(self, constant: Constant) -> None:
+        """Make a storage with a recorded content.
+
+        Raises:
+            ReplayError: It was kept by reference, and changed since.
+        """
+        if constant.data is not None:
+            data = bytearray(constant.data) or bytearray(1)
+            real = torch.frombuffer(data, dtype=torch.uint8).untyped_storage()
+            self._storages[constant.storage] = real
+            return
+        tensor = constant.tensor
+        if tensor is None or sum_words(tensor) != constant.checksum:
+            raise ReplayError(
+                "a real tensor that the cell read was changed since, and at "
+                f"{0 if tensor is None else tensor.numel():,} bytes was too large to "
+                "be copied: run the cell again",
+                constant.storage,
+            )
+        self._storages[constant.storage] = tensor.clone().untyped_storage()
+
+
+def allocate(nbytes: int, device: torch.device) -> UntypedStorage:
+    """Return a new storage without content."""
+    return torch.empty(nbytes, dtype=torch.uint8, device=device).untyped_storage()
+
+
+def make_view(storage: UntypedStorage, geometry: Geometry) -> Tensor:
+    """Return a tensor on a storage.
+
+    Raises:
+        ReplayError: Its dtype is a quantized one.
+    """
+    try:
+        view = torch.empty(0, dtype=geometry.dtype, device=storage.device).set_(
+            storage,  # type: ignore[call-overload]  # its stub knows no storages
+            geometry.storage_offset,
+            geometry.shape,
+            geometry.stride,
+        )
+    except RuntimeError as error:
+        raise ReplayError(
+            f"torch makes no {geometry.dtype} tensor on a given storage"
+        ) from error
+    if geometry.is_conj:
+        view = view.conj()
+    return torch._neg_view(view) if geometry.is_neg else view

@@ -1,0 +1,200 @@
+"""Find the operators that a program names, and call them as it says."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+import torch
+from torch import Generator, Tensor
+
+from meta_magic.errors import ReplayError
+from meta_magic.recording.initializers import INITIALIZERS
+from meta_magic.trace.program import (
+    NAN,
+    Argument,
+    OpaqueArgument,
+    Signature,
+    TensorArgument,
+)
+
+__all__ = ["Operator", "find_operator"]
+
+FILLS: Final = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("normal_.default", "uniform_.default", "random_.default", "random_.from"),
+        *("random_.to", "exponential_.default", "log_normal_.default"),
+        *("cauchy_.default", "geometric_.default", "bernoulli_.float"),
+        *("zero_.default", "fill_.Scalar"),
+    )
+)
+"""Operators that write all of their tensor and read nothing."""
+
+COPIES: Final = frozenset({"aten.copy_.default", "aten.fill_.Tensor"})
+"""Operators that write all of their first tensor and read the other alone."""
+
+EMPTY: Final = frozenset(
+    f"aten.{name}.default" for name in ("empty_like", "empty_strided", "new_empty")
+) | {"aten.empty.memory_format", "aten.new_empty_strided.default"}
+"""Operators that make memory without content."""
+
+
+class Operator:
+    """An operator that a program calls.
+
+    Attributes:
+        name: Name as torch has it.
+        is_fill: Whether it writes all of its first tensor without reading it.
+        is_empty: Whether what it returns is uninitialized.
+        is_random: Whether it draws random numbers.
+        draws_blindly: Whether how much it draws depends on no tensor's values.
+    """
+
+    def __init__(self, name: str, function: Any) -> None:
+        initializer = INITIALIZERS.get(name)
+        self.name = name
+        self.is_fill = name in FILLS or name in COPIES or initializer is not None
+        self.is_empty = name in EMPTY
+        self.is_random = torch.Tag.nondeterministic_seeded in function.tags
+        self._names = [argument.name for argument in function._schema.arguments]
+        tensors = [a for a in function._schema.arguments if "Tensor" in str(a.type)]
+        self.draws_blindly = name in FILLS or initializer is not None or not tensors
+        self._call: Callable[..., Any] = (
+            function if initializer is None else initializer.function
+        )
+        # Two of its draws would come from different generators.
+        self._takes_generator = name != "nn.init.sparse_"
+        self._call_with = (
+            function if "generator" in self._names else find_variant(function)
+        )
+        if initializer is not None:
+            self._call_with = self._call if "generator" in self._names else None
+
+    def call(
+        self,
+        signature: Signature,
+        tensors: Sequence[Tensor],
+        device: torch.device,
+        generator: Generator | None,
+    ) -> Any:
+        """Call the operator.
+
+        Args:
+            signature: Its arguments.
+            tensors: Its tensor arguments.
+            device: What stands for meta.
+            generator: What to draw from.
+        """
+        given = {
+            name: self._fill(name, value, tensors, device)
+            for name, value in signature.arguments
+            if name != "generator"
+        }
+        default = torch.get_default_dtype()
+        wanted = default_dtype_of(signature, default)
+        if wanted != default:
+            torch.set_default_dtype(wanted)
+        try:
+            if generator is None:
+                return self._call(**given)
+            if self._call_with is not None and self._takes_generator:
+                return self._call_with(**given, generator=generator)
+            return call_on_default(generator, lambda: self._call(**given))
+        finally:
+            if wanted != default:
+                torch.set_default_dtype(default)
+
+    def _fill(
+        self, name: str, value: Argument, tensors: Sequence[Tensor], device: torch.device
+    ) -> Any:
+        """Return an argument with tensors and devices in their places."""
+        if isinstance(value, TensorArgument):
+            return tensors[value.index]
+        if isinstance(value, tuple):
+            return [self._fill(name, item, tensors, device) for item in value]
+        if isinstance(value, torch.device) and value.type == "meta":
+            return device
+        if value == NAN:
+            return math.nan
+        if isinstance(value, OpaqueArgument):
+            raise ReplayError(
+                f"{self.name} was called with {name}={value.text}, of which the "
+                "recording keeps no more than this text"
+            )
+        return value
+
+
+@lru_cache(maxsize=4096)
+def find_operator(name: str) -> Operator:
+    """Return the operator of a name such as ``aten.addmm.default``.
+
+    Raises:
+        ReplayError: It is not there, or stands for functions that were not recorded.
+    """
+    initializer = INITIALIZERS.get(name)
+    if initializer is not None:
+        return Operator(name, initializer)
+    if name.startswith("higher_order."):
+        raise ReplayError(f"{name} takes functions, which a recording does not keep")
+    try:
+        namespace, packet, overload = name.rsplit(".", maxsplit=2)
+        function = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+    except (AttributeError, ValueError):
+        raise ReplayError(
+            f"the operator {name} is not registered in this process: import the "
+            "package that defines it"
+        ) from None
+    return Operator(name, function)
+
+
+def find_variant(function: Any) -> Callable[..., Any] | None:
+    """Return the overload that takes the same arguments and a generator, if any."""
+    packet = getattr(function, "overloadpacket", None)
+    wanted = {argument.name for argument in function._schema.arguments} | {"generator"}
+    for name in () if packet is None else packet.overloads():
+        overload = getattr(packet, name)
+        if {argument.name for argument in overload._schema.arguments} == wanted:
+            return overload  # type: ignore[no-any-return]
+    return None
+
+
+def call_on_default(generator: Generator, call: Callable[[], Any]) -> Any:
+    """Call what can draw from torch's default generator alone.
+
+    The default generator is lent the state for as long as the call takes.
+    """
+    default = default_generator(generator.device)
+    saved = default.get_state()
+    default.set_state(generator.get_state())
+    try:
+        return call()
+    finally:
+        generator.set_state(default.get_state())
+        default.set_state(saved)
+
+
+def default_generator(device: torch.device) -> Generator:
+    """Return the generator that torch draws from on ``device`` unless told."""
+    if device.type == "cpu":
+        return torch.default_generator
+    index = device.index if device.index is not None else torch.cuda.current_device()
+    return torch.cuda.default_generators[index]
+
+
+def default_dtype_of(signature: Signature, default: torch.dtype) -> torch.dtype:
+    """Return the default dtype under which a call gave its outputs.
+
+    Only what has no floating-point argument can have depended on it.
+    """
+    floating = [g.dtype for g in signature.inputs if is_floating(g.dtype)]
+    made = [g.dtype for g in signature.outputs if is_floating(g.dtype)]
+    given: Mapping[str, Argument] = dict(signature.arguments)
+    if floating or not made or given.get("dtype") is not None:
+        return default
+    return made[0].to_real()
+
+
+def is_floating(dtype: torch.dtype) -> bool:
+    """Whether a dtype is a floating-point or complex one."""
+    return dtype.is_floating_point or dtype.is_complex

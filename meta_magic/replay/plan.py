@@ -1,0 +1,481 @@
+"""Decide which calls of a program must run again, and what may be freed when.
+
+A wanted storage is followed backwards: to the calls that wrote it, to what those read,
+and so on, up to calls that overwrite everything. Random numbers come from a stream, so
+whatever drew from it earlier must draw again, into memory that is thrown away if
+nobody wants it.
+"""
+
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from math import prod
+from typing import NamedTuple
+
+from meta_magic.errors import ReplayError
+from meta_magic.replay.operators import Operator, find_operator
+from meta_magic.trace.program import (
+    DRAW,
+    HEADER,
+    Constant,
+    Geometry,
+    Program,
+    Signature,
+)
+
+__all__ = ["Call", "Columns", "Draw", "Plan", "Step", "StepKind", "plan_replay"]
+
+
+class StepKind(IntEnum):
+    """What is done with a call of the program."""
+
+    RUN = 0
+    """Run it on real tensors."""
+    ALLOCATE = 1
+    """Make the memory that it makes; its content is overwritten later."""
+    DRAW = 2
+    """Run it on memory of its own, for the random numbers that it uses up."""
+
+
+class Call(NamedTuple):
+    """One operator call, as a replay needs it.
+
+    Attributes:
+        index: Its number.
+        signature: What it shares with its like.
+        operator: What it calls.
+        inputs: Storage of each tensor argument.
+        outputs: Storage of each tensor returned.
+    """
+
+    index: int
+    signature: Signature
+    operator: Operator
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+    @property
+    def written(self) -> set[int]:
+        """The storages of the arguments that it writes."""
+        return {self.inputs[i] for i in self.signature.writes}
+
+    @property
+    def read(self) -> set[int]:
+        """The storages whose content it reads."""
+        skipped = {0} if self.operator.is_fill else set()
+        return {s for i, s in enumerate(self.inputs) if i not in skipped}
+
+    def fills(self, nbytes: int) -> bool:
+        """Whether it overwrites a whole storage of so many bytes, its first argument's.
+
+        Whatever lay in it before.
+        """
+        if not self.operator.is_fill or self.inputs.count(self.inputs[0]) > 1:
+            return False
+        geometry = self.signature.inputs[0]
+        numel = prod(geometry.shape)
+        return span_nbytes(geometry) == numel * geometry.dtype.itemsize == nbytes
+
+
+class Draw(NamedTuple):
+    """One use of a generator, as ``Randomness.draws`` has it."""
+
+    number: int
+    call: int
+    generator: int
+    source: int
+
+    @property
+    def after(self) -> int | None:
+        """The draw whose end state it began from; None if it was a state of its own."""
+        return self.source // 2 - 1 if self.source and not self.source & 1 else None
+
+
+class Step(NamedTuple):
+    """One thing to do.
+
+    Attributes:
+        kind: What.
+        call: The call that it is about.
+        draw: What it draws from, None if it does not.
+        frees: Storages of no use after it.
+        finishes: Wanted storages that have their content after it.
+    """
+
+    kind: StepKind
+    call: Call
+    draw: Draw | None
+    frees: tuple[int, ...]
+    finishes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to do to have the wanted storages.
+
+    Attributes:
+        columns: The program.
+        wanted: Storages to make.
+        steps: What to do, in order.
+        given: Storages that are there before the first step, with their content.
+        blank: Storages that are there before the first step as mere memory.
+        uninitialized: Wanted storages that nothing ever writes.
+        end: Where torch's default generator stands afterwards, as the source of a
+            draw; None if it does not move.
+    """
+
+    columns: "Columns"
+    wanted: frozenset[int]
+    steps: tuple[Step, ...]
+    given: frozenset[int]
+    blank: frozenset[int]
+    uninitialized: frozenset[int]
+    end: int | None
+
+    def peak_nbytes(self, kept: Mapping[int, int]) -> int:
+        """Return the most bytes that are held at any moment.
+
+        Args:
+            kept: Bytes that a wanted storage takes once it is finished.
+        """
+        sizes = self.columns.nbytes_by_storage
+        alive = {storage: sizes[storage] for storage in self.given | self.blank}
+        now = peak = sum(alive.values())
+        for step in self.steps:
+            made = [s for s in step.call.outputs if s not in alive]
+            scratch = {*step.call.inputs, *made} - alive.keys()
+            if step.kind == StepKind.DRAW:
+                peak = max(peak, now + sum(sizes[s] for s in scratch))
+                continue
+            for storage in made:
+                alive[storage] = sizes[storage]
+                now += sizes[storage]
+            peak = max(peak, now)
+            for storage in step.frees:
+                now -= alive.pop(storage)
+            for storage in step.finishes:
+                size, left = alive.pop(storage), kept.get(storage, sizes[storage])
+                if left != size:  # cast, with both there for a moment
+                    peak = max(peak, now + left)
+                now += left - size
+        return peak
+
+
+class Columns:
+    """The columns of a program, read into calls one by one.
+
+    Attributes:
+        program: The program.
+        draws: All draws in order.
+        births: For each storage, the call that made it.
+        constants: Storages that came from outside with their content.
+        nbytes_by_storage: Bytes of each storage.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.constants: dict[int, Constant] = {c.storage: c for c in program.constants}
+        self.draws = read_draws(program)
+        self.draws_by_call: dict[int, Draw] = {draw.call: draw for draw in self.draws}
+        self._words = memoryview(program.words).cast("I")
+        self._storages = memoryview(program.storage_by_tensor).cast("I")
+        self._operators: dict[int, Operator] = {}
+        self.births: dict[int, int] = {}
+        self.nbytes_by_storage: dict[int, int] = {}
+        self._find_births()
+        self.nbytes_by_storage.update(program.nbytes_by_storage)
+
+    def __len__(self) -> int:
+        return len(self.program.offsets) - 1
+
+    def tensors(self, index: int) -> tuple[Signature, list[int]]:
+        """Return the signature of a call and the storages of all its tensors."""
+        start, end = self.program.offsets[index], self.program.offsets[index + 1]
+        signature = self.program.signatures[self._words[start]]
+        return signature, [self._storages[n] for n in self._words[start + HEADER : end]]
+
+    def call(self, index: int) -> Call:
+        """Return a call.
+
+        Raises:
+            ReplayError: Its operator cannot be called.
+        """
+        signature, storages = self.tensors(index)
+        n_inputs = len(signature.inputs)
+        number = self._words[self.program.offsets[index]]
+        operator = self._operators.get(number)
+        if operator is None:
+            operator = self._operators[number] = find_operator(signature.op)
+        return Call(
+            index,
+            signature,
+            operator,
+            tuple(storages[:n_inputs]),
+            tuple(storages[n_inputs:]),
+        )
+
+    def line(self, index: int) -> int | None:
+        """Return the line of the cell that made a call."""
+        place = self._words[self.program.offsets[index] + 1]
+        return self.program.places[place - 1].line
+
+    def _find_births(self) -> None:
+        met: set[int] = set()
+        for index in range(len(self)):
+            signature, storages = self.tensors(index)
+            n_inputs = len(signature.inputs)
+            for position, storage in enumerate(storages):
+                if storage in met:
+                    continue
+                met.add(storage)
+                geometries = (*signature.inputs, *signature.outputs)
+                self.nbytes_by_storage[storage] = span_nbytes(geometries[position])
+                if position >= n_inputs:
+                    self.births[storage] = index
+
+
+def plan_replay(
+    columns: Columns, wanted: Iterable[int], until: int | None = None
+) -> Plan:
+    """Return what must be done to have the storages ``wanted`` as they were.
+
+    Args:
+        columns: The program.
+        wanted: Numbers of storages.
+        until: Calls to look at; None for all of them.
+
+    Raises:
+        ReplayError: Their content depends on something that was not recorded.
+    """
+    return Planner(columns, frozenset(wanted), until).build()
+
+
+class Planner:
+    """The backward walk over a program."""
+
+    def __init__(
+        self, columns: Columns, wanted: frozenset[int], until: int | None
+    ) -> None:
+        self._columns = columns
+        self._wanted = wanted
+        self._n_calls = len(columns) if until is None else until
+        self._forced: set[int] = set()
+        self._calls: dict[int, Call] = {}
+        self._kinds: dict[int, StepKind] = {}
+        self._given: set[int] = set()
+        self._blank: set[int] = set()
+
+    def build(self) -> Plan:
+        """Return the plan."""
+        while True:
+            self._walk_back()
+            blind, reading = self._find_missing_draws()
+            if not reading:
+                break
+            self._forced |= reading  # what they read must be there, too
+        for index in blind:
+            self._add_draw(index)
+        self._check_given()
+        steps = tuple(self._order())
+        return Plan(
+            columns=self._columns,
+            wanted=self._wanted,
+            steps=steps,
+            given=frozenset(self._given),
+            blank=frozenset(self._blank),
+            uninitialized=self._find_uninitialized(steps),
+            end=self._find_end(),
+        )
+
+    def _call(self, index: int) -> Call:
+        call = self._calls.get(index)
+        if call is None:
+            call = self._calls[index] = self._columns.call(index)
+        return call
+
+    def _walk_back(self) -> None:
+        """Find the calls that the wanted content comes from."""
+        self._kinds = {}
+        contents, memory = set(self._wanted), set()
+        births = self._columns.births
+        for index in range(self._n_calls - 1, -1, -1):
+            signature, storages = self._columns.tensors(index)
+            is_forced = index in self._forced
+            if not is_forced and contents.isdisjoint(storages):
+                if not memory.isdisjoint(storages[len(signature.inputs) :]):
+                    self._allocate(index, memory)
+                continue
+            born = {s for s in storages if births.get(s) == index}
+            changed = born | {storages[i] for i in signature.writes}
+            if is_forced or changed & contents:
+                self._include(index, born, contents, memory)
+            self._allocate(index, memory)
+        self._given, self._blank = contents, memory - contents
+
+    def _include(
+        self, index: int, born: set[int], contents: set[int], memory: set[int]
+    ) -> None:
+        """Add a call to the plan, and what it needs to what is needed before it."""
+        call = self._call(index)
+        contents -= born
+        if call.operator.is_empty:
+            self._kinds[index] = StepKind.ALLOCATE
+            return
+        self._kinds[index] = StepKind.RUN
+        if call.operator.is_fill:
+            target = call.inputs[0]
+            if call.fills(self._columns.nbytes_by_storage[target]):
+                contents.discard(target)
+                memory.add(target)
+            else:
+                contents.add(target)
+        contents |= call.read
+
+    def _allocate(self, index: int, memory: set[int]) -> None:
+        born = {s for s in memory if self._columns.births.get(s) == index}
+        if born:
+            memory -= born
+            self._kinds.setdefault(index, StepKind.ALLOCATE)
+            self._call(index)
+
+    def _find_missing_draws(self) -> tuple[list[int], set[int]]:
+        """Find the calls that draw before a needed call does, from the same stream.
+
+        Returns:
+            Those that can draw into memory of no use, and those that must first have
+            what they read.
+        """
+        columns = self._columns
+        wanted_draws = [
+            draw
+            for draw in columns.draws
+            if draw.call < self._n_calls and self._is_needed(draw)
+        ]
+        needed: set[int] = set()
+        for draw in reversed(wanted_draws):
+            link: Draw | None = draw
+            while link is not None and link.number not in needed:
+                needed.add(link.number)
+                if not link.source:
+                    raise ReplayError(
+                        f"{columns.call(link.call).operator.name} in line "
+                        f"{columns.line(link.call)} drew from a generator that another "
+                        "recording around this one had moved"
+                    )
+                link = None if link.after is None else columns.draws[link.after]
+        missing = sorted(columns.draws[number].call for number in needed)
+        missing = [i for i in missing if self._kinds.get(i) != StepKind.RUN]
+        blind = [i for i in missing if self._call(i).operator.draws_blindly]
+        return blind, set(missing) - set(blind)
+
+    def _is_needed(self, draw: Draw) -> bool:
+        if self._kinds.get(draw.call) == StepKind.RUN:
+            return True
+        signature, storages = self._columns.tensors(draw.call)
+        changed = {storages[i] for i in signature.writes}
+        return bool(self._wanted & {*changed, *storages[len(signature.inputs) :]})
+
+    def _add_draw(self, index: int) -> None:
+        """Add a call for its draw: in place where there is memory, else on its own."""
+        call, births = self._call(index), self._columns.births
+        has_memory = all(
+            births.get(s) in self._kinds and self._kinds[births[s]] != StepKind.DRAW
+            for s in {*call.inputs, *call.outputs}
+        )
+        self._kinds[index] = StepKind.RUN if has_memory else StepKind.DRAW
+
+    def _check_given(self) -> None:
+        """Refuse what came from outside without its content.
+
+        Raises:
+            ReplayError: Some did.
+        """
+        columns = self._columns
+        imported = {i.storage for i in columns.program.imports}
+        for storage in sorted(self._given - columns.constants.keys() - imported):
+            first = next(
+                (i for i in self._kinds if storage in self._call(i).inputs), None
+            )
+            where = "" if first is None else f", read by {self._describe(first)},"
+            raise ReplayError(
+                f"a tensor of {columns.nbytes_by_storage.get(storage, 0):,} bytes"
+                f"{where} came from outside of the recording, on meta and so without "
+                "its values: build it in a recorded cell, too",
+                storage,
+            )
+
+    def _describe(self, index: int) -> str:
+        line = self._columns.line(index)
+        name = self._call(index).operator.name
+        return name if line is None else f"{name} in line {line}"
+
+    def _order(self) -> Iterator[Step]:
+        """Yield the steps, each with what may go after it."""
+        indices = sorted(self._kinds)
+        last: dict[int, int] = {}
+        for index in indices:
+            if self._kinds[index] != StepKind.DRAW:
+                call = self._call(index)
+                for storage in (*call.inputs, *call.outputs):
+                    last[storage] = index
+        over: dict[int, list[int]] = {}
+        for storage, index in last.items():
+            over.setdefault(index, []).append(storage)
+        for index in indices:
+            ended = over.get(index, ())
+            yield Step(
+                self._kinds[index],
+                self._call(index),
+                self._columns.draws_by_call.get(index)
+                if self._kinds[index] != StepKind.ALLOCATE
+                else None,
+                tuple(s for s in ended if s not in self._wanted),
+                tuple(s for s in ended if s in self._wanted),
+            )
+
+    def _find_uninitialized(self, steps: Iterable[Step]) -> frozenset[int]:
+        """Return the wanted storages that hold what lay in memory before."""
+        raw: set[int] = set()
+        for step in steps:
+            call = step.call
+            if step.kind == StepKind.DRAW:
+                continue
+            born = {s for s in call.outputs if self._columns.births.get(s) == call.index}
+            if step.kind == StepKind.ALLOCATE or call.operator.is_empty:
+                raw |= born
+            elif call.read & (raw - call.written):
+                raw |= born
+            raw -= call.written
+        return frozenset(raw & self._wanted)
+
+    def _find_end(self) -> int | None:
+        """Return where the default generator stands after the last draw of the plan."""
+        mine = [draw for draw in self._columns.draws if draw.generator == 0]
+        used = [draw for draw in mine if self._kinds.get(draw.call, 1) != 1]
+        if not used:
+            return None
+        later = [draw for draw in mine if draw.number > used[-1].number]
+        return later[0].source if later else self._columns.program.randomness.ends[0]
+
+
+def read_draws(program: Program) -> list[Draw]:
+    """Return the draws of a program."""
+    words = array("I")
+    words.frombytes(program.randomness.draws)
+    return [
+        Draw(number, *words[DRAW * number : DRAW * number + DRAW])
+        for number in range(len(words) // DRAW)
+    ]
+
+
+def span_nbytes(geometry: Geometry) -> int:
+    """Return the bytes from a storage's start to the last element of a tensor."""
+    if geometry.stride is None or geometry.storage_offset is None:
+        return prod(geometry.shape) * geometry.dtype.itemsize
+    if 0 in geometry.shape:
+        return 0
+    last = sum(
+        (n - 1) * step for n, step in zip(geometry.shape, geometry.stride, strict=True)
+    )
+    return (geometry.storage_offset + last + 1) * geometry.dtype.itemsize
