@@ -415,10 +415,10 @@ class Planner:
         indices = sorted(self._kinds)
         last: dict[int, int] = {}
         for index in indices:
-            if self._kinds[index] != StepKind.DRAW:
-                call = self._call(index)
-                for storage in (*call.inputs, *call.outputs):
-                    last[storage] = index
+            call, kind = self._call(index), self._kinds[index]
+            used = call.inputs if kind == StepKind.RUN else ()
+            made = call.outputs if kind != StepKind.DRAW else ()
+            last.update(dict.fromkeys((*used, *made), index))
         over: dict[int, list[int]] = {}
         for storage, index in last.items():
             over.setdefault(index, []).append(storage)
