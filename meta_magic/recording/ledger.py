@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from torch import UntypedStorage
+from torch import UntypedStorage, nn
 
 from meta_magic.recording.tensors import StorageRef
 from meta_magic.trace.program import Program
@@ -27,10 +27,12 @@ class Origin:
         program: What was recorded.
         generator_state: Where the block, or what made up for its draws later, left
             torch's default generator; None if the block drew nothing from it.
+        modules: The modules met that still live, by their number in the program.
     """
 
     program: Program
     generator_state: bytes | None
+    modules: weakref.WeakValueDictionary[int, nn.Module]
 
 
 class OriginRef(weakref.ref[UntypedStorage]):

@@ -44,6 +44,11 @@ class Tree:
     owner_by_storage: dict[int, int]
     attributes: list[tuple[str, str, int]]
 
+    @property
+    def number(self) -> int:
+        """Number of the root module: it is described first."""
+        return next(iter(self.fqn_by_module))
+
     def with_calls(self, calls_by_module: CallsByModule) -> "Tree":
         """Return the tree with the calls of its modules filled in."""
         calls_by_fqn = {

@@ -129,6 +129,7 @@ class Recording:
         self._rows.flush()
         trees = self._describe_trees(namespace or {})
         program = self._build_program(trees)
+        living = dict(self._numbers.living())
         trace = Trace(
             program=program,
             modules=tuple(tree.node for tree in trees),
@@ -137,8 +138,16 @@ class Recording:
             nbytes_real=self._dispatch.nbytes_real,
             seconds=seconds,
             source=source,
+            roots=tuple(
+                weakref.ref(living[tree.number]) if tree.number in living else None
+                for tree in trees
+            ),
         )
-        origin = Origin(program=program, generator_state=self._draws.state_left())
+        origin = Origin(
+            program=program,
+            generator_state=self._draws.state_left(),
+            modules=weakref.WeakValueDictionary(living),
+        )
         passed = {imported.storage for imported in program.imports}
         if passed:  # what was only read is as it was made
             passed -= program.written_storages()

@@ -10,7 +10,7 @@ from meta_magic.errors import ReplayError
 from meta_magic.recording.live import tensors_in
 from meta_magic.recording.torch_private import DisableTorchFunction, disable_modes
 from meta_magic.replay.memory import Memory, allocate, make_view
-from meta_magic.replay.plan import Columns, Plan, Step, StepKind, plan_replay
+from meta_magic.replay.plan import Columns, Plan, Request, Step, StepKind, plan_replay
 from meta_magic.replay.streams import Streams
 from meta_magic.trace.program import Geometry, Import, Program
 
@@ -25,9 +25,8 @@ class Replay:
 
     Args:
         program: What was recorded.
-        wanted: Numbers of the storages to make.
+        request: What is wanted of it.
         device: What stands for meta.
-        until: Calls to look at; None for all of them.
 
     Raises:
         ReplayError: Their content depends on something that was not recorded.
@@ -38,20 +37,17 @@ class Replay:
     """
 
     def __init__(
-        self,
-        program: Program,
-        wanted: Sequence[int],
-        device: torch.device,
-        until: int | None = None,
+        self, program: Program, request: Request, device: torch.device
     ) -> None:
-        self.plan: Plan = plan_replay(Columns(program), wanted, until)
+        self.plan: Plan = plan_replay(Columns(program), request)
         self.earlier: list[tuple[Replay, dict[int, int]]] = []
         self._device = device
         self._memory = Memory(self.plan.columns, device)
         self._streams: Streams | None = None
         for origin, imports in group_imports(self.plan):
             numbers = {i.origin: i.storage for i in imports}
-            self.earlier.append((Replay(origin, list(numbers), device), numbers))
+            earlier = Request(storages=frozenset(numbers))
+            self.earlier.append((Replay(origin, earlier, device), numbers))
 
     @property
     def n_steps(self) -> int:

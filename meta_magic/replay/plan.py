@@ -24,7 +24,7 @@ from meta_magic.trace.program import (
     Signature,
 )
 
-__all__ = ["Call", "Columns", "Draw", "Plan", "Step", "StepKind", "plan_replay"]
+__all__ = ["Call", "Columns", "Draw", "Plan", "Request", "Step", "StepKind", "plan_replay"]
 
 
 class StepKind(IntEnum):
@@ -215,6 +215,11 @@ class Columns:
             tuple(storages[n_inputs:]),
         )
 
+    def constructs(self, index: int) -> int | None:
+        """Return the number of the module during whose construction a call was made."""
+        word = self._words[self.program.offsets[index] + 2]
+        return word >> 1 if word & 1 else None
+
     def line(self, index: int) -> int | None:
         """Return the line of the cell that made a call."""
         place = self._words[self.program.offsets[index] + 1]
@@ -235,31 +240,44 @@ class Columns:
                     self.births[storage] = index
 
 
-def plan_replay(
-    columns: Columns, wanted: Iterable[int], until: int | None = None
-) -> Plan:
-    """Return what must be done to have the storages ``wanted`` as they were.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a replay is to make.
+
+    Attributes:
+        storages: Numbers of storages, as they are after the calls looked at.
+        modules: Numbers of the modules they belong to. What was drawn while these
+            were constructed is drawn even if it was thrown away, so that torch's
+            generator can go on from where construction would have left it.
+        until: Calls to look at; None for all of them.
+    """
+
+    storages: frozenset[int]
+    modules: frozenset[int] = frozenset()
+    until: int | None = None
+
+
+def plan_replay(columns: Columns, request: Request) -> Plan:
+    """Return what must be done for a request.
 
     Args:
         columns: The program.
-        wanted: Numbers of storages.
-        until: Calls to look at; None for all of them.
+        request: What is wanted of it.
 
     Raises:
         ReplayError: Their content depends on something that was not recorded.
     """
-    return Planner(columns, frozenset(wanted), until).build()
+    return Planner(columns, request).build()
 
 
 class Planner:
     """The backward walk over a program."""
 
-    def __init__(
-        self, columns: Columns, wanted: frozenset[int], until: int | None
-    ) -> None:
+    def __init__(self, columns: Columns, request: Request) -> None:
         self._columns = columns
-        self._wanted = wanted
-        self._n_calls = len(columns) if until is None else until
+        self._wanted = request.storages
+        self._modules = request.modules
+        self._n_calls = len(columns) if request.until is None else request.until
         self._forced: set[int] = set()
         self._calls: dict[int, Call] = {}
         self._kinds: dict[int, StepKind] = {}
@@ -371,6 +389,8 @@ class Planner:
 
     def _is_needed(self, draw: Draw) -> bool:
         if self._kinds.get(draw.call) == StepKind.RUN:
+            return True
+        if self._columns.constructs(draw.call) in self._modules:
             return True
         signature, storages = self._columns.tensors(draw.call)
         changed = {storages[i] for i in signature.writes}

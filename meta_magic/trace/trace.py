@@ -14,7 +14,10 @@ from meta_magic.trace.summary import format_summary
 from meta_magic.trace.table import build_table
 
 if TYPE_CHECKING:
+    import weakref
+
     import pandas as pd
+    from torch import nn
 
 __all__ = ["Trace"]
 
@@ -34,6 +37,8 @@ class Trace:
         nbytes_real: Bytes of the real storages that operators of the block made.
         seconds: Wall time of the block; not compared.
         source: The cell as written, or "" outside of IPython.
+        roots: For each of ``modules`` a weak reference to the module itself, for as
+            long as both live; neither compared nor pickled.
     """
 
     program: Program
@@ -43,6 +48,9 @@ class Trace:
     nbytes_real: int
     seconds: float = field(compare=False)
     source: str = ""
+    roots: "tuple[weakref.ref[nn.Module] | None, ...]" = field(
+        default=(), compare=False, repr=False
+    )
 
     @classmethod
     def promise(cls) -> "Trace":
@@ -54,8 +62,9 @@ class Trace:
         self.__dict__.update(trace.__dict__)
 
     def __getstate__(self) -> dict[str, object]:
-        # Without what is cached: it can be built again.
-        return {name: self.__dict__[name] for name in self.__dataclass_fields__}
+        # Without what is cached: it can be built again. And without what is alive.
+        names = self.__dataclass_fields__
+        return {name: self.__dict__[name] for name in names} | {"roots": ()}
 
     def __getattr__(self, name: str) -> Any:
         # Reached through a property, too, when that misses a field.
