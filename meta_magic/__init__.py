@@ -18,10 +18,20 @@ In a script::
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from meta_magic.errors import MetaMagicError, MixedDeviceError, UnfinishedTraceError
+from meta_magic.errors import (
+    MaterializeError,
+    MetaMagicError,
+    MixedDeviceError,
+    ReplayError,
+    UnfinishedTraceError,
+)
 
 if TYPE_CHECKING:
+    from meta_magic.materializing.materialize import materialize
+    from meta_magic.materializing.report import FilledTensor, MaterializeReport
     from meta_magic.recording.record import record
+    from meta_magic.replaying.replay import replay
+    from meta_magic.replaying.verify import verify
     from meta_magic.trace.program import SourcePosition
     from meta_magic.trace.records import (
         ModuleCall,
@@ -34,6 +44,9 @@ if TYPE_CHECKING:
     from meta_magic.trace.trace import Trace
 
 __all__ = [
+    "FilledTensor",
+    "MaterializeError",
+    "MaterializeReport",
     "MetaMagicError",
     "MixedDeviceError",
     "ModuleCall",
@@ -41,16 +54,25 @@ __all__ = [
     "ModuleTensor",
     "Note",
     "OpCall",
+    "ReplayError",
     "SourcePosition",
     "TensorMetadata",
     "Trace",
     "UnfinishedTraceError",
     "load_ipython_extension",
+    "materialize",
     "record",
+    "replay",
     "unload_ipython_extension",
+    "verify",
 ]
 
 HOMES = {
+    "FilledTensor": "materializing.report",
+    "MaterializeReport": "materializing.report",
+    "materialize": "materializing.materialize",
+    "replay": "replaying.replay",
+    "verify": "replaying.verify",
     "record": "recording.record",
     "SourcePosition": "trace.program",
     "Trace": "trace.trace",

@@ -8,7 +8,16 @@ import pytest
 import meta_magic
 
 ROOT = Path(meta_magic.__file__).parent
-FLOORS = ("errors", "trace", "recording", "view", "magic", "")
+FLOORS = (
+    "errors",
+    "trace",
+    "recording",
+    "replaying",
+    "materializing",
+    "view",
+    "magic",
+    "",
+)
 MODULES = sorted(ROOT.rglob("*.py"))
 
 

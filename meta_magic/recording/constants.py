@@ -1,7 +1,7 @@
 """Keep what a replay cannot make: values that came into a recording from outside."""
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -16,7 +16,7 @@ from meta_magic.recording.torch_private import (
 )
 from meta_magic.trace.program import Constant, Import
 
-__all__ = ["VALUE_FUNCTIONS", "Constants", "sum_words"]
+__all__ = ["VALUE_FUNCTIONS", "Constants", "as_bytes", "sum_words"]
 
 MAX_COPIED_NBYTES: Final = 16 * 2**20
 
@@ -38,7 +38,11 @@ class Constants:
         registry.on_new_storage = self._note_import
 
     def note_values(
-        self, made: Tensor, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+        self,
+        made: Tensor,
+        function: Any,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
     ) -> None:
         """Note the values of a meta tensor that a function made from Python values."""
         is_method = function is Tensor.new_tensor
@@ -48,9 +52,7 @@ class Constants:
         if is_method:
             function, args = torch.tensor, args[1:]
         with DisableTorchFunction(), DisableTorchDispatch():
-            real = function(
-                *args, **{**kwargs, "dtype": made.dtype, "device": "cpu"}
-            )
+            real = function(*args, **{**kwargs, "dtype": made.dtype, "device": "cpu"})
         ref = self._registry.storage_of(made)
         if ref is not None:
             self._keep(ref, real.untyped_storage())
@@ -64,6 +66,16 @@ class Constants:
     def note_made(self, outputs: Sequence[tuple[Tensor, Seen]]) -> None:
         """Note the real tensors that an operator made: they can be made again."""
         self._known.update(ref.number for _, (_, ref, _) in outputs if ref is not None)
+
+    def sum_made(self, refs: Iterable[StorageRef]) -> dict[int, int]:
+        """Return the sum of the words of each real storage that an operator made."""
+        sums = {}
+        with DisableTorchFunction(), DisableTorchDispatch():
+            for ref in refs:
+                storage = ref() if ref.number in self._known else None
+                if storage is not None and storage.device.type != "meta":
+                    sums[ref.number] = sum_words(as_bytes(storage))
+        return sums
 
     def build_constants(self) -> tuple[Constant, ...]:
         """Return all constants."""

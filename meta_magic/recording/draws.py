@@ -170,5 +170,3 @@ def read_accelerators() -> tuple[tuple[str, bytes], ...]:
             (f"cuda:{index}", generator.get_state().numpy().tobytes())
             for index, generator in enumerate(torch.cuda.default_generators)
         )
-
-

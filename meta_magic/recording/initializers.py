@@ -30,7 +30,9 @@ class Initializer:
 
     def __init__(self, function: Any, arguments: str) -> None:
         self._name = f"nn.init.{function.__name__.removeprefix('_no_grad_')}"
-        self._schema = parse_schema(f"init::_(Tensor(a!) tensor{arguments})->Tensor(a!)")
+        self._schema = parse_schema(
+            f"init::_(Tensor(a!) tensor{arguments})->Tensor(a!)"
+        )
         self.function = function
         is_random = any(a.name == "generator" for a in self._schema.arguments)
         self.tags = {torch.Tag.nondeterministic_seeded} if is_random else set()

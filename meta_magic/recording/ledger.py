@@ -9,7 +9,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import UntypedStorage, nn
 
@@ -28,11 +28,18 @@ class Origin:
         generator_state: Where the block, or what made up for its draws later, left
             torch's default generator; None if the block drew nothing from it.
         modules: The modules met that still live, by their number in the program.
+        versions: For the storages of modules, how often they had been written in place
+            when the block ended, as torch counts it.
+        checksums: Sum of the words of those that are real and that the block made.
     """
 
     program: Program
-    generator_state: bytes | None
-    modules: weakref.WeakValueDictionary[int, nn.Module]
+    generator_state: bytes | None = None
+    modules: "weakref.WeakValueDictionary[int, nn.Module]" = field(
+        default_factory=weakref.WeakValueDictionary
+    )
+    versions: dict[int, int] = field(default_factory=dict)
+    checksums: dict[int, int] = field(default_factory=dict)
 
 
 class OriginRef(weakref.ref[UntypedStorage]):

@@ -37,12 +37,14 @@ class Tree:
         owner_by_storage: Number of the first module that holds a storage.
         attributes: (class name, attribute, storage) of the tensors that are neither
             parameter nor buffer.
+        versions: By storage, how often its tensors were written in place.
     """
 
     node: ModuleNode
     fqn_by_module: dict[int, str]
     owner_by_storage: dict[int, int]
     attributes: list[tuple[str, str, int]]
+    versions: dict[int, int]
 
     @property
     def number(self) -> int:
@@ -97,6 +99,7 @@ def describe_tree(
         fqn_by_module=describer.fqn_by_module,
         owner_by_storage=describer.owner_by_storage,
         attributes=describer.attributes,
+        versions=describer.versions,
     )
 
 
@@ -112,6 +115,7 @@ class TreeDescriber:
         self.fqn_by_module: dict[int, str] = {}
         self.owner_by_storage: dict[int, int] = {}
         self.attributes: list[tuple[str, str, int]] = []
+        self.versions: dict[int, int] = {}
         self._registry = registry
         self._numbers = numbers
         self._calls = calls
@@ -182,6 +186,8 @@ class TreeDescriber:
         """
         seen = self._registry.read(tensor)
         storage = self._registry.storage_by_tensor[seen[0]]
+        version = 0 if tensor.is_inference() else tensor._version
+        self.versions[storage] = max(version, self.versions.get(storage, 0))
         if kind == "attribute":
             name = fqn.rpartition(".")[2]
             self.attributes.append((type(module).__qualname__, name, storage))

@@ -143,19 +143,30 @@ class Recording:
                 for tree in trees
             ),
         )
+        self._keep_origin(program, trees, living)
+        for part in (self._calls, self._numbers, self._registry):
+            part.close()
+        return trace
+
+    def _keep_origin(
+        self, program: Program, trees: list[Tree], living: dict[int, nn.Module]
+    ) -> None:
+        """Remember the program for as long as something that it made lives."""
+        refs = self._registry.living()
+        owned = {storage for tree in trees for storage in tree.owner_by_storage}
         origin = Origin(
             program=program,
             generator_state=self._draws.state_left(),
             modules=weakref.WeakValueDictionary(living),
+            versions={s: v for tree in trees for s, v in tree.versions.items()},
+            checksums=self._dispatch.constants.sum_made(
+                ref for ref in refs if ref.number in owned
+            ),
         )
         passed = {imported.storage for imported in program.imports}
         if passed:  # what was only read is as it was made
             passed -= program.written_storages()
-        living = self._registry.living()
-        keep_origins(origin, (ref for ref in living if ref.number not in passed))
-        for part in (self._calls, self._numbers, self._registry):
-            part.close()
-        return trace
+        keep_origins(origin, (ref for ref in refs if ref.number not in passed))
 
     def _describe_trees(self, namespace: Mapping[str, object]) -> list[Tree]:
         """Describe the modules that live, and take those that do not as they were."""

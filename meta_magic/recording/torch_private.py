@@ -26,6 +26,9 @@ from torch._C import _len_torch_dispatch_stack as n_dispatch_modes
 # Without it the initializers that do nothing on meta have no schema.
 from torch._C import parse_schema
 
+# Without it a materialized parameter is a new object, and an optimizer keeps the old.
+from torch._C import _swap_tensor_impl as swap_tensor_impl
+
 # Without it a signature could be served although the kernel would now refuse.
 from torch._C._autograd import _get_sequence_nr as next_sequence_number
 
@@ -88,5 +91,6 @@ __all__ = [
     "push_function_mode",
     "python_dispatch",
     "set_compile_internals_flag",
+    "swap_tensor_impl",
     "tracing_state",
 ]

@@ -106,7 +106,11 @@ class Operator:
                 torch.set_default_dtype(default)
 
     def _fill(
-        self, name: str, value: Argument, tensors: Sequence[Tensor], device: torch.device
+        self,
+        name: str,
+        value: Argument,
+        tensors: Sequence[Tensor],
+        device: torch.device,
     ) -> Any:
         """Return an argument with tensors and devices in their places."""
         if isinstance(value, TensorArgument):

@@ -14,7 +14,7 @@ from math import prod
 from typing import NamedTuple
 
 from meta_magic.errors import ReplayError
-from meta_magic.replay.operators import Operator, find_operator
+from meta_magic.replaying.operators import Operator, find_operator
 from meta_magic.trace.program import (
     DRAW,
     HEADER,
@@ -24,7 +24,16 @@ from meta_magic.trace.program import (
     Signature,
 )
 
-__all__ = ["Call", "Columns", "Draw", "Plan", "Request", "Step", "StepKind", "plan_replay"]
+__all__ = [
+    "Call",
+    "Columns",
+    "Draw",
+    "Plan",
+    "Request",
+    "Step",
+    "StepKind",
+    "plan_replay",
+]
 
 
 class StepKind(IntEnum):
@@ -42,14 +51,14 @@ class Call(NamedTuple):
     """One operator call, as a replay needs it.
 
     Attributes:
-        index: Its number.
+        number: Its place in the program.
         signature: What it shares with its like.
         operator: What it calls.
         inputs: Storage of each tensor argument.
         outputs: Storage of each tensor returned.
     """
 
-    index: int
+    number: int
     signature: Signature
     operator: Operator
     inputs: tuple[int, ...]
@@ -461,7 +470,9 @@ class Planner:
             call = step.call
             if step.kind == StepKind.DRAW:
                 continue
-            born = {s for s in call.outputs if self._columns.births.get(s) == call.index}
+            born = {
+                s for s in call.outputs if self._columns.births.get(s) == call.number
+            }
             if step.kind == StepKind.ALLOCATE or call.operator.is_empty:
                 raw |= born
             elif call.read & (raw - call.written):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from math import prod
 
 import torch
 from torch import Tensor, UntypedStorage
@@ -9,9 +10,16 @@ from torch import Tensor, UntypedStorage
 from meta_magic.errors import ReplayError
 from meta_magic.recording.live import tensors_in
 from meta_magic.recording.torch_private import DisableTorchFunction, disable_modes
-from meta_magic.replay.memory import Memory, allocate, make_view
-from meta_magic.replay.plan import Columns, Plan, Request, Step, StepKind, plan_replay
-from meta_magic.replay.streams import Streams
+from meta_magic.replaying.memory import Memory, allocate, make_view
+from meta_magic.replaying.plan import (
+    Columns,
+    Plan,
+    Request,
+    Step,
+    StepKind,
+    plan_replay,
+)
+from meta_magic.replaying.streams import Streams
 from meta_magic.trace.program import Geometry, Import, Program
 
 __all__ = ["Finished", "Replay"]
@@ -50,6 +58,23 @@ class Replay:
             self.earlier.append((Replay(origin, earlier, device), numbers))
 
     @property
+    def n_work(self) -> int:
+        """Bytes that :meth:`run` will report to have made or written."""
+        own = sum(step_nbytes(step) for step in self.plan.steps)
+        return own + sum(replay.n_work for replay, _ in self.earlier)
+
+    @property
+    def uninitialized(self) -> set[int]:
+        """Wanted storages that no recorded call ever wrote."""
+        written = {s for step in self.plan.steps for s in step.call.written}
+        passed = {
+            numbers[origin]
+            for replay, numbers in self.earlier
+            for origin in replay.uninitialized
+        }
+        return (passed & self.plan.wanted) - written | self.plan.uninitialized
+
+    @property
     def n_steps(self) -> int:
         """Steps of this replay and the earlier ones."""
         return len(self.plan.steps) + sum(r.n_steps for r, _ in self.earlier)
@@ -84,11 +109,11 @@ class Replay:
                 finished(storage, memory.take(storage))
         for step in plan.steps:
             with real_torch():
-                nbytes = self._do(step)
+                self._do(step)
                 memory.free(step.frees)
                 for storage in step.finishes:
                     finished(storage, memory.take(storage))
-            yield nbytes
+            yield step_nbytes(step)
 
     def end_state(self) -> Tensor | None:
         """Return where torch's default CPU generator would stand now, if it moved."""
@@ -113,7 +138,7 @@ class Replay:
         for storage in plan.blank:
             self._memory.add(storage, allocate(sizes[storage], self._device))
 
-    def _do(self, step: Step) -> int:
+    def _do(self, step: Step) -> None:
         call, memory = step.call, self._memory
         if step.kind == StepKind.ALLOCATE:
             for storage, geometry in zip(
@@ -121,7 +146,7 @@ class Replay:
             ):
                 if storage not in memory:
                     memory.allocate(storage, geometry)
-            return 0
+            return
         if step.kind == StepKind.DRAW:
             tensors = self._make_scratch(step)
         else:
@@ -134,7 +159,6 @@ class Replay:
         returned = self._call(step, tensors)
         if step.kind == StepKind.RUN:
             self._keep_outputs(step, tensors, returned)
-        return sum(tensor.nbytes for tensor in tensors_in(returned))
 
     def _make_scratch(self, step: Step) -> list[Tensor]:
         sizes = self.plan.columns.nbytes_by_storage
@@ -219,9 +243,16 @@ class Replay:
         self._memory.tensor(storage, geometry).copy_(tensor)
 
     def _describe(self, step: Step) -> str:
-        line = self.plan.columns.line(step.call.index)
+        line = self.plan.columns.line(step.call.number)
         name = step.call.operator.name
         return name if line is None else f"{name} (line {line})"
+
+
+def step_nbytes(step: Step) -> int:
+    """Return the bytes that a step makes or writes."""
+    if step.kind == StepKind.ALLOCATE:
+        return 0
+    return sum(prod(g.shape) * g.dtype.itemsize for g in step.call.signature.outputs)
 
 
 def real_torch() -> ExitStack:

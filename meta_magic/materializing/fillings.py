@@ -1,0 +1,259 @@
+"""Where the content of the targets comes from: nowhere, or out of recordings."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol, TypeAlias
+
+import torch
+from torch import Tensor, UntypedStorage, nn
+
+from meta_magic.errors import MaterializeError, ReplayError
+from meta_magic.materializing.report import Filling
+from meta_magic.materializing.targets import Target
+from meta_magic.recording.ledger import Origin, find_origin
+from meta_magic.recording.torch_private import DisableTorchFunction, disable_modes
+from meta_magic.replaying.engine import Replay
+from meta_magic.replaying.memory import allocate
+from meta_magic.replaying.plan import Request
+from meta_magic.trace.program import Program
+
+__all__ = ["Content", "EmptyFilling", "Fill", "Put", "ReplayFilling"]
+
+Content: TypeAlias = UntypedStorage | Tensor
+"""What a target gets: a storage like its own, or a tensor to stand for its one tensor."""
+
+Put: TypeAlias = Callable[[Target, Content], None]
+
+
+class Fill(Protocol):
+    """A source of content, planned and not begun."""
+
+    @property
+    def n_work(self) -> int:
+        """Bytes to be made or written, by which progress is measured."""
+
+    def filled_by(self, target: Target) -> Filling:
+        """Say where the content of a target comes from."""
+
+    def peak_nbytes(self) -> int:
+        """Return the most bytes that will be held at any moment."""
+
+    def run(self, put: Put) -> Iterator[int]:
+        """Make the content of all targets; yield the bytes done by each step."""
+
+
+class EmptyFilling:
+    """Leaves all targets uninitialized."""
+
+    def __init__(self, targets: Sequence[Target], device: torch.device) -> None:
+        self._targets = targets
+        self._device = device
+        self.n_work = 0
+
+    def filled_by(self, _: Target) -> Filling:
+        """Say that nothing fills the target."""
+        return "uninitialized"
+
+    def peak_nbytes(self) -> int:
+        """Return the bytes of all targets."""
+        return sum(target.nbytes for target in self._targets)
+
+    def run(self, put: Put) -> Iterator[int]:
+        """Allocate all targets."""
+        with disable_modes(), DisableTorchFunction():
+            for target in self._targets:
+                put(target, allocate(target.nbytes, self._device))
+        yield 0
+
+
+class Located:
+    """The targets that one recording makes.
+
+    Attributes:
+        origin: The recording.
+        target_by_storage: The targets, by the number of their storage there.
+    """
+
+    def __init__(self, origin: Origin) -> None:
+        self.origin = origin
+        self.target_by_storage: dict[int, Target] = {}
+
+
+def locate(targets: Sequence[Target], program: Program | None) -> list[Located]:
+    """Return which recordings made the targets.
+
+    Args:
+        targets: What is looked for.
+        program: The recording at whose end to look; None for the latest.
+
+    Raises:
+        MaterializeError: One was made by no recording, or changed outside of one.
+    """
+    groups: dict[int, Located] = {}
+    for target in targets:
+        found = find_origin(target.storage)
+        if found is not None and program is not None:
+            found = trace_back(*found, program)
+        if found is None:
+            raise MaterializeError(
+                f"cannot replay {target.name!r}: it was not built under "
+                f"{'a recording' if program is None else 'the given trace'}. Build the "
+                "module under %%meta or mm.record(), or choose init='reset', "
+                "init='empty' or a checkpoint"
+            )
+        origin, number = found
+        if program is None:
+            check_unchanged(target, origin.versions.get(number))
+        group = groups.setdefault(id(origin.program), Located(origin))
+        group.target_by_storage[number] = target
+    return list(groups.values())
+
+
+def trace_back(
+    origin: Origin, number: int, program: Program
+) -> tuple[Origin, int] | None:
+    """Return where an earlier recording has a storage that a later one went on with."""
+    current = origin.program
+    while current is not program:
+        passed = next((i for i in current.imports if i.storage == number), None)
+        if passed is None:
+            return None
+        current, number = passed.program, passed.origin
+    if current is origin.program:
+        return origin, number
+    return Origin(program=program), number
+
+
+def check_unchanged(target: Target, version: int | None) -> None:
+    """Refuse a tensor that was written since, where nobody recorded it.
+
+    Raises:
+        MaterializeError: Its version is not the recorded one.
+    """
+    if version is None:
+        return
+    for tensor in target.tensors:
+        if not tensor.is_inference() and tensor._version > version:
+            raise MaterializeError(
+                f"cannot replay {target.name!r}: it was changed in place outside of "
+                "any recording. Do that under %%meta or mm.record(), too, or choose "
+                "init='reset', init='empty' or a checkpoint"
+            )
+
+
+class ReplayFilling:
+    """Gives the targets what the recorded cells would have computed.
+
+    Attributes:
+        n_operators: Recorded calls that run again.
+    """
+
+    def __init__(
+        self,
+        targets: Sequence[Target],
+        device: torch.device,
+        module: nn.Module,
+        program: Program | None = None,
+    ) -> None:
+        self._device = device
+        self._located = locate(targets, program)
+        modules = {id(m) for m in module.modules()}
+        self._replays = [
+            self._plan(located, modules, device) for located in self._located
+        ]
+        self.n_operators = sum(replay.n_steps for replay in self._replays)
+        self.n_work = sum(replay.n_work for replay in self._replays)
+        self._uninitialized = {
+            located.target_by_storage[number]
+            for located, replay in zip(self._located, self._replays, strict=True)
+            for number in replay.uninitialized
+        }
+
+    def filled_by(self, target: Target) -> Filling:
+        """Say whether anything recorded fills the target."""
+        return "uninitialized" if target in self._uninitialized else "replay"
+
+    def peak_nbytes(self) -> int:
+        """Return the most bytes that will be held at any moment."""
+        done = peak = 0
+        for located, replay in zip(self._located, self._replays, strict=True):
+            kept = {n: t.nbytes for n, t in located.target_by_storage.items()}
+            peak = max(peak, done + replay.peak_nbytes(kept))
+            done += sum(kept.values())
+        return peak
+
+    def run(self, put: Put) -> Iterator[int]:
+        """Replay all recordings."""
+        for located, replay in zip(self._located, self._replays, strict=True):
+            targets = located.target_by_storage
+
+            def finished(
+                number: int, content: Content, at: Mapping[int, Target] = targets
+            ) -> None:
+                put(at[number], cast(at[number], content, self._device))
+
+            try:
+                yield from replay.run(finished)
+            except ReplayError as error:
+                raise describe(error, targets) from error
+
+    def move_generator(self) -> str | None:
+        """Let torch's default generator go on from where the CPU would have left it.
+
+        Returns:
+            What the user should know if it could not.
+        """
+        for located, replay in zip(self._located, self._replays, strict=True):
+            state, origin = replay.end_state(), located.origin
+            if state is None or origin.generator_state is None:
+                continue
+            now = torch.get_rng_state()
+            if now.numpy().tobytes() != origin.generator_state:
+                return (
+                    "torch's generator was used since the cell, and was left alone: "
+                    "what is drawn next is not what construction on the CPU would draw"
+                )
+            torch.set_rng_state(state)
+            origin.generator_state = state.numpy().tobytes()
+        return None
+
+    def _plan(
+        self, located: Located, modules: set[int], device: torch.device
+    ) -> Replay:
+        numbers = [n for n, m in located.origin.modules.items() if id(m) in modules]
+        request = Request(
+            storages=frozenset(located.target_by_storage), modules=frozenset(numbers)
+        )
+        try:
+            return Replay(located.origin.program, request, device)
+        except ReplayError as error:
+            raise describe(error, located.target_by_storage) from error
+
+
+def describe(
+    error: ReplayError, target_by_storage: Mapping[int, Target]
+) -> MaterializeError:
+    """Return what a user is told when a replay is not possible."""
+    target = None if error.storage is None else target_by_storage.get(error.storage)
+    what = "the module" if target is None else repr(target.name)
+    return MaterializeError(
+        f"cannot replay {what}: {error}. Or choose init='reset', init='empty' or a "
+        "checkpoint"
+    )
+
+
+def cast(target: Target, content: Content, device: torch.device) -> Content:
+    """Return a storage on the device and with the dtype that the target is to have."""
+    if isinstance(content, Tensor):
+        return content
+    if target.dtype is not None:
+        dtype = target.held[0].tensor.dtype
+        whole = torch.empty(0, dtype=dtype, device=content.device).set_(content)  # type: ignore[call-overload]  # its stub wants a size
+        content = whole.to(device=device, dtype=target.dtype).untyped_storage()
+    if content.device != device:
+        content = (
+            torch.empty(0, dtype=torch.uint8, device=content.device)
+            .set_(content)
+            .to(device)
+            .untyped_storage()
+        )  # type: ignore[call-overload]
+    return content

@@ -1,0 +1,84 @@
+"""Put real tensors in the place of those on meta, which stay the same objects.
+
+The Python object of a tensor is given another tensor below it, so whoever holds it (the
+module, an optimizer, a variable) holds the real one. A graph that autograd recorded on
+meta keeps the old one. ``torch.utils.swap_tensors`` does the same, and refuses while
+there is such a graph or a weak reference; here neither matters, as both go on to mean
+what they meant.
+"""
+
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from meta_magic.recording.torch_private import DisableTorchFunction, swap_tensor_impl
+
+__all__ = ["Installation"]
+
+
+class Installation:
+    """Tensors and what to put below them; all or none.
+
+    Args:
+        pairs: (tensor on meta, real tensor).
+    """
+
+    def __init__(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+        self._pairs = pairs
+        self._done: list[tuple[Tensor, Tensor]] = []
+
+    def install(self) -> None:
+        """Put all in place. An interrupt waits until all are."""
+        with uninterrupted(), DisableTorchFunction(), torch.no_grad():
+            try:
+                for tensor, real in self._pairs:
+                    real.requires_grad_(tensor.requires_grad)
+                    swap(tensor, real)
+                    self._done.append((tensor, real))
+            except BaseException:
+                self._undo()
+                raise
+
+    def undo(self) -> None:
+        """Take all out again."""
+        with uninterrupted(), DisableTorchFunction():
+            self._undo()
+
+    def _undo(self) -> None:
+        while self._done:
+            swap(*self._done.pop())
+
+
+def swap(tensor: Tensor, real: Tensor) -> None:
+    """Exchange what lies below two tensor objects; hooks stay with the first."""
+    hooks, post_hooks = tensor._backward_hooks, tensor._post_accumulate_grad_hooks
+    swap_tensor_impl(tensor, real)
+    if hooks is not None:
+        tensor._backward_hooks = hooks
+    if post_hooks is not None:
+        tensor._post_accumulate_grad_hooks = post_hooks
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Hold back an interrupt until the block has ended."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    pending: list[tuple[Any, ...]] = []
+    handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler):
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda *arguments: pending.append(arguments))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if pending:
+            handler(*pending[0])

@@ -1,0 +1,104 @@
+"""What materialize did, as plain records."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Literal, TypeAlias
+
+import torch
+
+from meta_magic.trace.units import format_bytes
+
+__all__ = ["Filling", "FilledTensor", "MaterializeReport"]
+
+Filling: TypeAlias = Literal["replay", "checkpoint", "reset", "uninitialized", "kept"]
+
+MAX_NAMES = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilledTensor:
+    """One tensor of the module.
+
+    Attributes:
+        name: Name as ``state_dict`` keys it.
+        kind: ``parameter``, ``buffer`` or ``attribute``.
+        filled_by: Where its content came from; ``kept`` if it was real already.
+        shape: Size of each dimension.
+        dtype: Element type.
+        tied_to: Name of the tensor on whose storage it lies, if that came first.
+    """
+
+    name: str
+    kind: str
+    filled_by: Filling
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    tied_to: str | None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements."""
+        return prod(self.shape) * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaterializeReport:
+    """What :func:`meta_magic.materialize` did.
+
+    Attributes:
+        module: Class name of the module.
+        device: Where it is now.
+        tensors: All of its tensors.
+        nbytes: Bytes of the storages that were made.
+        peak_nbytes: The most bytes that were held at any moment, as planned.
+        n_operators: Recorded operators that ran again.
+        seconds: Wall time; not compared.
+        notes: What the user should know besides.
+    """
+
+    module: str
+    device: torch.device
+    tensors: tuple[FilledTensor, ...]
+    nbytes: int
+    peak_nbytes: int
+    n_operators: int
+    seconds: float
+    notes: tuple[str, ...] = ()
+
+    @property
+    def uninitialized(self) -> tuple[str, ...]:
+        """Names of the tensors that hold whatever lay in memory before."""
+        return self.names("uninitialized")
+
+    @property
+    def ties(self) -> tuple[tuple[str, str], ...]:
+        """(name, name of the first on the same storage) for all tied tensors."""
+        return tuple((t.name, t.tied_to) for t in self.tensors if t.tied_to is not None)
+
+    def names(self, filled_by: Filling) -> tuple[str, ...]:
+        """Return the names of the tensors with content from ``filled_by``."""
+        return tuple(t.name for t in self.tensors if t.filled_by == filled_by)
+
+    def __str__(self) -> str:
+        made = [t for t in self.tensors if t.filled_by != "kept"]
+        lines = [
+            f"{self.module} on {self.device}: {len(made):,} tensors, "
+            f"{format_bytes(self.nbytes)}, in {self.seconds:.2f} s"
+        ]
+        for filled_by in ("replay", "checkpoint", "reset", "kept"):
+            names = self.names(filled_by)
+            if names:
+                lines.append(f"  {filled_by}: {format_names(names)}")
+        if self.ties:
+            lines.append(f"  ties kept: {format_names([a for a, _ in self.ties])}")
+        if self.uninitialized:
+            lines.append(f"  UNINITIALIZED: {format_names(self.uninitialized)}")
+        lines += (f"  {note}" for note in self.notes)
+        return "\n".join(lines)
+
+
+def format_names(names: Sequence[str]) -> str:
+    """Return how many names there are, and the first few."""
+    more = ", ..." if len(names) > MAX_NAMES else ""
+    return f"{len(names):,} ({', '.join(names[:MAX_NAMES])}{more})"
