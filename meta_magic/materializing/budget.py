@@ -1,48 +1,18 @@
 """Compare the bytes that are needed with those that are free."""
 
 from collections.abc import Sequence
+from typing import Final
 
-import psutil
 import torch
 
 from meta_magic.errors import MaterializeError
 from meta_magic.materializing.targets import Target
+from meta_magic.replaying.devices import free_nbytes
 from meta_magic.trace.units import format_bytes
 
-__all__ = ["check_budget", "free_nbytes", "read_device"]
+__all__ = ["check_budget", "free_nbytes"]
 
-N_LARGEST = 5
-
-
-def read_device(device: str | torch.device) -> torch.device:
-    """Return a device that is there.
-
-    Raises:
-        MaterializeError: There is no such device, or it is meta.
-    """
-    try:
-        read = torch.device(device)
-    except (RuntimeError, TypeError):
-        raise MaterializeError(f"{device!r} names no device: {there_is()}") from None
-    n_devices = torch.cuda.device_count() if read.type == "cuda" else 1
-    if read.type not in {"cpu", "cuda"} or (read.index or 0) >= n_devices:
-        raise MaterializeError(f"cannot materialize on {read}: {there_is()}")
-    if read.type == "cuda" and read.index is None:
-        return torch.device("cuda", torch.cuda.current_device())
-    return read
-
-
-def there_is() -> str:
-    """Say which devices there are."""
-    names = ["'cpu'", *(f"'cuda:{i}'" for i in range(torch.cuda.device_count()))]
-    return f"there {'is' if len(names) == 1 else 'are'} {', '.join(names)}"
-
-
-def free_nbytes(device: torch.device) -> int:
-    """Return the bytes that can still be had on a device."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    return int(psutil.virtual_memory().available)
+N_LARGEST: Final = 5
 
 
 def check_budget(

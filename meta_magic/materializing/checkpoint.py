@@ -4,6 +4,7 @@ import json
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -136,7 +137,7 @@ def read_safetensors(path: Path, device: torch.device) -> Iterator[tuple[str, En
     except SafetensorError as error:
         raise unreadable(path, error) from error
     for name, shape in zip(names, shapes, strict=True):
-        yield name, Entry(shape=shape, load=lambda n=name: file.get_tensor(n))  # type: ignore[misc]
+        yield name, Entry(shape=shape, load=partial(file.get_tensor, name))
 
 
 def read_mapping(source: object, what: str) -> dict[str, Entry]:
@@ -160,9 +161,7 @@ def read_mapping(source: object, what: str) -> dict[str, Entry]:
                 f"{what} holds {name!r} on meta, without values: load it outside of "
                 "%%meta"
             )
-        entries[str(name)] = Entry(
-            shape=tuple(tensor.shape), load=lambda t=tensor: t.detach()
-        )  # type: ignore[misc]
+        entries[str(name)] = Entry(shape=tuple(tensor.shape), load=tensor.detach)
     return entries
 
 

@@ -19,7 +19,7 @@ from meta_magic.trace.program import Program
 __all__ = ["Content", "EmptyFilling", "Fill", "Put", "ReplayFilling"]
 
 Content: TypeAlias = UntypedStorage | Tensor
-"""What a target gets: a storage like its own, or a tensor to stand for its one tensor."""
+"""What a target gets: a storage like its own, or a tensor in place of its only one."""
 
 Put: TypeAlias = Callable[[Target, Content], None]
 
@@ -245,15 +245,9 @@ def cast(target: Target, content: Content, device: torch.device) -> Content:
     """Return a storage on the device and with the dtype that the target is to have."""
     if isinstance(content, Tensor):
         return content
-    if target.dtype is not None:
-        dtype = target.held[0].tensor.dtype
-        whole = torch.empty(0, dtype=dtype, device=content.device).set_(content)  # type: ignore[call-overload]  # its stub wants a size
-        content = whole.to(device=device, dtype=target.dtype).untyped_storage()
-    if content.device != device:
-        content = (
-            torch.empty(0, dtype=torch.uint8, device=content.device)
-            .set_(content)
-            .to(device)
-            .untyped_storage()
-        )  # type: ignore[call-overload]
-    return content
+    if target.dtype is None and content.device == device:
+        return content
+    dtype = torch.uint8 if target.dtype is None else target.held[0].tensor.dtype
+    whole = torch.empty(0, dtype=dtype, device=content.device)
+    whole.set_(content)  # type: ignore[call-overload]  # its stub wants a size, too
+    return whole.to(device=device, dtype=target.dtype).untyped_storage()

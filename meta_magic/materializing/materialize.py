@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from meta_magic.errors import MaterializeError
-from meta_magic.materializing.budget import check_budget, read_device
+from meta_magic.materializing.budget import check_budget
 from meta_magic.materializing.checkpoint import open_checkpoint
 from meta_magic.materializing.fillings import (
     Content,
@@ -27,6 +27,7 @@ from meta_magic.materializing.targets import Held, Target, find_tensors, group_t
 from meta_magic.recording.constants import as_bytes, sum_words
 from meta_magic.recording.ledger import find_origin
 from meta_magic.recording.torch_private import DisableTorchFunction, disable_modes
+from meta_magic.replaying.devices import read_device
 from meta_magic.replaying.memory import make_view
 from meta_magic.trace.trace import Trace
 
@@ -105,12 +106,12 @@ def prepare(
             f"wanted a torch.nn.Module, not a {type(module).__name__}"
         )
     check_dtype(dtype)
-    place = read_device(device)
+    place = read_device(device, MaterializeError)
     held = list(find_tensors(module))
     on_meta = [h for h in held if h.tensor.is_meta]
     targets = group_targets(on_meta, dtype)
     redrawn = group_targets(find_redrawn(held), None) if init == "replay" else []
-    fill = choose_fill(module, [*targets, *redrawn], on_meta, place, (init, trace))
+    fill = choose_fill(module, [*targets, *redrawn], place, init, trace)
     return Preparation(
         module=module,
         device=place,
@@ -256,16 +257,15 @@ class Preparation:
 def choose_fill(
     module: nn.Module,
     targets: Sequence[Target],
-    held: Sequence[Held],
     device: torch.device,
-    source: tuple[Init, Trace | None],
+    init: Init,
+    trace: Trace | None,
 ) -> Fill:
     """Return what fills the targets.
 
     Raises:
         MaterializeError: Nothing can, as asked.
     """
-    init, trace = source
     program = None if trace is None else trace.program
     if init == "replay":
         return ReplayFilling(targets, device, module, program)

@@ -9,7 +9,7 @@ import torch
 
 from meta_magic.trace.units import format_bytes
 
-__all__ = ["Filling", "FilledTensor", "MaterializeReport"]
+__all__ = ["FilledTensor", "Filling", "MaterializeReport"]
 
 Filling: TypeAlias = Literal["replay", "checkpoint", "reset", "uninitialized", "kept"]
 
@@ -83,8 +83,10 @@ class MaterializeReport:
     def __str__(self) -> str:
         made = [t for t in self.tensors if t.filled_by != "kept"]
         lines = [
-            f"{self.module} on {self.device}: {len(made):,} tensors, "
-            f"{format_bytes(self.nbytes)}, in {self.seconds:.2f} s"
+            (
+                f"{self.module} on {self.device}: {len(made):,} tensors, "
+                f"{format_bytes(self.nbytes)}, in {self.seconds:.2f} s"
+            )
         ]
         for filled_by in ("replay", "checkpoint", "reset", "kept"):
             names = self.names(filled_by)

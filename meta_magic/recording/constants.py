@@ -53,6 +53,7 @@ class Constants:
             function, args = torch.tensor, args[1:]
         with DisableTorchFunction(), DisableTorchDispatch():
             real = function(*args, **{**kwargs, "dtype": made.dtype, "device": "cpu"})
+        self._registry.note_deaths()  # its address may have been another's
         ref = self._registry.storage_of(made)
         if ref is not None:
             self._keep(ref, real.untyped_storage())

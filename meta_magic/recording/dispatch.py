@@ -195,41 +195,48 @@ class Recorder:
         kwargs: Mapping[str, Any],
     ) -> Any:
         """Run the kernel, then record the call with what it returned."""
-        is_opaque, self._is_opaque = self._is_opaque, False
         registry = self._registry
-        tensors = tensors_in(args, kwargs)
-        inputs = [(tensor, registry.read(tensor)) for tensor in tensors]
+        inputs = [(t, registry.read(t)) for t in tensors_in(args, kwargs)]
         n_storages = registry.n_storages
         table = self._table_by_op.get(func) or self._cache.open(func)
-        self.constants.note_real_inputs(inputs)
-        generator = find_generator(args, kwargs) if table.is_random else None
-        is_drawing = table.is_random and not is_on_meta(inputs, kwargs)
-        try:
-            if is_drawing:
-                call = partial(func, *args, **kwargs)
-                returned = self.rows.draws.run(registry.clock[0], generator, call)
-            else:
-                returned = func(*args, **kwargs)
-        except Exception as error:
-            explain_mix(error, tensors)
-            raise
+        entries: dict[Any, Entry] = table.entries
+        if self._is_opaque:
+            self._is_opaque, entries, key = False, self._opaque_entries, (func, *key)
+        draw = Drawing(args, kwargs, inputs) if table.is_random else None
+        returned = self._call(func, args, kwargs, inputs, draw)
         registry.note_deaths()
         outputs = [(t, self._see_output(t, inputs)) for t in tensors_in(returned)]
-        words += [seen[0] for _, seen in outputs]
         call = LiveCall(args, kwargs, returned, inputs, outputs)
-        if not table.is_pure:  # what it writes may be what it reads
-            key = (*key, *sharing_of(inputs))
         if not all(seen[2].is_meta for _, seen in outputs):
             check_devices(table.name, call)
             self.constants.note_made(outputs)
             self._count_real(call, n_storages)
-        entries: dict[Any, Entry] = table.entries
-        if is_opaque:
-            entries, key = self._opaque_entries, (func, *key)
+        if not table.is_pure:  # what it writes may be what it reads
+            key = (*key, *sharing_of(inputs))
+        words += [seen[0] for _, seen in outputs]
         self.rows.append(self._cache.intern(table, entries, key, call), words)
-        if table.is_random and not is_drawing:
-            self.rows.draws.note(registry.clock[0] - 1, generator)
+        if draw is not None and not draw.is_real:
+            self.rows.draws.note(registry.clock[0] - 1, draw.generator)
         return returned
+
+    def _call(
+        self,
+        func: Any,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        inputs: Sequence[tuple[Tensor, Seen]],
+        draw: "Drawing | None",
+    ) -> Any:
+        """Call an operator; one that draws for real from where plain meta would."""
+        self.constants.note_real_inputs(inputs)
+        try:
+            if draw is None or not draw.is_real:
+                return func(*args, **kwargs)
+            call = partial(func, *args, **kwargs)
+            return self.rows.draws.run(self._registry.clock[0], draw.generator, call)
+        except Exception as error:
+            explain_mix(error, [tensor for tensor, _ in inputs])
+            raise
 
     def _see_output(
         self, tensor: Tensor, inputs: Sequence[tuple[Tensor, Seen]]
@@ -279,22 +286,28 @@ def sharing_of(inputs: Sequence[tuple[Tensor, Seen]]) -> tuple[object, ...]:
     return sharing([tensor for tensor, seen in inputs if seen[1] is not None])
 
 
-def find_generator(
-    args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> torch.Generator | None:
-    """Return the generator that an operator was told to draw from."""
-    values = (*args, *kwargs.values())
-    return next((v for v in values if isinstance(v, torch.Generator)), None)
+class Drawing:
+    """How a random operator draws.
 
+    Attributes:
+        generator: What it was told to draw from; None for torch's default.
+        is_real: Whether it makes real numbers, and not just meta tensors.
+    """
 
-def is_on_meta(
-    inputs: Sequence[tuple[Tensor, Seen]], kwargs: Mapping[str, Any]
-) -> bool:
-    """Whether an operator with these arguments works without data."""
-    if inputs:
-        return any(seen[2].is_meta for _, seen in inputs)
-    device = kwargs.get("device")
-    return device is not None and device.type == "meta"
+    def __init__(
+        self,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        inputs: Sequence[tuple[Tensor, Seen]],
+    ) -> None:
+        values = (*args, *kwargs.values())
+        found = (v for v in values if isinstance(v, torch.Generator))
+        self.generator: torch.Generator | None = next(found, None)
+        if inputs:
+            self.is_real = not any(seen[2].is_meta for _, seen in inputs)
+        else:
+            device = kwargs.get("device")
+            self.is_real = device is None or device.type != "meta"
 
 
 class DispatchRecorder(Recorder, TorchDispatchMode):

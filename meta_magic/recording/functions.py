@@ -116,10 +116,9 @@ class FunctionRecorder(DeviceContext):  # type: ignore[misc]
                     with DisableTorchDispatch():
                         return func(*args, **(kwargs or {}))
                 kwargs = self._choose_device(func, args, kwargs or {})
-            returned = func(*args, **(kwargs or {}))
             if func in VALUE_FUNCTIONS:
-                self._dispatch.constants.note_values(returned, func, args, kwargs or {})
-            return returned
+                return self._make_constant(func, args, kwargs or {})
+            return func(*args, **(kwargs or {}))
         except (RuntimeError, NotImplementedError, TypeError) as error:
             explain_missing_value(error, func, args)
             raise
@@ -127,8 +126,16 @@ class FunctionRecorder(DeviceContext):  # type: ignore[misc]
             places.function = places.frame = None
             places.place = 0
 
+    def _make_constant(
+        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Call a function that makes a tensor from Python values, and keep those."""
+        made = func(*args, **kwargs)
+        self._dispatch.constants.note_values(made, func, args, kwargs)
+        return made
+
     def _answer_is_meta(self, func: Any, args: Sequence[Any]) -> bool:
-        """Tell whether a tensor is on meta; record for whom that means to do nothing."""
+        """Tell whether a tensor is on meta; record who would do nothing then."""
         frame = sys._getframe(2)
         is_meta: bool = func(*args)
         initializer = read_initializer(frame) if is_meta else None

@@ -8,8 +8,7 @@ never weakly referenced: ``torch.utils.swap_tensors`` would then refuse them.
 
 import weakref
 from array import array
-from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import torch
 from torch import Tensor, UntypedStorage
@@ -17,6 +16,9 @@ from torch.nn import Parameter
 
 from meta_magic.recording.torch_private import DisableTorchFunction
 from meta_magic.trace.program import Geometry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["GeometryTable", "LiveGeometry", "Seen", "StorageRef", "TensorRegistry"]
 

@@ -4,18 +4,20 @@ Each comment says what is lost if torch moves the name; ``tests/unit`` has a tes
 fails by name when one is gone, so that a new release says so before a user does.
 """
 
+# Without it a set_default_device inside a cell cannot be undone.
 from torch import _GLOBAL_DEVICE_CONTEXT as GLOBAL_DEVICE_CONTEXT
 
-# Without it a set_default_device inside a cell cannot be undone.
-from torch._C import DisableTorchFunction
+# Without the first, reading a shape in a hook runs the user's function modes; without
+# the second, the initializers that do nothing on meta have no schema.
+from torch._C import DisableTorchFunction, parse_schema
 
-# Without it reading a tensor's shape in a hook runs the user's function modes.
+# Without it backward operators cannot be told from forward ones.
 from torch._C import _current_autograd_node as current_autograd_node
 
 # Without it a served function's outputs would be recorded as operators.
 from torch._C import _DisableTorchDispatch as DisableTorchDispatch
 
-# Without it backward operators cannot be told from forward ones.
+# Without it a signature could be served although the kernel would now refuse.
 from torch._C import _get_deterministic_algorithms as is_deterministic
 
 # Without the next four a function could be served although something watches it.
@@ -23,29 +25,28 @@ from torch._C import _get_tracing_state as tracing_state
 from torch._C import _is_any_autocast_enabled as is_any_autocast_enabled
 from torch._C import _len_torch_dispatch_stack as n_dispatch_modes
 
-# Without it the initializers that do nothing on meta have no schema.
-from torch._C import parse_schema
-
 # Without it a materialized parameter is a new object, and an optimizer keeps the old.
 from torch._C import _swap_tensor_impl as swap_tensor_impl
 
-# Without it a signature could be served although the kernel would now refuse.
+# Without it a backward operator cannot be tied to its forward operator.
 from torch._C._autograd import _get_sequence_nr as next_sequence_number
 
 # Without it dynamo believes for ever that a mode is active after a cell left one open.
 from torch._C._dynamo.guards import (
     set_is_in_mode_without_ignore_compile_internals as set_compile_internals_flag,
 )
+
+# The fourth of those four.
 from torch._C._functorch import peek_interpreter_stack as functorch_interpreter
 
-# Without it a backward operator cannot be tied to its forward operator.
+# Without these three a function mode that a cell left open stays open.
 from torch.overrides import (
     _get_current_function_mode_stack as function_mode_stack,
 )
 from torch.overrides import _pop_mode as pop_function_mode
 from torch.overrides import _push_mode as push_function_mode
 
-# Without these three a function mode that a cell left open stays open.
+# Without these two the default device and the mode flags cannot be put back.
 from torch.utils import _device as device_module
 from torch.utils import _python_dispatch as python_dispatch
 
@@ -54,13 +55,15 @@ from torch.utils import _python_dispatch as python_dispatch
 from torch.utils._device import DeviceContext
 from torch.utils._device import _device_constructors as device_constructors
 
+# Without it nothing is recorded.
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+)
+
 # Without it a replay inside of a cell would be recorded, and on meta again.
 from torch.utils._python_dispatch import _disable_current_modes as disable_modes
 
 # Without these a dispatch mode that a cell left open stays open.
-from torch.utils._python_dispatch import (
-    TorchDispatchMode,
-)
 from torch.utils._python_dispatch import (
     _get_current_dispatch_mode_stack as dispatch_mode_stack,
 )

@@ -1,16 +1,13 @@
 """Run the steps of a plan on a real device."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
 from math import prod
 
 import torch
 from torch import Tensor, UntypedStorage
 
-from meta_magic.errors import ReplayError
-from meta_magic.recording.live import tensors_in
-from meta_magic.recording.torch_private import DisableTorchFunction, disable_modes
-from meta_magic.replaying.memory import Memory, allocate, make_view
+from meta_magic.replaying.machine import Machine, real_torch
+from meta_magic.replaying.memory import allocate, make_view
 from meta_magic.replaying.plan import (
     Columns,
     Plan,
@@ -20,7 +17,7 @@ from meta_magic.replaying.plan import (
     plan_replay,
 )
 from meta_magic.replaying.streams import Streams
-from meta_magic.trace.program import Geometry, Import, Program
+from meta_magic.trace.program import Import, Program
 
 __all__ = ["Finished", "Replay"]
 
@@ -41,7 +38,8 @@ class Replay:
 
     Attributes:
         plan: What will be done.
-        earlier: The replays of earlier recordings that this one goes on from.
+        earlier: The replays of earlier recordings that this one goes on from, each
+            with the numbers of its storages here.
     """
 
     def __init__(
@@ -49,9 +47,9 @@ class Replay:
     ) -> None:
         self.plan: Plan = plan_replay(Columns(program), request)
         self.earlier: list[tuple[Replay, dict[int, int]]] = []
-        self._device = device
-        self._memory = Memory(self.plan.columns, device)
-        self._streams: Streams | None = None
+        draws = [step.draw for step in self.plan.steps if step.draw is not None]
+        streams = Streams(program.randomness, draws, self.plan.end, device)
+        self._machine = Machine(self.plan.columns, device, streams)
         for origin, imports in group_imports(self.plan):
             numbers = {i.origin: i.storage for i in imports}
             earlier = Request(storages=frozenset(numbers))
@@ -64,6 +62,11 @@ class Replay:
         return own + sum(replay.n_work for replay, _ in self.earlier)
 
     @property
+    def n_steps(self) -> int:
+        """Steps of this replay and the earlier ones."""
+        return len(self.plan.steps) + sum(r.n_steps for r, _ in self.earlier)
+
+    @property
     def uninitialized(self) -> set[int]:
         """Wanted storages that no recorded call ever wrote."""
         written = {s for step in self.plan.steps for s in step.call.written}
@@ -74,12 +77,7 @@ class Replay:
         }
         return (passed & self.plan.wanted) - written | self.plan.uninitialized
 
-    @property
-    def n_steps(self) -> int:
-        """Steps of this replay and the earlier ones."""
-        return len(self.plan.steps) + sum(r.n_steps for r, _ in self.earlier)
-
-    def peak_nbytes(self, kept: dict[int, int]) -> int:
+    def peak_nbytes(self, kept: Mapping[int, int]) -> int:
         """Return the most bytes held at any moment; see :meth:`Plan.peak_nbytes`."""
         own = self.plan.peak_nbytes(kept)
         return max([own, *(replay.peak_nbytes({}) for replay, _ in self.earlier)])
@@ -96,12 +94,9 @@ class Replay:
         Raises:
             ReplayError: A step failed, or gave something else than was recorded.
         """
-        plan, memory = self.plan, self._memory
         for replay, numbers in self.earlier:
-            yield from replay.run(lambda n, real, at=numbers: self._take(at[n], real))  # type: ignore[misc]
-        randomness = plan.columns.program.randomness
-        draws = [step.draw for step in plan.steps if step.draw is not None]
-        self._streams = Streams(randomness, draws, plan.end, self._device)
+            yield from replay.run(self._taking(numbers))
+        plan, memory = self.plan, self._machine.memory
         used = {s for step in plan.steps for s in (*step.frees, *step.finishes)}
         with real_torch():
             self._provide()
@@ -117,135 +112,56 @@ class Replay:
 
     def end_state(self) -> Tensor | None:
         """Return where torch's default CPU generator would stand now, if it moved."""
-        if self.plan.end is None or self._streams is None:
+        if self.plan.end is None:
             return None
-        return self._streams.state_at(self.plan.end)
+        return self._machine.streams.state_at(self.plan.end)
 
-    def _take(self, storage: int, real: UntypedStorage | Tensor) -> None:
-        if isinstance(real, Tensor):
-            self._memory.add_tensor(storage, real)
-        else:
-            self._memory.add(storage, real)
+    def _taking(self, numbers: Mapping[int, int]) -> Finished:
+        """Return what takes the content that an earlier recording made."""
+
+        def take(number: int, real: UntypedStorage | Tensor) -> None:
+            memory, storage = self._machine.memory, numbers[number]
+            if isinstance(real, Tensor):
+                memory.add_tensor(storage, real)
+            else:
+                memory.add(storage, real)
+
+        return take
 
     def _provide(self) -> None:
         """Bring in what is there before the first step."""
-        plan = self.plan
-        for storage in plan.given:
-            constant = plan.columns.constants.get(storage)
+        columns, machine = self.plan.columns, self._machine
+        for storage in self.plan.given:
+            constant = columns.constants.get(storage)
             if constant is not None:
-                self._memory.load(constant)
-        sizes = plan.columns.nbytes_by_storage
-        for storage in plan.blank:
-            self._memory.add(storage, allocate(sizes[storage], self._device))
+                machine.memory.load(constant)
+        for storage in self.plan.blank:
+            nbytes = columns.nbytes_by_storage[storage]
+            machine.memory.add(storage, allocate(nbytes, machine.device))
 
     def _do(self, step: Step) -> None:
-        call, memory = step.call, self._memory
+        call, machine = step.call, self._machine
         if step.kind == StepKind.ALLOCATE:
-            for storage, geometry in zip(
-                call.outputs, call.signature.outputs, strict=True
-            ):
-                if storage not in memory:
-                    memory.allocate(storage, geometry)
-            return
-        if step.kind == StepKind.DRAW:
-            tensors = self._make_scratch(step)
+            for pair in zip(call.outputs, call.signature.outputs, strict=True):
+                if pair[0] not in machine.memory:
+                    machine.memory.allocate(*pair)
+        elif step.kind == StepKind.DRAW:
+            machine.make(call, step.draw, self._make_scratch(step))
         else:
-            tensors = [
-                memory.tensor(storage, geometry)
-                for storage, geometry in zip(
-                    call.inputs, call.signature.inputs, strict=True
-                )
-            ]
-        returned = self._call(step, tensors)
-        if step.kind == StepKind.RUN:
-            self._keep_outputs(step, tensors, returned)
+            inputs = machine.read_inputs(call)
+            machine.keep(call, inputs, machine.make(call, step.draw, inputs))
 
     def _make_scratch(self, step: Step) -> list[Tensor]:
+        """Return arguments for a call of which only the draw matters."""
+        call, device = step.call, self._machine.device
         sizes = self.plan.columns.nbytes_by_storage
-        geometries = step.call.signature.inputs
-        storages = {s: allocate(sizes[s], self._device) for s in step.call.inputs}
+        storages = {s: allocate(sizes[s], device) for s in call.inputs}
         return [
             make_view(storages[storage], geometry)
-            for storage, geometry in zip(step.call.inputs, geometries, strict=True)
+            for storage, geometry in zip(
+                call.inputs, call.signature.inputs, strict=True
+            )
         ]
-
-    def _call(self, step: Step, tensors: Sequence[Tensor]) -> object:
-        call, generator = step.call, None
-        if step.draw is not None and self._streams is not None:
-            geometries = (*call.signature.inputs, *call.signature.outputs)
-            device = geometries[0].device
-            if device.type == "meta":
-                device = self._device
-            generator = self._streams.prepare(step.draw, device)
-        try:
-            returned = call.operator.call(
-                call.signature, tensors, self._device, generator
-            )
-        except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
-            raise ReplayError(
-                f"{self._describe(step)} failed on {self._device}: {error}"
-            ) from error
-        if step.draw is not None and self._streams is not None:
-            self._streams.note(step.draw)
-        return returned
-
-    def _keep_outputs(
-        self, step: Step, inputs: Sequence[Tensor], returned: object
-    ) -> None:
-        call, memory = step.call, self._memory
-        outputs = tensors_in(returned)
-        if len(outputs) != len(call.outputs):
-            raise ReplayError(
-                f"{self._describe(step)} returned {len(outputs)} tensors on "
-                f"{self._device}, where {len(call.outputs)} were recorded"
-            )
-        for storage, geometry, tensor in zip(
-            call.outputs, call.signature.outputs, outputs, strict=True
-        ):
-            if storage in memory:
-                continue
-            if tensor.shape != geometry.shape or tensor.dtype != geometry.dtype:
-                raise ReplayError(
-                    f"{self._describe(step)} returned {tensor.dtype} "
-                    f"{tuple(tensor.shape)} on {self._device}, where {geometry.dtype} "
-                    f"{geometry.shape} was recorded",
-                    storage,
-                )
-            self._keep(storage, geometry, tensor, inputs)
-
-    def _keep(
-        self,
-        storage: int,
-        geometry: Geometry,
-        tensor: Tensor,
-        inputs: Sequence[Tensor],
-    ) -> None:
-        if geometry.stride is None:
-            self._memory.add_tensor(storage, tensor)
-            return
-        real = tensor.untyped_storage()
-        is_shared = any(
-            real._cdata == other.untyped_storage()._cdata
-            for other in inputs
-            if other.layout is torch.strided
-        )
-        is_alike = (
-            tensor.stride() == geometry.stride
-            and tensor.storage_offset() == geometry.storage_offset
-            and real.nbytes() == self.plan.columns.nbytes_by_storage[storage]
-            and tensor.is_conj() == geometry.is_conj
-            and tensor.is_neg() == geometry.is_neg
-        )
-        if is_alike and not is_shared:
-            self._memory.add(storage, real)
-            return
-        self._memory.allocate(storage, geometry)
-        self._memory.tensor(storage, geometry).copy_(tensor)
-
-    def _describe(self, step: Step) -> str:
-        line = self.plan.columns.line(step.call.number)
-        name = step.call.operator.name
-        return name if line is None else f"{name} (line {line})"
 
 
 def step_nbytes(step: Step) -> int:
@@ -253,15 +169,6 @@ def step_nbytes(step: Step) -> int:
     if step.kind == StepKind.ALLOCATE:
         return 0
     return sum(prod(g.shape) * g.dtype.itemsize for g in step.call.signature.outputs)
-
-
-def real_torch() -> ExitStack:
-    """Return a context in which torch does as it is told: no modes, no gradients."""
-    stack = ExitStack()
-    stack.enter_context(disable_modes())
-    stack.enter_context(DisableTorchFunction())
-    stack.enter_context(torch.no_grad())
-    return stack
 
 
 def group_imports(plan: Plan) -> list[tuple[Program, list[Import]]]:

@@ -35,6 +35,16 @@ class Memory:
             return self._tensors[storage]
         return make_view(self._storages[storage], geometry)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are held."""
+        tensors = sum(tensor.nbytes for tensor in self._tensors.values())
+        return tensors + sum(real.nbytes() for real in self._storages.values())
+
+    def storages(self) -> set[int]:
+        """Return the numbers of what is held."""
+        return {*self._storages, *self._tensors}
+
     def add(self, storage: int, real: UntypedStorage) -> None:
         """Take a storage in."""
         self._storages[storage] = real
@@ -91,18 +101,18 @@ def make_view(storage: UntypedStorage, geometry: Geometry) -> Tensor:
     """Return a tensor on a storage.
 
     Raises:
-        ReplayError: Its dtype is a quantized one.
+        ReplayError: There is none such.
     """
+    shape, stride, offset = geometry.shape, geometry.stride, geometry.storage_offset
+    if stride is None or offset is None:
+        raise ReplayError(f"a {geometry.layout} tensor lies on no storage of its own")
     try:
-        view = torch.empty(0, dtype=geometry.dtype, device=storage.device).set_(
-            storage,  # type: ignore[call-overload]  # its stub knows no storages
-            geometry.storage_offset,
-            geometry.shape,
-            geometry.stride,
-        )
+        view = torch.empty(0, dtype=geometry.dtype, device=storage.device)
+        view.set_(storage, offset, shape, stride)
     except RuntimeError as error:
         raise ReplayError(
-            f"torch makes no {geometry.dtype} tensor on a given storage"
+            f"torch makes no {geometry.dtype} tensor of shape {shape} on a storage of "
+            f"{storage.nbytes():,} bytes"
         ) from error
     if geometry.is_conj:
         view = view.conj()

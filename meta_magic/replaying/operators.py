@@ -182,8 +182,7 @@ def default_generator(device: torch.device) -> Generator:
     """Return the generator that torch draws from on ``device`` unless told."""
     if device.type == "cpu":
         return torch.default_generator
-    index = device.index if device.index is not None else torch.cuda.current_device()
-    return torch.cuda.default_generators[index]
+    return torch.cuda.default_generators[device.index]
 
 
 def default_dtype_of(signature: Signature, default: torch.dtype) -> torch.dtype:

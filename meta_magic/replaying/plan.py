@@ -324,7 +324,7 @@ class Planner:
     def _walk_back(self) -> None:
         """Find the calls that the wanted content comes from."""
         self._kinds = {}
-        contents, memory = set(self._wanted), set()
+        contents, memory = set(self._wanted), set[int]()
         births = self._columns.births
         for index in range(self._n_calls - 1, -1, -1):
             signature, storages = self._columns.tensors(index)
@@ -473,9 +473,8 @@ class Planner:
             born = {
                 s for s in call.outputs if self._columns.births.get(s) == call.number
             }
-            if step.kind == StepKind.ALLOCATE or call.operator.is_empty:
-                raw |= born
-            elif call.read & (raw - call.written):
+            is_allocated = step.kind == StepKind.ALLOCATE
+            if is_allocated or call.read & (raw - call.written):
                 raw |= born
             raw -= call.written
         return frozenset(raw & self._wanted)

@@ -1,0 +1,139 @@
+"""Make one recorded call on real tensors."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+import torch
+from torch import Generator, Tensor
+
+from meta_magic.errors import ReplayError
+from meta_magic.recording.live import tensors_in
+from meta_magic.recording.torch_private import DisableTorchFunction, disable_modes
+from meta_magic.replaying.memory import Memory
+from meta_magic.replaying.plan import Call, Columns, Draw
+from meta_magic.replaying.streams import Streams
+from meta_magic.trace.program import Geometry
+
+__all__ = ["Machine", "real_torch"]
+
+
+class Machine:
+    """Memory, generators, and a way to make the calls of a program with them.
+
+    Attributes:
+        device: What stands for meta.
+        memory: The storages that are alive.
+        streams: The generators.
+    """
+
+    def __init__(
+        self, columns: Columns, device: torch.device, streams: Streams
+    ) -> None:
+        self.device = device
+        self.memory = Memory(columns, device)
+        self.streams = streams
+        self._columns = columns
+
+    def read_inputs(self, call: Call) -> list[Tensor]:
+        """Return the tensor arguments of a call, out of memory."""
+        pairs = zip(call.inputs, call.signature.inputs, strict=True)
+        return [self.memory.tensor(*pair) for pair in pairs]
+
+    def make(
+        self, call: Call, draw: Draw | None, tensors: Sequence[Tensor]
+    ) -> list[Tensor]:
+        """Make a call, and return the tensors that it returns.
+
+        Raises:
+            ReplayError: It raised.
+        """
+        generator = None if draw is None else self._prepare(call, draw)
+        try:
+            returned = call.operator.call(
+                call.signature, tensors, self.device, generator
+            )
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, LookupError, TypeError, ValueError) as error:
+            raise ReplayError(
+                f"{self.describe(call)} failed on {self.device}: {error}"
+            ) from error
+        if draw is not None:
+            self.streams.note(draw)
+        return tensors_in(returned)
+
+    def keep(
+        self, call: Call, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
+    ) -> None:
+        """Take what a call made into memory, laid out as it was recorded.
+
+        Raises:
+            ReplayError: It has another shape or dtype than was recorded.
+        """
+        if len(outputs) != len(call.outputs):
+            raise ReplayError(
+                f"{self.describe(call)} returned {len(outputs)} tensors on "
+                f"{self.device}, where {len(call.outputs)} were recorded"
+            )
+        for storage, geometry, tensor in zip(
+            call.outputs, call.signature.outputs, outputs, strict=True
+        ):
+            if storage in self.memory:
+                continue
+            if tensor.shape != geometry.shape or tensor.dtype != geometry.dtype:
+                raise ReplayError(
+                    f"{self.describe(call)} returned {tensor.dtype} "
+                    f"{tuple(tensor.shape)} on {self.device}, where {geometry.dtype} "
+                    f"{geometry.shape} was recorded",
+                    storage,
+                )
+            self._keep(storage, geometry, tensor, inputs)
+
+    def describe(self, call: Call) -> str:
+        """Return the name of a call's operator, and its line."""
+        name, line = call.operator.name, self._columns.line(call.number)
+        return name if line is None else f"{name} (line {line})"
+
+    def _prepare(self, call: Call, draw: Draw) -> Generator:
+        device = (*call.signature.inputs, *call.signature.outputs)[0].device
+        return self.streams.prepare(
+            draw, self.device if device.type == "meta" else device
+        )
+
+    def _keep(
+        self,
+        storage: int,
+        geometry: Geometry,
+        tensor: Tensor,
+        inputs: Sequence[Tensor],
+    ) -> None:
+        if geometry.stride is None:
+            self.memory.add_tensor(storage, tensor)
+            return
+        real = tensor.untyped_storage()
+        is_shared = any(
+            real._cdata == other.untyped_storage()._cdata
+            for other in inputs
+            if other.layout is torch.strided
+        )
+        is_alike = (
+            tensor.stride() == geometry.stride
+            and tensor.storage_offset() == geometry.storage_offset
+            and real.nbytes() == self._columns.nbytes_by_storage[storage]
+            and tensor.is_conj() == geometry.is_conj
+            and tensor.is_neg() == geometry.is_neg
+        )
+        if is_alike and not is_shared:
+            self.memory.add(storage, real)
+            return
+        self.memory.allocate(storage, geometry)
+        self.memory.tensor(storage, geometry).copy_(tensor)
+
+
+def real_torch() -> ExitStack:
+    """Return a context in which torch does as it is told: no modes, no gradients."""
+    stack = ExitStack()
+    stack.enter_context(disable_modes())
+    stack.enter_context(DisableTorchFunction())
+    stack.enter_context(torch.no_grad())
+    return stack

@@ -1,0 +1,80 @@
+"""``replay()``: the real values of recorded tensors."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from meta_magic.errors import ReplayError
+from meta_magic.replaying.devices import read_device
+from meta_magic.replaying.engine import Replay
+from meta_magic.replaying.memory import make_view
+from meta_magic.replaying.plan import Request
+from meta_magic.trace.program import Geometry
+from meta_magic.trace.records import TensorMetadata
+from meta_magic.trace.trace import Trace
+
+__all__ = ["replay"]
+
+
+def replay(
+    trace: Trace,
+    tensors: Sequence[TensorMetadata],
+    device: str | torch.device = "cpu",
+) -> list[Tensor]:
+    """Return the values that recorded tensors would have, had the cell run for real.
+
+    Only the calls that they depend on run again, and what none needs any more is freed.
+    Random numbers are those that the cell would have drawn on ``device``.
+
+    Args:
+        trace: The recording.
+        tensors: Inputs or outputs of its operator or module calls. Their values are
+            those at the end of the recording, after all writes.
+        device: What stands for meta.
+
+    Returns:
+        A real tensor for each, with its shape, strides and dtype; those that shared a
+        storage do so again.
+
+    Raises:
+        ReplayError: A value depends on something that was not recorded, or a call
+            failed.
+
+    Example:
+        >>> with record() as trace:
+        ...     y = torch.ones(2, 3).sum()
+        >>> replay(trace, trace.ops[-1].outputs)
+        [tensor(6.)]
+    """
+    storages = frozenset(tensor.storage_id for tensor in tensors)
+    engine = Replay(
+        trace.program,
+        Request(storages=storages),
+        read_device(device, ReplayError),
+    )
+    made: dict[int, torch.UntypedStorage | Tensor] = {}
+    for _ in engine.run(made.__setitem__):
+        pass
+    return [build_tensor(tensor, made[tensor.storage_id]) for tensor in tensors]
+
+
+def build_tensor(
+    metadata: TensorMetadata, content: torch.UntypedStorage | Tensor
+) -> Tensor:
+    """Return a real tensor with recorded metadata."""
+    if isinstance(content, Tensor):
+        return content
+    return make_view(
+        content,
+        Geometry(
+            shape=metadata.shape,
+            stride=metadata.stride,
+            storage_offset=metadata.storage_offset,
+            dtype=metadata.dtype,
+            device=metadata.device,
+            layout=metadata.layout,
+            is_conj=metadata.is_conj,
+            is_neg=metadata.is_neg,
+        ),
+    )

@@ -1,0 +1,191 @@
+"""``verify()``: compare what was recorded with what a real device does."""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+import torch
+from torch import Tensor
+
+from meta_magic.errors import ReplayError
+from meta_magic.replaying.devices import free_nbytes, read_device
+from meta_magic.replaying.machine import Machine, real_torch
+from meta_magic.replaying.plan import Call, Columns
+from meta_magic.replaying.streams import Streams
+from meta_magic.trace.program import Geometry
+from meta_magic.trace.trace import Trace
+from meta_magic.trace.units import format_bytes
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["verify"]
+
+COLUMNS: Final = (
+    *("index", "op", "line", "module", "output", "field", "recorded", "real"),
+)
+
+Row = tuple[int | None, str, object, object]
+"""Number of the output (None: the call as a whole), field, recorded and real value."""
+
+
+def verify(
+    trace: Trace, device: str | torch.device = "cpu", *, max_nbytes: int | None = None
+) -> "pd.DataFrame":
+    """Run a recording for real, call by call, and compare each output's metadata.
+
+    Compared are shape, dtype, stride, storage offset, layout, and which argument an
+    output shares its storage with. Inputs that no recorded call made have made-up
+    values (zeros).
+
+    Args:
+        trace: The recording.
+        device: What stands for meta.
+        max_nbytes: The most bytes to hold at any moment; by default half of what is
+            free. Calls that need more are listed as not checked.
+
+    Returns:
+        One row for each difference: ``index``, ``op``, ``line`` and ``module`` of the
+        call, the number of its ``output``, the ``field``, its ``recorded`` and ``real``
+        value. ``field`` is ``"not checked"`` where a call could not be made, with the
+        reason. ``attrs`` holds ``n_calls`` and ``n_checked``.
+
+    Raises:
+        ReplayError: There is no such device.
+    """
+    import pandas as pd  # noqa: PLC0415  takes a quarter of a second
+
+    place = read_device(device, ReplayError)
+    bound = free_nbytes(place) // 2 if max_nbytes is None else max_nbytes
+    rows, n_unchecked = [], 0
+    for index, found in enumerate(Verifier(trace, place, bound).run()):
+        n_unchecked += any(row[1] == NOT_CHECKED for row in found)
+        if found:
+            call = trace.ops[index]
+            rows += [(index, call.op, call.line, call.module, *row) for row in found]
+    frame = pd.DataFrame.from_records(rows, columns=list(COLUMNS))
+    frame.attrs = {"n_calls": len(trace.ops), "n_checked": len(trace.ops) - n_unchecked}
+    return frame
+
+
+NOT_CHECKED: Final = "not checked"
+
+
+class Verifier:
+    """One pass over all calls of a program.
+
+    Args:
+        trace: The recording.
+        device: What stands for meta.
+        max_nbytes: The most bytes to hold.
+    """
+
+    def __init__(self, trace: Trace, device: torch.device, max_nbytes: int) -> None:
+        self._columns = Columns(trace.program)
+        streams = Streams(trace.program.randomness, self._columns.draws, None, device)
+        self._machine = Machine(self._columns, device, streams)
+        self._max_nbytes = max_nbytes
+        self._made_up: set[int] = set()
+
+    def run(self) -> Iterator[list[Row]]:
+        """Yield the differences of each call."""
+        columns, ends = self._columns, self._find_ends()
+        for index in range(len(columns)):
+            with real_torch():
+                try:
+                    found = list(self._check(columns.call(index)))
+                except ReplayError as error:  # not known in this process
+                    found = [(None, NOT_CHECKED, None, str(error))]
+                self._machine.memory.free(ends.get(index, ()))
+            yield found
+
+    def _find_ends(self) -> dict[int, list[int]]:
+        """Return which storages are of no use after each call."""
+        last: dict[int, int] = {}
+        for index in range(len(self._columns)):
+            last.update(dict.fromkeys(self._columns.tensors(index)[1], index))
+        ends: dict[int, list[int]] = {}
+        for storage, index in last.items():
+            ends.setdefault(index, []).append(storage)
+        return ends
+
+    def _check(self, call: Call) -> Iterator[Row]:
+        machine, sizes = self._machine, self._columns.nbytes_by_storage
+        missing = {*call.inputs, *call.outputs} - machine.memory.storages()
+        needed = machine.memory.nbytes + sum(sizes[storage] for storage in missing)
+        if needed > self._max_nbytes:
+            reason = f"needs {format_bytes(needed)} of {format_bytes(self._max_nbytes)}"
+            yield None, NOT_CHECKED, None, reason
+            return
+        for storage, geometry in zip(call.inputs, call.signature.inputs, strict=True):
+            if storage not in machine.memory:
+                self._make_up(storage, geometry)
+        is_made_up = not self._made_up.isdisjoint(call.inputs)
+        draw = self._columns.draws_by_call.get(call.number)
+        try:
+            inputs = machine.read_inputs(call)
+            outputs = machine.make(call, draw, inputs)
+            yield from compare(call, inputs, outputs)
+            machine.keep(call, inputs, outputs)
+        except ReplayError as error:
+            kind = NOT_CHECKED if is_made_up else "error"
+            yield None, kind, None, str(error.__cause__ or error)
+        if call.operator.is_empty or is_made_up:
+            self._made_up.update(call.outputs)
+        if call.operator.is_empty:  # what lies there may be no valid index
+            for pair in zip(call.outputs, call.signature.outputs, strict=True):
+                machine.memory.tensor(*pair).zero_()
+
+    def _make_up(self, storage: int, geometry: Geometry) -> None:
+        """Bring in a storage that no call made, or whose call was not made."""
+        machine, constant = self._machine, self._columns.constants.get(storage)
+        if constant is not None:
+            machine.memory.load(constant)
+            return
+        self._made_up.add(storage)
+        machine.memory.allocate(storage, geometry)
+        machine.memory.tensor(storage, geometry).zero_()
+
+
+def compare(
+    call: Call, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
+) -> Iterator[Row]:
+    """Yield what differs between the outputs recorded and those of a real call."""
+    if len(outputs) != len(call.outputs):
+        yield None, "outputs", len(call.outputs), len(outputs)
+        return
+    for number, (geometry, tensor) in enumerate(
+        zip(call.signature.outputs, outputs, strict=True)
+    ):
+        real = {
+            "shape": tuple(tensor.shape),
+            "dtype": tensor.dtype,
+            "layout": tensor.layout,
+        }
+        if geometry.stride is not None and tensor.layout is torch.strided:
+            real["stride"] = tensor.stride()
+            real["storage_offset"] = tensor.storage_offset()
+        for field, value in real.items():
+            recorded = getattr(geometry, field)
+            if recorded != value:
+                yield number, field, recorded, value
+        shared = find_shared(call, number), find_base(inputs, tensor)
+        if shared[0] != shared[1]:
+            yield number, "storage of input", *shared
+
+
+def find_shared(call: Call, number: int) -> int | None:
+    """Return the first input whose storage an output shares, as it was recorded."""
+    storage = call.outputs[number]
+    return call.inputs.index(storage) if storage in call.inputs else None
+
+
+def find_base(inputs: Sequence[Tensor], tensor: Tensor) -> int | None:
+    """Return the first input whose storage a real output shares."""
+    if tensor.layout is not torch.strided:
+        return None
+    address = tensor.untyped_storage()._cdata
+    for index, other in enumerate(inputs):
+        is_strided = other.layout is torch.strided
+        if is_strided and other.untyped_storage()._cdata == address:
+            return index
+    return None

@@ -1,0 +1,112 @@
+"""The report of a materialization as one piece of HTML, with or without a panel."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from html import escape
+from importlib.resources import files
+from typing import TYPE_CHECKING, Final
+
+from meta_magic.trace.units import format_bytes, format_shape
+
+if TYPE_CHECKING:
+    from meta_magic.materializing.report import FilledTensor, MaterializeReport
+
+__all__ = ["render_materialize_report"]
+
+COLUMNS: Final = ("tensor", "kind", "shape", "dtype", "bytes", "filled by", "tied to")
+
+MAX_OPEN: Final = 12
+"""Tensors of which the table is open at first."""
+
+MAX_ROWS: Final = 1000
+"""Rows of a table; more would weigh on the notebook's file."""
+
+STYLES: Final = ("report.css", "panel.css")
+
+
+def render_materialize_report(report: "MaterializeReport") -> str:
+    """Return headline, warning, notes and the tensors as HTML.
+
+    Every name comes from the user's code and is escaped.
+    """
+    static = files("meta_magic.view") / "static"
+    style = "".join((static / name).read_text("utf-8") for name in STYLES)
+    bad = [t for t in report.tensors if t.filled_by == "uninitialized"]
+    good = [t for t in report.tensors if t.filled_by != "uninitialized"]
+    parts = [f"<style>{style}</style>", f"<p>{escape(format_headline(report))}</p>"]
+    if bad:
+        text = f"UNINITIALIZED: {count(bad)} whatever lay in memory before"
+        parts += [f'<p class="mm-danger">{text}</p>', render_folded(bad, "")]
+    if report.notes:
+        parts.append(f"<ul>{''.join(map(render_note, report.notes))}</ul>")
+    if good:
+        parts.append(render_folded(good, summarize(good)))
+    return f'<div class="mm-report mm-materialized">{"".join(parts)}</div>'
+
+
+def format_headline(report: "MaterializeReport") -> str:
+    """Return the one line that says what is where now, and what it took."""
+    made = [t for t in report.tensors if t.filled_by != "kept"]
+    tensors = f"{len(made):,} tensor{'' if len(made) == 1 else 's'}"
+    return (
+        f"{report.module} on {report.device} · {tensors}, "
+        f"{format_bytes(report.nbytes)} · {report.seconds:.2f} s"
+    )
+
+
+def count(tensors: Sequence["FilledTensor"]) -> str:
+    """Return the number of tensors as the beginning of a sentence."""
+    n = len(tensors)
+    return "1 tensor holds" if n == 1 else f"{n:,} tensors hold"
+
+
+def summarize(tensors: Sequence["FilledTensor"]) -> str:
+    """Return how many tensors were filled by what, most frequent first."""
+    counts = Counter(t.filled_by for t in tensors).most_common()
+    return ", ".join(
+        f"{n:,} kept as before" if kind == "kept" else f"{n:,} by {kind}"
+        for kind, n in counts
+    )
+
+
+def render_note(note: str) -> str:
+    """Return one note as a list item."""
+    return f"<li>{escape(note)}</li>"
+
+
+def render_folded(tensors: Sequence["FilledTensor"], title: str) -> str:
+    """Return the table of some tensors, folded if it is long."""
+    is_open = " open" if len(tensors) <= MAX_OPEN else ""
+    title = title or f"{len(tensors):,} uninitialized"
+    table = render_table(tensors[:MAX_ROWS])
+    if len(tensors) > MAX_ROWS:
+        table += f"<div>… {len(tensors) - MAX_ROWS:,} more</div>"
+    return f"<details{is_open}><summary>{escape(title)}</summary>{table}</details>"
+
+
+def render_table(tensors: Iterable["FilledTensor"]) -> str:
+    """Return one row for each tensor, below the names of the columns."""
+    head = "".join(f'<th scope="col">{name}</th>' for name in COLUMNS)
+    rows = "".join(map(render_row, tensors))
+    return (
+        f'<table class="mm-tensors"><thead><tr>{head}</tr></thead>'
+        f"<tbody>{rows}</tbody></table>"
+    )
+
+
+def render_row(tensor: "FilledTensor") -> str:
+    """Return the row of a tensor."""
+    cells = (
+        tensor.kind,
+        format_shape(tensor.shape),
+        str(tensor.dtype).removeprefix("torch."),
+        format_bytes(tensor.nbytes),
+        tensor.filled_by,
+        tensor.tied_to or "",
+    )
+    is_bad = tensor.filled_by == "uninitialized"
+    opened = '<tr class="mm-danger">' if is_bad else "<tr>"
+    named = f'<th scope="row">{escape(tensor.name)}</th>'
+    return (
+        f"{opened}{named}{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
+    )

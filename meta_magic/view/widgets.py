@@ -1,0 +1,305 @@
+"""The Materialize panel below a report, and the only file that knows of widgets."""
+
+import threading
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+import anywidget
+import torch
+import traitlets
+from torch import nn
+
+from meta_magic.errors import MaterializeError
+from meta_magic.materializing.materialize import INITS, materialize, prepare
+from meta_magic.materializing.targets import find_tensors
+from meta_magic.replaying.devices import free_nbytes, list_devices
+from meta_magic.trace.units import format_bytes
+from meta_magic.view.materialize_html import render_materialize_report
+
+if TYPE_CHECKING:
+    from meta_magic.trace.records import ModuleNode
+    from meta_magic.trace.trace import Trace
+
+__all__ = ["MaterializePanel", "close_panels", "show_panel"]
+
+State: TypeAlias = Literal["idle", "running", "done", "failed", "cancelled"]
+
+CHECKPOINT: Final = "checkpoint"
+"""The choice of ``init`` that takes its value from the field for a path."""
+
+AS_BUILT: Final = "as built"
+DTYPES: Final = (AS_BUILT, "float32", "bfloat16", "float16")
+
+UPDATE_EVERY: Final = 0.1
+"""Seconds between two progress messages: a server drops what comes much faster."""
+
+GONE: Final = (
+    "the module is gone: it was deleted or built anew; run the cell again for a new "
+    "Materialize button"
+)
+NO_PATH: Final = "type the path of a checkpoint: a file, an index or a directory"
+REAL: Final = "nothing: all of it is real already"
+
+STATIC: Final = files("meta_magic.view") / "static"
+
+
+class CancelledError(Exception):
+    """Raised in the thread that materializes, by its own progress callback."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What stands in the fields of the panel.
+
+    Attributes:
+        root: Index of the root module.
+        device: Name of the device.
+        init: One of torch's names for what fills the tensors, or ``checkpoint``.
+        dtype: Name of a dtype in torch, or ``as built``.
+        checkpoint: Path to read when ``init`` is ``checkpoint``.
+    """
+
+    root: int = 0
+    device: str = "cpu"
+    init: str = INITS[0]
+    dtype: str = AS_BUILT
+    checkpoint: str = ""
+
+    @classmethod
+    def read(cls, fields: Mapping[str, Any]) -> "Choice":
+        """Return what a front end sent; fields that it does not have are ignored."""
+        names = cls.__dataclass_fields__
+        return cls(**{name: fields[name] for name in names if name in fields})
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of :func:`materialize`, the module aside.
+
+        Raises:
+            MaterializeError: The path is missing.
+        """
+        path = self.checkpoint.strip()
+        if self.init == CHECKPOINT and not path:
+            raise MaterializeError(NO_PATH)
+        return {
+            "device": self.device,
+            "init": Path(path) if self.init == CHECKPOINT else self.init,
+            "dtype": None if self.dtype == AS_BUILT else getattr(torch, self.dtype),
+        }
+
+
+class MaterializePanel(anywidget.AnyWidget):
+    """Fields, a button, a progress bar and a report for the root modules of a trace.
+
+    It holds the modules weakly, and works in a thread of its own. The front end sends
+    ``choose``, ``start`` and ``cancel``; all else comes from here, as traits.
+
+    Args:
+        nodes: The root modules that can be made real.
+        modules: A weak reference to each.
+    """
+
+    _esm = (STATIC / "panel.js").read_text("utf-8")
+    _css = (STATIC / "panel.css").read_text("utf-8")
+
+    roots = traitlets.List(traitlets.Unicode()).tag(sync=True)
+    devices = traitlets.List(traitlets.Unicode()).tag(sync=True)
+    inits = traitlets.List(traitlets.Unicode()).tag(sync=True)
+    dtypes = traitlets.List(traitlets.Unicode()).tag(sync=True)
+    choice = traitlets.Dict().tag(sync=True)  # the fields of Choice
+
+    needed = traitlets.Unicode().tag(sync=True)  # bytes in words, "" if unknown
+    free = traitlets.Unicode().tag(sync=True)
+    is_enough = traitlets.Bool(default_value=True).tag(sync=True)
+    is_real = traitlets.Bool(default_value=False).tag(sync=True)
+
+    state = traitlets.Unicode("idle").tag(sync=True)
+    progress = traitlets.Float(0.0).tag(sync=True)  # from 0 to 1
+    message = traitlets.Unicode().tag(sync=True)
+    report = traitlets.Unicode().tag(sync=True)  # HTML, escaped
+
+    def __init__(
+        self,
+        nodes: Sequence["ModuleNode"],
+        modules: Sequence[weakref.ref[nn.Module]],
+    ) -> None:
+        self._modules = tuple(modules)
+        self._lock = threading.Lock()
+        self._cancelled = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._updated = 0.0
+        nbytes = nodes[0].parameter_nbytes + nodes[0].buffer_nbytes
+        super().__init__(
+            roots=[describe_root(node) for node in nodes],
+            devices=list_devices(),
+            inits=[*INITS, CHECKPOINT],
+            dtypes=list(DTYPES),
+            choice=asdict(Choice()),
+            needed=format_bytes(nbytes),
+            free=format_bytes(free_nbytes(torch.device("cpu"))),
+        )
+        self.on_msg(self._receive)
+
+    def __repr__(self) -> str:
+        # All that is left of a widget where no kernel is: untrusted, or converted.
+        return "Materialize: run the cell again"
+
+    def close(self) -> None:
+        """Cancel what runs, vanish from the notebook and be forgotten by ipywidgets."""
+        self._cancelled.set()
+        self._modules = ()
+        self.on_msg(self._receive, remove=True)
+        if self.layout is not None:
+            self.layout.close()
+        super().close()
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Return when nothing runs, or after ``timeout`` seconds."""
+        thread = self._thread
+        if thread is not None:
+            thread.join(timeout)
+
+    def _receive(self, _: object, content: Mapping[str, Any], __: object) -> None:
+        kind = content.get("kind")
+        if kind == "cancel":
+            self._cancelled.set()
+        elif kind == "choose":
+            self._choose(Choice.read(content["choice"]))
+            self.send({"kind": "answer"})
+        elif kind == "start":
+            self._start(Choice.read(content["choice"]))
+
+    def _choose(self, choice: Choice) -> None:
+        """Take over a choice, and say what it would need."""
+        if self.state == "running":
+            return
+        with self.hold_sync():
+            self.choice = asdict(choice)
+            self._end("idle", "")
+            self._weigh(choice)
+
+    def _start(self, choice: Choice) -> None:
+        # Messages may come on several threads: JupyterLab uses subshells for comms.
+        with self._lock:
+            if self.state == "running":
+                return
+            self._cancelled.clear()
+            self.state = "running"
+        with self.hold_sync():
+            self.choice = asdict(choice)
+            self.progress, self.report = 0.0, ""
+            self.message = f"materializing {self._name(choice)} on {choice.device}"
+        self._thread = threading.Thread(
+            target=self._run, args=(choice,), name="meta_magic materialize", daemon=True
+        )
+        self._thread.start()
+
+    def _run(self, choice: Choice) -> None:
+        """Materialize; the body of the thread, which nothing may leave."""
+        try:
+            report = materialize(
+                self._find(choice), progress=self._advance, **choice.arguments()
+            )
+        except CancelledError:
+            self._end("cancelled", "cancelled: the module is as it was")
+        except MaterializeError as error:
+            self._end("failed", str(error))
+        except BaseException as error:  # noqa: BLE001  the user's own code may run
+            self._end("failed", f"{type(error).__name__}: {error}")
+        else:
+            self.progress = 1.0
+            self.report = render_materialize_report(report)
+            self._weigh(choice)
+            self._end("done", f"done: {self._name(choice)} is real, on {report.device}")
+
+    def _advance(self, fraction: float) -> None:
+        if self._cancelled.is_set():
+            raise CancelledError
+        now = time.monotonic()
+        if now - self._updated >= UPDATE_EVERY:
+            self._updated = now
+            self.progress = fraction
+
+    def _weigh(self, choice: Choice) -> None:
+        """Set what is needed beside what is free."""
+        try:
+            prepared = prepare(self._find(choice), **choice.arguments())
+            needed, peak = prepared.nbytes, prepared.peak_nbytes
+        except MaterializeError as error:
+            self.needed, self.is_enough, self.is_real = "", True, False
+            self.message = str(error)
+            return
+        free = free_nbytes(prepared.device)
+        self.is_real = not prepared.targets
+        self.needed = REAL if self.is_real else format_need(needed, peak)
+        self.free = format_bytes(free)
+        self.is_enough = peak <= free
+
+    def _find(self, choice: Choice) -> nn.Module:
+        """Return the chosen module.
+
+        Raises:
+            MaterializeError: It is no more.
+        """
+        reference = self._modules[choice.root] if self._modules else None
+        module = None if reference is None else reference()
+        if module is None:
+            raise MaterializeError(GONE)
+        return module
+
+    def _name(self, choice: Choice) -> str:
+        return str(self.roots[choice.root])
+
+    def _end(self, state: State, message: str) -> None:
+        self.message = message
+        self.state = state
+
+
+panels_by_key: dict[str, list[MaterializePanel]] = {}
+
+
+def show_panel(trace: "Trace", key: str = "") -> MaterializePanel | None:
+    """Return a panel for a trace, to be displayed; None if there is nothing to do.
+
+    Args:
+        trace: The recording; its modules must live.
+        key: The cell: :func:`close_panels` closes what was shown for it.
+    """
+    pairs = [
+        (node, root)
+        for node, root in zip(trace.modules, trace.roots, strict=False)
+        if root is not None and is_on_meta(root())
+    ]
+    if not pairs:
+        return None
+    panel = MaterializePanel([node for node, _ in pairs], [root for _, root in pairs])
+    panels_by_key.setdefault(key, []).append(panel)
+    return panel
+
+
+def close_panels(key: str | None = None) -> None:
+    """Close the panels of a cell, because it runs again; by default those of all."""
+    for name in [key] if key is not None else list(panels_by_key):
+        for panel in panels_by_key.pop(name, ()):
+            panel.close()
+
+
+def is_on_meta(module: nn.Module | None) -> bool:
+    """Say whether a module lives and something of it is on meta."""
+    return module is not None and any(h.tensor.is_meta for h in find_tensors(module))
+
+
+def describe_root(node: "ModuleNode") -> str:
+    """Return a root as the report names it."""
+    return f"{node.name}: {node.class_name}" if node.name else node.class_name
+
+
+def format_need(nbytes: int, peak: int) -> str:
+    """Return the bytes of the result, and those on the way to it if they are more."""
+    text = format_bytes(nbytes)
+    at_peak = format_bytes(peak)
+    return text if peak <= nbytes or at_peak == text else f"{text}, {at_peak} at peak"
