@@ -10,6 +10,9 @@ import meta_magic
 
 def test_the_public_names_are_these():
     assert meta_magic.__all__ == [
+        "FilledTensor",
+        "MaterializeError",
+        "MaterializeReport",
         "MetaMagicError",
         "MixedDeviceError",
         "ModuleCall",
@@ -17,13 +20,17 @@ def test_the_public_names_are_these():
         "ModuleTensor",
         "Note",
         "OpCall",
+        "ReplayError",
         "SourcePosition",
         "TensorMetadata",
         "Trace",
         "UnfinishedTraceError",
         "load_ipython_extension",
+        "materialize",
         "record",
+        "replay",
         "unload_ipython_extension",
+        "verify",
     ]
 
 

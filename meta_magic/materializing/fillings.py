@@ -10,8 +10,8 @@ from meta_magic.errors import MaterializeError, ReplayError
 from meta_magic.materializing.report import Filling
 from meta_magic.materializing.targets import Target
 from meta_magic.recording.ledger import Origin, find_origin
-from meta_magic.recording.torch_private import DisableTorchFunction, disable_modes
 from meta_magic.replaying.engine import Replay
+from meta_magic.replaying.machine import real_torch
 from meta_magic.replaying.memory import allocate
 from meta_magic.replaying.plan import Request
 from meta_magic.trace.program import Program
@@ -59,7 +59,7 @@ class EmptyFilling:
 
     def run(self, put: Put) -> Iterator[int]:
         """Allocate all targets."""
-        with disable_modes(), DisableTorchFunction():
+        with real_torch():
             for target in self._targets:
                 put(target, allocate(target.nbytes, self._device))
         yield 0

@@ -3,14 +3,13 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
-from torch import Tensor
 
 from meta_magic.errors import MaterializeError
 from meta_magic.materializing.checkpoint import Entry, shorten
 from meta_magic.materializing.fillings import EmptyFilling, Fill, Put
 from meta_magic.materializing.report import Filling
 from meta_magic.materializing.targets import Held, Target
-from meta_magic.recording.torch_private import DisableTorchFunction, disable_modes
+from meta_magic.replaying.machine import real_torch
 from meta_magic.replaying.memory import allocate, make_view
 
 __all__ = ["CheckpointFilling", "match_names"]
@@ -57,7 +56,7 @@ class CheckpointFilling:
         """Load all targets."""
         yield from self.rest.run(put)
         for target in self._loaded:
-            with disable_modes(), DisableTorchFunction(), torch.no_grad():
+            with real_torch():
                 self._load(target, put)
             yield target.nbytes
 

@@ -25,8 +25,8 @@ from meta_magic.materializing.report import FilledTensor, Filling, MaterializeRe
 from meta_magic.materializing.reset import reset_module
 from meta_magic.materializing.targets import Held, Target, find_tensors, group_targets
 from meta_magic.recording.constants import as_bytes, sum_words
+from meta_magic.recording.guard import without_modes
 from meta_magic.recording.ledger import find_origin
-from meta_magic.recording.torch_private import DisableTorchFunction, disable_modes
 from meta_magic.replaying.devices import read_device
 from meta_magic.replaying.memory import make_view
 from meta_magic.trace.trace import Trace
@@ -84,10 +84,9 @@ def materialize(  # noqa: PLR0913  the options of to_empty, and what fills it
             "another module is being materialized: wait until that is done"
         )
     try:
-        with disable_modes(), DisableTorchFunction():
-            return prepare(
-                module, device, init=init, dtype=dtype, trace=trace
-            ).carry_out(progress)
+        with without_modes():
+            preparation = prepare(module, device, init=init, dtype=dtype, trace=trace)
+            return preparation.carry_out(progress)
     finally:
         running.release()
 

@@ -7,6 +7,7 @@ the generator, puts it back or seeds it anew (``manual_seed``, ``fork_rng``,
 earlier draw it would have followed. Outside of the block no token is ever seen.
 """
 
+import ctypes
 from array import array
 from collections.abc import Callable
 from typing import Any, Final
@@ -14,7 +15,10 @@ from typing import Any, Final
 import torch
 from torch import Generator, Tensor
 
-from meta_magic.recording.torch_private import DisableTorchFunction
+from meta_magic.recording.torch_private import (
+    DisableTorchDispatch,
+    DisableTorchFunction,
+)
 from meta_magic.trace.program import Randomness
 
 __all__ = ["Draws"]
@@ -64,8 +68,9 @@ class Draws:
 
     def __enter__(self) -> None:
         for stream in self._streams.values():
-            if stream.left is not None and stream.left[0] == read_state(stream):
-                stream.generator.manual_seed(stream.left[1])
+            generator, left = stream.generator, stream.left
+            if left is not None and left[0] == read_state(generator):
+                generator.manual_seed(left[1])
 
     def __exit__(self, *_: object) -> None:
         for stream in self._streams.values() if self._words else ():
@@ -73,8 +78,8 @@ class Draws:
             stream.end = self._find_source(stream)
             stream.left = None
             if stream.end and not stream.end & 1 and stream.shadow is not None:
-                stream.generator.set_state(stream.shadow)
-                stream.left = (read_state(stream), seed)
+                put_state(stream.generator, stream.shadow)
+                stream.left = (read_state(stream.generator), seed)
 
     def note(self, op: int, generator: Generator | None = None) -> None:
         """Record that a meta operator would have drawn now.
@@ -92,15 +97,14 @@ class Draws:
         seed = stream.generator.initial_seed()
         source = self._find_source(stream)
         if stream.shadow is not None:
-            stream.generator.set_state(stream.shadow)
+            put_state(stream.generator, stream.shadow)
         try:
             returned = call()
         except BaseException:
             if source and not source & 1:
                 stream.generator.manual_seed(seed)
             raise
-        with DisableTorchFunction():
-            stream.shadow = stream.generator.get_state()
+        stream.shadow = copy_state(stream.generator)
         self._add(op, stream, source)
         return returned
 
@@ -141,9 +145,8 @@ class Draws:
             return 2 * draw + 2
         if seed >> 48 == MARK >> 48:
             return UNKNOWN  # the token of a recording around this one
-        with DisableTorchFunction():
-            stream.shadow = stream.generator.get_state()
-        state = read_state(stream)
+        stream.shadow = copy_state(stream.generator)
+        state = read_state(stream.generator)
         if not self._states or self._states[-1] != state:
             self._states.append(state)
         return 2 * len(self._states) - 1
@@ -157,16 +160,27 @@ class Draws:
         stream.generator.manual_seed(self._base | draw)
 
 
-def read_state(stream: Stream) -> bytes:
-    """Return the state of a stream's generator."""
-    with DisableTorchFunction():
-        return stream.generator.get_state().numpy().tobytes()
+def copy_state(generator: Generator) -> Tensor:
+    """Return the state of a generator, unseen by any mode."""
+    with DisableTorchFunction(), DisableTorchDispatch():
+        return generator.get_state()
+
+
+def put_state(generator: Generator, state: Tensor) -> None:
+    """Set the state of a generator, unseen by any mode."""
+    with DisableTorchFunction(), DisableTorchDispatch():
+        generator.set_state(state)
+
+
+def read_state(generator: Generator) -> bytes:
+    """Return the state of a generator as plain data."""
+    state = copy_state(generator)
+    return ctypes.string_at(state.data_ptr(), state.numel())
 
 
 def read_accelerators() -> tuple[tuple[str, bytes], ...]:
     """Return device and state of each CUDA device's default generator."""
-    with DisableTorchFunction():
-        return tuple(
-            (f"cuda:{index}", generator.get_state().numpy().tobytes())
-            for index, generator in enumerate(torch.cuda.default_generators)
-        )
+    return tuple(
+        (f"cuda:{index}", read_state(generator))
+        for index, generator in enumerate(torch.cuda.default_generators)
+    )

@@ -8,8 +8,8 @@ and an interrupt is delivered only while the block itself runs.
 
 import signal
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 from typing import Any, Final, TypeVar
 
@@ -26,7 +26,7 @@ from meta_magic.recording.torch_private import (
     set_compile_internals_flag,
 )
 
-__all__ = ["Guard", "Snapshot"]
+__all__ = ["Guard", "Snapshot", "without_modes"]
 
 T = TypeVar("T")
 
@@ -103,6 +103,18 @@ def restore_stack(
         pop()
     for mode in wanted:
         push(mode)
+
+
+@contextmanager
+def without_modes() -> Iterator[None]:
+    """Have torch do as it is told within the block: no mode is active."""
+    snapshot = Snapshot()
+    restore_stack([], dispatch_mode_stack, (pop_dispatch_mode, push_dispatch_mode))
+    restore_stack([], function_mode_stack, (pop_function_mode, push_function_mode))
+    try:
+        yield
+    finally:
+        snapshot.restore()
 
 
 def is_same(a: object, b: object) -> bool:

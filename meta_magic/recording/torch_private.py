@@ -60,9 +60,6 @@ from torch.utils._python_dispatch import (
     TorchDispatchMode,
 )
 
-# Without it a replay inside of a cell would be recorded, and on meta again.
-from torch.utils._python_dispatch import _disable_current_modes as disable_modes
-
 # Without these a dispatch mode that a cell left open stays open.
 from torch.utils._python_dispatch import (
     _get_current_dispatch_mode_stack as dispatch_mode_stack,
@@ -79,7 +76,6 @@ __all__ = [
     "current_autograd_node",
     "device_constructors",
     "device_module",
-    "disable_modes",
     "dispatch_mode_stack",
     "function_mode_stack",
     "functorch_interpreter",

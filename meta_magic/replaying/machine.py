@@ -1,14 +1,14 @@
 """Make one recorded call on real tensors."""
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Generator, Tensor
 
 from meta_magic.errors import ReplayError
+from meta_magic.recording.guard import without_modes
 from meta_magic.recording.live import tensors_in
-from meta_magic.recording.torch_private import DisableTorchFunction, disable_modes
 from meta_magic.replaying.memory import Memory
 from meta_magic.replaying.plan import Call, Columns, Draw
 from meta_magic.replaying.streams import Streams
@@ -130,10 +130,8 @@ class Machine:
         self.memory.tensor(storage, geometry).copy_(tensor)
 
 
-def real_torch() -> ExitStack:
-    """Return a context in which torch does as it is told: no modes, no gradients."""
-    stack = ExitStack()
-    stack.enter_context(disable_modes())
-    stack.enter_context(DisableTorchFunction())
-    stack.enter_context(torch.no_grad())
-    return stack
+@contextmanager
+def real_torch() -> Iterator[None]:
+    """Have torch do as it is told within the block: no modes, no gradients."""
+    with without_modes(), torch.no_grad():
+        yield
