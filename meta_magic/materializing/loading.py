@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
+from torch import Tensor
 
 from meta_magic.errors import MaterializeError
 from meta_magic.materializing.checkpoint import Entry, shorten

@@ -8,9 +8,22 @@ import sys
 import time
 import urllib.request
 
+import nbformat
 import pytest
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
+
+READY = """async () => {
+  const sleep = ms => new Promise(resolve => setTimeout(resolve, ms));
+  for (let i = 0; i < 1200; i++, await sleep(50)) {
+    const widget = window.jupyterapp?.shell?.currentWidget;
+    if (!widget?.sessionContext) continue;
+    await widget.context.ready;
+    await widget.sessionContext.ready;
+    if (widget.sessionContext.session?.kernel?.status === 'idle') return true;
+  }
+  throw new Error('the kernel never was idle');
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -34,10 +47,11 @@ def browser():
 
 @pytest.fixture
 def page(browser):
-    """An empty page whose script errors are collected in ``page.errors``."""
+    """An empty page, with its script errors in ``errors``, logged ones in ``logged``."""
     page = browser.new_page(viewport={"width": 1200, "height": 900})
-    page.errors = []
+    page.errors, page.logged = [], []
     page.on("pageerror", lambda error: page.errors.append(str(error)))
+    page.on("console", lambda m: m.type == "error" and page.logged.append(m.text))
     yield page
     page.close()
 
@@ -80,3 +94,23 @@ def wait_for(url, server):
         except OSError:
             time.sleep(0.2)
     pytest.fail("JupyterLab did not start")
+
+
+@pytest.fixture
+def open_notebook(lab, page):
+    """Open a notebook of the given cells; the page, when its kernel is idle."""
+    url, root = lab
+
+    def open_cells(name, *cells):
+        book = nbformat.v4.new_notebook(
+            cells=[nbformat.v4.new_code_cell(cell) for cell in cells],
+            metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},
+        )
+        nbformat.write(book, root / name)
+        page.goto(f"{url}/lab/tree/{name}?reset")
+        page.wait_for_function("() => window.jupyterapp")
+        page.evaluate(READY)
+        return page
+
+    yield open_cells
+    page.evaluate("() => jupyterapp.shell.currentWidget?.sessionContext.shutdown()")
