@@ -12,6 +12,7 @@ STATE = "_meta_magic_installed"
 """Name on the shell, not in a module: ``%reload_ext`` reloads only the top package."""
 
 OPTIONS = ("--out", "-o", "--quiet", "-q", "--no-cache", "--help", "-h")
+MATERIALIZE = ("--device", "--init", "--dtype")
 
 
 def load(shell: Any) -> None:
@@ -19,13 +20,36 @@ def load(shell: Any) -> None:
     unload(shell)
     magics, transformer = MetaMagics(shell), AwaitTransformer(shell)
     MetaMagics.meta.parser.allow_abbrev = False
-    matcher = build_matcher(OPTIONS)
+    matcher = build_matcher((*OPTIONS, *MATERIALIZE))
     shell.register_magics(magics)
     shell.input_transformers_cleanup.append(transformer)
     shell.events.register("pre_run_cell", magics.note_cell)
     if matcher is not None:
         shell.Completer.custom_matchers.append(matcher)
+    add_formatters(shell)
     setattr(shell, STATE, (magics, transformer, matcher))
+
+
+def add_formatters(shell: Any) -> None:
+    """Have reports of :func:`meta_magic.materialize` shown as people read them.
+
+    By name, so that torch is not imported; they stay, as they change nothing else.
+    """
+    formatters = shell.display_formatter.formatters
+    home = "meta_magic.materializing.report", "MaterializeReport"
+    formatters["text/html"].for_type_by_name(*home, render_report)
+    formatters["text/plain"].for_type_by_name(
+        *home, lambda report, printer, _: printer.text(str(report))
+    )
+
+
+def render_report(report: Any) -> str:
+    """Return a report as HTML."""
+    from meta_magic.view.materialize_html import (  # noqa: PLC0415  needs torch
+        render_materialize_report,
+    )
+
+    return render_materialize_report(report)
 
 
 def unload(shell: Any) -> None:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, cast
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+from IPython.display import display
 from traitlets import Bool
 
 from meta_magic.magic.cell import Body
+from meta_magic.magic.materialize_line import is_command, run_command
 from meta_magic.magic.progress import ProgressLine
 from meta_magic.magic.tracebacks import trim_traceback
 
@@ -101,8 +103,12 @@ class MetaMagics(Magics):  # type: ignore[misc]
             model(torch.randn(2, 3))
 
             %meta torch.ones(3, 4).sum(0)
+
+            %meta materialize model --device cpu
         """
         __tracebackhide__ = True
+        if cell is None and is_command(line):
+            return run_command(self.shell, line)
         if cell is None:
             line, cell = split_statement(line)
             raw = None
@@ -211,6 +217,24 @@ class Run:
         finally:
             self._error = None
             self._progress.finish(bundle)
+        if bundle is not None:
+            self._show_panel()
+
+    def _show_panel(self) -> None:
+        """Show what materializes the cell's modules, in the place of the last one."""
+        trace = self._shell.user_ns["_meta"]
+        if not hasattr(self._shell, "kernel") or not any(trace.roots):
+            return
+        from meta_magic.view.widgets import (  # noqa: PLC0415  takes 0.2 s to import
+            close_panels,
+            show_panel,
+        )
+
+        key = find_cell_id(self._shell) or self._raw or ""
+        close_panels(key)
+        panel = show_panel(trace, key)
+        if panel is not None:
+            display(panel)
 
     def _keep_trace(self) -> dict[str, str] | None:
         from meta_magic.view.bundle import build_bundle  # noqa: PLC0415  needs torch
@@ -221,6 +245,13 @@ class Run:
         if self._options.out is not None:
             namespace[self._options.out] = trace
         return None if self._options.quiet else build_bundle(trace)
+
+
+def find_cell_id(shell: Any) -> str | None:
+    """Return the front end's name of the running cell, if it told."""
+    parent = shell.get_parent() if hasattr(shell, "get_parent") else {}
+    cell_id: str | None = (parent or {}).get("metadata", {}).get("cellId")
+    return cell_id
 
 
 def start_recording(

@@ -199,10 +199,18 @@ function render({ model, el }) {
       show();
     }, PATIENCE);
   };
+  /** @param {string} kind */
+  const send = (kind) => {
+    try {
+      model.send({ kind, choice: read_choice(parts, model) });
+    } catch {
+      // The kernel is gone, and with it the other end: then nobody answers.
+    }
+  };
   const choose = () => {
     parts.path.hidden = read_choice(parts, model).init !== "checkpoint";
-    model.send({ kind: "choose", choice: read_choice(parts, model) });
     listen();
+    send("choose");
   };
   const show = () => {
     show_choice(parts, model);
@@ -216,9 +224,9 @@ function render({ model, el }) {
   parts.form.addEventListener("change", choose);
   parts.form.addEventListener("submit", (event) => {
     event.preventDefault();
-    model.send({ kind: "start", choice: read_choice(parts, model) });
+    send("start");
   });
-  parts.cancel.addEventListener("click", () => model.send({ kind: "cancel" }));
+  parts.cancel.addEventListener("click", () => send("cancel"));
   for (const name of TRAITS) model.on(`change:${name}`, show);
   model.on("change:report", () => show_report(parts, model));
   model.on("comm_live_update", choose);

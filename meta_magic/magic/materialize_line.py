@@ -1,0 +1,109 @@
+"""``%meta materialize NAME``: the button of the report, without a mouse."""
+
+import sys
+from keyword import iskeyword
+from typing import TYPE_CHECKING, Any, Final
+
+from IPython.core.error import UsageError
+from IPython.core.magic_arguments import MagicArgumentParser
+
+from meta_magic.errors import MaterializeError
+
+if TYPE_CHECKING:
+    from meta_magic.materializing.report import MaterializeReport
+
+__all__ = ["COMMAND", "is_command", "run_command"]
+
+COMMAND: Final = "materialize"
+LINE_WIDTH: Final = 30
+
+
+def is_command(line: str) -> bool:
+    """Whether the line of ``%meta`` asks to materialize: no statement looks like it."""
+    words = line.split()
+    return (
+        len(words) > 1
+        and words[0] == COMMAND
+        and (words[1][0].isidentifier() or words[1][0] == "-")
+        and not iskeyword(words[1])
+    )
+
+
+def run_command(shell: Any, line: str) -> "MaterializeReport | None":
+    """Do what the line asks for, and return the report.
+
+    Raises:
+        UsageError: The line, or a name in it, is not as it should be.
+        MaterializeError: It cannot be done; the module is as it was.
+    """
+    from meta_magic.materializing.materialize import materialize  # noqa: PLC0415  torch
+
+    __tracebackhide__ = True
+    parser = build_parser()
+    options = parser.parse_argstring(line.split(maxsplit=1)[1])
+    if options.help or options.name is None:
+        print(parser.format_help())  # noqa: T201  asked for
+        return None
+    module = evaluate(shell, options.name)
+    progress = show_progress if sys.stderr.isatty() else None
+    dtype = read_dtype(options.dtype)
+    try:
+        return materialize(
+            module, options.device, init=options.init, dtype=dtype, progress=progress
+        )
+    except MaterializeError as error:  # its text says all; our own frames say nothing
+        raise error.with_traceback(None) from None
+    finally:
+        if progress is not None:
+            sys.stderr.write("\r\033[K")
+
+
+def build_parser() -> MagicArgumentParser:
+    """Return what reads the rest of the line."""
+    parser = MagicArgumentParser(
+        f"meta {COMMAND}",
+        description="Make a module real, in place. Example: %meta materialize "
+        "model.layers[0] --device cuda --dtype bfloat16",
+    )
+    parser.add_argument("name", nargs="?", help="A module, by its variable.")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:1.")
+    parser.add_argument(
+        "--init",
+        default="replay",
+        help="replay (what the cell would have built), reset, empty, or the path of a "
+        "checkpoint.",
+    )
+    parser.add_argument("--dtype", help="Cast to it, such as bfloat16.")
+    parser.add_argument("-h", "--help", action="store_true", help="Show this help.")
+    return parser
+
+
+def evaluate(shell: Any, name: str) -> Any:
+    """Return what an expression in the user's namespace stands for."""
+    try:
+        return eval(name, shell.user_global_ns, shell.user_ns)  # noqa: S307  the user's
+    except Exception as error:  # noqa: BLE001  whatever the user's own code raises
+        raise UsageError(
+            f"%meta {COMMAND}: {name!r} cannot be evaluated: "
+            f"{type(error).__name__}: {error}"
+        ) from None
+
+
+def read_dtype(name: str | None) -> Any:
+    """Return torch's dtype of a name; None for none."""
+    import torch  # noqa: PLC0415  only for those who materialize
+
+    if name is None:
+        return None
+    dtype = getattr(torch, name.removeprefix("torch."), None)
+    if not isinstance(dtype, torch.dtype):
+        raise UsageError(f"%meta {COMMAND}: --dtype {name}: torch has no such dtype")
+    return dtype
+
+
+def show_progress(fraction: float) -> None:
+    """Draw a bar in the terminal's line."""
+    done = round(fraction * LINE_WIDTH)
+    bar = "#" * done + "." * (LINE_WIDTH - done)
+    sys.stderr.write(f"\r\033[K[{bar}] {fraction:.0%}")
+    sys.stderr.flush()
