@@ -96,9 +96,9 @@ def locate(targets: Sequence[Target], program: Program | None) -> list[Located]:
         if found is None:
             raise MaterializeError(
                 f"cannot replay {target.name!r}: it was not built under "
-                f"{'a recording' if program is None else 'the given trace'}. Build the "
-                "module under %%meta or mm.record(), or choose init='reset', "
-                "init='empty' or a checkpoint"
+                f"{'a finished recording' if program is None else 'the given trace'}. "
+                "Build the module under %%meta or mm.record() and materialize it after "
+                "that, or choose init='reset', init='empty' or a checkpoint"
             )
         origin, number = found
         if program is None:
@@ -194,7 +194,18 @@ class ReplayFilling:
             try:
                 yield from replay.run(finished)
             except ReplayError as error:
-                raise describe(error, targets) from error
+                target = None if error.storage is None else targets.get(error.storage)
+                raise describe(error, target) from error
+
+    def find_failures(self) -> list[str]:
+        """Say which operators failed on meta while the cells went on."""
+        return [
+            f"{name}{'' if line is None else f' in line {line}'} failed on meta, and "
+            "the cell went on without it: what it built may differ from what it builds "
+            f"on {self._device}"
+            for located in self._located
+            for name, line in located.origin.program.failures
+        ]
 
     def move_generator(self) -> str | None:
         """Let torch's default generator go on from where the CPU would have left it.
@@ -223,17 +234,28 @@ class ReplayFilling:
         request = Request(
             storages=frozenset(located.target_by_storage), modules=frozenset(numbers)
         )
+        program = located.origin.program
         try:
-            return Replay(located.origin.program, request, device)
+            return Replay(program, request, device)
         except ReplayError as error:
-            raise describe(error, located.target_by_storage) from error
+            target = find_culprit(program, located.target_by_storage, device)
+            raise describe(error, target) from error
 
 
-def describe(
-    error: ReplayError, target_by_storage: Mapping[int, Target]
-) -> MaterializeError:
+def find_culprit(
+    program: Program, target_by_storage: Mapping[int, Target], device: torch.device
+) -> Target | None:
+    """Return the first target that cannot be replayed even alone."""
+    for number, target in target_by_storage.items():
+        try:
+            Replay(program, Request(storages=frozenset({number})), device)
+        except ReplayError:
+            return target
+    return None
+
+
+def describe(error: ReplayError, target: Target | None) -> MaterializeError:
     """Return what a user is told when a replay is not possible."""
-    target = None if error.storage is None else target_by_storage.get(error.storage)
     what = "the module" if target is None else repr(target.name)
     return MaterializeError(
         f"cannot replay {what}: {error}. Or choose init='reset', init='empty' or a "

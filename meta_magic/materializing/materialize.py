@@ -178,7 +178,7 @@ class Preparation:
         reached = self._reset(installation) if self.is_reset else None
         self._redraw(contents)
         notes = [f"{n_gradients:,} gradients were dropped"] if n_gradients else []
-        notes += self._move_generator()
+        notes += self._finish_replay()
         return MaterializeReport(
             module=type(self.module).__name__,
             device=self.device,
@@ -218,12 +218,13 @@ class Preparation:
             if not isinstance(content, Tensor):
                 as_bytes(target.storage).copy_(as_bytes(content))
 
-    def _move_generator(self) -> list[str]:
+    def _finish_replay(self) -> list[str]:
+        """Let torch's generator go on from there; return what is to be told."""
         fill = self.fill
-        if isinstance(fill, CheckpointFilling) or not isinstance(fill, ReplayFilling):
+        if not isinstance(fill, ReplayFilling):
             return []
         note = fill.move_generator() if self.device.type == "cpu" else None
-        return [] if note is None else [note]
+        return [*fill.find_failures(), *([] if note is None else [note])]
 
     def _describe_tensors(self, reached: set[int] | None) -> list[FilledTensor]:
         filled_by: dict[int, Filling] = {}

@@ -53,6 +53,7 @@ class Recorder:
         notes: Factories that made real tensors without being told to, with their line.
         nbytes_real: Bytes of the storages that operators made on a real device.
         n_foreign: Calls that were not recorded, by the class of tensor they were on.
+        failures: Operator and line of the calls that raised.
         constants: What came into the recording from outside.
         rows: Where the calls are written.
     """
@@ -69,6 +70,7 @@ class Recorder:
         self.notes: dict[Note, None] = {}
         self.nbytes_real = 0
         self.n_foreign: dict[str, int] = {}
+        self.failures: dict[tuple[str, int | None], None] = {}
         self._registry = registry
         self._places = places
         self.rows = rows
@@ -236,6 +238,7 @@ class Recorder:
             return self.rows.draws.run(self._registry.clock[0], draw.generator, call)
         except Exception as error:
             explain_mix(error, [tensor for tensor, _ in inputs])
+            self.failures[str(func), self._places.current_line()] = None
             raise
 
     def _see_output(

@@ -128,7 +128,7 @@ class Recording:
         self._registry.note_deaths()
         self._rows.flush()
         trees = self._describe_trees(namespace or {})
-        program = self._build_program(trees)
+        program = self._build_program(trees, error)
         living = dict(self._numbers.living())
         trace = Trace(
             program=program,
@@ -191,7 +191,7 @@ class Recording:
         ]
         return sorted((*trees, *gone), key=lambda tree: min(tree.fqn_by_module))
 
-    def _build_program(self, trees: list[Tree]) -> Program:
+    def _build_program(self, trees: list[Tree], error: BaseException | None) -> Program:
         root_and_fqn = {
             number: (root, fqn)
             for root, tree in enumerate(trees)
@@ -221,6 +221,7 @@ class Recording:
             randomness=self._draws.build_randomness(),
             constants=self._dispatch.constants.build_constants(),
             imports=self._dispatch.constants.build_imports(),
+            failures=() if error is not None else tuple(self._dispatch.failures),
         )
 
     def _find_notes(self, program: Program, trees: list[Tree]) -> Iterator[Note]:
@@ -232,6 +233,9 @@ class Recording:
         )
         for tree in trees:
             yield from find_attributes(tree.attributes, program)
+        for name, line in program.failures:
+            text = f"{name} failed on meta, and the cell went on without it"
+            yield Note(kind="failed", text=text, line=line)
         for text in self.guard.odd:
             yield Note(kind="state", text=text, line=None)
         for name in {**self._threads.names, **dict.fromkeys(self._calls.threads)}:

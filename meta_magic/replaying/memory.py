@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, UntypedStorage
 
 from meta_magic.errors import ReplayError
-from meta_magic.recording.constants import sum_words
+from meta_magic.recording.constants import as_bytes, sum_words
 from meta_magic.replaying.plan import Columns
 from meta_magic.trace.program import Constant, Geometry
 
@@ -33,7 +33,13 @@ class Memory:
         """Return a tensor of the recorded geometry."""
         if storage in self._tensors:
             return self._tensors[storage]
-        return make_view(self._storages[storage], geometry)
+        real = self._storages[storage]
+        if geometry.device.type == "meta" and real.device != self.device:
+            # A constant that the cell would have made on the device.
+            real = self._storages[storage] = (
+                as_bytes(real).to(self.device).untyped_storage()
+            )
+        return make_view(real, geometry)
 
     @property
     def nbytes(self) -> int:

@@ -40,6 +40,10 @@ EMPTY: Final = frozenset(
 """Operators that make memory without content."""
 
 
+READING: Final = frozenset({"aten.from_file.default"})
+"""Operators whose result lies outside of the recording."""
+
+
 class Operator:
     """An operator that a program calls.
 
@@ -139,6 +143,8 @@ def find_operator(name: str) -> Operator:
     initializer = INITIALIZERS.get(name)
     if initializer is not None:
         return Operator(name, initializer)
+    if name in READING:
+        raise ReplayError(f"{name} reads a file, which may be another one by now")
     if name.startswith("higher_order."):
         raise ReplayError(f"{name} takes functions, which a recording does not keep")
     try:

@@ -430,7 +430,8 @@ class Planner:
             raise ReplayError(
                 f"a tensor of {columns.nbytes_by_storage.get(storage, 0):,} bytes"
                 f"{where} came from outside of the recording, on meta and so without "
-                "its values: build it in a recorded cell, too",
+                "its values (made elsewhere, or loaded from a file onto meta): make it "
+                "in a recorded cell, too",
                 storage,
             )
 
