@@ -1,10 +1,12 @@
 """Record where each random operator would have begun to draw.
 
-A random operator draws nothing on meta and moves no generator. So after each one its
-generator is given a *token*: a seed that names this very draw. Whoever then looks at
-the generator, puts it back or seeds it anew (``manual_seed``, ``fork_rng``,
-``get_state``) carries tokens about, and the next draw reads from its seed which
-earlier draw it would have followed. Outside of the block no token is ever seen.
+A random operator draws nothing on meta and moves no generator. So after each one a
+*token* is written into the state of its generator, which names this very draw. Whoever
+then takes the state, puts it back or seeds anew (``get_state``, ``fork_rng``,
+``manual_seed``) carries tokens about, and the next draw reads from the state which
+earlier draw it would have followed. Outside of the block no token is left.
+
+Of recordings within each other the outermost one writes the tokens: it sees all draws.
 """
 
 import ctypes
@@ -12,6 +14,7 @@ from array import array
 from collections.abc import Callable
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Generator, Tensor
 
@@ -25,6 +28,11 @@ __all__ = ["Draws"]
 
 MARK: Final = 0x6D6D << 48
 """Highest bits of every token, then 16 of the recording and 32 of the draw."""
+
+MAGIC: Final = 0x746F6B6E
+TOKEN: Final = slice(3, 6)
+"""Where in a CPU generator's state, as words of 64 bits, a token and the magic stand:
+in the place of the first numbers of its Mersenne Twister, of 32 bits each."""
 
 UNKNOWN: Final = 0
 
@@ -50,6 +58,31 @@ class Stream:
         self.shadow: Tensor | None = None
         self.end = UNKNOWN
         self.left: tuple[bytes, int] | None = None
+        self._marked: tuple[Tensor, Tensor] | None = None
+
+    def put(self, token: int) -> None:
+        """Write a token into the generator, over the state of plain meta."""
+        if self.generator.device.type != "cpu" or self.shadow is None:
+            self.generator.manual_seed(token)
+            return
+        with DisableTorchFunction(), DisableTorchDispatch():
+            if self._marked is None or self._marked[0] is not self.shadow:
+                self._marked = (self.shadow, self.shadow.clone())
+            marked = self._marked[1]
+            words = marked.numpy().view(np.uint64)[TOKEN]
+            words[:] = token >> 32, token & 0xFFFFFFFF, MAGIC
+            self.generator.set_state(marked)
+
+    def read(self) -> tuple[int | None, Tensor]:
+        """Return the token that is in the generator, if any, and its state."""
+        state = copy_state(self.generator)
+        if self.generator.device.type != "cpu":
+            seed = self.generator.initial_seed()
+            return (seed if seed >> 48 == MARK >> 48 else None), state
+        with DisableTorchFunction(), DisableTorchDispatch():
+            high, low, magic = state.numpy().view(np.uint64)[TOKEN].tolist()
+        is_token = magic == MAGIC and high >> 16 == MARK >> 48
+        return (high << 32 | low if is_token else None), state
 
 
 class Draws:
@@ -68,18 +101,18 @@ class Draws:
 
     def __enter__(self) -> None:
         for stream in self._streams.values():
-            generator, left = stream.generator, stream.left
-            if left is not None and left[0] == read_state(generator):
-                generator.manual_seed(left[1])
+            left = stream.left
+            if left is not None and left[0] == as_plain(copy_state(stream.generator)):
+                stream.put(left[1])
 
     def __exit__(self, *_: object) -> None:
         for stream in self._streams.values() if self._words else ():
-            seed = stream.generator.initial_seed()
+            token = stream.read()[0]
             stream.end = self._find_source(stream)
             stream.left = None
-            if stream.end and not stream.end & 1 and stream.shadow is not None:
+            if token is not None and stream.end and stream.shadow is not None:
                 put_state(stream.generator, stream.shadow)
-                stream.left = (read_state(stream.generator), seed)
+                stream.left = (as_plain(stream.shadow), token)
 
     def note(self, op: int, generator: Generator | None = None) -> None:
         """Record that a meta operator would have drawn now.
@@ -94,18 +127,19 @@ class Draws:
     def run(self, op: int, generator: Generator | None, call: Callable[[], Any]) -> Any:
         """Run an operator that draws for real, from where plain meta would have it."""
         stream = self._stream_of(generator)
-        seed = stream.generator.initial_seed()
+        token, before = stream.read()
         source = self._find_source(stream)
-        if stream.shadow is not None:
+        if token is not None and source and stream.shadow is not None:
             put_state(stream.generator, stream.shadow)
         try:
             returned = call()
         except BaseException:
-            if source and not source & 1:
-                stream.generator.manual_seed(seed)
+            put_state(stream.generator, before)
             raise
-        stream.shadow = copy_state(stream.generator)
-        self._add(op, stream, source)
+        token, state = stream.read()
+        if token is None:
+            stream.shadow = state
+        self._add(op, stream, source if token is None else UNKNOWN)
         return returned
 
     def build_randomness(self) -> Randomness:
@@ -129,27 +163,27 @@ class Draws:
     def _stream_of(self, generator: Generator | None) -> Stream:
         if generator is None:
             return self._default
-        return self._streams.get(id(generator)) or self._open(generator)
+        return self._streams.get(address_of(generator)) or self._open(generator)
 
     def _open(self, generator: Generator) -> Stream:
         stream = Stream(len(self._streams), generator)
-        self._streams[id(generator)] = stream  # which holds it, so that ids are unique
+        self._streams[address_of(generator)] = stream
         return stream
 
     def _find_source(self, stream: Stream) -> int:
         """Return where a generator stands, and note what plain meta would have."""
-        seed = stream.generator.initial_seed()
-        draw = seed - self._base
-        if 0 <= draw < len(self._shadows):
-            stream.shadow = self._shadows[draw]
-            return 2 * draw + 2
-        if seed >> 48 == MARK >> 48:
+        token, state = stream.read()
+        if token is None:
+            stream.shadow = state
+            plain = as_plain(state)
+            if not self._states or self._states[-1] != plain:
+                self._states.append(plain)
+            return 2 * len(self._states) - 1
+        draw = token - self._base
+        if not 0 <= draw < len(self._shadows):
             return UNKNOWN  # the token of a recording around this one
-        stream.shadow = copy_state(stream.generator)
-        state = read_state(stream.generator)
-        if not self._states or self._states[-1] != state:
-            self._states.append(state)
-        return 2 * len(self._states) - 1
+        stream.shadow = self._shadows[draw]
+        return 2 * draw + 2
 
     def _add(self, op: int, stream: Stream, source: int) -> None:
         draw = len(self._shadows)
@@ -157,7 +191,14 @@ class Draws:
             self._accelerator = read_accelerators()
         self._words.extend((op, stream.number, source))
         self._shadows.append(stream.shadow)
-        stream.generator.manual_seed(self._base | draw)
+        if source:  # else it holds the token of a recording around this one
+            stream.put(self._base | draw)
+
+
+def address_of(generator: Generator) -> int:
+    """Return the address of torch's generator; an operator gets another wrapper."""
+    address: int = generator._cdata  # type: ignore[attr-defined]  # not in its stub
+    return address
 
 
 def copy_state(generator: Generator) -> Tensor:
@@ -172,15 +213,15 @@ def put_state(generator: Generator, state: Tensor) -> None:
         generator.set_state(state)
 
 
-def read_state(generator: Generator) -> bytes:
+def as_plain(state: Tensor) -> bytes:
     """Return the state of a generator as plain data."""
-    state = copy_state(generator)
-    return ctypes.string_at(state.data_ptr(), state.numel())
+    with DisableTorchFunction(), DisableTorchDispatch():
+        return ctypes.string_at(state.data_ptr(), state.numel())
 
 
 def read_accelerators() -> tuple[tuple[str, bytes], ...]:
     """Return device and state of each CUDA device's default generator."""
     return tuple(
-        (f"cuda:{index}", read_state(generator))
+        (f"cuda:{index}", as_plain(copy_state(generator)))
         for index, generator in enumerate(torch.cuda.default_generators)
     )

@@ -47,7 +47,7 @@ def browser():
 
 @pytest.fixture
 def page(browser):
-    """An empty page, with its script errors in ``errors``, logged ones in ``logged``."""
+    """An empty page; its script errors are in ``errors``, logged ones in ``logged``."""
     page = browser.new_page(viewport={"width": 1200, "height": 900})
     page.errors, page.logged = [], []
     page.on("pageerror", lambda error: page.errors.append(str(error)))

@@ -1,0 +1,56 @@
+"""The same code for real, on the CPU: what a materialized module is compared with."""
+
+import torch
+
+from meta_magic import record
+
+
+def build_twice(build, *, seed=0, cache=True):
+    """Return what ``build`` gives for real and in a recording, from one seed.
+
+    Torch's generator is left as the recording leaves it; ``trace`` is on the third
+    place, and the state in which the real run left the generator on the fourth.
+    """
+    torch.manual_seed(seed)
+    real = build()
+    state = torch.get_rng_state()
+    torch.manual_seed(seed)
+    with record(cache=cache) as trace:
+        made = build()
+    return real, made, trace, state
+
+
+def tensors_of(module):
+    """Return parameters and buffers by name, at every place."""
+    return {
+        **dict(module.named_parameters(remove_duplicate=False)),
+        **dict(module.named_buffers(remove_duplicate=False)),
+    }
+
+
+def assert_bit_equal(made, real):
+    """Compare values, shapes, strides and dtypes of all parameters and buffers."""
+    wanted, got = tensors_of(real), tensors_of(made)
+    assert got.keys() == wanted.keys()
+    for name, tensor in wanted.items():
+        assert_same_tensor(got[name], tensor, name)
+
+
+def assert_same_tensor(got, wanted, name=""):
+    """Compare two tensors to the bit."""
+    assert (got.device, got.dtype, got.shape, got.stride(), got.requires_grad) == (
+        wanted.device,
+        wanted.dtype,
+        wanted.shape,
+        wanted.stride(),
+        wanted.requires_grad,
+    ), name
+    assert torch.equal(got, wanted), name
+
+
+def is_untouched(module, before):
+    """Tell whether a module holds the very tensors of ``before``, all on meta."""
+    now = tensors_of(module)
+    return now.keys() == before.keys() and all(
+        now[name] is tensor and tensor.is_meta for name, tensor in before.items()
+    )
