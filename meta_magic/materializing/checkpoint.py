@@ -13,11 +13,16 @@ from torch import Tensor
 
 from meta_magic.errors import MaterializeError
 
-__all__ = ["Entry", "open_checkpoint", "shorten"]
+__all__ = ["Entry", "open_checkpoint", "shorten", "unreadable"]
 
 INDICES: Final = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 FILES: Final = ("model.safetensors", "pytorch_model.bin")
 MAX_NAMES: Final = 5
+CHOICES: Final = "init= takes 'replay', 'reset', 'empty', a path or a state dict"
+DAMAGE: Final = (OSError, RuntimeError, ValueError, LookupError, EOFError, TypeError)
+"""What readers raise if a file is not what it seems."""
+ZIP: Final = b"PK\x03\x04"
+"""How files begin that ``torch.save`` wrote since 1.6; others cannot be mapped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,10 +30,12 @@ class Entry:
     """One tensor of a checkpoint.
 
     Attributes:
+        source: What holds it, in words.
         shape: Size of each dimension.
         load: Returns the tensor; from a file on the CPU it is mapped, not read.
     """
 
+    source: str
     shape: tuple[int, ...]
     load: Callable[[], Tensor]
 
@@ -48,19 +55,21 @@ def open_checkpoint(
     """
     if isinstance(source, Mapping):
         return read_mapping(source, "the mapping")
+    if not isinstance(source, (str, Path)):
+        raise MaterializeError(f"init={source!r}, but {CHOICES}")
     path = Path(source).expanduser()
-    if path.is_dir():
-        path = find_in_directory(path)
-    if not path.is_file():
-        raise MaterializeError(
-            f"there is no checkpoint {str(path)!r}; init= takes 'replay', 'reset', "
-            "'empty', a path or a state dict"
-        )
+    try:
+        path = find_in_directory(path) if path.is_dir() else path
+        is_there = path.is_file()
+    except (OSError, ValueError):  # its name alone is impossible
+        is_there = False
+    if not is_there:
+        raise MaterializeError(f"there is no checkpoint {str(path)!r}; {CHOICES}")
     try:
         if path.suffix == ".json":
             return read_index(path, device)
         return read_file(path, device)
-    except (OSError, RuntimeError, ValueError, KeyError, EOFError) as error:
+    except DAMAGE as error:
         raise unreadable(path, error) from error
     except pickle.UnpicklingError as error:
         raise MaterializeError(
@@ -90,7 +99,14 @@ def find_in_directory(path: Path) -> Path:
 
 def read_index(path: Path, device: torch.device) -> dict[str, Entry]:
     """Return the tensors of all files that an index names."""
-    file_by_name = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+    index = json.loads(path.read_text(encoding="utf-8"))
+    file_by_name = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(file_by_name, dict) or not all(
+        isinstance(file, str) for file in file_by_name.values()
+    ):
+        raise MaterializeError(
+            f"{path} is no index: it has no weight_map from names to files"
+        )
     entries: dict[str, Entry] = {}
     for file in sorted(set(file_by_name.values())):
         part = path.parent / file
@@ -98,7 +114,7 @@ def read_index(path: Path, device: torch.device) -> dict[str, Entry]:
             raise MaterializeError(f"{path} names {file}, which is not there")
         try:
             entries |= read_file(part, device)
-        except (OSError, RuntimeError, ValueError, EOFError) as error:
+        except DAMAGE as error:
             raise unreadable(part, error) from error
     missing = [name for name in file_by_name if name not in entries]
     if missing:
@@ -112,7 +128,9 @@ def read_file(path: Path, device: torch.device) -> dict[str, Entry]:
     """Return the tensors of one file."""
     if path.suffix == ".safetensors":
         return dict(read_safetensors(path, device))
-    loaded = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    with path.open("rb") as file:
+        can_map = file.read(len(ZIP)) == ZIP
+    loaded = torch.load(path, map_location="cpu", mmap=can_map, weights_only=True)
     if isinstance(loaded, Mapping) and isinstance(loaded.get("state_dict"), Mapping):
         loaded = loaded["state_dict"]
     return read_mapping(loaded, str(path))
@@ -137,7 +155,8 @@ def read_safetensors(path: Path, device: torch.device) -> Iterator[tuple[str, En
     except SafetensorError as error:
         raise unreadable(path, error) from error
     for name, shape in zip(names, shapes, strict=True):
-        yield name, Entry(shape=shape, load=partial(file.get_tensor, name))
+        load = partial(file.get_tensor, name)
+        yield name, Entry(source=str(path), shape=shape, load=load)
 
 
 def read_mapping(source: object, what: str) -> dict[str, Entry]:
@@ -156,16 +175,28 @@ def read_mapping(source: object, what: str) -> dict[str, Entry]:
             raise MaterializeError(
                 f"{what} holds a {type(tensor).__name__} at {name!r}, not a tensor"
             )
+        if tensor.is_nested or tensor.layout is not torch.strided:
+            layout = "nested" if tensor.is_nested else str(tensor.layout)
+            raise MaterializeError(
+                f"{what} holds {name!r} with the layout {layout}: wanted a dense tensor"
+            )
+        if tensor.is_quantized:
+            raise MaterializeError(
+                f"{what} holds {name!r} quantized ({tensor.dtype}): wanted a plain "
+                "tensor, as its dequantize() gives"
+            )
         if tensor.is_meta:
             raise MaterializeError(
                 f"{what} holds {name!r} on meta, without values: load it outside of "
                 "%%meta"
             )
-        entries[str(name)] = Entry(shape=tuple(tensor.shape), load=tensor.detach)
+        entries[str(name)] = Entry(
+            source=what, shape=tuple(tensor.shape), load=tensor.detach
+        )
     return entries
 
 
-def unreadable(path: Path, error: BaseException) -> MaterializeError:
+def unreadable(path: Path | str, error: BaseException) -> MaterializeError:
     """Return what a user is told of a damaged file."""
     return MaterializeError(
         f"{path} cannot be read as a checkpoint; it may be damaged or cut short "

@@ -31,8 +31,8 @@ class Fill(Protocol):
     def n_work(self) -> int:
         """Bytes to be made or written, by which progress is measured."""
 
-    def filled_by(self, target: Target) -> Filling:
-        """Say where the content of a target comes from."""
+    def filled_by(self, target: Target, tensor: Tensor) -> Filling:
+        """Say where the content of a tensor of a target comes from."""
 
     def peak_nbytes(self) -> int:
         """Return the most bytes that will be held at any moment."""
@@ -49,7 +49,7 @@ class EmptyFilling:
         self._device = device
         self.n_work = 0
 
-    def filled_by(self, _: Target) -> Filling:
+    def filled_by(self, *_: object) -> Filling:
         """Say that nothing fills the target."""
         return "uninitialized"
 
@@ -94,15 +94,21 @@ def locate(targets: Sequence[Target], program: Program | None) -> list[Located]:
         if found is not None and program is not None:
             found = trace_back(*found, program)
         if found is None:
+            where = (
+                "a recording that has ended" if program is None else "the given trace"
+            )
             raise MaterializeError(
-                f"cannot replay {target.name!r}: it was not built under "
-                f"{'a finished recording' if program is None else 'the given trace'}. "
+                f"cannot replay {target.name!r}: it was not built under {where}. "
                 "Build the module under %%meta or mm.record() and materialize it after "
                 "that, or choose init='reset', init='empty' or a checkpoint"
             )
         origin, number = found
-        if program is None:
-            check_unchanged(target, origin.versions.get(number))
+        if program is None and any(origin.is_stale(t, number) for t in target.tensors):
+            raise MaterializeError(
+                f"cannot replay {target.name!r}: it was changed in place outside of "
+                "any recording. Do that under %%meta or mm.record(), too, or choose "
+                "init='reset', init='empty' or a checkpoint"
+            )
         group = groups.setdefault(id(origin.program), Located(origin))
         group.target_by_storage[number] = target
     return list(groups.values())
@@ -111,33 +117,28 @@ def locate(targets: Sequence[Target], program: Program | None) -> list[Located]:
 def trace_back(
     origin: Origin, number: int, program: Program
 ) -> tuple[Origin, int] | None:
-    """Return where an earlier recording has a storage that a later one went on with."""
+    """Return where a storage is to be found as it was at the end of ``program``.
+
+    Args:
+        origin: The latest recording that met it.
+        number: Number of the storage there.
+        program: A recording, which may be an earlier or a later one.
+    """
+    if origin.program is program or builds_on(program, origin.program):
+        return origin, number
     current = origin.program
     while current is not program:
         passed = next((i for i in current.imports if i.storage == number), None)
         if passed is None:
             return None
         current, number = passed.program, passed.origin
-    if current is origin.program:
-        return origin, number
     return Origin(program=program), number
 
 
-def check_unchanged(target: Target, version: int | None) -> None:
-    """Refuse a tensor that was written since, where nobody recorded it.
-
-    Raises:
-        MaterializeError: Its version is not the recorded one.
-    """
-    if version is None:
-        return
-    for tensor in target.tensors:
-        if not tensor.is_inference() and tensor._version > version:
-            raise MaterializeError(
-                f"cannot replay {target.name!r}: it was changed in place outside of "
-                "any recording. Do that under %%meta or mm.record(), too, or choose "
-                "init='reset', init='empty' or a checkpoint"
-            )
+def builds_on(program: Program, earlier: Program) -> bool:
+    """Whether a recording went on with what an earlier one made."""
+    direct = {id(i.program): i.program for i in program.imports}.values()
+    return any(p is earlier or builds_on(p, earlier) for p in direct)
 
 
 class ReplayFilling:
@@ -168,7 +169,7 @@ class ReplayFilling:
             for number in replay.uninitialized
         }
 
-    def filled_by(self, target: Target) -> Filling:
+    def filled_by(self, target: Target, _: Tensor) -> Filling:
         """Say whether anything recorded fills the target."""
         return "uninitialized" if target in self._uninitialized else "replay"
 
@@ -215,8 +216,11 @@ class ReplayFilling:
         """
         for located, replay in zip(self._located, self._replays, strict=True):
             state, origin = replay.end_state(), located.origin
+            last_draw = replay.plan.last_draw
             if state is None or origin.generator_state is None:
                 continue
+            if last_draw <= origin.last_draw:
+                continue  # another submodule, materialized before, drew further
             now = torch.get_rng_state()
             if now.numpy().tobytes() != origin.generator_state:
                 return (
@@ -225,6 +229,7 @@ class ReplayFilling:
                 )
             torch.set_rng_state(state)
             origin.generator_state = state.numpy().tobytes()
+            origin.last_draw = last_draw
         return None
 
     def _plan(

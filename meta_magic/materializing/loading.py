@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, UntypedStorage
 
 from meta_magic.errors import MaterializeError
-from meta_magic.materializing.checkpoint import Entry, shorten
-from meta_magic.materializing.fillings import EmptyFilling, Fill, Put
+from meta_magic.materializing.checkpoint import Entry, shorten, unreadable
+from meta_magic.materializing.fillings import Content, EmptyFilling, Fill, Put
 from meta_magic.materializing.report import Filling
 from meta_magic.materializing.targets import Held, Target
 from meta_magic.replaying.machine import real_torch
@@ -36,13 +36,36 @@ class CheckpointFilling:
         self._device = device
         self._entries = entries
         self._loaded = [t for t in targets if any(h.name in entries for h in t.held)]
-        rest = [target for target in targets if target not in self._loaded]
-        self.rest: Fill = fill_rest(rest) if rest else EmptyFilling([], device)
+        rest = [target for target in targets if self._find_missing(target)]
+        self.rest = self._fill_rest(rest, fill_rest)
         self.n_work = self.rest.n_work + sum(target.nbytes for target in self._loaded)
 
-    def filled_by(self, target: Target) -> Filling:
-        """Say whether the checkpoint has the target."""
-        return "checkpoint" if target in self._loaded else self.rest.filled_by(target)
+    def filled_by(self, target: Target, tensor: Tensor) -> Filling:
+        """Say whether the checkpoint has a tensor of the target."""
+        is_loaded = any(
+            held.tensor is tensor and held.name in self._entries for held in target.held
+        )
+        return "checkpoint" if is_loaded else self.rest.filled_by(target, tensor)
+
+    def _find_missing(self, target: Target) -> list[str]:
+        """Return the names of the tensors that the checkpoint has at no place."""
+        there = {id(h.tensor) for h in target.held if h.name in self._entries}
+        return [h.name for h in target.held if id(h.tensor) not in there]
+
+    def _fill_rest(
+        self,
+        rest: Sequence[Target],
+        fill_rest: Callable[[Sequence[Target]], Fill],
+    ) -> Fill:
+        if not rest:
+            return EmptyFilling([], self._device)
+        try:
+            return fill_rest(rest)
+        except MaterializeError as error:
+            names = [name for target in rest for name in self._find_missing(target)]
+            raise MaterializeError(
+                f"the checkpoint lacks {shorten(names)}: {error}"
+            ) from error
 
     def peak_nbytes(self) -> int:
         """Return the most bytes held; none for what is mapped from a file."""
@@ -55,33 +78,84 @@ class CheckpointFilling:
 
     def run(self, put: Put) -> Iterator[int]:
         """Load all targets."""
-        yield from self.rest.run(put)
+        in_part: dict[Target, Content] = {}
+        loaded = set(self._loaded)
+
+        def put_rest(target: Target, content: Content) -> None:
+            if target in loaded:
+                in_part[target] = content
+            else:
+                put(target, content)
+
+        yield from self.rest.run(put_rest)
         for target in self._loaded:
             with real_torch():
-                self._load(target, put)
+                put(target, self._load(target, in_part.pop(target, None)))
             yield target.nbytes
 
-    def _load(self, target: Target, put: Put) -> None:
+    def _load(self, target: Target, filled: Content | None) -> Content:
+        """Return what the checkpoint has for a target, on top of what filled it."""
         named = [held for held in target.held if held.name in self._entries]
-        if is_plain(target):
+        if filled is None and is_plain(target):
             # The last of several names, as load_state_dict has it.
-            tensor = self._entries[named[-1].name].load()
+            tensor = self._read(named[-1].name)
             wanted = target.geometry_of(named[-1].tensor)
             is_alike = (
                 tensor.dtype == wanted.dtype
                 and tensor.device == self._device
                 and tensor.stride() == wanted.stride
-                and not (tensor.is_conj() or tensor.is_neg())
+                and not (tensor.is_conj() or tensor.is_neg() or tensor.is_inference())
                 and type(tensor) is Tensor
             )
             if is_alike:
-                put(target, tensor)
-                return
-        storage = allocate(target.nbytes, self._device)
+                return tensor
+        storage = (
+            filled
+            if isinstance(filled, UntypedStorage)
+            else allocate(target.nbytes, self._device)
+        )
         for held in named:
             view = make_view(storage, target.geometry_of(held.tensor))
-            view.copy_(self._entries[held.name].load())
-        put(target, storage)
+            self._copy(view, held.name)
+        return storage
+
+    def _read(self, name: str) -> Tensor:
+        """Return a tensor of the checkpoint.
+
+        Raises:
+            MaterializeError: It cannot be read.
+        """
+        entry = self._entries[name]
+        try:
+            tensor = entry.load()
+        except (RuntimeError, OSError, ValueError, KeyError) as error:
+            raise unreadable(entry.source, error) from error
+        if tuple(tensor.shape) != entry.shape:
+            raise MaterializeError(
+                f"{entry.source} has {name!r} as packed {tensor.dtype}, which torch "
+                "does not unpack"
+            )
+        return tensor
+
+    def _copy(self, view: Tensor, name: str) -> None:
+        """Copy a tensor of the checkpoint, once where entries share their memory.
+
+        Raises:
+            MaterializeError: It has different values for one place in memory.
+        """
+        tensor = self._read(name)
+        whole = tensor
+        for dim, (size, stride) in enumerate(
+            zip(view.shape, view.stride(), strict=True)
+        ):
+            if stride == 0 and size > 1:
+                view, tensor = view.narrow(dim, 0, 1), tensor.narrow(dim, 0, 1)
+        if tensor is not whole and not torch.equal(tensor.expand_as(whole), whole):
+            raise MaterializeError(
+                f"{name!r} is expanded in the module, so that some entries share their "
+                "memory, and the checkpoint has different values for them"
+            )
+        view.copy_(tensor)
 
 
 def is_plain(target: Target) -> bool:

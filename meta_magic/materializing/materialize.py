@@ -24,7 +24,7 @@ from meta_magic.materializing.loading import CheckpointFilling, match_names
 from meta_magic.materializing.report import FilledTensor, Filling, MaterializeReport
 from meta_magic.materializing.reset import reset_module
 from meta_magic.materializing.targets import Held, Target, find_tensors, group_targets
-from meta_magic.recording.constants import as_bytes, sum_words
+from meta_magic.recording.constants import as_bytes, sum_bytes
 from meta_magic.recording.guard import without_modes
 from meta_magic.recording.ledger import find_origin
 from meta_magic.replaying.devices import read_device
@@ -166,7 +166,11 @@ class Preparation:
         needed = self.peak_nbytes
         check_budget(name, self.device, needed, self.targets)
         contents = self._make(progress)
-        n_gradients = sum(t.grad is not None for g in self.targets for t in g.tensors)
+        n_gradients = sum(
+            tensor.is_leaf and tensor.grad is not None
+            for target in self.targets
+            for tensor in target.tensors
+        )
         installation = Installation(
             [
                 (tensor, build_tensor(target, tensor, contents[target]))
@@ -202,12 +206,19 @@ class Preparation:
             raise MaterializeError(
                 f"{self.device} ran out of memory after {done / total:.0%}: {error}"
             ) from error
+        if progress is not None and done < total:
+            progress(1.0)
         return contents
 
     def _reset(self, installation: Installation) -> set[int]:
         made = {id(tensor) for target in self.targets for tensor in target.tensors}
+        kept = {
+            held.tensor.untyped_storage()._cdata
+            for held in self.held
+            if id(held.tensor) not in made and held.tensor.layout is torch.strided
+        }
         try:
-            return reset_module(self.module, made)
+            return reset_module(self.module, kept)
         except BaseException:
             installation.undo()
             raise
@@ -229,8 +240,8 @@ class Preparation:
     def _describe_tensors(self, reached: set[int] | None) -> list[FilledTensor]:
         filled_by: dict[int, Filling] = {}
         for target in (*self.targets, *self.redrawn):
-            how = self.fill.filled_by(target)
             for tensor in target.tensors:
+                how = self.fill.filled_by(target, tensor)
                 address = tensor.untyped_storage()._cdata
                 if reached is not None and address in reached:
                     how = "reset"
@@ -266,6 +277,10 @@ def choose_fill(
     Raises:
         MaterializeError: Nothing can, as asked.
     """
+    if trace is not None and not isinstance(trace, Trace):
+        raise MaterializeError(
+            f"trace= takes the Trace of a recording, not a {type(trace).__name__}"
+        )
     program = None if trace is None else trace.program
     if init == "replay":
         return ReplayFilling(targets, device, module, program)
@@ -295,7 +310,7 @@ def find_redrawn(held: Sequence[Held]) -> list[Held]:
         if origin is None or storage.device.type != "cpu":
             continue
         known = origin[0].checksums.get(origin[1])
-        if known is not None and known == sum_words(as_bytes(storage)):
+        if known is not None and known == sum_bytes(as_bytes(storage)):
             found.append(place)
     return found
 

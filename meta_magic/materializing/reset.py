@@ -1,14 +1,13 @@
 """Call the initializers that modules bring along, and see what they reach."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, UntypedStorage, nn
 
 from meta_magic.errors import MaterializeError
-from meta_magic.materializing.targets import own_and_nested
+from meta_magic.recording.constants import as_bytes
 from meta_magic.recording.live import tensors_in
 from meta_magic.recording.torch_private import TorchDispatchMode
 
@@ -20,14 +19,19 @@ WHOLE_MODEL: Final = "_init_weights"
 
 
 class Watch:
-    """What the mode does: notes which storages are written.
+    """What the mode does: notes which storages are written, and puts some back.
 
     A mixin, so that torch does not import dynamo for it.
+
+    Attributes:
+        written: Addresses of the storages that operators wrote.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kept: Iterable[int]) -> None:
         super().__init__()
         self.written: set[int] = set()
+        self._kept = set(kept)
+        self._saved: dict[int, tuple[Tensor, Tensor]] = {}
 
     def __torch_dispatch__(
         self,
@@ -36,26 +40,38 @@ class Watch:
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Run an operator and note what it wrote."""
+        """Run an operator and note what it writes."""
         given = dict(zip((a.name for a in func._schema.arguments), args, strict=False))
         given |= kwargs or {}
         for argument in func._schema.arguments:
             if argument.alias_info is not None and argument.alias_info.is_write:
                 for tensor in tensors_in(given.get(argument.name)):
-                    self.written.add(tensor.untyped_storage()._cdata)
+                    self._note(tensor.untyped_storage())
         return func(*args, **(kwargs or {}))
+
+    def _note(self, storage: UntypedStorage) -> None:
+        address = storage._cdata
+        if address in self._kept and address not in self._saved:
+            now = as_bytes(storage)
+            self._saved[address] = (now, now.clone())
+        self.written.add(address)
+
+    def put_back(self) -> None:
+        """Give the kept storages the content that they had."""
+        for now, before in self._saved.values():
+            now.copy_(before)
 
 
 class WatchMode(Watch, TorchDispatchMode):
     """The mode that is entered."""
 
 
-def reset_module(module: nn.Module, made: set[int]) -> set[int]:
+def reset_module(module: nn.Module, kept: Iterable[int]) -> set[int]:
     """Initialize a module by what its submodules bring along, children first.
 
     Args:
         module: The module; all of it real.
-        made: ``id`` of the tensors that are to be initialized; others are left alone.
+        kept: Addresses of the storages that are to stay as they are, also if it fails.
 
     Returns:
         The addresses of the storages that were written.
@@ -63,13 +79,10 @@ def reset_module(module: nn.Module, made: set[int]) -> set[int]:
     Raises:
         MaterializeError: An initializer failed.
     """
-    watch = WatchMode()
-    with torch.no_grad(), watch:
-        for owner, name, call in find_resets(module):
-            own = [tensor for _, _, tensor in own_and_nested(owner)]
-            if own and not any(id(tensor) in made for tensor in own):
-                continue
-            with kept_as_is([tensor for tensor in own if id(tensor) not in made]):
+    watch = WatchMode(kept)
+    try:
+        with torch.no_grad(), watch:
+            for owner, name, call in find_resets(module):
                 try:
                     call()
                 except Exception as error:
@@ -77,16 +90,9 @@ def reset_module(module: nn.Module, made: set[int]) -> set[int]:
                         f"cannot reset: {name} of a {type(owner).__name__} raised "
                         f"{type(error).__name__}: {error}"
                     ) from error
+    finally:
+        watch.put_back()
     return watch.written
-
-
-@contextmanager
-def kept_as_is(tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Put tensors back after the block as they were."""
-    saved = [(tensor, tensor.detach().clone()) for tensor in tensors]
-    yield
-    for tensor, before in saved:
-        tensor.detach().copy_(before)
 
 
 def find_resets(

@@ -8,7 +8,6 @@ from torch import Tensor, UntypedStorage, nn
 from torch.nn.parameter import is_lazy
 
 from meta_magic.errors import MaterializeError
-from meta_magic.recording.live import tensors_in
 from meta_magic.recording.module_trees import own_tensors
 from meta_magic.recording.torch_private import DisableTorchFunction
 from meta_magic.trace.program import Geometry
@@ -44,11 +43,13 @@ class Target:
 
     Attributes:
         storage: The storage; without content where ``is_meta``.
+        itemsize: Bytes of an element as its first tensor reads it.
         held: The tensors, each once for every place where it is held.
         dtype: What they are to be cast to; None to leave them as they are.
     """
 
     storage: UntypedStorage
+    itemsize: int
     held: list[Held] = field(default_factory=list)
     dtype: torch.dtype | None = None
 
@@ -68,7 +69,7 @@ class Target:
         nbytes = self.storage.nbytes()
         if self.dtype is None:
             return nbytes
-        return nbytes // self.held[0].tensor.itemsize * self.dtype.itemsize
+        return nbytes // self.itemsize * self.dtype.itemsize
 
     def geometry_of(self, tensor: Tensor) -> Geometry:
         """Return the geometry that one of its tensors will have."""
@@ -88,7 +89,7 @@ def find_tensors(module: nn.Module) -> Iterator[Held]:
     """Yield every tensor of a module and all below it, at every place."""
     registered: set[int] = set()
     with DisableTorchFunction():
-        for prefix, owner in module.named_modules():
+        for prefix, owner in module.named_modules(remove_duplicate=False):
             for name, kind, tensor in own_and_nested(owner):
                 if kind != "attribute":
                     registered.add(id(tensor))
@@ -111,8 +112,18 @@ def own_and_nested(module: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
     yield from own_tensors(module)
     for name, value in module.__dict__.items():
         if name not in BOOKKEEPING and isinstance(value, (list, tuple, dict)):
-            for index, tensor in enumerate(tensors_in(value)):
+            for index, tensor in enumerate(nested_tensors(value, set())):
                 yield f"{name}[{index}]", "attribute", tensor
+
+
+def nested_tensors(value: object, met: set[int]) -> Iterator[Tensor]:
+    """Yield the tensors in a value, looking into containers that were not ``met``."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (list, tuple, dict)) and id(value) not in met:
+        met.add(id(value))
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from nested_tensors(item, met)
 
 
 def group_targets(held: list[Held], dtype: torch.dtype | None) -> list[Target]:
@@ -130,7 +141,9 @@ def group_targets(held: list[Held], dtype: torch.dtype | None) -> list[Target]:
     for place in held:
         check_makeable(place)
         storage = Tensor.untyped_storage(place.tensor)
-        target = targets.setdefault(storage._cdata, Target(storage))
+        target = targets.setdefault(
+            storage._cdata, Target(storage, place.tensor.itemsize)
+        )
         target.held.append(place)
     for target in targets.values():
         target.dtype = choose_dtype(target, dtype)

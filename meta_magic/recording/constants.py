@@ -1,6 +1,7 @@
 """Keep what a replay cannot make: values that came into a recording from outside."""
 
 import ctypes
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -8,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, UntypedStorage
 
-from meta_magic.recording.ledger import find_origin
+from meta_magic.recording.ledger import find_origin, read_version
 from meta_magic.recording.tensors import Seen, StorageRef, TensorRegistry
 from meta_magic.recording.torch_private import (
     DisableTorchDispatch,
@@ -16,7 +17,7 @@ from meta_magic.recording.torch_private import (
 )
 from meta_magic.trace.program import Constant, Import
 
-__all__ = ["VALUE_FUNCTIONS", "Constants", "as_bytes", "sum_words"]
+__all__ = ["VALUE_FUNCTIONS", "Constants", "as_bytes", "sum_bytes"]
 
 MAX_COPIED_NBYTES: Final = 16 * 2**20
 
@@ -69,13 +70,13 @@ class Constants:
         self._known.update(ref.number for _, (_, ref, _) in outputs if ref is not None)
 
     def sum_made(self, refs: Iterable[StorageRef]) -> dict[int, int]:
-        """Return the sum of the words of each real storage that an operator made."""
+        """Return the checksum of each real storage that an operator made."""
         sums = {}
         with DisableTorchFunction(), DisableTorchDispatch():
             for ref in refs:
                 storage = ref() if ref.number in self._known else None
                 if storage is not None and storage.device.type != "meta":
-                    sums[ref.number] = sum_words(as_bytes(storage))
+                    sums[ref.number] = sum_bytes(as_bytes(storage))
         return sums
 
     def build_constants(self) -> tuple[Constant, ...]:
@@ -86,11 +87,18 @@ class Constants:
         """Return all storages of earlier recordings."""
         return tuple(self._imports)
 
-    def _note_import(self, storage: UntypedStorage, number: int) -> None:
-        found = find_origin(storage) if storage.device.type == "meta" else None
+    def _note_import(self, tensor: Tensor, number: int) -> None:
+        found = find_origin(tensor.untyped_storage()) if tensor.is_meta else None
         if found is not None:
+            origin, there = found
             self._imports.append(
-                Import(storage=number, program=found[0].program, origin=found[1])
+                Import(
+                    storage=number,
+                    program=origin.program,
+                    origin=there,
+                    version=read_version(tensor),
+                    is_stale=origin.is_stale(tensor, there),
+                )
             )
 
     def _keep(self, ref: StorageRef, storage: UntypedStorage) -> None:
@@ -103,7 +111,7 @@ class Constants:
                 constant = Constant(
                     storage=ref.number,
                     data=None,
-                    checksum=sum_words(tensor),
+                    checksum=sum_bytes(tensor),
                     tensor=tensor,
                 )
         else:
@@ -120,8 +128,6 @@ def as_bytes(storage: UntypedStorage) -> Tensor:
     return empty.set_(storage)  # type: ignore[call-overload]  # its stub wants a size
 
 
-def sum_words(tensor: Tensor) -> int:
-    """Return the sum of a tensor of bytes, taken as words of 64 bits, modulo 2^64."""
-    whole = tensor.numel() // 8 * 8
-    words = tensor[:whole].view(torch.int64).sum().item()
-    return int(words) + int(tensor[whole:].sum().item())
+def sum_bytes(tensor: Tensor) -> int:
+    """Return a checksum of a tensor of bytes."""
+    return zlib.crc32(tensor.cpu().numpy().data)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import isnan
+from typing import Final
 
 from torch import Generator, Tensor
 
@@ -16,6 +17,18 @@ from meta_magic.trace.program import (
 
 __all__ = ["describe_signature"]
 
+STATISTICS: Final = frozenset({"running_mean", "running_var"})
+WRITING_STATISTICS: Final = frozenset(
+    f"aten.{name}.default"
+    for name in (
+        *("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"),
+        *("batch_norm_update_stats", "batch_norm_gather_stats"),
+        "batch_norm_gather_stats_with_counts",
+    )
+)
+"""Operators that write the statistics, which their schema does not say, unless they
+are told that this is no training."""
+
 
 def describe_signature(table: OpTable, call: LiveCall) -> Signature:
     """Return the plain record of what ``call`` shares with its like."""
@@ -28,12 +41,22 @@ def describe_signature(table: OpTable, call: LiveCall) -> Signature:
         returns=Describer().describe(call.returned),
         inputs=tuple(seen[2].record for _, seen in call.inputs),
         outputs=tuple(seen[2].record for _, seen in call.outputs),
-        writes=describer.positions(table.written),
+        writes=describer.positions(table.written | find_undeclared(table, arguments)),
         views=tuple(
             storages.index(seen[1]) if seen[1] and seen[1] in storages else None
             for _, seen in call.outputs
         ),
     )
+
+
+def find_undeclared(
+    table: OpTable, arguments: Iterable[tuple[str, Argument]]
+) -> frozenset[str]:
+    """Return the arguments that an operator writes although its schema denies it."""
+    is_writing = (
+        table.name in WRITING_STATISTICS and ("training", False) not in arguments
+    )
+    return STATISTICS if is_writing else frozenset()
 
 
 class Describer:

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 from meta_magic.recording.torch_private import (
     GLOBAL_DEVICE_CONTEXT,
+    DisableAutocast,
     device_module,
     dispatch_mode_stack,
     function_mode_stack,
@@ -107,12 +108,13 @@ def restore_stack(
 
 @contextmanager
 def without_modes() -> Iterator[None]:
-    """Have torch do as it is told within the block: no mode is active."""
+    """Have torch do as it is told within the block: no mode, no autocast."""
     snapshot = Snapshot()
     restore_stack([], dispatch_mode_stack, (pop_dispatch_mode, push_dispatch_mode))
     restore_stack([], function_mode_stack, (pop_function_mode, push_function_mode))
     try:
-        yield
+        with DisableAutocast():
+            yield
     finally:
         snapshot.restore()
 

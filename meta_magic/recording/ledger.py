@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from torch import UntypedStorage, nn
+from torch import Tensor, UntypedStorage, nn
 
 from meta_magic.recording.tensors import StorageRef
 from meta_magic.trace.program import Program
 
-__all__ = ["Origin", "find_origin", "keep_origins"]
+__all__ = ["Origin", "find_origin", "keep_origins", "read_version"]
 
 
 @dataclass(eq=False)
@@ -27,19 +27,37 @@ class Origin:
         program: What was recorded.
         generator_state: Where the block, or what made up for its draws later, left
             torch's default generator; None if the block drew nothing from it.
+        last_draw: The last draw that was made up for since; -1 for none.
         modules: The modules met that still live, by their number in the program.
         versions: For the storages of modules, how often they had been written in place
             when the block ended, as torch counts it.
-        checksums: Sum of the words of those that are real and that the block made.
+        checksums: Of those that are real and that the block made.
     """
 
     program: Program
     generator_state: bytes | None = None
+    last_draw: int = -1
     modules: "weakref.WeakValueDictionary[int, nn.Module]" = field(
         default_factory=weakref.WeakValueDictionary
     )
     versions: dict[int, int] = field(default_factory=dict)
     checksums: dict[int, int] = field(default_factory=dict)
+
+    def is_stale(self, tensor: Tensor, storage: int) -> bool:
+        """Whether a tensor was written since, outside of any recording.
+
+        Args:
+            tensor: The tensor.
+            storage: Number of its storage here.
+        """
+        version = self.versions.get(storage)
+        if version is None:
+            # In no module then: as often as operators say, or less.
+            program = self.program
+            version = program.n_writes_by_storage[storage] + sum(
+                i.version for i in program.imports if i.storage == storage
+            )
+        return read_version(tensor) > version
 
 
 class OriginRef(weakref.ref[UntypedStorage]):
@@ -78,6 +96,11 @@ def find_origin(storage: UntypedStorage) -> tuple[Origin, int] | None:
         if ref is None or ref() is None:
             return None
         return ref.origin, ref.number
+
+
+def read_version(tensor: Tensor) -> int:
+    """Return how often a tensor was written in place, as torch counts it."""
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def forget_dead() -> None:

@@ -9,6 +9,7 @@ from typing import Final, TypeAlias
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from meta_magic.recording.ledger import read_version
 from meta_magic.recording.module_numbers import ModuleNumbers
 from meta_magic.recording.tensors import LiveGeometry, TensorRegistry
 from meta_magic.recording.torch_private import DisableTorchFunction
@@ -24,7 +25,7 @@ CallsByModule: TypeAlias = Mapping[int, tuple[int | None, int]]
 
 NO_CALLS: Final = (None, 0)
 
-__all__ = ["Tree", "describe_tree", "find_roots"]
+__all__ = ["Tree", "describe_tree", "find_roots", "own_tensors", "read_versions"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -186,8 +187,9 @@ class TreeDescriber:
         """
         seen = self._registry.read(tensor)
         storage = self._registry.storage_by_tensor[seen[0]]
-        version = 0 if tensor.is_inference() else tensor._version
-        self.versions[storage] = max(version, self.versions.get(storage, 0))
+        self.versions[storage] = max(
+            read_version(tensor), self.versions.get(storage, 0)
+        )
         if kind == "attribute":
             name = fqn.rpartition(".")[2]
             self.attributes.append((type(module).__qualname__, name, storage))
@@ -195,6 +197,20 @@ class TreeDescriber:
             self.owner_by_storage.setdefault(storage, self._numbers.of(module))
         first = self._fqn_by_tensor.setdefault((storage, seen[2]), fqn)
         return seen[2], None if first == fqn else first
+
+
+def read_versions(registry: TensorRegistry, root: nn.Module) -> dict[int, int]:
+    """Return by storage how often the tensors were written that a recording met."""
+    versions: dict[int, int] = {}
+    with DisableTorchFunction():
+        for module in root.modules():
+            for _, _, tensor in own_tensors(module):
+                storage = registry.find_storage(tensor)
+                if storage is not None:
+                    versions[storage] = max(
+                        read_version(tensor), versions.get(storage, 0)
+                    )
+    return versions
 
 
 def own_tensors(module: nn.Module) -> Iterator[tuple[str, str, Tensor]]:

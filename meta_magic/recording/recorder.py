@@ -24,7 +24,12 @@ from meta_magic.recording.lints import (
 from meta_magic.recording.loading import LoadOntoMeta
 from meta_magic.recording.module_calls import ModuleCalls
 from meta_magic.recording.module_numbers import ModuleNumbers
-from meta_magic.recording.module_trees import Tree, describe_tree, find_roots
+from meta_magic.recording.module_trees import (
+    Tree,
+    describe_tree,
+    find_roots,
+    read_versions,
+)
 from meta_magic.recording.places import Places
 from meta_magic.recording.rows import RowWriter
 from meta_magic.recording.signatures import SignatureCache
@@ -143,29 +148,36 @@ class Recording:
                 for tree in trees
             ),
         )
-        self._keep_origin(program, trees, living)
+        self._keep_origin(program, trees, living, modules_in(namespace or {}))
         for part in (self._calls, self._numbers, self._registry):
             part.close()
         return trace
 
     def _keep_origin(
-        self, program: Program, trees: list[Tree], living: dict[int, nn.Module]
+        self,
+        program: Program,
+        trees: list[Tree],
+        living: dict[int, nn.Module],
+        namespace: Mapping[str, nn.Module],
     ) -> None:
         """Remember the program for as long as something that it made lives."""
         refs = self._registry.living()
+        versions = {s: v for tree in trees for s, v in tree.versions.items()}
+        for module in namespace.values():
+            versions |= read_versions(self._registry, module)
         owned = {storage for tree in trees for storage in tree.owner_by_storage}
         origin = Origin(
             program=program,
             generator_state=self._draws.state_left(),
             modules=weakref.WeakValueDictionary(living),
-            versions={s: v for tree in trees for s, v in tree.versions.items()},
+            versions=versions,
             checksums=self._dispatch.constants.sum_made(
                 ref for ref in refs if ref.number in owned
             ),
         )
         passed = {imported.storage for imported in program.imports}
         if passed:  # what was only read is as it was made
-            passed -= program.written_storages()
+            passed -= program.n_writes_by_storage.keys()
         keep_origins(origin, (ref for ref in refs if ref.number not in passed))
 
     def _describe_trees(self, namespace: Mapping[str, object]) -> list[Tree]:

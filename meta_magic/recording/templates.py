@@ -149,8 +149,9 @@ class Numbering:
         split = HEADER + len(entry.signature.inputs)
         reads = [self._index_by_tensor.get(number) for number in words[HEADER:split]]
         known = [index for index in reads if index is not None]
-        is_writing_elsewhere = any(known[i] >= 0 for i in entry.signature.writes)
-        if not entry.kind or len(known) < len(reads) or is_writing_elsewhere:
+        if not entry.kind or len(known) < len(reads):
+            return False
+        if any(known[i] >= 0 for i in entry.signature.writes):
             return False
         for index in known:
             if index >= 0:

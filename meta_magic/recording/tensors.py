@@ -139,8 +139,8 @@ class TensorRegistry:
             by the tensor through which they were first met.
         clock: One number, the operator calls recorded so far.
         n_storages: Storages met so far.
-        on_new_storage: Called with each storage met that no served operator made, and
-            its number.
+        on_new_storage: Called with the first tensor met on each storage that no served
+            operator made, and the number of the storage.
     """
 
     def __init__(self, geometries: GeometryTable) -> None:
@@ -149,7 +149,7 @@ class TensorRegistry:
         self.nbytes_by_storage: dict[int, int] = {}
         self.clock = [0]
         self.n_storages = 0
-        self.on_new_storage: Callable[[UntypedStorage, int], None] | None = None
+        self.on_new_storage: Callable[[Tensor, int], None] | None = None
         self._geometries = geometries
         self._storage_by_address: dict[int, StorageRef] = {}
         self._seen_by_id: dict[int, Seen] = {}
@@ -195,6 +195,15 @@ class TensorRegistry:
         """Return what is known of ``tensor`` if it was seen before as it is now."""
         seen = self._seen_by_id.get(id(tensor))
         return seen if seen is not None and self._is_as_seen(tensor, seen) else None
+
+    def find_storage(self, tensor: Tensor) -> int | None:
+        """Return the number of a tensor's storage if that was met."""
+        try:
+            address = Tensor.untyped_storage(tensor)._cdata
+        except (RuntimeError, NotImplementedError, ValueError):  # it has none
+            return None
+        ref = self._storage_by_address.get(address)
+        return None if ref is None else ref.number
 
     def geometry_of(self, tensor: Tensor) -> LiveGeometry:
         """Return the geometry of ``tensor`` without numbering it."""
@@ -263,7 +272,7 @@ class TensorRegistry:
             if storage.nbytes() != span_nbytes(tensor):
                 self.nbytes_by_storage[ref.number] = storage.nbytes()
             if self.on_new_storage is not None:
-                self.on_new_storage(storage, ref.number)
+                self.on_new_storage(tensor, ref.number)
         return ref
 
     def living(self) -> list[StorageRef]:

@@ -14,6 +14,9 @@ from torch._C import DisableTorchFunction, parse_schema
 # Without it backward operators cannot be told from forward ones.
 from torch._C import _current_autograd_node as current_autograd_node
 
+# Without it autocast around a replay would change the dtypes in it.
+from torch._C import _DisableAutocast as DisableAutocast
+
 # Without it a served function's outputs would be recorded as operators.
 from torch._C import _DisableTorchDispatch as DisableTorchDispatch
 
@@ -70,6 +73,7 @@ from torch.utils._python_dispatch import _push_mode as push_dispatch_mode
 __all__ = [
     "GLOBAL_DEVICE_CONTEXT",
     "DeviceContext",
+    "DisableAutocast",
     "DisableTorchDispatch",
     "DisableTorchFunction",
     "TorchDispatchMode",

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, UntypedStorage
 
 from meta_magic.errors import ReplayError
-from meta_magic.recording.constants import as_bytes, sum_words
+from meta_magic.recording.constants import as_bytes, sum_bytes
 from meta_magic.replaying.plan import Columns
 from meta_magic.trace.program import Constant, Geometry
 
@@ -88,7 +88,7 @@ class Memory:
             self._storages[constant.storage] = real
             return
         tensor = constant.tensor
-        if tensor is None or sum_words(tensor) != constant.checksum:
+        if tensor is None or sum_bytes(tensor) != constant.checksum:
             raise ReplayError(
                 "a real tensor that the cell read was changed since, and at "
                 f"{0 if tensor is None else tensor.numel():,} bytes was too large to "

@@ -13,6 +13,9 @@ from enum import IntEnum
 from math import prod
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from meta_magic.errors import ReplayError
 from meta_magic.replaying.operators import Operator, find_operator
 from meta_magic.trace.program import (
@@ -83,8 +86,7 @@ class Call(NamedTuple):
         if not self.operator.is_fill or self.inputs.count(self.inputs[0]) > 1:
             return False
         geometry = self.signature.inputs[0]
-        numel = prod(geometry.shape)
-        return span_nbytes(geometry) == numel * geometry.dtype.itemsize == nbytes
+        return is_dense(geometry) and span_nbytes(geometry) == nbytes
 
 
 class Draw(NamedTuple):
@@ -132,6 +134,7 @@ class Plan:
         uninitialized: Wanted storages that nothing ever writes.
         end: Where torch's default generator stands afterwards, as the source of a
             draw; None if it does not move.
+        last_draw: The last draw from that generator; -1 if there is none.
     """
 
     columns: "Columns"
@@ -141,6 +144,7 @@ class Plan:
     blank: frozenset[int]
     uninitialized: frozenset[int]
     end: int | None
+    last_draw: int
 
     def peak_nbytes(self, kept: Mapping[int, int]) -> int:
         """Return the most bytes that are held at any moment.
@@ -194,6 +198,8 @@ class Columns:
         self.nbytes_by_storage: dict[int, int] = {}
         self._find_births()
         self.nbytes_by_storage.update(program.nbytes_by_storage)
+        for constant in program.constants:  # that no operator may ever have met
+            self.nbytes_by_storage[constant.storage] = constant.nbytes
 
     def __len__(self) -> int:
         return len(self.program.offsets) - 1
@@ -305,6 +311,7 @@ class Planner:
             self._add_draw(index)
         self._check_given()
         steps = tuple(self._order())
+        last_draw = self._find_last_draw()
         return Plan(
             columns=self._columns,
             wanted=self._wanted,
@@ -312,7 +319,8 @@ class Planner:
             given=frozenset(self._given),
             blank=frozenset(self._blank),
             uninitialized=self._find_uninitialized(steps),
-            end=self._find_end(),
+            end=None if last_draw < 0 else self._find_end(last_draw),
+            last_draw=last_draw,
         )
 
     def _call(self, index: int) -> Call:
@@ -421,12 +429,20 @@ class Planner:
             ReplayError: Some did.
         """
         columns = self._columns
-        imported = {i.storage for i in columns.program.imports}
-        for storage in sorted(self._given - columns.constants.keys() - imported):
+        imported = {i.storage: i for i in columns.program.imports}
+        for storage in sorted(self._given - columns.constants.keys()):
             first = next(
                 (i for i in self._kinds if storage in self._call(i).inputs), None
             )
             where = "" if first is None else f", read by {self._describe(first)},"
+            if storage in imported:
+                if imported[storage].is_stale:
+                    raise ReplayError(
+                        f"a tensor of an earlier recording{where} was changed in place "
+                        "outside of any recording: do that in a recorded cell, too",
+                        storage,
+                    )
+                continue
             raise ReplayError(
                 f"a tensor of {columns.nbytes_by_storage.get(storage, 0):,} bytes"
                 f"{where} came from outside of the recording, on meta and so without "
@@ -465,29 +481,69 @@ class Planner:
             )
 
     def _find_uninitialized(self, steps: Iterable[Step]) -> frozenset[int]:
-        """Return the wanted storages that hold what lay in memory before."""
-        raw: set[int] = set()
+        """Return the wanted storages of which some holds what lay in memory before."""
+        sizes, births = self._columns.nbytes_by_storage, self._columns.births
+        raw = {storage: RawMemory(sizes[storage]) for storage in self._blank}
         for step in steps:
             call = step.call
             if step.kind == StepKind.DRAW:
                 continue
-            born = {
-                s for s in call.outputs if self._columns.births.get(s) == call.number
-            }
-            is_allocated = step.kind == StepKind.ALLOCATE
-            if is_allocated or call.read & (raw - call.written):
-                raw |= born
-            raw -= call.written
-        return frozenset(raw & self._wanted)
+            written = {i: call.inputs[i] for i in call.signature.writes}
+            born = {s for s in call.outputs if births.get(s) == call.number}
+            is_reading_raw = bool(call.read & (raw.keys() - set(written.values())))
+            if step.kind == StepKind.ALLOCATE or is_reading_raw:
+                raw.update((s, RawMemory(sizes[s])) for s in born)
+            for index, storage in written.items():
+                if storage in raw:
+                    raw[storage].write(call.signature.inputs[index])
+                    if raw[storage].is_written:
+                        del raw[storage]
+        return frozenset(raw.keys() & self._wanted)
 
-    def _find_end(self) -> int | None:
-        """Return where the default generator stands after the last draw of the plan."""
-        mine = [draw for draw in self._columns.draws if draw.generator == 0]
-        used = [draw for draw in mine if self._kinds.get(draw.call, 1) != 1]
-        if not used:
-            return None
-        later = [draw for draw in mine if draw.number > used[-1].number]
-        return later[0].source if later else self._columns.program.randomness.ends[0]
+    def _find_last_draw(self) -> int:
+        """Return the last draw of the plan from the default generator, or -1."""
+        return max(
+            (
+                draw.number
+                for draw in self._columns.draws
+                if draw.generator == 0
+                and self._kinds.get(draw.call, StepKind.ALLOCATE) != StepKind.ALLOCATE
+            ),
+            default=-1,
+        )
+
+    def _find_end(self, last_draw: int) -> int:
+        """Return where the default generator stands after a draw."""
+        for draw in self._columns.draws[last_draw + 1 :]:
+            if draw.generator == 0:
+                return draw.source
+        return self._columns.program.randomness.ends[0]
+
+
+class RawMemory:
+    """Memory without content, of which parts are written."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._nbytes = nbytes
+        self._is_byte_written: npt.NDArray[np.bool_] | None = None
+        self.is_written = nbytes == 0
+
+    def write(self, geometry: Geometry) -> None:
+        """Write the elements of a tensor."""
+        shape, stride = geometry.shape, geometry.stride
+        itemsize = geometry.dtype.itemsize
+        is_whole = is_dense(geometry) and span_nbytes(geometry) == self._nbytes
+        if is_whole or stride is None or geometry.storage_offset is None:
+            self.is_written = True
+        elif prod(shape):
+            if self._is_byte_written is None:
+                self._is_byte_written = np.zeros(self._nbytes, np.bool_)
+            np.lib.stride_tricks.as_strided(
+                self._is_byte_written[geometry.storage_offset * itemsize :],
+                (*shape, itemsize),
+                (*(step * itemsize for step in stride), 1),
+            )[...] = True
+            self.is_written = bool(self._is_byte_written.all())
 
 
 def read_draws(program: Program) -> list[Draw]:
@@ -498,6 +554,17 @@ def read_draws(program: Program) -> list[Draw]:
         Draw(number, *words[DRAW * number : DRAW * number + DRAW])
         for number in range(len(words) // DRAW)
     ]
+
+
+def is_dense(geometry: Geometry) -> bool:
+    """Whether a tensor's elements fill a stretch of memory, each its own place."""
+    wanted = 1
+    pairs = zip(geometry.stride or (), geometry.shape, strict=True)
+    for step, size in sorted(pair for pair in pairs if pair[1] != 1):
+        if step != wanted:
+            return False
+        wanted *= size
+    return geometry.storage_offset == 0
 
 
 def span_nbytes(geometry: Geometry) -> int:

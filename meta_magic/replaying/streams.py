@@ -37,7 +37,7 @@ class Streams:
         self._device = device
         self._generators: dict[tuple[int, str], Generator] = {}
         self._stands: dict[int, int] = {}
-        self._saved: dict[int, dict[tuple[int, str], torch.Tensor]] = {}
+        self._saved: dict[int, dict[str, torch.Tensor]] = {}
         self._returned_to = find_returns(draws, end)
 
     def prepare(self, draw: Draw, device: torch.device) -> Generator:
@@ -58,9 +58,9 @@ class Streams:
         self._stands[draw.generator] = source = 2 * draw.number + 2
         if source in self._returned_to:
             self._saved[source] = {
-                key: generator.get_state()
-                for key, generator in self._generators.items()
-                if key[0] == draw.generator
+                device: generator.get_state()
+                for (number, device), generator in self._generators.items()
+                if number == draw.generator
             }
 
     def state_at(self, source: int) -> torch.Tensor | None:
@@ -70,7 +70,7 @@ class Streams:
         if self._stands.get(0) == source:
             generator = self._generators.get((0, "cpu"))
             return None if generator is None else generator.get_state()
-        return self._saved.get(source, {}).get((0, "cpu"))
+        return self._saved.get(source, {}).get("cpu")
 
     def _open(self, number: int, device: torch.device) -> Generator:
         key = (number, str(device))
@@ -82,13 +82,13 @@ class Streams:
 
     def _return_to(self, draw: Draw) -> None:
         source = draw.source
-        for key, generator in self._generators.items():
-            if key[0] != draw.generator:
+        for (number, device), generator in self._generators.items():
+            if number != draw.generator:
                 continue
             if source & 1:
                 self._set(generator, source // 2)
             else:
-                state = self._saved.get(source, {}).get(key)
+                state = self._saved.get(source, {}).get(device)
                 if state is not None:
                     generator.set_state(state)
         self._stands[draw.generator] = source

@@ -5,6 +5,7 @@ in a table; one operator call is a handful of 32-bit words that point there.
 """
 
 from array import array
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -195,7 +196,7 @@ class Constant:
     Attributes:
         storage: Number of the storage.
         data: Its bytes; None if they are too many to be copied.
-        checksum: Sum of its words; 0 where ``data`` is there.
+        checksum: CRC-32 of its bytes; 0 where ``data`` is there.
         tensor: The storage itself where ``data`` is None, as bytes: the one thing of
             the user's that a trace keeps alive.
     """
@@ -204,6 +205,13 @@ class Constant:
     data: bytes | None
     checksum: int = 0
     tensor: torch.Tensor | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the storage."""
+        if self.data is not None:
+            return len(self.data)
+        return 0 if self.tensor is None else self.tensor.numel()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,11 +222,15 @@ class Import:
         storage: Number of the storage here.
         program: The recording that made it.
         origin: Number of the storage there.
+        version: How often it had been written in place, as torch counts it.
+        is_stale: Whether it had been written since, outside of any recording.
     """
 
     storage: int
     program: "Program" = field(repr=False)
     origin: int
+    version: int
+    is_stale: bool
 
 
 Structure: TypeAlias = tuple[
@@ -294,16 +306,17 @@ class Program:
             offsets.append(offset)
         return memoryview(offsets.tobytes()).cast("I")
 
-    def written_storages(self) -> set[int]:
-        """Return the storages that operators wrote, and did not just make."""
+    @cached_property
+    def n_writes_by_storage(self) -> Counter[int]:
+        """How many operators wrote each storage, besides those that made it."""
         words = memoryview(self.words).cast("I")
         storages = memoryview(self.storage_by_tensor).cast("I")
         writes = [signature.writes for signature in self.signatures]
-        return {
+        return Counter(
             storages[words[offset + HEADER + index]]
             for offset in self.offsets[:-1]
             for index in writes[words[offset]]
-        }
+        )
 
     def signature_numbers(self) -> Iterator[int]:
         """Yield the signature of each call in turn."""

@@ -47,9 +47,9 @@ class Trace:
     error: str | None
     nbytes_real: int
     seconds: float = field(compare=False)
-    source: str = ""
+    source: str = field(default_factory=str)  # no class attribute: see __getattr__
     roots: "tuple[weakref.ref[nn.Module] | None, ...]" = field(
-        default=(), compare=False, repr=False
+        default_factory=tuple, compare=False, repr=False
     )
 
     @classmethod

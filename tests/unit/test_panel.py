@@ -1,0 +1,434 @@
+"""The Python side of the Materialize panel: no browser, no kernel."""
+
+import gc
+import json
+import re
+import threading
+import weakref
+from html.parser import HTMLParser
+
+import ipywidgets
+import pytest
+import torch
+from torch import nn
+
+from meta_magic import materialize, record
+from meta_magic.materializing.report import FilledTensor, MaterializeReport
+from meta_magic.view import widgets
+from meta_magic.view.materialize_html import render_materialize_report
+from meta_magic.view.widgets import close_panels, show_panel
+
+CHOICE = {
+    "root": 0,
+    "device": "cpu",
+    "init": "replay",
+    "dtype": "as built",
+    "checkpoint": "",
+}
+SCRIPT = "<img src=x onerror=alert(1)>"
+TIMEOUT = 30
+
+
+@pytest.fixture(autouse=True)
+def no_panel_is_left():
+    yield
+    close_panels()
+
+
+def send(panel, kind, **fields):
+    """Send what the front end sends."""
+    message = {"kind": kind, "choice": {**CHOICE, **fields}}
+    panel._handle_custom_msg(json.loads(json.dumps(message)), [])
+
+
+def run(panel, **fields):
+    """Click Materialize, and wait for the end."""
+    send(panel, "start", **fields)
+    panel.wait(TIMEOUT)
+
+
+def record_model(build=lambda: nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))):
+    """Return a module that was built on meta with seed 0, and a panel for it."""
+    with record() as trace:
+        torch.manual_seed(0)
+        model = build()
+    return model, show_panel(trace)
+
+
+def on_start(panel, action):
+    """Do something when the panel says that it works, before it does."""
+    panel.observe(lambda change: change.new == "running" and action(), "state")
+
+
+def build_eagerly():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
+
+
+class Gate(nn.Module):
+    """Stops in its initialization until it is let through."""
+
+    def __init__(self, error=None):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(3))
+        self.reached, self.opened = threading.Event(), threading.Event()
+        self.error = error
+
+    def reset_parameters(self):
+        self.reached.set()
+        assert self.opened.wait(TIMEOUT)
+        if self.error is not None:
+            raise self.error
+        nn.init.ones_(self.weight)
+
+
+def test_a_click_makes_the_module_what_an_eager_run_makes():
+    model, panel = record_model()
+    weight = model[0].weight
+    run(panel)
+    assert panel.state == "done"
+    assert panel.progress == 1.0
+    assert model[0].weight is weight
+    eager = build_eagerly().state_dict()
+    assert all(torch.equal(v, eager[k]) for k, v in model.state_dict().items())
+
+
+def test_the_work_is_done_in_another_thread():
+    gate, panel = record_model(Gate)
+    send(panel, "start", init="reset")
+    assert gate.reached.wait(TIMEOUT)
+    assert panel.state == "running"
+    assert panel.message == "materializing model: Gate on cpu"
+    gate.opened.set()
+    panel.wait(TIMEOUT)
+    assert panel.state == "done"
+    assert gate.weight.tolist() == [1, 1, 1]
+
+
+def test_the_end_says_what_is_real_now():
+    model, panel = record_model()
+    run(panel)
+    assert panel.message == "done: model: Sequential is real, on cpu"
+    assert "Sequential on cpu · 4 tensors, 232 bytes" in panel.report
+    assert panel.is_real
+    assert panel.needed == "nothing: all of it is real already"
+    assert not model[0].weight.is_meta
+
+
+def test_cancel_leaves_the_module_on_meta():
+    model, panel = record_model()
+    on_start(panel, lambda: send(panel, "cancel"))
+    run(panel)
+    assert panel.state == "cancelled"
+    assert panel.message == "cancelled: the module is as it was"
+    assert {p.device.type for p in model.parameters()} == {"meta"}
+    assert panel.report == ""
+
+
+def test_after_a_cancel_it_can_be_started_again():
+    model, panel = record_model()
+    send(panel, "cancel")
+    run(panel)
+    assert panel.state == "done"
+    assert not model[0].weight.is_meta
+
+
+def test_a_module_that_is_gone_is_said_to_be():
+    model, panel = record_model()
+    del model
+    gc.collect()
+    run(panel)
+    assert panel.state == "failed"
+    assert panel.message == (
+        "the module is gone: it was deleted or built anew; run the cell again for a "
+        "new Materialize button"
+    )
+
+
+def test_the_panel_keeps_no_module_alive():
+    model, panel = record_model()
+    run(panel)
+    alive = weakref.ref(model)
+    del model
+    gc.collect()
+    assert alive() is None
+
+
+def test_a_click_while_another_panel_works_is_refused():
+    gate, panel = record_model(Gate)
+    _model, other = record_model()
+    send(panel, "start", init="reset")
+    assert gate.reached.wait(TIMEOUT)
+    run(other)
+    assert other.state == "failed"
+    assert other.message == (
+        "another module is being materialized: wait until that is done"
+    )
+    gate.opened.set()
+    panel.wait(TIMEOUT)
+    assert panel.state == "done"
+
+
+def test_a_second_click_and_a_choice_change_nothing_while_it_works():
+    gate, panel = record_model(Gate)
+    send(panel, "start", init="reset")
+    assert gate.reached.wait(TIMEOUT)
+    thread = panel._thread
+    send(panel, "start", init="empty")
+    send(panel, "choose", init="empty")
+    assert panel._thread is thread
+    assert (panel.state, panel.choice["init"]) == ("running", "reset")
+    gate.opened.set()
+    panel.wait(TIMEOUT)
+    assert gate.weight.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (
+            ValueError("no luck"),
+            "cannot reset: reset_parameters of a Gate raised ValueError: no luck",
+        ),
+        (SystemExit("no luck"), "SystemExit: no luck"),
+    ],
+)
+def test_an_error_of_the_modules_own_code_is_shown(error, message):
+    gate, panel = record_model(lambda: Gate(error))
+    gate.opened.set()
+    run(panel, init="reset")
+    assert panel.state == "failed"
+    assert panel.message == message
+    assert gate.weight.is_meta
+
+
+def test_a_choice_says_what_it_needs():
+    # 4 * 8 + 8 + 8 * 2 + 2 = 58 parameters.
+    _model, panel = record_model()
+    send(panel, "choose", init="empty")
+    assert panel.needed == "232 bytes"
+    send(panel, "choose", init="empty", dtype="bfloat16")
+    assert panel.needed == "116 bytes"
+    assert panel.is_enough
+    assert re.fullmatch(r"[\d.,]+ [KMGT]iB", panel.free)
+
+
+def test_more_bytes_than_there_are_do_not_fit():
+    model, panel = record_model(lambda: nn.Linear(2**20, 2**24, bias=False))
+    send(panel, "choose", init="empty")
+    assert (panel.needed, panel.is_enough) == ("64.0 TiB", False)
+    run(panel, init="empty")
+    assert panel.state == "failed"
+    assert "it takes 64.0 TiB at its peak" in panel.message
+    assert model.weight.is_meta
+
+
+def test_a_dtype_is_what_the_module_is_cast_to():
+    model, panel = record_model()
+    run(panel, dtype="bfloat16")
+    assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
+
+
+def test_a_checkpoint_wants_a_path(tmp_path):
+    model, panel = record_model()
+    send(panel, "choose", init="checkpoint")
+    assert panel.message == (
+        "type the path of a checkpoint: a file, an index or a directory"
+    )
+    send(panel, "choose", init="checkpoint", checkpoint="nowhere.safetensors")
+    assert panel.message.startswith("there is no checkpoint 'nowhere.safetensors'")
+    assert panel.state == "idle"
+    saved = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)).state_dict()
+    torch.save(saved, tmp_path / "saved.pt")
+    run(panel, init="checkpoint", checkpoint=f" {tmp_path / 'saved.pt'}")
+    assert panel.state == "done"
+    assert all(torch.equal(v, saved[k]) for k, v in model.state_dict().items())
+
+
+def test_a_checkpoint_may_be_called_like_another_choice():
+    _model, panel = record_model()
+    run(panel, init="checkpoint", checkpoint="empty")
+    assert panel.state == "failed"
+    assert panel.message.startswith("there is no checkpoint 'empty'")
+
+
+def test_every_root_that_is_on_meta_can_be_chosen():
+    with record() as trace:
+        first = nn.Linear(2, 3)
+        second = nn.Linear(3, 4)
+    materialize(first)
+    panel = show_panel(trace)
+    assert panel.roots == ["second: Linear"]
+    run(panel)
+    assert not second.weight.is_meta
+
+
+def test_without_anything_on_meta_there_is_no_panel():
+    with record() as trace:
+        torch.ones(3)
+    assert show_panel(trace) is None
+    with record() as trace:
+        nn.Linear(2, 3)
+    gc.collect()
+    assert show_panel(trace) is None
+
+
+def test_what_crosses_the_wire_is_json():
+    model, panel = record_model(lambda: nn.ModuleDict({SCRIPT: nn.Linear(2, 2)}))
+    run(panel)
+    state = panel.get_state()
+    assert json.loads(json.dumps(state))["roots"] == ["model: ModuleDict"]
+    assert model is not None
+
+
+def test_progress_is_not_sent_more_than_ten_times_a_second(monkeypatch):
+    _model, panel = record_model()
+    now = 100.0
+    monkeypatch.setattr(widgets.time, "monotonic", lambda: now)
+    seen = []
+    panel.observe(lambda change: seen.append(change.new), "progress")
+    for step in range(1, 101):
+        now += 0.01
+        panel._advance(step / 100)
+    assert 9 <= len(seen) <= 11
+
+
+def test_a_closed_panel_leaves_no_widget_behind():
+    before = set(ipywidgets.widgets.widget._instances)
+    _model, panel = record_model()
+    assert set(ipywidgets.widgets.widget._instances) > before
+    alive = weakref.ref(panel)
+    panel.close()
+    close_panels()
+    del panel
+    gc.collect()
+    assert set(ipywidgets.widgets.widget._instances) == before
+    assert alive() is None
+
+
+def test_closing_cancels_what_runs():
+    model, panel = record_model()
+    on_start(panel, panel.close)
+    run(panel)
+    assert model[0].weight.is_meta
+
+
+def test_the_panels_of_one_cell_are_closed_together():
+    with record() as trace:
+        model = nn.Linear(2, 3)  # noqa: F841
+    first, again, other = (show_panel(trace, key) for key in ("a", "a", "b"))
+    close_panels("a")
+    close_panels("no such cell")
+    assert (first.comm, again.comm) == (None, None)
+    assert other.comm is not None
+
+
+def test_without_a_kernel_a_line_of_text_is_left():
+    _model, panel = record_model()
+    assert repr(panel) == "Materialize: run the cell again"
+
+
+def test_the_script_sets_html_in_one_place_and_asks_for_nothing_from_elsewhere():
+    _model, panel = record_model()
+    assert panel._esm.count("innerHTML") == 1
+    assert not re.search(r"https?:|import |eval|outerHTML|insertAdjacent", panel._esm)
+    assert not re.search(r"https?:|@import|url\(", panel._css)
+
+
+class Tags(HTMLParser):
+    """Collects tags and text, and checks the nesting."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.tags, self.cells, self._open = [], [], []
+        self.feed(html)
+        assert self._open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self._open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self._open.pop() == tag
+
+    def handle_data(self, data):
+        if self._open[-1:] != ["style"]:
+            self.cells.append(data)
+
+
+def filled(name, filled_by="replay", tied_to=None):
+    return FilledTensor(
+        name=name,
+        kind="parameter",
+        filled_by=filled_by,
+        shape=(2, 3),
+        dtype=torch.bfloat16,
+        tied_to=tied_to,
+    )
+
+
+def report_on(*tensors, module="Model", notes=()):
+    return MaterializeReport(
+        module=module,
+        device=torch.device("cpu"),
+        tensors=tensors,
+        nbytes=4096,
+        peak_nbytes=8192,
+        n_operators=7,
+        seconds=1.5,
+        notes=notes,
+    )
+
+
+def test_the_report_has_a_row_for_each_tensor():
+    tags = Tags(render_materialize_report(report_on(filled("a"), filled("b", "kept"))))
+    assert tags.cells[0] == "Model on cpu · 1 tensor, 4.0 KiB · 1.50 s"
+    assert tags.cells[1] == "1 by replay, 1 kept as before"
+    assert tags.cells[9:] == [
+        *("a", "parameter", "(2, 3)", "bfloat16", "12 bytes", "replay"),
+        *("b", "parameter", "(2, 3)", "bfloat16", "12 bytes", "kept"),
+    ]
+
+
+def test_what_is_uninitialized_comes_first_and_in_red():
+    html = render_materialize_report(
+        report_on(filled("good"), filled("bad", "uninitialized"))
+    )
+    cells = Tags(html).cells
+    assert cells.index("bad") < cells.index("good")
+    assert "UNINITIALIZED: 1 tensor holds whatever lay in memory before" in cells
+    assert '<tr class="mm-danger"><th scope="row">bad' in html
+    assert html.count('class="mm-danger"') == 2
+
+
+def test_a_long_table_is_folded_and_a_very_long_one_is_cut():
+    short = render_materialize_report(report_on(*map(filled, "abc")))
+    assert "<details open>" in short
+    many = (filled(f"t{i}") for i in range(1003))
+    html = render_materialize_report(report_on(*many))
+    assert "<details>" in html
+    assert "… 3 more" in html
+    assert "t999" in html
+    assert "t1000" not in html
+
+
+def test_hostile_names_are_text_in_the_report():
+    html = render_materialize_report(
+        report_on(filled(SCRIPT, tied_to=SCRIPT), module=SCRIPT, notes=(SCRIPT,))
+    )
+    tags = Tags(html)
+    assert "img" not in tags.tags
+    assert sum(SCRIPT in cell for cell in tags.cells) == 4
+
+
+def test_a_hostile_module_is_text_in_the_panel():
+    hostile = type(SCRIPT, (nn.Linear,), {})
+    _model, panel = record_model(lambda: nn.ModuleDict({SCRIPT: hostile(2, 2)}))
+    run(panel)
+    assert panel.state == "done"
+    assert "img" not in Tags(panel.report).tags
+
+
+def test_the_report_asks_for_nothing_from_elsewhere():
+    html = render_materialize_report(report_on(filled("a")))
+    assert not re.search(r"<script|https?:|src=|@import|url\(", html)
