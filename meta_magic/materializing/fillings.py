@@ -1,7 +1,7 @@
 """Where the content of the targets comes from: nowhere, or out of recordings."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import torch
 from torch import Tensor, UntypedStorage, nn
@@ -13,13 +13,20 @@ from meta_magic.recording.ledger import Origin, find_origin
 from meta_magic.replaying.engine import Replay
 from meta_magic.replaying.machine import real_torch
 from meta_magic.replaying.memory import allocate
-from meta_magic.replaying.plan import Request
+from meta_magic.replaying.plan import Plan, Request, StepKind
 from meta_magic.trace.program import Program
 
 __all__ = ["Content", "EmptyFilling", "Fill", "Put", "ReplayFilling"]
 
 Content: TypeAlias = UntypedStorage | Tensor
 """What a target gets: a storage like its own, or a tensor in place of its only one."""
+
+FUSED: Final = frozenset(
+    {"torch.lstm", "torch.gru", "torch.rnn_tanh", "torch.rnn_relu"}
+    | {"torch.nn.functional.scaled_dot_product_attention"}
+    | {"torch.nn.functional.multi_head_attention_forward"}
+)
+"""Functions for which devices have a kernel that rounds in another order."""
 
 Put: TypeAlias = Callable[[Target, Content], None]
 
@@ -198,14 +205,20 @@ class ReplayFilling:
                 target = None if error.storage is None else targets.get(error.storage)
                 raise describe(error, target) from error
 
-    def find_failures(self) -> list[str]:
-        """Say which operators failed on meta while the cells went on."""
+    def find_doubts(self) -> list[str]:
+        """Say what may differ from what the same cells would build on the device."""
+        doubts = dict.fromkeys(
+            (text, line)
+            for located, replay in zip(self._located, self._replays, strict=True)
+            for text, line in (
+                *located.origin.program.doubts,
+                *find_fused(replay.plan),
+            )
+        )
         return [
-            f"{name}{'' if line is None else f' in line {line}'} failed on meta, and "
-            "the cell went on without it: what it built may differ from what it builds "
-            f"on {self._device}"
-            for located in self._located
-            for name, line in located.origin.program.failures
+            f"{text if line is None else f'line {line}: {text}'}; on {self._device} "
+            "the cell itself may give other values"
+            for text, line in doubts
         ]
 
     def move_generator(self) -> str | None:
@@ -245,6 +258,16 @@ class ReplayFilling:
         except ReplayError as error:
             target = find_culprit(program, located.target_by_storage, device)
             raise describe(error, target) from error
+
+
+def find_fused(plan: Plan) -> Iterator[tuple[str, int | None]]:
+    """Yield the calls, with their line, for which devices have one kernel."""
+    columns = plan.columns
+    for step in plan.steps:
+        name = columns.function(step.call.number) or ""
+        if step.kind == StepKind.RUN and name in FUSED:
+            text = f"{name} is many operators on meta, and one kernel elsewhere"
+            yield text, columns.line(step.call.number)
 
 
 def find_culprit(

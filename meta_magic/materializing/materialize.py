@@ -235,7 +235,7 @@ class Preparation:
         if not isinstance(fill, ReplayFilling):
             return []
         note = fill.move_generator() if self.device.type == "cpu" else None
-        return [*fill.find_failures(), *([] if note is None else [note])]
+        return [*fill.find_doubts(), *([] if note is None else [note])]
 
     def _describe_tensors(self, reached: set[int] | None) -> list[FilledTensor]:
         filled_by: dict[int, Filling] = {}

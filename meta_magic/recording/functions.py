@@ -46,6 +46,7 @@ DEVICE_TEST: Final = "get_torch_context_manager_or_global_device"
 """The function of transformers that makes a tensor to see on which device it lies, and
 leaves out all initialization if that is meta: it is told the CPU."""
 
+BY_NAME: Final = "what was put on 'meta' by name counts as on the device of the cell"
 FROM_NUMPY: Final = frozenset({torch.tensor, torch.as_tensor, torch.asarray})
 
 
@@ -57,6 +58,7 @@ class FunctionRecorder(DeviceContext):  # type: ignore[misc]
 
     Attributes:
         notes: Where float64 leaked in from numpy.
+        doubts: What was put on meta by name, with its line.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class FunctionRecorder(DeviceContext):  # type: ignore[misc]
         self.device = META
         self.prev_mode = None
         self.notes: dict[Note, None] = {}
+        self.doubts: dict[tuple[str, int | None], None] = {}
         self._places = places
         self._registry = registry
         self._dispatch = dispatch
@@ -197,8 +200,11 @@ class FunctionRecorder(DeviceContext):  # type: ignore[misc]
         """Return the keyword arguments of a factory, on meta unless it was told."""
         if func in FROM_NUMPY:
             self._check_float64(func, args, kwargs)
+        device = kwargs.get("device")
+        if type(device) is str and device.startswith("meta"):
+            self.doubts[BY_NAME, self._places.current_line()] = None
         caller = sys._getframe(2).f_code.co_filename
-        if kwargs.get("device") is not None or caller in REAL_FACTORY_FILES:
+        if device is not None or caller in REAL_FACTORY_FILES:
             return kwargs
         return {**kwargs, "device": self.device}
 

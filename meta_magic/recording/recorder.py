@@ -138,7 +138,7 @@ class Recording:
         trace = Trace(
             program=program,
             modules=tuple(tree.node for tree in trees),
-            notes=tuple(sorted(self._find_notes(program, trees), key=by_line)),
+            notes=tuple(sorted(self._find_notes(program, trees, error), key=by_line)),
             error=None if error is None else f"{type(error).__name__}: {error}",
             nbytes_real=self._dispatch.nbytes_real,
             seconds=seconds,
@@ -233,10 +233,20 @@ class Recording:
             randomness=self._draws.build_randomness(),
             constants=self._dispatch.constants.build_constants(),
             imports=self._dispatch.constants.build_imports(),
-            failures=() if error is not None else tuple(self._dispatch.failures),
+            doubts=(
+                *(self._describe_failures() if error is None else ()),
+                *self._functions.doubts,
+            ),
         )
 
-    def _find_notes(self, program: Program, trees: list[Tree]) -> Iterator[Note]:
+    def _describe_failures(self) -> Iterator[tuple[str, int | None]]:
+        """Yield in words, with their line, the calls that raised."""
+        for name, line in self._dispatch.failures:
+            yield f"{name} failed on meta, and the cell went on without it", line
+
+    def _find_notes(
+        self, program: Program, trees: list[Tree], error: BaseException | None
+    ) -> Iterator[Note]:
         yield from self._dispatch.notes
         yield from self._functions.notes
         yield from find_silent_broadcasts(program)
@@ -245,8 +255,7 @@ class Recording:
         )
         for tree in trees:
             yield from find_attributes(tree.attributes, program)
-        for name, line in program.failures:
-            text = f"{name} failed on meta, and the cell went on without it"
+        for text, line in self._describe_failures() if error is None else ():
             yield Note(kind="failed", text=text, line=line)
         for text in self.guard.odd:
             yield Note(kind="state", text=text, line=None)

@@ -51,6 +51,7 @@ class Operator:
         name: Name as torch has it.
         is_fill: Whether it writes all of its first tensor without reading it.
         is_empty: Whether what it returns is uninitialized.
+        reads_metadata: Whether it reads nothing of its tensors but their metadata.
         is_random: Whether it draws random numbers.
         draws_blindly: Whether how much it draws depends on no tensor's values.
     """
@@ -60,10 +61,16 @@ class Operator:
         self.name = name
         self.is_fill = name in FILLS or name in COPIES or initializer is not None
         self.is_empty = name in EMPTY
+        self.reads_metadata = is_like(name)
         self.is_random = torch.Tag.nondeterministic_seeded in function.tags
         self._names = [argument.name for argument in function._schema.arguments]
         tensors = [a for a in function._schema.arguments if "Tensor" in str(a.type)]
-        self.draws_blindly = name in FILLS or initializer is not None or not tensors
+        self.draws_blindly = (
+            name in FILLS
+            or initializer is not None
+            or self.reads_metadata
+            or not tensors
+        )
         self._call: Callable[..., Any] = (
             function if initializer is None else initializer.function
         )
@@ -156,6 +163,12 @@ def find_operator(name: str) -> Operator:
             "package that defines it"
         ) from None
     return Operator(name, function)
+
+
+def is_like(name: str) -> bool:
+    """Whether an operator makes a new tensor after the likeness of another."""
+    base = name.split(".")[1]
+    return base.endswith("_like") or base.startswith("new_")
 
 
 def find_variant(function: Any) -> Callable[..., Any] | None:

@@ -23,6 +23,7 @@ from meta_magic.trace.program import (
     HEADER,
     Constant,
     Geometry,
+    Place,
     Program,
     Signature,
 )
@@ -75,6 +76,8 @@ class Call(NamedTuple):
     @property
     def read(self) -> set[int]:
         """The storages whose content it reads."""
+        if self.operator.reads_metadata:
+            return set()
         skipped = {0} if self.operator.is_fill else set()
         return {s for i, s in enumerate(self.inputs) if i not in skipped}
 
@@ -237,8 +240,14 @@ class Columns:
 
     def line(self, index: int) -> int | None:
         """Return the line of the cell that made a call."""
-        place = self._words[self.program.offsets[index] + 1]
-        return self.program.places[place - 1].line
+        return self._place(index).line
+
+    def function(self, index: int) -> str | None:
+        """Return the name of torch's function that made a call."""
+        return self._place(index).function
+
+    def _place(self, index: int) -> Place:
+        return self.program.places[self._words[self.program.offsets[index] + 1] - 1]
 
     def _find_births(self) -> None:
         met: set[int] = set()
@@ -366,6 +375,8 @@ class Planner:
             else:
                 contents.add(target)
         contents |= call.read
+        if call.operator.reads_metadata:
+            memory |= {s for s in call.inputs if s not in contents}
 
     def _allocate(self, index: int, memory: set[int]) -> None:
         born = {s for s in memory if self._columns.births.get(s) == index}

@@ -265,8 +265,8 @@ class Program:
         randomness: What random operators would have drawn from.
         constants: Storages whose content no operator made.
         imports: Storages that earlier recordings made.
-        failures: (operator, line of the cell or None) of calls that raised, where the
-            block went on.
+        doubts: (what, line of the cell or None) of all that may make a replay differ
+            from the same block on a real device.
     """
 
     words: bytes
@@ -284,7 +284,7 @@ class Program:
     randomness: Randomness = Randomness()
     constants: tuple[Constant, ...] = ()
     imports: tuple[Import, ...] = ()
-    failures: tuple[tuple[str, int | None], ...] = ()
+    doubts: tuple[tuple[str, int | None], ...] = ()
 
     def __getstate__(self) -> dict[str, object]:
         # Without what is cached: it can be built again.

@@ -1,0 +1,207 @@
+"""The Materialize panel in the real JupyterLab."""
+
+import re
+
+import pytest
+
+pytestmark = pytest.mark.browser
+
+LOAD = "%load_ext meta_magic\nimport torch\nfrom torch import nn"
+BUILD = "torch.manual_seed(0)\nmodel = nn.Sequential(*(nn.Linear(8, 8) for _ in '12'))"
+SHOW = (
+    "from meta_magic.view.widgets import show_panel\npanel = show_panel(_meta)\npanel"
+)
+COMPARE = """alias = model
+with torch.random.fork_rng():
+    torch.manual_seed(0)
+    eager = nn.Sequential(*(nn.Linear(8, 8) for _ in '12'))
+same = all(torch.equal(a, b) for a, b in zip(model.parameters(), eager.parameters()))
+print(model[0].weight.device, alias is watched, same)"""
+SLOW = """class Slow(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(3))
+    def reset_parameters(self):
+        import time
+        while not globals().get('opened'):
+            time.sleep(0.01)
+        nn.init.ones_(self.weight)
+"""
+
+COUNT = """from ipywidgets.widgets import widget
+live = widget._instances.values()
+print(sum(type(w).__name__ == 'MaterializePanel' for w in live))"""
+
+RUN = """async i => {
+  jupyterapp.shell.currentWidget.content.activeCellIndex = i;
+  await jupyterapp.commands.execute('notebook:run-cell');
+}"""
+WAIT = 60_000
+
+
+@pytest.fixture
+def expect():
+    from playwright.sync_api import expect
+
+    return expect
+
+
+def run(page, *indices):
+    for i in indices:
+        page.evaluate(RUN, i)
+
+
+def output(page, i):
+    return page.locator(".jp-CodeCell").nth(i).locator(".jp-OutputArea")
+
+
+def test_a_click_makes_the_variable_the_real_module(open_notebook, expect):
+    page = open_notebook(
+        "click.ipynb", LOAD, f"%%meta\n{BUILD}", "watched = model", COMPARE
+    )
+    run(page, 0, 1, 2)
+    panel = page.get_by_role("group", name="Materialize")
+    expect(panel).to_contain_text("model: Sequential", timeout=WAIT)
+    expect(panel).to_contain_text(re.compile(r"needs 576 bytes · [\d.,]+ .iB free"))
+    panel.get_by_role("button", name="Materialize").click()
+    expect(panel.get_by_role("status")).to_have_text(
+        "done: model: Sequential is real, on cpu", timeout=WAIT
+    )
+    expect(panel.locator(".mm-report")).to_contain_text("4 tensors, 576 bytes")
+    expect(panel.get_by_role("button", name="Materialize")).to_be_disabled()
+    run(page, 3)
+    expect(output(page, 3)).to_have_text("cpu True True")
+    assert (page.errors, page.logged) == ([], [])
+
+
+def test_the_notebook_is_alive_while_a_module_is_made_real(open_notebook, expect):
+    page = open_notebook(
+        "alive.ipynb",
+        f"{LOAD}\n{SLOW}",
+        "%%meta\nmodel = Slow()",
+        "opened = True",
+        "print(model.weight)",
+    )
+    run(page, 0, 1)
+    panel = page.get_by_role("group", name="Materialize")
+    panel.get_by_label("init").select_option("reset")
+    panel.get_by_role("button", name="Materialize").click()
+    expect(panel.get_by_role("button", name="Cancel")).to_be_focused(timeout=WAIT)
+    expect(panel.get_by_role("progressbar")).to_be_visible()
+    expect(panel.get_by_label("device")).to_be_disabled()
+    run(page, 2)
+    status = panel.get_by_role("status")
+    expect(status).to_have_text("done: model: Slow is real, on cpu", timeout=WAIT)
+    expect(panel.get_by_role("progressbar")).to_be_hidden()
+    run(page, 3)
+    expect(output(page, 3)).to_contain_text("tensor([1., 1., 1.]")
+    assert (page.errors, page.logged) == ([], [])
+
+
+def test_a_click_is_answered_while_a_cell_runs(open_notebook, expect):
+    page = open_notebook(
+        "busy.ipynb",
+        LOAD,
+        f"%%meta\n{BUILD}",
+        "import time\nwhile model[0].weight.is_meta: time.sleep(0.01)\nprint('real')",
+    )
+    run(page, 0, 1)
+    panel = page.get_by_role("group", name="Materialize")
+    expect(panel).to_be_visible(timeout=WAIT)
+    page.evaluate(f"() => {{ ({RUN})(2) }}")
+    expect(page.locator(".jp-InputPrompt").nth(2)).to_have_text("[*]:")
+    panel.get_by_role("button", name="Materialize").click()
+    expect(output(page, 2)).to_have_text("real", timeout=WAIT)
+    assert (page.errors, page.logged) == ([], [])
+
+
+def test_keys_in_the_panel_do_not_reach_the_notebook(open_notebook, expect):
+    page = open_notebook("keys.ipynb", LOAD, f"%%meta\n{BUILD}")
+    run(page, 0, 1)
+    panel = page.get_by_role("group", name="Materialize")
+    for control in ("module", "device", "init", "dtype"):
+        panel.get_by_label(control, exact=True).focus(timeout=WAIT)
+        page.keyboard.press("d")
+        page.keyboard.press("d")
+    panel.get_by_role("button", name="Materialize").focus()
+    page.keyboard.press("d")
+    page.keyboard.press("d")
+    expect(page.locator(".jp-CodeCell")).to_have_count(2)
+    page.keyboard.press("Enter")
+    expect(panel.get_by_role("status")).to_contain_text("is real", timeout=WAIT)
+    assert (page.errors, page.logged) == ([], [])
+
+
+def test_a_path_is_asked_for_where_a_checkpoint_is_chosen(open_notebook, expect):
+    save = (
+        "torch.manual_seed(7)\nsource = nn.Linear(3, 4)\n"
+        "torch.save(source.state_dict(), 'saved.pt')"
+    )
+    page = open_notebook(
+        "path.ipynb",
+        f"{LOAD}\n{save}",
+        "%%meta\nmodel = nn.Linear(3, 4)",
+        "print(torch.equal(source.weight, model.weight))",
+    )
+    run(page, 0, 1)
+    panel = page.get_by_role("group", name="Materialize")
+    path = panel.get_by_label("checkpoint")
+    expect(path).to_be_hidden(timeout=WAIT)
+    panel.get_by_label("init").select_option("checkpoint")
+    status = panel.get_by_role("status")
+    expect(status).to_contain_text("type the path of a checkpoint")
+    path.fill("nowhere.pt")
+    path.press("Enter")
+    expect(status).to_contain_text("there is no checkpoint 'nowhere.pt'")
+    path.fill("saved.pt")
+    path.press("Enter")
+    expect(status).to_have_text("done: model: Linear is real, on cpu", timeout=WAIT)
+    run(page, 2)
+    expect(output(page, 2)).to_have_text("True")
+    assert (page.errors, page.logged) == ([], [])
+
+
+def test_a_hostile_name_is_text(open_notebook, expect):
+    script = "<img src=x onerror=pwned=1>"
+    page = open_notebook(
+        "hostile.ipynb",
+        LOAD,
+        f"%%meta\nmodel = type('{script}', (nn.ModuleDict,), {{}})("
+        f"{{'{script}': nn.Linear(2, 2)}})",
+    )
+    run(page, 0, 1)
+    panel = page.get_by_role("group", name="Materialize")
+    expect(panel).to_contain_text(f"model: {script}", timeout=WAIT)
+    panel.get_by_role("button", name="Materialize").click()
+    expect(panel.locator(".mm-report")).to_contain_text(f"{script}.weight")
+    assert page.evaluate("() => window.pwned") is None
+    assert (page.errors, page.logged) == ([], [])
+
+
+def test_a_restarted_kernel_is_said_to_be_silent(open_notebook, expect):
+    page = open_notebook("restart.ipynb", LOAD, f"%%meta\n{BUILD}")
+    run(page, 0, 1)
+    panel = page.get_by_role("group", name="Materialize")
+    button = panel.get_by_role("button", name="Materialize")
+    expect(button).to_be_enabled(timeout=WAIT)
+    page.evaluate(
+        "() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()"
+    )
+    expect(panel.get_by_role("status")).to_contain_text(
+        "no answer from the kernel", timeout=WAIT
+    )
+    expect(button).to_be_disabled()
+
+
+def test_a_cell_that_runs_again_has_one_panel(open_notebook, expect):
+    page = open_notebook("again.ipynb", LOAD, f"%%meta\n{BUILD}", COUNT)
+    run(page, 0, 1, 2)
+    panel = page.get_by_role("group", name="Materialize")
+    expect(panel.get_by_role("button", name="Materialize")).to_be_enabled(timeout=WAIT)
+    expect(output(page, 2)).to_have_text("1")
+    run(page, 1, 1, 2)
+    expect(output(page, 2)).to_have_text("1")
+    expect(panel).to_have_count(1)
+    panel.get_by_role("button", name="Materialize").click()
+    expect(panel.get_by_role("status")).to_contain_text("is real", timeout=WAIT)
+    assert (page.errors, page.logged) == ([], [])
