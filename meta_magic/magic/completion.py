@@ -13,18 +13,27 @@ except ImportError:  # IPython 7
 __all__ = ["build_matcher"]
 
 
-def build_matcher(options: Sequence[str]) -> Callable[..., Any] | None:
-    """Return a completer for ``options``; None where IPython has no such thing."""
+def build_matcher(
+    options: Sequence[str], command: str, command_options: Sequence[str]
+) -> Callable[..., Any] | None:
+    """Return a completer; None where IPython has no such thing.
+
+    Args:
+        options: What it offers after ``%%meta`` and ``%meta``.
+        command: The word after ``%meta`` that has options of its own.
+        command_options: Those.
+    """
     if not HAS_MATCHERS:
         return None
 
     @context_matcher()  # type: ignore[untyped-decorator]
     def match_meta_options(context: Any) -> dict[str, Any]:
-        is_ours = context.full_text.split()[:1] in (["%%meta"], ["%meta"])
-        if context.cursor_line != 0 or not is_ours:
+        words = context.full_text.split()[:2]
+        if context.cursor_line != 0 or words[:1] not in (["%%meta"], ["%meta"]):
             return {"completions": [], "suppress": False}
         typed = context.text_until_cursor.split(" ")[-1]
-        found = [o for o in options if typed.startswith("-") and o.startswith(typed)]
+        known = command_options if words == ["%meta", command] else options
+        found = [o for o in known if typed.startswith("-") and o.startswith(typed)]
         return {
             "completions": [SimpleCompletion(o, type="param") for o in found],
             "matched_fragment": typed,

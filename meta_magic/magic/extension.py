@@ -4,6 +4,7 @@ from typing import Any
 
 from meta_magic.magic.completion import build_matcher
 from meta_magic.magic.magics import MetaMagics
+from meta_magic.magic.materialize_line import COMMAND
 from meta_magic.magic.transformer import AwaitTransformer
 
 __all__ = ["load", "unload"]
@@ -12,7 +13,7 @@ STATE = "_meta_magic_installed"
 """Name on the shell, not in a module: ``%reload_ext`` reloads only the top package."""
 
 OPTIONS = ("--out", "-o", "--quiet", "-q", "--no-cache", "--help", "-h")
-MATERIALIZE = ("--device", "--init", "--dtype")
+COMMAND_OPTIONS = (*("--help", "-h"), "--device", "--init", "--dtype")
 
 
 def load(shell: Any) -> None:
@@ -20,7 +21,7 @@ def load(shell: Any) -> None:
     unload(shell)
     magics, transformer = MetaMagics(shell), AwaitTransformer(shell)
     MetaMagics.meta.parser.allow_abbrev = False
-    matcher = build_matcher((*OPTIONS, *MATERIALIZE))
+    matcher = build_matcher(OPTIONS, COMMAND, COMMAND_OPTIONS)
     shell.register_magics(magics)
     shell.input_transformers_cleanup.append(transformer)
     shell.events.register("pre_run_cell", magics.note_cell)

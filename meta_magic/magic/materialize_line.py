@@ -33,8 +33,8 @@ def run_command(shell: Any, line: str) -> "MaterializeReport | None":
     """Do what the line asks for, and return the report.
 
     Raises:
-        UsageError: The line, or a name in it, is not as it should be.
-        MaterializeError: It cannot be done; the module is as it was.
+        UsageError: The line, or a name in it, is not as it should be, or it cannot be
+            done; the module is as it was.
     """
     from meta_magic.materializing.materialize import materialize  # noqa: PLC0415  torch
 
@@ -51,8 +51,8 @@ def run_command(shell: Any, line: str) -> "MaterializeReport | None":
         return materialize(
             module, options.device, init=options.init, dtype=dtype, progress=progress
         )
-    except MaterializeError as error:  # its text says all; our own frames say nothing
-        raise error.with_traceback(None) from None
+    except MaterializeError as error:  # its text says all, a traceback nothing
+        raise UsageError(f"%meta {COMMAND}: {error}") from None
     finally:
         if progress is not None:
             sys.stderr.write("\r\033[K")

@@ -9,7 +9,7 @@ from meta_magic.errors import ReplayError
 from meta_magic.replaying.devices import read_device
 from meta_magic.replaying.engine import Replay
 from meta_magic.replaying.memory import make_view
-from meta_magic.replaying.plan import Request
+from meta_magic.replaying.plan import Columns, Request
 from meta_magic.trace.program import Geometry
 from meta_magic.trace.records import TensorMetadata
 from meta_magic.trace.trace import Trace
@@ -47,12 +47,19 @@ def replay(
         >>> replay(trace, trace.ops[-1].outputs)
         [tensor(6.)]
     """
+    place = read_device(device, ReplayError)
+    known = Columns(trace.program).nbytes_by_storage
+    for tensor in tensors:
+        if not isinstance(tensor, TensorMetadata):
+            raise ReplayError(
+                f"wanted tensors of trace.ops, not a {type(tensor).__name__}"
+            )
+        if tensor.storage_id not in known:
+            raise ReplayError(
+                f"the trace has no tensor with storage_id {tensor.storage_id}"
+            )
     storages = frozenset(tensor.storage_id for tensor in tensors)
-    engine = Replay(
-        trace.program,
-        Request(storages=storages),
-        read_device(device, ReplayError),
-    )
+    engine = Replay(trace.program, Request(storages=storages), place)
     made: dict[int, torch.UntypedStorage | Tensor] = {}
     for _ in engine.run(made.__setitem__):
         pass

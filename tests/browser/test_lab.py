@@ -61,4 +61,4 @@ def test_the_value_of_the_last_expression_stands_below_the_report(notebook):
     from playwright.sync_api import expect
 
     outputs = notebook.locator(".jp-CodeCell").nth(1).locator(".jp-OutputArea-output")
-    expect(outputs.nth(1)).to_contain_text("torch.Size([2, 8])", timeout=60_000)
+    expect(outputs.nth(2)).to_contain_text("torch.Size([2, 8])", timeout=60_000)

@@ -50,18 +50,19 @@ def nbconvert(tmp_path):
 
 
 def test_a_saved_notebook_has_the_report_and_the_value(execute):
-    report, value = execute(build_notebook(MODEL))
+    report, panel, value = execute(build_notebook(MODEL))
     assert sorted(report.data) == ["text/html", "text/plain"]
+    assert panel.data["text/plain"] == "Materialize: run the cell again"
     assert value.data["text/plain"] == "torch.Size([4, 3])"
 
 
 def test_the_saved_report_has_no_script(execute):
-    report, _ = execute(build_notebook(MODEL))
+    report, *_ = execute(build_notebook(MODEL))
     assert "<script" not in report.data["text/html"]
 
 
 def test_the_saved_report_reads_as_text(execute):
-    report, _ = execute(build_notebook(MODEL))
+    report, *_ = execute(build_notebook(MODEL))
     assert report.data["text/plain"].startswith("9 parameters, 36 bytes · ")
 
 

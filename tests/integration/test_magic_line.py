@@ -182,3 +182,8 @@ def test_quiet_can_be_set_in_a_configuration_file(shell):
 def test_config_shows_the_traits(shell, capsys):
     shell.run_cell("%config MetaMagics")
     assert "MetaMagics.quiet=<Bool>" in capsys.readouterr().out
+
+
+def test_the_options_of_materialize_are_completed(shell):
+    found = complete(shell, "%meta materialize model --")
+    assert found == {"--device", "--dtype", "--init", "--help"}
