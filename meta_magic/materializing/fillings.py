@@ -11,7 +11,6 @@ from meta_magic.materializing.report import Filling
 from meta_magic.materializing.targets import Target
 from meta_magic.recording.ledger import Origin, find_origin
 from meta_magic.replaying.engine import Replay
-from meta_magic.replaying.machine import real_torch
 from meta_magic.replaying.memory import allocate
 from meta_magic.replaying.plan import Plan, Request, StepKind
 from meta_magic.trace.program import Program
@@ -45,7 +44,10 @@ class Fill(Protocol):
         """Return the most bytes that will be held at any moment."""
 
     def run(self, put: Put) -> Iterator[int]:
-        """Make the content of all targets; yield the bytes done by each step."""
+        """Make the content of all targets; yield the bytes done by each step.
+
+        Under :func:`meta_magic.replaying.machine.real_torch`.
+        """
 
 
 class EmptyFilling:
@@ -66,9 +68,8 @@ class EmptyFilling:
 
     def run(self, put: Put) -> Iterator[int]:
         """Allocate all targets."""
-        with real_torch():
-            for target in self._targets:
-                put(target, allocate(target.nbytes, self._device))
+        for target in self._targets:
+            put(target, allocate(target.nbytes, self._device))
         yield 0
 
 
@@ -151,6 +152,13 @@ def builds_on(program: Program, earlier: Program) -> bool:
 class ReplayFilling:
     """Gives the targets what the recorded cells would have computed.
 
+    Args:
+        targets: What is to be made.
+        device: Where.
+        module: Torch's generator is to go on as after the construction of this one;
+            None if it is to be left alone.
+        program: The recording at whose end to look; None for the latest.
+
     Attributes:
         n_operators: Recorded calls that run again.
     """
@@ -159,14 +167,14 @@ class ReplayFilling:
         self,
         targets: Sequence[Target],
         device: torch.device,
-        module: nn.Module,
+        module: nn.Module | None,
         program: Program | None = None,
     ) -> None:
         self._device = device
         self._located = locate(targets, program)
-        modules = {id(m) for m in module.modules()}
+        built = set() if module is None else {id(m) for m in module.modules()}
         self._replays = [
-            self._plan(located, modules, device) for located in self._located
+            self._plan(located, built, device) for located in self._located
         ]
         self.n_operators = sum(replay.n_steps for replay in self._replays)
         self.n_work = sum(replay.n_work for replay in self._replays)

@@ -10,7 +10,6 @@ from meta_magic.materializing.checkpoint import Entry, shorten, unreadable
 from meta_magic.materializing.fillings import Content, EmptyFilling, Fill, Put
 from meta_magic.materializing.report import Filling
 from meta_magic.materializing.targets import Held, Target
-from meta_magic.replaying.machine import real_torch
 from meta_magic.replaying.memory import allocate, make_view
 
 __all__ = ["CheckpointFilling", "match_names"]
@@ -89,8 +88,7 @@ class CheckpointFilling:
 
         yield from self.rest.run(put_rest)
         for target in self._loaded:
-            with real_torch():
-                put(target, self._load(target, in_part.pop(target, None)))
+            put(target, self._load(target, in_part.pop(target, None)))
             yield target.nbytes
 
     def _load(self, target: Target, filled: Content | None) -> Content:
@@ -98,12 +96,11 @@ class CheckpointFilling:
         named = [held for held in target.held if held.name in self._entries]
         if filled is None and is_plain(target):
             # The last of several names, as load_state_dict has it.
-            tensor = self._read(named[-1].name)
-            wanted = target.geometry_of(named[-1].tensor)
+            tensor, wanted = self._read(named[-1].name), named[-1].tensor
             is_alike = (
-                tensor.dtype == wanted.dtype
+                tensor.dtype == (target.dtype or wanted.dtype)
                 and tensor.device == self._device
-                and tensor.stride() == wanted.stride
+                and tensor.stride() == wanted.stride()
                 and not (tensor.is_conj() or tensor.is_neg() or tensor.is_inference())
                 and type(tensor) is Tensor
             )
@@ -130,7 +127,7 @@ class CheckpointFilling:
             tensor = entry.load()
         except (RuntimeError, OSError, ValueError, KeyError) as error:
             raise unreadable(entry.source, error) from error
-        if tuple(tensor.shape) != entry.shape:
+        if tensor.shape != entry.shape:
             raise MaterializeError(
                 f"{entry.source} has {name!r} as packed {tensor.dtype}, which torch "
                 "does not unpack"

@@ -25,10 +25,11 @@ from meta_magic.materializing.report import FilledTensor, Filling, MaterializeRe
 from meta_magic.materializing.reset import reset_module
 from meta_magic.materializing.targets import Held, Target, find_tensors, group_targets
 from meta_magic.recording.constants import as_bytes, sum_bytes
-from meta_magic.recording.guard import without_modes
 from meta_magic.recording.ledger import find_origin
 from meta_magic.replaying.devices import read_device
+from meta_magic.replaying.machine import real_torch
 from meta_magic.replaying.memory import make_view
+from meta_magic.trace.program import Program
 from meta_magic.trace.trace import Trace
 
 __all__ = ["INITS", "Init", "Preparation", "materialize", "prepare"]
@@ -84,7 +85,7 @@ def materialize(  # noqa: PLR0913  the options of to_empty, and what fills it
             "another module is being materialized: wait until that is done"
         )
     try:
-        with without_modes():
+        with real_torch():
             preparation = prepare(module, device, init=init, dtype=dtype, trace=trace)
             return preparation.carry_out(progress)
     finally:
@@ -110,7 +111,20 @@ def prepare(
     on_meta = [h for h in held if h.tensor.is_meta]
     targets = group_targets(on_meta, dtype)
     redrawn = group_targets(find_redrawn(held), None) if init == "replay" else []
-    fill = choose_fill(module, [*targets, *redrawn], place, init, trace)
+    program = read_program(trace)
+    if init == "replay":
+        fill: Fill = ReplayFilling([*targets, *redrawn], place, module, program)
+    elif isinstance(init, str) and init in INITS:
+        fill = EmptyFilling(targets, place)
+    else:
+        entries = open_checkpoint(init, place)
+        match_names(held, entries)
+        fill = CheckpointFilling(
+            targets,
+            entries,
+            place,
+            lambda rest: ReplayFilling(rest, place, None, program),
+        )
     return Preparation(
         module=module,
         device=place,
@@ -265,35 +279,19 @@ class Preparation:
         return described
 
 
-def choose_fill(
-    module: nn.Module,
-    targets: Sequence[Target],
-    device: torch.device,
-    init: Init,
-    trace: Trace | None,
-) -> Fill:
-    """Return what fills the targets.
+def read_program(trace: object) -> Program | None:
+    """Return the program of a trace.
 
     Raises:
-        MaterializeError: Nothing can, as asked.
+        MaterializeError: It is none.
     """
-    if trace is not None and not isinstance(trace, Trace):
+    if trace is None:
+        return None
+    if not isinstance(trace, Trace):
         raise MaterializeError(
             f"trace= takes the Trace of a recording, not a {type(trace).__name__}"
         )
-    program = None if trace is None else trace.program
-    if init == "replay":
-        return ReplayFilling(targets, device, module, program)
-    if isinstance(init, str) and init in INITS:
-        return EmptyFilling(targets, device)
-    entries = open_checkpoint(init, device)
-    match_names(list(find_tensors(module)), entries)
-    return CheckpointFilling(
-        targets,
-        entries,
-        device,
-        lambda rest: ReplayFilling(rest, device, module, program),
-    )
+    return trace.program
 
 
 def find_redrawn(held: Sequence[Held]) -> list[Held]:

@@ -14,6 +14,7 @@ from meta_magic.trace.program import Geometry
 
 __all__ = ["Held", "Target", "find_tensors", "group_targets", "own_and_nested"]
 
+CONTAINERS = (list, tuple, dict)
 BOOKKEEPING = frozenset(nn.Module().__dict__)
 """Attributes that every module has, and that hold no tensors of its own."""
 
@@ -45,23 +46,20 @@ class Target:
         storage: The storage; without content where ``is_meta``.
         itemsize: Bytes of an element as its first tensor reads it.
         held: The tensors, each once for every place where it is held.
+        tensors: The tensors, each once.
         dtype: What they are to be cast to; None to leave them as they are.
     """
 
     storage: UntypedStorage
     itemsize: int
     held: list[Held] = field(default_factory=list)
+    tensors: list[Tensor] = field(default_factory=list)
     dtype: torch.dtype | None = None
 
     @property
     def name(self) -> str:
         """Name of the first place."""
         return self.held[0].name
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        """The tensors, each once."""
-        return list({id(h.tensor): h.tensor for h in self.held}.values())
 
     @property
     def nbytes(self) -> int:
@@ -111,7 +109,8 @@ def own_and_nested(module: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
     """Yield the tensors of a module itself, also those in lists and dicts."""
     yield from own_tensors(module)
     for name, value in module.__dict__.items():
-        if name not in BOOKKEEPING and isinstance(value, (list, tuple, dict)):
+        # Not isinstance: a configuration would be asked for its class, slowly.
+        if issubclass(type(value), CONTAINERS) and value and name not in BOOKKEEPING:
             for index, tensor in enumerate(nested_tensors(value, set())):
                 yield f"{name}[{index}]", "attribute", tensor
 
@@ -120,7 +119,7 @@ def nested_tensors(value: object, met: set[int]) -> Iterator[Tensor]:
     """Yield the tensors in a value, looking into containers that were not ``met``."""
     if isinstance(value, Tensor):
         yield value
-    elif isinstance(value, (list, tuple, dict)) and id(value) not in met:
+    elif isinstance(value, CONTAINERS) and id(value) not in met:
         met.add(id(value))
         for item in value.values() if isinstance(value, dict) else value:
             yield from nested_tensors(item, met)
@@ -145,6 +144,8 @@ def group_targets(held: list[Held], dtype: torch.dtype | None) -> list[Target]:
             storage._cdata, Target(storage, place.tensor.itemsize)
         )
         target.held.append(place)
+        if not any(place.tensor is tensor for tensor in target.tensors):
+            target.tensors.append(place.tensor)
     for target in targets.values():
         target.dtype = choose_dtype(target, dtype)
     return list(targets.values())

@@ -222,7 +222,9 @@ def own_tensors(module: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
         if buffer is not None:
             yield name, "buffer", buffer
     for name, value in module.__dict__.items():
-        if type(value) not in NOT_TENSORS and isinstance(value, Tensor):
+        kind = type(value)
+        # Not isinstance: a configuration would be asked for its class, slowly.
+        if kind not in NOT_TENSORS and issubclass(kind, Tensor):
             yield name, "attribute", value
 
 

@@ -163,8 +163,10 @@ class Recording:
         """Remember the program for as long as something that it made lives."""
         refs = self._registry.living()
         versions = {s: v for tree in trees for s, v in tree.versions.items()}
+        roots = {id(living.get(tree.number)) for tree in trees}
         for module in namespace.values():
-            versions |= read_versions(self._registry, module)
+            if id(module) not in roots:
+                versions |= read_versions(self._registry, module)
         owned = {storage for tree in trees for storage in tree.owner_by_storage}
         origin = Origin(
             program=program,

@@ -6,15 +6,17 @@ from math import prod
 import torch
 from torch import Tensor, UntypedStorage
 
-from meta_magic.replaying.machine import Machine, real_torch
+from meta_magic.replaying.machine import Machine
 from meta_magic.replaying.memory import allocate, make_view
 from meta_magic.replaying.plan import (
+    Call,
     Columns,
     Plan,
     Request,
     Step,
     StepKind,
     plan_replay,
+    split_draw,
 )
 from meta_magic.replaying.streams import Streams
 from meta_magic.trace.program import Import, Program
@@ -79,11 +81,12 @@ class Replay:
 
     def peak_nbytes(self, kept: Mapping[int, int]) -> int:
         """Return the most bytes held at any moment; see :meth:`Plan.peak_nbytes`."""
-        own = self.plan.peak_nbytes(kept)
+        is_cpu = self._machine.device.type == "cpu"
+        own = self.plan.peak_nbytes(kept, can_split=is_cpu)
         return max([own, *(replay.peak_nbytes({}) for replay, _ in self.earlier)])
 
     def run(self, finished: Finished) -> Iterator[int]:
-        """Do it, one step at a time.
+        """Do it, one step at a time; under :func:`real_torch`.
 
         Args:
             finished: Given each wanted storage as soon as nothing changes it any more.
@@ -98,16 +101,14 @@ class Replay:
             yield from replay.run(self._taking(numbers))
         plan, memory = self.plan, self._machine.memory
         used = {s for step in plan.steps for s in (*step.frees, *step.finishes)}
-        with real_torch():
-            self._provide()
-            for storage in plan.wanted - used:
-                finished(storage, memory.take(storage))
+        self._provide()
+        for storage in plan.wanted - used:
+            finished(storage, memory.take(storage))
         for step in plan.steps:
-            with real_torch():
-                self._do(step)
-                memory.free(step.frees)
-                for storage in step.finishes:
-                    finished(storage, memory.take(storage))
+            self._do(step)
+            memory.free(step.frees)
+            for storage in step.finishes:
+                finished(storage, memory.take(storage))
             yield step_nbytes(step)
 
     def end_state(self) -> Tensor | None:
@@ -146,17 +147,23 @@ class Replay:
                 if pair[0] not in machine.memory:
                     machine.memory.allocate(*pair)
         elif step.kind == StepKind.DRAW:
-            machine.make(call, step.draw, self._make_scratch(step))
+            if step.draw is not None:
+                machine.use_up(call, step.draw, self._make_scratch(call))
         else:
             inputs = machine.read_inputs(call)
             machine.keep(call, inputs, machine.make(call, step.draw, inputs))
 
-    def _make_scratch(self, step: Step) -> list[Tensor]:
-        """Return arguments for a call of which only the draw matters."""
-        call, device = step.call, self._machine.device
-        sizes = self.plan.columns.nbytes_by_storage
+    def _make_scratch(self, call: Call) -> Iterator[list[Tensor]]:
+        """Yield arguments for a call of which only the draw matters."""
+        device, sizes = self._machine.device, self.plan.columns.nbytes_by_storage
+        pieces = split_draw(call) if device.type == "cpu" else []
+        if pieces:
+            dtype = call.signature.inputs[0].dtype
+            scratch = torch.empty(max(pieces), dtype=dtype, device=device)
+            yield from ([scratch[:numel]] for numel in pieces)
+            return
         storages = {s: allocate(sizes[s], device) for s in call.inputs}
-        return [
+        yield [
             make_view(storages[storage], geometry)
             for storage, geometry in zip(
                 call.inputs, call.signature.inputs, strict=True

@@ -1,7 +1,8 @@
 """Make one recorded call on real tensors."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
@@ -48,19 +49,40 @@ class Machine:
             ReplayError: It raised.
         """
         generator = None if draw is None else self._prepare(call, draw)
+        returned = self._call(call, tensors, generator)
+        if draw is not None:
+            self.streams.note(draw)
+        return tensors_in(returned)
+
+    def use_up(
+        self, call: Call, draw: Draw, pieces: Iterable[Sequence[Tensor]]
+    ) -> None:
+        """Make a call for the random numbers that it uses up.
+
+        Args:
+            call: The call.
+            draw: Where it draws from.
+            pieces: Its tensor arguments, or parts of these one after the other.
+
+        Raises:
+            ReplayError: It raised.
+        """
+        generator = self._prepare(call, draw)
+        for tensors in pieces:
+            self._call(call, tensors, generator)
+        self.streams.note(draw)
+
+    def _call(
+        self, call: Call, tensors: Sequence[Tensor], generator: Generator | None
+    ) -> Any:
         try:
-            returned = call.operator.call(
-                call.signature, tensors, self.device, generator
-            )
+            return call.operator.call(call.signature, tensors, self.device, generator)
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, LookupError, TypeError, ValueError) as error:
             raise ReplayError(
                 f"{self.describe(call)} failed on {self.device}: {error}"
             ) from error
-        if draw is not None:
-            self.streams.note(draw)
-        return tensors_in(returned)
 
     def keep(
         self, call: Call, inputs: Sequence[Tensor], outputs: Sequence[Tensor]

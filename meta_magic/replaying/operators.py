@@ -34,6 +34,9 @@ FILLS: Final = frozenset(
 COPIES: Final = frozenset({"aten.copy_.default", "aten.fill_.Tensor"})
 """Operators that write all of their first tensor and read the other alone."""
 
+SPLIT: Final = frozenset({"aten.uniform_.default", "aten.normal_.default"})
+"""Operators that draw element by element on the CPU, or in groups of 16."""
+
 EMPTY: Final = frozenset(
     f"aten.{name}.default" for name in ("empty_like", "empty_strided", "new_empty")
 ) | {"aten.empty.memory_format", "aten.new_empty_strided.default"}
@@ -53,6 +56,8 @@ class Operator:
         is_empty: Whether what it returns is uninitialized.
         reads_metadata: Whether it reads nothing of its tensors but their metadata.
         is_random: Whether it draws random numbers.
+        can_split: Whether drawing for a part of the elements after the other uses up
+            the same numbers, on the CPU.
         draws_blindly: Whether how much it draws depends on no tensor's values.
     """
 
@@ -62,6 +67,7 @@ class Operator:
         self.is_fill = name in FILLS or name in COPIES or initializer is not None
         self.is_empty = name in EMPTY
         self.reads_metadata = is_like(name)
+        self.can_split = name in SPLIT
         self.is_random = torch.Tag.nondeterministic_seeded in function.tags
         self._names = [argument.name for argument in function._schema.arguments]
         tensors = [a for a in function._schema.arguments if "Tensor" in str(a.type)]

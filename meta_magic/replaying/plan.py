@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from math import prod
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +37,12 @@ __all__ = [
     "Step",
     "StepKind",
     "plan_replay",
+    "split_draw",
 ]
+
+
+MAX_DRAWN: Final = 2**20
+GROUP: Final = 16
 
 
 class StepKind(IntEnum):
@@ -149,20 +154,25 @@ class Plan:
     end: int | None
     last_draw: int
 
-    def peak_nbytes(self, kept: Mapping[int, int]) -> int:
+    def peak_nbytes(self, kept: Mapping[int, int], *, can_split: bool) -> int:
         """Return the most bytes that are held at any moment.
 
         Args:
             kept: Bytes that a wanted storage takes once it is finished.
+            can_split: Whether draws of no use are made by :func:`split_draw`.
         """
         sizes = self.columns.nbytes_by_storage
         alive = {storage: sizes[storage] for storage in self.given | self.blank}
         now = peak = sum(alive.values())
         for step in self.steps:
             made = [s for s in step.call.outputs if s not in alive]
-            scratch = {*step.call.inputs, *made} - alive.keys()
             if step.kind == StepKind.DRAW:
-                peak = max(peak, now + sum(sizes[s] for s in scratch))
+                call = step.call
+                pieces = split_draw(call) if can_split else []
+                itemsize = call.signature.inputs[0].dtype.itemsize if pieces else 0
+                scratch = {*call.inputs, *made} - alive.keys()
+                whole = sum(sizes[storage] for storage in scratch)
+                peak = max(peak, now + max(pieces, default=0) * itemsize or whole)
                 continue
             for storage in made:
                 alive[storage] = sizes[storage]
@@ -555,6 +565,27 @@ class RawMemory:
                 (*(step * itemsize for step in stride), 1),
             )[...] = True
             self.is_written = bool(self._is_byte_written.all())
+
+
+def split_draw(call: Call) -> list[int]:
+    """Return how many elements to draw at a time, for numbers of no use on the CPU.
+
+    They are used up in the same order as by the whole call, in little memory. Empty if
+    only the whole call does that.
+    """
+    geometry = call.signature.inputs[0] if call.inputs else None
+    if not call.operator.can_split or geometry is None or not is_dense(geometry):
+        return []
+    strides = list(geometry.stride or ())
+    if strides != sorted(strides, reverse=True):
+        return []  # in another order
+    whole, rest = divmod(prod(geometry.shape), MAX_DRAWN)
+    pieces = [MAX_DRAWN] * whole
+    if 0 < rest < GROUP and pieces:
+        pieces[-1] += rest  # normal_ draws otherwise for less than a group
+    elif rest:
+        pieces.append(rest)
+    return pieces
 
 
 def read_draws(program: Program) -> list[Draw]:

@@ -8,6 +8,7 @@ from torch import Tensor
 from meta_magic.errors import ReplayError
 from meta_magic.replaying.devices import read_device
 from meta_magic.replaying.engine import Replay
+from meta_magic.replaying.machine import real_torch
 from meta_magic.replaying.memory import make_view
 from meta_magic.replaying.plan import Columns, Request
 from meta_magic.trace.program import Geometry
@@ -61,9 +62,10 @@ def replay(
     storages = frozenset(tensor.storage_id for tensor in tensors)
     engine = Replay(trace.program, Request(storages=storages), place)
     made: dict[int, torch.UntypedStorage | Tensor] = {}
-    for _ in engine.run(made.__setitem__):
-        pass
-    return [build_tensor(tensor, made[tensor.storage_id]) for tensor in tensors]
+    with real_torch():
+        for _ in engine.run(made.__setitem__):
+            pass
+        return [build_tensor(tensor, made[tensor.storage_id]) for tensor in tensors]
 
 
 def build_tensor(

@@ -13,7 +13,13 @@ from meta_magic import ReplayError, record
 from meta_magic.recording.ledger import find_origin
 from meta_magic.replaying.engine import Replay
 from meta_magic.replaying.operators import find_operator
-from meta_magic.replaying.plan import Columns, Request, StepKind, plan_replay
+from meta_magic.replaying.plan import (
+    Columns,
+    Request,
+    StepKind,
+    plan_replay,
+    split_draw,
+)
 from tests.unit.eager import assert_same_tensor
 
 CPU = torch.device("cpu")
@@ -365,22 +371,57 @@ def test_the_peak_counts_what_is_alive_at_once():
         for _ in range(5):
             x = x * 2
     # The old and the new tensor of 400 bytes, never three.
-    assert plan(trace, x).peak_nbytes({}) == 800
+    assert plan(trace, x).peak_nbytes({}, can_split=True) == 800
 
 
 def test_the_peak_counts_memory_for_draws_of_no_use():
     with record() as trace:
         other = torch.empty(1000).normal_()
         x = torch.empty(10).normal_()
-    assert plan(trace, x).peak_nbytes({}) == 4000
+    assert plan(trace, x).peak_nbytes({}, can_split=True) == 4000
     assert other.is_meta
+
+
+SPLIT = {
+    "uniform_": lambda t, g: t.uniform_(-1, 1, generator=g),
+    "normal_": lambda t, g: t.normal_(1, 2, generator=g),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("numel", [63, 64, 65, 79, 80, 128, 129, 1000])
+@pytest.mark.parametrize("name", SPLIT)
+def test_numbers_of_no_use_are_used_up_part_by_part(name, numel, dtype, monkeypatch):
+    monkeypatch.setattr("meta_magic.replaying.plan.MAX_DRAWN", 64)
+
+    def build(generator):
+        SPLIT[name](torch.empty(numel, dtype=dtype), generator)
+        return torch.empty(9).uniform_(generator=generator)
+
+    real = build(torch.Generator().manual_seed(1))
+    with record() as trace:
+        made = build(torch.Generator().manual_seed(1))
+    assert torch.equal(replay(trace, made)[0], real)
+    step = next(s for s in plan(trace, made).steps if s.kind == StepKind.DRAW)
+    assert sum(split_draw(step.call)) == numel
+    assert max(split_draw(step.call)) < 80
+
+
+def test_the_peak_counts_the_part_of_a_draw_that_is_there_at_once(monkeypatch):
+    monkeypatch.setattr("meta_magic.replaying.plan.MAX_DRAWN", 64)
+    with record() as trace:
+        torch.empty(1000).uniform_()
+        x = torch.empty(10).normal_()
+    made = plan(trace, x)
+    assert made.peak_nbytes({}, can_split=True) == 256
+    assert made.peak_nbytes({}, can_split=False) == 4000
 
 
 def test_the_peak_counts_both_sides_of_a_cast():
     with record() as trace:
         x = torch.ones(100)
     (number,) = storages_of(trace, x)
-    assert plan(trace, x).peak_nbytes({number: 200}) == 600
+    assert plan(trace, x).peak_nbytes({number: 200}, can_split=True) == 600
 
 
 def test_what_is_finished_is_handed_over_before_the_end():
