@@ -32,7 +32,8 @@ class Entry:
     Attributes:
         source: What holds it, in words.
         shape: Size of each dimension.
-        load: Returns the tensor; from a file on the CPU it is mapped, not read.
+        load: Returns the tensor, each time another object; from a file on the CPU it
+            is mapped, not read.
     """
 
     source: str

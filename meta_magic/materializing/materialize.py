@@ -316,7 +316,7 @@ def find_redrawn(held: Sequence[Held]) -> list[Held]:
 def build_tensor(target: Target, tensor: Tensor, content: Content) -> Tensor:
     """Return the real tensor for one on meta."""
     if isinstance(content, Tensor):
-        return content.detach()
+        return content
     return make_view(content, target.geometry_of(tensor))
 
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from types import NoneType
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, UntypedStorage, nn
@@ -15,12 +17,12 @@ from meta_magic.trace.program import Geometry
 __all__ = ["Held", "Target", "find_tensors", "group_targets", "own_and_nested"]
 
 CONTAINERS = (list, tuple, dict)
+PLAIN = frozenset({bool, int, float, str, NoneType})
 BOOKKEEPING = frozenset(nn.Module().__dict__)
 """Attributes that every module has, and that hold no tensors of its own."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Held:
+class Held(NamedTuple):
     """A tensor where a module holds it.
 
     Attributes:
@@ -28,14 +30,12 @@ class Held:
         kind: ``parameter``, ``buffer`` or ``attribute``.
         is_persistent: Whether it stands in the ``state_dict``.
         tensor: The tensor.
-        module: The submodule that holds it.
     """
 
     name: str
     kind: str
     is_persistent: bool
     tensor: Tensor
-    module: nn.Module
 
 
 @dataclass(slots=True, eq=False)
@@ -101,7 +101,6 @@ def find_tensors(module: nn.Module) -> Iterator[Held]:
                     kind=kind,
                     is_persistent=is_persistent,
                     tensor=tensor,
-                    module=owner,
                 )
 
 
@@ -109,8 +108,10 @@ def own_and_nested(module: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
     """Yield the tensors of a module itself, also those in lists and dicts."""
     yield from own_tensors(module)
     for name, value in module.__dict__.items():
-        # Not isinstance: a configuration would be asked for its class, slowly.
-        if issubclass(type(value), CONTAINERS) and value and name not in BOOKKEEPING:
+        kind = type(value)
+        if kind in PLAIN or not issubclass(kind, CONTAINERS) or not value:
+            continue
+        if name not in BOOKKEEPING:
             for index, tensor in enumerate(nested_tensors(value, set())):
                 yield f"{name}[{index}]", "attribute", tensor
 
