@@ -1,8 +1,8 @@
 """Read operator and module calls out of the columns of a program."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import Generic, TypeVar, overload
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Generic, NamedTuple, TypeVar, overload
 
 from meta_magic.trace.flops import count_flops
 from meta_magic.trace.program import (
@@ -11,6 +11,7 @@ from meta_magic.trace.program import (
     Argument,
     Geometry,
     Program,
+    Structure,
     TensorArgument,
 )
 from meta_magic.trace.records import ModuleCall, OpCall, TensorMetadata
@@ -75,6 +76,40 @@ class Rows(Sequence[Record], Generic[Record]):
         )
 
 
+class ModulePlace(NamedTuple):
+    """Where an operator call belongs.
+
+    Attributes:
+        module: Number of the module in ``Program.modules``, or None.
+        call: Index of the module call, or None.
+        forward: For a backward operator, its forward operator, or None.
+    """
+
+    module: int | None
+    call: int | None
+    forward: int | None
+
+
+class ModuleRow(NamedTuple):
+    """A module call as it stands in the program.
+
+    Attributes:
+        module: Number of the module in ``Program.modules``.
+        parent: Index of the call around it, or -1.
+        line: Line of the cell, or 0.
+        first_op: Its first operator.
+        end_op: The operator after its last.
+        structure: The tensors that it took and returned.
+    """
+
+    module: int
+    parent: int
+    line: int
+    first_op: int
+    end_op: int
+    structure: Structure
+
+
 class OpCalls(Rows[OpCall]):
     """The operator calls of a program, in the order in which torch made them."""
 
@@ -97,9 +132,8 @@ class OpCalls(Rows[OpCall]):
         inputs = tuple(map(self._tensor, tensors[:n_inputs], signature.inputs))
         outputs = tuple(map(self._tensor, tensors[n_inputs:], signature.outputs))
         module_word = self._module_word(offset, forward)
-        number = self._module_number(
-            module_word, outputs + tuple(inputs[i] for i in signature.writes)
-        )
+        written = (*outputs, *(inputs[i] for i in signature.writes))
+        number = self._module_number(module_word, (t.storage_id for t in written))
         root, module, _ = (
             (None, None, "") if number is None else program.modules[number]
         )
@@ -126,21 +160,51 @@ class OpCalls(Rows[OpCall]):
             flops=self._flops[words[offset]],
         )
 
+    def place_numbers(self) -> Iterator[int]:
+        """Yield where each call came from, as an index into ``Program.places``."""
+        words = self._words
+        return (words[offset + 1] - 1 for offset in self._program.offsets[:-1])
+
+    def tensor_numbers(self) -> Iterator[int]:
+        """Yield the numbers of all tensors of each call, read and then returned."""
+        offsets = self._program.offsets
+        for index in range(len(self)):
+            yield from self._words[offsets[index] + HEADER : offsets[index + 1]]
+
+    def module_places(self) -> Iterator["ModulePlace"]:
+        """Yield to which module each call belongs, without building its record."""
+        program, words = self._program, self._words
+        for index in range(len(self)):
+            offset, end = program.offsets[index], program.offsets[index + 1]
+            signature = program.signatures[words[offset]]
+            forward = words[offset + 3] - 1 if words[offset + 3] else None
+            word = self._module_word(offset, forward)
+            start = offset + HEADER
+            written = (
+                *words[start + len(signature.inputs) : end],
+                *(words[start + i] for i in signature.writes),
+            )
+            yield ModulePlace(
+                module=self._module_number(
+                    word, map(self._storages.__getitem__, written)
+                ),
+                call=None if word % 2 or not word else word // 2 - 1,
+                forward=forward,
+            )
+
     def _module_word(self, offset: int, forward: int | None) -> int:
         word = self._words[offset + 2]
         if word or forward is None:
             return word
         return self._words[self._program.offsets[forward] + 2]
 
-    def _module_number(
-        self, word: int, written: tuple[TensorMetadata, ...]
-    ) -> int | None:
+    def _module_number(self, word: int, written: Iterable[int]) -> int | None:
         if word and not word & 1:
             return self._module_rows[(word // 2 - 1) * MODULE_HEADER]
         # Outside of module calls: what is made or written for a parameter belongs to
         # the module that holds the parameter, whoever initializes it.
-        for tensor in written:
-            owner = self._owner_by_storage.get(tensor.storage_id)
+        for storage in written:
+            owner = self._owner_by_storage.get(storage)
             if owner is not None:
                 return owner
         return word >> 1 if word else None
@@ -176,6 +240,15 @@ class ModuleCalls(Rows[ModuleCall]):
             inputs=tuple((path, self._value(next(words), g)) for path, g in inputs),
             outputs=tuple((path, self._value(next(words), g)) for path, g in outputs),
         )
+
+    def rows(self) -> Iterator[ModuleRow]:
+        """Yield the calls without building their records."""
+        for start in range(0, len(self._module_rows), MODULE_HEADER):
+            number, parent, _, line, first_op, end_op, values = self._module_rows[
+                start : start + MODULE_HEADER
+            ]
+            structure = self._program.structures[self._values[values]]
+            yield ModuleRow(number, parent - 1, line, first_op, end_op, structure)
 
     def _value(self, word: int, geometry: Geometry) -> TensorMetadata:
         return self._tensor(word >> 1, geometry, requires_grad=bool(word & 1))

@@ -1,0 +1,282 @@
+"""A trace on the wire: what the report's JavaScript reads, live and in a saved file.
+
+Columns of integers that point into tables, as in the program itself, so that gzip finds
+what repeats. ``static/data.js`` is the reader; both change together with ``VERSION``.
+"""
+
+import gzip
+import json
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from meta_magic.trace.flops import count_flops
+from meta_magic.trace.program import Argument, Geometry, Place, Signature
+from meta_magic.trace.program import TensorArgument as Stand
+from meta_magic.trace.records import ModuleNode, ModuleTensor
+from meta_magic.trace.summary import format_headline
+
+if TYPE_CHECKING:
+    from meta_magic.trace.trace import Trace
+
+__all__ = ["VERSION", "build_payload", "pack"]
+
+VERSION: Final = 1
+PHASES: Final = ("init", "forward", "backward", "optimizer", "other")
+KINDS: Final = ("parameter", "buffer", "attribute")
+MAX_TEXT: Final = 300
+
+Item = TypeVar("Item", bound=Hashable)
+
+
+class Table(Generic[Item]):
+    """Distinct items in order of first sight, and how each is written."""
+
+    def __init__(self, write: Callable[[Item], Any]) -> None:
+        self.rows: list[Any] = []
+        self._write = write
+        self._number_by_item: dict[Item, int] = {}
+
+    def of(self, item: Item) -> int:
+        """Return the number of an item."""
+        number = self._number_by_item.get(item)
+        if number is None:
+            number = self._number_by_item[item] = len(self.rows)
+            self.rows.append(None)
+            self.rows[number] = self._write(item)
+        return number
+
+
+def pack(trace: "Trace") -> bytes:
+    """Return the payload as it is sent: JSON, compressed by gzip."""
+    text = json.dumps(build_payload(trace), separators=(",", ":"), ensure_ascii=False)
+    return gzip.compress(text.encode("utf-8", "surrogatepass"), mtime=0)
+
+
+def build_payload(trace: "Trace") -> dict[str, Any]:
+    """Return all that the report shows of a trace, as plain lists and numbers."""
+    return Payload(trace).build()
+
+
+class Payload:
+    """Builds the payload of one trace; the tables are shared by all its parts."""
+
+    def __init__(self, trace: "Trace") -> None:
+        self._trace = trace
+        self._program = trace.program
+        self._strings: Table[str] = Table(str)
+        self._strings.of("")
+        self._shapes: Table[tuple[int, ...]] = Table(list)
+        self._geometries: Table[Geometry] = Table(self._write_geometry)
+        self._module_by_place: dict[tuple[int, str], int] = {}
+
+    def build(self) -> dict[str, Any]:
+        """Return the payload."""
+        trace, program = self._trace, self._program
+        modules = self._write_modules()
+        parts = {
+            "version": VERSION,
+            "headline": format_headline(trace),
+            "error": trace.error,
+            "source": trace.source,
+            "notes": [[note.kind, note.text, note.line or 0] for note in trace.notes],
+            "bytes_by_dtype": [*count_bytes(trace.modules).items()],
+            "modules": modules,
+            "signatures": [*map(self._write_signature, program.signatures)],
+            "places": [*map(self._write_place, program.places)],
+            "ops": self._write_ops(),
+            "storages": [*as_deltas(memoryview(program.storage_by_tensor).cast("I"))],
+            "owners": [
+                [storage, self._find_module(number)]
+                for storage, number in program.owner_by_storage
+            ],
+            "calls": self._write_calls(),
+        }
+        return parts | {
+            "geometries": self._geometries.rows,
+            "shapes": self._shapes.rows,
+            "strings": self._strings.rows,
+        }
+
+    def _write_geometry(self, geometry: Geometry) -> list[int]:
+        string = self._strings.of
+        return [
+            self._shapes.of(geometry.shape),
+            -1 if geometry.stride is None else self._shapes.of(geometry.stride),
+            geometry.storage_offset or 0,
+            string(str(geometry.dtype).removeprefix("torch.")),
+            string(str(geometry.device)),
+            string(str(geometry.layout).removeprefix("torch.")),
+            geometry.dtype.itemsize,
+        ]
+
+    def _write_signature(self, signature: Signature) -> list[Any]:
+        flops = count_flops(signature)
+        return [
+            self._strings.of(signature.op),
+            self._strings.of(format_arguments(signature)),
+            [self._geometries.of(geometry) for geometry in signature.inputs],
+            [self._geometries.of(geometry) for geometry in signature.outputs],
+            list(signature.writes),
+            [-1 if view is None else view for view in signature.views],
+            -1 if flops is None else flops,
+        ]
+
+    def _write_place(self, place: Place) -> list[int]:
+        string, position = self._strings.of, place.position
+        row = [string(place.function or ""), place.line or 0]
+        row.append(PHASES.index(place.phase))
+        if position is not None:
+            columns = position.column, position.end_column
+            row += [
+                *(string(position.file), string(position.function)),
+                *(position.line, position.end_line),
+                *(-1 if column is None else column for column in columns),
+            ]
+        return row
+
+    def _write_modules(self) -> dict[str, list[Any]]:
+        columns: dict[str, list[Any]] = {
+            name: [] for name in ("parent", "name", "cls", "calls", "first", "tensors")
+        }
+        columns["shared"] = []
+        for root, node in enumerate(self._trace.modules):
+            self._add_module(columns, node, root, -1)
+        return columns
+
+    def _add_module(
+        self, columns: dict[str, list[Any]], node: ModuleNode, root: int, parent: int
+    ) -> None:
+        number = len(columns["parent"])
+        self._module_by_place.setdefault((root, node.fqn), number)
+        string = self._strings.of
+        shared = node.shared_with
+        columns["parent"].append(parent)
+        columns["name"].append(string(node.name))
+        columns["cls"].append(string(node.class_name))
+        columns["calls"].append(node.n_calls)
+        columns["first"].append(-1 if node.first_call is None else node.first_call)
+        columns["tensors"].append([*map(self._write_tensor, node.tensors)])
+        columns["shared"].append(
+            -1 if shared is None else self._module_by_place[root, shared]
+        )
+        for child in node.children:
+            self._add_module(columns, child, root, number)
+
+    def _write_tensor(self, tensor: ModuleTensor) -> list[int]:
+        string = self._strings.of
+        flags = (
+            tensor.is_persistent,
+            tensor.is_lazy,
+            tensor.requires_grad,
+            tensor.device.type != "meta",
+        )
+        return [
+            string(tensor.name),
+            KINDS.index(tensor.kind),
+            self._shapes.of(tensor.shape),
+            string(str(tensor.dtype).removeprefix("torch.")),
+            tensor.dtype.itemsize,
+            sum(flag << bit for bit, flag in enumerate(flags)),
+            string(tensor.tied_to or ""),
+        ]
+
+    def _find_module(self, number: int | None) -> int:
+        """Return the row of a module by its number in the program, or -1."""
+        if number is None:
+            return -1
+        root, fqn, _ = self._program.modules[number]
+        if root is None or fqn is None:
+            return -1
+        return self._module_by_place.get((root, fqn), -1)
+
+    def _write_ops(self) -> dict[str, list[int]]:
+        ops = self._trace.ops
+        places = [*ops.module_places()]
+        return {
+            "signature": [*self._program.signature_numbers()],
+            "place": [*ops.place_numbers()],
+            "module": [self._find_module(place.module) for place in places],
+            "call": [-1 if p.call is None else p.call for p in places],
+            "forward": [
+                0 if p.forward is None else index - p.forward
+                for index, p in enumerate(places)
+            ],
+            "tensors": [*as_deltas(ops.tensor_numbers())],
+        }
+
+    def _write_calls(self) -> dict[str, list[Any]]:
+        calls = self._trace.module_calls
+        structures: Table[Any] = Table(self._write_structure)
+        rows = [*calls.rows()]
+        return {
+            "module": [self._find_module(row.module) for row in rows],
+            "parent": [row.parent for row in rows],
+            "line": [row.line for row in rows],
+            "first": [*as_differences(row.first_op for row in rows)],
+            "length": [row.end_op - row.first_op for row in rows],
+            "structure": [structures.of(row.structure) for row in rows],
+            "structures": structures.rows,
+        }
+
+    def _write_structure(self, structure: Any) -> list[list[list[int]]]:
+        return [
+            [[self._strings.of(path), self._geometries.of(g)] for path, g in side]
+            for side in structure
+        ]
+
+
+def count_bytes(roots: Iterable[ModuleNode]) -> dict[str, int]:
+    """Return the bytes of parameters and buffers by dtype, tied ones counted once."""
+    nbytes: dict[str, int] = {}
+    for root in roots:
+        for node in root.walk():
+            for tensor in node.tensors:
+                if tensor.kind != "attribute" and tensor.tied_to is None:
+                    name = str(tensor.dtype).removeprefix("torch.")
+                    nbytes[name] = nbytes.get(name, 0) + tensor.nbytes
+    return nbytes
+
+
+def as_deltas(numbers: Iterable[int]) -> Iterator[int]:
+    """Yield how far each number lies below the first one not met; 0 for that itself.
+
+    Layers that are alike then read alike.
+    """
+    n_met = 0
+    for number in numbers:
+        yield n_met - number
+        n_met = max(n_met, number + 1)
+
+
+def as_differences(numbers: Iterable[int]) -> Iterator[int]:
+    """Yield the first number, and then the step to each next one."""
+    before = 0
+    for number in numbers:
+        yield number - before
+        before = number
+
+
+def format_arguments(signature: Signature) -> str:
+    """Return the arguments that are no tensors, as one would write them."""
+    shown = (
+        f"{name}={format_argument(value)}"
+        for name, value in signature.arguments
+        if has_more_than_tensors(value)
+    )
+    return ", ".join(shown)[:MAX_TEXT]
+
+
+def has_more_than_tensors(value: Argument) -> bool:
+    """Whether an argument is more than tensors."""
+    if isinstance(value, tuple) and value:
+        return any(map(has_more_than_tensors, value))
+    return not isinstance(value, Stand)
+
+
+def format_argument(value: Argument) -> str:
+    """Return an argument as one would write it."""
+    if isinstance(value, Stand):
+        return f"#{value.index}"
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(format_argument, value))}]"
+    return str(value).removeprefix("torch.")

@@ -1,0 +1,80 @@
+// Elements, and numbers in words. Names are always set as text, never as HTML.
+
+const SVG = "http://www.w3.org/2000/svg";
+const BINARY = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"];
+const DECIMAL = ["", "K", "M", "B", "T"];
+const FLOPS = ["FLOPs", "KFLOPs", "MFLOPs", "GFLOPs", "TFLOPs", "PFLOPs", "EFLOPs"];
+const SHORT = new Map(Object.entries({
+  float64: "f64", float32: "f32", float16: "f16", bfloat16: "bf16", int64: "i64",
+  int32: "i32", int16: "i16", int8: "i8", uint8: "u8", bool: "bool",
+  complex64: "c64", complex128: "c128",
+}));
+
+/**
+ * Make an HTML element.
+ * @template {keyof HTMLElementTagNameMap} K
+ * @param {K} tag
+ * @param {Record<string, string | number>} attributes
+ * @param {...(Node | string)} children
+ * @returns {HTMLElementTagNameMap[K]}
+ */
+export function make(tag, attributes = {}, ...children) {
+  return fill(document.createElement(tag), attributes, children);
+}
+
+/**
+ * Make an SVG element.
+ * @template {keyof SVGElementTagNameMap} K
+ * @param {K} tag
+ * @param {Record<string, string | number>} attributes
+ * @param {...(Node | string)} children
+ * @returns {SVGElementTagNameMap[K]}
+ */
+export function draw(tag, attributes = {}, ...children) {
+  return fill(document.createElementNS(SVG, tag), attributes, children);
+}
+
+/**
+ * @template {Element} E
+ * @param {E} element
+ * @param {Record<string, string | number>} attributes
+ * @param {(Node | string)[]} children
+ */
+function fill(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    element.setAttribute(name, String(value));
+  }
+  element.append(...children);
+  return element;
+}
+
+/** @param {number} n @param {number} base @param {string[]} units */
+function scale(n, base, units) {
+  let unit = 0;
+  let value = n;
+  // What would be rounded to a whole next unit is shown in that unit.
+  for (; value >= base - (unit ? 0.05 : 0) && unit < units.length - 1; unit += 1) value /= base;
+  const digits = unit ? value.toFixed(1) : String(n);
+  return `${digits} ${units[unit]}`.trim();
+}
+
+/** Bytes, as in `1.5 GiB`. @param {number} n */
+export const format_bytes = (n) => (n === 1 ? "1 byte" : scale(n, 1024, BINARY));
+
+/** A count, as in `70.6 B`. @param {number} n */
+export const format_count = (n) => scale(n, 1000, DECIMAL);
+
+/** Operations, as in `1.1 PFLOPs`. @param {number} n */
+export const format_flops = (n) => scale(n, 1000, FLOPS);
+
+/** A shape as Python writes it. @param {number[]} shape */
+export const format_shape = (shape) => `(${shape.join(", ")}${shape.length === 1 ? "," : ""})`;
+
+/** A dtype, as in `bf16`. @param {string} dtype */
+export const shorten_dtype = (dtype) => SHORT.get(dtype) ?? dtype;
+
+/** An operator without its namespace and overload. @param {string} name */
+export function shorten_op(name) {
+  const parts = name.split(".");
+  return parts.length > 2 ? parts.slice(1, -1).join(".") : name;
+}
