@@ -1,5 +1,7 @@
 """``%meta materialize NAME``: the button of the report, without a mouse."""
 
+import re
+import shlex
 import sys
 from keyword import iskeyword
 from typing import TYPE_CHECKING, Any, Final
@@ -16,6 +18,7 @@ __all__ = ["COMMAND", "is_command", "run_command"]
 
 COMMAND: Final = "materialize"
 LINE_WIDTH: Final = 30
+FIRST_OPTION: Final = re.compile(r"(^|\s)(--[a-z]+|-h$)")
 
 
 def is_command(line: str) -> bool:
@@ -40,11 +43,12 @@ def run_command(shell: Any, line: str) -> "MaterializeReport | None":
 
     __tracebackhide__ = True
     parser = build_parser()
-    options = parser.parse_argstring(line.split(maxsplit=1)[1])
-    if options.help or options.name is None:
+    name, words = split_line(line)
+    options = parser.parse_args(words)
+    if options.help or not name:
         print(parser.format_help())  # noqa: T201  asked for
         return None
-    module = evaluate(shell, options.name)
+    module = evaluate(shell, name)
     progress = show_progress if sys.stderr.isatty() else None
     dtype = read_dtype(options.dtype)
     try:
@@ -65,7 +69,7 @@ def build_parser() -> MagicArgumentParser:
         description="Make a module real, in place. Example: %meta materialize "
         "model.layers[0] --device cuda --dtype bfloat16",
     )
-    parser.add_argument("name", nargs="?", help="A module, by its variable.")
+    parser.add_argument("name", nargs="?", help="A module: an expression.")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:1.")
     parser.add_argument(
         "--init",
@@ -76,6 +80,21 @@ def build_parser() -> MagicArgumentParser:
     parser.add_argument("--dtype", help="Cast to it, such as bfloat16.")
     parser.add_argument("-h", "--help", action="store_true", help="Show this help.")
     return parser
+
+
+def split_line(line: str) -> tuple[str, list[str]]:
+    """Return the expression, and the words after it, with their quotes taken off.
+
+    Raises:
+        UsageError: A quote is not closed.
+    """
+    rest = line.split(maxsplit=1)[1]
+    found = FIRST_OPTION.search(rest)
+    end = len(rest) if found is None else found.start()
+    try:
+        return rest[:end].strip(), shlex.split(rest[end:])
+    except ValueError as error:
+        raise UsageError(f"%meta {COMMAND}: {error}") from None
 
 
 def evaluate(shell: Any, name: str) -> Any:

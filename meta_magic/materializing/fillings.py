@@ -10,7 +10,7 @@ from meta_magic.errors import MaterializeError, ReplayError
 from meta_magic.materializing.report import Filling
 from meta_magic.materializing.targets import Target
 from meta_magic.recording.ledger import Origin, find_origin
-from meta_magic.replaying.engine import Replay
+from meta_magic.replaying.engine import Replay, order_latest_first
 from meta_magic.replaying.memory import allocate
 from meta_magic.replaying.plan import Plan, Request, StepKind
 from meta_magic.trace.program import Program
@@ -132,7 +132,7 @@ def trace_back(
         number: Number of the storage there.
         program: A recording, which may be an earlier or a later one.
     """
-    if origin.program is program or builds_on(program, origin.program):
+    if any(earlier is origin.program for earlier in order_latest_first(program)):
         return origin, number
     current = origin.program
     while current is not program:
@@ -141,12 +141,6 @@ def trace_back(
             return None
         current, number = passed.program, passed.origin
     return Origin(program=program), number
-
-
-def builds_on(program: Program, earlier: Program) -> bool:
-    """Whether a recording went on with what an earlier one made."""
-    direct = {id(i.program): i.program for i in program.imports}.values()
-    return any(p is earlier or builds_on(p, earlier) for p in direct)
 
 
 class ReplayFilling:
@@ -224,10 +218,29 @@ class ReplayFilling:
             )
         )
         return [
-            f"{text if line is None else f'line {line}: {text}'}; on {self._device} "
-            "the cell itself may give other values"
-            for text, line in doubts
+            *(
+                f"{text if line is None else f'line {line}: {text}'}; on "
+                f"{self._device} the cell itself may give other values"
+                for text, line in doubts
+            ),
+            *self._find_repetitions(),
         ]
+
+    def _find_repetitions(self) -> Iterator[str]:
+        """Say if two recordings drew the same numbers: meta moves no generator."""
+        starts: list[bytes] = []
+        for located, replay in zip(self._located, self._replays, strict=True):
+            states = located.origin.program.randomness.states
+            first = next(
+                (s.draw for s in replay.plan.steps if s.draw is not None), None
+            )
+            if first is not None and first.source & 1:
+                starts.append(states[first.source // 2])
+        if len(set(starts)) < len(starts):
+            yield (
+                "two recordings began at the same state of torch's generator, which "
+                "meta does not move, and so drew the same numbers: seed each"
+            )
 
     def move_generator(self) -> str | None:
         """Let torch's default generator go on from where the CPU would have left it.
@@ -245,7 +258,8 @@ class ReplayFilling:
             now = torch.get_rng_state()
             if now.numpy().tobytes() != origin.generator_state:
                 return (
-                    "torch's generator was used since the cell, and was left alone: "
+                    "torch's generator no longer stands where the cell left it (it was "
+                    "used, seeded, or moved on for another cell), and was left alone: "
                     "what is drawn next is not what construction on the CPU would draw"
                 )
             torch.set_rng_state(state)

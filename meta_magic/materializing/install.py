@@ -33,8 +33,8 @@ class Installation:
         self._done: list[tuple[Tensor, Tensor]] = []
 
     def install(self) -> None:
-        """Put all in place. An interrupt waits until all are."""
-        with uninterrupted(), DisableTorchFunction(), torch.no_grad():
+        """Put all in place. An interrupt waits, and then takes all out again."""
+        with uninterrupted() as pending, DisableTorchFunction(), torch.no_grad():
             try:
                 for tensor, real in self._pairs:
                     real.requires_grad_(tensor.requires_grad)
@@ -43,6 +43,8 @@ class Installation:
             except BaseException:
                 self._undo()
                 raise
+            if pending:
+                self._undo()
 
     def undo(self) -> None:
         """Take all out again."""
@@ -65,19 +67,17 @@ def swap(tensor: Tensor, real: Tensor) -> None:
 
 
 @contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Hold back an interrupt until the block has ended."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+def uninterrupted() -> Iterator[list[tuple[Any, ...]]]:
+    """Hold back an interrupt until the block has ended; yield those that came."""
     pending: list[tuple[Any, ...]] = []
     handler = signal.getsignal(signal.SIGINT)
-    if not callable(handler):
-        yield
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or not callable(handler):
+        yield pending
         return
     signal.signal(signal.SIGINT, lambda *arguments: pending.append(arguments))
     try:
-        yield
+        yield pending
     finally:
         signal.signal(signal.SIGINT, handler)
         if pending:

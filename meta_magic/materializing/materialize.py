@@ -26,6 +26,8 @@ from meta_magic.materializing.reset import reset_module
 from meta_magic.materializing.targets import Held, Target, find_tensors, group_targets
 from meta_magic.recording.constants import as_bytes, sum_bytes
 from meta_magic.recording.ledger import find_origin
+from meta_magic.recording.torch_private import functorch_interpreter
+from meta_magic.replaying.columns import Columns
 from meta_magic.replaying.devices import read_device
 from meta_magic.replaying.machine import real_torch
 from meta_magic.replaying.memory import make_view
@@ -106,6 +108,7 @@ def prepare(
             f"wanted a torch.nn.Module, not a {type(module).__name__}"
         )
     check_dtype(dtype)
+    check_surroundings(module)
     place = read_device(device, MaterializeError)
     held = list(find_tensors(module))
     on_meta = [h for h in held if h.tensor.is_meta]
@@ -227,7 +230,7 @@ class Preparation:
     def _reset(self, installation: Installation) -> set[int]:
         made = {id(tensor) for target in self.targets for tensor in target.tensors}
         kept = {
-            held.tensor.untyped_storage()._cdata
+            address_of(held.tensor)
             for held in self.held
             if id(held.tensor) not in made and held.tensor.layout is torch.strided
         }
@@ -256,15 +259,14 @@ class Preparation:
         for target in (*self.targets, *self.redrawn):
             for tensor in target.tensors:
                 how = self.fill.filled_by(target, tensor)
-                address = tensor.untyped_storage()._cdata
-                if reached is not None and address in reached:
+                if reached is not None and address_of(tensor) in reached:
                     how = "reset"
                 filled_by[id(tensor)] = how
         first: dict[int, str] = {}
         described = []
         for held in self.held:
             tensor = held.tensor
-            address = tensor.untyped_storage()._cdata
+            address = address_of(tensor)
             tied_to = first.setdefault(address, held.name)
             described.append(
                 FilledTensor(
@@ -295,22 +297,38 @@ def read_program(trace: object) -> Program | None:
 
 
 def find_redrawn(held: Sequence[Held]) -> list[Held]:
-    """Return the tensors that the recorded cell itself made real, unchanged since.
+    """Return the tensors that the recorded cell itself drew for real, unchanged since.
 
     Factories that ignore the default device make them, such as ``torch.Tensor(3)``.
     """
+    drawn_by_program: dict[int, set[int]] = {}
     found = []
     for place in held:
         if place.tensor.is_meta or place.tensor.layout is not torch.strided:
             continue
         storage = place.tensor.untyped_storage()
-        origin = find_origin(storage)
-        if origin is None or storage.device.type != "cpu":
+        located = find_origin(storage)
+        if located is None or storage.device.type != "cpu":
             continue
-        known = origin[0].checksums.get(origin[1])
-        if known is not None and known == sum_bytes(as_bytes(storage)):
+        origin, number = located
+        known = origin.checksums.get(number)
+        if known is None or known != sum_bytes(as_bytes(storage)):
+            continue
+        drawn = drawn_by_program.get(id(origin.program))
+        if drawn is None:
+            drawn = Columns(origin.program).drawn_storages()
+            drawn_by_program[id(origin.program)] = drawn
+        if number in drawn:
             found.append(place)
     return found
+
+
+def address_of(tensor: Tensor) -> int:
+    """Return what tells a tensor's storage from others; its ``id`` if it has none."""
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return id(tensor)
+    address: int = tensor.untyped_storage()._cdata
+    return address
 
 
 def build_tensor(target: Target, tensor: Tensor, content: Content) -> Tensor:
@@ -318,6 +336,25 @@ def build_tensor(target: Target, tensor: Tensor, content: Content) -> Tensor:
     if isinstance(content, Tensor):
         return content
     return make_view(content, target.geometry_of(tensor))
+
+
+def check_surroundings(module: nn.Module) -> None:
+    """Refuse what tensors cannot be exchanged in.
+
+    Raises:
+        MaterializeError: The module is compiled, or a transform is being taken.
+    """
+    for name, part in module.named_modules():
+        if isinstance(part, torch.jit.ScriptModule):
+            raise MaterializeError(
+                f"{name or 'the module'} is a scripted module, which holds its tensors "
+                "where Python does not see them: materialize the module, then script it"
+            )
+    if functorch_interpreter() is not None:
+        raise MaterializeError(
+            "cannot materialize inside of torch.func's transforms (grad, vmap): do it "
+            "before"
+        )
 
 
 def check_dtype(dtype: object) -> None:

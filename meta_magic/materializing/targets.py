@@ -185,7 +185,7 @@ def choose_dtype(target: Target, dtype: torch.dtype | None) -> torch.dtype | Non
     """
     known = {tensor.dtype for tensor in target.tensors}
     first = target.held[0].tensor.dtype
-    can_cast = first.is_floating_point or first.is_complex
+    can_cast = any(d.is_floating_point or d.is_complex for d in known)
     if dtype is None or not can_cast or known == {dtype}:
         return None
     if len(known) > 1:

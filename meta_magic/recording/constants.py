@@ -35,6 +35,7 @@ class Constants:
         self._registry = registry
         self._constants: list[Constant] = []
         self._known: set[int] = set()
+        self._sums: dict[int, int] = {}
         self._imports: list[Import] = []
         registry.on_new_storage = self._note_import
 
@@ -59,15 +60,30 @@ class Constants:
         if ref is not None:
             self._keep(ref, real.untyped_storage())
 
-    def note_real_inputs(self, inputs: Sequence[tuple[Tensor, Seen]]) -> None:
-        """Note the real tensors that an operator is about to read or write."""
+    def note_real_inputs(self, inputs: Sequence[tuple[Tensor, Seen]]) -> bool:
+        """Note the real tensors that an operator is about to read or write.
+
+        Returns:
+            Whether one was written since its last operator, by something that torch
+            does not see, such as numpy.
+        """
+        is_torn = False
         for tensor, (_, ref, geometry) in inputs:
             if not geometry.is_meta and ref is not None:
-                self._keep(ref, tensor.untyped_storage())
+                storage = tensor.untyped_storage()
+                self._keep(ref, storage)
+                last = self._sums.get(ref.number)
+                is_torn |= last is not None and last != sum_small(storage)
+        return is_torn
 
     def note_made(self, outputs: Sequence[tuple[Tensor, Seen]]) -> None:
         """Note the real tensors that an operator made: they can be made again."""
-        self._known.update(ref.number for _, (_, ref, _) in outputs if ref is not None)
+        for tensor, (_, ref, geometry) in outputs:
+            if ref is not None and not geometry.is_meta:
+                self._known.add(ref.number)
+                total = sum_small(tensor.untyped_storage())
+                if total is not None:
+                    self._sums[ref.number] = total
 
     def sum_made(self, refs: Iterable[StorageRef]) -> dict[int, int]:
         """Return the checksum of each real storage that an operator made."""
@@ -120,6 +136,14 @@ class Constants:
             data = ctypes.string_at(storage.data_ptr(), storage.nbytes())
             constant = Constant(storage=ref.number, data=data)
         self._constants.append(constant)
+
+
+def sum_small(storage: UntypedStorage) -> int | None:
+    """Return the checksum of a real storage; None if it is large."""
+    if storage.nbytes() > MAX_COPIED_NBYTES:
+        return None
+    with DisableTorchFunction(), DisableTorchDispatch():
+        return sum_bytes(as_bytes(storage))
 
 
 def as_bytes(storage: UntypedStorage) -> Tensor:

@@ -33,6 +33,7 @@ from meta_magic.trace.records import Note
 
 __all__ = ["DispatchRecorder"]
 
+PAST_TORCH: Final = "a real tensor was written unseen by torch, as numpy does it"
 PLAIN_TENSORS: Final = frozenset({Tensor, Parameter})
 TRACED: Final = ("FakeTensor", "FunctionalTensor")
 
@@ -54,6 +55,7 @@ class Recorder:
         nbytes_real: Bytes of the storages that operators made on a real device.
         n_foreign: Calls that were not recorded, by the class of tensor they were on.
         failures: Operator and line of the calls that raised.
+        doubts: Real tensors that something else than torch wrote, with the line.
         constants: What came into the recording from outside.
         rows: Where the calls are written.
     """
@@ -71,6 +73,7 @@ class Recorder:
         self.nbytes_real = 0
         self.n_foreign: dict[str, int] = {}
         self.failures: dict[tuple[str, int | None], None] = {}
+        self.doubts: dict[tuple[str, int | None], None] = {}
         self._registry = registry
         self._places = places
         self.rows = rows
@@ -140,7 +143,7 @@ class Recorder:
             return seen[2]
         if kind is list or kind is tuple:
             return tuple([self._encode(item, words) for item in value])
-        if kind is float:
+        if kind is float or kind is complex:
             return plain_float(value)
         if kind not in PLAIN:  # a generator, a function: known only in this recording
             self._is_opaque = True
@@ -230,7 +233,8 @@ class Recorder:
         draw: "Drawing | None",
     ) -> Any:
         """Call an operator; one that draws for real from where plain meta would."""
-        self.constants.note_real_inputs(inputs)
+        if self.constants.note_real_inputs(inputs):
+            self.doubts[PAST_TORCH, self._places.current_line()] = None
         try:
             if draw is None or not draw.is_real:
                 return func(*args, **kwargs)

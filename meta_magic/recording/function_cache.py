@@ -125,7 +125,7 @@ def extend_key(  # noqa: C901, PLR0912  one branch for each kind of value
             inputs.append((value, -1 if seen is None else seen[0], geometry))
         elif kind is int or value is None:
             key.append(value)
-        elif kind is float:
+        elif kind is float or kind is complex:
             key.append(plain_float(value))
         elif kind in PLAIN:
             key.append(kind)

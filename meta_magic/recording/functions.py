@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from types import MethodWrapperType
+from types import FrameType, MethodWrapperType
 from typing import Any, Final
 
 import numpy as np
@@ -46,6 +46,8 @@ DEVICE_TEST: Final = "get_torch_context_manager_or_global_device"
 """The function of transformers that makes a tensor to see on which device it lies, and
 leaves out all initialization if that is meta: it is told the CPU."""
 
+INDEXING: Final = frozenset({torch.Tensor.__getitem__, torch.Tensor.__setitem__})
+SEQUENCES: Final = frozenset({list, tuple})
 BY_NAME: Final = "what was put on 'meta' by name counts as on the device of the cell"
 FROM_NUMPY: Final = frozenset({torch.tensor, torch.as_tensor, torch.asarray})
 
@@ -112,15 +114,12 @@ class FunctionRecorder(DeviceContext):  # type: ignore[misc]
         places.frame = sys._getframe(1)
         places.place = 0
         try:
+            if func in INDEXING and type(args[1]) in SEQUENCES:
+                args = self._keep_index(args)
             if self._is_serving and self._is_pure(func) and is_alone():
                 return self._serve(func, args, kwargs)
-            if func in self._constructors:
-                if places.frame.f_code.co_name == DEVICE_TEST:
-                    with DisableTorchDispatch():
-                        return func(*args, **(kwargs or {}))
-                kwargs = self._choose_device(func, args, kwargs or {})
-            if func in VALUE_FUNCTIONS:
-                return self._make_constant(func, args, kwargs or {})
+            if func in self._constructors or func in VALUE_FUNCTIONS:
+                return self._construct(func, args, kwargs or {}, places.frame)
             return func(*args, **(kwargs or {}))
         except (RuntimeError, NotImplementedError, TypeError) as error:
             explain_missing_value(error, func, args)
@@ -129,12 +128,42 @@ class FunctionRecorder(DeviceContext):  # type: ignore[misc]
             places.function = places.frame = None
             places.place = 0
 
-    def _make_constant(
-        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    def _construct(
+        self,
+        func: Any,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        caller: FrameType,
     ) -> Any:
-        """Call a function that makes a tensor from Python values, and keep those."""
+        """Call a factory; keep the values of one that makes a tensor from some."""
+        if caller.f_code.co_name == DEVICE_TEST:
+            with DisableTorchDispatch():
+                return func(*args, **kwargs)
+        if func in self._constructors:
+            kwargs = self._choose_device(func, args, kwargs, caller)
         made = func(*args, **kwargs)
-        self._dispatch.constants.note_values(made, func, args, kwargs)
+        if func in VALUE_FUNCTIONS:
+            self._dispatch.constants.note_values(made, func, args, kwargs)
+        return made
+
+    def _keep_index(self, args: Sequence[Any]) -> Sequence[Any]:
+        """Make tensors of the lists in an index, as torch does, and keep their values.
+
+        Torch makes them without any operator.
+        """
+        tensor, index, *rest = args
+        if not tensor.is_meta:
+            return args
+        if type(index) is tuple:
+            return (tensor, tuple(map(self._keep_positions, index)), *rest)
+        return (tensor, self._keep_positions(index), *rest)
+
+    def _keep_positions(self, item: Any) -> Any:
+        """Return a list of integers as a tensor, and anything else as it is."""
+        if type(item) is not list or not item or {*map(type, item)} != {int}:
+            return item
+        made = torch.tensor(item, device=self.device)
+        self._dispatch.constants.note_values(made, torch.tensor, (item,), {})
         return made
 
     def _answer_is_meta(self, func: Any, args: Sequence[Any]) -> bool:
@@ -195,7 +224,11 @@ class FunctionRecorder(DeviceContext):  # type: ignore[misc]
         return captured.returned
 
     def _choose_device(
-        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+        self,
+        func: Any,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        caller: FrameType,
     ) -> Mapping[str, Any]:
         """Return the keyword arguments of a factory, on meta unless it was told."""
         if func in FROM_NUMPY:
@@ -203,8 +236,7 @@ class FunctionRecorder(DeviceContext):  # type: ignore[misc]
         device = kwargs.get("device")
         if type(device) is str and device.startswith("meta"):
             self.doubts[BY_NAME, self._places.current_line()] = None
-        caller = sys._getframe(2).f_code.co_filename
-        if device is not None or caller in REAL_FACTORY_FILES:
+        if device is not None or caller.f_code.co_filename in REAL_FACTORY_FILES:
             return kwargs
         return {**kwargs, "device": self.device}
 

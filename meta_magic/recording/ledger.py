@@ -29,8 +29,8 @@ class Origin:
             torch's default generator; None if the block drew nothing from it.
         last_draw: The last draw that was made up for since; -1 for none.
         modules: The modules met that still live, by their number in the program.
-        versions: For the storages of modules, how often they had been written in place
-            when the block ended, as torch counts it.
+        versions: For the tensors of modules, by storage and ``id``, how often they had
+            been written in place when the block ended, as torch counts it.
         checksums: Of those that are real and that the block made.
     """
 
@@ -40,7 +40,7 @@ class Origin:
     modules: "weakref.WeakValueDictionary[int, nn.Module]" = field(
         default_factory=weakref.WeakValueDictionary
     )
-    versions: dict[int, int] = field(default_factory=dict)
+    versions: dict[tuple[int, int], int] = field(default_factory=dict)
     checksums: dict[int, int] = field(default_factory=dict)
 
     def is_stale(self, tensor: Tensor, storage: int) -> bool:
@@ -50,7 +50,7 @@ class Origin:
             tensor: The tensor.
             storage: Number of its storage here.
         """
-        version = self.versions.get(storage)
+        version = self.versions.get((storage, id(tensor)))
         if version is None:
             # In no module then: as often as operators say, or less.
             program = self.program

@@ -123,13 +123,14 @@ class OpTable:
         self.entries: dict[tuple[object, ...], Entry] = {}
 
 
-def plain_float(value: float) -> object:
-    """Return what stands for a float in a key.
+def plain_float(value: Any) -> object:
+    """Return what stands for a float or complex number in a key.
 
     Negative zero equals zero and nan equals nothing: told apart by their text.
     """
-    is_ordinary = value and value == value  # noqa: PLR0124  nan is not
-    return (float, value if is_ordinary else repr(value))
+    kind = type(value)
+    is_ordinary = kind is float and value and value == value  # noqa: PLR0124  nan
+    return (kind, value if is_ordinary else repr(value))
 
 
 def sharing(tensors: Sequence[Tensor]) -> tuple[object, ...]:

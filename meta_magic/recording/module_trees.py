@@ -38,14 +38,14 @@ class Tree:
         owner_by_storage: Number of the first module that holds a storage.
         attributes: (class name, attribute, storage) of the tensors that are neither
             parameter nor buffer.
-        versions: By storage, how often its tensors were written in place.
+        versions: By storage and ``id``, how often tensors were written in place.
     """
 
     node: ModuleNode
     fqn_by_module: dict[int, str]
     owner_by_storage: dict[int, int]
     attributes: list[tuple[str, str, int]]
-    versions: dict[int, int]
+    versions: dict[tuple[int, int], int]
 
     @property
     def number(self) -> int:
@@ -116,7 +116,7 @@ class TreeDescriber:
         self.fqn_by_module: dict[int, str] = {}
         self.owner_by_storage: dict[int, int] = {}
         self.attributes: list[tuple[str, str, int]] = []
-        self.versions: dict[int, int] = {}
+        self.versions: dict[tuple[int, int], int] = {}
         self._registry = registry
         self._numbers = numbers
         self._calls = calls
@@ -187,9 +187,7 @@ class TreeDescriber:
         """
         seen = self._registry.read(tensor)
         storage = self._registry.storage_by_tensor[seen[0]]
-        self.versions[storage] = max(
-            read_version(tensor), self.versions.get(storage, 0)
-        )
+        self.versions[storage, id(tensor)] = read_version(tensor)
         if kind == "attribute":
             name = fqn.rpartition(".")[2]
             self.attributes.append((type(module).__qualname__, name, storage))
@@ -199,17 +197,20 @@ class TreeDescriber:
         return seen[2], None if first == fqn else first
 
 
-def read_versions(registry: TensorRegistry, root: nn.Module) -> dict[int, int]:
-    """Return by storage how often the tensors were written that a recording met."""
-    versions: dict[int, int] = {}
+def read_versions(
+    registry: TensorRegistry, root: nn.Module
+) -> dict[tuple[int, int], int]:
+    """Return how often the tensors were written that a recording met.
+
+    By the number of their storage and their ``id``.
+    """
+    versions: dict[tuple[int, int], int] = {}
     with DisableTorchFunction():
         for module in root.modules():
             for _, _, tensor in own_tensors(module):
                 storage = registry.find_storage(tensor)
                 if storage is not None:
-                    versions[storage] = max(
-                        read_version(tensor), versions.get(storage, 0)
-                    )
+                    versions[storage, id(tensor)] = read_version(tensor)
     return versions
 
 

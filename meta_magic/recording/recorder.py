@@ -238,6 +238,7 @@ class Recording:
             doubts=(
                 *(self._describe_failures() if error is None else ()),
                 *self._functions.doubts,
+                *self._dispatch.doubts,
             ),
         )
 

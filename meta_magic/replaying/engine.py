@@ -6,22 +6,15 @@ from math import prod
 import torch
 from torch import Tensor, UntypedStorage
 
+from meta_magic.replaying.columns import Call, Columns, split_draw
+from meta_magic.replaying.contents import find_uninitialized
 from meta_magic.replaying.machine import Machine
 from meta_magic.replaying.memory import allocate, make_view
-from meta_magic.replaying.plan import (
-    Call,
-    Columns,
-    Plan,
-    Request,
-    Step,
-    StepKind,
-    plan_replay,
-    split_draw,
-)
+from meta_magic.replaying.plan import Plan, Request, Step, StepKind, plan_replay
 from meta_magic.replaying.streams import Streams
 from meta_magic.trace.program import Import, Program
 
-__all__ = ["Finished", "Replay"]
+__all__ = ["Finished", "Replay", "order_latest_first"]
 
 Finished = Callable[[int, UntypedStorage | Tensor], None]
 """Takes the number and the content of a wanted storage; a tensor for sparse layouts."""
@@ -29,6 +22,8 @@ Finished = Callable[[int, UntypedStorage | Tensor], None]
 
 class Replay:
     """One replay of the calls that some storages depend on.
+
+    What earlier recordings made is replayed first, each recording once.
 
     Args:
         program: What was recorded.
@@ -39,51 +34,67 @@ class Replay:
         ReplayError: Their content depends on something that was not recorded.
 
     Attributes:
-        plan: What will be done.
-        earlier: The replays of earlier recordings that this one goes on from, each
-            with the numbers of its storages here.
+        plan: What will be done of the program itself.
     """
 
     def __init__(
         self, program: Program, request: Request, device: torch.device
     ) -> None:
-        self.plan: Plan = plan_replay(Columns(program), request)
-        self.earlier: list[tuple[Replay, dict[int, int]]] = []
-        draws = [step.draw for step in self.plan.steps if step.draw is not None]
-        streams = Streams(program.randomness, draws, self.plan.end, device)
-        self._machine = Machine(self.plan.columns, device, streams)
-        for origin, imports in group_imports(self.plan):
-            numbers = {i.origin: i.storage for i in imports}
-            earlier = Request(storages=frozenset(numbers))
-            self.earlier.append((Replay(origin, earlier, device), numbers))
+        requests = {id(program): request}
+        parts: list[Part] = []
+        for current in order_latest_first(program):
+            if id(current) not in requests:
+                continue
+            part = Part(current, requests[id(current)], device)
+            parts.append(part)
+            for imported in part.imports:
+                known = requests.get(id(imported.program), Request())
+                storages = known.storages | {imported.origin}
+                requests[id(imported.program)] = Request(storages=storages)
+        self._last = parts[0]
+        self._parts = parts[::-1]
+        self.plan = self._last.plan
+        self._takers: dict[tuple[int, int], list[tuple[Part, int]]] = {}
+        for part in self._parts:
+            for i in part.imports:
+                key = (id(i.program), i.origin)
+                self._takers.setdefault(key, []).append((part, i.storage))
 
     @property
     def n_work(self) -> int:
         """Bytes that :meth:`run` will report to have made or written."""
-        own = sum(step_nbytes(step) for step in self.plan.steps)
-        return own + sum(replay.n_work for replay, _ in self.earlier)
+        return sum(step_nbytes(step) for part in self._parts for step in part.steps)
 
     @property
     def n_steps(self) -> int:
-        """Steps of this replay and the earlier ones."""
-        return len(self.plan.steps) + sum(r.n_steps for r, _ in self.earlier)
+        """Steps of all recordings."""
+        return sum(len(part.steps) for part in self._parts)
 
     @property
     def uninitialized(self) -> set[int]:
-        """Wanted storages that no recorded call ever wrote."""
-        written = {s for step in self.plan.steps for s in step.call.written}
-        passed = {
-            numbers[origin]
-            for replay, numbers in self.earlier
-            for origin in replay.uninitialized
-        }
-        return (passed & self.plan.wanted) - written | self.plan.uninitialized
+        """Wanted storages of which some holds what lay in memory before."""
+        raw: dict[int, set[int]] = {}
+        found: set[int] = set()
+        for part in self._parts:
+            found = find_uninitialized(part.plan, raw.get(id(part), ()))
+            for storage in found:
+                for taker, number in self._takers_of(part, storage):
+                    raw.setdefault(id(taker), set()).add(number)
+        return found
 
     def peak_nbytes(self, kept: Mapping[int, int]) -> int:
         """Return the most bytes held at any moment; see :meth:`Plan.peak_nbytes`."""
-        is_cpu = self._machine.device.type == "cpu"
-        own = self.plan.peak_nbytes(kept, can_split=is_cpu)
-        return max([own, *(replay.peak_nbytes({}) for replay, _ in self.earlier)])
+        peak = 0
+        waiting: dict[int, int] = {}
+        for part in self._parts:
+            waiting.pop(id(part), None)  # what it was given counts in its own peak
+            own = part.peak_nbytes(kept if part is self._last else {})
+            peak = max(peak, own + sum(waiting.values()))
+            for storage in part.plan.wanted:
+                nbytes = part.plan.columns.nbytes_by_storage.get(storage, 0)
+                for taker, _ in self._takers_of(part, storage):
+                    waiting[id(taker)] = waiting.get(id(taker), 0) + nbytes
+        return peak
 
     def run(self, finished: Finished) -> Iterator[int]:
         """Do it, one step at a time; under :func:`real_torch`.
@@ -97,37 +108,88 @@ class Replay:
         Raises:
             ReplayError: A step failed, or gave something else than was recorded.
         """
-        for replay, numbers in self.earlier:
-            yield from replay.run(self._taking(numbers))
-        plan, memory = self.plan, self._machine.memory
-        used = {s for step in plan.steps for s in (*step.frees, *step.finishes)}
+        for part in self._parts:
+            is_last = part is self._last
+            yield from part.run(finished if is_last else self._passing_on(part))
+
+    def end_state(self) -> Tensor | None:
+        """Return where torch's default CPU generator would stand now, if it moved."""
+        return self._last.end_state()
+
+    def _takers_of(self, part: "Part", storage: int) -> list[tuple["Part", int]]:
+        return self._takers.get((id(part.program), storage), [])
+
+    def _passing_on(self, part: "Part") -> Finished:
+        """Return what gives the content of storages to later recordings."""
+
+        def take(storage: int, real: UntypedStorage | Tensor) -> None:
+            takers = self._takers_of(part, storage)
+            for index, (taker, number) in enumerate(takers):
+                # Each may write it: all but one get a copy.
+                taker.give(number, real.clone() if index else real)
+
+        return take
+
+
+class Part:
+    """What is replayed of one recording.
+
+    Attributes:
+        program: The recording.
+        plan: What is done of it.
+        imports: The storages that earlier recordings make for it.
+    """
+
+    def __init__(
+        self, program: Program, request: Request, device: torch.device
+    ) -> None:
+        self.program = program
+        self.plan: Plan = plan_replay(Columns(program), request)
+        self.imports: list[Import] = [
+            imported
+            for imported in program.imports
+            if imported.storage in self.plan.given
+            and imported.storage not in self.plan.columns.constants
+        ]
+        draws = [step.draw for step in self.plan.steps if step.draw is not None]
+        streams = Streams(program.randomness, draws, self.plan.end, device)
+        self._machine = Machine(self.plan.columns, device, streams)
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The steps of the plan."""
+        return self.plan.steps
+
+    def peak_nbytes(self, kept: Mapping[int, int]) -> int:
+        """Return the most bytes held at any moment, given storages included."""
+        is_cpu = self._machine.device.type == "cpu"
+        return self.plan.peak_nbytes(kept, can_split=is_cpu)
+
+    def give(self, storage: int, real: UntypedStorage | Tensor) -> None:
+        """Take in what an earlier recording made."""
+        if isinstance(real, Tensor):
+            self._machine.memory.add_tensor(storage, real)
+        else:
+            self._machine.memory.add(storage, real)
+
+    def end_state(self) -> Tensor | None:
+        """Return where torch's default CPU generator would stand now, if it moved."""
+        end = self.plan.end
+        return None if end is None else self._machine.streams.state_at(end)
+
+    def run(self, finished: Finished) -> Iterator[int]:
+        """Do the steps; yield the bytes that each made or wrote."""
+        memory = self._machine.memory
+        used = {s for step in self.steps for s in (*step.frees, *step.finishes)}
         self._provide()
-        for storage in plan.wanted - used:
+        for storage in self.plan.wanted - used:
             finished(storage, memory.take(storage))
-        for step in plan.steps:
+        for step in self.steps:
             self._do(step)
             memory.free(step.frees)
             for storage in step.finishes:
                 finished(storage, memory.take(storage))
             yield step_nbytes(step)
-
-    def end_state(self) -> Tensor | None:
-        """Return where torch's default CPU generator would stand now, if it moved."""
-        if self.plan.end is None:
-            return None
-        return self._machine.streams.state_at(self.plan.end)
-
-    def _taking(self, numbers: Mapping[int, int]) -> Finished:
-        """Return what takes the content that an earlier recording made."""
-
-        def take(number: int, real: UntypedStorage | Tensor) -> None:
-            memory, storage = self._machine.memory, numbers[number]
-            if isinstance(real, Tensor):
-                memory.add_tensor(storage, real)
-            else:
-                memory.add(storage, real)
-
-        return take
 
     def _provide(self) -> None:
         """Bring in what is there before the first step."""
@@ -178,12 +240,21 @@ def step_nbytes(step: Step) -> int:
     return sum(prod(g.shape) * g.dtype.itemsize for g in step.call.signature.outputs)
 
 
-def group_imports(plan: Plan) -> list[tuple[Program, list[Import]]]:
-    """Return the storages that earlier recordings made, by the recording."""
-    groups: dict[int, tuple[Program, list[Import]]] = {}
-    for imported in plan.columns.program.imports:
-        is_constant = imported.storage in plan.columns.constants
-        if imported.storage in plan.given and not is_constant:
-            program = imported.program
-            groups.setdefault(id(program), (program, []))[1].append(imported)
-    return list(groups.values())
+def order_latest_first(program: Program) -> list[Program]:
+    """Return a recording and all that it goes on from, each before those it needs."""
+    done: dict[int, Program] = {}
+    stack = [(program, iter(sources_of(program)))]
+    while stack:
+        current, rest = stack[-1]
+        following = next((p for p in rest if id(p) not in done), None)
+        if following is not None:
+            stack.append((following, iter(sources_of(following))))
+        else:
+            done.setdefault(id(current), current)
+            stack.pop()
+    return list(done.values())[::-1]
+
+
+def sources_of(program: Program) -> list[Program]:
+    """Return the recordings from which one went on directly."""
+    return list({id(i.program): i.program for i in program.imports}.values())

@@ -10,8 +10,9 @@ from torch import Generator, Tensor
 from meta_magic.errors import ReplayError
 from meta_magic.recording.guard import without_modes
 from meta_magic.recording.live import tensors_in
+from meta_magic.replaying.columns import Call, Columns, Draw
 from meta_magic.replaying.memory import Memory
-from meta_magic.replaying.plan import Call, Columns, Draw
+from meta_magic.replaying.operators import default_generator
 from meta_magic.replaying.streams import Streams
 from meta_magic.trace.program import Geometry
 
@@ -76,7 +77,10 @@ class Machine:
         self, call: Call, tensors: Sequence[Tensor], generator: Generator | None
     ) -> Any:
         try:
-            return call.operator.call(call.signature, tensors, self.device, generator)
+            with self._undeclared_draws_refused(call):
+                return call.operator.call(
+                    call.signature, tensors, self.device, generator
+                )
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, LookupError, TypeError, ValueError) as error:
@@ -116,6 +120,26 @@ class Machine:
         name, line = call.operator.name, self._columns.line(call.number)
         return name if line is None else f"{name} (line {line})"
 
+    @contextmanager
+    def _undeclared_draws_refused(self, call: Call) -> Iterator[None]:
+        """Refuse an operator that draws from torch's generator without saying so.
+
+        Raises:
+            ReplayError: It did; the generator is where it was.
+        """
+        if call.operator.is_builtin or call.operator.is_random:
+            yield
+            return
+        generator = default_generator(self.device)
+        before = generator.get_state()
+        yield
+        if not torch.equal(generator.get_state(), before):
+            generator.set_state(before)
+            raise ReplayError(
+                f"{self.describe(call)} draws random numbers, which its registration "
+                "does not say (torch.Tag.nondeterministic_seeded)"
+            )
+
     def _prepare(self, call: Call, draw: Draw) -> Generator:
         device = (*call.signature.inputs, *call.signature.outputs)[0].device
         return self.streams.prepare(
@@ -154,6 +178,9 @@ class Machine:
 
 @contextmanager
 def real_torch() -> Iterator[None]:
-    """Have torch do as it is told within the block: no modes, no gradients."""
-    with without_modes(), torch.no_grad():
+    """Have torch do as it is told within the block: no modes, no gradients.
+
+    Nor inference mode, whose tensors could never be trained.
+    """
+    with without_modes(), torch.inference_mode(mode=False), torch.no_grad():
         yield

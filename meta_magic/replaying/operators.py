@@ -38,9 +38,25 @@ SPLIT: Final = frozenset({"aten.uniform_.default", "aten.normal_.default"})
 """Operators that draw element by element on the CPU, or in groups of 16."""
 
 EMPTY: Final = frozenset(
-    f"aten.{name}.default" for name in ("empty_like", "empty_strided", "new_empty")
-) | {"aten.empty.memory_format", "aten.new_empty_strided.default"}
+    f"aten.{name}.default"
+    for name in (
+        *("empty_like", "empty_strided", "empty_permuted"),
+        *("new_empty", "new_empty_strided"),
+    )
+) | {"aten.empty.memory_format"}
 """Operators that make memory without content."""
+
+LIKE: Final = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("zeros_like.default", "ones_like.default", "full_like.default"),
+        *("rand_like.default", "randn_like.default"),
+        *("randint_like.default", "randint_like.low_dtype"),
+        *("new_zeros.default", "new_ones.default", "new_full.default"),
+        *("empty_like.default", "new_empty.default", "new_empty_strided.default"),
+    )
+)
+"""Operators that read nothing of their argument but its metadata."""
 
 
 READING: Final = frozenset({"aten.from_file.default"})
@@ -55,6 +71,8 @@ class Operator:
         is_fill: Whether it writes all of its first tensor without reading it.
         is_empty: Whether what it returns is uninitialized.
         reads_metadata: Whether it reads nothing of its tensors but their metadata.
+        is_builtin: Whether it is torch's own, whose tags say whether it draws.
+        out: Names of the arguments that take results.
         is_random: Whether it draws random numbers.
         can_split: Whether drawing for a part of the elements after the other uses up
             the same numbers, on the CPU.
@@ -66,9 +84,15 @@ class Operator:
         self.name = name
         self.is_fill = name in FILLS or name in COPIES or initializer is not None
         self.is_empty = name in EMPTY
-        self.reads_metadata = is_like(name)
+        self.reads_metadata = name in LIKE
         self.can_split = name in SPLIT
         self.is_random = torch.Tag.nondeterministic_seeded in function.tags
+        self.is_builtin = name.startswith(("aten.", "prims.", "nn.init."))
+        self.out = frozenset(
+            a.name
+            for a in function._schema.arguments
+            if a.kwarg_only and a.alias_info is not None and a.alias_info.is_write
+        )
         self._names = [argument.name for argument in function._schema.arguments]
         tensors = [a for a in function._schema.arguments if "Tensor" in str(a.type)]
         self.draws_blindly = (
@@ -169,12 +193,6 @@ def find_operator(name: str) -> Operator:
             "package that defines it"
         ) from None
     return Operator(name, function)
-
-
-def is_like(name: str) -> bool:
-    """Whether an operator makes a new tensor after the likeness of another."""
-    base = name.split(".")[1]
-    return base.endswith("_like") or base.startswith("new_")
 
 
 def find_variant(function: Any) -> Callable[..., Any] | None:

@@ -6,43 +6,15 @@ whatever drew from it earlier must draw again, into memory that is thrown away i
 nobody wants it.
 """
 
-from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from math import prod
-from typing import Final, NamedTuple
-
-import numpy as np
-import numpy.typing as npt
+from typing import NamedTuple
 
 from meta_magic.errors import ReplayError
-from meta_magic.replaying.operators import Operator, find_operator
-from meta_magic.trace.program import (
-    DRAW,
-    HEADER,
-    Constant,
-    Geometry,
-    Place,
-    Program,
-    Signature,
-)
+from meta_magic.replaying.columns import Call, Columns, Draw, split_draw
 
-__all__ = [
-    "Call",
-    "Columns",
-    "Draw",
-    "Plan",
-    "Request",
-    "Step",
-    "StepKind",
-    "plan_replay",
-    "split_draw",
-]
-
-
-MAX_DRAWN: Final = 2**20
-GROUP: Final = 16
+__all__ = ["Plan", "Request", "Step", "StepKind", "plan_replay"]
 
 
 class StepKind(IntEnum):
@@ -54,61 +26,6 @@ class StepKind(IntEnum):
     """Make the memory that it makes; its content is overwritten later."""
     DRAW = 2
     """Run it on memory of its own, for the random numbers that it uses up."""
-
-
-class Call(NamedTuple):
-    """One operator call, as a replay needs it.
-
-    Attributes:
-        number: Its place in the program.
-        signature: What it shares with its like.
-        operator: What it calls.
-        inputs: Storage of each tensor argument.
-        outputs: Storage of each tensor returned.
-    """
-
-    number: int
-    signature: Signature
-    operator: Operator
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-
-    @property
-    def written(self) -> set[int]:
-        """The storages of the arguments that it writes."""
-        return {self.inputs[i] for i in self.signature.writes}
-
-    @property
-    def read(self) -> set[int]:
-        """The storages whose content it reads."""
-        if self.operator.reads_metadata:
-            return set()
-        skipped = {0} if self.operator.is_fill else set()
-        return {s for i, s in enumerate(self.inputs) if i not in skipped}
-
-    def fills(self, nbytes: int) -> bool:
-        """Whether it overwrites a whole storage of so many bytes, its first argument's.
-
-        Whatever lay in it before.
-        """
-        if not self.operator.is_fill or self.inputs.count(self.inputs[0]) > 1:
-            return False
-        geometry = self.signature.inputs[0]
-        return is_dense(geometry) and span_nbytes(geometry) == nbytes
-
-
-class Draw(NamedTuple):
-    """One use of a generator, as ``Randomness.draws`` has it."""
-
-    number: int
-    call: int
-    generator: int
-    source: int
-
-    @property
-    def after(self) -> int | None:
-        """The draw whose end state it began from; None if it was a state of its own."""
-        return self.source // 2 - 1 if self.source and not self.source & 1 else None
 
 
 class Step(NamedTuple):
@@ -139,18 +56,16 @@ class Plan:
         steps: What to do, in order.
         given: Storages that are there before the first step, with their content.
         blank: Storages that are there before the first step as mere memory.
-        uninitialized: Wanted storages that nothing ever writes.
         end: Where torch's default generator stands afterwards, as the source of a
             draw; None if it does not move.
         last_draw: The last draw from that generator; -1 if there is none.
     """
 
-    columns: "Columns"
+    columns: Columns
     wanted: frozenset[int]
     steps: tuple[Step, ...]
     given: frozenset[int]
     blank: frozenset[int]
-    uninitialized: frozenset[int]
     end: int | None
     last_draw: int
 
@@ -188,92 +103,6 @@ class Plan:
         return peak
 
 
-class Columns:
-    """The columns of a program, read into calls one by one.
-
-    Attributes:
-        program: The program.
-        draws: All draws in order.
-        births: For each storage, the call that made it.
-        constants: Storages that came from outside with their content.
-        nbytes_by_storage: Bytes of each storage.
-    """
-
-    def __init__(self, program: Program) -> None:
-        self.program = program
-        self.constants: dict[int, Constant] = {c.storage: c for c in program.constants}
-        self.draws = read_draws(program)
-        self.draws_by_call: dict[int, Draw] = {draw.call: draw for draw in self.draws}
-        self._words = memoryview(program.words).cast("I")
-        self._storages = memoryview(program.storage_by_tensor).cast("I")
-        self._operators: dict[int, Operator] = {}
-        self.births: dict[int, int] = {}
-        self.nbytes_by_storage: dict[int, int] = {}
-        self._find_births()
-        self.nbytes_by_storage.update(program.nbytes_by_storage)
-        for constant in program.constants:  # that no operator may ever have met
-            self.nbytes_by_storage[constant.storage] = constant.nbytes
-
-    def __len__(self) -> int:
-        return len(self.program.offsets) - 1
-
-    def tensors(self, index: int) -> tuple[Signature, list[int]]:
-        """Return the signature of a call and the storages of all its tensors."""
-        start, end = self.program.offsets[index], self.program.offsets[index + 1]
-        signature = self.program.signatures[self._words[start]]
-        return signature, [self._storages[n] for n in self._words[start + HEADER : end]]
-
-    def call(self, index: int) -> Call:
-        """Return a call.
-
-        Raises:
-            ReplayError: Its operator cannot be called.
-        """
-        signature, storages = self.tensors(index)
-        n_inputs = len(signature.inputs)
-        number = self._words[self.program.offsets[index]]
-        operator = self._operators.get(number)
-        if operator is None:
-            operator = self._operators[number] = find_operator(signature.op)
-        return Call(
-            index,
-            signature,
-            operator,
-            tuple(storages[:n_inputs]),
-            tuple(storages[n_inputs:]),
-        )
-
-    def constructs(self, index: int) -> int | None:
-        """Return the number of the module during whose construction a call was made."""
-        word = self._words[self.program.offsets[index] + 2]
-        return word >> 1 if word & 1 else None
-
-    def line(self, index: int) -> int | None:
-        """Return the line of the cell that made a call."""
-        return self._place(index).line
-
-    def function(self, index: int) -> str | None:
-        """Return the name of torch's function that made a call."""
-        return self._place(index).function
-
-    def _place(self, index: int) -> Place:
-        return self.program.places[self._words[self.program.offsets[index] + 1] - 1]
-
-    def _find_births(self) -> None:
-        met: set[int] = set()
-        for index in range(len(self)):
-            signature, storages = self.tensors(index)
-            n_inputs = len(signature.inputs)
-            for position, storage in enumerate(storages):
-                if storage in met:
-                    continue
-                met.add(storage)
-                geometries = (*signature.inputs, *signature.outputs)
-                self.nbytes_by_storage[storage] = span_nbytes(geometries[position])
-                if position >= n_inputs:
-                    self.births[storage] = index
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """What a replay is to make.
@@ -286,7 +115,7 @@ class Request:
         until: Calls to look at; None for all of them.
     """
 
-    storages: frozenset[int]
+    storages: frozenset[int] = frozenset()
     modules: frozenset[int] = frozenset()
     until: int | None = None
 
@@ -337,7 +166,6 @@ class Planner:
             steps=steps,
             given=frozenset(self._given),
             blank=frozenset(self._blank),
-            uninitialized=self._find_uninitialized(steps),
             end=None if last_draw < 0 else self._find_end(last_draw),
             last_draw=last_draw,
         )
@@ -377,9 +205,9 @@ class Planner:
             self._kinds[index] = StepKind.ALLOCATE
             return
         self._kinds[index] = StepKind.RUN
-        if call.operator.is_fill:
-            target = call.inputs[0]
-            if call.fills(self._columns.nbytes_by_storage[target]):
+        for position in call.overwritten:
+            target = call.inputs[position]
+            if call.fills(position, self._columns.nbytes_by_storage[target]):
                 contents.discard(target)
                 memory.add(target)
             else:
@@ -415,9 +243,8 @@ class Planner:
                 needed.add(link.number)
                 if not link.source:
                     raise ReplayError(
-                        f"{columns.call(link.call).operator.name} in line "
-                        f"{columns.line(link.call)} drew from a generator that another "
-                        "recording around this one had moved"
+                        f"{self._describe(link.call)} drew from a generator whose "
+                        "state came from another recording around this one or before it"
                     )
                 link = None if link.after is None else columns.draws[link.after]
         missing = sorted(columns.draws[number].call for number in needed)
@@ -501,26 +328,6 @@ class Planner:
                 tuple(s for s in ended if s in self._wanted),
             )
 
-    def _find_uninitialized(self, steps: Iterable[Step]) -> frozenset[int]:
-        """Return the wanted storages of which some holds what lay in memory before."""
-        sizes, births = self._columns.nbytes_by_storage, self._columns.births
-        raw = {storage: RawMemory(sizes[storage]) for storage in self._blank}
-        for step in steps:
-            call = step.call
-            if step.kind == StepKind.DRAW:
-                continue
-            written = {i: call.inputs[i] for i in call.signature.writes}
-            born = {s for s in call.outputs if births.get(s) == call.number}
-            is_reading_raw = bool(call.read & (raw.keys() - set(written.values())))
-            if step.kind == StepKind.ALLOCATE or is_reading_raw:
-                raw.update((s, RawMemory(sizes[s])) for s in born)
-            for index, storage in written.items():
-                if storage in raw:
-                    raw[storage].write(call.signature.inputs[index])
-                    if raw[storage].is_written:
-                        del raw[storage]
-        return frozenset(raw.keys() & self._wanted)
-
     def _find_last_draw(self) -> int:
         """Return the last draw of the plan from the default generator, or -1."""
         return max(
@@ -539,83 +346,3 @@ class Planner:
             if draw.generator == 0:
                 return draw.source
         return self._columns.program.randomness.ends[0]
-
-
-class RawMemory:
-    """Memory without content, of which parts are written."""
-
-    def __init__(self, nbytes: int) -> None:
-        self._nbytes = nbytes
-        self._is_byte_written: npt.NDArray[np.bool_] | None = None
-        self.is_written = nbytes == 0
-
-    def write(self, geometry: Geometry) -> None:
-        """Write the elements of a tensor."""
-        shape, stride = geometry.shape, geometry.stride
-        itemsize = geometry.dtype.itemsize
-        is_whole = is_dense(geometry) and span_nbytes(geometry) == self._nbytes
-        if is_whole or stride is None or geometry.storage_offset is None:
-            self.is_written = True
-        elif prod(shape):
-            if self._is_byte_written is None:
-                self._is_byte_written = np.zeros(self._nbytes, np.bool_)
-            np.lib.stride_tricks.as_strided(
-                self._is_byte_written[geometry.storage_offset * itemsize :],
-                (*shape, itemsize),
-                (*(step * itemsize for step in stride), 1),
-            )[...] = True
-            self.is_written = bool(self._is_byte_written.all())
-
-
-def split_draw(call: Call) -> list[int]:
-    """Return how many elements to draw at a time, for numbers of no use on the CPU.
-
-    They are used up in the same order as by the whole call, in little memory. Empty if
-    only the whole call does that.
-    """
-    geometry = call.signature.inputs[0] if call.inputs else None
-    if not call.operator.can_split or geometry is None or not is_dense(geometry):
-        return []
-    strides = list(geometry.stride or ())
-    if strides != sorted(strides, reverse=True):
-        return []  # in another order
-    whole, rest = divmod(prod(geometry.shape), MAX_DRAWN)
-    pieces = [MAX_DRAWN] * whole
-    if 0 < rest < GROUP and pieces:
-        pieces[-1] += rest  # normal_ draws otherwise for less than a group
-    elif rest:
-        pieces.append(rest)
-    return pieces
-
-
-def read_draws(program: Program) -> list[Draw]:
-    """Return the draws of a program."""
-    words = array("I")
-    words.frombytes(program.randomness.draws)
-    return [
-        Draw(number, *words[DRAW * number : DRAW * number + DRAW])
-        for number in range(len(words) // DRAW)
-    ]
-
-
-def is_dense(geometry: Geometry) -> bool:
-    """Whether a tensor's elements fill a stretch of memory, each its own place."""
-    wanted = 1
-    pairs = zip(geometry.stride or (), geometry.shape, strict=True)
-    for step, size in sorted(pair for pair in pairs if pair[1] != 1):
-        if step != wanted:
-            return False
-        wanted *= size
-    return geometry.storage_offset == 0
-
-
-def span_nbytes(geometry: Geometry) -> int:
-    """Return the bytes from a storage's start to the last element of a tensor."""
-    if geometry.stride is None or geometry.storage_offset is None:
-        return prod(geometry.shape) * geometry.dtype.itemsize
-    if 0 in geometry.shape:
-        return 0
-    last = sum(
-        (n - 1) * step for n, step in zip(geometry.shape, geometry.stride, strict=True)
-    )
-    return (geometry.storage_offset + last + 1) * geometry.dtype.itemsize

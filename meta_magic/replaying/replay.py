@@ -6,11 +6,12 @@ import torch
 from torch import Tensor
 
 from meta_magic.errors import ReplayError
+from meta_magic.replaying.columns import Columns
 from meta_magic.replaying.devices import read_device
 from meta_magic.replaying.engine import Replay
 from meta_magic.replaying.machine import real_torch
 from meta_magic.replaying.memory import make_view
-from meta_magic.replaying.plan import Columns, Request
+from meta_magic.replaying.plan import Request
 from meta_magic.trace.program import Geometry
 from meta_magic.trace.records import TensorMetadata
 from meta_magic.trace.trace import Trace

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from meta_magic.errors import ReplayError
+from meta_magic.replaying.columns import Call, Columns
 from meta_magic.replaying.devices import free_nbytes, read_device
 from meta_magic.replaying.machine import Machine, real_torch
-from meta_magic.replaying.plan import Call, Columns
 from meta_magic.replaying.streams import Streams
 from meta_magic.trace.program import Geometry
 from meta_magic.trace.trace import Trace

@@ -777,7 +777,7 @@ def test_the_generator_is_left_alone_if_it_was_used_since():
     before = torch.get_rng_state()
     report = materialize(made)
     assert torch.equal(torch.get_rng_state(), before)
-    assert "was used since the cell, and was left alone" in report.notes[0]
+    assert "was left alone: what is drawn next" in report.notes[0]
 
 
 def test_the_generator_is_left_alone_if_the_cell_drew_nothing():

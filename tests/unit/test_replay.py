@@ -11,15 +11,10 @@ from torch.nn import functional
 
 from meta_magic import ReplayError, record
 from meta_magic.recording.ledger import find_origin
+from meta_magic.replaying.columns import Columns, split_draw
 from meta_magic.replaying.engine import Replay
 from meta_magic.replaying.operators import find_operator
-from meta_magic.replaying.plan import (
-    Columns,
-    Request,
-    StepKind,
-    plan_replay,
-    split_draw,
-)
+from meta_magic.replaying.plan import Request, StepKind, plan_replay
 from tests.unit.eager import assert_same_tensor
 
 CPU = torch.device("cpu")
@@ -392,7 +387,7 @@ SPLIT = {
 @pytest.mark.parametrize("numel", [63, 64, 65, 79, 80, 128, 129, 1000])
 @pytest.mark.parametrize("name", SPLIT)
 def test_numbers_of_no_use_are_used_up_part_by_part(name, numel, dtype, monkeypatch):
-    monkeypatch.setattr("meta_magic.replaying.plan.MAX_DRAWN", 64)
+    monkeypatch.setattr("meta_magic.replaying.columns.MAX_DRAWN", 64)
 
     def build(generator):
         SPLIT[name](torch.empty(numel, dtype=dtype), generator)
@@ -408,7 +403,7 @@ def test_numbers_of_no_use_are_used_up_part_by_part(name, numel, dtype, monkeypa
 
 
 def test_the_peak_counts_the_part_of_a_draw_that_is_there_at_once(monkeypatch):
-    monkeypatch.setattr("meta_magic.replaying.plan.MAX_DRAWN", 64)
+    monkeypatch.setattr("meta_magic.replaying.columns.MAX_DRAWN", 64)
     with record() as trace:
         torch.empty(1000).uniform_()
         x = torch.empty(10).normal_()

@@ -1,0 +1,88 @@
+"""Find out what a plan leaves with whatever lay in memory before."""
+
+from collections.abc import Iterable
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+
+from meta_magic.replaying.columns import Call, is_dense, span_nbytes
+from meta_magic.replaying.plan import Plan, StepKind
+from meta_magic.trace.program import Geometry
+
+__all__ = ["find_uninitialized"]
+
+
+def find_uninitialized(plan: Plan, given: Iterable[int]) -> set[int]:
+    """Return the wanted storages of which some holds what lay in memory before.
+
+    Args:
+        plan: What is done.
+        given: Storages that are so before the first step.
+    """
+    sizes = plan.columns.nbytes_by_storage
+    raw = {storage: RawMemory(sizes[storage]) for storage in (*plan.blank, *given)}
+    for step in plan.steps:
+        if step.kind != StepKind.DRAW:
+            follow(step.call, raw, plan, is_made=step.kind == StepKind.ALLOCATE)
+    return {s for s in plan.wanted & raw.keys() if not raw[s].is_written}
+
+
+def follow(
+    call: Call, raw: dict[int, "RawMemory"], plan: Plan, *, is_made: bool
+) -> None:
+    """Note what a call makes of raw memory.
+
+    Args:
+        call: The call.
+        raw: The storages that are raw, in part at least.
+        plan: The plan that it belongs to.
+        is_made: Whether the call just makes memory.
+    """
+    sizes, births = plan.columns.nbytes_by_storage, plan.columns.births
+    overwritten = call.overwritten
+    born = {s for s in call.outputs if births.get(s) == call.number}
+    is_raw = is_made or any(s in raw and not raw[s].is_written for s in call.read)
+    for index in call.signature.writes:
+        storage = call.inputs[index]
+        if is_raw:
+            raw[storage] = RawMemory(sizes[storage])
+        elif index in overwritten and storage in raw:
+            signature = call.signature
+            # As it is afterwards: out= may have grown.
+            after = dict(zip(signature.views, signature.outputs, strict=True))
+            raw[storage].write(after.get(index, signature.inputs[index]))
+    if is_raw:
+        raw.update((storage, RawMemory(sizes[storage])) for storage in born)
+
+
+class RawMemory:
+    """Memory without content, of which parts are written."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._nbytes = nbytes
+        self._is_byte_written: npt.NDArray[np.bool_] | None = None
+        self._is_whole = nbytes == 0
+
+    @property
+    def is_written(self) -> bool:
+        """Whether all of it is written."""
+        if self._is_byte_written is not None and self._is_byte_written.all():
+            self._is_byte_written, self._is_whole = None, True
+        return self._is_whole
+
+    def write(self, geometry: Geometry) -> None:
+        """Write the elements of a tensor."""
+        shape, stride = geometry.shape, geometry.stride
+        itemsize = geometry.dtype.itemsize
+        is_whole = is_dense(geometry) and span_nbytes(geometry) == self._nbytes
+        if is_whole or stride is None or geometry.storage_offset is None:
+            self._is_byte_written, self._is_whole = None, True
+        elif prod(shape) and not self._is_whole:
+            if self._is_byte_written is None:
+                self._is_byte_written = np.zeros(self._nbytes, np.bool_)
+            np.lib.stride_tricks.as_strided(
+                self._is_byte_written[geometry.storage_offset * itemsize :],
+                (*shape, itemsize),
+                (*(step * itemsize for step in stride), 1),
+            )[...] = True
