@@ -31,6 +31,7 @@ class Body:
 
     Attributes:
         name: File name that the code was compiled under.
+        first_line: Line of the whole cell at which the body begins.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Body:
         gap = max(count_leading_blanks(cell) - count_leading_blanks(source), 0)
         above = [*head, *["\n"] * gap]
         padded = "\n" * len(above) + source
+        self.first_line = len(head) + 1
         known = raw if head and raw is not None else cell
         self.name = self._cache(padded, known) if name is None else name
         commented = [f"# {line}" if line.strip() else line for line in above]

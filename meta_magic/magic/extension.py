@@ -12,7 +12,17 @@ __all__ = ["load", "unload"]
 STATE = "_meta_magic_installed"
 """Name on the shell, not in a module: ``%reload_ext`` reloads only the top package."""
 
-OPTIONS = ("--out", "-o", "--quiet", "-q", "--no-cache", "--help", "-h")
+OPTIONS = (
+    "--out",
+    "-o",
+    "--quiet",
+    "-q",
+    "--depth",
+    "--height",
+    "--no-cache",
+    "--help",
+    "-h",
+)
 COMMAND_OPTIONS = (*("--help", "-h"), "--device", "--init", "--dtype")
 
 

@@ -4,21 +4,23 @@ import re
 import types
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from keyword import iskeyword
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 from IPython.display import display
-from traitlets import Bool
+from traitlets import Bool, Enum, Int, List
 
 from meta_magic.magic.cell import Body
 from meta_magic.magic.materialize_line import is_command, run_command
 from meta_magic.magic.progress import ProgressLine
+from meta_magic.magic.reports import build_outputs, find_cell_id, is_notebook
 from meta_magic.magic.tracebacks import trim_traceback
 
 if TYPE_CHECKING:
     from meta_magic.recording.recorder import Recording
+    from meta_magic.trace.trace import Trace
 
 try:
     from IPython.core.magic import output_can_be_silenced
@@ -31,7 +33,10 @@ except ImportError:  # IPython 7
 
 __all__ = ["MetaMagics"]
 
-OPTIONS = re.compile(r"\s*((-o|--out)\s+\S+\s*|-\S+\s*)*")
+SMALLEST: Final = {"depth": 1, "height": 120}
+"""Of the settings that are numbers, the least that makes sense."""
+
+OPTIONS = re.compile(r"\s*((-o|--out|--depth|--height)\s+\S+\s*|-\S+\s*)*")
 NO_TORCH = "%%meta needs PyTorch, which is not installed: run `pip install torch`"
 
 
@@ -42,6 +47,19 @@ class MetaMagics(Magics):  # type: ignore[misc]
     quiet = Bool(
         default_value=False,
         help="Record, but show no report (as -q does for one cell).",
+    ).tag(config=True)
+    depth = Int(
+        2,
+        min=SMALLEST["depth"],
+        help="Levels of the module tree and the flow that are open at first.",
+    ).tag(config=True)
+    height = Int(
+        420, min=SMALLEST["height"], help="Height of the report's views, in pixels."
+    ).tag(config=True)
+    hide = List(
+        Enum(["parameters"]),
+        ["parameters"],
+        help="What the flow hides until it is asked for.",
     ).tag(config=True)
 
     def __init__(self, shell: Any) -> None:
@@ -74,6 +92,19 @@ class MetaMagics(Magics):  # type: ignore[misc]
         "--quiet",
         action="store_true",
         help="Show no report. Example: %%%%meta -q",
+    )
+    @argument(
+        "--depth",
+        type=int,
+        metavar="N",
+        help="Open N levels of the module tree and the flow. "
+        "Example: %%%%meta --depth 3",
+    )
+    @argument(
+        "--height",
+        type=int,
+        metavar="PIXELS",
+        help="Make the report's views so high. Example: %%%%meta --height 600",
     )
     @argument(
         "--no-cache",
@@ -170,6 +201,14 @@ class MetaMagics(Magics):  # type: ignore[misc]
         if name is not None and (not name.isidentifier() or iskeyword(name)):
             raise UsageError(f"%%meta: -o needs a name, and {options.out!r} is none")
         options.quiet = options.quiet or self.quiet
+        for setting, least in SMALLEST.items():
+            value = getattr(options, setting)
+            if value is None:
+                setattr(options, setting, getattr(self, setting))
+            elif value < least:
+                raise UsageError(
+                    f"%%meta: --{setting} is at least {least}, not {value}"
+                )
         return options
 
     def _show_newest(self) -> None:
@@ -190,12 +229,18 @@ class Run:
         self._cell = cell
         self._raw = magics.raw_cell
         self._name = body.name
+        self._first_line = body.first_line
         self._error: BaseException | None = None
+        self._settings = {
+            "depth": options.depth,
+            "height": options.height,
+            "hide": list(magics.hide),
+        }
         self.recording = start_recording(
             body.name, cache=not options.no_cache, namespace=self._shell.user_ns
         )
         self._progress = ProgressLine(
-            lambda: self.recording.n_operators, is_kernel=hasattr(self._shell, "kernel")
+            lambda: self.recording.n_operators, is_kernel=is_notebook(self._shell)
         )
         self._progress.start()
         self._is_outermost = self._raw is not None and self._raw not in self._running
@@ -209,49 +254,32 @@ class Run:
 
     def finish(self) -> None:
         """Keep the trace and show it."""
-        bundle = None
+        outputs = None
         try:
             if self._raw is not None and self._is_outermost:
                 self._running.pop(self._raw, None)
-            bundle = self._keep_trace()
+            trace = self._keep_trace()
+            if not self._options.quiet:
+                key = find_cell_id(self._shell) or self._raw or ""
+                outputs = build_outputs(self._shell, trace, key, self._settings)
         finally:
             self._error = None
-            self._progress.finish(bundle)
-        if bundle is not None:
-            self._show_panel()
+            self._progress.finish(None if outputs is None else outputs.bundle)
+        if outputs is not None and outputs.live is not None:
+            display(outputs.live)
 
-    def _show_panel(self) -> None:
-        """Show what materializes the cell's modules, in the place of the last one."""
-        trace = self._shell.user_ns["_meta"]
-        if not hasattr(self._shell, "kernel") or not any(trace.roots):
-            return
-        from meta_magic.view.widgets import (  # noqa: PLC0415  takes 0.2 s to import
-            close_panels,
-            show_panel,
-        )
-
-        key = find_cell_id(self._shell) or self._raw or ""
-        close_panels(key)
-        panel = show_panel(trace, key)
-        if panel is not None:
-            display(panel)
-
-    def _keep_trace(self) -> dict[str, str] | None:
-        from meta_magic.view.bundle import build_bundle  # noqa: PLC0415  needs torch
+    def _keep_trace(self) -> "Trace":
+        from meta_magic.trace.records import CellSource  # noqa: PLC0415  needs torch
 
         namespace = self._shell.user_ns
-        trace = self.recording.finish(self._error, namespace, self._cell)
+        source = CellSource(
+            text=self._cell, file=self._name, first_line=self._first_line
+        )
+        trace = self.recording.finish(self._error, namespace, source)
         namespace["_meta"] = trace
         if self._options.out is not None:
             namespace[self._options.out] = trace
-        return None if self._options.quiet else build_bundle(trace)
-
-
-def find_cell_id(shell: Any) -> str | None:
-    """Return the front end's name of the running cell, if it told."""
-    parent = shell.get_parent() if hasattr(shell, "get_parent") else {}
-    cell_id: str | None = (parent or {}).get("metadata", {}).get("cellId")
-    return cell_id
+        return trace
 
 
 def start_recording(

@@ -37,11 +37,12 @@ from meta_magic.recording.tensors import TensorRegistry
 from meta_magic.recording.threads import ThreadWatch
 from meta_magic.recording.torch_private import dispatch_mode_stack
 from meta_magic.trace.program import Program
-from meta_magic.trace.records import Note
+from meta_magic.trace.records import CellSource, Note
 from meta_magic.trace.trace import Trace
 
 __all__ = ["Recording"]
 
+NO_SOURCE: Final = CellSource()
 MAX_SHARED_SIGNATURES: Final = 100_000
 
 shared_cache = SignatureCache(is_serving=True)
@@ -119,14 +120,14 @@ class Recording:
         self,
         error: BaseException | None = None,
         namespace: Mapping[str, object] | None = None,
-        source: str = "",
+        source: CellSource = NO_SOURCE,
     ) -> Trace:
         """Build the trace, and let go of everything that was held.
 
         Args:
             error: What ended the block, if anything did.
             namespace: Where to look for the names of root modules.
-            source: The cell as written.
+            source: The cell as written, if one was.
         """
         seconds = time.perf_counter() - self._started
         self._calls.close_open_calls()
@@ -142,7 +143,7 @@ class Recording:
             error=None if error is None else f"{type(error).__name__}: {error}",
             nbytes_real=self._dispatch.nbytes_real,
             seconds=seconds,
-            source=source,
+            cell=source,
             roots=tuple(
                 weakref.ref(living[tree.number]) if tree.number in living else None
                 for tree in trees

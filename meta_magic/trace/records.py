@@ -5,7 +5,7 @@ so a trace never keeps storage alive, and two equal runs compare equal.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 import torch
@@ -13,6 +13,7 @@ import torch
 from meta_magic.trace.program import Argument, Phase, SourcePosition
 
 __all__ = [
+    "CellSource",
     "ModuleCall",
     "ModuleNode",
     "ModuleTensor",
@@ -267,6 +268,21 @@ class ModuleNode:
     def buffer_nbytes(self) -> int:
         """Bytes of all buffers in the tree, tied ones counted once."""
         return sum(tensor.nbytes for tensor in self._own("buffer"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellSource:
+    """A cell as it was written.
+
+    Attributes:
+        text: What stands below the magic's line; "" outside of IPython.
+        file: File name under which it ran; not compared.
+        first_line: Line of the whole cell at which the text begins, from 1.
+    """
+
+    text: str = ""
+    file: str = field(default="", compare=False)
+    first_line: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

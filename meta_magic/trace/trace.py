@@ -3,17 +3,20 @@
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meta_magic.errors import UnfinishedTraceError
 from meta_magic.trace.calls import ModuleCalls, OpCalls
 from meta_magic.trace.flops import count_flops
 from meta_magic.trace.program import Program
-from meta_magic.trace.records import ModuleNode, Note
+from meta_magic.trace.records import CellSource, ModuleNode, Note
 from meta_magic.trace.summary import format_summary
 from meta_magic.trace.table import build_table
 
 if TYPE_CHECKING:
+    import os
     import weakref
 
     import pandas as pd
@@ -36,7 +39,7 @@ class Trace:
             then ends with the last operator that succeeded.
         nbytes_real: Bytes of the real storages that operators of the block made.
         seconds: Wall time of the block; not compared.
-        source: The cell as written, or "" outside of IPython.
+        cell: The cell as written.
         roots: For each of ``modules`` a weak reference to the module itself, for as
             long as both live; neither compared nor pickled.
     """
@@ -47,7 +50,8 @@ class Trace:
     error: str | None
     nbytes_real: int
     seconds: float = field(compare=False)
-    source: str = field(default_factory=str)  # no class attribute: see __getattr__
+    cell: CellSource = field(default_factory=CellSource)  # no class attribute: see
+    # __getattr__
     roots: "tuple[weakref.ref[nn.Module] | None, ...]" = field(
         default_factory=tuple, compare=False, repr=False
     )
@@ -77,6 +81,11 @@ class Trace:
             return object.__getattribute__(self, name)
         raise AttributeError(f"a Trace has no attribute {name!r}")
 
+    @property
+    def source(self) -> str:
+        """The cell as written, or "" outside of IPython."""
+        return self.cell.text
+
     @cached_property
     def ops(self) -> OpCalls:
         """The operator calls: a sequence of :class:`OpCall`, built as they are read."""
@@ -97,6 +106,27 @@ class Trace:
     def to_pandas(self) -> "pd.DataFrame":
         """Return one row per operator call, columns named as the fields of OpCall."""
         return build_table(self.ops)
+
+    def show(self, *, depth: int = 2, height: int = 420) -> None:
+        """Show the report in a notebook, or print the summary where there is none.
+
+        Args:
+            depth: Levels of the module tree and the flow that are open at first.
+            height: Height of its views, in pixels.
+        """
+        # A floor above, and so only when it is asked for.
+        reports = import_module("meta_magic.magic.reports")
+        settings = {"depth": depth, "height": height, "hide": ["parameters"]}
+        reports.show(self, settings)
+
+    def to_html(self, path: "str | os.PathLike[str]") -> None:
+        """Write the report as one HTML file that needs no kernel and no network.
+
+        Args:
+            path: The file; overwritten if it is there.
+        """
+        page = import_module("meta_magic.view.page")  # a floor above, as in show()
+        Path(path).write_text(page.render_page(self), encoding="utf-8")
 
     def summary(self) -> str:
         """Return the summary line, the notes and the folded module tree as text."""

@@ -4,13 +4,16 @@ Columns of integers that point into tables, as in the program itself, so that gz
 what repeats. ``static/data.js`` is the reader; both change together with ``VERSION``.
 """
 
+import ast
 import gzip
 import json
+import linecache
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from meta_magic.trace.flops import count_flops
-from meta_magic.trace.program import Argument, Geometry, Place, Signature
+from meta_magic.trace.program import Argument, Geometry, Place, Program, Signature
 from meta_magic.trace.program import TensorArgument as Stand
 from meta_magic.trace.records import ModuleNode, ModuleTensor
 from meta_magic.trace.summary import format_headline
@@ -78,6 +81,8 @@ class Payload:
             "headline": format_headline(trace),
             "error": trace.error,
             "source": trace.source,
+            "cell": [trace.cell.file, trace.cell.first_line],
+            "texts": [*find_texts(program)],
             "notes": [[note.kind, note.text, note.line or 0] for note in trace.notes],
             "bytes_by_dtype": [*count_bytes(trace.modules).items()],
             "modules": modules,
@@ -223,6 +228,40 @@ class Payload:
             [[self._strings.of(path), self._geometries.of(g)] for path, g in side]
             for side in structure
         ]
+
+
+def find_texts(program: Program) -> Iterator[list[Any]]:
+    """Yield file, function, first line and text of notebook functions that were called.
+
+    Those of files on disk are not sent: their text is where the file is.
+    """
+    scopes = {
+        (place.position.file, place.position.function)
+        for place in program.places
+        if place.position is not None
+    }
+    for file, scope in sorted(scopes):
+        text = "".join(linecache.getlines(file)) if file in linecache.cache else ""
+        if not text or Path(file).exists():
+            continue
+        for node in walk_functions(ast.parse(text)):
+            if node[0] == scope:
+                lines = text.splitlines()[node[1] - 1 : node[2]]
+                yield [file, scope, node[1], "\n".join(lines)]
+
+
+def walk_functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, int, int]]:
+    """Yield the qualified name, first and last line of each function in a tree."""
+    for node in ast.iter_child_nodes(tree):
+        name = getattr(node, "name", None)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+            yield prefix + node.name, first, node.end_lineno or node.lineno
+            yield from walk_functions(node, f"{prefix}{node.name}.<locals>.")
+        elif isinstance(node, ast.ClassDef):
+            yield from walk_functions(node, f"{prefix}{name}.")
+        else:
+            yield from walk_functions(node, prefix)
 
 
 def count_bytes(roots: Iterable[ModuleNode]) -> dict[str, int]:

@@ -1,11 +1,10 @@
-"""The Materialize panel below a report, and the only file that knows of widgets."""
+"""The live report with its Materialize panel; the only file that knows of widgets."""
 
 import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
@@ -20,12 +19,14 @@ from meta_magic.materializing.targets import find_tensors
 from meta_magic.replaying.devices import free_nbytes, list_devices
 from meta_magic.trace.units import format_bytes
 from meta_magic.view.materialize_html import render_materialize_report
+from meta_magic.view.page import join_scripts, join_styles
+from meta_magic.view.payload import pack
 
 if TYPE_CHECKING:
     from meta_magic.trace.records import ModuleNode
     from meta_magic.trace.trace import Trace
 
-__all__ = ["MaterializePanel", "close_panels", "show_panel"]
+__all__ = ["MaterializePanel", "Report", "close_reports", "show_report"]
 
 State: TypeAlias = Literal["idle", "running", "done", "failed", "cancelled"]
 
@@ -44,8 +45,6 @@ GONE: Final = (
 )
 NO_PATH: Final = "type the path of a checkpoint: a file, an index or a directory"
 REAL: Final = "nothing: all of it is real already"
-
-STATIC: Final = files("meta_magic.view") / "static"
 
 
 class CancelledError(Exception):
@@ -101,10 +100,8 @@ class MaterializePanel(anywidget.AnyWidget):
     Args:
         nodes: The root modules that can be made real.
         modules: A weak reference to each.
+        traits: Of a subclass.
     """
-
-    _esm = (STATIC / "panel.js").read_text("utf-8")
-    _css = (STATIC / "panel.css").read_text("utf-8")
 
     roots = traitlets.List(traitlets.Unicode()).tag(sync=True)
     devices = traitlets.List(traitlets.Unicode()).tag(sync=True)
@@ -126,13 +123,14 @@ class MaterializePanel(anywidget.AnyWidget):
         self,
         nodes: Sequence["ModuleNode"],
         modules: Sequence[weakref.ref[nn.Module]],
+        **traits: Any,
     ) -> None:
         self._modules = tuple(modules)
         self._lock = threading.Lock()
         self._cancelled = threading.Event()
         self._thread: threading.Thread | None = None
         self._updated = 0.0
-        nbytes = nodes[0].parameter_nbytes + nodes[0].buffer_nbytes
+        nbytes = sum(n.parameter_nbytes + n.buffer_nbytes for n in nodes[:1])
         super().__init__(
             roots=[describe_root(node) for node in nodes],
             devices=list_devices(),
@@ -141,6 +139,7 @@ class MaterializePanel(anywidget.AnyWidget):
             choice=asdict(Choice()),
             needed=format_bytes(nbytes),
             free=format_bytes(free_nbytes(torch.device("cpu"))),
+            **traits,
         )
         self.on_msg(self._receive)
 
@@ -259,33 +258,61 @@ class MaterializePanel(anywidget.AnyWidget):
         self.state = state
 
 
-panels_by_key: dict[str, list[MaterializePanel]] = {}
+class Report(MaterializePanel):
+    """The live report of a trace: all its views, and the panel if a module can be made.
+
+    Expanding, searching and sorting happen in the browser, from one payload.
+    """
+
+    _esm = f"{join_scripts()}\nexport default {{ render }};\n"
+    _css = join_styles()
+
+    payload = traitlets.Bytes().tag(sync=True)
+    saved_id = traitlets.Unicode().tag(sync=True)  # of the saved report, to be hidden
+    settings = traitlets.Dict().tag(sync=True)
 
 
-def show_panel(trace: "Trace", key: str = "") -> MaterializePanel | None:
-    """Return a panel for a trace, to be displayed; None if there is nothing to do.
+reports_by_key: dict[str, list[Report]] = {}
+
+
+def show_report(
+    trace: "Trace",
+    key: str = "",
+    *,
+    packed: bytes | None = None,
+    saved_id: str = "",
+    settings: Mapping[str, Any] | None = None,
+) -> Report:
+    """Return a live report of a trace, to be displayed.
 
     Args:
-        trace: The recording; its modules must live.
-        key: The cell: :func:`close_panels` closes what was shown for it.
+        trace: The recording; its modules can be made real while they live.
+        key: The cell: :func:`close_reports` closes what was shown for it.
+        packed: The payload, if it was made already.
+        saved_id: ``id`` of the saved report in whose place this one stands.
+        settings: ``depth``, ``hide`` and ``height``, as the options of ``%%meta``.
     """
     pairs = [
         (node, root)
         for node, root in zip(trace.modules, trace.roots, strict=False)
         if root is not None and is_on_meta(root())
     ]
-    if not pairs:
-        return None
-    panel = MaterializePanel([node for node, _ in pairs], [root for _, root in pairs])
-    panels_by_key.setdefault(key, []).append(panel)
-    return panel
+    report = Report(
+        [node for node, _ in pairs],
+        [root for _, root in pairs],
+        payload=pack(trace) if packed is None else packed,
+        saved_id=saved_id,
+        settings=dict(settings or {}),
+    )
+    reports_by_key.setdefault(key, []).append(report)
+    return report
 
 
-def close_panels(key: str | None = None) -> None:
-    """Close the panels of a cell, because it runs again; by default those of all."""
-    for name in [key] if key is not None else list(panels_by_key):
-        for panel in panels_by_key.pop(name, ()):
-            panel.close()
+def close_reports(key: str | None = None) -> None:
+    """Close the reports of a cell, because it runs again; by default those of all."""
+    for name in [key] if key is not None else list(reports_by_key):
+        for report in reports_by_key.pop(name, ()):
+            report.close()
 
 
 def is_on_meta(module: nn.Module | None) -> bool:

@@ -9,7 +9,7 @@ pytestmark = pytest.mark.browser
 LOAD = "%load_ext meta_magic\nimport torch\nfrom torch import nn"
 BUILD = "torch.manual_seed(0)\nmodel = nn.Sequential(*(nn.Linear(8, 8) for _ in '12'))"
 SHOW = (
-    "from meta_magic.view.widgets import show_panel\npanel = show_panel(_meta)\npanel"
+    "from meta_magic.view.widgets import show_report\npanel = show_report(_meta)\npanel"
 )
 COMPARE = """alias = model
 with torch.random.fork_rng():
@@ -30,7 +30,7 @@ SLOW = """class Slow(nn.Module):
 
 COUNT = """from ipywidgets.widgets import widget
 live = widget._instances.values()
-print(sum(type(w).__name__ == 'MaterializePanel' for w in live))"""
+print(sum(type(w).__name__ == 'Report' for w in live))"""
 
 RUN = """async i => {
   jupyterapp.shell.currentWidget.content.activeCellIndex = i;

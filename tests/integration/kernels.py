@@ -26,6 +26,9 @@ class ThisPython(KernelSpecManager):
         return KernelSpec(argv=argv, display_name=kernel_name, language="python")
 
 
+WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
 @dataclass(kw_only=True)
 class CellRun:
     """What a front end received for one cell.
@@ -70,6 +73,11 @@ class CellRun:
             for kind, content in self.messages
             if kind == "stream" and content["name"] == name
         )
+
+    @property
+    def plain_outputs(self) -> list[dict[str, Any]]:
+        """What stands below the cell without the live report."""
+        return [o for o in self.outputs if WIDGET not in o.get("data", {})]
 
     @property
     def reports(self) -> list[dict[str, str]]:

@@ -1,5 +1,6 @@
 """Notebooks with ``%%meta`` cells, executed and saved by the usual tools."""
 
+import re
 import subprocess
 import sys
 
@@ -56,9 +57,18 @@ def test_a_saved_notebook_has_the_report_and_the_value(execute):
     assert value.data["text/plain"] == "torch.Size([4, 3])"
 
 
-def test_the_saved_report_has_no_script(execute):
+def test_the_saved_report_has_one_script_and_asks_for_nothing(execute):
     report, *_ = execute(build_notebook(MODEL))
-    assert "<script" not in report.data["text/html"]
+    html = report.data["text/html"]
+    assert html.count("<script") == html.count("</script>") == 1
+    assert not re.search(r"src=|href=|@import|url\(", html)
+    assert len(html) < 400_000
+
+
+def test_the_saved_report_has_the_tree_for_where_scripts_are_forbidden(execute):
+    report, *_ = execute(build_notebook(MODEL))
+    html = re.sub(r"<(script|style).*?</\1>", "", report.data["text/html"], flags=re.S)
+    assert "model: Linear" in html
 
 
 def test_the_saved_report_reads_as_text(execute):
@@ -73,7 +83,10 @@ def test_a_failing_cell_stops_the_run(execute):
 
 def test_a_cell_that_may_fail_is_saved_with_report_and_error(execute):
     outputs = execute(build_notebook(FAILING), allow_errors=True)
-    assert [output.output_type for output in outputs] == ["display_data", "error"]
+    assert [output.output_type for output in outputs] == [
+        *("display_data", "display_data"),
+        "error",
+    ]
 
 
 def test_nbconvert_fails_on_a_failing_cell(nbconvert):

@@ -36,7 +36,6 @@ def test_a_notebook_runs_from_top_to_bottom(path):
     shown = list(texts(book))
     for wanted in SHOWN[path.stem]:
         assert any(wanted in text for text in shown), wanted
-    assert not any("<script" in text for text in shown)
 
 
 def texts(book):

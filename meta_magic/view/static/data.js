@@ -69,6 +69,14 @@ export class TraceView {
     /** @type {string} */ this.headline = payload.headline;
     /** @type {string | null} */ this.error = payload.error;
     /** @type {string} */ this.source = payload.source;
+    /** The file of the cell, and the line of it at which `source` begins. */
+    this.cell = { file: String(payload.cell[0]), first: Number(payload.cell[1]) };
+    /** Functions defined in the notebook. @type {{file: string, scope: string, first: number, text: string}[]} */
+    this.texts = payload.texts.map(
+      (/** @type {[string, string, number, string]} */ [file, scope, first, code]) => ({
+        file, scope, first, text: code,
+      }),
+    );
     /** @type {[string, number][]} */ this.bytes_by_dtype = payload.bytes_by_dtype;
     /** @type {{kind: string, text: string, line: number}[]} */
     this.notes = payload.notes.map(([kind, note, line]) => ({ kind, text: note, line }));

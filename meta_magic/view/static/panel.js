@@ -1,6 +1,8 @@
 // The Materialize panel. What it shows are traits of the Python side; what it sends are
 // the messages "choose", "start" and "cancel".
 
+import { make } from "./dom.js";
+
 /**
  * @typedef {{root: number, device: string, init: string, dtype: string,
  *   checkpoint: string}} Choice
@@ -25,23 +27,6 @@ const TRAITS = [
 ];
 
 let n_fields = 0;
-
-/**
- * Make an element. Text is always set as text, never as HTML.
- * @template {keyof HTMLElementTagNameMap} K
- * @param {K} tag
- * @param {Record<string, string>} attributes
- * @param {...(Node | string)} children
- * @returns {HTMLElementTagNameMap[K]}
- */
-function make(tag, attributes = {}, ...children) {
-  const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    element.setAttribute(name, value);
-  }
-  element.append(...children);
-  return element;
-}
 
 /**
  * @template {HTMLElement} E
@@ -173,17 +158,8 @@ function show_report(parts, model) {
   parts.result.innerHTML = model.get("report");
 }
 
-/**
- * Keep keys from the notebook, where "dd" deletes the cell; leave it its own shortcuts.
- * @param {KeyboardEvent} event
- */
-function keep_key(event) {
-  const is_run = event.shiftKey && event.key === "Enter";
-  if (!event.ctrlKey && !event.metaKey && !is_run) event.stopPropagation();
-}
-
 /** @param {{model: Model, el: HTMLElement}} context */
-function render({ model, el }) {
+export function mount_panel({ model, el }) {
   const parts = make_parts(model);
   el.classList.add("mm-panel");
   el.setAttribute("role", "group");
@@ -220,7 +196,6 @@ function render({ model, el }) {
     show_state(parts, model, is_answered);
   };
 
-  el.addEventListener("keydown", keep_key);
   parts.form.addEventListener("change", choose);
   parts.form.addEventListener("submit", (event) => {
     event.preventDefault();
@@ -241,5 +216,3 @@ function render({ model, el }) {
   choose();
   return () => clearTimeout(timer);
 }
-
-export default { render };

@@ -1,0 +1,81 @@
+"""Show a trace's report: one output that stays, and one that is alive."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from IPython.core.getipython import get_ipython
+from IPython.display import display
+
+if TYPE_CHECKING:
+    from meta_magic.trace.trace import Trace
+    from meta_magic.view.widgets import Report
+
+__all__ = ["Outputs", "build_outputs", "find_cell_id", "is_notebook", "show"]
+
+
+class Outputs:
+    """What is shown of a trace.
+
+    Attributes:
+        bundle: Mime bundle of the report that stays when the notebook is saved.
+        live: The widget that takes its place while there is a kernel, or None.
+    """
+
+    def __init__(self, bundle: dict[str, str], live: "Report | None" = None) -> None:
+        self.bundle = bundle
+        self.live = live
+
+
+def build_outputs(
+    shell: Any, trace: "Trace", key: str, settings: Mapping[str, Any]
+) -> Outputs:
+    """Return what is shown of a trace in the place of what its cell showed before.
+
+    Args:
+        shell: The IPython shell.
+        trace: The recording.
+        key: The cell.
+        settings: ``depth``, ``hide`` and ``height``.
+    """
+    from meta_magic.view.bundle import build_bundle  # noqa: PLC0415  needs torch
+
+    if not is_notebook(shell):
+        return Outputs(build_bundle(trace))
+    from meta_magic.view.page import render_snapshot  # noqa: PLC0415
+    from meta_magic.view.payload import pack  # noqa: PLC0415
+    from meta_magic.view.widgets import (  # noqa: PLC0415  takes 0.2 s to import
+        close_reports,
+        show_report,
+    )
+
+    close_reports(key)
+    packed, uid = pack(trace), f"mm-{uuid4().hex[:8]}"
+    bundle = build_bundle(trace)
+    bundle["text/html"] = render_snapshot(trace, packed, uid, settings)
+    live = show_report(trace, key, packed=packed, saved_id=uid, settings=settings)
+    return Outputs(bundle, live)
+
+
+def show(trace: "Trace", settings: Mapping[str, Any]) -> None:
+    """Show a report in the notebook, or as text where there is none."""
+    shell = get_ipython()
+    if shell is None:
+        print(trace)  # noqa: T201  asked for
+        return
+    outputs = build_outputs(shell, trace, find_cell_id(shell) or uuid4().hex, settings)
+    display(outputs.bundle, raw=True)
+    if outputs.live is not None:
+        display(outputs.live)
+
+
+def is_notebook(shell: Any) -> bool:
+    """Whether what a shell shows is seen in a browser."""
+    return hasattr(shell, "kernel")
+
+
+def find_cell_id(shell: Any) -> str | None:
+    """Return the front end's name of the running cell, if it told."""
+    parent = shell.get_parent() if hasattr(shell, "get_parent") else {}
+    cell_id: str | None = (parent or {}).get("metadata", {}).get("cellId")
+    return cell_id

@@ -1,0 +1,176 @@
+"""The report in the real JupyterLab: its views, one selection, and what is saved."""
+
+import re
+
+import pytest
+
+pytestmark = pytest.mark.browser
+
+LOAD = "%load_ext meta_magic\nimport torch\nfrom torch import nn"
+BLOCK = """class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return x + self.linear(x).relu()
+"""
+MODEL = """%%meta
+model = nn.Sequential(*(Block() for _ in range(12)), nn.Linear(8, 2))
+y = model(torch.zeros(3, 8))
+"""
+RUN = """async i => {
+  jupyterapp.shell.currentWidget.content.activeCellIndex = i;
+  await jupyterapp.commands.execute('notebook:run-cell');
+}"""
+SAVE = "() => jupyterapp.commands.execute('docmanager:save')"
+WAIT = 60_000
+
+
+@pytest.fixture
+def expect():
+    from playwright.sync_api import expect
+
+    return expect
+
+
+@pytest.fixture
+def report(open_notebook, expect):
+    """The live report of a model of twelve blocks, in the page ``report.page``."""
+    page = open_notebook("report.ipynb", f"{LOAD}\n{BLOCK}", MODEL, "pass")
+    page.evaluate(RUN, 0)
+    page.evaluate(RUN, 1)
+    live = page.locator(".mm-live:not(.mm-root)")
+    expect(live).to_be_visible(timeout=WAIT)
+    return live
+
+
+def show(report, name):
+    report.get_by_role("tab", name=name).click()
+    return report.get_by_role("tabpanel", name=name)
+
+
+def test_the_live_report_stands_in_the_place_of_the_saved_one(report, expect):
+    assert report.page.locator(".mm-root").count() == 1
+    expect(report.page.locator(".mm-root")).to_be_hidden()
+    expect(report.locator("header")).to_contain_text("parameters")
+    assert (report.page.errors, report.page.logged) == ([], [])
+
+
+def test_a_folded_run_is_opened_by_mouse(report, expect):
+    pane = show(report, "Modules")
+    run = pane.get_by_role("row").filter(has_text="12 x Block")
+    expect(run).to_be_visible()
+    run.locator("i").first.click()
+    expect(pane.get_by_role("row").filter(has_text="linear").first).to_be_visible()
+    assert report.page.errors == []
+
+
+def test_a_folded_run_is_opened_by_keyboard(report, expect):
+    pane = show(report, "Modules")
+    grid = pane.get_by_role("treegrid")
+    grid.focus()
+    page = report.page
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowRight")
+    expect(pane.get_by_role("row").filter(has_text="linear").first).to_be_visible()
+    page.keyboard.press("d")
+    page.keyboard.press("d")
+    expect(page.locator(".jp-CodeCell")).to_have_count(3)
+
+
+def test_a_filter_finds_a_module_by_its_class(report, expect):
+    pane = show(report, "Modules")
+    pane.get_by_role("searchbox").fill("linear")
+    expect(pane.get_by_role("row").filter(has_text="Linear").first).to_be_visible()
+    pane.get_by_role("searchbox").fill("no such module")
+    expect(pane.get_by_role("row").filter(has_text="Linear")).to_have_count(0)
+
+
+def test_one_selection_is_followed_through_all_views(report, expect):
+    operators = show(report, "Operators")
+    operators.get_by_role("searchbox").fill("op:relu")
+    operators.get_by_role("row").filter(has_text="aten.relu").first.click()
+    expect(operators.locator(".mm-selected")).to_have_count(1)
+    modules = show(report, "Modules")
+    expect(modules.locator(".mm-selected")).to_contain_text("Block")
+    flow = show(report, "Flow")
+    expect(flow.locator(".mm-selected").first).to_contain_text("relu")
+    source = show(report, "Source")
+    expect(source.locator(".mm-selected").first).to_be_visible()
+    assert (report.page.errors, report.page.logged) == ([], [])
+
+
+def test_a_line_of_the_source_tells_the_shapes_it_made(report, expect):
+    source = show(report, "Source")
+    line = source.locator(".mm-source-line, [data-line]").filter(has_text="y = model")
+    expect(line.first).to_contain_text("(3, 2)")
+
+
+def test_the_saved_notebook_shows_the_report_without_a_kernel(report, expect):
+    page = report.page
+    page.evaluate(SAVE)
+    page.evaluate(
+        "async () => { const c = jupyterapp.shell.currentWidget.sessionContext;"
+        " await c.shutdown(); }"
+    )
+    url = page.url
+    page.goto("about:blank")
+    page.goto(url.split("?")[0])
+    saved = page.locator(".mm-root")
+    expect(saved.locator("header")).to_contain_text("parameters", timeout=WAIT)
+    saved.get_by_role("tab", name="Flow").click()
+    expect(saved.get_by_role("treeitem").first).to_be_visible()
+    expect(page.get_by_text("Error displaying widget")).to_be_hidden()
+    assert page.errors == []
+
+
+def test_twenty_reruns_leave_one_live_report(report, expect):
+    page = report.page
+    for _ in range(20):
+        page.evaluate(RUN, 1)
+    expect(page.locator(".mm-live:not(.mm-root)")).to_have_count(1, timeout=WAIT)
+    expect(page.locator(".mm-root")).to_have_count(1)
+    assert page.errors == []
+
+
+def test_a_failed_cell_shows_what_ran(open_notebook, expect):
+    page = open_notebook(
+        "failed.ipynb", LOAD, "%%meta\ntorch.ones(2) @ torch.ones(3, 4)"
+    )
+    page.evaluate(RUN, 0)
+    page.evaluate(f"() => {{ ({RUN})(1) }}")
+    live = page.locator(".mm-live:not(.mm-root)")
+    expect(live).to_contain_text("stopped by RuntimeError", timeout=WAIT)
+    expect(live.get_by_role("row").filter(has_text="aten.ones")).to_have_count(2)
+    assert page.errors == []
+
+
+def test_an_empty_cell_has_a_report(open_notebook, expect):
+    page = open_notebook("empty.ipynb", LOAD, "%%meta\nx = 1")
+    page.evaluate(RUN, 0)
+    page.evaluate(RUN, 1)
+    live = page.locator(".mm-live:not(.mm-root)")
+    expect(live).to_contain_text("0 operators", timeout=WAIT)
+    for name in ("Modules", "Flow", "Operators", "Source"):
+        show(live, name)
+    assert page.errors == []
+
+
+def test_hostile_names_are_text_in_every_view(open_notebook, expect):
+    name = "<img src=x onerror=pwned=1>"
+    page = open_notebook(
+        "hostile_report.ipynb",
+        LOAD,
+        f"%%meta\nmodel = nn.ModuleDict({{'{name}': nn.Linear(2, 2), 'x' * 500: nn.ReLU(),"
+        f" 'אבג 🤖': nn.ReLU()}})\nmodel['{name}'](torch.ones(1, 2))",
+    )
+    page.evaluate(RUN, 0)
+    page.evaluate(RUN, 1)
+    live = page.locator(".mm-live:not(.mm-root)")
+    expect(live).to_be_visible(timeout=WAIT)
+    for view in ("Modules", "Flow", "Operators", "Source"):
+        expect(show(live, view)).to_contain_text(re.compile("img src|addmm|Linear"))
+    assert page.evaluate("() => window.pwned") is None
+    assert page.errors == []

@@ -1,0 +1,32 @@
+// Print what the report's JavaScript reads of a payload, as JSON.
+
+import fs from "node:fs";
+import { decode, PHASES } from "../../meta_magic/view/static/data.js";
+
+const trace = await decode(fs.readFileSync(process.argv[2]));
+const module_of = (index) => trace.modules[index]?.fqn ?? null;
+
+function root_of(index) {
+  for (let i = index; i >= 0; i = trace.modules[i].parent) {
+    if (trace.modules[i].parent < 0) return trace.roots.indexOf(i);
+  }
+  return null;
+}
+
+const ops = Array.from({ length: trace.n_ops }, (_, i) => {
+  const op = trace.op(i);
+  return {
+    op: op.signature.op, args: op.signature.args, writes: op.signature.writes,
+    views: op.signature.views, flops: op.signature.flops, inputs: op.inputs,
+    outputs: op.outputs, line: op.place.line, phase: PHASES[op.place.phase],
+    function: op.place.function, file: op.place.file, start: op.place.start,
+    column: op.place.column, module: module_of(op.module), root: root_of(op.module),
+    call: op.call, forward: op.forward,
+  };
+});
+const producers = [...trace.producer_of_tensor];
+const modules = trace.modules.map((m) => ({ ...m, runs: trace.runs(m.children).map((r) => r.length) }));
+const { headline, error, source, notes, bytes_by_dtype, roots, calls } = trace;
+console.log(JSON.stringify({
+  ops, producers, modules, headline, error, source, notes, bytes_by_dtype, roots, calls,
+}));

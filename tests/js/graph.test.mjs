@@ -1,0 +1,151 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { Boxes, Values, choose_phase, list_phases } from "../../meta_magic/view/static/graph.js";
+import { make_layers, make_trace } from "./flow_payloads.mjs";
+
+const FORWARD = 1;
+const build = (trace, phase = choose_phase(trace)) => new Boxes(new Values(trace), phase);
+const tell = (nets) => nets.map(({ from, to, is_out }) => [from, to, is_out]);
+
+test("a value that is written in place is a new value, made by the operator that wrote", () => {
+  const values = new Values(make_trace([
+    { op: "aten.ones.default", makes: ["a"] },
+    { op: "aten.add_.Tensor", reads: ["a"], makes: ["a"], writes: [0] },
+    { op: "aten.sum.default", reads: ["a"], makes: ["b"] },
+  ]));
+  assert.deepEqual([...values.maker.subarray(0, values.n_values)], [0, 1, 2]);
+  assert.deepEqual([...values.of_slot.subarray(3, 4)], [1]);
+  assert.deepEqual([0, 1, 2].map((value) => values.tensor(value).kind), ["new", "write", "new"]);
+});
+
+test("a view is told from a copy, and shares the storage of its base", () => {
+  const values = new Values(make_trace([
+    { op: "aten.ones.default", makes: ["a"] },
+    { op: "aten.t.default", reads: ["a"], makes: ["b"], is_view: true },
+  ]));
+  assert.equal(values.tensor(1).kind, "view");
+  assert.equal(values.tensor(1).storage, values.tensor(0).storage);
+});
+
+const nested = make_trace([
+  { op: "aten.randn.default", makes: ["x"], phase: "other" },
+  { op: "aten.mul.Tensor", reads: ["x"], makes: ["a"], module: 1, call: 1 },
+  { op: "aten.exp.default", reads: ["a"], makes: ["b"], module: 1, call: 1 },
+  { op: "aten.add.Tensor", reads: ["b", "x"], makes: ["c"], module: 2, call: 2 },
+  { op: "aten.sum.default", reads: ["c"], makes: ["d"], phase: "other" },
+], [{ name: "model" }, { name: "left", parent: 0 }, { name: "right", parent: 0 }], [
+  { module: 0, first: 1, end: 4 }, { module: 1, parent: 0, first: 1, end: 3 },
+  { module: 2, parent: 0, first: 3, end: 4 },
+]);
+
+test("edges are lifted to the children of the lowest box that holds both ends", () => {
+  const boxes = build(nested);
+  const [, model] = boxes.root.items;
+  assert.deepEqual(tell(boxes.connect(boxes.root).nets),
+    [[0, [1], false], [1, [2], false], [2, [], true]]);
+  assert.deepEqual(tell(boxes.connect(model).nets),
+    [[-1, [0, 1], false], [0, [1], false], [1, [], true]]);
+  assert.deepEqual(tell(boxes.connect(model.items[0]).nets),
+    [[-1, [0], false], [0, [1], false], [1, [], true]]);
+});
+
+test("a tensor is one net, however many operators read it", () => {
+  const trace = make_trace([
+    { op: "aten.ones.default", makes: ["a", "b"] },
+    { op: "aten.add.Tensor", reads: ["a", "a"], makes: ["c"] },
+    { op: "aten.cat.default", reads: ["a", "c"], makes: ["d"] },
+  ]);
+  const [net] = build(trace).connect(build(trace).root).nets;
+  assert.deepEqual(tell([net]), [[0, [1, 2], false]]);
+  assert.equal(net.values.length, 1);
+});
+
+test("tensors with the same ends share a net, and are counted", () => {
+  const boxes = build(make_trace([
+    { op: "aten.split.default", makes: ["a", "b", "c"] },
+    { op: "aten.cat.default", reads: ["a", "b", "c"], makes: ["d"] },
+  ]));
+  const [net] = boxes.connect(boxes.root).nets;
+  assert.equal(boxes.values.label(net.values), "(2, 3) f32 (+2)");
+});
+
+test("a module that is called twice has a box for each call", () => {
+  const boxes = build(make_trace([
+    { op: "aten.mul.Tensor", reads: ["x"], makes: ["y"], module: 0, call: 0 },
+    { op: "aten.mul.Tensor", reads: ["y"], makes: ["z"], module: 0, call: 1 },
+  ], [{ name: "twice" }], [{ module: 0, first: 0, end: 1 }, { module: 0, first: 1, end: 2 }]));
+  assert.deepEqual(boxes.root.items.map((box) => boxes.name(box)),
+    ["twice: Linear · call 1", "twice: Linear · call 2"]);
+});
+
+test("alike siblings are folded; open, they show the first and the others", () => {
+  const boxes = build(make_layers(5));
+  const [, model] = boxes.root.items;
+  const [run] = model.items;
+  assert.equal(boxes.name(run), "layers.0–4: 5 × Layer");
+  assert.deepEqual(run.items.map((box) => boxes.name(box)),
+    ["layers.0: Layer", "layers.1–4: 4 × Layer"]);
+  assert.equal(run.n_ops, 15);
+});
+
+test("a box that is too long is cut into parts", () => {
+  const ops = Array.from({ length: 250 }, () => ({ op: "aten.ones.default", makes: [] }));
+  const { root } = build(make_trace(ops));
+  assert.deepEqual(root.items.map(({ title }) => title),
+    ["1–100 of 250", "101–200 of 250", "201–250 of 250"]);
+  assert.equal(root.n_ops, 250);
+});
+
+test("a net leads forward though the modules of a backward pass take turns", () => {
+  const boxes = build(make_trace([
+    { op: "aten.a.default", reads: [], makes: ["a"], module: 0, phase: "backward" },
+    { op: "aten.b.default", reads: ["a"], makes: ["b"], module: 1, phase: "backward" },
+    { op: "aten.c.default", reads: ["b"], makes: ["c"], module: 0, phase: "backward" },
+    { op: "aten.d.default", reads: ["b"], makes: ["d"], module: 1, phase: "backward" },
+  ], [{ name: "one" }, { name: "two" }]));
+  assert.deepEqual(boxes.root.items.map((box) => box.module), [0, 1, 0]);
+  for (const { from, to } of boxes.connect(boxes.root).nets) {
+    for (const item of to) assert.ok(from < item);
+  }
+});
+
+test("parameters are shown next to their readers, and only when asked for", () => {
+  const boxes = build(make_layers(1));
+  const layer = boxes.root.items[1].items[0];
+  assert.deepEqual(boxes.connect(layer).sources, []);
+  boxes.has_parameters = true;
+  const [source] = boxes.connect(layer).sources;
+  assert.deepEqual([source.kind, source.to], ["parameter", [0]]);
+});
+
+test("what an earlier phase saved is shown next to its reader", () => {
+  const boxes = build(make_trace([
+    { op: "aten.exp.default", makes: ["y"] },
+    { op: "aten.mul.Tensor", reads: ["y"], makes: ["g"], phase: "backward" },
+  ]), 2);
+  const { nets, sources } = boxes.connect(boxes.root);
+  assert.deepEqual(sources.map(({ kind, to }) => [kind, to]), [["saved", [0]]]);
+  assert.deepEqual(tell(nets), [[0, [], true]]);
+});
+
+test("phases are chosen: forward first, what failed before it, and other with forward", () => {
+  assert.deepEqual(list_phases(nested), [FORWARD]);
+  assert.equal(choose_phase(nested), FORWARD);
+  const ops = [{ op: "a", phase: "forward" }, { op: "b", phase: "backward" }];
+  assert.deepEqual(list_phases(make_trace(ops)), [1, 2]);
+  assert.equal(choose_phase(make_trace(ops, [], [], { error: "E" })), 2);
+  assert.equal(choose_phase(make_trace([{ op: "a", phase: "init" }])), 0);
+});
+
+test("an empty trace has no boxes", () => {
+  const trace = make_trace([]);
+  assert.deepEqual(list_phases(trace), []);
+  assert.deepEqual(build(trace).root.items, []);
+});
+
+test("the box of a module is found, or that of the first module in it", () => {
+  const boxes = build(make_layers(3));
+  assert.equal(boxes.find_box(0), boxes.root.items[1]);
+  assert.equal(boxes.find_box(1)?.module, 2);
+});

@@ -1,0 +1,166 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { Boxes, Values, choose_phase } from "../../meta_magic/view/static/graph.js";
+import { arrange, ellipsize, forget_layout, place } from "../../meta_magic/view/static/layout.js";
+import { make_layers, make_trace } from "./flow_payloads.mjs";
+
+/** Numbers that look random and are the same each time. */
+function make_random(seed) {
+  return (limit) => {
+    seed = (seed * 1103515245 + 12345) % 2147483648;
+    return Math.floor((seed / 2147483648) * limit);
+  };
+}
+
+function make_graph(seed, n_nodes, n_wires) {
+  const random = make_random(seed);
+  const spots = Array.from({ length: n_nodes }, (_, i) => ({
+    w: 30 + random(200), h: 18 + random(300),
+    side: i === 0 ? "in" : i === n_nodes - 1 ? "out" : undefined,
+  }));
+  const wires = Array.from({ length: n_wires }, () => {
+    const from = random(n_nodes - 1);
+    const to = Array.from({ length: 1 + random(3) }, () => from + 1 + random(n_nodes - 1 - from));
+    return {
+      from, starts: [null], label: random(2) * 90,
+      to: [...new Set(to)].map((node) => ({ node, x: null })),
+    };
+  });
+  return { spots, wires };
+}
+
+function count_overlaps(boxes) {
+  let n_overlaps = 0;
+  boxes.forEach((a, i) => boxes.slice(0, i).forEach((b) => {
+    if (a.x < b.x + b.w && b.x < a.x + a.w && a.y < b.y + b.h && b.y < a.y + a.h) n_overlaps += 1;
+  }));
+  return n_overlaps;
+}
+
+function check_arranged(arranged) {
+  assert.equal(count_overlaps(arranged.nodes), 0);
+  for (const { x, y, w, h, inner } of arranged.nodes) {
+    assert.ok(x >= -0.1 && y >= 0 && x + w <= arranged.w + 0.1 && y + h <= arranged.h + 0.1);
+    if (inner) check_arranged(inner);
+  }
+}
+
+for (const [n_nodes, n_wires] of [[2, 1], [5, 6], [20, 30], [60, 100], [150, 250], [150, 0]]) {
+  test(`of ${n_nodes} random nodes with ${n_wires} wires, no two overlap`, () => {
+    for (let seed = 1; seed <= 5; seed += 1) {
+      const { spots, wires } = make_graph(seed, n_nodes, n_wires);
+      const placed = place(spots, wires);
+      const nodes = spots.map((spot, i) => ({ ...spot, ...placed.at[i] }));
+      assert.equal(count_overlaps(nodes), 0);
+      for (const { x, y, w, h } of nodes) {
+        assert.ok(x >= -0.1 && y >= 0 && x + w <= placed.w + 0.1 && y + h <= placed.h + 0.1);
+      }
+    }
+  });
+}
+
+test("wires start at the bottom of their node, and end at the top of others", () => {
+  const { spots, wires } = make_graph(7, 40, 60);
+  const { at, routes } = place(spots, wires);
+  wires.forEach(({ from, to }, i) => {
+    const [, x, y] = routes[i].path.match(/^M([-\d.]+) ([-\d.]+)/).map(Number);
+    assert.ok(Math.abs(y - at[from].y - spots[from].h) < 0.2);
+    assert.ok(x >= at[from].x && x <= at[from].x + spots[from].w);
+    const heads = [...routes[i].heads.matchAll(/M([-\d.]+) ([-\d.]+)h7/g)];
+    assert.equal(heads.length, to.length);
+    heads.forEach(([, left, top], j) => {
+      const { node } = to[j];
+      assert.ok(Math.abs(Number(top) + 7 - at[node].y) < 0.2);
+      assert.ok(Number(left) + 3.5 >= at[node].x - 0.1);
+      assert.ok(Number(left) + 3.5 <= at[node].x + spots[node].w + 0.1);
+    });
+  });
+});
+
+test("every wire leads down", () => {
+  const { spots, wires } = make_graph(3, 40, 60);
+  const { at } = place(spots, wires);
+  for (const { from, to } of wires) {
+    for (const { node } of to) assert.ok(at[node].y >= at[from].y + spots[from].h);
+  }
+});
+
+test("a fixed end is met where it was asked for", () => {
+  const spots = [{ w: 50, h: 20 }, { w: 200, h: 100 }];
+  const { at, routes } = place(spots, [
+    { from: 0, starts: [null], label: 0, to: [{ node: 1, x: -60 }, { node: 1, x: 70 }] },
+  ]);
+  const ends = [...routes[0].heads.matchAll(/M([-\d.]+)/g)].map(([, x]) => Number(x) + 3.5);
+  assert.deepEqual(ends.map((x) => Math.round(x - at[1].x - 100)), [-60, 70]);
+});
+
+test("what reads one node stands in several layers, where it is too much for one", () => {
+  const spots = [{ w: 50, h: 20 }, ...Array.from({ length: 40 }, () => ({ w: 100, h: 20 }))];
+  const to = spots.slice(1).map((_, i) => ({ node: i + 1, x: null }));
+  const { w, h } = place(spots, [{ from: 0, starts: [null], label: 0, to }]);
+  assert.ok(w < 1700 && h < 300);
+});
+
+test("equal graphs are laid out equally", () => {
+  const { spots, wires } = make_graph(11, 60, 90);
+  assert.deepEqual(place(spots, wires), place(spots, wires));
+});
+
+test("nothing takes no room", () => {
+  assert.deepEqual(place([], []), { w: 0, h: 0, at: [], routes: [] });
+});
+
+for (const n_layers of [1, 2, 5, 80, 300]) {
+  test(`boxes of ${n_layers} layers do not overlap, closed or open`, () => {
+    const trace = make_layers(n_layers);
+    const boxes = new Boxes(new Values(trace), choose_phase(trace));
+    check_arranged(arrange(boxes, boxes.root));
+    for (const box of boxes.walk(boxes.root)) {
+      box.is_open = true;
+      box.arranged = null;
+    }
+    check_arranged(arrange(boxes, boxes.root));
+  });
+}
+
+test("a chain of open boxes runs straight down", () => {
+  const trace = make_layers(40);
+  const boxes = new Boxes(new Values(trace), choose_phase(trace));
+  const all = [...boxes.walk(boxes.root)];
+  for (const box of all) box.is_open = true;
+  assert.ok(arrange(boxes, boxes.root).w < 600);
+});
+
+test("a box that was not touched is not laid out again", () => {
+  const trace = make_layers(3);
+  const boxes = new Boxes(new Values(trace), choose_phase(trace));
+  const model = boxes.root.items[1];
+  model.is_open = true;
+  const before = arrange(boxes, boxes.root);
+  const inside = model.arranged;
+  assert.equal(arrange(boxes, boxes.root), before);
+  forget_layout(boxes.root);
+  assert.notEqual(arrange(boxes, boxes.root), before);
+  assert.equal(model.arranged, inside);
+});
+
+test("an edge is labelled once, and not where a pill says the same", () => {
+  const trace = make_layers(2);
+  const boxes = new Boxes(new Values(trace), choose_phase(trace));
+  const { wires } = arrange(boxes, boxes.root);
+  assert.deepEqual(wires.map(({ label }) => label), ["(2, 3) f32", ""]);
+});
+
+test("the operator at which a cell failed is marked, and what it is in", () => {
+  const trace = make_trace([{ op: "aten.mm.default" }], [{ name: "m" }], [], { error: "E" });
+  const boxes = new Boxes(new Values(trace), choose_phase(trace));
+  assert.equal(arrange(boxes, boxes.root).nodes[0].text, "✗ mm");
+});
+
+test("long names are cut by their width", () => {
+  assert.equal(ellipsize("short"), "short");
+  assert.equal(ellipsize("x".repeat(500)).length, 42);
+  assert.equal(ellipsize("😀".repeat(40), 10), `${"😀".repeat(4)}…`);
+  assert.equal(ellipsize("a\nb"), "a b");
+});

@@ -1,0 +1,43 @@
+"""The report's JavaScript by itself: node runs its tests, and parses what is joined."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from meta_magic.view.page import SCRIPTS, join_scripts
+
+NODE = shutil.which("node")
+TESTS = sorted(str(path) for path in Path(__file__).parent.glob("js/*.test.mjs"))
+
+pytestmark = pytest.mark.skipif(NODE is None, reason="no Node.js on this machine")
+
+
+def run_node(*arguments):
+    done = subprocess.run(
+        [NODE, *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("path", TESTS, ids=lambda path: Path(path).name)
+def test_node_runs_the_tests_of_a_file(path):
+    run_node("--test", path)
+
+
+def test_the_joined_files_are_one_module_without_imports(tmp_path):
+    script = join_scripts()
+    assert not re.search(r"^(import|export) ", script, re.MULTILINE)
+    (tmp_path / "report.mjs").write_text(script, "utf-8")
+    run_node("--check", tmp_path / "report.mjs")
+
+
+def test_every_file_is_joined():
+    static = Path(__file__).parents[1] / "meta_magic" / "view" / "static"
+    assert {path.stem for path in static.glob("*.js")} == set(SCRIPTS)
+
+
+def test_the_script_can_stand_in_a_page():
+    assert "</" not in join_scripts()

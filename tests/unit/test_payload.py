@@ -1,0 +1,214 @@
+"""The payload as the report's JavaScript reads it, beside the records themselves."""
+
+import gzip
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from meta_magic import record
+from meta_magic.view.payload import build_payload, pack
+
+NODE = shutil.which("node")
+DUMP = Path(__file__).parents[1] / "js" / "dump.mjs"
+
+needs_node = pytest.mark.skipif(NODE is None, reason="no Node.js on this machine")
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("mask", torch.ones(4, dtype=torch.bool), persistent=False)
+
+    def forward(self, x):
+        return x + self.linear(self.norm(x)).relu_()
+
+
+def train():
+    model = nn.Sequential(*(Block() for _ in range(3)), nn.Linear(4, 2))
+    model[3].weight = nn.Parameter(model[3].weight.bfloat16().float())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.arange(12.0).view(3, 4).t().contiguous().t()
+    loss = model(x)[1:].square().mean()
+    loss.backward()
+    optimizer.step()
+    return torch.stack([loss.detach(), loss.detach()]), model
+
+
+def shared():
+    linear = nn.Linear(4, 4)
+    model = nn.Sequential(linear, nn.ReLU(), linear)
+    model(torch.ones(2, 4))
+    model(torch.ones(2, 4))
+    torch.view_as_complex(torch.ones(3, 2)).conj().imag.add_(1)
+    return model
+
+
+def nothing():
+    pass
+
+
+CELLS = {"training": train, "shared": shared, "nothing": nothing}
+
+
+@pytest.fixture(scope="module", params=CELLS)
+def both(request, tmp_path_factory):
+    """A trace, and what JavaScript reads of it."""
+    if NODE is None:
+        pytest.skip("no Node.js on this machine")
+    with record() as trace:
+        kept = CELLS[request.param]()
+    path = tmp_path_factory.mktemp("payload") / "trace.gz"
+    path.write_bytes(pack(trace))
+    del kept
+    done = subprocess.run(
+        [NODE, DUMP, path], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return trace, json.loads(done.stdout)
+
+
+def as_read(tensor):
+    """Return a tensor's record as JavaScript should read it."""
+    return {
+        "id": tensor.tensor_id,
+        "storage": tensor.storage_id,
+        "geometry": {
+            "shape": list(tensor.shape),
+            "stride": None if tensor.stride is None else list(tensor.stride),
+            "offset": tensor.storage_offset,
+            "dtype": str(tensor.dtype).removeprefix("torch."),
+            "device": str(tensor.device),
+            "layout": "strided",
+            "nbytes": tensor.nbytes,
+        },
+    }
+
+
+def test_operators_have_their_tensors(both):
+    trace, read = both
+    assert len(read["ops"]) == len(trace.ops)
+    for call, op in zip(trace.ops, read["ops"], strict=True):
+        assert op["op"] == call.op
+        assert op["inputs"] == [as_read(t) for t in call.inputs]
+        assert op["outputs"] == [as_read(t) for t in call.outputs]
+        assert op["writes"] == list(call.writes)
+        assert op["views"] == [-1 if view is None else view for view in call.views]
+        assert op["flops"] == (-1 if call.flops is None else call.flops)
+
+
+def test_operators_have_their_places(both):
+    trace, read = both
+    for call, op in zip(trace.ops, read["ops"], strict=True):
+        position = call.position
+        assert (op["line"] or None, op["phase"]) == (call.line, call.phase)
+        assert (op["function"] or None) == call.function
+        assert (op["file"] or None) == (position and position.file)
+        assert (op["start"] or None) == (position and position.line)
+        assert op["column"] == (
+            -1 if position is None or position.column is None else position.column
+        )
+        assert (op["module"], op["root"]) == (call.module, call.root)
+        assert op["call"] == (-1 if call.module_call is None else call.module_call)
+        assert op["forward"] == (-1 if call.forward is None else call.forward)
+
+
+def test_tensors_have_the_operator_that_made_them(both):
+    trace, read = both
+    producers = {}
+    for call in trace.ops:
+        for tensor in call.outputs:
+            producers.setdefault(tensor.tensor_id, call.index)
+    found = {t: op for t, op in enumerate(read["producers"]) if op >= 0}
+    assert found == producers
+
+
+def test_module_calls_have_their_operators_and_tensors(both):
+    trace, read = both
+    assert len(read["calls"]) == len(trace.module_calls)
+    for call, row in zip(trace.module_calls, read["calls"], strict=True):
+        assert (row["first_op"], row["end_op"]) == (call.first_op, call.end_op)
+        assert row["parent"] == (-1 if call.parent is None else call.parent)
+        for side in ("inputs", "outputs"):
+            assert [
+                (passed["path"], passed["geometry"]["shape"]) for passed in row[side]
+            ] == [(path, list(tensor.shape)) for path, tensor in getattr(call, side)]
+
+
+def test_modules_have_their_totals(both):
+    trace, read = both
+    nodes = [node for root in trace.modules for node in root.walk()]
+    assert len(read["modules"]) == len(nodes)
+    for node, row in zip(nodes, read["modules"], strict=True):
+        assert (row["name"], row["class_name"]) == (node.name, node.class_name)
+        assert row["fqn"] == node.fqn
+        assert row["n_params"] == node.n_parameters
+        assert row["nbytes"] == node.parameter_nbytes + node.buffer_nbytes
+        assert (row["n_calls"], row["first_call"]) == (
+            node.n_calls,
+            -1 if node.first_call is None else node.first_call,
+        )
+        assert [t["name"] for t in row["tensors"]] == [t.name for t in node.tensors]
+        assert [t["tied_to"] or None for t in row["tensors"]] == [
+            tensor.tied_to for tensor in node.tensors
+        ]
+
+
+def test_flops_of_a_module_are_those_of_its_operators(both):
+    trace, read = both
+    for row in read["modules"]:
+        if row["parent"] < 0:
+            root = read["roots"].index(row["index"])
+            wanted = sum(c.flops or 0 for c in trace.ops if c.root == root)
+            assert row["flops"] == wanted
+
+
+def test_the_head_is_that_of_the_text(both):
+    trace, read = both
+    assert read["headline"] == trace.summary().splitlines()[0]
+    assert [n["text"] for n in read["notes"]] == [n.text for n in trace.notes]
+
+
+@needs_node
+def test_alike_siblings_are_one_run(both):
+    trace, read = both
+    if [root.class_name for root in trace.modules] == ["Sequential"] and (
+        len(read["modules"]) > 10
+    ):
+        assert read["modules"][0]["runs"] == [3, 1]
+
+
+def test_bytes_by_dtype_count_ties_once():
+    with record() as trace:
+        model = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 5, bias=False))
+        model[1].weight = model[0].weight
+        model.half().register_buffer("steps", torch.zeros(3, dtype=torch.int64))
+    assert build_payload(trace)["bytes_by_dtype"] == [("int64", 24), ("float16", 40)]
+
+
+def test_a_payload_is_the_same_each_time():
+    with record() as trace:
+        model = nn.Linear(2, 3)
+    assert pack(trace) == pack(trace)
+    assert model.weight.is_meta
+
+
+def test_any_text_survives():
+    name = 'a "<script>" \ud800 é 🤖 אב'
+    with record() as trace:
+        model = nn.ModuleDict({name: nn.ReLU()})
+    text = gzip.decompress(pack(trace)).decode("utf-8", "surrogatepass")
+    assert name in json.loads(text)["strings"]
+    assert len(model) == 1
+
+
+def test_a_very_long_argument_is_cut():
+    with record() as trace:
+        torch.ones(2).repeat(*([1] * 500))
+    assert max(map(len, build_payload(trace)["strings"])) <= 300
