@@ -163,8 +163,9 @@ def test_hostile_names_are_text_in_every_view(open_notebook, expect):
     page = open_notebook(
         "hostile_report.ipynb",
         LOAD,
-        f"%%meta\nmodel = nn.ModuleDict({{'{name}': nn.Linear(2, 2), 'x' * 500: nn.ReLU(),"
-        f" 'אבג 🤖': nn.ReLU()}})\nmodel['{name}'](torch.ones(1, 2))",
+        f"%%meta\nnames = '{name}', 'x' * 500, 'אבג 🤖'\n"
+        "model = nn.ModuleDict({name: nn.Linear(2, 2) for name in names})\n"
+        "model[names[0]](torch.ones(1, 2))",
     )
     page.evaluate(RUN, 0)
     page.evaluate(RUN, 1)

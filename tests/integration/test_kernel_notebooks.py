@@ -67,7 +67,8 @@ def test_the_saved_report_has_one_script_and_asks_for_nothing(execute):
 
 def test_the_saved_report_has_the_tree_for_where_scripts_are_forbidden(execute):
     report, *_ = execute(build_notebook(MODEL))
-    html = re.sub(r"<(script|style).*?</\1>", "", report.data["text/html"], flags=re.S)
+    html = report.data["text/html"]
+    html = re.sub(r"<(script|style).*?</\1>", "", html, flags=re.DOTALL)
     assert "model: Linear" in html
 
 
