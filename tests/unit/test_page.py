@@ -1,0 +1,77 @@
+"""The report as a file of its own, and shown again."""
+
+import base64
+import gzip
+import json
+import re
+
+import pytest
+from torch import nn
+
+from meta_magic import record
+from meta_magic.view.payload import build_payload
+
+
+@pytest.fixture
+def trace():
+    with record() as trace:
+        model = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
+    assert model[0].weight.is_meta
+    return trace
+
+
+def test_a_file_holds_the_payload_the_script_and_the_tree(trace, tmp_path):
+    trace.to_html(tmp_path / "report.html")
+    html = (tmp_path / "report.html").read_text("utf-8")
+    packed = re.search(r'start_saved\("mm-report", "([^"]+)", ', html)[1]
+    payload = json.loads(gzip.decompress(base64.b64decode(packed)))
+    assert payload == json.loads(json.dumps(build_payload(trace)))
+    assert html.count("<script") == 1
+    assert "Sequential" in html.split("<script")[0]
+
+
+def test_a_file_asks_for_nothing_from_elsewhere(trace, tmp_path):
+    trace.to_html(tmp_path / "report.html")
+    html = (tmp_path / "report.html").read_text("utf-8")
+    assert not re.search(r"src=|href=|@import|url\(", html)
+
+
+def test_a_file_is_written_anew(trace, tmp_path):
+    path = tmp_path / "report.html"
+    path.write_text("before")
+    trace.to_html(str(path))
+    assert path.read_text("utf-8").startswith("<!doctype html>")
+
+
+def test_a_path_that_is_none_is_pythons_own_error(trace, tmp_path):
+    with pytest.raises(OSError, match="no such folder"):
+        trace.to_html(tmp_path / "no such folder" / "report.html")
+
+
+def test_outside_of_ipython_show_prints_the_summary(trace, capsys):
+    trace.show()
+    assert capsys.readouterr().out.strip() == trace.summary()
+
+
+def test_in_a_terminal_show_shows_the_summary(shell, trace):
+    shell.user_ns["trace"] = trace
+    shell.run_cell("trace.show()")
+    assert shell.display_pub.outputs[0]["data"]["text/plain"] == trace.summary()
+
+
+def test_a_trace_has_the_cell_that_it_recorded(shell):
+    shell.run_cell("\n%%meta\n\nx = torch.ones(2)\n")
+    trace = shell.user_ns["_meta"]
+    assert "x = torch.ones(2)" in trace.source
+    lines = trace.source.splitlines()
+    assert trace.ops[0].line == trace.cell.first_line + lines.index("x = torch.ones(2)")
+    assert trace.ops[0].position.file == trace.cell.file
+
+
+def test_the_text_of_notebook_functions_is_sent(shell):
+    shell.run_cell("class A:\n    def f(self):\n        return torch.ones(2)")
+    shell.run_cell("%%meta\nA().f()")
+    texts = build_payload(shell.user_ns["_meta"])["texts"]
+    assert [text[1:] for text in texts if text[1] == "A.f"] == [
+        ["A.f", 2, "    def f(self):\n        return torch.ones(2)"]
+    ]
