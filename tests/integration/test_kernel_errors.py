@@ -55,7 +55,7 @@ def test_below_time_the_arrow_points_at_the_line_of_the_notebook(kernel):
 def test_a_failing_cell_shows_its_report_before_the_error(kernel):
     run = kernel.run("%%meta\ntorch.ones(2)\n1 / 0")
     kinds = [kind for kind, _ in run.messages if kind in {"display_data", "error"}]
-    assert kinds == ["display_data", "error"]
+    assert kinds == ["display_data", "display_data", "error"]
 
 
 def test_an_error_in_a_library_shows_the_library_and_the_users_line(kernel):
