@@ -10,7 +10,7 @@ from meta_magic.materializing.targets import Target
 from meta_magic.replaying.devices import free_nbytes
 from meta_magic.trace.units import format_bytes
 
-__all__ = ["check_budget", "free_nbytes"]
+__all__ = ["check_budget"]
 
 N_LARGEST: Final = 5
 

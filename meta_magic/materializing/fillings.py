@@ -231,9 +231,8 @@ class ReplayFilling:
         starts: list[bytes] = []
         for located, replay in zip(self._located, self._replays, strict=True):
             states = located.origin.program.randomness.states
-            first = next(
-                (s.draw for s in replay.plan.steps if s.draw is not None), None
-            )
+            draws = (step.draw for step in replay.plan.steps)
+            first = next((d for d in draws if d and d.generator == 0), None)
             if first is not None and first.source & 1:
                 starts.append(states[first.source // 2])
         if len(set(starts)) < len(starts):

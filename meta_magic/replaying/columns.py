@@ -158,6 +158,11 @@ class Columns:
         """Return the line of the cell that made a call."""
         return self._place(index).line
 
+    def describe(self, call: Call) -> str:
+        """Return the name of a call's operator, and its line."""
+        name, line = call.operator.name, self.line(call.number)
+        return name if line is None else f"{name} in line {line}"
+
     def function(self, index: int) -> str | None:
         """Return the name of torch's function that made a call."""
         return self._place(index).function

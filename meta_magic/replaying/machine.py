@@ -85,7 +85,7 @@ class Machine:
             raise
         except (RuntimeError, LookupError, TypeError, ValueError) as error:
             raise ReplayError(
-                f"{self.describe(call)} failed on {self.device}: {error}"
+                f"{self._columns.describe(call)} failed on {self.device}: {error}"
             ) from error
 
     def keep(
@@ -98,7 +98,7 @@ class Machine:
         """
         if len(outputs) != len(call.outputs):
             raise ReplayError(
-                f"{self.describe(call)} returned {len(outputs)} tensors on "
+                f"{self._columns.describe(call)} returned {len(outputs)} tensors on "
                 f"{self.device}, where {len(call.outputs)} were recorded"
             )
         for storage, geometry, tensor in zip(
@@ -108,17 +108,12 @@ class Machine:
                 continue
             if tensor.shape != geometry.shape or tensor.dtype != geometry.dtype:
                 raise ReplayError(
-                    f"{self.describe(call)} returned {tensor.dtype} "
+                    f"{self._columns.describe(call)} returned {tensor.dtype} "
                     f"{tuple(tensor.shape)} on {self.device}, where {geometry.dtype} "
                     f"{geometry.shape} was recorded",
                     storage,
                 )
             self._keep(storage, geometry, tensor, inputs)
-
-    def describe(self, call: Call) -> str:
-        """Return the name of a call's operator, and its line."""
-        name, line = call.operator.name, self._columns.line(call.number)
-        return name if line is None else f"{name} (line {line})"
 
     @contextmanager
     def _undeclared_draws_refused(self, call: Call) -> Iterator[None]:
@@ -136,8 +131,8 @@ class Machine:
         if not torch.equal(generator.get_state(), before):
             generator.set_state(before)
             raise ReplayError(
-                f"{self.describe(call)} draws random numbers, which its registration "
-                "does not say (torch.Tag.nondeterministic_seeded)"
+                f"{self._columns.describe(call)} draws random numbers, which its "
+                "registration does not say (torch.Tag.nondeterministic_seeded)"
             )
 
     def _prepare(self, call: Call, draw: Draw) -> Generator:

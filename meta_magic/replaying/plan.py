@@ -242,9 +242,10 @@ class Planner:
             while link is not None and link.number not in needed:
                 needed.add(link.number)
                 if not link.source:
+                    what = columns.describe(self._call(link.call))
                     raise ReplayError(
-                        f"{self._describe(link.call)} drew from a generator whose "
-                        "state came from another recording around this one or before it"
+                        f"{what} drew from a generator whose state came from another "
+                        "recording around this one or before it"
                     )
                 link = None if link.after is None else columns.draws[link.after]
         missing = sorted(columns.draws[number].call for number in needed)
@@ -282,7 +283,11 @@ class Planner:
             first = next(
                 (i for i in self._kinds if storage in self._call(i).inputs), None
             )
-            where = "" if first is None else f", read by {self._describe(first)},"
+            where = (
+                ""
+                if first is None
+                else f", read by {columns.describe(self._call(first))},"
+            )
             if storage in imported:
                 if imported[storage].is_stale:
                     raise ReplayError(
@@ -298,11 +303,6 @@ class Planner:
                 "in a recorded cell, too",
                 storage,
             )
-
-    def _describe(self, index: int) -> str:
-        line = self._columns.line(index)
-        name = self._call(index).operator.name
-        return name if line is None else f"{name} in line {line}"
 
     def _order(self) -> Iterator[Step]:
         """Yield the steps, each with what may go after it."""

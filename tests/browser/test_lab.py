@@ -1,6 +1,5 @@
 """The report in the real JupyterLab."""
 
-import nbformat
 import pytest
 from torch import nn
 
@@ -15,32 +14,13 @@ model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(12)))
 model(torch.ones(2, 8)).shape""",
 )
 
-READY = """async () => {
-  const sleep = ms => new Promise(resolve => setTimeout(resolve, ms));
-  for (let i = 0; i < 1200; i++, await sleep(50)) {
-    const widget = window.jupyterapp?.shell?.currentWidget;
-    if (!widget?.sessionContext) continue;
-    await widget.context.ready;
-    await widget.sessionContext.ready;
-    if (widget.sessionContext.session?.kernel?.status === 'idle') return true;
-  }
-  throw new Error('the kernel never was idle');
-}"""
 RUN_ALL = "() => jupyterapp.commands.execute('notebook:run-all-cells')"
 
 
 @pytest.fixture
-def notebook(lab, page):
+def notebook(open_notebook):
     """The page of a notebook whose cells have run."""
-    url, root = lab
-    book = nbformat.v4.new_notebook(
-        cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS],
-        metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},
-    )
-    nbformat.write(book, root / "book.ipynb")
-    page.goto(f"{url}/lab/tree/book.ipynb?reset")
-    page.wait_for_function("() => window.jupyterapp")
-    page.evaluate(READY)
+    page = open_notebook("book.ipynb", *CELLS)
     page.evaluate(RUN_ALL)
     return page
 
