@@ -217,9 +217,19 @@ export class TraceView {
     above.n_ops += module.n_ops;
   }
 
+  /** What an operator did. @param {number} op */
+  signature(op) {
+    return this.signatures[this.op_signature[op]];
+  }
+
+  /** Where an operator ran. @param {number} op */
+  place(op) {
+    return this.places[this.op_place[op]];
+  }
+
   /** @param {number} index @returns {Operator} */
   op(index) {
-    const signature = this.signatures[this.op_signature[index]];
+    const signature = this.signature(index);
     const start = this.op_start[index];
     const middle = start + signature.inputs.length;
     const see = (/** @type {number} */ from) => (
@@ -229,7 +239,7 @@ export class TraceView {
       return { id, storage: this.storage_of_tensor[id], geometry };
     };
     return {
-      index, signature, place: this.places[this.op_place[index]],
+      index, signature, place: this.place(index),
       inputs: signature.inputs.map(see(start)), outputs: signature.outputs.map(see(middle)),
       module: this.op_module[index], call: this.op_call[index], forward: this.op_forward[index],
     };

@@ -11,11 +11,9 @@ const SHORT = new Map(Object.entries({
 }));
 
 /**
- * Make an HTML element.
+ * Make an HTML element. Functions are listeners, named as `onclick`; false is left out.
  * @template {keyof HTMLElementTagNameMap} K
- * @param {K} tag
- * @param {Record<string, string | number>} attributes
- * @param {...(Node | string)} children
+ * @param {K} tag @param {Record<string, any>} attributes @param {...(Node | string)} children
  * @returns {HTMLElementTagNameMap[K]}
  */
 export function make(tag, attributes = {}, ...children) {
@@ -25,9 +23,7 @@ export function make(tag, attributes = {}, ...children) {
 /**
  * Make an SVG element.
  * @template {keyof SVGElementTagNameMap} K
- * @param {K} tag
- * @param {Record<string, string | number>} attributes
- * @param {...(Node | string)} children
+ * @param {K} tag @param {Record<string, any>} attributes @param {...(Node | string)} children
  * @returns {SVGElementTagNameMap[K]}
  */
 export function draw(tag, attributes = {}, ...children) {
@@ -35,17 +31,24 @@ export function draw(tag, attributes = {}, ...children) {
 }
 
 /**
+ * Set attributes of an element, and append to it.
  * @template {Element} E
- * @param {E} element
- * @param {Record<string, string | number>} attributes
- * @param {(Node | string)[]} children
+ * @param {E} element @param {Record<string, any>} attributes @param {(Node | string)[]} children
  */
-function fill(element, attributes, children) {
+export function fill(element, attributes, children = []) {
   for (const [name, value] of Object.entries(attributes)) {
-    element.setAttribute(name, String(value));
+    if (typeof value === "function") element.addEventListener(name.slice(2), value);
+    else if (value !== false) element.setAttribute(name, String(value));
   }
   element.append(...children);
   return element;
+}
+
+/** Give a file to whoever looks at the report. @param {Blob} blob @param {string} name */
+export function save_file(blob, name) {
+  const href = URL.createObjectURL(blob);
+  make("a", { href, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(href), 60_000);
 }
 
 /** @param {number} n @param {number} base @param {string[]} units */
