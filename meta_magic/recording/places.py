@@ -7,6 +7,7 @@ own place was found when it began.
 
 import sys
 import sysconfig
+import traceback
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -129,6 +130,12 @@ class Places:
         """Return the line of the cell that is running now."""
         _, line, _ = self.walk(self.frame or sys._getframe(1), None, (0, 0))
         return line or None
+
+    def find_error_line(self, error: BaseException | None) -> int | None:
+        """Return the innermost line of the cell that an error came through."""
+        frames = traceback.walk_tb(error.__traceback__ if error else None)
+        lines = [n for f, n in frames if f.f_code.co_filename == self._cell_file]
+        return lines[-1] if lines else None
 
     def walk(
         self, frame: FrameType | None, entry: FrameType | None, site: Site

@@ -144,6 +144,7 @@ class Recording:
             nbytes_real=self._dispatch.nbytes_real,
             seconds=seconds,
             cell=source,
+            error_line=self._places.find_error_line(error),
             roots=tuple(
                 weakref.ref(living[tree.number]) if tree.number in living else None
                 for tree in trees

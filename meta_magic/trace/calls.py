@@ -96,6 +96,7 @@ class ModuleRow(NamedTuple):
     Attributes:
         module: Number of the module in ``Program.modules``.
         parent: Index of the call around it, or -1.
+        position: Index into ``Program.positions``, or -1.
         line: Line of the cell, or 0.
         first_op: Its first operator.
         end_op: The operator after its last.
@@ -104,6 +105,7 @@ class ModuleRow(NamedTuple):
 
     module: int
     parent: int
+    position: int
     line: int
     first_op: int
     end_op: int
@@ -244,11 +246,17 @@ class ModuleCalls(Rows[ModuleCall]):
     def rows(self) -> Iterator[ModuleRow]:
         """Yield the calls without building their records."""
         for start in range(0, len(self._module_rows), MODULE_HEADER):
-            number, parent, _, line, first_op, end_op, values = self._module_rows[
-                start : start + MODULE_HEADER
-            ]
-            structure = self._program.structures[self._values[values]]
-            yield ModuleRow(number, parent - 1, line, first_op, end_op, structure)
+            row = self._module_rows[start : start + MODULE_HEADER]
+            number, parent, position, line, first_op, end_op, values = row
+            yield ModuleRow(
+                module=number,
+                parent=parent - 1,
+                position=position - 1,
+                line=line,
+                first_op=first_op,
+                end_op=end_op,
+                structure=self._program.structures[self._values[values]],
+            )
 
     def _value(self, word: int, geometry: Geometry) -> TensorMetadata:
         return self._tensor(word >> 1, geometry, requires_grad=bool(word & 1))
