@@ -11,7 +11,14 @@ if TYPE_CHECKING:
     from meta_magic.trace.trace import Trace
     from meta_magic.view.widgets import Report
 
-__all__ = ["Outputs", "build_outputs", "find_cell_id", "is_notebook", "show"]
+__all__ = [
+    "Outputs",
+    "build_outputs",
+    "find_cell_id",
+    "is_notebook",
+    "show",
+    "show_charts",
+]
 
 
 class Outputs:
@@ -67,6 +74,19 @@ def show(trace: "Trace", settings: Mapping[str, Any]) -> None:
     display(outputs.bundle, raw=True)
     if outputs.live is not None:
         display(outputs.live)
+
+
+def show_charts(trace: "Trace") -> None:
+    """Show the charts of a trace, or say in a line what they would tell."""
+    from meta_magic.view.charts import treemap_bundle  # noqa: PLC0415  needs torch
+
+    bundle = treemap_bundle(trace)
+    if bundle is None:
+        print("no module of this trace has parameters")  # noqa: T201  asked for
+    elif is_notebook(get_ipython()):
+        display(bundle, raw=True)
+    else:
+        print(bundle["text/plain"])  # noqa: T201  asked for
 
 
 def is_notebook(shell: Any) -> bool:

@@ -37,6 +37,7 @@ class Trace:
         notes: What the user should know, in order of line.
         error: ``ExceptionName: message`` if the block raised, else None; the trace
             then ends with the last operator that succeeded.
+        error_line: Line of the cell at which it was raised, or None.
         nbytes_real: Bytes of the real storages that operators of the block made.
         seconds: Wall time of the block; not compared.
         cell: The cell as written.
@@ -52,6 +53,7 @@ class Trace:
     seconds: float = field(compare=False)
     cell: CellSource = field(default_factory=CellSource)  # no class attribute: see
     # __getattr__
+    error_line: int | None = field(default_factory=lambda: None)
     roots: "tuple[weakref.ref[nn.Module] | None, ...]" = field(
         default_factory=tuple, compare=False, repr=False
     )
@@ -118,6 +120,13 @@ class Trace:
         reports = import_module("meta_magic.magic.reports")
         settings = {"depth": depth, "height": height, "hide": ["parameters"]}
         reports.show(self, settings)
+
+    def charts(self) -> None:
+        """Show plotly's treemap of parameter bytes by module.
+
+        A saved notebook keeps it, as a picture where plotly is not.
+        """
+        import_module("meta_magic.magic.reports").show_charts(self)
 
     def to_html(self, path: "str | os.PathLike[str]") -> None:
         """Write the report as one HTML file that needs no kernel and no network.

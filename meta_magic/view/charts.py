@@ -4,7 +4,7 @@ A chart is a mime bundle: a figure for the front ends that draw plotly's, the sa
 an inline SVG without any script for the others, and a line of text.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from meta_magic.trace.records import ModuleNode
     from meta_magic.trace.trace import Trace
 
-__all__ = ["treemap_bundle"]
+__all__ = ["treemap_bundle", "treemap_html"]
 
 PLOTLY: Final = "application/vnd.plotly.v1+json"
 WIDTH: Final = 720
@@ -56,11 +56,14 @@ class Box:
         nbytes: Bytes of all parameters below, tied ones counted once.
         children: The boxes in it, which have just as many bytes together; largest
             first. Parameters of its own are a box, too, if there are others.
+        module: Number of the (first) module, counting all of the trace, parents
+            first; None for what is no module.
     """
 
     label: str
     nbytes: int
     children: tuple["Box", ...] = ()
+    module: int | None = None
 
     @property
     def title(self) -> str:
@@ -70,14 +73,9 @@ class Box:
 
 def treemap_bundle(trace: "Trace") -> dict[str, object] | None:
     """Return parameter bytes by module as a mime bundle; None without parameters."""
-    boxes = [build_box([root]) for root in trace.modules if root.parameter_nbytes]
-    if not boxes:
+    whole = build_whole(trace)
+    if whole is None:
         return None
-    boxes.sort(key=lambda box: -box.nbytes)
-    whole = boxes[0]
-    if len(boxes) > 1:
-        nbytes = sum(box.nbytes for box in boxes)
-        whole = Box(label="all modules", nbytes=nbytes, children=tuple(boxes))
     return {
         PLOTLY: treemap_figure(whole),
         "text/html": render_treemap(whole),
@@ -85,18 +83,47 @@ def treemap_bundle(trace: "Trace") -> dict[str, object] | None:
     }
 
 
-def build_box(run: Sequence["ModuleNode"]) -> Box:
+def treemap_html(trace: "Trace") -> str:
+    """Return parameter bytes by module as an SVG, or "" without parameters."""
+    whole = build_whole(trace)
+    return "" if whole is None else render_treemap(whole)
+
+
+def build_whole(trace: "Trace") -> Box | None:
+    """Return the box that holds all parameters of a trace; None if it has none."""
+    nodes = (node for root in trace.modules for node in root.walk())
+    numbers = {id(node): number for number, node in enumerate(nodes)}
+    roots = [root for root in trace.modules if root.parameter_nbytes]
+    boxes = sorted(
+        (build_box([root], numbers) for root in roots), key=lambda box: -box.nbytes
+    )
+    if not boxes:
+        return None
+    if len(boxes) == 1:
+        return boxes[0]
+    nbytes = sum(box.nbytes for box in boxes)
+    return Box(label="all modules", nbytes=nbytes, children=tuple(boxes))
+
+
+def build_box(run: Sequence["ModuleNode"], numbers: Mapping[int, int]) -> Box:
     """Return the box of a module, or of all that stand at its place in a run."""
     # Modules of a run are built alike, and so fold alike.
     runs = zip(*(list(split_runs(node.children)) for node in run), strict=True)
-    children = [build_box([node for part in parts for node in part]) for parts in runs]
+    children = [
+        build_box([node for part in parts for node in part], numbers) for parts in runs
+    ]
     nbytes = sum(node.parameter_nbytes for node in run)
     own = nbytes - sum(child.nbytes for child in children)
     if own and own < nbytes:
         children.append(Box(label="its own parameters", nbytes=own))
     children = [child for child in children if child.nbytes]
     children.sort(key=lambda child: -child.nbytes)
-    return Box(label=name_run(run), nbytes=nbytes, children=tuple(children))
+    return Box(
+        label=name_run(run),
+        nbytes=nbytes,
+        children=tuple(children),
+        module=numbers[id(run[0])],
+    )
 
 
 def name_run(run: Sequence["ModuleNode"]) -> str:
@@ -195,8 +222,9 @@ def render_box(box: Box, at: Rectangle, color: str, path: list[str]) -> Iterator
             yield from render_box(child, inner, color, [*path, child.label])
         return
     title = escape(f"{' / '.join(path)} — {format_bytes(box.nbytes)}")
+    group = "<g>" if box.module is None else f'<g data-module="{box.module}">'
     yield (
-        f'<g><title>{title}</title><rect x="{left:.3f}" y="{top:.3f}" '
+        f'{group}<title>{title}</title><rect x="{left:.3f}" y="{top:.3f}" '
         f'width="{width:.3f}" height="{height:.3f}" fill="{color}" '
         f'stroke="{LIGHT}" stroke-width="1"/>'
     )

@@ -32,6 +32,8 @@ STYLES: Final = ("report", "shell", "tables", "flow", "source", "panel")
 
 IMPORT: Final = re.compile(r"^import .*;\n", re.MULTILINE)
 EXPORT: Final = re.compile(r"^export (default \{.*\};\n)?", re.MULTILINE)
+COMMENT: Final = re.compile(r"^ *(?://.*|/\*\*(?:[^*]|\*(?!/))*\*/)\n", re.MULTILINE)
+"""Comments on lines of their own: of no use to a browser, and a quarter of it all."""
 
 HIDE_ORPHAN: Final = (
     ".jp-OutputArea-child:has(.mm-root)+.jp-OutputArea-child "
@@ -45,7 +47,10 @@ def join_scripts() -> str:
     """Return all JavaScript as the one module that browsers see, nothing exported."""
     static = files("meta_magic.view") / "static"
     parts = [(static / f"{name}.js").read_text("utf-8") for name in SCRIPTS]
-    return EXPORT.sub("", IMPORT.sub("", "\n".join(parts)))
+    script = "\n".join(parts)
+    for pattern in (IMPORT, EXPORT, COMMENT):
+        script = pattern.sub("", script)
+    return script
 
 
 @cache

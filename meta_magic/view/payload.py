@@ -13,10 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from meta_magic.trace.flops import count_flops
-from meta_magic.trace.program import Argument, Geometry, Place, Program, Signature
+from meta_magic.trace.program import (
+    Argument,
+    Geometry,
+    Place,
+    Program,
+    Signature,
+    SourcePosition,
+)
 from meta_magic.trace.program import TensorArgument as Stand
 from meta_magic.trace.records import ModuleNode, ModuleTensor
 from meta_magic.trace.summary import format_headline
+from meta_magic.view.charts import treemap_html
 
 if TYPE_CHECKING:
     from meta_magic.trace.trace import Trace
@@ -70,6 +78,7 @@ class Payload:
         self._strings.of("")
         self._shapes: Table[tuple[int, ...]] = Table(list)
         self._geometries: Table[Geometry] = Table(self._write_geometry)
+        self._positions: Table[SourcePosition] = Table(self._write_position)
         self._module_by_place: dict[tuple[int, str], int] = {}
 
     def build(self) -> dict[str, Any]:
@@ -80,8 +89,10 @@ class Payload:
             "version": VERSION,
             "headline": format_headline(trace),
             "error": trace.error,
+            "error_line": trace.error_line or 0,
             "source": trace.source,
             "cell": [trace.cell.file, trace.cell.first_line],
+            "chart": treemap_html(trace),
             "texts": [*find_texts(program)],
             "notes": [[note.kind, note.text, note.line or 0] for note in trace.notes],
             "bytes_by_dtype": [*count_bytes(trace.modules).items()],
@@ -97,6 +108,7 @@ class Payload:
             "calls": self._write_calls(),
         }
         return parts | {
+            "positions": self._positions.rows,
             "geometries": self._geometries.rows,
             "shapes": self._shapes.rows,
             "strings": self._strings.rows,
@@ -127,17 +139,21 @@ class Payload:
         ]
 
     def _write_place(self, place: Place) -> list[int]:
-        string, position = self._strings.of, place.position
-        row = [string(place.function or ""), place.line or 0]
-        row.append(PHASES.index(place.phase))
-        if position is not None:
-            columns = position.column, position.end_column
-            row += [
-                *(string(position.file), string(position.function)),
-                *(position.line, position.end_line),
-                *(-1 if column is None else column for column in columns),
-            ]
-        return row
+        return [
+            self._strings.of(place.function or ""),
+            place.line or 0,
+            PHASES.index(place.phase),
+            -1 if place.position is None else self._positions.of(place.position),
+        ]
+
+    def _write_position(self, position: SourcePosition) -> list[int]:
+        string = self._strings.of
+        columns = position.column, position.end_column
+        return [
+            *(string(position.file), string(position.function)),
+            *(position.line, position.end_line),
+            *(-1 if column is None else column for column in columns),
+        ]
 
     def _write_modules(self) -> dict[str, list[Any]]:
         columns: dict[str, list[Any]] = {
@@ -212,11 +228,15 @@ class Payload:
     def _write_calls(self) -> dict[str, list[Any]]:
         calls = self._trace.module_calls
         structures: Table[Any] = Table(self._write_structure)
-        rows = [*calls.rows()]
+        rows, positions = [*calls.rows()], self._program.positions
         return {
             "module": [self._find_module(row.module) for row in rows],
             "parent": [row.parent for row in rows],
             "line": [row.line for row in rows],
+            "position": [
+                -1 if row.position < 0 else self._positions.of(positions[row.position])
+                for row in rows
+            ],
             "first": [*as_differences(row.first_op for row in rows)],
             "length": [row.end_op - row.first_op for row in rows],
             "structure": [structures.of(row.structure) for row in rows],
@@ -235,11 +255,7 @@ def find_texts(program: Program) -> Iterator[list[Any]]:
 
     Those of files on disk are not sent: their text is where the file is.
     """
-    scopes = {
-        (place.position.file, place.position.function)
-        for place in program.places
-        if place.position is not None
-    }
+    scopes = {(position.file, position.function) for position in program.positions}
     for file, scope in sorted(scopes):
         text = "".join(linecache.getlines(file)) if file in linecache.cache else ""
         if not text or Path(file).exists():

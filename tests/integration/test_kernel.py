@@ -261,3 +261,13 @@ def test_a_background_task_sees_the_cpu_while_a_cell_awaits(kernel):
     )
     run = kernel.run("%%meta\nready.set()\nawait seen_enough.wait()\nseen")
     assert run.value == "['cpu']"
+
+
+def test_charts_are_a_plotly_figure_with_a_picture_beside(kernel):
+    kernel.run("%%meta -q\nmodel = torch.nn.Linear(3, 1, bias=False)")
+    (output,) = kernel.run("_meta.charts()").outputs
+    assert set(output["data"]) == {
+        "application/vnd.plotly.v1+json",
+        "text/html",
+        "text/plain",
+    }

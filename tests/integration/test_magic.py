@@ -188,6 +188,21 @@ def test_a_failing_cell_keeps_what_it_did_before(shell):
     assert kept.error == "ZeroDivisionError: division by zero"
 
 
+@pytest.mark.parametrize(
+    ("cell", "line"),
+    [
+        ("%%meta\ntorch.ones(2)\n1 / 0", 3),
+        ("\n%%meta\ndef fail():\n    return 1 / 0\n\nfail()", 4),
+        ("%%meta\ntorch.ones(2) @ torch.ones(3)", 2),
+        ("%%meta\n1 / 1", None),
+        ("%%meta\nnn.Linear('a', 2)", 2),
+    ],
+)
+def test_a_failed_cell_knows_its_line(shell, cell, line):
+    shell.run_cell(cell)
+    assert shell.user_ns["_meta"].error_line == line
+
+
 def test_without_the_cache_the_trace_is_the_same(shell):
     cell = "torch.randn(2, 3).relu() @ torch.ones(3, 2)"
     shell.run_cell(f"%%meta -o cached\n{cell}")

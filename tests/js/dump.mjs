@@ -24,9 +24,8 @@ const ops = Array.from({ length: trace.n_ops }, (_, i) => {
     call: op.call, forward: op.forward,
   };
 });
-const producers = [...trace.producer_of_tensor];
 const modules = trace.modules.map((m) => ({ ...m, runs: trace.runs(m.children).map((r) => r.length) }));
-const { headline, error, source, notes, bytes_by_dtype, roots, calls } = trace;
+const { headline, error, error_line, source, notes, bytes_by_dtype, roots, calls } = trace;
 console.log(JSON.stringify({
-  ops, producers, modules, headline, error, source, notes, bytes_by_dtype, roots, calls,
+  ops, modules, headline, error, error_line, source, notes, bytes_by_dtype, roots, calls,
 }));

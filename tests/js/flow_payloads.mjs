@@ -29,14 +29,15 @@ export function make_trace(ops, modules = [], calls = [], { error, parameters = 
   const tensors = ops.flatMap(({ reads = [], makes = [], is_view }) => [
     ...reads.map((name) => find(name)), ...makes.map((name) => find(name, is_view && reads[0]))]);
   return new TraceView({
-    version: 1, cell: ["", 2], texts: [], headline: "", error: error ?? null, source: "", notes: [], bytes_by_dtype: [],
+    version: 1, cell: ["", 2], texts: [], headline: "", error: error ?? null, error_line: 0, source: "", notes: [], bytes_by_dtype: [],
     geometries: [[0, 1, 0, text("float32"), text("meta"), text("strided"), 4]],
     shapes: [[2, 3], [3, 1]],
     signatures: ops.map(({ op, reads = [], makes = [], writes = [], is_view }) => [
       text(op), 0, reads.map(() => 0), makes.map(() => 0), writes,
       makes.map(() => (is_view ? 0 : -1)), -1]),
     places: ops.map(({ line = 1, phase = "forward" }) => [
-      text("torch.f"), line, PHASES.indexOf(phase)]),
+      text("torch.f"), line, PHASES.indexOf(phase), -1]),
+    positions: [],
     ops: {
       signature: ops.map((_, i) => i), place: ops.map((_, i) => i),
       module: ops.map(({ module = -1 }) => module), call: ops.map(({ call = -1 }) => call),
@@ -46,6 +47,7 @@ export function make_trace(ops, modules = [], calls = [], { error, parameters = 
     owners: parameters.map((name) => [storages[numbers.get(name)], 0]),
     calls: {
       structures: [[[], []]], structure: calls.map(() => 0), line: calls.map(() => 1),
+      position: calls.map(() => -1),
       module: calls.map((call) => call.module), parent: calls.map(({ parent = -1 }) => parent),
       first: calls.map(({ first }, i) => first - (calls[i - 1]?.first ?? 0)),
       length: calls.map(({ first, end }) => end - first),

@@ -25,7 +25,7 @@ export function build_payload(trace) {
     source = "", cell = [CELL, 2], texts = [], error = null, notes = [], modules = [], calls = [], ops,
   } = trace;
   const strings = make_table();
-  const keys = { places: [], signatures: [], shapes: [] };
+  const keys = { places: [], positions: [], signatures: [], shapes: [] };
   const number_of = (table, row) => {
     const key = JSON.stringify(row);
     if (!keys[table].includes(key)) keys[table].push(key);
@@ -34,12 +34,14 @@ export function build_payload(trace) {
   const rows = (table) => keys[table].map((key) => JSON.parse(key));
   // A geometry for each shape: contiguous float32 is all that these tests need.
   const geometry = (shape) => number_of("shapes", shape);
+  const position = ({ file, scope, start, column, end, end_column }) => number_of("positions", [
+    strings.of(file), strings.of(scope), start, end, column, end_column,
+  ]);
   const place = ({
     function: name = "", line = 0, phase = 4, file = "", scope = "<module>", start = line,
     column = 0, end = start, end_column = column + 1,
   }) => number_of("places", [
-    strings.of(name), line, phase, strings.of(file), strings.of(scope), start, end,
-    column, end_column,
+    strings.of(name), line, phase, position({ file, scope, start, column, end, end_column }),
   ]);
   const signature = ({ op = "aten.relu.default", shape = [2] }) =>
     number_of("signatures", [strings.of(op), 0, [], [geometry(shape)], [], [-1], -1]);
@@ -59,11 +61,12 @@ export function build_payload(trace) {
       calls: modules.map(() => 0), first: modules.map(() => -1), tensors: modules.map(() => []),
       shared: modules.map(() => -1),
     },
-    signatures: rows("signatures"), places: rows("places"), ops: columns,
+    signatures: rows("signatures"), places: rows("places"), positions: rows("positions"), ops: columns,
     storages: ops.map(() => 0), owners: [],
     calls: {
       module: calls.map(({ module = 0 }) => module), parent: calls.map(({ parent = -1 }) => parent),
       line: calls.map(({ line }) => line),
+      position: calls.map((call) => (call.at ? position({ scope: "<module>", ...call.at }) : -1)),
       first: calls.map(({ first }, i) => first - (calls[i - 1]?.first ?? 0)),
       length: calls.map(({ length = 0 }) => length),
       structure: calls.map((_, i) => i), structures,

@@ -59,8 +59,9 @@ export function make_trace({ modules = [], ops = [] }) {
         views ?? outputs.map(() => -1), flops,
       ],
     ),
-    places: ops.map(({ fn, line = 0, phase = 1, file, at = 0 }) =>
-      (file ? [text(fn), line, phase, text(file), 0, at, at] : [text(fn), line, phase])),
+    places: ops.map(({ fn, line = 0, phase = 1, file }, i) =>
+      [text(fn), line, phase, file ? i : -1]),
+    positions: ops.map(({ file, at = 0 }) => [text(file), 0, at, at, -1, -1]),
     ops: {
       signature: ops.map((_, i) => i), place: ops.map((_, i) => i),
       module: ops.map(({ module = -1 }) => module), call: ops.map(() => -1),
@@ -71,6 +72,7 @@ export function make_trace({ modules = [], ops = [] }) {
     owners: [],
     calls: {
       module: called, parent: called.map(() => -1), line: called.map(() => 1),
+      position: called.map(() => -1),
       first: called.map(() => 0), length: called.map(() => 0), structure: called.map(() => 0),
       structures: [[
         [[text("0"), geometry([2, 3])], [text("mask"), geometry([3])]], [[text(""), geometry([])]],

@@ -8,10 +8,18 @@ from html import escape, unescape
 
 import pytest
 import torch
+from IPython.utils.capture import capture_output
 from torch import nn
 
 import meta_magic as mm
-from meta_magic.view.charts import CLEAR, COLORS, DARK, PLOTLY, treemap_bundle
+from meta_magic.view.charts import (
+    CLEAR,
+    COLORS,
+    DARK,
+    PLOTLY,
+    treemap_bundle,
+    treemap_html,
+)
 
 AREA = 720 * 360
 
@@ -150,6 +158,30 @@ def test_children_add_up_to_their_parent():
             if above == parent
         )
         assert total == value[parent]
+
+
+def test_boxes_have_the_number_of_their_first_module():
+    with mm.record() as trace:
+        model = nn.Sequential(linear(3, 1), nn.Sequential(linear(5, 1), linear(5, 1)))
+    html = treemap_html(trace)
+    # The tree, parents first: 0 the model, 1 its first, 2 its second, 3 and 4 in that.
+    assert re.findall(r'data-module="(\d+)"', html) == ["3", "1"]
+    assert html == treemap_bundle(trace)["text/html"]
+    assert model[0].weight.is_meta
+
+
+def test_in_a_terminal_the_charts_are_a_line(shell):
+    shell.run_cell("%%meta\nmodel = nn.Linear(3, 1, bias=False)")
+    with capture_output() as captured:
+        shell.user_ns["_meta"].charts()
+    assert captured.stdout == "Parameter bytes by module: model: Linear — 12 bytes\n"
+
+
+def test_without_parameters_charts_says_so(shell):
+    shell.run_cell("%%meta\ntorch.ones(2)")
+    with capture_output() as captured:
+        shell.user_ns["_meta"].charts()
+    assert captured.stdout == "no module of this trace has parameters\n"
 
 
 def test_names_are_only_text():

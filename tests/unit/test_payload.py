@@ -119,22 +119,19 @@ def test_operators_have_their_places(both):
         assert op["forward"] == (-1 if call.forward is None else call.forward)
 
 
-def test_tensors_have_the_operator_that_made_them(both):
-    trace, read = both
-    producers = {}
-    for call in trace.ops:
-        for tensor in call.outputs:
-            producers.setdefault(tensor.tensor_id, call.index)
-    found = {t: op for t, op in enumerate(read["producers"]) if op >= 0}
-    assert found == producers
-
-
 def test_module_calls_have_their_operators_and_tensors(both):
     trace, read = both
     assert len(read["calls"]) == len(trace.module_calls)
     for call, row in zip(trace.module_calls, read["calls"], strict=True):
         assert (row["first_op"], row["end_op"]) == (call.first_op, call.end_op)
         assert row["parent"] == (-1 if call.parent is None else call.parent)
+        position, read_position = call.position, row["position"]
+        assert (position is None) == (read_position is None)
+        if position is not None:
+            assert read_position["file"] == position.file
+            assert read_position["scope"] == position.function
+            assert read_position["start"] == position.line
+            assert read_position["column"] == position.column
         for side in ("inputs", "outputs"):
             assert [
                 (passed["path"], passed["geometry"]["shape"]) for passed in row[side]

@@ -1,7 +1,7 @@
 // The Materialize panel. What it shows are traits of the Python side; what it sends are
 // the messages "choose", "start" and "cancel".
 
-import { make } from "./dom.js";
+import { fill, make } from "./dom.js";
 
 /**
  * @typedef {{root: number, device: string, init: string, dtype: string,
@@ -21,198 +21,103 @@ const PATIENCE = 4000; // milliseconds
 const NO_ANSWER =
   "no answer from the kernel: it is busy, or it was restarted or shut down; " +
   "then run the cell again";
-const TRAITS = [
-  "choice", "needed", "free", "is_enough", "is_real", "state", "progress", "message",
-  "report",
-];
 
 let n_fields = 0;
 
-/**
- * @template {HTMLElement} E
- * @param {string} text
- * @param {E} control
- */
-function make_field(text, control) {
-  control.id = `mm-field-${(n_fields += 1)}`;
-  return make("span", { class: "mm-field" }, make("label", { for: control.id }, text), control);
-}
-
-/** @param {string[]} names */
-function make_select(names) {
-  const options = names.map((name, i) => make("option", { value: String(i) }, name));
-  return make("select", {}, ...options);
-}
-
-/** @param {Model} model */
-function make_parts(model) {
-  const parts = {
-    root: make_select(model.get("roots")),
-    device: make_select(model.get("devices")),
-    init: make_select(model.get("inits")),
-    dtype: make_select(model.get("dtypes")),
-    checkpoint: make("input", { type: "text", spellcheck: "false", size: "28" }),
-    start: make("button", { type: "submit", class: "mm-start" }, "Materialize"),
-    cancel: make("button", { type: "button", class: "mm-cancel" }, "Cancel"),
-    budget: make("p", { class: "mm-budget" }),
-    bar: make("div", {
-      class: "mm-bar", role: "progressbar", "aria-label": "Materialized",
-      "aria-valuemin": "0", "aria-valuemax": "100",
-    }, make("div")),
-    message: make("p", { class: "mm-message", role: "status", "aria-live": "polite" }),
-    result: make("div", { class: "mm-result" }),
-  };
-  const path = make_field("checkpoint", parts.checkpoint);
-  const form = make("form", { class: "mm-fields" },
-    make_field("module", parts.root),
-    make_field("device", parts.device),
-    make_field("init", parts.init),
-    path,
-    make_field("dtype", parts.dtype),
-    parts.start,
-    parts.cancel,
-  );
-  return { ...parts, path, form };
-}
-
-/**
- * @param {ReturnType<typeof make_parts>} parts
- * @param {Model} model
- * @returns {Choice}
- */
-function read_choice(parts, model) {
-  return {
-    root: parts.root.selectedIndex,
-    device: model.get("devices")[parts.device.selectedIndex],
-    init: model.get("inits")[parts.init.selectedIndex],
-    dtype: model.get("dtypes")[parts.dtype.selectedIndex],
-    checkpoint: parts.checkpoint.value,
-  };
-}
-
-/**
- * Write only what differs: what the user is typing, and where the focus is, stay.
- * @param {ReturnType<typeof make_parts>} parts
- * @param {Model} model
- */
-function show_choice(parts, model) {
-  const choice = model.get("choice");
-  parts.root.selectedIndex = choice.root;
-  parts.device.selectedIndex = model.get("devices").indexOf(choice.device);
-  parts.init.selectedIndex = model.get("inits").indexOf(choice.init);
-  parts.dtype.selectedIndex = model.get("dtypes").indexOf(choice.dtype);
-  if (document.activeElement !== parts.checkpoint) {
-    parts.checkpoint.value = choice.checkpoint;
-  }
-}
-
-/**
- * @param {ReturnType<typeof make_parts>} parts
- * @param {Model} model
- */
-function show_budget(parts, model) {
-  const needed = model.get("needed");
-  const device = model.get("choice").device;
-  const short = model.get("is_enough") ? "" : " — does not fit";
-  parts.budget.textContent =
-    (needed ? `needs ${needed} · ` : "") + `${model.get("free")} free on ${device}${short}`;
-  parts.budget.classList.toggle("mm-danger", !model.get("is_enough"));
-}
-
-/**
- * @param {ReturnType<typeof make_parts>} parts
- * @param {number} fraction
- */
-function show_progress(parts, fraction) {
-  const percent = Math.round(100 * fraction);
-  parts.bar.setAttribute("aria-valuenow", String(percent));
-  /** @type {HTMLElement} */ (parts.bar.firstElementChild).style.width = `${percent}%`;
-}
-
-/**
- * @param {ReturnType<typeof make_parts>} parts
- * @param {Model} model
- * @param {boolean} is_answered
- */
-function show_state(parts, model, is_answered) {
-  const state = model.get("state");
-  const is_running = state === "running" && is_answered;
-  const had_focus = [parts.start, parts.cancel].some((b) => b === document.activeElement);
-  for (const field of [parts.root, parts.device, parts.init, parts.dtype, parts.checkpoint]) {
-    field.disabled = is_running || !is_answered;
-  }
-  parts.start.disabled = is_running || !is_answered || model.get("is_real");
-  parts.cancel.hidden = parts.bar.hidden = !is_running;
-  const target = is_running ? parts.cancel : parts.start;
-  if (had_focus) (target.disabled ? parts.device : target).focus();
-  parts.message.textContent = is_answered ? model.get("message") : NO_ANSWER;
-  parts.message.classList.toggle("mm-danger", is_answered && state === "failed");
-}
-
-/**
- * The one place that sets HTML: Python made it, and escaped every name in it.
- * @param {ReturnType<typeof make_parts>} parts
- * @param {Model} model
- */
-function show_report(parts, model) {
-  parts.result.innerHTML = model.get("report");
-}
-
 /** @param {{model: Model, el: HTMLElement}} context */
 export function mount_panel({ model, el }) {
-  const parts = make_parts(model);
-  el.classList.add("mm-panel");
-  el.setAttribute("role", "group");
-  el.setAttribute("aria-label", "Materialize");
-  el.append(parts.form, parts.budget, parts.bar, parts.message, parts.result);
-
+  const pick = (names) => make("select", {}, ...names.map((name) => make("option", {}, name)));
+  const root = pick(model.get("roots").map((name, i) => name || `module ${i}`));
+  const device = pick(model.get("devices"));
+  const init = pick(model.get("inits"));
+  const dtype = pick(model.get("dtypes"));
+  const checkpoint = make("input", { type: "text", spellcheck: "false", size: 28 });
+  const start = make("button", { type: "submit", class: "mm-start" }, "Materialize");
+  const cancel = make("button", {
+    type: "button", class: "mm-cancel", onclick: () => send("cancel"),
+  }, "Cancel");
+  const controls = { module: root, device, init, checkpoint, dtype };
+  const fields = Object.entries(controls).map(([text, control]) => {
+    control.id = `mm-field-${(n_fields += 1)}`;
+    return make("span", { class: "mm-field" }, make("label", { for: control.id }, text), control);
+  });
+  const path = fields[3];
+  const form = make("form", {
+    class: "mm-fields", onchange: choose,
+    onsubmit: (event) => {
+      event.preventDefault();
+      send("start");
+    },
+  }, ...fields, start, cancel);
+  const budget = make("p", { class: "mm-budget" });
+  const bar = make("progress", { class: "mm-bar", max: 1, "aria-label": "Materialized" });
+  const message = make("p", { class: "mm-message", role: "status", "aria-live": "polite" });
+  const result = make("div", { class: "mm-result" });
   let is_answered = true;
   let timer = 0;
-  const listen = () => {
+  let shown = "";
+
+  function send(kind) {
+    try {
+      model.send({ kind, choice: {
+        root: root.selectedIndex, device: device.value, init: init.value, dtype: dtype.value,
+        checkpoint: checkpoint.value,
+      } });
+    } catch {
+      // The kernel is gone, and with it the other end: then nobody answers.
+    }
+  }
+
+  function choose() {
+    path.hidden = init.value !== "checkpoint";
     clearTimeout(timer);
     timer = setTimeout(() => {
       is_answered = false;
       show();
     }, PATIENCE);
-  };
-  /** @param {string} kind */
-  const send = (kind) => {
-    try {
-      model.send({ kind, choice: read_choice(parts, model) });
-    } catch {
-      // The kernel is gone, and with it the other end: then nobody answers.
-    }
-  };
-  const choose = () => {
-    parts.path.hidden = read_choice(parts, model).init !== "checkpoint";
-    listen();
     send("choose");
-  };
-  const show = () => {
-    show_choice(parts, model);
-    parts.path.hidden = model.get("choice").init !== "checkpoint";
-    show_budget(parts, model);
-    show_progress(parts, model.get("progress"));
-    show_state(parts, model, is_answered);
-  };
+  }
 
-  parts.form.addEventListener("change", choose);
-  parts.form.addEventListener("submit", (event) => {
-    event.preventDefault();
-    send("start");
-  });
-  parts.cancel.addEventListener("click", () => send("cancel"));
-  for (const name of TRAITS) model.on(`change:${name}`, show);
-  model.on("change:report", () => show_report(parts, model));
+  /** Write only what differs: what the user is typing, and where the focus is, stay. */
+  function show_choice() {
+    const choice = model.get("choice");
+    root.selectedIndex = choice.root;
+    [device.value, init.value, dtype.value] = [choice.device, choice.init, choice.dtype];
+    if (document.activeElement !== checkpoint) checkpoint.value = choice.checkpoint;
+    path.hidden = choice.init !== "checkpoint";
+  }
+
+  function show() {
+    show_choice();
+    const [needed, is_enough, state] = ["needed", "is_enough", "state"].map((name) =>
+      model.get(/** @type {keyof Traits} */ (name)));
+    budget.textContent = (needed ? `needs ${needed} · ` : "")
+      + `${model.get("free")} free on ${device.value}${is_enough ? "" : " — does not fit"}`;
+    budget.classList.toggle("mm-danger", !is_enough);
+    const is_running = state === "running" && is_answered;
+    const had_focus = [start, cancel].some((button) => button === document.activeElement);
+    for (const control of Object.values(controls)) control.disabled = is_running || !is_answered;
+    start.disabled = is_running || !is_answered || model.get("is_real");
+    cancel.hidden = bar.hidden = !is_running;
+    bar.value = model.get("progress");
+    const target = is_running ? cancel : start;
+    if (had_focus) (target.disabled ? device : target).focus();
+    message.textContent = is_answered ? model.get("message") : NO_ANSWER;
+    message.classList.toggle("mm-danger", is_answered && state === "failed");
+    // The one place that sets HTML: Python made it, and escaped every name in it.
+    if (shown !== model.get("report")) result.innerHTML = shown = model.get("report");
+  }
+
+  fill(el, { role: "group", "aria-label": "Materialize" }, [form, budget, bar, message, result]);
+  el.classList.add("mm-panel");
+  model.on("change", show);
   model.on("comm_live_update", choose);
   model.on("msg:custom", () => {
     clearTimeout(timer);
     is_answered = true;
     show();
   });
-
   show();
-  show_report(parts, model);
   choose();
   return () => clearTimeout(timer);
 }

@@ -1,7 +1,7 @@
 // The report: header, tabs, views; and the two ways into it, live and saved.
 
 import { decode } from "./data.js";
-import { format_bytes, make } from "./dom.js";
+import { fill, format_bytes, make } from "./dom.js";
 import { mount_flow } from "./flow.js";
 import { mount_modules } from "./modules.js";
 import { mount_operators } from "./operators.js";
@@ -16,13 +16,11 @@ import { mount_source } from "./source.js";
  *   settings: Settings) => void} Mount
  */
 
-/** @type {[string, Mount][]} */
-const VIEWS = [
-  ["Modules", mount_modules],
-  ["Flow", mount_flow],
-  ["Operators", mount_operators],
-  ["Source", mount_source],
-];
+/** @type {Record<string, Mount>} */
+const VIEWS = {
+  Modules: mount_modules, Flow: mount_flow, Operators: mount_operators, Source: mount_source,
+  Charts: mount_charts,
+};
 const GRACE = 1500; // milliseconds that a live report has to take the place of a saved one
 
 let n_reports = 0;
@@ -36,31 +34,41 @@ function keep_from_notebook(event) {
   if (!event.ctrlKey && !event.metaKey && !is_run) event.stopPropagation();
 }
 
-/** @param {TraceView} trace */
-function make_header(trace) {
-  const header = make("header", { class: "mm-header" }, make("p", {}, trace.headline));
-  if (trace.bytes_by_dtype.length > 1) {
-    const parts = trace.bytes_by_dtype.map(([dtype, n]) => `${dtype} ${format_bytes(n)}`);
-    header.append(make("div", { class: "mm-dtypes" }, parts.join(" · ")));
-  }
-  if (trace.error) header.append(make("div", { class: "mm-danger" }, `stopped by ${trace.error}`));
-  return header;
+/**
+ * What ran in words and numbers, and what the user should know of it.
+ * @param {TraceView} trace @param {Selection} selection
+ */
+function make_header({ headline, bytes_by_dtype, error, error_line, notes }, selection) {
+  const dtypes = bytes_by_dtype.map(([dtype, nbytes]) => `${dtype} ${format_bytes(nbytes)}`);
+  const stop = { kind: "error", text: `stopped by ${error}`, line: error_line };
+  const items = [...error ? [stop] : [], ...notes].map(({ kind, text, line }) => {
+    const link = make("button", {
+      type: "button", class: "mm-link",
+      onclick: () => selection.select({ kind: "line", index: line }),
+    }, `line ${line}`);
+    const words = line ? [link, `: ${text}`] : [text];
+    return make("li", { class: kind === "error" && "mm-danger" }, ...words);
+  });
+  return make("header", { class: "mm-header" }, make("p", {}, headline),
+    make("div", { class: "mm-dtypes" }, dtypes.length > 1 ? dtypes.join(" · ") : ""),
+    make("ul", { class: "mm-notes" }, ...items));
 }
 
-/** @param {TraceView} trace @param {Selection} selection */
-function make_notes(trace, selection) {
-  const list = make("ul", { class: "mm-notes" });
-  for (const { text, line } of trace.notes) {
-    const item = make("li");
-    if (line) {
-      const link = make("button", { type: "button", class: "mm-link" }, `line ${line}`);
-      link.addEventListener("click", () => selection.select({ kind: "line", index: line }));
-      item.append(link, ": ");
-    }
-    item.append(text);
-    list.append(item);
+/**
+ * The treemap of parameters, which Python drew. It escaped every name in it.
+ * @param {HTMLElement} element @param {TraceView} trace @param {Selection} selection
+ */
+function mount_charts(element, trace, selection) {
+  element.innerHTML = trace.chart || "<p>No module of this trace has parameters.";
+  const boxes = element.querySelectorAll("[data-module]");
+  const module_of = (box) => Number(box.getAttribute("data-module"));
+  for (const box of boxes) {
+    box.addEventListener("click", () => selection.select({ kind: "module", index: module_of(box) }));
   }
-  return list;
+  selection.subscribe((selected) => {
+    const is_chosen = (box) => selected?.kind === "module" && selected.index === module_of(box);
+    for (const box of boxes) box.classList.toggle("mm-selected", is_chosen(box));
+  });
 }
 
 /**
@@ -69,48 +77,42 @@ function make_notes(trace, selection) {
  */
 function make_tabs(trace, selection, settings) {
   const id = `mm-tabs-${(n_reports += 1)}`;
-  const bar = make("div", { class: "mm-tabs", role: "tablist", "aria-label": "Views" });
-  const body = make("div", { class: "mm-views" });
-  if (settings.height) body.style.setProperty("--mm-height", `${settings.height}px`);
-  /** @type {HTMLButtonElement[]} */
-  const tabs = [];
-  const panes = VIEWS.map(([name], i) => {
-    const names = { id: `${id}-${i}`, pane: `${id}-pane-${i}` };
-    const tab = make("button", {
-      type: "button", role: "tab", id: names.id, "aria-controls": names.pane,
-    }, name);
-    const pane = make("div", {
-      class: `mm-view mm-view-${name.toLowerCase()}`, role: "tabpanel", id: names.pane, "aria-labelledby": names.id,
-    });
-    tab.addEventListener("click", () => show(i));
-    tabs.push(tab);
-    return pane;
-  });
-  /** @param {number} chosen */
-  const show = (chosen) => {
+  const names = Object.keys(VIEWS);
+  const tabs = names.map((name, i) => make("button", {
+    type: "button", role: "tab", id: `${id}-${i}`, "aria-controls": `${id}-pane-${i}`,
+    onclick: () => show(i),
+  }, name));
+  const panes = names.map((name, i) => make("div", {
+    class: `mm-view mm-view-${name.toLowerCase()}`, role: "tabpanel", id: `${id}-pane-${i}`,
+    "aria-labelledby": `${id}-${i}`,
+  }));
+
+  function show(chosen) {
     tabs.forEach((tab, i) => {
-      tab.setAttribute("aria-selected", String(i === chosen));
-      tab.tabIndex = i === chosen ? 0 : -1;
+      fill(tab, { "aria-selected": `${i === chosen}`, tabindex: i === chosen ? 0 : -1 });
       panes[i].hidden = i !== chosen;
     });
-    if (!panes[chosen].hasChildNodes()) {
-      VIEWS[chosen][1](panes[chosen], trace, selection, settings);
-      // What was selected before this view was there.
-      if (selection.current) selection.select(selection.current);
-    }
-  };
-  bar.addEventListener("keydown", (event) => {
-    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    if (step === undefined) return;
-    const from = tabs.indexOf(/** @type {HTMLButtonElement} */ (document.activeElement));
-    const next = (from + step + tabs.length) % tabs.length;
-    show(next);
-    tabs[next].focus();
-    event.preventDefault();
-  });
-  bar.append(...tabs);
-  body.append(...panes);
-  return { bar, body, show };
+    if (panes[chosen].hasChildNodes()) return;
+    VIEWS[names[chosen]](panes[chosen], trace, selection, settings);
+    // What was selected before this view was there.
+    if (selection.current) selection.select(selection.current);
+  }
+
+  const bar = make("div", {
+    class: "mm-tabs", role: "tablist", "aria-label": "Views",
+    onkeydown: (event) => {
+      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (!step) return;
+      const next = (tabs.indexOf(event.target) + step + tabs.length) % tabs.length;
+      show(next);
+      tabs[next].focus();
+      event.preventDefault();
+    },
+  }, ...tabs);
+  show(trace.modules.length ? 0 : names.indexOf("Operators"));
+  return [bar, make("div", {
+    class: "mm-views", style: settings.height ? `--mm-height: ${settings.height}px` : false,
+  }, ...panes)];
 }
 
 /**
@@ -119,11 +121,10 @@ function make_tabs(trace, selection, settings) {
  */
 function mount_report(element, trace, settings) {
   const selection = new Selection();
-  const tabs = make_tabs(trace, selection, settings);
   element.classList.add("mm-live");
-  element.addEventListener("keydown", keep_from_notebook);
-  element.replaceChildren(make_header(trace), make_notes(trace, selection), tabs.bar, tabs.body);
-  tabs.show(trace.modules.length ? 0 : 2);
+  element.replaceChildren(
+    make_header(trace, selection), ...make_tabs(trace, selection, settings),
+  );
 }
 
 /** Say in words what went wrong, where the report would be. */
@@ -166,6 +167,7 @@ async function start_saved(id, packed, settings) {
   const is_notebook = Boolean(element.closest(".jp-Notebook"));
   if (is_notebook) await new Promise((resolve) => setTimeout(resolve, GRACE));
   if (element.hidden || !element.isConnected) return;
+  element.addEventListener("keydown", keep_from_notebook);
   const bytes = Uint8Array.from(atob(packed), (c) => c.charCodeAt(0));
   mount_report(element, await decode(bytes), settings);
 }
