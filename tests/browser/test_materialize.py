@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+from tests.browser.lab import RUN
+
 pytestmark = pytest.mark.browser
 
 LOAD = "%load_ext meta_magic\nimport torch\nfrom torch import nn"
@@ -32,18 +34,7 @@ COUNT = """from ipywidgets.widgets import widget
 live = widget._instances.values()
 print(sum(type(w).__name__ == 'Report' for w in live))"""
 
-RUN = """async i => {
-  jupyterapp.shell.currentWidget.content.activeCellIndex = i;
-  await jupyterapp.commands.execute('notebook:run-cell');
-}"""
 WAIT = 60_000
-
-
-@pytest.fixture
-def expect():
-    from playwright.sync_api import expect
-
-    return expect
 
 
 def run(page, *indices):

@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+from tests.browser.lab import RUN
+
 pytestmark = pytest.mark.browser
 
 LOAD = "%load_ext meta_magic\nimport torch\nfrom torch import nn"
@@ -19,19 +21,8 @@ MODEL = """%%meta
 model = nn.Sequential(*(Block() for _ in range(12)), nn.Linear(8, 2))
 y = model(torch.zeros(3, 8))
 """
-RUN = """async i => {
-  jupyterapp.shell.currentWidget.content.activeCellIndex = i;
-  await jupyterapp.commands.execute('notebook:run-cell');
-}"""
 SAVE = "() => jupyterapp.commands.execute('docmanager:save')"
 WAIT = 60_000
-
-
-@pytest.fixture
-def expect():
-    from playwright.sync_api import expect
-
-    return expect
 
 
 @pytest.fixture

@@ -1,0 +1,217 @@
+"""The report's script on a page of its own, with a stub for the widget's model."""
+
+import base64
+import json
+
+import pytest
+import torch
+from axe_playwright_python.sync_playwright import Axe
+from torch import nn
+
+from meta_magic import record
+from meta_magic.view.page import join_scripts, join_styles
+from meta_magic.view.payload import pack
+
+pytestmark = pytest.mark.browser
+
+ADDRESS = "http://report.test/"
+VIEWS = ("Modules", "Flow", "Operators", "Source", "Charts")
+CHOICE = {
+    "root": 0,
+    "device": "cpu",
+    "init": "replay",
+    "dtype": "as built",
+    "checkpoint": "",
+}
+TRAITS = {
+    "roots": ["model: Sequential"],
+    "devices": ["cpu", "cuda:0"],
+    "inits": ["replay", "reset", "empty", "checkpoint"],
+    "dtypes": ["as built", "float32"],
+    "choice": CHOICE,
+    "needed": "1.0 KiB",
+    "free": "8.0 GiB",
+    "is_enough": True,
+    "is_real": False,
+    "state": "idle",
+    "progress": 0,
+    "message": "",
+    "report": "",
+    "saved_id": "",
+    "settings": {"depth": 2, "height": 420, "hide": ["parameters"]},
+}
+PAGE = """<!doctype html><html lang="en"><head><title>report</title>
+<meta name="color-scheme" content="light dark"><style>%(styles)s</style></head>
+<body style="background: Canvas; color: CanvasText">
+<main id="notebook"><h1>Notebook</h1><div id="report"></div></main>
+<script type="module">
+%(scripts)s
+window.sent = [];
+window.reached = [];
+document.addEventListener("keydown", (event) => reached.push(event.key));
+const packed = Uint8Array.from(atob("%(payload)s"), (c) => c.charCodeAt(0));
+const traits = { ...%(traits)s, payload: new DataView(packed.buffer) };
+window.listeners = {};
+window.model = {
+  get: (name) => traits[name],
+  set(name, value) { traits[name] = value; listeners.change?.(); },
+  on(name, listener) { listeners[name] = listener; },
+  send(message) { sent.push(message); },
+};
+await render({ model, el: document.getElementById("report") });
+window.ready = true;
+</script></body></html>"""
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return x + self.linear(x).relu()
+
+
+@pytest.fixture
+def serve(page):
+    """Show the live report of a trace; its page."""
+
+    def show(trace, **traits):
+        body = PAGE % {
+            "styles": join_styles(),
+            "scripts": join_scripts(),
+            "payload": base64.b64encode(pack(trace)).decode(),
+            "traits": json.dumps(TRAITS | traits),
+        }
+        page.route(
+            ADDRESS, lambda route: route.fulfill(body=body, content_type="text/html")
+        )
+        page.goto(ADDRESS)
+        page.wait_for_function("() => window.ready")
+        return page
+
+    yield show
+    assert (page.errors, page.logged) == ([], [])
+
+
+@pytest.fixture(scope="module")
+def trace():
+    with record() as trace:
+        model = nn.Sequential(*(Block() for _ in range(12)), nn.Linear(8, 2))
+        model(torch.zeros(3, 8)).sum().backward()
+    assert model[0].linear.weight.is_meta
+    return trace
+
+
+def show(page, name):
+    page.get_by_role("tab", name=name).click()
+    return page.get_by_role("tabpanel", name=name)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("view", VIEWS)
+def test_axe_finds_nothing(serve, trace, view, scheme):
+    page = serve(trace)
+    page.emulate_media(color_scheme=scheme)
+    show(page, view)
+    results = Axe().run(page)
+    assert results.violations_count == 0, results.generate_report()
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_keys_in_a_view_do_not_reach_the_notebook(serve, trace, view):
+    page = serve(trace)
+    pane = show(page, view)
+    for place in pane.locator("[tabindex='0'], input, button, select").all()[:6]:
+        place.focus()
+        for key in ("d", "d", "x", "ArrowDown", "ArrowRight", "Enter", "Escape"):
+            page.keyboard.press(key)
+    assert page.evaluate("() => reached") == []
+
+
+def test_the_notebooks_own_shortcuts_reach_it(serve, trace):
+    page = serve(trace)
+    page.get_by_role("treegrid").focus()
+    page.keyboard.press("Shift+Enter")
+    page.keyboard.press("Control+s")
+    assert page.evaluate("() => reached") == ["Enter", "Control", "s"]
+
+
+def test_the_views_are_chosen_by_keyboard(serve, trace, expect):
+    page = serve(trace)
+    page.get_by_role("tab", name="Modules").focus()
+    page.keyboard.press("ArrowLeft")
+    expect(page.get_by_role("tab", name="Charts")).to_be_focused()
+    expect(page.get_by_role("tabpanel", name="Charts")).to_be_visible()
+    page.keyboard.press("ArrowRight")
+    expect(page.get_by_role("tabpanel", name="Modules")).to_be_visible()
+
+
+def test_materialize_sends_the_choice_that_is_shown(serve, trace):
+    page = serve(trace)
+    page.get_by_label("device").select_option("cuda:0")
+    page.get_by_role("button", name="Materialize").click()
+    choice = {**CHOICE, "device": "cuda:0"}
+    assert page.evaluate("() => sent.at(-1)") == {"kind": "start", "choice": choice}
+
+
+def test_what_python_says_is_shown(serve, trace, expect):
+    page = serve(trace)
+    panel = page.get_by_role("group", name="Materialize")
+    page.evaluate("() => model.set('state', 'running')")
+    page.evaluate("() => model.set('progress', 0.25)")
+    bar = panel.get_by_role("progressbar")
+    expect(bar).to_have_js_property("value", 0.25)
+    expect(panel.get_by_role("button", name="Materialize")).to_be_disabled()
+    page.evaluate("() => model.set('state', 'failed')")
+    page.evaluate("() => model.set('message', 'no room')")
+    expect(panel.get_by_text("no room")).to_have_class("mm-message mm-danger")
+    expect(bar).to_be_hidden()
+    page.evaluate("() => model.set('is_enough', false)")
+    expect(panel).to_contain_text("does not fit")
+
+
+def test_a_report_that_lost_its_kernel_keeps_what_it_shows(serve, trace, expect):
+    page = serve(trace)
+    page.evaluate("() => { model.send = () => { throw new Error('no kernel'); }; }")
+    page.get_by_role("button", name="Materialize").click()
+    run = page.get_by_role("row").filter(has_text="12 x Block")
+    run.locator("i").click()
+    expect(page.get_by_role("row").filter(has_text="linear").first).to_be_visible()
+    expect(page.get_by_text("no answer from the kernel")).to_be_visible(timeout=10_000)
+
+
+def test_a_click_on_the_chart_selects_the_module(serve, trace, expect):
+    page = serve(trace)
+    chart = show(page, "Charts")
+    chart.locator("[data-module]").first.click()
+    modules = show(page, "Modules")
+    expect(modules.locator(".mm-selected")).to_contain_text("linear")
+
+
+def test_what_is_odd_is_shown_in_every_view(serve, expect):
+    with record() as trace:
+        torch.zeros(())
+        torch.zeros((1,) * 10)
+        torch.empty(7, 7, layout=torch.sparse_coo)
+        torch.zeros(3, dtype=torch.complex64).conj()
+        torch.empty(0, 3)
+    page = serve(trace, roots=[])
+    operators = show(page, "Operators")
+    for text in ("()", "(7, 7)", "(1, 1, 1, 1, 1, 1, 1, 1, 1, 1)", "c64", "(0, 3)"):
+        expect(operators.get_by_text(text).first).to_be_visible()
+    for view in VIEWS:
+        expect(show(page, view)).not_to_be_empty()
+
+
+def test_hostile_names_are_text_in_every_view(serve, expect):
+    names = "<img src=x onerror=pwned=1>", "x" * 500, "אבג 🤖", "\"'&lt;"
+    with record() as trace:
+        model = nn.ModuleDict({name: nn.Linear(2, 2) for name in names})
+        model[names[0]](torch.ones(1, 2))
+    page = serve(trace)
+    for view in VIEWS:
+        expect(show(page, view)).not_to_be_empty()
+    expect(show(page, "Modules").get_by_text(names[0]).first).to_be_visible()
+    assert page.evaluate("() => window.pwned") is None
+    assert page.locator("img").count() == 0
