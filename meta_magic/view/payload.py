@@ -1,14 +1,17 @@
 """A trace on the wire: what the report's JavaScript reads, live and in a saved file.
 
-Columns of integers that point into tables, as in the program itself, so that gzip finds
-what repeats. ``static/data.js`` is the reader; both change together with ``VERSION``.
+What there are thousands of are columns of integers that point into tables, as in the
+program itself, so that gzip finds what repeats. ``static/data.js`` is the reader; both
+change together with ``VERSION``.
 """
 
 import ast
 import gzip
+import itertools
 import json
 import linecache
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -33,7 +36,6 @@ __all__ = ["VERSION", "build_payload", "pack"]
 
 VERSION: Final = 1
 PHASES: Final = ("init", "forward", "backward", "optimizer", "other")
-KINDS: Final = ("parameter", "buffer", "attribute")
 MAX_TEXT: Final = 300
 
 Item = TypeVar("Item", bound=Hashable)
@@ -74,29 +76,32 @@ class Payload:
     def __init__(self, trace: "Trace") -> None:
         self._trace = trace
         self._program = trace.program
-        self._strings: Table[str] = Table(str)
-        self._strings.of("")
-        self._shapes: Table[tuple[int, ...]] = Table(list)
-        self._geometries: Table[Geometry] = Table(self._write_geometry)
-        self._positions: Table[SourcePosition] = Table(self._write_position)
+        self._geometries: Table[Geometry] = Table(write_geometry)
+        self._positions: Table[SourcePosition] = Table(write_position)
+        self._numbers = itertools.count()
         self._module_by_place: dict[tuple[int, str], int] = {}
 
     def build(self) -> dict[str, Any]:
         """Return the payload."""
         trace, program = self._trace, self._program
-        modules = self._write_modules()
         parts = {
             "version": VERSION,
             "headline": format_headline(trace),
             "error": trace.error,
             "error_line": trace.error_line or 0,
             "source": trace.source,
-            "cell": [trace.cell.file, trace.cell.first_line],
+            "cell": {"file": trace.cell.file, "first": trace.cell.first_line},
             "chart": treemap_html(trace),
             "texts": [*find_texts(program)],
-            "notes": [[note.kind, note.text, note.line or 0] for note in trace.notes],
-            "bytes_by_dtype": [*count_bytes(trace.modules).items()],
-            "modules": modules,
+            "notes": [
+                {"text": note.text, "line": note.line or 0} for note in trace.notes
+            ],
+            "nbytes_by_dtype": count_nbytes(trace.modules),
+            "modules": [
+                module
+                for root, node in enumerate(trace.modules)
+                for module in self._write_modules(node, root, -1)
+            ],
             "signatures": [*map(self._write_signature, program.signatures)],
             "places": [*map(self._write_place, program.places)],
             "ops": self._write_ops(),
@@ -110,96 +115,50 @@ class Payload:
         return parts | {
             "positions": self._positions.rows,
             "geometries": self._geometries.rows,
-            "shapes": self._shapes.rows,
-            "strings": self._strings.rows,
         }
 
-    def _write_geometry(self, geometry: Geometry) -> list[int]:
-        string = self._strings.of
-        return [
-            self._shapes.of(geometry.shape),
-            -1 if geometry.stride is None else self._shapes.of(geometry.stride),
-            geometry.storage_offset or 0,
-            string(str(geometry.dtype).removeprefix("torch.")),
-            string(str(geometry.device)),
-            string(str(geometry.layout).removeprefix("torch.")),
-            geometry.dtype.itemsize,
-        ]
-
-    def _write_signature(self, signature: Signature) -> list[Any]:
+    def _write_signature(self, signature: Signature) -> dict[str, Any]:
         flops = count_flops(signature)
-        return [
-            self._strings.of(signature.op),
-            self._strings.of(format_arguments(signature)),
-            [self._geometries.of(geometry) for geometry in signature.inputs],
-            [self._geometries.of(geometry) for geometry in signature.outputs],
-            list(signature.writes),
-            [-1 if view is None else view for view in signature.views],
-            -1 if flops is None else flops,
-        ]
-
-    def _write_place(self, place: Place) -> list[int]:
-        return [
-            self._strings.of(place.function or ""),
-            place.line or 0,
-            PHASES.index(place.phase),
-            -1 if place.position is None else self._positions.of(place.position),
-        ]
-
-    def _write_position(self, position: SourcePosition) -> list[int]:
-        string = self._strings.of
-        columns = position.column, position.end_column
-        return [
-            *(string(position.file), string(position.function)),
-            *(position.line, position.end_line),
-            *(-1 if column is None else column for column in columns),
-        ]
-
-    def _write_modules(self) -> dict[str, list[Any]]:
-        columns: dict[str, list[Any]] = {
-            name: [] for name in ("parent", "name", "cls", "calls", "first", "tensors")
+        return {
+            "op": signature.op,
+            "args": format_arguments(signature),
+            "inputs": [*map(self._geometries.of, signature.inputs)],
+            "outputs": [*map(self._geometries.of, signature.outputs)],
+            "writes": list(signature.writes),
+            "views": [-1 if view is None else view for view in signature.views],
+            "flops": -1 if flops is None else flops,
         }
-        columns["shared"] = []
-        for root, node in enumerate(self._trace.modules):
-            self._add_module(columns, node, root, -1)
-        return columns
 
-    def _add_module(
-        self, columns: dict[str, list[Any]], node: ModuleNode, root: int, parent: int
-    ) -> None:
-        number = len(columns["parent"])
+    def _write_place(self, place: Place) -> dict[str, Any]:
+        position = place.position
+        return {
+            "function": place.function or "",
+            "line": place.line or 0,
+            "phase": PHASES.index(place.phase),
+            "position": -1 if position is None else self._positions.of(position),
+        }
+
+    def _write_modules(
+        self, node: ModuleNode, root: int, parent: int
+    ) -> Iterator[dict[str, Any]]:
+        """Yield a module and all below it, parents first."""
+        number = next(self._numbers)
         self._module_by_place.setdefault((root, node.fqn), number)
-        string = self._strings.of
         shared = node.shared_with
-        columns["parent"].append(parent)
-        columns["name"].append(string(node.name))
-        columns["cls"].append(string(node.class_name))
-        columns["calls"].append(node.n_calls)
-        columns["first"].append(-1 if node.first_call is None else node.first_call)
-        columns["tensors"].append([*map(self._write_tensor, node.tensors)])
-        columns["shared"].append(
-            -1 if shared is None else self._module_by_place[root, shared]
-        )
+        yield {
+            "parent": parent,
+            "name": node.name,
+            "fqn": node.fqn,
+            "class_name": node.class_name,
+            "tensors": [*map(write_tensor, node.tensors)],
+            "n_calls": node.n_calls,
+            "first_call": -1 if node.first_call is None else node.first_call,
+            "shared_with": -1
+            if shared is None
+            else self._module_by_place[root, shared],
+        }
         for child in node.children:
-            self._add_module(columns, child, root, number)
-
-    def _write_tensor(self, tensor: ModuleTensor) -> list[int]:
-        string = self._strings.of
-        flags = (
-            tensor.is_persistent,
-            tensor.is_lazy,
-            tensor.requires_grad,
-            tensor.device.type != "meta",
-        )
-        return [
-            string(tensor.name),
-            KINDS.index(tensor.kind),
-            self._shapes.of(tensor.shape),
-            string(str(tensor.dtype).removeprefix("torch.")),
-            tensor.dtype.itemsize,
-            sum(flag << bit for bit, flag in enumerate(flags)),
-            string(tensor.tied_to or ""),
-        ]
+            yield from self._write_modules(child, root, number)
 
     def _find_module(self, number: int | None) -> int:
         """Return the row of a module by its number in the program, or -1."""
@@ -226,9 +185,8 @@ class Payload:
         }
 
     def _write_calls(self) -> dict[str, list[Any]]:
-        calls = self._trace.module_calls
         structures: Table[Any] = Table(self._write_structure)
-        rows, positions = [*calls.rows()], self._program.positions
+        rows, positions = [*self._trace.module_calls.rows()], self._program.positions
         return {
             "module": [self._find_module(row.module) for row in rows],
             "parent": [row.parent for row in rows],
@@ -243,14 +201,57 @@ class Payload:
             "structures": structures.rows,
         }
 
-    def _write_structure(self, structure: Any) -> list[list[list[int]]]:
+    def _write_structure(self, structure: Any) -> list[list[dict[str, Any]]]:
         return [
-            [[self._strings.of(path), self._geometries.of(g)] for path, g in side]
+            [{"path": path, "geometry": self._geometries.of(g)} for path, g in side]
             for side in structure
         ]
 
 
-def find_texts(program: Program) -> Iterator[list[Any]]:
+def write_geometry(geometry: Geometry) -> dict[str, Any]:
+    """Return what the report tells of a tensor."""
+    return {
+        "shape": geometry.shape,
+        "stride": geometry.stride,
+        "offset": geometry.storage_offset or 0,
+        "dtype": str(geometry.dtype).removeprefix("torch."),
+        "device": str(geometry.device),
+        "layout": str(geometry.layout).removeprefix("torch."),
+        "nbytes": prod(geometry.shape) * geometry.dtype.itemsize,
+    }
+
+
+def write_position(position: SourcePosition) -> dict[str, Any]:
+    """Return a stretch of source."""
+    column, end_column = position.column, position.end_column
+    return {
+        "file": position.file,
+        "scope": position.function,
+        "start": position.line,
+        "end": position.end_line,
+        "column": -1 if column is None else column,
+        "end_column": -1 if end_column is None else end_column,
+    }
+
+
+def write_tensor(tensor: ModuleTensor) -> dict[str, Any]:
+    """Return a tensor that a module holds."""
+    return {
+        "name": tensor.name,
+        "kind": tensor.kind,
+        "shape": tensor.shape,
+        "dtype": str(tensor.dtype).removeprefix("torch."),
+        "numel": tensor.numel,
+        "nbytes": tensor.nbytes,
+        "is_persistent": tensor.is_persistent,
+        "is_lazy": tensor.is_lazy,
+        "requires_grad": tensor.requires_grad,
+        "is_real": tensor.device.type != "meta",
+        "tied_to": tensor.tied_to or "",
+    }
+
+
+def find_texts(program: Program) -> Iterator[dict[str, Any]]:
     """Yield file, function, first line and text of notebook functions that were called.
 
     Those of files on disk are not sent: their text is where the file is.
@@ -263,7 +264,12 @@ def find_texts(program: Program) -> Iterator[list[Any]]:
         for node in walk_functions(ast.parse(text)):
             if node[0] == scope:
                 lines = text.splitlines()[node[1] - 1 : node[2]]
-                yield [file, scope, node[1], "\n".join(lines)]
+                yield {
+                    "file": file,
+                    "scope": scope,
+                    "first": node[1],
+                    "text": "\n".join(lines),
+                }
 
 
 def walk_functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, int, int]]:
@@ -280,7 +286,7 @@ def walk_functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, int, 
             yield from walk_functions(node, prefix)
 
 
-def count_bytes(roots: Iterable[ModuleNode]) -> dict[str, int]:
+def count_nbytes(roots: Iterable[ModuleNode]) -> dict[str, int]:
     """Return the bytes of parameters and buffers by dtype, tied ones counted once."""
     nbytes: dict[str, int] = {}
     for root in roots:

@@ -16,6 +16,7 @@ import nbformat
 
 __all__ = [
     "CHROMIUM",
+    "READY",
     "RUN",
     "open_chromium",
     "open_in_lab",

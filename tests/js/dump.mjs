@@ -25,7 +25,7 @@ const ops = Array.from({ length: trace.n_ops }, (_, i) => {
   };
 });
 const modules = trace.modules.map((m) => ({ ...m, runs: trace.runs(m.children).map((r) => r.length) }));
-const { headline, error, error_line, source, notes, bytes_by_dtype, roots, calls } = trace;
+const { headline, error, error_line, source, notes, nbytes_by_dtype, roots, calls } = trace;
 console.log(JSON.stringify({
-  ops, modules, headline, error, error_line, source, notes, bytes_by_dtype, roots, calls,
+  ops, modules, headline, error, error_line, source, notes, nbytes_by_dtype, roots, calls,
 }));

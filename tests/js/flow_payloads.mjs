@@ -1,6 +1,7 @@
 // Small payloads, as `view/payload.py` writes them, told by what their operators do.
 
 import { PHASES, TraceView } from "../../meta_magic/view/static/data.js";
+import { make_geometry, make_modules, make_payload, to_deltas, to_steps } from "./payloads.mjs";
 
 /**
  * Return the trace of some operators. Tensors are names; a name is a storage of its own,
@@ -12,11 +13,6 @@ import { PHASES, TraceView } from "../../meta_magic/view/static/data.js";
  * @param {{error?: string, parameters?: string[]}} more
  */
 export function make_trace(ops, modules = [], calls = [], { error, parameters = [] } = {}) {
-  const strings = [""];
-  const text = (value) => {
-    if (!strings.includes(value)) strings.push(value);
-    return strings.indexOf(value);
-  };
   const numbers = new Map();
   const storages = [];
   const find = (name, base) => {
@@ -28,16 +24,15 @@ export function make_trace(ops, modules = [], calls = [], { error, parameters = 
   };
   const tensors = ops.flatMap(({ reads = [], makes = [], is_view }) => [
     ...reads.map((name) => find(name)), ...makes.map((name) => find(name, is_view && reads[0]))]);
-  return new TraceView({
-    version: 1, cell: ["", 2], texts: [], headline: "", error: error ?? null, error_line: 0, source: "", notes: [], bytes_by_dtype: [],
-    geometries: [[0, 1, 0, text("float32"), text("meta"), text("strided"), 4]],
-    shapes: [[2, 3], [3, 1]],
-    signatures: ops.map(({ op, reads = [], makes = [], writes = [], is_view }) => [
-      text(op), 0, reads.map(() => 0), makes.map(() => 0), writes,
-      makes.map(() => (is_view ? 0 : -1)), -1]),
-    places: ops.map(({ line = 1, phase = "forward" }) => [
-      text("torch.f"), line, PHASES.indexOf(phase), -1]),
-    positions: [],
+  return new TraceView(make_payload({
+    error: error ?? null,
+    geometries: [make_geometry([2, 3])],
+    signatures: ops.map(({ op, reads = [], makes = [], writes = [], is_view }) => ({
+      op, args: "", inputs: reads.map(() => 0), outputs: makes.map(() => 0), writes,
+      views: makes.map(() => (is_view ? 0 : -1)), flops: -1,
+    })),
+    places: ops.map(({ line = 1, phase = "forward" }) =>
+      ({ function: "torch.f", line, phase: PHASES.indexOf(phase), position: -1 })),
     ops: {
       signature: ops.map((_, i) => i), place: ops.map((_, i) => i),
       module: ops.map(({ module = -1 }) => module), call: ops.map(({ call = -1 }) => call),
@@ -47,28 +42,15 @@ export function make_trace(ops, modules = [], calls = [], { error, parameters = 
     owners: parameters.map((name) => [storages[numbers.get(name)], 0]),
     calls: {
       structures: [[[], []]], structure: calls.map(() => 0), line: calls.map(() => 1),
-      position: calls.map(() => -1),
-      module: calls.map((call) => call.module), parent: calls.map(({ parent = -1 }) => parent),
-      first: calls.map(({ first }, i) => first - (calls[i - 1]?.first ?? 0)),
+      position: calls.map(() => -1), module: calls.map((call) => call.module),
+      parent: calls.map(({ parent = -1 }) => parent),
+      first: to_steps(calls.map(({ first }) => first)),
       length: calls.map(({ first, end }) => end - first),
     },
-    modules: {
-      parent: modules.map(({ parent = -1 }) => parent), name: modules.map(({ name }) => text(name)),
-      cls: modules.map(({ cls = "Linear" }) => text(cls)), tensors: modules.map(() => []),
-      calls: modules.map((_, i) => calls.filter(({ module }) => module === i).length),
-      first: modules.map(() => -1), shared: modules.map(() => -1),
-    },
-    strings,
-  });
-}
-
-function to_deltas(numbers) {
-  let n_met = 0;
-  return numbers.map((number) => {
-    const delta = n_met - number;
-    n_met = Math.max(n_met, number + 1);
-    return delta;
-  });
+    modules: make_modules(modules.map(({ cls = "Linear", ...own }, i) => ({
+      ...own, class_name: cls, n_calls: calls.filter(({ module }) => module === i).length,
+    }))),
+  }));
 }
 
 /** A model of alike layers, each of three operators, and a residual round each. */

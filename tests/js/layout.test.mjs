@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { Boxes, Values, choose_phase } from "../../meta_magic/view/static/graph.js";
+import { Boxes, choose_phase, follow_values, walk } from "../../meta_magic/view/static/graph.js";
 import { arrange, ellipsize, forget_layout, place } from "../../meta_magic/view/static/layout.js";
 import { make_layers, make_trace } from "./flow_payloads.mjs";
 
@@ -17,14 +17,14 @@ function make_graph(seed, n_nodes, n_wires) {
   const random = make_random(seed);
   const spots = Array.from({ length: n_nodes }, (_, i) => ({
     w: 30 + random(200), h: 18 + random(300),
-    side: i === 0 ? "in" : i === n_nodes - 1 ? "out" : undefined,
+    kind: i === 0 ? "in" : i === n_nodes - 1 ? "out" : "op",
   }));
   const wires = Array.from({ length: n_wires }, () => {
     const from = random(n_nodes - 1);
     const to = Array.from({ length: 1 + random(3) }, () => from + 1 + random(n_nodes - 1 - from));
     return {
-      from, starts: [null], label: random(2) * 90,
-      to: [...new Set(to)].map((node) => ({ node, x: null })),
+      from: spots[from], starts: [{ x: 0 }], label: "(2, 3) f32".repeat(random(2)),
+      ends: [...new Set(to)].map((node) => ({ node: spots[node], x: 0 })),
     };
   });
   return { spots, wires };
@@ -51,9 +51,8 @@ for (const [n_nodes, n_wires] of [[2, 1], [5, 6], [20, 30], [60, 100], [150, 250
     for (let seed = 1; seed <= 5; seed += 1) {
       const { spots, wires } = make_graph(seed, n_nodes, n_wires);
       const placed = place(spots, wires);
-      const nodes = spots.map((spot, i) => ({ ...spot, ...placed.at[i] }));
-      assert.equal(count_overlaps(nodes), 0);
-      for (const { x, y, w, h } of nodes) {
+      assert.equal(count_overlaps(spots), 0);
+      for (const { x, y, w, h } of spots) {
         assert.ok(x >= -0.1 && y >= 0 && x + w <= placed.w + 0.1 && y + h <= placed.h + 0.1);
       }
     }
@@ -62,61 +61,63 @@ for (const [n_nodes, n_wires] of [[2, 1], [5, 6], [20, 30], [60, 100], [150, 250
 
 test("wires start at the bottom of their node, and end at the top of others", () => {
   const { spots, wires } = make_graph(7, 40, 60);
-  const { at, routes } = place(spots, wires);
-  wires.forEach(({ from, to }, i) => {
-    const [, x, y] = routes[i].path.match(/^M([-\d.]+) ([-\d.]+)/).map(Number);
-    assert.ok(Math.abs(y - at[from].y - spots[from].h) < 0.2);
-    assert.ok(x >= at[from].x && x <= at[from].x + spots[from].w);
-    const heads = [...routes[i].heads.matchAll(/M([-\d.]+) ([-\d.]+)h7/g)];
-    assert.equal(heads.length, to.length);
-    heads.forEach(([, left, top], j) => {
-      const { node } = to[j];
-      assert.ok(Math.abs(Number(top) + 7 - at[node].y) < 0.2);
-      assert.ok(Number(left) + 3.5 >= at[node].x - 0.1);
-      assert.ok(Number(left) + 3.5 <= at[node].x + spots[node].w + 0.1);
+  place(spots, wires);
+  for (const { from, ends, path, heads } of wires) {
+    const [, x, y] = path.match(/^M([-\d.]+) ([-\d.]+)/).map(Number);
+    assert.ok(Math.abs(y - from.y - from.h) < 0.2);
+    assert.ok(x >= from.x && x <= from.x + from.w);
+    const tips = [...heads.matchAll(/M([-\d.]+) ([-\d.]+)h7/g)];
+    assert.equal(tips.length, ends.length);
+    tips.forEach(([, left, top], j) => {
+      const { node } = ends[j];
+      assert.ok(Math.abs(Number(top) + 7 - node.y) < 0.2);
+      assert.ok(Number(left) + 3.5 >= node.x - 0.1);
+      assert.ok(Number(left) + 3.5 <= node.x + node.w + 0.1);
     });
-  });
+  }
 });
 
 test("every wire leads down", () => {
   const { spots, wires } = make_graph(3, 40, 60);
-  const { at } = place(spots, wires);
-  for (const { from, to } of wires) {
-    for (const { node } of to) assert.ok(at[node].y >= at[from].y + spots[from].h);
+  place(spots, wires);
+  for (const { from, ends } of wires) {
+    for (const { node } of ends) assert.ok(node.y >= from.y + from.h);
   }
 });
 
 test("a fixed end is met where it was asked for", () => {
-  const spots = [{ w: 50, h: 20 }, { w: 200, h: 100 }];
-  const { at, routes } = place(spots, [
-    { from: 0, starts: [null], label: 0, to: [{ node: 1, x: -60 }, { node: 1, x: 70 }] },
-  ]);
-  const ends = [...routes[0].heads.matchAll(/M([-\d.]+)/g)].map(([, x]) => Number(x) + 3.5);
-  assert.deepEqual(ends.map((x) => Math.round(x - at[1].x - 100)), [-60, 70]);
+  const [above, below] = [{ w: 50, h: 20, kind: "op" }, { w: 200, h: 100, kind: "op" }];
+  const ends = [{ node: below, x: -60 }, { node: below, x: 70 }];
+  const wire = { from: above, starts: [{ x: 0 }], label: "", ends };
+  place([above, below], [wire]);
+  const tips = [...wire.heads.matchAll(/M([-\d.]+)/g)].map(([, x]) => Number(x) + 3.5);
+  assert.deepEqual(tips.map((x) => Math.round(x - below.x - 100)), [-60, 70]);
 });
 
 test("what reads one node stands in several layers, where it is too much for one", () => {
-  const spots = [{ w: 50, h: 20 }, ...Array.from({ length: 40 }, () => ({ w: 100, h: 20 }))];
-  const to = spots.slice(1).map((_, i) => ({ node: i + 1, x: null }));
-  const { w, h } = place(spots, [{ from: 0, starts: [null], label: 0, to }]);
+  const from = { w: 50, h: 20, kind: "op" };
+  const readers = Array.from({ length: 40 }, () => ({ w: 100, h: 20, kind: "op" }));
+  const ends = readers.map((node) => ({ node, x: 0 }));
+  const { w, h } = place([from, ...readers], [{ from, starts: [{ x: 0 }], label: "", ends }]);
   assert.ok(w < 1700 && h < 300);
 });
 
 test("equal graphs are laid out equally", () => {
-  const { spots, wires } = make_graph(11, 60, 90);
-  assert.deepEqual(place(spots, wires), place(spots, wires));
+  const [one, other] = [make_graph(11, 60, 90), make_graph(11, 60, 90)];
+  assert.deepEqual(place(one.spots, one.wires), place(other.spots, other.wires));
+  assert.deepEqual(one.wires.map(({ path }) => path), other.wires.map(({ path }) => path));
 });
 
 test("nothing takes no room", () => {
-  assert.deepEqual(place([], []), { w: 0, h: 0, at: [], routes: [] });
+  assert.deepEqual(place([], []), { w: 0, h: 0 });
 });
 
 for (const n_layers of [1, 2, 5, 80, 300]) {
   test(`boxes of ${n_layers} layers do not overlap, closed or open`, () => {
     const trace = make_layers(n_layers);
-    const boxes = new Boxes(new Values(trace), choose_phase(trace));
+    const boxes = new Boxes(follow_values(trace), choose_phase(trace));
     check_arranged(arrange(boxes, boxes.root));
-    for (const box of boxes.walk(boxes.root)) {
+    for (const box of walk(boxes.root)) {
       box.is_open = true;
       box.arranged = null;
     }
@@ -126,15 +127,15 @@ for (const n_layers of [1, 2, 5, 80, 300]) {
 
 test("a chain of open boxes runs straight down", () => {
   const trace = make_layers(40);
-  const boxes = new Boxes(new Values(trace), choose_phase(trace));
-  const all = [...boxes.walk(boxes.root)];
+  const boxes = new Boxes(follow_values(trace), choose_phase(trace));
+  const all = [...walk(boxes.root)];
   for (const box of all) box.is_open = true;
   assert.ok(arrange(boxes, boxes.root).w < 600);
 });
 
 test("a box that was not touched is not laid out again", () => {
   const trace = make_layers(3);
-  const boxes = new Boxes(new Values(trace), choose_phase(trace));
+  const boxes = new Boxes(follow_values(trace), choose_phase(trace));
   const model = boxes.root.items[1];
   model.is_open = true;
   const before = arrange(boxes, boxes.root);
@@ -147,14 +148,14 @@ test("a box that was not touched is not laid out again", () => {
 
 test("an edge is labelled once, and not where a pill says the same", () => {
   const trace = make_layers(2);
-  const boxes = new Boxes(new Values(trace), choose_phase(trace));
+  const boxes = new Boxes(follow_values(trace), choose_phase(trace));
   const { wires } = arrange(boxes, boxes.root);
   assert.deepEqual(wires.map(({ label }) => label), ["(2, 3) f32", ""]);
 });
 
 test("the operator at which a cell failed is marked, and what it is in", () => {
   const trace = make_trace([{ op: "aten.mm.default" }], [{ name: "m" }], [], { error: "E" });
-  const boxes = new Boxes(new Values(trace), choose_phase(trace));
+  const boxes = new Boxes(follow_values(trace), choose_phase(trace));
   assert.equal(arrange(boxes, boxes.root).nodes[0].text, "✗ mm");
 });
 

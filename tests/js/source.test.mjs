@@ -2,25 +2,35 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { TraceView } from "../../meta_magic/view/static/data.js";
 import {
-  source_describe, source_index, source_is_same_loop, source_last_line, source_listings,
-  source_nest, source_passes, source_shapes, source_spans, source_tokens,
+  source_describe, source_index, source_nest, source_passes, source_rows, source_shapes,
 } from "../../meta_magic/view/static/source.js";
 import { CELL, build_payload } from "./source_payloads.mjs";
 
 const OTHER = "/tmp/ipykernel_12/345.py";
 const view = (trace) => new TraceView(build_payload(trace));
-const steps = (...keys) => keys.map((key, index) => ({ index, key, signature: 0 }));
-const row = (...firsts) => ({ passes: firsts.map((first) => ({ ops: [first], calls: [] })) });
+const FORWARD = {
+  file: OTHER, scope: "M.forward", first: 8, text: "def forward(self):\n  return 1",
+};
 
-/** The text of each line of the cell that a position covers. */
-function cut(listing, number) {
-  const line = listing.lines[number - listing.first];
-  return source_spans(listing, number).map(({ from, to }) => line.slice(from, to));
+/** Operators in a row, told by their positions. */
+const steps = (...spans) =>
+  spans.map((span, i) => ({ kind: "op", is_loop: true, span, signature: i, first: i, end: i + 1 }));
+
+/** Numbers of the first operators in each pass. */
+const firsts = (items) => source_passes(items).map((pass) => pass.map(({ first }) => first));
+
+/** A line of the cell. */
+const line = (trace, number) => source_rows(trace).rows.find(
+  ({ kind, index }) => kind === "line" && index === number);
+
+/** The text of each expression that begins on a line of the cell. */
+function cut(trace, number) {
+  const row = line(trace, number);
+  return [...row.spans.values()].map(({ from, to }) => row.line.slice(from, to));
 }
 
-/** Distinct shapes of each pass of a line. */
-const passes = (trace, listing, number) =>
-  listing.rows.get(number).passes.map((pass) => source_shapes(trace, pass));
+/** Distinct shapes of each pass of a line of the cell. */
+const passes = (trace, number) => line(trace, number).passes.map(source_shapes);
 
 test("columns are bytes: letters beyond ASCII and emoji take more than one", () => {
   assert.equal(source_index("abc", 2), 2);
@@ -32,60 +42,46 @@ test("columns are bytes: letters beyond ASCII and emoji take more than one", () 
   assert.equal(source_index("", 0), 0);
 });
 
-test("Python is coloured: comments, strings over lines, numbers, keywords", () => {
-  const text = 'for x in f"""a\n# b""": # c "d"\n  y1 = 1.5e3 + \'\\\'\' + классе';
-  const found = source_tokens(text).map(({ from, to, key }) => [key, text.slice(from, to)]);
-  assert.deepEqual(found, [
-    ["keyword", "for"], ["keyword", "in"], ["string", 'f"""a\n# b"""'], ["comment", '# c "d"'],
-    ["number", "1.5e3"], ["string", "'\\''"],
+test("expressions lie in each other, and what sticks out is cut off", () => {
+  const nest = (text, ...spans) => source_nest(text, spans.map(([from, to]) => ({ from, to })),
+    (_, inner) => inner.filter((node) => node !== ""));
+  assert.deepEqual(nest("abcdefghi", [0, 9], [1, 7], [4, 6]), [
+    "", ["a", ["bcd", ["ef"], "g"], "hi"], "",
   ]);
-  assert.deepEqual(source_tokens('x = "never closed').map(({ key }) => key), ["string"]);
-  assert.deepEqual(source_tokens('"""never closed').map(({ to }) => to), [15]);
-});
-
-test("spans lie in each other, and what sticks out is cut off", () => {
-  const span = (from, to, key) => ({ from, to, key });
-  const outline = (nodes) =>
-    nodes.map(({ from, to, key, inner }) => [key, from, to, outline(inner)]);
-  const nested = source_nest(
-    [span(4, 6, "c"), span(0, 9, "a"), span(1, 7, "b"), span(12, 14, "d")]);
-  assert.deepEqual(outline(nested), [
-    ["a", 0, 9, [["b", 1, 7, [["c", 4, 6, []]]]]], ["d", 12, 14, []],
-  ]);
-  assert.deepEqual(outline(source_nest([span(0, 5, "a"), span(3, 8, "b")])), [
-    ["a", 0, 5, [["b", 3, 5, []]]],
-  ]);
+  assert.deepEqual(nest("ab = cd", [0, 2], [5, 7]), ["", ["ab"], " = ", ["cd"], ""]);
+  assert.deepEqual(nest("abcdefgh", [0, 5], [3, 8]), ["", ["abc", ["de"]], "fgh"]);
+  assert.deepEqual(nest("plain"), ["plain"]);
 });
 
 test("a line runs anew where a position is met again", () => {
-  assert.deepEqual(source_passes([]), []);
-  assert.deepEqual(source_passes(steps("a", "b", "a", "b")), [[0, 1], [2, 3]]);
-  assert.deepEqual(source_passes(steps("a", "a", "b", "a", "b")), [[0, 1, 2], [3, 4]]);
+  assert.deepEqual(firsts([]), []);
+  assert.deepEqual(firsts(steps("a", "b", "a", "b")), [[0, 1], [2, 3]]);
+  assert.deepEqual(firsts(steps("a", "a", "b", "a", "b")), [[0, 1, 2], [3, 4]]);
 });
 
-test("operators of one call in a row are one pass, unless they repeat", () => {
+test("operators of one call in a row are one pass, unless it begins again", () => {
   const at = (...signatures) =>
-    signatures.map((signature, index) => ({ index, key: "a", signature }));
-  assert.deepEqual(source_passes(at(1, 2, 3)), [[0, 1, 2]]);
-  assert.deepEqual(source_passes(at(1, 2, 1, 2)), [[0, 1], [2, 3]]);
-  assert.deepEqual(source_passes(at(7, 7, 7)), [[0], [1], [2]]);
-  assert.deepEqual(source_passes(at(1, 2, 1)), [[0, 1, 2]]);
+    steps(...signatures.map(() => "a")).map((step, i) => ({ ...step, signature: signatures[i] }));
+  assert.deepEqual(firsts(at(1, 2, 3)), [[0, 1, 2]]);
+  assert.deepEqual(firsts(at(1, 2, 1, 2)), [[0, 1], [2, 3]]);
+  assert.deepEqual(firsts(at(7, 7, 7)), [[0], [1], [2]]);
+  assert.deepEqual(firsts(at(1, 2, 2)), [[0, 1, 2]]);
 });
 
 test("the same call some operators later is another pass", () => {
-  const later = [{ index: 0, key: "a", signature: 1 }, { index: 5, key: "a", signature: 2 }];
-  assert.deepEqual(source_passes(later), [[0], [5]]);
+  const [first, later] = steps("a", "a");
+  assert.deepEqual(firsts([first, { ...later, first: 5, end: 6 }]), [[0], [5]]);
 });
 
-test("what the autograd engine does for a line is no loop", () => {
-  const engine = [{ index: 0, key: "a", signature: 1 }, { index: 5, key: "a", signature: -6 }];
-  assert.deepEqual(source_passes(engine), [[0, 5]]);
-});
-
-test("lines whose passes took turns belong to one loop", () => {
-  assert.ok(source_is_same_loop(row(0, 10, 20), row(3, 13, 23)));
-  assert.ok(!source_is_same_loop(row(0, 10, 20), row(30, 40, 50)));
-  assert.ok(!source_is_same_loop(row(0, 10), row(3)));
+test("what a constructor or the autograd engine repeats is no loop", () => {
+  const [first, later] = steps("a", "a");
+  assert.deepEqual(firsts([first, { ...later, first: 5, end: 6, is_loop: false }]), [[0, 5]]);
+  const at = { line: 2, file: CELL, column: 0, end_column: 1 };
+  const run = (phase) => {
+    const op = { at: { ...at, phase } };
+    return passes(view({ source: "y", ops: [op, op] }), 2);
+  };
+  assert.deepEqual([0, 1, 2, 3, 4].map((phase) => run(phase).length), [1, 2, 1, 1, 2]);
 });
 
 test("each line is beside the shapes that it made, the newest last", () => {
@@ -96,85 +92,85 @@ test("each line is beside the shapes that it made, the newest last", () => {
       { shape: [2], at: at(2, 4, 11) },
       { shape: [3], at: at(3, 4, 12) },
       { shape: [2, 3], at: at(3, 4, 18) },
-      { shape: [3], at: at(3, 4, 18) },
+      { shape: [3], op: "aten.exp.default", at: at(3, 4, 18) },
     ],
   });
-  const { listings: [cell] } = source_listings(trace);
-  assert.deepEqual([cell.file, cell.first], [CELL, 2]);
-  assert.deepEqual(passes(trace, cell, 2), [["(2,) f32"]]);
-  assert.deepEqual(passes(trace, cell, 3), [["(2, 3) f32", "(3,) f32"]]);
-  assert.deepEqual(cut(cell, 2), ["ones(2)"]);
-  assert.deepEqual(cut(cell, 3), ["x.relu()", "x.relu().exp()"]);
+  assert.deepEqual(source_rows(trace).rows.map(({ index }) => index), [2, 3]);
+  assert.deepEqual(passes(trace, 2), [["(2,) f32"]]);
+  assert.deepEqual(passes(trace, 3), [["(2, 3) f32", "(3,) f32"]]);
+  assert.deepEqual(cut(trace, 2), ["ones(2)"]);
+  assert.deepEqual(cut(trace, 3), ["x.relu()", "x.relu().exp()"]);
 });
 
-test("a multi-line expression covers a part of each of its lines", () => {
+test("a multi-line expression is shown on its first line", () => {
   const trace = view({
     source: "é = 1\nx = relu(\n\t  y\n)",
     ops: [{ at: { line: 3, file: CELL, start: 3, column: 4, end: 5, end_column: 1 } }],
   });
-  const { listings: [cell] } = source_listings(trace);
-  assert.deepEqual([2, 3, 4, 5].map((number) => cut(cell, number)), [[], ["relu("], ["y"], [")"]]);
+  assert.deepEqual([2, 3, 4, 5].map((number) => cut(trace, number)), [[], ["relu("], [], []]);
 });
 
 test("the body begins where the payload says", () => {
   const trace = view({
-    source: "\nab = f(1)\nc", cell: [CELL, 4],
+    source: "\nab = f(1)\nc", cell: { file: CELL, first: 4 },
     ops: [{ at: { line: 5, file: CELL, column: 5, end_column: 9 } }],
   });
-  const [cell] = source_listings(trace).listings;
-  assert.deepEqual([cell.first, cut(cell, 5)], [4, ["f(1)"]]);
+  assert.equal(source_rows(trace).rows[0].index, 4);
+  assert.deepEqual(cut(trace, 5), ["f(1)"]);
 });
 
-test("methods of other cells are listed by line, installed packages are not", () => {
+test("functions of other cells are listed, installed packages are not", () => {
   const trace = view({
-    source: "y = model(x)",
+    source: "y = model(x)", texts: [FORWARD],
     ops: [
-      {
-        shape: [4],
-        at: { function: "torch.relu", line: 2, file: OTHER, scope: "M.forward", start: 9 },
-      },
+      { shape: [4], at: { line: 2, file: OTHER, scope: "M.forward", start: 9 } },
       { shape: [5], at: { line: 2, file: "/x/site-packages/a/b.py", scope: "f", start: 7 } },
     ],
     modules: [{ name: "model" }],
     calls: [{ line: 2, first: 0, length: 2, shapes: [[5, 1]] }],
   });
-  const { listings } = source_listings(trace);
-  assert.deepEqual(listings.map(({ scope }) => scope), ["", "M.forward"]);
-  assert.deepEqual([...listings[1].rows.keys()], [9]);
-  assert.equal(listings[1].lines, null);
-  assert.deepEqual([...listings[1].positions.values()].map(({ names }) => [...names]), [["relu"]]);
+  const { rows, items } = source_rows(trace);
+  assert.deepEqual(rows.map(({ index }) => index), [2, 8, 9]);
+  assert.deepEqual(rows.map(({ heading }) => heading || ""), ["", "M.forward", ""]);
+  assert.deepEqual(rows.map(({ kind }) => kind), ["line", "", ""]);
+  assert.deepEqual(rows[2].passes.map(source_shapes), [["(4,) f32"]]);
   // The line that called the model shows what the model returned.
-  assert.deepEqual(passes(trace, listings[0], 2), [["(5, 1) f32"]]);
-  assert.equal(listings[0].rows.get(2).n_inside, 2);
-  const text = "def forward(self):\n  return 1";
-  trace.texts.push({ file: OTHER, scope: "M.forward", first: 8, text });
-  assert.equal(source_listings(trace).listings[1].lines.length, 2);
+  assert.deepEqual(passes(trace, 2), [["(5, 1) f32"]]);
+  // What ran inside belongs to that line, too, when it is selected.
+  assert.deepEqual(items.map(({ caller }) => caller), [rows[0], rows[0], rows[0]]);
 });
 
-test("a place of another cell that looks like the cell's is told apart by its function", () => {
+test("a function in a function is not listed twice", () => {
+  const inner = { file: OTHER, scope: "M.forward.<locals>.f", first: 9, text: "  return 1" };
+  const { rows } = source_rows(view({ source: "y", texts: [FORWARD, inner], ops: [] }));
+  assert.deepEqual(rows.map(({ index }) => index), [2, 8, 9]);
+});
+
+test("a place of another cell that looks like the cell's is told apart by its file", () => {
   const trace = view({
-    source: "y = model(x)",
-    ops: [{ at: { line: 2, file: OTHER, scope: "M.forward", column: 4, end_column: 12 } }],
+    source: "y = model(x)", texts: [{ file: OTHER, scope: "M.forward", first: 2, text: "return relu(x)" }],
+    ops: [{ at: { line: 2, file: OTHER, scope: "M.forward", column: 7, end_column: 14 } }],
   });
-  const { listings } = source_listings(trace);
-  assert.deepEqual(listings.map(({ scope }) => scope), ["", "M.forward"]);
+  const { rows } = source_rows(trace);
+  assert.deepEqual(rows.map(({ items }) => items.length), [0, 1]);
+  assert.deepEqual(cut(trace, 2), []);
 });
 
 test("a module called in a loop gives each pass its output", () => {
+  const at = { file: CELL, start: 3, column: 4, end_column: 14 };
   const trace = view({
     source: "for i in 1, 2:\n    m(ones(i))",
     ops: [0, 1].flatMap((i) => [
       { shape: [i + 1], at: { line: 3, file: CELL, column: 6, end_column: 13 } },
-      { shape: [i + 1, 9], at: { line: 3, file: OTHER, scope: "M.forward", start: 9 } },
+      { shape: [i + 1, 9], at: { ...at, line: 3 } },
     ]),
     modules: [{ name: "m" }],
-    calls: [1, 3].map((first, i) => ({ line: 3, first, length: 1, shapes: [[i + 1, 9]] })),
+    calls: [1, 3].map((first, i) => ({ line: 3, first, length: 1, shapes: [[i + 1, 9]], at })),
   });
-  const { listings: [cell] } = source_listings(trace);
-  assert.deepEqual(passes(trace, cell, 3), [
+  assert.deepEqual(passes(trace, 3), [
     ["(1,) f32", "(1, 9) f32"], ["(2,) f32", "(2, 9) f32"],
   ]);
-  assert.equal(cell.rows.get(3).shown, 1);
+  assert.deepEqual(cut(trace, 3), ["ones(i)", "m(ones(i))"]);
 });
 
 test("a line without operators runs anew when it calls its module again", () => {
@@ -184,47 +180,70 @@ test("a line without operators runs anew when it calls its module again", () => 
     modules: [{ name: "m" }],
     calls: [0, 1].map((first) => ({ line: 2, first, length: 1, shapes: [[first + 1]] })),
   });
-  const { listings: [cell] } = source_listings(trace);
-  assert.deepEqual(passes(trace, cell, 2), [["(1,) f32"], ["(2,) f32"]]);
+  assert.deepEqual(passes(trace, 2), [["(1,) f32"], ["(2,) f32"]]);
 });
 
-test("a backward operator makes nothing at the line of its forward one", () => {
+test("a module that torch called is part of the one that led there", () => {
+  const at = { file: CELL, start: 2, column: 0, end_column: 4 };
+  const trace = view({
+    source: "m(x)",
+    ops: [{ shape: [3], at: { ...at, line: 2 } }],
+    modules: [{ name: "m" }, { name: "0", parent: 0 }, { name: "1", parent: 0 }],
+    // A Sequential of a Linear and an Identity, which runs no operator.
+    calls: [
+      { line: 2, first: 0, length: 1, shapes: [[3]], at },
+      { module: 1, parent: 0, line: 2, first: 0, length: 1, shapes: [[3]], at },
+      { module: 2, parent: 0, line: 2, first: 1, length: 0, shapes: [[3]], at },
+    ],
+  });
+  assert.deepEqual(passes(trace, 2), [["(3,) f32"]]);
+  assert.equal(line(trace, 2).items.length, 1);
+});
+
+test("a backward operator makes nothing at the line of its forward one, yet belongs there", () => {
   const at = { line: 2, file: CELL, column: 0, end_column: 1 };
   const trace = view({
     source: "y",
     ops: [{ shape: [2], at }, { shape: [7], at: { ...at, phase: 2 }, backward_of: 0 }],
   });
-  assert.deepEqual(passes(trace, source_listings(trace).listings[0], 2), [["(2,) f32"]]);
+  assert.deepEqual(passes(trace, 2), [["(2,) f32"]]);
+  const { rows, items } = source_rows(trace);
+  assert.equal(items[1].row, rows[0]);
 });
 
-test("a script has sections only, an empty trace has nothing", () => {
+test("without a source that is said", () => {
   const at = { file: "/home/me/site-packages/train.py", start: 5 };
-  const { listings } = source_listings(view({ ops: [{ at }, { at: { ...at, scope: "f" } }] }));
-  assert.deepEqual(listings.map(({ scope }) => scope), ["", "<module>", "f"]);
-  assert.deepEqual([listings[0].lines, listings[0].rows.size], [[], 0]);
-  assert.equal(source_listings(view({ ops: [] })).listings.length, 1);
-});
-
-test("a failed cell has a last line that ran", () => {
-  const ops = [{ at: { line: 2, file: CELL } }, { at: { line: 3, file: CELL } }];
-  assert.equal(source_last_line(view({ ops })), 0);
-  assert.equal(source_last_line(view({ ops, error: "E: x" })), 3);
-  const modules = [{ name: "m" }];
-  const calls = [{ line: 4, first: 2 }];
-  assert.equal(source_last_line(view({ ops, error: "E", modules, calls })), 4);
-  assert.equal(source_last_line(view({ ops: [], error: "E" })), 0);
+  for (const ops of [[{ at }, { at: { ...at, scope: "f" } }], []]) {
+    const { rows } = source_rows(view({ ops }));
+    assert.deepEqual(rows.map((row) => [row.line, row.items.length]), [["# no source", 0]]);
+  }
 });
 
 test("operators are told in words", () => {
   const at = { function: "torch.nn.functional.linear", line: 2, file: CELL };
   const trace = view({
+    source: "y",
     ops: [
       { op: "aten.t.default", shape: [3, 4], at, module: 1 },
       { op: "aten.addmm.default", shape: [2, 3], at, module: 1 },
     ],
     modules: [{ name: "root" }, { name: "<b>", parent: 0, cls: "torch.nn.Linear" }],
   });
-  assert.deepEqual(source_describe(trace, [0, 1]), [
-    "torch.nn.functional.linear", "t → addmm", "(2, 3) · float32 · 24 bytes", "in <b>: Linear",
+  assert.deepEqual(source_describe(trace, line(trace, 2).items), [
+    "torch.nn.functional.linear", "<b>: Linear", "t → addmm",
+    "(2, 3) · stride (3, 1) · float32 · 24 bytes",
+  ]);
+});
+
+test("a call is told in words: its module, its operators, what it returned", () => {
+  const at = { file: CELL, start: 2, column: 0, end_column: 1 };
+  const trace = view({
+    source: "m", ops: [{ at: { ...at, line: 2 } }, { at: { ...at, line: 2 } }],
+    modules: [{ name: "m", cls: "my.Model" }],
+    calls: [{ line: 2, first: 0, length: 2, shapes: [[2, 3], [1], [1], [1]], at }],
+  });
+  assert.deepEqual(source_describe(trace, line(trace, 2).items), [
+    "the root: Model", "operators: 2", "(2, 3) · stride (3, 1) · float32 · 24 bytes",
+    "(1,) · stride (1,) · float32 · 4 bytes", "(1,) · stride (1,) · float32 · 4 bytes",
   ]);
 });

@@ -1,87 +1,52 @@
-// Payloads built by hand, so small that what is expected of them can be worked out.
+// Traces for the tests of the tables: modules with what they hold, operators on some shapes.
 
 import { TraceView } from "../../meta_magic/view/static/data.js";
-
-/** Give each distinct item a number, in order of first sight. */
-function table() {
-  const items = [];
-  const number = (item) => {
-    const text = JSON.stringify(item);
-    const at = items.findIndex((other) => JSON.stringify(other) === text);
-    return at < 0 ? items.push(item) - 1 : at;
-  };
-  return { items, number };
-}
+import { make_geometry, make_modules, make_payload, make_table } from "./payloads.mjs";
 
 /**
  * A trace of modules and operators.
  *
  * modules: {parent, name, cls, tensors, calls, shared}; a tensor is
- * {name, kind, shape, flags, tied_to}, of float32.
+ * {name, kind, shape, tied_to, is_lazy, ...}, of float32.
  * ops: {op, args, inputs, outputs (shapes), writes, views, flops, module, fn, line, phase,
  * file, at, forward}.
  */
 export function make_trace({ modules = [], ops = [] }) {
-  const strings = table();
-  const shapes = table();
-  const geometries = table();
-  strings.number("");
-  const text = (string = "") => strings.number(string);
-  const geometry = (shape) => geometries.number([
-    shapes.number(shape), shapes.number(shape.map((_, i) => product(shape.slice(i + 1)))), 0,
-    text("float32"), text("meta"), text("strided"), 4,
-  ]);
-  const product = (sizes) => sizes.reduce((a, b) => a * b, 1);
-  const kinds = ["parameter", "buffer", "attribute"];
+  const geometries = make_table();
+  const geometry = (shape) => geometries.number_of(make_geometry(shape));
   const called = modules.flatMap((module, i) => (module.calls ? [i] : []));
-  const payload = {
-    version: 1, cell: ["", 2], texts: [], headline: "", error: null, source: "",
-    bytes_by_dtype: [], notes: [],
-    modules: {
-      parent: modules.map(({ parent = -1 }) => parent),
-      name: modules.map(({ name }) => text(name)),
-      cls: modules.map(({ cls = "Linear" }) => text(cls)),
-      calls: modules.map(({ calls = 0 }) => calls),
-      first: modules.map((_, i) => called.indexOf(i)),
-      shared: modules.map(({ shared = -1 }) => shared),
-      tensors: modules.map(({ tensors = [] }) => tensors.map(
-        ({ name, kind = "parameter", shape = [], flags = 1, tied_to }) => [
-          text(name), kinds.indexOf(kind), shapes.number(shape), text("float32"), 4, flags,
-          text(tied_to),
-        ],
-      )),
-    },
-    signatures: ops.map(
-      ({
-        op = "aten.mm.default", args, inputs = [], outputs = [], writes = [], views, flops = -1,
-      }) => [
-        text(op), text(args), inputs.map(geometry), outputs.map(geometry), writes,
-        views ?? outputs.map(() => -1), flops,
-      ],
-    ),
-    places: ops.map(({ fn, line = 0, phase = 1, file }, i) =>
-      [text(fn), line, phase, file ? i : -1]),
-    positions: ops.map(({ file, at = 0 }) => [text(file), 0, at, at, -1, -1]),
+  const none = (things) => things.flatMap(({ inputs = [], outputs = [] }) =>
+    [...inputs, ...outputs].map(() => 0));
+  const passed = (path, shape) => ({ path, geometry: geometry(shape) });
+  return new TraceView(make_payload({
+    modules: make_modules(modules.map(({ cls = "Linear", calls = 0, shared = -1, ...own }, i) => ({
+      ...own, class_name: cls, n_calls: calls, first_call: called.indexOf(i), shared_with: shared,
+    }))),
+    signatures: ops.map(({
+      op = "aten.mm.default", args = "", inputs = [], outputs = [], writes = [], views, flops = -1,
+    }) => ({
+      op, args, inputs: inputs.map(geometry), outputs: outputs.map(geometry), writes,
+      views: views ?? outputs.map(() => -1), flops,
+    })),
+    places: ops.map(({ fn = "", line = 0, phase = 1, file }, i) =>
+      ({ function: fn, line, phase, position: file ? i : -1 })),
+    positions: ops.map(({ file = "", at = 0 }) =>
+      ({ file, scope: "", start: at, end: at, column: -1, end_column: -1 })),
     ops: {
       signature: ops.map((_, i) => i), place: ops.map((_, i) => i),
       module: ops.map(({ module = -1 }) => module), call: ops.map(() => -1),
       forward: ops.map(({ forward }, i) => (forward === undefined ? 0 : i - forward)),
-      tensors: ops.flatMap(({ inputs = [], outputs = [] }) => [...inputs, ...outputs].map(() => 0)),
+      tensors: none(ops),
     },
-    storages: ops.flatMap(({ inputs = [], outputs = [] }) => [...inputs, ...outputs].map(() => 0)),
-    owners: [],
+    storages: none(ops),
     calls: {
       module: called, parent: called.map(() => -1), line: called.map(() => 1),
       position: called.map(() => -1),
       first: called.map(() => 0), length: called.map(() => 0), structure: called.map(() => 0),
-      structures: [[
-        [[text("0"), geometry([2, 3])], [text("mask"), geometry([3])]], [[text(""), geometry([])]],
-      ]],
+      structures: [[[passed("0", [2, 3]), passed("mask", [3])], [passed("", [])]]],
     },
-  };
-  return new TraceView({
-    ...payload, geometries: geometries.items, shapes: shapes.items, strings: strings.items,
-  });
+    geometries: geometries.rows,
+  }));
 }
 
 const weight = (...shape) => ({ name: "weight", shape });

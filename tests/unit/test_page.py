@@ -72,6 +72,6 @@ def test_the_text_of_notebook_functions_is_sent(shell):
     shell.run_cell("class A:\n    def f(self):\n        return torch.ones(2)")
     shell.run_cell("%%meta\nA().f()")
     texts = build_payload(shell.user_ns["_meta"])["texts"]
-    assert [text[1:] for text in texts if text[1] == "A.f"] == [
-        ["A.f", 2, "    def f(self):\n        return torch.ones(2)"]
-    ]
+    (text,) = [text for text in texts if text["scope"] == "A.f"]
+    assert text["first"] == 2
+    assert text["text"] == "    def f(self):\n        return torch.ones(2)"

@@ -1,37 +1,23 @@
 // The Flow view: draws what layout.js placed, as far as it is in sight.
 
 import { PHASES } from "./data.js";
-import { draw, format_bytes, format_shape, make } from "./dom.js";
-import { Boxes, Values, choose_phase, is_box, list_phases } from "./graph.js";
+import { draw, fill, format_bytes, format_shape, make, save_file } from "./dom.js";
+import { Boxes, choose_phase, follow_values, list_phases, walk } from "./graph.js";
 import { BOX_HEADER, BOX_INSET, arrange, forget_layout } from "./layout.js";
 
-const PAINT_MARGIN = 400; // pixels around the viewport that are painted, too
 const MAP_SIDE = 100; // pixels
 const DRAG_SLOP = 4; // pixels that a click may move
+const EDGE = 10; // pixels round what is shown
 const IN_SIGHT = 60; // pixels that cannot be moved out of sight
 const PNG_SIDE = 8000; // pixels
 const MANY_OPEN = 50; // boxes in one box, opened at first
-const NOWHERE_PAINTED = { left: 0, top: 0, right: 0, bottom: 0 };
 const EXPORT_STYLES = [
-  "fill", "fill-opacity", "stroke", "stroke-width", "stroke-dasharray", "opacity", "font-family",
-  "font-size", "font-weight", "text-anchor", "paint-order", "stroke-linejoin",
+  "fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-linejoin", "paint-order",
+  "font-family", "font-size", "font-weight", "text-anchor",
 ];
-const FLOW_LEGEND = [
-  ["mm-new", "new tensor"], ["mm-view", "view of its base"], ["mm-write", "written in place"],
-];
+const FLOW_LEGEND = { new: "new tensor", view: "view of its base", write: "written in place" };
 
-let n_flows = 0;
-
-/**
- * @typedef {import("./graph.js").Box} Box
- * @typedef {import("./graph.js").Item} Item
- * @typedef {import("./layout.js").ViewNode} ViewNode
- * @typedef {import("./layout.js").ViewWire} ViewWire
- * @typedef {ViewNode | ViewWire} Thing what is painted
- * @typedef {import("./layout.js").Arranged} Arranged
- * @typedef {import("./selection.js").Selected} Selected
- * @typedef {{left: number, top: number, right: number, bottom: number}} Limits
- */
+let n_flow_items = 0; // ids are unique in the page
 
 /**
  * Show how tensors flow through the operators of a trace.
@@ -40,634 +26,395 @@ let n_flows = 0;
  * @param {import("./selection.js").Selection} selection
  * @param {{depth?: number, hide?: string[]}} settings
  */
-export function mount_flow(element, trace, selection, settings = {}) {
+export function mount_flow(element, trace, selection, { depth = 1, hide = ["parameters"] } = {}) {
   element.classList.add("mm-flow");
   if (!trace.n_ops) {
     element.append(make("p", {}, "No operator ran."));
-    return null;
+    return;
   }
-  return new FlowView(element, trace, selection, settings);
-}
+  const values = follow_values(trace);
+  const [content, map_nodes, map_view] = [draw("g"), draw("path"), draw("rect")];
+  const map = draw("svg", { class: "mm-flow-map", "aria-hidden": "true" }, map_nodes, map_view);
+  const status = make("span", { class: "mm-flow-status", role: "status" });
+  let boxes = new Boxes(values, choose_phase(trace));
+  let view = { x: 0, y: 0, w: 0, h: 0, zoom: 1 };
+  let spots = []; // what is laid out, see `list_spots`
+  let painted = new Map(); // elements by spot
+  let active = null; // the item where the keyboard is
 
-class FlowView {
-  #id = `mm-flow-${(n_flows += 1)}`;
-  #x = 0;
-  #y = 0;
-  #zoom = 1;
-  #is_placed = false;
-  /** @type {Map<Thing, SVGGElement>} */ #painted = new Map();
-  /** @type {Limits} */ #limits = NOWHERE_PAINTED;
-  /** @type {Item | null} where the keyboard is */ #active = null;
-  /** @type {Selected | null} */ #selected = null;
-  /** @type {Item[]} */ #found = [];
-  #found_at = 0;
-  #all = make("canvas");
-  /** @type {Arranged | null} what `#all` shows */ #mapped = null;
+  // What is open, and where it stands.
 
-  /**
-   * @param {HTMLElement} element
-   * @param {import("./data.js").TraceView} trace
-   * @param {import("./selection.js").Selection} selection
-   * @param {{depth?: number, hide?: string[]}} settings
-   */
-  constructor(element, trace, selection, settings) {
-    this.trace = trace;
-    this.values = new Values(trace);
-    this.selection = selection;
-    this.depth = settings.depth ?? 1;
-    this.wires = draw("g");
-    this.nodes = draw("g");
-    this.content = draw("g", {}, this.wires, this.nodes);
-    this.svg = draw("svg", {
-      class: "mm-flow-graph", tabindex: 0, role: "tree", "aria-label": "Flow of tensors",
-    }, this.content);
-    this.map = make("canvas", { class: "mm-flow-map", "aria-hidden": "true" });
-    this.status = make("span", { class: "mm-flow-status", role: "status" });
-    element.append(
-      this.#make_toolbar(settings.hide?.includes("parameters") ?? true),
-      make("div", { class: "mm-flow-stage" }, this.svg, this.map),
-    );
-    const phase = choose_phase(trace);
-    this.boxes = new Boxes(this.values, phase);
-    this.show_boxes();
-    this.#listen();
-    selection.subscribe((selected, source) => this.#follow(selected, source));
-    this.#follow(selection.current, null);
-  }
-
-  /** @param {boolean} hides_parameters */
-  #make_toolbar(hides_parameters) {
-    /** @type {(text: string, title: string, act: () => void) => HTMLElement} */
-    const button = (text, title, act) => {
-      const made = make("button", { type: "button", title, "aria-label": title }, text);
-      made.addEventListener("click", act);
-      return made;
+  function show_phase(phase) {
+    boxes = new Boxes(values, phase);
+    phases.value = String(phase);
+    status.textContent = `${boxes.root.n_ops.toLocaleString("en")} operators`;
+    active = null;
+    const open = (box, level) => {
+      if (box.kind === "part" || level > depth) return;
+      box.is_open = true;
+      for (const item of box.items.slice(0, MANY_OPEN)) open(item, level + 1);
     };
-    this.phase = make("select", { "aria-label": "Phase" }, ...list_phases(this.trace).map(
-      (phase) => make("option", { value: phase }, PHASES[phase])));
-    this.phase.addEventListener("change", () => this.show_phase(Number(this.phase.value)));
-    this.query = make("input", {
-      type: "search", placeholder: "Search", "aria-label": "Search in the flow",
-    });
-    this.query.addEventListener("input", () => { this.#found = []; });
-    this.query.addEventListener("keydown", (event) => {
-      if (event.key === "Enter") this.#find(event.shiftKey ? -1 : 1);
-    });
-    this.parameters = make("input", { type: "checkbox" });
-    this.parameters.checked = !hides_parameters;
-    this.parameters.addEventListener("change", () => this.show_phase(this.boxes.phase));
-    return make("div", { class: "mm-flow-bar" },
-      this.phase, this.query,
-      make("label", {}, this.parameters, " parameters and constants"),
-      button("−", "Zoom out", () => this.zoom(1 / 1.25)),
-      button("+", "Zoom in", () => this.zoom(1.25)),
-      button("fit", "Fit all into view", () => this.fit()),
-      button("SVG", "Save as SVG", () => this.save_svg()),
-      button("PNG", "Save as PNG", () => this.save_png()),
-      ...FLOW_LEGEND.map(([name, text]) => make("span", { class: "mm-flow-key" },
-        draw("svg", { width: 26, height: 12, "aria-hidden": "true" },
-          draw("g", { class: `mm-node ${name}` },
-            draw("rect", { x: 1, y: 1, width: 24, height: 10, rx: 3 }))),
-        text)),
-      this.status);
+    open(boxes.root, 0);
+    show_parameters();
   }
 
-  #listen() {
-    const { svg } = this;
-    /** @type {{x: number, y: number, is_drag: boolean} | null} */ let hold = null;
-    svg.addEventListener("pointerdown", (event) => {
-      if (event.button === 0) hold = { x: event.clientX, y: event.clientY, is_drag: false };
+  function show_parameters() {
+    boxes.has_parameters = parameters.checked;
+    for (const item of walk(boxes.root)) item.arranged = null;
+    refresh();
+    go_home();
+  }
+
+  /** Lay out what is open. */
+  function refresh() {
+    const { w, h } = arrange(boxes, boxes.root);
+    spots = list_spots(boxes.root.arranged);
+    const leaves = spots.filter(({ thing }) => thing.item && !thing.inner);
+    const path = leaves.map(({ thing, x, y }) =>
+      `M${x} ${y}h${thing.w}v${thing.h}h${-thing.w}z`).join("");
+    map_nodes.setAttribute("d", path);
+    const scale = Math.min(MAP_SIDE / w, (svg.clientHeight - 2 * EDGE) / h);
+    const [width, height] = [Math.max(8, w * scale), Math.max(8, h * scale)];
+    fill(map, { viewBox: `0 0 ${w} ${h}`, width, height, preserveAspectRatio: "none" });
+  }
+
+  const find_spot = (item) => spots.find(({ thing }) => thing.item === item);
+
+  /** Open or close a box; its header stays where it is. */
+  function toggle(box) {
+    const before = find_spot(box);
+    box.is_open = !box.is_open;
+    forget_layout(box.parent);
+    refresh();
+    const { x, y } = find_spot(box);
+    move(view.x + x - before.x, view.y + y - before.y);
+  }
+
+  /** Open what an item is in, and bring it into sight. */
+  function reveal(item) {
+    for (let box = item.parent; box; box = box.parent) {
+      if (!box.is_open) forget_layout(box);
+      box.is_open = true;
+    }
+    refresh();
+    go_to(item);
+  }
+
+  // The viewport.
+
+  /** Show what is right of and below a point, and paint only that. */
+  function move(left, top, zoom = view.zoom) {
+    const [w, h] = [svg.clientWidth / zoom, svg.clientHeight / zoom];
+    const { root: { arranged } } = boxes;
+    // Some of it stays in sight.
+    const clamp = (start, size, room) =>
+      Math.max(IN_SIGHT / zoom - room, Math.min(size - IN_SIGHT / zoom, start));
+    const [x, y] = [clamp(left, arranged.w, w), clamp(top, arranged.h, h)];
+    view = { x, y, w, h, zoom };
+    svg.setAttribute("viewBox", `${x} ${y} ${w} ${h}`);
+    fill(map_view, { x, y, width: w, height: h });
+    map.classList.toggle("mm-hidden", arranged.w * arranged.h < 4 * w * h);
+    const before = painted;
+    painted = new Map();
+    for (const spot of spots.filter((one) => is_in(one, view))) {
+      painted.set(spot, before.get(spot) ?? content.appendChild(draw_spot(spot)));
+    }
+    for (const [spot, group] of before) if (!painted.has(spot)) group.remove();
+    mark();
+  }
+
+  /** Show all; at least at a given size, from the top. */
+  function fit(least = 0, height = svg.clientHeight) {
+    const { w, h } = boxes.root.arranged;
+    const sizes = [svg.clientWidth / (w + 2 * EDGE), height / (h + 2 * EDGE)];
+    const zoom = Math.max(least, Math.min(1, ...sizes)) || 1;
+    move(Math.min(-EDGE, (w - svg.clientWidth / zoom) / 2),
+      least ? -EDGE : (h - svg.clientHeight / zoom) / 2, zoom);
+  }
+
+  const go_home = () => fit(0.6, Infinity);
+
+  /** Zoom; a point of the viewport stays in place. */
+  function zoom_by(factor, x = view.w / 2, y = view.h / 2) {
+    const zoom = Math.min(4, Math.max(0.005, view.zoom * factor));
+    const shift = 1 - view.zoom / zoom;
+    move(view.x + x * shift, view.y + y * shift, zoom);
+  }
+
+  /** Move the keyboard to an item, and as little as brings it into sight. */
+  function go_to(item) {
+    active = item;
+    const { thing, x, y } = find_spot(item);
+    const edge = EDGE / view.zoom;
+    const find_shift = (start, size, room) => {
+      if (start >= edge && start + size <= room - edge) return 0;
+      return start - Math.max(edge, (room - size) / 2);
+    };
+    move(view.x + find_shift(x - view.x, thing.w, view.w),
+      view.y + find_shift(y - view.y, Math.min(thing.h, 2 * BOX_HEADER), view.h));
+  }
+
+  function draw_spot({ thing, x, y, level }) {
+    const { item, detail } = thing;
+    const group = thing.path ? draw_wire(thing) : draw_node(thing, values);
+    group.setAttribute("transform", `translate(${x},${y})`);
+    group.append(draw("title", {}, explain(boxes, thing).join("\n")));
+    return item ? fill(group, {
+      role: "treeitem", id: `mm-flow-${(n_flow_items += 1)}`, "aria-level": level,
+      "aria-label": `${boxes.name(item)} ${detail}`.trim(),
+      "aria-expanded": item.kind !== "op" && String(item.is_open),
+      onclick: () => act(item),
+    }) : group;
+  }
+
+  // What is selected, and where the keyboard is.
+
+  /** Select an operator or a module; other boxes are no one thing. */
+  function select(item) {
+    const { kind, [kind]: index } = item;
+    if (index >= 0) selection.select({ kind, index }, svg);
+  }
+
+  /** Select an item; open or close it, if it is a box. */
+  function act(item) {
+    active = item;
+    select(item);
+    if (item.kind !== "op") toggle(item);
+  }
+
+  function is_selected(item) {
+    const { kind, index } = selection.current ?? {};
+    if (kind === "line") return !item.is_open && trace.place(item.last_op).line === index;
+    return kind === item.kind && index === item[kind];
+  }
+
+  function mark() {
+    svg.removeAttribute("aria-activedescendant");
+    for (const [{ thing: { item } }, group] of painted) {
+      if (!item) continue;
+      group.classList.toggle("mm-selected", is_selected(item));
+      group.classList.toggle("mm-active", item === active);
+      group.setAttribute("aria-selected", String(is_selected(item)));
+      if (item === active) svg.setAttribute("aria-activedescendant", group.id);
+    }
+  }
+
+  selection.subscribe((selected, source) => {
+    const { kind, index } = selected ?? {};
+    const is_other = kind === "op" && !boxes.items[index];
+    if (source !== svg && is_other) show_phase(trace.place(index).phase);
+    const item = kind === "op" ? boxes.items[index] : kind === "module" && boxes.find_box(index);
+    if (source !== svg && item) reveal(item);
+    mark();
+  });
+
+  /** Do what a key stands for. */
+  function press(event) {
+    const items = spots.map(({ thing }) => thing.item).filter(Boolean);
+    const at = items.indexOf(active);
+    const step = (to) => go_to(items[Math.max(0, Math.min(items.length - 1, to))]);
+    const is_open = active?.is_open || active?.kind === "op";
+    const acts = {
+      ArrowDown: () => step(at + 1),
+      ArrowUp: () => step(at - 1),
+      ArrowRight: () => (active && !is_open ? toggle(active) : step(at + 1)),
+      ArrowLeft: () => (active?.is_open ? toggle(active) : step(items.indexOf(active?.parent))),
+      Home: () => step(0),
+      End: () => step(items.length - 1),
+      Enter: () => active && act(active),
+      " ": () => active && select(active),
+      "+": () => zoom_by(1.25),
+      "-": () => zoom_by(0.8),
+      0: () => fit(),
+    };
+    if (event.altKey || event.ctrlKey || event.metaKey || !(event.key in acts)) return;
+    event.preventDefault();
+    acts[event.key]();
+  }
+
+  /** Go to the next thing of which the name holds what is searched for. */
+  function search({ key, shiftKey }) {
+    const query = searchbox.value.trim().toLowerCase();
+    if (key !== "Enter" || !query) return;
+    const found = walk(boxes.root).filter(({ kind, op, module }) => {
+      if (kind === "op") return trace.signature(op).op.toLowerCase().includes(query);
+      const { fqn, class_name } = trace.modules[module] ?? {};
+      return kind === "module" && `${fqn} ${class_name}`.toLowerCase().includes(query);
     });
-    svg.addEventListener("pointermove", (event) => {
+    const at = found.indexOf(active);
+    const next = (shiftKey ? Math.max(at, 0) + found.length - 1 : at + 1) % found.length;
+    status.textContent = found.length ? `${next + 1} of ${found.length} found` : "nothing found";
+    if (!found.length) return;
+    reveal(found[next]);
+    select(found[next]);
+  }
+
+  // The mouse.
+
+  let hold = null; // where the pointer was, while it is down
+  const release = () => { hold = null; };
+  const svg = draw("svg", {
+    class: "mm-flow-graph", tabindex: 0, role: "tree", "aria-label": "Flow of tensors",
+    onkeydown: press,
+    onpointerdown: (event) => { hold = event.button ? null : event; },
+    onpointerup: release,
+    onpointercancel: release,
+    onpointermove: (event) => {
       if (!hold) return;
-      const [x, y] = [event.clientX - hold.x, event.clientY - hold.y];
-      if (!hold.is_drag && Math.hypot(x, y) < DRAG_SLOP) return;
-      if (!hold.is_drag) svg.setPointerCapture(event.pointerId);
-      hold = { x: event.clientX, y: event.clientY, is_drag: true };
-      this.move(this.#x + x, this.#y + y);
-    });
-    svg.addEventListener("pointerup", (event) => {
-      const node = hold && !hold.is_drag && this.#node_at(event);
-      hold = null;
-      if (node) this.#click(node, event);
-    });
-    svg.addEventListener("pointercancel", () => { hold = null; });
-    svg.addEventListener("dblclick", (event) => {
-      const item = this.#node_at(event)?.item;
-      if (is_box(item) && !is_arrow(event)) this.toggle(item);
-    });
-    svg.addEventListener("pointerover", (event) => this.#explain(event));
-    svg.addEventListener("wheel", (event) => {
+      const [x, y] = [event.clientX - hold.clientX, event.clientY - hold.clientY];
+      if (!svg.hasPointerCapture(event.pointerId) && Math.hypot(x, y) < DRAG_SLOP) return;
+      svg.setPointerCapture(event.pointerId);
+      hold = event;
+      move(view.x - x / view.zoom, view.y - y / view.zoom);
+    },
+    onwheel: (event) => {
       if (!event.ctrlKey && !event.metaKey && document.activeElement !== svg) return;
       event.preventDefault();
       const { left, top } = svg.getBoundingClientRect();
-      this.zoom(1.0015 ** -event.deltaY, event.clientX - left, event.clientY - top);
-    }, { passive: false });
-    svg.addEventListener("keydown", (event) => {
-      const is_plain = !event.altKey && !event.ctrlKey && !event.metaKey;
-      if (is_plain && this.#press(event.key)) event.preventDefault();
-    });
-    const go = (/** @type {PointerEvent} */ event) => {
-      if (!event.buttons) return;
-      const { left, top, width } = this.map.getBoundingClientRect();
-      const scale = (this.boxes.root.arranged.w / width) * this.#zoom;
-      this.move(svg.clientWidth / 2 - (event.clientX - left) * scale,
-        svg.clientHeight / 2 - (event.clientY - top) * scale);
-    };
-    this.map.addEventListener("pointerdown", go);
-    this.map.addEventListener("pointermove", go);
-    new ResizeObserver(() => {
-      this.#mapped = null;
-      if (!this.#is_placed) this.#go_home();
-      else this.move(this.#x, this.#y);
-    }).observe(svg);
-  }
+      const [x, y] = [event.clientX - left, event.clientY - top];
+      zoom_by(1.0015 ** -event.deltaY, x / view.zoom, y / view.zoom);
+    },
+  }, content);
+  const go_on_map = ({ buttons, offsetX, offsetY }) => {
+    const { w, h } = boxes.root.arranged;
+    const [x, y] = [(offsetX / map.clientWidth) * w, (offsetY / map.clientHeight) * h];
+    if (buttons) move(x - view.w / 2, y - view.h / 2);
+  };
+  fill(map, { onpointerdown: go_on_map, onpointermove: go_on_map });
+  new ResizeObserver(() => {
+    if (!svg.clientWidth) return;
+    const was_hidden = !view.w;
+    refresh();
+    if (was_hidden) go_home();
+    else move(view.x, view.y);
+    if (was_hidden && active) go_to(active);
+  }).observe(svg);
 
-  /** @param {number} phase */
-  show_phase(phase) {
-    if (phase === this.boxes.phase) forget_layouts(this.boxes.root);
-    else this.boxes = new Boxes(this.values, phase);
-    this.show_boxes();
-  }
+  // What is saved, and the buttons.
 
-  show_boxes() {
-    const { boxes } = this;
-    boxes.has_parameters = this.parameters.checked;
-    this.phase.value = String(boxes.phase);
-    this.#found = [];
-    this.#active = null;
-    const open = (/** @type {Box} */ box, /** @type {number} */ depth) => {
-      if (box.kind === "part" || depth > this.depth) return;
-      box.is_open = true;
-      for (const item of box.items.slice(0, MANY_OPEN)) if (is_box(item)) open(item, depth + 1);
-    };
-    if (!boxes.root.is_open) open(boxes.root, 0);
-    this.status.textContent = `${boxes.root.n_ops.toLocaleString("en")} operators`;
-    this.#go_home();
-  }
-
-  /** The beginning, at a readable size. */
-  #go_home() {
-    const { w } = arrange(this.boxes, this.boxes.root);
-    this.#limits = NOWHERE_PAINTED;
-    const width = this.svg.clientWidth;
-    this.#is_placed = width > 0;
-    this.#zoom = Math.min(1, Math.max(0.6, width / (w + 20))) || 1;
-    this.move(Math.max(10, (width - w * this.#zoom) / 2), 10);
-  }
-
-  fit() {
-    const { w, h } = arrange(this.boxes, this.boxes.root);
-    const { clientWidth, clientHeight } = this.svg;
-    this.#zoom = Math.min(1.2, clientWidth / (w + 20), clientHeight / (h + 20));
-    this.move((clientWidth - w * this.#zoom) / 2, (clientHeight - h * this.#zoom) / 2);
-  }
-
-  /** @param {number} factor @param {number} x @param {number} y what stays in place */
-  zoom(factor, x = this.svg.clientWidth / 2, y = this.svg.clientHeight / 2) {
-    const before = this.#zoom;
-    this.#zoom = Math.min(4, Math.max(0.005, before * factor));
-    const ratio = this.#zoom / before;
-    this.move(x - (x - this.#x) * ratio, y - (y - this.#y) * ratio);
-  }
-
-  /** Put the origin at a place of the viewport. @param {number} x @param {number} y */
-  move(x, y) {
-    const { w, h } = arrange(this.boxes, this.boxes.root);
-    /** @type {(start: number, size: number, room: number) => number} */
-    const clamp = (start, size, room) =>
-      Math.max(IN_SIGHT - size * this.#zoom, Math.min(room - IN_SIGHT, start));
-    this.#x = clamp(x, w, this.svg.clientWidth);
-    this.#y = clamp(y, h, this.svg.clientHeight);
-    const place = `translate(${this.#x},${this.#y}) scale(${this.#zoom})`;
-    this.content.setAttribute("transform", place);
-    const seen = this.#list_limits(0);
-    const limits = this.#limits;
-    if (seen.left < limits.left || seen.top < limits.top || seen.right > limits.right
-      || seen.bottom > limits.bottom) this.#paint(this.#list_limits(PAINT_MARGIN));
-    this.#paint_map();
-  }
-
-  /** What the viewport shows, and some more. @param {number} margin */
-  #list_limits(margin) {
-    const { clientWidth, clientHeight } = this.svg;
-    return {
-      left: (-margin - this.#x) / this.#zoom, right: (clientWidth + margin - this.#x) / this.#zoom,
-      top: (-margin - this.#y) / this.#zoom, bottom: (clientHeight + margin - this.#y) / this.#zoom,
-    };
-  }
-
-  /** Paint what lies within limits, and take away the rest. @param {Limits} limits */
-  #paint(limits) {
-    this.#limits = limits;
-    const before = this.#painted;
-    this.#painted = new Map();
-    const is_in = (/** @type {Limits} */ { left, top, right, bottom }) =>
-      left < limits.right && right > limits.left && top < limits.bottom && bottom > limits.top;
-    /** @type {(thing: Thing, x: number, y: number, make_it: () => SVGGElement) => void} */
-    const put = (thing, x, y, make_it) => {
-      const element = before.get(thing) ?? make_it();
-      element.setAttribute("transform", `translate(${x},${y})`);
-      this.#painted.set(thing, element);
-    };
-    /** @type {(arranged: Arranged, x: number, y: number, level: number) => void} */
-    const paint = ({ nodes, wires }, x, y, level) => {
-      for (const wire of wires) {
-        if (is_in(shift_limits(wire.route, x, y))) put(wire, x, y, () => this.#draw_wire(wire));
-      }
-      for (const node of nodes) {
-        const [left, top] = [x + node.x, y + node.y];
-        if (!is_in({ left, top, right: left + node.w, bottom: top + node.h })) continue;
-        put(node, left, top, () => this.#draw_node(node, level));
-        const { inner } = node;
-        if (inner) paint(inner, left + (node.w - inner.w) / 2, top + BOX_INSET, level + 1);
-      }
-    };
-    paint(arrange(this.boxes, this.boxes.root), 0, 0, 1);
-    for (const [thing, element] of before) if (!this.#painted.has(thing)) element.remove();
-    this.#mark();
-  }
-
-  /** @param {ViewWire} wire */
-  #draw_wire(wire) {
-    const { path, heads, label } = wire.route;
-    const group = draw("g", { class: `mm-wire mm-${wire.kind}` },
-      draw("path", { class: "mm-reach", d: path }), draw("path", { d: path }),
-      draw("path", { class: "mm-head", d: heads }));
-    if (wire.label) group.append(draw("text", { x: label.x, y: label.y }, wire.label));
-    this.wires.append(group);
-    return group;
-  }
-
-  /** @param {ViewNode} node @param {number} level */
-  #draw_node(node, level) {
-    const { item, kind, w, h } = node;
-    const is_failed = node.text.startsWith("✗") && kind !== "open";
-    const group = draw("g", { class: `mm-node mm-${kind} ${this.#classify(item)}` });
-    const rect = (/** @type {object} */ more) => group.append(
-      draw("rect", { width: w, height: h, rx: item === null ? 9 : 4, ...more }));
-    if (kind === "closed" && is_box(item) && item.kind !== "module") rect({ x: 4, y: 4 });
-    rect({});
-    if (kind === "open") rect({ height: BOX_HEADER, class: "mm-handle" });
-    const y = kind === "closed" ? 16 : Math.min(BOX_HEADER, h) / 2 + 4;
-    const write = (/** @type {string} */ text, /** @type {number} */ x, more = {}) =>
-      group.append(draw("text", { x, y, ...more }, text));
-    if (is_box(item)) write(item.is_open ? "▾" : "▸", 7, { class: "mm-arrow" });
-    if (is_box(item)) write(node.text, 22);
-    else write(node.text, w / 2, { class: "mm-middle" });
-    if (node.detail) write(node.detail, 22, { class: "mm-detail", y: 31 });
-    if (is_failed) group.classList.add("mm-failed");
-    if (item !== null) this.#label(group, node, level);
-    this.nodes.append(group);
-    return group;
-  }
-
-  /** What an operator does to its tensors. @param {Item | null} item */
-  #classify(item) {
-    if (typeof item !== "number") return "";
-    const { writes, views } = this.trace.signatures[this.trace.op_signature[item]];
-    if (writes.length) return "mm-write";
-    return views.some((view) => view >= 0) ? "mm-view" : "mm-new";
-  }
-
-  /** @param {SVGGElement} group @param {ViewNode} node @param {number} level */
-  #label(group, { item, detail, text }, level) {
-    group.id = this.#name(item);
-    const name = is_box(item) ? `${this.boxes.name(item)} ${detail}` : text;
-    const more = is_box(item) ? { "aria-expanded": item.is_open } : {};
-    const attributes = {
-      role: "treeitem", "aria-level": level, "aria-label": name.trim(), "aria-selected": false,
-      ...more,
-    };
-    for (const [key, value] of Object.entries(attributes)) group.setAttribute(key, String(value));
-  }
-
-  /** @param {Item | null} item @returns {string} */
-  #name(item) {
-    if (!is_box(item)) return `${this.#id}-${item}`;
-    return `${item.parent ? this.#name(item.parent) : this.#id}.${item.position}`;
-  }
-
-  /** Show which nodes are selected, and where the keyboard is. */
-  #mark() {
-    this.svg.removeAttribute("aria-activedescendant");
-    for (const [thing, element] of this.#painted) {
-      if (!("item" in thing) || thing.item === null) continue;
-      const is_selected = this.#is_selected(thing.item);
-      element.classList.toggle("mm-selected", is_selected);
-      element.setAttribute("aria-selected", String(is_selected));
-      element.classList.toggle("mm-active", thing.item === this.#active);
-      if (thing.item === this.#active) this.svg.setAttribute("aria-activedescendant", element.id);
-    }
-  }
-
-  #is_selected(/** @type {Item} */ item) {
-    const { kind, index } = this.#selected ?? { kind: "", index: -1 };
-    if (is_box(item)) return kind === "module" && item.kind === "module" && item.module === index;
-    return kind === "line" ? this.trace.places[this.trace.op_place[item]].line === index
-      : kind === "op" && item === index;
-  }
-
-  #paint_map() {
-    const { w, h } = this.boxes.root.arranged;
-    const { svg, map } = this;
-    const scale = Math.min(MAP_SIDE / w, (svg.clientHeight - 20) / h);
-    map.hidden = (w * h * this.#zoom ** 2) < 4 * svg.clientWidth * svg.clientHeight || scale <= 0;
-    if (map.hidden) return;
-    const { root } = this.boxes;
-    const [width, height] = [Math.max(8, w * scale), Math.max(8, h * scale)];
-    if (this.#mapped !== root.arranged) {
-      [this.#all.width, this.#all.height] = [width, height];
-      const pen = this.#all.getContext("2d");
-      if (!pen) return;
-      pen.fillStyle = getComputedStyle(svg).color;
-      pen.globalAlpha = 0.35;
-      for (const node of root.arranged.nodes) this.#paint_on_map(pen, node, 0, 0, scale);
-      this.#mapped = root.arranged;
-    }
-    [map.width, map.height] = [this.#all.width, this.#all.height];
-    const pen = map.getContext("2d");
-    if (!pen) return;
-    pen.drawImage(this.#all, 0, 0);
-    const { left, top, right, bottom } = this.#list_limits(0);
-    pen.fillStyle = getComputedStyle(svg).color;
-    pen.globalAlpha = 0.25;
-    const seen = Math.max(2, (bottom - top) * scale);
-    pen.fillRect(left * scale, top * scale, (right - left) * scale, seen);
-  }
-
-  /**
-   * @param {CanvasRenderingContext2D} pen @param {ViewNode} node
-   * @param {number} x @param {number} y @param {number} scale
-   */
-  #paint_on_map(pen, node, x, y, scale) {
-    const [left, top] = [x + node.x, y + node.y];
-    const { inner } = node;
-    if (!inner) {
-      pen.fillRect(left * scale, top * scale, node.w * scale, Math.max(0.5, node.h * scale));
-    } else for (const child of inner.nodes) {
-      this.#paint_on_map(pen, child, left + (node.w - inner.w) / 2, top + BOX_INSET, scale);
-    }
-  }
-
-  /** @param {Event} event */
-  #thing_at(event) {
-    const target = /** @type {Element} */ (event.target).closest(".mm-node, .mm-wire");
-    for (const [thing, element] of this.#painted) if (element === target) return thing;
-    return null;
-  }
-
-  /** @param {Event} event */
-  #node_at(event) {
-    const thing = this.#thing_at(event);
-    return thing && "item" in thing ? thing : null;
-  }
-
-  /** @param {ViewNode} node @param {Event} event */
-  #click({ item }, event) {
-    if (item === null) return;
-    this.#active = item;
-    if (is_box(item) && (is_arrow(event) || item.kind !== "module")) this.toggle(item);
-    else this.#select(item);
-  }
-
-  #select(/** @type {Item} */ item) {
-    if (is_box(item) && item.kind !== "module") return;
-    /** @type {Selected} */
-    const selected = is_box(item)
-      ? { kind: "module", index: item.module } : { kind: "op", index: item };
-    this.#selected = selected;
-    this.#mark();
-    this.selection.select(selected, this);
-  }
-
-  /** @param {Selected | null} selected @param {object | null} source */
-  #follow(selected, source) {
-    if (source === this) return;
-    this.#selected = selected;
-    if (selected?.kind === "op") this.#reveal_op(selected.index);
-    else if (selected?.kind === "module") {
-      const box = this.boxes.find_box(selected.index);
-      if (box) this.reveal(box);
-    }
-    this.#mark();
-  }
-
-  #reveal_op(/** @type {number} */ op) {
-    const phase = this.trace.places[this.trace.op_place[op]].phase;
-    if (!this.boxes.is_shown[op]) this.show_phase(phase);
-    this.reveal(op);
-  }
-
-  /** Open or close a box; its header stays where it is. @param {Box} box */
-  toggle(box) {
-    const before = this.#locate(box);
-    box.is_open = !box.is_open;
-    forget_layout(box.parent);
-    arrange(this.boxes, this.boxes.root);
-    const after = this.#locate(box);
-    this.#limits = NOWHERE_PAINTED;
-    const zoom = this.#zoom;
-    this.move(this.#x + (before.x - after.x) * zoom, this.#y + (before.y - after.y) * zoom);
-  }
-
-  /** Open what an item is in, and bring it into sight. @param {Item} item */
-  reveal(item) {
-    let box = is_box(item) ? item.parent : this.boxes.box_of_op[item];
-    for (; box; box = box.parent) {
-      if (box.is_open) continue;
-      box.is_open = true;
-      forget_layout(box);
-    }
-    this.#active = item;
-    this.#limits = NOWHERE_PAINTED;
-    this.#show(item);
-  }
-
-  /** Move as little as brings an item into sight. @param {Item} item */
-  #show(item) {
-    const { x, y, w, h } = this.#locate(item);
-    const { clientWidth, clientHeight } = this.svg;
-    /** @type {(start: number, size: number, room: number) => number} */
-    const find_shift = (start, size, room) => {
-      if (start >= 10 && start + size <= room - 10) return 0;
-      return size > room - 20 ? 10 - start : (room - size) / 2 - start;
-    };
-    const k = this.#zoom;
-    const free = clientWidth - (this.map.hidden ? 0 : this.map.width + 10);
-    this.move(this.#x + find_shift(this.#x + x * k, w * k, free),
-      this.#y + find_shift(this.#y + y * k, Math.min(h, 2 * BOX_HEADER) * k, clientHeight));
-    this.#mark();
-  }
-
-  /** @param {Item} item @returns {{x: number, y: number, w: number, h: number}} */
-  #locate(item) {
-    const parent = is_box(item) ? item.parent : this.boxes.box_of_op[item];
-    if (!parent) return { x: 0, y: -BOX_INSET, w: arrange(this.boxes, this.boxes.root).w, h: 0 };
-    const arranged = arrange(this.boxes, parent);
-    const above = this.#locate(parent);
-    const node = arranged.nodes.find((other) => other.item === item);
-    if (!node) throw new Error("an item is not in its box");
-    return {
-      x: above.x + (above.w - arranged.w) / 2 + node.x, y: above.y + BOX_INSET + node.y,
-      w: node.w, h: node.h,
-    };
-  }
-
-  /** Items that can be walked to, in order of execution. @returns {Item[]} */
-  #list_items(/** @type {Box} */ box = this.boxes.root) {
-    return box.items.flatMap((item) => (is_box(item) && item.is_open
-      ? [item, ...this.#list_items(item)] : [item]));
-  }
-
-  /** Do what a key stands for. @param {string} key */
-  #press(key) {
-    const items = this.#list_items();
-    const at = this.#active === null ? -1 : items.indexOf(this.#active);
-    const go = (/** @type {number} */ to) => {
-      this.#active = items[Math.max(0, Math.min(items.length - 1, to))];
-      this.#show(this.#active);
-    };
-    const item = items[at];
-    const box = is_box(item) ? item : null;
-    const parent = box ? box.parent : this.boxes.box_of_op[Number(item)];
-    /** @type {Record<string, () => void>} */
-    const acts = {
-      ArrowDown: () => go(at + 1), ArrowUp: () => go(at - 1),
-      Home: () => go(0), End: () => go(items.length - 1),
-      ArrowRight: () => (box && !box.is_open ? this.toggle(box) : go(at + 1)),
-      ArrowLeft: () => {
-        if (box?.is_open) this.toggle(box);
-        else if (parent?.parent) go(items.indexOf(parent));
-      },
-      Enter: () => {
-        if (at >= 0) this.#select(item);
-        if (box) this.toggle(box);
-      },
-      " ": () => { if (at >= 0) this.#select(item); },
-      "+": () => this.zoom(1.25), "=": () => this.zoom(1.25), "-": () => this.zoom(0.8),
-      0: () => this.fit(),
-    };
-    acts[key]?.();
-    return key in acts;
-  }
-
-  /** Go to the next thing of which the name holds what is searched for. @param {number} step */
-  #find(step) {
-    const query = this.query.value.trim().toLowerCase();
-    if (!query) return;
-    const { trace } = this;
-    if (!this.#found.length) {
-      const is_op_found = trace.signatures.map(({ op }) => op.toLowerCase().includes(query));
-      for (const box of this.boxes.walk(this.boxes.root)) {
-        const { fqn = "", class_name = "" } = trace.modules[box.module] ?? {};
-        const name = box.kind === "module" ? `${fqn} ${class_name}` : "";
-        if (name.toLowerCase().includes(query)) this.#found.push(box);
-        for (const item of box.items) {
-          if (!is_box(item) && is_op_found[trace.op_signature[item]]) this.#found.push(item);
-        }
-      }
-      this.#found_at = step > 0 ? -1 : 0;
-    }
-    const n_found = this.#found.length;
-    this.#found_at = n_found ? (this.#found_at + step + n_found) % n_found : 0;
-    if (n_found) {
-      this.reveal(this.#found[this.#found_at]);
-      this.#select(this.#found[this.#found_at]);
-    }
-    this.status.textContent = n_found
-      ? `${this.#found_at + 1} of ${n_found} found` : "nothing found";
-  }
-
-  /** Tell more about what the pointer is over; written when it is first asked for. */
-  #explain(/** @type {Event} */ event) {
-    const thing = this.#thing_at(event);
-    const element = thing && this.#painted.get(thing);
-    if (!element || element.querySelector("title")) return;
-    const lines = "item" in thing && thing.item !== null
-      ? this.#explain_item(thing.item)
-      : thing.values.slice(0, 8).flatMap((value) => this.#explain_value(value));
-    element.append(draw("title", {}, lines.join("\n")));
-  }
-
-  #explain_item(/** @type {Item} */ item) {
-    if (is_box(item)) {
-      const module = this.trace.modules[item.module];
-      return [this.boxes.name(item), module?.fqn ?? "", this.boxes.describe(item)];
-    }
-    const { signature, place } = this.trace.op(item);
-    const made = this.values.list_made(item).flatMap((value) => this.#explain_value(value));
-    return [`${signature.op}(${signature.args})`, `${place.function}, line ${place.line}`, ...made];
-  }
-
-  #explain_value(/** @type {number} */ value) {
-    const { geometry, kind, storage } = this.values.tensor(value);
-    const { shape, dtype, stride, nbytes, device } = geometry;
-    const maker = this.values.maker[value];
-    const op = maker < 0 ? null : this.trace.op(maker);
-    const origin = op
-      ? `by ${op.signature.op}, operator ${maker}, line ${op.place.line}` : "from outside";
-    const relation = { view: "  a view", write: "  written in place", new: "", outside: "" }[kind];
-    return [
-      `${format_shape(shape)} ${dtype} on ${device}, ${format_bytes(nbytes)}`,
-      `  stride ${stride ? format_shape(stride) : "unknown"}, storage ${storage}`,
-      `  ${origin}`, relation,
-    ].filter(Boolean);
-  }
-
-  /** All that is open as a picture of its own, with the colours that it has here. */
-  #export() {
-    const { w, h } = this.boxes.root.arranged;
-    this.#paint({ left: -1e9, top: -1e9, right: 1e9, bottom: 1e9 });
-    const copy = /** @type {SVGSVGElement} */ (this.svg.cloneNode(true));
-    const originals = this.svg.querySelectorAll("rect, path, text");
+  /** Save all that is open as a picture of its own, with the colours that it has here. */
+  async function save_picture(is_png) {
+    const { w, h } = boxes.root.arranged;
+    const [width, height] = [w + 2 * EDGE, h + 2 * EDGE];
+    const { x, y, zoom } = view;
+    move(-EDGE, -EDGE, Math.min(svg.clientWidth / width, svg.clientHeight / height));
+    const background = getComputedStyle(svg).backgroundColor;
+    const copy = draw("svg", {
+      width, height, viewBox: `-10 -10 ${width} ${height}`, style: `background:${background}`,
+    }, content.cloneNode(true));
+    const originals = content.querySelectorAll("rect, path, text");
     copy.querySelectorAll("rect, path, text").forEach((element, i) => {
       const style = getComputedStyle(originals[i]);
       const styles = EXPORT_STYLES.map((name) => `${name}:${style.getPropertyValue(name)}`);
       element.setAttribute("style", styles.join(";"));
     });
-    const { backgroundColor } = getComputedStyle(this.svg);
-    copy.setAttribute("width", String(w + 20));
-    copy.setAttribute("height", String(h + 20));
-    copy.setAttribute("style", `background:${backgroundColor}`);
-    copy.firstElementChild?.setAttribute("transform", "translate(10,10)");
-    this.#paint(this.#list_limits(PAINT_MARGIN));
-    return { text: new XMLSerializer().serializeToString(copy), w: w + 20, h: h + 20 };
-  }
-
-  save_svg() {
-    save_file(new Blob([this.#export().text], { type: "image/svg+xml" }), "flow.svg");
-  }
-
-  async save_png() {
-    const { text, w, h } = this.#export();
+    move(x, y, zoom);
+    const text = new XMLSerializer().serializeToString(copy);
+    if (!is_png) {
+      save_file(new Blob([text], { type: "image/svg+xml" }), "flow.svg");
+      return;
+    }
     const image = new Image();
     image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(text)}`;
     await image.decode();
-    const scale = Math.min(2, PNG_SIDE / w, PNG_SIDE / h);
-    const canvas = make("canvas", { width: Math.ceil(w * scale), height: Math.ceil(h * scale) });
-    canvas.getContext("2d")?.drawImage(image, 0, 0, canvas.width, canvas.height);
-    canvas.toBlob((blob) => { if (blob) save_file(blob, "flow.png"); });
+    const scale = Math.min(2, PNG_SIDE / width, PNG_SIDE / height);
+    const canvas = make("canvas", { width: width * scale, height: height * scale });
+    canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+    canvas.toBlob((blob) => save_file(blob, "flow.png"));
   }
+
+  const make_button = (text, title, onclick) =>
+    make("button", { type: "button", title, "aria-label": title, onclick }, text);
+  const phases = make("select", {
+    "aria-label": "Phase", onchange: () => show_phase(Number(phases.value)),
+  }, ...list_phases(trace).map((phase) => make("option", { value: phase }, PHASES[phase])));
+  const searchbox = make("input", {
+    type: "search", placeholder: "Search", "aria-label": "Search in the flow", onkeydown: search,
+  });
+  const parameters = make("input", {
+    type: "checkbox", checked: !hide.length && "", onchange: show_parameters,
+  });
+  element.append(
+    make("div", { class: "mm-flow-bar" },
+      phases, searchbox, make("label", {}, parameters, " parameters and constants"),
+      make_button("−", "Zoom out", () => zoom_by(0.8)),
+      make_button("+", "Zoom in", () => zoom_by(1.25)),
+      make_button("fit", "Fit all into view", () => fit()),
+      make_button("SVG", "Save as SVG", () => save_picture(false)),
+      make_button("PNG", "Save as PNG", () => save_picture(true)),
+      ...Object.entries(FLOW_LEGEND).map(([kind, text]) =>
+        make("span", { class: `mm-flow-key mm-key-${kind}` }, text)),
+      status),
+    make("div", { class: "mm-flow-stage" }, svg, map),
+  );
+  show_phase(boxes.phase);
 }
 
-/** @param {Limits} limits @param {number} x @param {number} y */
-function shift_limits({ left, top, right, bottom }, x, y) {
-  return { left: left + x, top: top + y, right: right + x, bottom: bottom + y };
+/** What is laid out, where it stands in the whole; what is in a box comes after it. */
+function list_spots({ nodes, wires }, x = 0, y = 0, level = 1, spots = []) {
+  for (const thing of wires) spots.push({ thing, x, y, level });
+  for (const thing of nodes) {
+    const [left, top, inner] = [x + thing.x, y + thing.y, thing.inner];
+    spots.push({ thing, x: left, y: top, level });
+    if (!inner) continue;
+    list_spots(inner, left + (thing.w - inner.w) / 2, top + BOX_INSET, level + 1, spots);
+  }
+  return spots;
 }
 
-function is_arrow(/** @type {Event} */ event) {
-  return /** @type {Element} */ (event.target).classList.contains("mm-arrow");
+/** Whether what is at a spot is seen in a view at all. */
+function is_in({ thing, x, y }, view) {
+  const { left = 0, top = 0, right = thing.w, bottom = thing.h } = thing;
+  return x + left < view.x + view.w && x + right > view.x
+    && y + top < view.y + view.h && y + bottom > view.y;
 }
 
-function save_file(/** @type {Blob} */ blob, /** @type {string} */ name) {
-  const url = URL.createObjectURL(blob);
-  make("a", { href: url, download: name }).click();
-  setTimeout(() => URL.revokeObjectURL(url), 10_000);
+function draw_wire({ kind, path, heads, label, label_x, label_y }) {
+  return draw("g", { class: `mm-wire mm-${kind}` },
+    draw("path", { class: "mm-reach", d: path }), draw("path", { d: path }),
+    draw("path", { class: "mm-head", d: heads }),
+    draw("text", { x: label_x, y: label_y }, label));
 }
 
-/** @param {Box} box */
-function forget_layouts(box) {
-  box.arranged = null;
-  for (const item of box.items) if (is_box(item)) forget_layouts(item);
+function draw_node({ item, kind, w, h, text, detail }, { makes }) {
+  const is_failed = text.startsWith("✗") && kind !== "open";
+  const effect = makes[item?.op]?.[0]?.kind;
+  const rect = (more = {}) => draw("rect", { width: w, height: h, rx: item ? 4 : 9, ...more });
+  const write = (x, name, written, y = Math.min(BOX_HEADER, h) / 2 + 4) =>
+    draw("text", { x, y, class: name }, written);
+  const group = draw("g", {
+    class: `mm-node mm-${kind} mm-${effect} ${is_failed ? "mm-failed" : ""}`,
+  });
+  if (kind === "closed" && item.kind !== "module") group.append(rect({ x: 4, y: 4 }));
+  group.append(rect());
+  if (kind === "open") group.append(rect({ height: BOX_HEADER, class: "mm-handle" }));
+  if (kind !== "open" && kind !== "closed") group.append(write(w / 2, "mm-middle", text));
+  else {
+    group.append(write(7, "mm-arrow", item.is_open ? "▾" : "▸"), write(22, "", text),
+      write(22, "mm-detail", detail, 31));
+  }
+  return group;
+}
+
+/** More about what the pointer is over, in lines. */
+function explain(boxes, { item, values }) {
+  const { trace } = boxes;
+  if (item && item.kind !== "op") {
+    return [`${trace.modules[item.module]?.fqn ?? ""}  ${boxes.name(item)}`, boxes.describe(item)];
+  }
+  const made = item ? boxes.values.makes[item.op] : values;
+  const lines = made.slice(0, 8).flatMap(({ geometry, kind, storage, maker }) => {
+    const { shape, dtype, stride, nbytes, device } = geometry;
+    const origin = maker < 0 ? ""
+      : ` by ${trace.signature(maker).op}, operator ${maker}, line ${trace.place(maker).line}`;
+    return [
+      `${format_shape(shape)} ${dtype} on ${device}, ${format_bytes(nbytes)}`,
+      `  stride ${stride ? format_shape(stride) : "unknown"}, storage ${storage}`,
+      `  ${FLOW_LEGEND[kind] ?? "from outside"}${origin}`,
+    ];
+  });
+  if (!item) return lines;
+  const { op, args } = trace.signature(item.op);
+  const place = trace.place(item.op);
+  return [`${op}(${args})`, `${place.function}, line ${place.line}`, ...lines];
 }

@@ -1,232 +1,193 @@
 // A table of any length: rows of one height, of which only those in sight are drawn.
 
-import { make } from "./dom.js";
+import { fill, format_shape, make, save_file, shorten_dtype } from "./dom.js";
 
-const GRID_ROW = 24; // pixels, as in tables.css
-const GRID_HEAD = 28;
-const GRID_SPARE = 8; // rows drawn above and below
+// In pixels, as in tables.css.
+const GRID_ROW = 24;
+// Rows drawn above and below.
+const GRID_SPARE = 12;
+const GRID_STEPS = {
+  ArrowDown: 1, ArrowUp: -1, PageDown: 15, PageUp: -15, Home: -Infinity, End: Infinity,
+};
 
 /**
- * @typedef {{key: string, width: number, kind?: string, help?: string,
- *   is_fixed?: boolean}} GridColumn `kind`: class of its cells; `is_fixed`: not to be sorted by
- * @typedef {{key: string, direction: number} | null} GridSort `direction`: 1 or -1
- * @typedef {[text: string, title?: string, share?: number]} GridCell `share`: of a bar, 0 to 1
+ * @typedef {import("./selection.js").Selected} Selected
+ * @typedef {Record<string, string | number>} GridValues
+ *   of a row, by column, in their order; an empty text for none
  * @typedef {{level: number, parent: number, is_open: boolean | null}} GridBranch
- *   `parent`: row or -1; `is_open`: null for a leaf
- * @typedef {{label: string, columns: GridColumn[], read: (row: number) => GridCell[],
- *   is_marked: (row: number) => boolean, choose: (row: number) => void, leave: () => void,
- *   sort: (by: GridSort) => void, branch?: (row: number) => GridBranch,
- *   toggle?: (row: number) => void}} GridSource
- *   `leave`: on Escape; `branch` and `toggle`: of a tree
+ *   a row of a tree. `parent`: its row or -1; `is_open`: null for a leaf
+ * @typedef {{label: string, hint: string, formats: Record<string, (value: any) => string>,
+ *   list: (filter: string, sort: (rows: any[]) => any[], wanted: Selected | null) => any[],
+ *   read: (row: any) => GridValues, follows: (selected: Selected | null) => boolean,
+ *   is_selected: (selected: Selected | null, row: any) => boolean,
+ *   pick: (row: any) => Selected, toggle?: (row: any) => unknown}} GridView
+ *   `formats`: of values that are not shown as they are; the columns' widths are in tables.css.
+ *   `list`: the rows to show; what hides the wanted one is opened. `follows`: whether a
+ *   selection is about any row, `is_selected`: about this one. `pick`: what a row selects. `toggle`: opens or closes a row
  */
 
-let n_grids = 0;
+const { compare: compare_texts } = new Intl.Collator("en", { numeric: true });
 
-/** A whole number, as in `1,024`. @param {number} n */
-export const format_whole = (n) => `${n}`.replace(/\B(?=(\d{3})+$)/g, ",");
-
-export const { compare: compare_texts } = new Intl.Collator("en", { numeric: true });
+/** Tensors, as in `(2, 3) f32`. @param {import("./data.js").Geometry[]} tensors */
+export const list_tensors = (tensors) =>
+  tensors.map(({ shape, dtype }) => `${format_shape(shape)} ${shorten_dtype(dtype)}`).join(", ");
 
 /**
- * Return the next of a column's three orders: one way, the other, none.
- * @param {GridSort} by @param {string} key @param {number} first @returns {GridSort}
+ * Return the test of whether a text of small letters has each word of a filter.
+ * @param {string} filter @returns {(text: string) => boolean}
  */
-export function next_sort(by, key, first) {
-  if (by?.key !== key) return { key, direction: first };
-  return by.direction === first ? { key, direction: -first } : null;
+export function make_filter(filter) {
+  // A number is found whole: `layers.1` is not in `layers.10`.
+  const words = filter.toLowerCase().trim().split(/\s+/).map((word) =>
+    new RegExp(word.replace(/\W/g, "\\$&") + (/\d$/.test(word) ? "(?!\\d)" : "")));
+  return (text) => words.every((word) => word.test(text));
 }
 
 /**
- * Make the line above a grid: a filter, and room for words.
- * @param {string} hint @param {() => void} filter
+ * Return rows in the order of a column, where equal as before; empty texts last.
+ * @param {any[]} rows @param {(row: any) => any} read @param {number} direction 1 or -1
  */
-export function make_grid_bar(hint, filter) {
-  const names = { placeholder: hint, "aria-label": hint, title: hint };
-  const input = make("input", { type: "search", ...names });
+export function sort_rows(rows, read, direction) {
+  const values = rows.map(read);
+  // Each text is compared once, not for each row that has it.
+  const distinct = [...new Set(values)].sort((a, b) => a - b || compare_texts(a, b));
+  const ranks = new Map(distinct.map((value, rank) => [value, rank * direction]));
+  ranks.set("", Infinity);
+  const ranked = rows.map((row, at) => [ranks.get(values[at]), row]);
+  return ranked.sort(([a], [b]) => a - b).map(([, row]) => row);
+}
+
+/** Rows as CSV, quoted as RFC 4180 has it. @param {(string | number)[][]} rows */
+export const format_csv = (rows) => rows
+  .map((row) => row.map((value) => `"${String(value).replaceAll('"', '""')}"`).join())
+  .join("\r\n");
+
+/**
+ * Show a table, and above it a filter.
+ * @param {HTMLElement} parent @param {import("./selection.js").Selection} selection
+ * @param {GridView} view
+ */
+export function mount_grid(parent, selection, view) {
+  const { label, hint, formats, list, read, follows, is_selected, pick, toggle } = view;
+  let sort = (some) => some;
+  let rows = list("", sort, null);
+  if (!rows.length) return parent.append(`${label}: none in this trace.`);
+  // The row that the keys act on.
+  let active = 0;
+  // Where it was scrolled to when it was drawn.
+  let drawn = 0;
+
+  const names = Object.keys(read(rows[0]));
+  const input = make("input", { type: "search", placeholder: hint, oninput: () => show(0) });
   const status = make("span", { role: "status" });
-  input.addEventListener("input", filter);
-  return { input, status, bar: make("div", { class: "mm-grid-bar" }, input, status) };
-}
-
-/** @param {GridSource} source */
-export function make_grid(source) {
-  const { label, columns, read, is_marked, choose, leave, branch, toggle } = source;
-  const id = `mm-grid-${(n_grids += 1)}`;
-  const cells = columns.map(make_header);
-  const head = make("div", { role: "row", class: "mm-grid-row", "aria-rowindex": 1 }, ...cells);
+  const copier = make("button", { onclick: copy }, "Copy as CSV");
+  const head = make("div", { role: "row" }, ...names.map((key) =>
+    make("div", { role: "columnheader", onclick: sort_by }, make("button", {}, key))));
   const body = make("div", { role: "rowgroup" });
   const element = make("div", {
-    class: "mm-grid", role: branch ? "treegrid" : "grid", tabindex: 0, "aria-label": label,
-    "aria-multiselectable": "true",
-  }, make("div", { role: "rowgroup", class: "mm-grid-head" }, head), body);
-  let n_rows = 0;
-  let active = 0; // the row that the keys act on; -1 is the header
-  let column = 0; // of the header
-  /** @type {Map<number, HTMLElement>} */
-  let lines = new Map(); // by row
-  let height = 0;
-  /** @type {GridSort} */
-  let by = null;
+    class: "mm-grid", role: toggle ? "treegrid" : "grid", "aria-label": label, tabindex: 0,
+    onkeydown: press, onscroll: () => Math.abs(element.scrollTop - drawn) > 150 && draw(),
+  }, head, body);
 
-  /** Draw anew: other rows, or other marks. */
-  function show(/** @type {number} */ n) {
-    n_rows = n;
-    active = Math.min(active, n - 1);
-    body.style.height = `${n * GRID_ROW}px`;
-    element.setAttribute("aria-rowcount", `${n + 1}`);
-    lines.clear();
-    paint();
+  const is_marked = (row) => is_selected(selection.current, row);
+
+  /** List the rows anew. */
+  function show(at, wanted = null) {
+    rows = list(input.value, sort, wanted);
+    status.textContent = `${rows.length} rows`;
+    body.style.height = `${rows.length * GRID_ROW}px`;
+    go(wanted ? rows.findIndex(is_marked) : at);
   }
 
   /** Make a row the active one, in sight. */
-  function go(/** @type {number} */ row) {
-    active = Math.max(-1, Math.min(row, n_rows - 1));
-    const top = Math.max(0, active) * GRID_ROW;
-    const room = Math.max(0, element.clientHeight - GRID_HEAD - GRID_ROW);
-    element.scrollTop = Math.min(top, Math.max(element.scrollTop, top - room));
-    paint();
+  function go(at) {
+    active = Math.max(0, Math.min(at, rows.length - 1));
+    const top = active * GRID_ROW;
+    const low = top - element.clientHeight + 2 * GRID_ROW;
+    element.scrollTop = Math.min(top, Math.max(element.scrollTop, low));
+    draw();
   }
 
-  function paint() {
-    const { scrollTop, clientHeight } = element;
-    const start = Math.max(0, Math.floor(scrollTop / GRID_ROW) - GRID_SPARE);
-    const end = Math.min(n_rows, Math.ceil((scrollTop + clientHeight) / GRID_ROW) + GRID_SPARE);
-    if (end - start !== lines.size || !lines.has(start) || !lines.has(end - 1)) {
-      const before = lines;
-      lines = new Map();
-      for (let row = start; row < end; row += 1) lines.set(row, before.get(row) ?? make_row(row));
-      body.replaceChildren(...lines.values());
-    }
-    element.querySelector(".mm-active")?.classList.remove("mm-active");
-    const target = active < 0 ? cells[column] : lines.get(active);
-    target?.classList.add("mm-active");
-    element.setAttribute("aria-activedescendant", target?.id ?? "");
+  function draw() {
+    drawn = element.scrollTop;
+    const start = Math.max(0, Math.floor(drawn / GRID_ROW) - GRID_SPARE);
+    const end = start + element.clientHeight / GRID_ROW + 2 * GRID_SPARE;
+    body.replaceChildren(...rows.slice(start, end).map((row, i) => make_row(row, start + i)));
+    body.style.paddingTop = `${start * GRID_ROW}px`;
+    const focused = `${parent.id}-${active}`;
+    fill(element, { "aria-rowcount": rows.length + 1, "aria-activedescendant": focused });
   }
 
-  function make_row(/** @type {number} */ row) {
-    const line = make("div", {
-      role: "row", id: `${id}-${row}`, class: "mm-grid-row", "aria-rowindex": row + 2,
-      "aria-selected": `${is_marked(row)}`, style: `top: ${row * GRID_ROW}px`,
-    }, ...read(row).map(([text, title = text, share], i) => {
-      const { kind = "" } = columns[i];
-      const cell = make("div", { role: "gridcell", class: kind, dir: "auto", title }, text);
-      if (share) cell.classList.add("mm-share");
-      if (share) cell.style.setProperty("--mm-share", `${100 * share}%`);
-      return cell;
-    }));
-    if (is_marked(row)) line.classList.add("mm-selected");
-    if (branch) {
-      const { level, is_open } = branch(row);
-      line.setAttribute("aria-level", `${level}`);
-      line.style.setProperty("--mm-level", `${level}`);
-      if (is_open !== null) line.setAttribute("aria-expanded", `${is_open}`);
-      const [name] = line.children;
-      name.setAttribute("dir", "ltr"); // the twist stays on the left of any name
-      name.replaceChildren(make("i"), make("bdi", {}, name.textContent ?? ""));
-    }
-    return line;
-  }
-
-  /** @param {GridColumn} column @param {number} i */
-  function make_header({ key, kind = "", help = key, is_fixed }, i) {
-    const edge = make("span", { class: "mm-grid-edge" });
-    const cell = make("div", {
-      role: "columnheader", id: `${id}-head-${i}`, class: kind, title: help,
-    }, make("span", {}, key), edge);
-    if (!is_fixed) cell.setAttribute("aria-sort", "none");
-    cell.addEventListener("click", () => sort(i));
-    edge.addEventListener("click", (event) => event.stopPropagation());
-    edge.addEventListener("pointerdown", (event) => {
-      const start = event.clientX - cell.offsetWidth;
-      edge.setPointerCapture(event.pointerId);
-      edge.onpointermove = ({ clientX }) => resize(i, clientX - start);
-      edge.onlostpointercapture = () => { edge.onpointermove = null; };
+  function make_row(row, at) {
+    const cells = Object.entries(read(row)).map(([key, value]) => {
+      const text = value === "" ? "" : (formats[key] ?? String)(value);
+      const style = key === "FLOPs" && `--mm-share: ${text}`;
+      return make("div", { role: "gridcell", title: value, style }, text);
     });
-    return cell;
+    if (row.level) cells[0].prepend(make("i", { style: `margin-left: ${14 * row.level - 14}px` }));
+    return make("div", {
+      role: "row", id: `${parent.id}-${at}`, class: is_marked(row) && "mm-selected",
+      "data-active": at === active, "aria-selected": `${is_marked(row)}`, "aria-rowindex": at + 2,
+      "aria-level": row.level ?? false, "aria-expanded": row.is_open?.toString() ?? false,
+      onclick: ({ target }) => {
+        go(at);
+        choose(target.matches("i"));
+      },
+    }, ...cells);
   }
 
-  /** Set a column's width in pixels; the last one takes what room is left. */
-  function resize(/** @type {number} */ i, /** @type {number} */ width) {
-    const widths = cells.map((cell) => cell.offsetWidth);
-    widths[i] = Math.max(GRID_HEAD, width);
-    const room = element.clientWidth - widths.reduce((a, b) => a + b);
-    widths[widths.length - 1] += Math.max(0, room);
-    set_widths(widths);
+  /** Select the active row, or open or close it. */
+  function choose(is_turn) {
+    if (!is_turn) return selection.select(pick(rows[active]), element);
+    toggle(rows[active]);
+    show(active);
   }
 
-  /** Share the room by fractions; where there is less, the grid scrolls sideways. */
-  function set_widths(/** @type {number[]} */ widths) {
-    const tracks = widths.map((width) => `minmax(0, ${width}fr)`);
-    // The second column stays in sight of a table, too, and so must know its place.
-    if (!branch) tracks[0] = `${widths[0]}px`;
-    element.style.setProperty("--mm-first", `${widths[0]}px`);
-    element.style.setProperty("--mm-columns", tracks.join(" "));
-    element.style.setProperty("--mm-width", `${widths.reduce((a, b) => a + b)}px`);
+  /** Sort one way, then the other, then not. */
+  function sort_by({ currentTarget: cell }) {
+    const key = cell.textContent;
+    const direction = { ascending: -1, descending: 0 }[cell.ariaSort] ?? 1;
+    for (const other of head.children) other.ariaSort = "none";
+    if (direction) cell.ariaSort = direction > 0 ? "ascending" : "descending";
+    sort = (some) => (direction ? sort_rows(some, (row) => read(row)[key], direction) : some);
+    show(0);
   }
 
-  function sort(/** @type {number} */ i) {
-    const { key, kind, is_fixed } = columns[i];
-    if (is_fixed) return;
-    // In a tree one looks for what is largest.
-    by = next_sort(by, key, branch && kind === "mm-number" ? -1 : 1);
-    head.querySelectorAll("[aria-sort]").forEach((cell) => cell.setAttribute("aria-sort", "none"));
-    const words = ["descending", "none", "ascending"];
-    cells[i].setAttribute("aria-sort", words[1 + (by?.direction ?? 0)]);
-    source.sort(by);
-  }
-
-  const page = () => Math.max(1, Math.floor(element.clientHeight / GRID_ROW) - 2);
-  const is_open = () => branch?.(active).is_open;
-  const step = (/** @type {number} */ n) => {
-    column = Math.max(0, Math.min(columns.length - 1, column + n));
-    cells[column].scrollIntoView({ block: "nearest", inline: "nearest" });
-    paint();
-  };
-  /** @type {Record<string, () => void>} */
-  const head_keys = {
-    ArrowLeft: () => step(-1), ArrowRight: () => step(1), ArrowDown: () => go(0),
-    Enter: () => sort(column), " ": () => sort(column), Escape: leave,
-  };
-  /** @type {Record<string, () => void>} */
-  const row_keys = {
-    ArrowDown: () => go(active + 1), ArrowUp: () => go(active - 1),
-    PageDown: () => go(active + page()), PageUp: () => go(Math.max(0, active - page())),
-    Home: () => go(0), End: () => go(n_rows - 1),
-    Enter: () => choose(active), " ": () => choose(active), Escape: leave,
-  };
-  if (branch) { // Else Left and Right scroll sideways, by themselves.
-    row_keys.ArrowRight = () => {
-      if (is_open()) go(active + 1);
-      else if (is_open() === false) toggle?.(active);
-    };
-    row_keys.ArrowLeft = () => {
-      const { parent } = branch(active);
-      if (is_open()) toggle?.(active);
-      else if (parent >= 0) go(parent);
-    };
-  }
-
-  element.addEventListener("keydown", (event) => {
-    const act = (active < 0 ? head_keys : row_keys)[event.key];
-    if (!act || event.ctrlKey || event.metaKey || event.altKey || event.shiftKey) return;
+  function press(event) {
+    const { key } = event;
+    const row = rows[active];
+    if (event.ctrlKey || event.metaKey || event.altKey || event.shiftKey) return;
+    if (key === "Escape") selection.select(null);
+    else if (event.target !== element || !rows.length) return;
+    else if (key in GRID_STEPS) go(active + GRID_STEPS[key]);
+    else if (key === "Enter" || key === " ") choose(false);
+    else if (!toggle || !key.startsWith("Arrow")) return;
+    else if (row.is_open === (key === "ArrowLeft")) choose(true);
+    else if (key === "ArrowLeft") go(row.parent);
+    else if (row.is_open) go(active + 1);
     event.preventDefault();
-    act();
+  }
+
+  /** Copy, or save where the browser lets nothing be copied. */
+  async function copy() {
+    const csv = format_csv([names, ...rows.map((row) => Object.values(read(row)))]);
+    try {
+      await navigator.clipboard.writeText(csv);
+      status.textContent = "copied";
+    } catch {
+      save_file(new Blob([csv]), `${label}.csv`);
+    }
+  }
+
+  selection.subscribe((selected, source) => {
+    if (source === element || !follows(selected)) return draw();
+    show(0, selected);
+    if (rows.some(is_marked)) return;
+    input.value = "";
+    show(0, selected);
   });
-  body.addEventListener("click", ({ target }) => {
-    const at = /** @type {Element} */ (target);
-    const line = at.closest("[aria-rowindex]");
-    if (!line) return;
-    go(Number(line.getAttribute("aria-rowindex")) - 2);
-    if (at.matches("[aria-expanded] i")) toggle?.(active);
-    else choose(active);
-  });
-  element.addEventListener("scroll", paint);
-  new ResizeObserver(() => {
-    // While out of sight it could not scroll to where it was told to.
-    if (height) paint();
-    else go(active);
-    height = element.clientHeight;
-  }).observe(element);
-  set_widths(columns.map(({ width }) => width));
-  return { element, show, go };
+  // While out of sight it could not scroll to where it was told to.
+  new ResizeObserver(() => go(active)).observe(element);
+  parent.append(make("div", { class: "mm-grid-bar" }, input, status, copier), element);
+  show(0);
 }

@@ -1,464 +1,300 @@
 // Layers from top to bottom for the inside of one box; what is inside its boxes was laid
 // out before, alone. Touches no document.
 
-import { shorten_op } from "./dom.js";
-import { is_box } from "./graph.js";
-
 export const BOX_HEADER = 24; // of an open box
 export const BOX_INSET = 30; // from its top to what is in it
 const BOX_PADDING = 12;
 const LETTER = 6.7; // width of a letter of 11 px
 const SMALL_LETTER = 6.1; // of 10 px
-const MAX_LETTERS = 42;
+const MAX_CELLS = 42; // of a name; a wide letter takes two
+const NODE_HEIGHTS = { op: 22, closed: 38 };
+const PILL_HEIGHT = 18;
 const WIDE_LAYER = 1400; // a wider layer is broken
 const LAYER_GAP = 26; // between layers
 const APART = 18; // between neighbours
 const LABEL_LINE = 13; // for a label
-const SWEEPS = 4;
 
 /**
- * @typedef {{w: number, h: number, side?: "in" | "out"}} Spot a node; the nodes come in an
- *   order in which every wire leads forward
- * @typedef {{node: number, x: number | null}} End `x`: from the middle, or null: anywhere
- * @typedef {{from: number, starts: (number | null)[], to: End[], label: number}} Wire
- *   `label`: the width of its text, or 0
- * @typedef {{path: string, heads: string, label: {x: number, y: number}, left: number,
- *   top: number, right: number, bottom: number}} Route
- * @typedef {{w: number, h: number, at: {x: number, y: number}[], routes: Route[]}} Placed
- * @typedef {{w: number, layer: number, up: Vertex[], down: Vertex[], x: number,
- *   wish: number, is_node: boolean}} Vertex a node, or a wire that passes a layer
+ * @typedef {import("./graph.js").Item} Item
+ * @typedef {import("./graph.js").Value} Value
+ * @typedef {{kind: "op" | "closed" | "open" | "in" | "out" | "source" | "", item: Item | null,
+ *   values: Value[], text: string, detail: string, inner: Arranged | null, x: number, y: number,
+ *   w: number, h: number, room: number, layer: number, floor: number, offset: number,
+ *   up: ViewNode[], down: ViewNode[], leaving: Wire[], arriving: Port[],
+ *   labels: Wire[]}} ViewNode
+ *   a node that stands for an item, a pill that tells what comes in or goes out, or, without
+ *   a kind, a wire on its way through a layer. While it is placed, `x` is its middle; `room` is
+ *   its width with labels, `floor` where its layer ends
+ * @typedef {{node: ViewNode, x: number | null, above?: ViewNode}} Port where a wire meets a
+ *   node. `x`: from its middle, or null until it is placed; `above`: what it comes from
+ * @typedef {{from: ViewNode, starts: Port[], ends: Port[], label: string, kind?: string,
+ *   values?: Value[], trunk?: ViewNode[], path?: string, heads?: string, label_x?: number,
+ *   label_y?: number, left?: number, top?: number, right?: number, bottom?: number}} Wire
+ *   from a node to later ones; `trunk`: its way by layer
+ * @typedef {{w: number, h: number, nodes: ViewNode[], wires: Wire[]}} Arranged
  */
 
-/**
- * @typedef {import("./graph.js").Box} Box
- * @typedef {{kind: "op" | "closed" | "open" | "in" | "out" | "source",
- *   item: Box | number | null, values: number[], text: string, detail: string, x: number,
- *   y: number, w: number, h: number, inner: Arranged | null, side?: "in" | "out"}} ViewNode
- *   a node that stands for an item, or a pill that tells what comes in or goes out
- * @typedef {{values: number[], kind: string, label: string, route: Route}} ViewWire
- * @typedef {{w: number, h: number, nodes: ViewNode[], wires: ViewWire[]}} Arranged
- */
+const count_cells = (text) => text.replace(/[^\0-\u10ff]/gu, "--").length;
 
-/** Cut a text to a number of letters; wide ones, as in emoji, count twice. */
-export function ellipsize(/** @type {string} */ text, n_cells = MAX_LETTERS) {
-  let cut = "";
-  for (const letter of text.replace(/\s+/g, " ")) {
-    n_cells -= count_cells(letter);
-    if (n_cells < 1 && cut.length + letter.length < text.length) return `${cut}…`;
-    cut += letter;
-  }
-  return cut;
-}
-
-/** @param {string} text */
-function count_cells(text) {
-  let n_cells = 0;
-  for (const letter of text) n_cells += (letter.codePointAt(0) ?? 0) > 0x10ff ? 2 : 1;
-  return n_cells;
+/** Cut a text to a width; wide letters, as emoji, count twice. @param {string} text */
+export function ellipsize(text, n_cells = MAX_CELLS) {
+  const line = text.replace(/\s+/g, " ");
+  if (count_cells(line) <= n_cells) return line;
+  const letters = [...line].slice(0, n_cells);
+  while (count_cells(letters.join("")) >= n_cells) letters.pop();
+  return `${letters.join("")}…`;
 }
 
 /**
  * Lay out the inside of a box, and of the open ones in it; what was laid out is kept.
- * @param {import("./graph.js").Boxes} boxes @param {Box} box @returns {Arranged}
+ * @param {import("./graph.js").Boxes} boxes @param {Item} box @returns {Arranged}
  */
 export function arrange(boxes, box) {
   if (box.arranged) return box.arranged;
-  const { nets, sources } = boxes.connect(box);
-  const label = (/** @type {number[]} */ values) => boxes.values.label(values);
-  /** @type {ViewNode[]} */ const nodes = [];
-  /** @type {(kind: "in" | "out" | "source", values: number[], text?: string) => number} */
-  const add_pill = (kind, values, text = label(values)) => {
-    const side = kind === "source" ? undefined : kind;
-    return nodes.push({ ...make_node(kind, null, text), side, values }) - 1;
-  };
-  const ins = nets.map((net) => (net.from < 0 ? add_pill("in", net.values) : -1));
-  const starts = sources.map((source) =>
-    add_pill("source", source.values, boxes.name_source(source)));
-  const first = nodes.length;
-  for (const item of box.items) nodes.push(make_item(boxes, item));
-  const outs = nets.map((net) => (net.is_out ? add_pill("out", net.values) : -1));
-  const texts = nets.map(({ from, to, is_out, values }) => {
-    const is_told = from < 0 || nodes[first + from].inner || (is_out && !to.length);
-    return is_told ? "" : label(values);
+  const items = box.items.map((item) => make_item_node(boxes, item));
+  const [ins, outs] = [[], []];
+  const add_pill = (pills, kind, { values, name }) =>
+    pills[pills.push(make_node(kind, name, { values })) - 1];
+  const wires = boxes.connect(box).map((net) => {
+    const { values, to } = net;
+    const is_flow = net.kind === "flow";
+    const from = items[net.from] ?? add_pill(ins, is_flow ? "in" : "source", net);
+    const ends = to.flatMap((position) => find_ports(items[position], "in", values));
+    const is_told = !from.item || from.inner || (net.is_out && !to.length);
+    if (net.is_out) ends.push({ node: add_pill(outs, "out", net), x: null });
+    return {
+      from, starts: find_ports(from, "out", values), ends, values, label: is_told ? "" : net.name,
+      kind: is_flow ? values[0].kind : "source",
+    };
   });
-  /** @type {Wire[]} */
-  const wires = nets.map(({ from, to, values }, i) => ({
-    from: from < 0 ? ins[i] : first + from, label: texts[i].length * SMALL_LETTER,
-    starts: from < 0 ? [null] : find_pills(nodes[first + from], "out", values),
-    to: [...to.flatMap((item) => find_pills(nodes[first + item], "in", values)
-      .map((x) => ({ node: first + item, x }))),
-    ...(outs[i] < 0 ? [] : [{ node: outs[i], x: null }])],
-  }));
-  sources.forEach(({ to }, i) => wires.push({
-    from: starts[i], label: 0, starts: [null],
-    to: to.map((item) => ({ node: first + item, x: null })),
-  }));
-  const placed = place(nodes, wires);
-  nodes.forEach((node, i) => Object.assign(node, placed.at[i]));
-  box.arranged = {
-    w: placed.w, h: placed.h, nodes,
-    wires: placed.routes.map((route, i) => {
-      const { values } = nets[i] ?? sources[i - nets.length];
-      const kind = nets[i] ? boxes.values.tensor(values[0]).kind : "source";
-      return { values, route, label: texts[i] ?? "", kind };
-    }),
-  };
+  const nodes = [...ins, ...items, ...outs];
+  box.arranged = { ...place(nodes, wires), nodes, wires };
   return box.arranged;
 }
 
-/** Lay out anew what is in a box, and all that it is in. @param {Box | null} box */
+/** Lay out anew what is in a box, and all that it is in. @param {Item | null} box */
 export function forget_layout(box) {
   for (; box; box = box.parent) box.arranged = null;
 }
 
-/**
- * Where an open box is entered or left by values, from its middle.
- * @param {ViewNode} node @param {string} kind @param {number[]} values
- * @returns {(number | null)[]}
- */
-function find_pills({ inner }, kind, values) {
-  if (!inner) return [null];
+/** Where a node is entered or left by values: an open box, at its pills. @returns {Port[]} */
+function find_ports(node, kind, values) {
+  const { inner } = node;
+  if (!inner) return [{ node, x: null }];
   const pills = inner.nodes.filter((pill) => pill.kind === kind
     && pill.values.some((value) => values.includes(value)));
-  return pills.map((pill) => pill.x + pill.w / 2 - inner.w / 2);
+  return pills.map((pill) => ({ node, x: pill.x + pill.w / 2 - inner.w / 2 }));
 }
 
-/** @param {import("./graph.js").Boxes} boxes @param {Box | number} item */
-function make_item(boxes, item) {
-  const { n_ops, error, signatures, op_signature } = boxes.trace;
-  const is_last = n_ops - 1 === (is_box(item) ? item.last_op : item);
-  const mark = error !== null && is_last ? "✗ " : "";
-  if (!is_box(item)) {
-    return make_node("op", item, mark + shorten_op(signatures[op_signature[item]].op));
-  }
-  const name = mark + boxes.name(item);
-  return item.is_open ? make_node("open", item, name, "", arrange(boxes, item))
-    : make_node("closed", item, name, boxes.describe(item));
+function make_item_node(boxes, item) {
+  const is_failed = boxes.trace.error !== null && item.last_op === boxes.trace.n_ops - 1;
+  const name = (is_failed ? "✗ " : "") + boxes.name(item);
+  if (item.kind === "op") return make_node("op", name, { item });
+  if (!item.is_open) return make_node("closed", name, { item, detail: boxes.describe(item) });
+  const inner = arrange(boxes, item);
+  const node = make_node("open", name, { item, inner, h: inner.h + BOX_INSET + BOX_PADDING });
+  return { ...node, w: Math.max(node.w, inner.w + 2 * BOX_PADDING) };
 }
 
 /** @returns {ViewNode} */
-function make_node(
-  /** @type {ViewNode["kind"]} */ kind, /** @type {Box | number | null} */ item,
-  /** @type {string} */ name, detail = "", /** @type {Arranged | null} */ inner = null,
-) {
+function make_node(kind, name, more) {
   const text = ellipsize(name);
-  const is_box = kind === "open" || kind === "closed";
-  const w = Math.max(count_cells(text) * (item === null ? SMALL_LETTER : LETTER),
-    detail.length * SMALL_LETTER) + (is_box ? 34 : 18);
-  const h = { op: 22, closed: 38, in: 18, out: 18, source: 18, open: 0 }[kind];
-  const node = { kind, item, values: [], text, detail, inner, x: 0, y: 0, w, h };
-  if (!inner) return node;
-  const inner_w = inner.w + 2 * BOX_PADDING;
-  return { ...node, w: Math.max(w, inner_w), h: inner.h + BOX_INSET + BOX_PADDING };
+  const { item = null, detail = "" } = more;
+  const w = Math.max(count_cells(text) * (item ? LETTER : SMALL_LETTER),
+    detail.length * SMALL_LETTER) + (item && kind !== "op" ? 34 : 18);
+  const h = NODE_HEIGHTS[kind] ?? PILL_HEIGHT;
+  return { kind, item, values: [], text, detail, inner: null, w, h, ...more };
 }
 
 /**
- * Place nodes, and route the wires between them. What is not connected stands side by side.
- * @param {Spot[]} spots @param {Wire[]} wires @returns {Placed}
+ * Give nodes their places, and route the wires between them. What is not connected stands
+ * side by side.
+ * @param {ViewNode[]} nodes @param {Wire[]} wires
  */
-export function place(spots, wires) {
-  /** @type {Placed} */
-  const placed = { w: 0, h: 0, at: [], routes: [] };
-  let [x, y, shelf] = [0, 0, 0];
-  for (const nodes of find_groups(spots.length, wires)) {
-    const number = new Map(nodes.map((node, i) => [node, i]));
-    const index = (/** @type {number} */ node) => number.get(node) ?? -1;
-    const own = [...wires.keys()].filter((i) => number.has(wires[i].from));
-    const layers = new Layers(nodes.map((node) => spots[node]), own.map((i) => ({
-      ...wires[i], from: index(wires[i].from),
-      to: wires[i].to.map((end) => ({ ...end, node: index(end.node) })),
-    })));
-    if (x && x + layers.w > WIDE_LAYER) [x, y, shelf] = [0, y + shelf + LAYER_GAP, 0];
-    nodes.forEach((node, i) => { placed.at[node] = layers.locate(i, x, y); });
-    own.forEach((wire, i) => { placed.routes[wire] = layers.draw(i, x, y); });
-    shelf = Math.max(shelf, layers.h);
-    placed.w = Math.max(placed.w, x + layers.w);
-    placed.h = y + shelf;
-    x += layers.w + APART;
+export function place(nodes, wires) {
+  nodes.forEach(prepare);
+  for (const wire of wires) wire.from.leaving.push(wire);
+  assign_layers(nodes);
+  let [x, y, w, h] = [0, 0, 0, 0];
+  for (const group of find_groups(nodes, wires)) {
+    const layers = make_layers(group);
+    align(layers);
+    const all = layers.flat();
+    const left = Math.min(...all.map((node) => node.x - node.room / 2));
+    const width = Math.max(...all.map((node) => node.x + node.room / 2)) - left;
+    if (x && x + width > WIDE_LAYER) [x, y] = [0, h + LAYER_GAP];
+    let floor = y - LAYER_GAP;
+    for (const layer of layers) {
+      const top = floor + LAYER_GAP;
+      floor = top + Math.max(...layer.map((node) => node.h + LABEL_LINE * node.labels.length));
+      for (const node of layer) Object.assign(node, { x: node.x - left + x, y: top, floor });
+    }
+    x += width;
+    [w, h] = [Math.max(w, x), Math.max(h, floor)];
+    x += APART;
   }
-  return placed;
+  for (const node of nodes) {
+    spread(node.leaving.flatMap(({ starts }) => starts));
+    spread(node.arriving.sort((a, b) => a.above.x - b.above.x));
+  }
+  for (const wire of wires) draw_route(wire);
+  for (const node of nodes) node.x -= node.w / 2;
+  return { w, h };
 }
 
-/**
- * Return the nodes that wires connect, group by group.
- * @param {number} n_nodes @param {Wire[]} wires
- */
-function find_groups(n_nodes, wires) {
-  const first = Array.from({ length: n_nodes }, (_, i) => i);
-  const find = (/** @type {number} */ i) => {
-    while (first[i] !== i) i = first[i] = first[first[i]];
-    return i;
-  };
-  for (const { from, to } of wires) {
-    for (const { node } of to) {
-      const [a, b] = [find(from), find(node)];
-      first[Math.max(a, b)] = Math.min(a, b);
-    }
-  }
-  /** @type {Map<number, number[]>} */
-  const groups = new Map();
-  first.forEach((_, i) => groups.set(find(i), [...(groups.get(find(i)) ?? []), i]));
-  return groups.values();
-}
+const prepare = (node) => Object.assign(node, {
+  x: 0, layer: 0, room: node.w, up: [], down: [], leaving: [], arriving: [], labels: [],
+});
 
-/** The layered layout of connected nodes. */
-class Layers {
-  /** @type {Vertex[][]} */ #layers = [];
-  /** @type {Vertex[][]} the way of a wire by layer, without its ends */ #trunks = [];
-  /** @type {number[]} */ #tops = [];
-  /** @type {number[]} */ #floors = [];
+const list_readers = ({ ends }) => [...new Set(ends.map((end) => end.node))];
 
-  /** @param {Spot[]} spots @param {Wire[]} wires */
-  constructor(spots, wires) {
-    this.spots = spots;
-    this.wires = wires;
-    const labels = spots.map(() => ({ n: 0, w: 0 }));
-    for (const { from, label } of wires) {
-      if (label) labels[from] = { n: labels[from].n + 1, w: Math.max(labels[from].w, label) };
-    }
-    /** @type {Vertex[]} */
-    this.nodes = spots.map(({ w }, i) => make_vertex(
-      Math.max(w, labels[i].w + labels[i].n * 12), 0, true));
-    this.#assign();
-    for (const vertex of this.nodes) (this.#layers[vertex.layer] ??= []).push(vertex);
-    this.#trunks = wires.map((wire) => this.#pass(wire));
-    this.#order();
-    this.#align();
-    const all = this.#layers.flat();
-    const left = Math.min(...all.map((v) => v.x - v.w / 2));
-    for (const vertex of all) vertex.x -= left;
-    this.w = Math.max(...all.map((v) => v.x + v.w / 2));
-    let y = 0;
-    this.#layers.forEach((_, layer) => {
-      const own = [...spots.keys()].filter((i) => this.nodes[i].layer === layer);
-      this.#tops[layer] = y;
-      y += Math.max(0, ...own.map((i) => spots[i].h + LABEL_LINE * labels[i].n));
-      this.#floors[layer] = y;
-      y += LAYER_GAP;
-    });
-    this.h = y - LAYER_GAP;
-  }
-
-  /** Give each node a layer: below all that it reads, and next to what reads it. */
-  #assign() {
-    const { nodes, spots, wires } = this;
-    /** @type {Set<number>[]} */
-    const down = nodes.map(() => new Set());
-    const is_late = nodes.map(() => false);
-    for (const { from, to } of wires) {
-      for (const { node } of to) {
-        down[from].add(node);
-        is_late[node] ||= spots[from].side !== "in";
-      }
-    }
-    const base = spots.some((spot) => spot.side === "in") ? 1 : 0;
-    nodes.forEach((vertex, i) => {
-      vertex.layer = Math.max(vertex.layer, spots[i].side === "in" ? 0 : base);
-      for (const node of down[i]) {
-        nodes[node].layer = Math.max(nodes[node].layer, vertex.layer + 1);
-      }
-    });
-    for (let i = nodes.length - 1; i >= 0; i -= 1) {
-      if (is_late[i] || spots[i].side || !down[i].size) continue;
-      nodes[i].layer = Math.min(...[...down[i]].map((node) => nodes[node].layer)) - 1;
-    }
-    const last = Math.max(...nodes.map((v, i) => (spots[i].side === "out" ? 0 : v.layer))) + 1;
-    spots.forEach((spot, i) => { if (spot.side === "out") nodes[i].layer = last; });
-    this.#break_wide();
-  }
-
-  #break_wide() {
-    const order = [...this.nodes].sort((a, b) => a.layer - b.layer);
-    let [layer, before, w] = [-1, -1, 0];
-    for (const vertex of order) {
-      w += vertex.w + APART;
-      if (vertex.layer !== before || w > WIDE_LAYER) [layer, w] = [layer + 1, vertex.w + APART];
-      before = vertex.layer;
-      vertex.layer = layer;
-    }
-  }
-
-  /** Lead a wire through the layers on its way; all its ends share it. @param {Wire} wire */
-  #pass({ from, to }) {
-    const ends = [...new Set(to.map((end) => this.nodes[end.node]))];
-    const trunk = [this.nodes[from]];
-    const start = trunk[0].layer;
-    const link = (/** @type {Vertex} */ above, /** @type {Vertex} */ below) => {
-      above.down.push(below);
-      below.up.push(above);
-    };
-    for (let layer = start + 1; layer < Math.max(...ends.map((end) => end.layer)); layer += 1) {
-      const vertex = make_vertex(6, layer, false);
-      link(trunk[trunk.length - 1], vertex);
-      this.#layers[layer].splice(this.#layers[layer].length >> 1, 0, vertex);
-      trunk.push(vertex);
-    }
-    for (const end of ends) link(trunk[end.layer - start - 1], end);
-    return trunk;
-  }
-
-  /** Sort the layers by the middle of their neighbours; the sweep with least crossings wins. */
-  #order() {
-    const number = () => this.#layers.forEach((layer) => layer.forEach((v, i) => { v.x = i; }));
-    number();
-    let best = this.#layers.map((layer) => [...layer]);
-    let least = this.#count_crossings();
-    for (let sweep = 0; sweep < SWEEPS && least; sweep += 1) {
-      const is_down = sweep % 2 === 0;
-      for (const layer of is_down ? this.#layers : [...this.#layers].reverse()) {
-        for (const v of layer) v.wish = find_mean(is_down ? v.up : v.down, v.x);
-        layer.sort((a, b) => a.wish - b.wish || a.x - b.x).forEach((v, i) => { v.x = i; });
-      }
-      const n_crossings = this.#count_crossings();
-      if (n_crossings >= least) continue;
-      least = n_crossings;
-      best = this.#layers.map((layer) => [...layer]);
-    }
-    this.#layers = best;
-    number();
-  }
-
-  #count_crossings() {
-    let n_crossings = 0;
-    for (const layer of this.#layers) {
-      const ends = layer.flatMap((v) => v.up.map((above) => above.x).sort((a, b) => a - b));
-      if (ends.length > 300) continue; // The count is quadratic, and such a layer a tangle.
-      ends.forEach((end, i) => {
-        for (let j = 0; j < i; j += 1) if (ends[j] > end) n_crossings += 1;
-      });
-    }
-    return n_crossings;
-  }
-
-  /** Move each vertex to the middle of its neighbours, as far as there is room. */
-  #align() {
-    for (const layer of this.#layers) {
-      let x = 0;
-      layer.forEach((v, i) => { v.x = x += i ? find_distance(layer[i - 1], v) : 0; });
-      for (const v of layer) v.x -= x / 2;
-    }
-    const upward = [...this.#layers].reverse();
-    for (let sweep = 0; sweep < SWEEPS; sweep += 1) {
-      for (const layer of this.#layers) settle(layer, (v) => v.up);
-      for (const layer of upward) settle(layer, (v) => v.down);
-    }
-    for (const layer of this.#layers) settle(layer, (v) => [...v.up, ...v.down]);
-  }
-
-  /** @param {number} node @param {number} x @param {number} y */
-  locate(node, x, y) {
-    const vertex = this.nodes[node];
-    return { x: x + vertex.x - this.spots[node].w / 2, y: y + this.#tops[vertex.layer] };
-  }
-
-  /** Draw a wire from an origin. @returns {Route} */
-  draw(/** @type {number} */ index, /** @type {number} */ x0, /** @type {number} */ y0) {
-    const { from, starts, to, label } = this.wires[index];
-    const trunk = this.#trunks[index];
-    const { layer } = trunk[0];
-    const top = y0 + this.#tops[layer] + this.spots[from].h;
-    const outs = [...this.wires.keys()].filter((i) => this.wires[i].from === from);
-    const free = this.#spread(outs.indexOf(index), outs.length, from);
-    const tops = starts.map((start) => x0 + trunk[0].x + (start ?? free));
-    // Where the wire is at the floor of each layer on its way; at first it may be in parts.
-    const ways = [tops, ...trunk.slice(1).map((vertex) => [x0 + vertex.x])];
-    const xs = [...ways.flat()];
-    const floor = to_tenth(y0 + this.#floors[layer]);
-    let path = tops.map((x) => `M${to_tenth(x)} ${to_tenth(top)}V${floor}`).join("");
-    let [heads, bottom] = ["", top];
-    const lead = (/** @type {number} */ i, /** @type {number} */ x) => {
-      const [start, end] = [y0 + this.#floors[layer + i], y0 + this.#tops[layer + i + 1]];
-      for (const way of ways[i]) path += draw_bend(way, start, x, end);
-      xs.push(x);
-      bottom = Math.max(bottom, end);
-      return end;
-    };
-    for (let i = 1; i < trunk.length; i += 1) {
-      lead(i - 1, ways[i][0]);
-      path += `V${to_tenth(y0 + this.#floors[layer + i])}`;
-    }
-    for (const end of to) {
-      const vertex = this.nodes[end.node];
-      const x = x0 + vertex.x + (end.x ?? this.#find_end(index, end.node));
-      const tip = lead(vertex.layer - layer - 1, x);
-      heads += `M${to_tenth(x - 3.5)} ${to_tenth(tip - 7)}h7l-3.5 7z`;
-    }
-    const line = 1 + outs.filter((i) => this.wires[i].label).indexOf(index);
-    return {
-      path, heads, label: { x: tops[0], y: top + LABEL_LINE * line - 1 }, top, bottom,
-      left: Math.min(...xs, tops[0] - label / 2), right: Math.max(...xs, tops[0] + label / 2),
-    };
-  }
-
-  /** Where at the top of a node a wire ends: in the order in which wires arrive. */
-  #find_end(/** @type {number} */ index, /** @type {number} */ node) {
-    const { layer } = this.nodes[node];
-    const from = (/** @type {number} */ i) =>
-      this.#trunks[i][layer - this.#trunks[i][0].layer - 1].x;
-    const ins = [...this.wires.keys()]
-      .filter((i) => this.wires[i].to.some((end) => end.node === node))
-      .sort((a, b) => from(a) - from(b) || a - b);
-    return this.#spread(ins.indexOf(index), ins.length, node);
-  }
-
-  /** The place of one of several wires at a node, from its middle. */
-  #spread(/** @type {number} */ i, /** @type {number} */ n, /** @type {number} */ node) {
-    return n > 1 ? (i - (n - 1) / 2) * Math.min(24, (this.spots[node].w - 16) / (n - 1)) : 0;
-  }
-}
-
-/** @returns {Vertex} */
-function make_vertex(
-  /** @type {number} */ w, /** @type {number} */ layer, /** @type {boolean} */ is_node,
-) {
-  return { w, layer, up: [], down: [], x: 0, wish: 0, is_node };
-}
-
-const find_mean = (/** @type {Vertex[]} */ vertices, /** @type {number} */ otherwise) =>
-  (vertices.length ? vertices.reduce((sum, v) => sum + v.x, 0) / vertices.length : otherwise);
-
-const find_distance = (/** @type {Vertex} */ a, /** @type {Vertex} */ b) =>
-  (a.w + b.w) / 2 + (a.is_node || b.is_node ? APART : 6);
-
-/**
- * Bring each vertex of a layer as near to the mean of its neighbours as the others allow:
- * least squares under "keep apart", solved exactly by pooling those that touch.
- * @param {Vertex[]} layer @param {(v: Vertex) => Vertex[]} list_neighbours
- */
-function settle(layer, list_neighbours) {
-  /** @type {{mean: number, weight: number, vertices: Vertex[]}[]} */
-  const pools = [];
-  let offset = 0;
-  layer.forEach((v, i) => {
-    offset += i ? find_distance(layer[i - 1], v) : 0;
-    // A node follows nodes, and a passing wire itself: else, each pushes the other aside.
-    const all = list_neighbours(v);
-    const alike = all.filter((neighbour) => neighbour.is_node === v.is_node);
-    const neighbours = alike.length ? alike : all;
-    v.wish = offset;
-    // A long way is kept straight; a wire that passes one layer gives way to the nodes there.
-    const stiffness = v.is_node ? 1 : alike.length && 4;
-    const weight = neighbours.length * stiffness || 0.05;
-    let pool = { mean: find_mean(neighbours, v.x) - offset, weight, vertices: [v] };
-    for (let last = pools.at(-1); last && last.mean > pool.mean; last = pools.at(-1)) {
-      pools.pop();
-      const sum = last.weight + pool.weight;
-      pool = {
-        mean: (last.mean * last.weight + pool.mean * pool.weight) / sum, weight: sum,
-        vertices: [...last.vertices, ...pool.vertices],
-      };
-    }
-    pools.push(pool);
+/** Below all that it reads; what reads nothing is next to its readers. */
+function assign_layers(nodes) {
+  const readers = nodes.map(({ leaving }) => leaving.flatMap(list_readers));
+  nodes.forEach((node, i) => {
+    for (const reader of readers[i]) reader.layer = Math.max(reader.layer, node.layer + 1);
+    node.labels = node.leaving.filter(({ label }) => label);
+    const widths = node.labels.map(({ label }) => label.length * SMALL_LETTER + 12);
+    node.room = Math.max(node.w, ...widths);
   });
-  for (const pool of pools) for (const v of pool.vertices) v.x = pool.mean + v.wish;
+  for (let i = nodes.length - 1; i >= 0; i -= 1) {
+    const below = readers[i].map(({ layer }) => layer);
+    if (nodes[i].layer === 0 && nodes[i].kind !== "in" && below.length) {
+      nodes[i].layer = Math.min(...below) - 1;
+    }
+  }
 }
 
-const to_tenth = (/** @type {number} */ n) => Math.round(n * 10) / 10;
-
-/** @param {number} x0 @param {number} y0 @param {number} x1 @param {number} y1 */
-function draw_bend(x0, y0, x1, y1) {
-  const start = `M${to_tenth(x0)} ${to_tenth(y0)}`;
-  if (Math.abs(x0 - x1) < 1) return `${start}V${to_tenth(y1)}`;
-  const y = to_tenth((y0 + y1) / 2);
-  return `${start}C${to_tenth(x0)} ${y} ${to_tenth(x1)} ${y} ${to_tenth(x1)} ${to_tenth(y1)}`;
+/** The nodes that wires connect, group by group. */
+function find_groups(nodes, wires) {
+  const groups = new Map(nodes.map((node) => [node, [node]]));
+  for (const wire of wires) {
+    for (const reader of list_readers(wire)) {
+      const [mine, other] = [groups.get(wire.from), groups.get(reader)];
+      if (mine !== other) mine.push(...other);
+      for (const node of other) groups.set(node, mine);
+    }
+  }
+  return new Set(groups.values());
 }
+
+/** Layers of connected nodes; those that are too wide are broken. */
+function make_layers(group) {
+  const last = Math.max(...group.map(({ kind, layer }) => (kind === "out" ? 0 : layer))) + 1;
+  for (const node of group) if (node.kind === "out") node.layer = last;
+  const layers = [];
+  let [before, w] = [-1, 0];
+  for (const node of group.toSorted((a, b) => a.layer - b.layer)) {
+    w += node.room + APART;
+    if (node.layer !== before || w > WIDE_LAYER) {
+      w = node.room + APART;
+      layers.push([]);
+    }
+    before = node.layer;
+    node.layer = layers.length - 1;
+    layers[node.layer].push(node);
+  }
+  for (const wire of group.flatMap((node) => node.leaving)) pass_layers(wire, layers);
+  return layers;
+}
+
+/** Lead a wire through the layers on its way; all its ends share it. */
+function pass_layers(wire, layers) {
+  const { layer } = wire.from;
+  const readers = list_readers(wire);
+  const trunk = [wire.from];
+  const link = (above, below) => {
+    above.down.push(below);
+    below.up.push(above);
+  };
+  for (let i = layer + 1; i < Math.max(...readers.map((node) => node.layer)); i += 1) {
+    const passing = { ...prepare({ kind: "", w: 6, h: 0 }), layer: i };
+    link(trunk.at(-1), passing);
+    layers[i].splice(layers[i].length >> 1, 0, passing);
+    trunk.push(passing);
+  }
+  for (const node of readers) link(trunk[node.layer - layer - 1], node);
+  wire.trunk = trunk;
+  for (const end of wire.ends) {
+    end.above = trunk[end.node.layer - layer - 1];
+    end.node.arriving.push(end);
+  }
+}
+
+const find_mean = (nodes, otherwise) =>
+  (nodes.length ? nodes.reduce((sum, { x }) => sum + x, 0) / nodes.length : otherwise);
+
+/** Sort each layer by the middle of the neighbours; then move each vertex there. */
+function align(layers) {
+  const number = (layer) => layer.forEach((node, i) => { node.x = i; });
+  const sort = (layer, list_near) => {
+    const wishes = new Map(layer.map((node) => [node, find_mean(list_near(node), node.x)]));
+    number(layer.sort((a, b) => wishes.get(a) - wishes.get(b)));
+  };
+  layers.forEach(number);
+  for (const visit of [sort, sort, sort, settle, settle, settle]) {
+    for (const layer of layers) visit(layer, ({ up }) => up);
+    for (const layer of layers.toReversed()) visit(layer, ({ down }) => down);
+  }
+  for (const layer of layers) settle(layer, ({ up, down }) => [...up, ...down]);
+}
+
+/**
+ * Bring each node of a layer near to the mean of its neighbours: pushed to the right where
+ * there is no room, pushed to the left, and the middle of both, which keeps them apart, too.
+ */
+function settle(layer, list_near) {
+  const push = (nodes, sign) => {
+    let [before, x] = [null, 0];
+    return nodes.map((node) => {
+      // A node follows nodes, and a passing wire itself: else, each pushes the other aside.
+      const alike = list_near(node).filter((other) => !other.kind === !node.kind);
+      const wish = sign * find_mean(alike.length ? alike : list_near(node), node.x);
+      const gap = before?.kind || node.kind ? APART : 6;
+      x = before ? Math.max(wish, x + (before.room + node.room) / 2 + gap) : wish;
+      before = node;
+      return x;
+    });
+  };
+  const rights = push(layer, 1);
+  const lefts = push(layer.toReversed(), -1).reverse();
+  layer.forEach((node, i) => { node.x = (rights[i] - lefts[i]) / 2; });
+}
+
+/** Put those ports of a node that have no place yet side by side. */
+function spread(ports) {
+  const free = ports.filter(({ x }) => x === null);
+  const step = Math.min(24, (free[0]?.node.w - 16) / (free.length - 1 || 1));
+  free.forEach((port, i) => { port.x = (i - (free.length - 1) / 2) * step; });
+}
+
+/** Draw a wire from its starts, through the layers on its way, to its ends. */
+function draw_route(wire) {
+  const { from, starts, trunk, ends, label } = wire;
+  const top = from.y + from.h;
+  const xs = starts.map(({ x }) => from.x + x);
+  const all_x = [...xs];
+  let path = xs.map((x) => `M${point(x, top)}V${point(from.floor)}`).join("");
+  const bend = (above, y, x) => {
+    const middle = (above.floor + y) / 2;
+    for (const start of above === from ? xs : [above.x]) {
+      path += `M${point(start, above.floor)}C${point(start, middle, x, middle, x, y)}`;
+    }
+    all_x.push(x);
+  };
+  trunk.slice(1).forEach((passing, i) => {
+    bend(trunk[i], passing.y, passing.x);
+    path += `V${point(passing.floor)}`;
+  });
+  for (const { node, x, above } of ends) bend(above, node.y, node.x + x);
+  const heads = ends.map(({ node, x }) => `M${point(node.x + x - 3.5, node.y - 7)}h7l-3.5 7z`);
+  const half = (label.length * SMALL_LETTER) / 2;
+  Object.assign(wire, {
+    path, heads: heads.join(""), label_x: xs[0],
+    label_y: top + LABEL_LINE * (from.labels.indexOf(wire) + 1) - 1,
+    top, bottom: Math.max(...ends.map(({ node }) => node.y)),
+    left: Math.min(...all_x, xs[0] - half), right: Math.max(...all_x, xs[0] + half),
+  });
+}
+
+const point = (...numbers) => numbers.map((n) => Math.round(n * 10) / 10).join(" ");

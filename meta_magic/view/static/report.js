@@ -38,16 +38,18 @@ function keep_from_notebook(event) {
  * What ran in words and numbers, and what the user should know of it.
  * @param {TraceView} trace @param {Selection} selection
  */
-function make_header({ headline, bytes_by_dtype, error, error_line, notes }, selection) {
-  const dtypes = bytes_by_dtype.map(([dtype, nbytes]) => `${dtype} ${format_bytes(nbytes)}`);
-  const stop = { kind: "error", text: `stopped by ${error}`, line: error_line };
-  const items = [...error ? [stop] : [], ...notes].map(({ kind, text, line }) => {
+function make_header({ headline, nbytes_by_dtype, error, error_line, notes }, selection) {
+  const dtypes = Object.entries(nbytes_by_dtype).map(([dtype, nbytes]) =>
+    `${dtype} ${format_bytes(nbytes)}`);
+  const stop = { text: `stopped by ${error}`, line: error_line };
+  const items = [...error ? [stop] : [], ...notes].map((note) => {
+    const { text, line } = note;
     const link = make("button", {
       type: "button", class: "mm-link",
       onclick: () => selection.select({ kind: "line", index: line }),
     }, `line ${line}`);
     const words = line ? [link, `: ${text}`] : [text];
-    return make("li", { class: kind === "error" && "mm-danger" }, ...words);
+    return make("li", { class: note === stop && "mm-danger" }, ...words);
   });
   return make("header", { class: "mm-header" }, make("p", {}, headline),
     make("div", { class: "mm-dtypes" }, dtypes.length > 1 ? dtypes.join(" · ") : ""),

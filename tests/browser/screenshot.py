@@ -1,0 +1,66 @@
+"""Takes the README's pictures: ``python -m tests.browser.screenshot``."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from tests.browser.lab import (
+    RUN,
+    open_chromium,
+    open_in_lab,
+    run_lab,
+    write_notebook,
+)
+
+PICTURES = Path(__file__).parents[2] / ".github"
+
+LOAD = """%load_ext meta_magic
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM"""
+
+LLAMA_70B = """%%meta
+config = LlamaConfig(
+    hidden_size=8192, intermediate_size=28672, num_hidden_layers=80,
+    num_attention_heads=64, num_key_value_heads=8, vocab_size=128256)
+model = LlamaForCausalLM(config)
+logits = model(torch.zeros(1, 4096, dtype=torch.long)).logits"""
+
+LIVE = ".mm-live:not(.mm-root)"
+WARM_UP = "%%meta\nmodel = torch.nn.Linear(2, 2).reset_parameters()"
+
+
+def take_pictures(page: Any, url: str, root: Path) -> None:
+    """Run the cell in JupyterLab, and write a picture of each view."""
+    write_notebook(root / "llama.ipynb", LOAD, WARM_UP, LLAMA_70B)
+    open_in_lab(page, url, "llama.ipynb")
+    page.evaluate("() => jupyterapp.commands.execute('application:toggle-left-area')")
+    for cell in range(3):
+        page.evaluate(RUN, cell)
+    live = page.locator(LIVE).last
+    run = live.get_by_role("row").filter(has_text="80 x LlamaDecoderLayer")
+    run.locator("i").click()
+    live.get_by_role("row").filter(has_text="LlamaDecoderLayer").nth(1).locator(
+        "i"
+    ).click()
+    cell = page.locator(".jp-CodeCell").nth(2)
+    cell.screenshot(path=PICTURES / "report.png")
+    live.get_by_role("tab", name="Flow").click()
+    live.get_by_role("tree").screenshot(path=PICTURES / "flow.png")
+    live.get_by_role("tab", name="Source").click()
+    page.wait_for_timeout(300)
+    live.get_by_role("tabpanel", name="Source").screenshot(path=PICTURES / "source.png")
+
+
+def main() -> None:
+    """Take the pictures."""
+    with (
+        TemporaryDirectory() as folder,
+        run_lab(Path(folder)) as url,
+        open_chromium() as browser,
+    ):
+        page = browser.new_page(viewport={"width": 1100, "height": 1400})
+        take_pictures(page, url, Path(folder))
+
+
+if __name__ == "__main__":
+    main()

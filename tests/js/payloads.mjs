@@ -1,0 +1,71 @@
+// Payloads built by hand, as `view/payload.py` writes them, so small that what is expected
+// of them can be worked out.
+
+/** Whose name is a column of numbers, and whose a table of records. */
+const NOTHING = {
+  version: 1, headline: "", error: null, error_line: 0, source: "", chart: "",
+  cell: { file: "", first: 2 }, texts: [], notes: [], nbytes_by_dtype: {}, modules: [],
+  signatures: [], places: [], positions: [], geometries: [], storages: [], owners: [],
+  ops: { signature: [], place: [], module: [], call: [], forward: [], tensors: [] },
+  calls: {
+    module: [], parent: [], line: [], position: [], first: [], length: [], structure: [],
+    structures: [],
+  },
+};
+
+/** A payload of which only what is not empty is given. */
+export const make_payload = (own) => ({ ...NOTHING, ...own });
+
+/** A table of distinct records, and how to get the number of one. */
+export function make_table() {
+  const rows = [];
+  const keys = [];
+  const number_of = (row) => {
+    const key = JSON.stringify(row);
+    if (!keys.includes(key)) rows[keys.push(key) - 1] = row;
+    return keys.indexOf(key);
+  };
+  return { rows, number_of };
+}
+
+const multiply = (sizes) => sizes.reduce((a, b) => a * b, 1);
+
+/** A contiguous tensor of float32. */
+export const make_geometry = (shape) => ({
+  shape, stride: shape.map((_, i) => multiply(shape.slice(i + 1))), offset: 0, dtype: "float32",
+  device: "meta", layout: "strided", nbytes: 4 * multiply(shape),
+});
+
+/** A tensor of float32 that a module holds. */
+export const make_tensor = ({ shape = [], ...own }) => ({
+  name: "weight", kind: "parameter", shape, dtype: "float32", numel: multiply(shape),
+  nbytes: 4 * multiply(shape), is_persistent: true, is_lazy: false, requires_grad: false,
+  is_real: false, tied_to: "", ...own,
+});
+
+/** Modules, parents before what is in them; each has its path. */
+export function make_modules(modules) {
+  const made = [];
+  for (const { parent = -1, name = "", tensors = [], ...own } of modules) {
+    const above = made[parent];
+    const path = above?.parent >= 0 ? `${above.fqn}.${name}` : name;
+    made.push({
+      parent, name, fqn: above ? path : "", class_name: "Linear", n_calls: 0, first_call: -1,
+      shared_with: -1, tensors: tensors.map(make_tensor), ...own,
+    });
+  }
+  return made;
+}
+
+/** Numbers as how far each lies below the first one not met. */
+export function to_deltas(numbers) {
+  let n_met = 0;
+  return numbers.map((number) => {
+    const delta = n_met - number;
+    n_met = Math.max(n_met, number + 1);
+    return delta;
+  });
+}
+
+/** Numbers as the step from each to the next. */
+export const to_steps = (numbers) => numbers.map((number, i) => number - (numbers[i - 1] ?? 0));
