@@ -18,7 +18,7 @@ LOAD = """%load_ext meta_magic
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM"""
 
-LLAMA_70B = """%%meta
+LLAMA_70B = """%%meta --depth 3 --height 560
 config = LlamaConfig(
     hidden_size=8192, intermediate_size=28672, num_hidden_layers=80,
     num_attention_heads=64, num_key_value_heads=8, vocab_size=128256)
@@ -42,13 +42,22 @@ def take_pictures(page: Any, url: str, root: Path) -> None:
     live.get_by_role("row").filter(has_text="LlamaDecoderLayer").nth(1).locator(
         "i"
     ).click()
+    attention = live.get_by_role("row").filter(has_text="self_attn")
+    attention.get_by_text("LlamaAttention").click()
     cell = page.locator(".jp-CodeCell").nth(2)
     cell.screenshot(path=PICTURES / "report.png")
     live.get_by_role("tab", name="Flow").click()
-    live.get_by_role("tree").screenshot(path=PICTURES / "flow.png")
-    live.get_by_role("tab", name="Source").click()
-    page.wait_for_timeout(300)
-    live.get_by_role("tabpanel", name="Source").screenshot(path=PICTURES / "source.png")
+    flow = live.get_by_role("tabpanel", name="Flow")
+    flow.locator(".mm-active").wait_for()
+    flow.get_by_role("tree").press("ArrowRight")
+    for _ in range(2):
+        flow.get_by_role("tree").press("-")
+    at = flow.get_by_role("tree").bounding_box()
+    page.mouse.move(at["x"] + 600, at["y"] + 400)
+    page.mouse.down()
+    page.mouse.move(at["x"] + 210, at["y"] + 170, steps=5)
+    page.mouse.up()
+    flow.screenshot(path=PICTURES / "flow.png")
 
 
 def main() -> None:

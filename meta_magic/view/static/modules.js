@@ -65,7 +65,7 @@ export function read_module_row(trace, { modules }, flops) {
     class: n > 1 ? `${n} x ${class_name}` : class_name,
     parameters: add_up("n_params"), bytes: add_up("nbytes"),
     input: list(call?.inputs), output: list(call?.outputs),
-    FLOPs: add_up("flops") && `${(100 * add_up("flops") / flops).toFixed(1)}%`,
+    FLOPs: add_up("flops") ? `${(100 * add_up("flops") / flops).toFixed(1)}%` : "",
     marks: module_marks(trace, index),
   };
 }
