@@ -19,6 +19,7 @@ OPTIONS = (
     "-q",
     "--depth",
     "--height",
+    "--parameters",
     "--no-cache",
     "--help",
     "-h",

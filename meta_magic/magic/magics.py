@@ -107,6 +107,12 @@ class MetaMagics(Magics):  # type: ignore[misc]
         help="Make the report's views so high. Example: %%%%meta --height 600",
     )
     @argument(
+        "--parameters",
+        action="store_true",
+        help="Show parameters and constants in the flow, too. "
+        "Example: %%%%meta --parameters",
+    )
+    @argument(
         "--no-cache",
         action="store_true",
         help="Run every meta kernel, also those whose answer is known, to check the "
@@ -234,7 +240,7 @@ class Run:
         self._settings = {
             "depth": options.depth,
             "height": options.height,
-            "hide": list(magics.hide),
+            "hide": [] if options.parameters else list(magics.hide),
         }
         self.recording = start_recording(
             body.name, cache=not options.no_cache, namespace=self._shell.user_ns

@@ -130,7 +130,7 @@ export function mount_grid(parent, selection, view) {
       "data-active": at === active, "aria-selected": `${is_marked(row)}`, "aria-rowindex": at + 2,
       "aria-level": row.level ?? false, "aria-expanded": row.is_open?.toString() ?? false,
       onclick: ({ target }) => {
-        go(at);
+        active = at;
         choose(target.matches("i"));
       },
     }, ...cells);
