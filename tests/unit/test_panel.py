@@ -330,9 +330,10 @@ def test_without_a_kernel_a_line_of_text_is_left():
     assert repr(panel) == "Materialize: run the cell again"
 
 
-def test_the_script_sets_html_in_one_place_and_asks_for_nothing_from_elsewhere():
+def test_the_script_sets_html_in_two_places_and_asks_for_nothing_from_elsewhere():
     _model, panel = record_model()
-    assert panel._esm.count("innerHTML") == 1
+    # What was materialized, and the chart: Python made both, and escaped each name.
+    assert panel._esm.count("innerHTML") == 2
     script = panel._esm.replace("http://www.w3.org/2000/svg", "")  # a name, no address
     code = re.sub(r"/\*.*?\*/", "", script, flags=re.DOTALL)
     asking = r"https?:|^import |eval\(|outerHTML|insertAdjacent|fetch\(|XMLHttp"
