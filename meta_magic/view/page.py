@@ -76,8 +76,10 @@ def render_snapshot(
     """
     encoded = base64.b64encode(packed).decode()
     start = f'start_saved("{uid}", "{encoded}", {json.dumps(dict(settings))});'
+    # A name may hold half a character, which no file can.
+    tree = render_html(trace).encode("utf-8", "replace").decode()
     return (
-        f'<div id="{escape(uid)}" class="mm-root">{render_html(trace)}</div>'
+        f'<div id="{escape(uid)}" class="mm-root">{tree}</div>'
         f"<style>{join_styles()}\n{HIDE_ORPHAN}</style>"
         f'<script type="module">{join_scripts()}\n{start}</script>'
     )

@@ -9,7 +9,7 @@ from axe_playwright_python.sync_playwright import Axe
 from torch import nn
 
 from meta_magic import record
-from meta_magic.view.page import join_scripts, join_styles
+from meta_magic.view.page import join_scripts, join_styles, render_snapshot
 from meta_magic.view.payload import pack
 
 pytestmark = pytest.mark.browser
@@ -50,7 +50,7 @@ window.sent = [];
 window.reached = [];
 document.addEventListener("keydown", (event) => reached.push(event.key));
 const packed = Uint8Array.from(atob("%(payload)s"), (c) => c.charCodeAt(0));
-const traits = { ...%(traits)s, payload: new DataView(packed.buffer) };
+window.traits = { ...%(traits)s, payload: new DataView(packed.buffer) };
 window.listeners = {};
 window.model = {
   get: (name) => traits[name],
@@ -169,6 +169,50 @@ def test_what_python_says_is_shown(serve, trace, expect):
     expect(bar).to_be_hidden()
     page.evaluate("() => model.set('is_enough', false)")
     expect(panel).to_contain_text("does not fit")
+
+
+def test_an_older_answer_does_not_undo_a_newer_choice(serve, trace, expect):
+    page = serve(trace)
+    page.evaluate("() => listeners['msg:custom']()")  # to what is asked at first
+    page.get_by_label("device").select_option("cuda:0")
+    page.get_by_label("dtype").select_option("float32")
+    page.evaluate("() => model.set('choice', { ...traits.choice, device: 'cuda:0' })")
+    page.evaluate("() => listeners['msg:custom']()")  # to the first of the two
+    expect(page.get_by_label("dtype")).to_have_value("float32")
+
+
+def test_a_note_leads_to_its_line(serve, expect):
+    with record() as trace:
+        torch.zeros(3, 1) + torch.zeros(3)
+    page = serve(trace, roots=[])
+    page.get_by_role("button", name="line").first.click()
+    expect(page.get_by_role("tabpanel", name="Operators")).to_be_visible()
+
+
+def test_a_resized_table_stays_where_it_was_scrolled(serve, trace, expect):
+    page = serve(trace)
+    operators = show(page, "Operators")
+    grid = operators.get_by_role("grid")
+    grid.evaluate("grid => { grid.scrollTop = 600; }")
+    page.set_viewport_size({"width": 900, "height": 900})
+    expect(operators.get_by_role("row").filter(has_text="aten").first).to_be_visible()
+    assert grid.evaluate("grid => grid.scrollTop") == 600
+    show(page, "Flow")
+    show(page, "Operators")
+    expect(grid).to_have_js_property("scrollTop", 600)
+
+
+def test_two_reports_of_a_page_have_ids_of_their_own(page, trace):
+    pages = [render_snapshot(trace, pack(trace), uid) for uid in ("one", "two")]
+    page.route(
+        ADDRESS,
+        lambda route: route.fulfill(body="".join(pages), content_type="text/html"),
+    )
+    page.goto(ADDRESS)
+    page.locator("#one [role=tab]").first.wait_for()
+    page.locator("#two [role=tab]").first.wait_for()
+    ids = page.evaluate("() => [...document.querySelectorAll('[id]')].map((e) => e.id)")
+    assert len(ids) == len(set(ids))
 
 
 def test_a_report_that_lost_its_kernel_keeps_what_it_shows(serve, trace, expect):

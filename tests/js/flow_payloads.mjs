@@ -25,7 +25,7 @@ export function make_trace(ops, modules = [], calls = [], { error, parameters = 
   const tensors = ops.flatMap(({ reads = [], makes = [], is_view }) => [
     ...reads.map((name) => find(name)), ...makes.map((name) => find(name, is_view && reads[0]))]);
   return new TraceView(make_payload({
-    error: error ?? null,
+    error: error ?? null, error_line: error ? 1 : 0,
     geometries: [make_geometry([2, 3])],
     signatures: ops.map(({ op, reads = [], makes = [], writes = [], is_view }) => ({
       op, args: "", inputs: reads.map(() => 0), outputs: makes.map(() => 0), writes,

@@ -1,7 +1,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { Boxes, choose_phase, follow_values, list_phases } from "../../meta_magic/view/static/graph.js";
+import { PHASES } from "../../meta_magic/view/static/data.js";
+import {
+  Boxes, choose_phase, find_phase, follow_values, list_phases,
+} from "../../meta_magic/view/static/graph.js";
 import { make_layers, make_trace } from "./flow_payloads.mjs";
 
 const FORWARD = 1;
@@ -22,6 +25,29 @@ test("a value that is written in place is a new value, made by the operator that
   const made = values.makes.flat();
   assert.deepEqual(made.map(({ maker, kind }) => [maker, kind]), [[0, "new"], [1, "write"], [2, "new"]]);
   assert.deepEqual(values.reads, [[], [made[0]], [made[1]]]);
+});
+
+test("what is written through a view is a new value of its base, too", () => {
+  const values = follow_values(make_trace([
+    { op: "aten.zeros.default", makes: ["cache"] },
+    { op: "aten.slice.Tensor", reads: ["cache"], makes: ["part"], is_view: true },
+    { op: "aten.fill_.Scalar", reads: ["part"], makes: ["part"], writes: [0] },
+    { op: "aten.sum.default", reads: ["cache"], makes: ["sum"] },
+  ]));
+  const [[read]] = values.reads.slice(3);
+  assert.equal(read.maker, 2);
+  assert.equal(read.kind, "write");
+  assert.ok(values.makes[2].includes(read));
+});
+
+test("what is of no phase is found with forward", () => {
+  const trace = make_trace([
+    { op: "aten.ones.default", makes: ["a"], phase: "other" },
+    { op: "aten.mul.Tensor", reads: ["a"], makes: ["b"], phase: "forward" },
+    { op: "aten.neg.default", reads: ["b"], makes: ["c"], phase: "backward" },
+  ]);
+  assert.deepEqual([0, 1, 2].map((op) => PHASES[find_phase(trace, op)]),
+    ["forward", "forward", "backward"]);
 });
 
 test("a view is told from a copy, and shares the storage of its base", () => {

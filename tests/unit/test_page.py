@@ -43,6 +43,14 @@ def test_a_file_is_written_anew(trace, tmp_path):
     assert path.read_text("utf-8").startswith("<!doctype html>")
 
 
+def test_half_a_character_in_a_name_does_not_stop_the_file(tmp_path):
+    with record() as trace:
+        model = nn.ModuleDict({"\ud800lone": nn.Linear(2, 2)})
+    trace.to_html(tmp_path / "report.html")
+    assert "?lone" in (tmp_path / "report.html").read_text("utf-8")
+    assert len(model) == 1
+
+
 def test_a_path_that_is_none_is_pythons_own_error(trace, tmp_path):
     with pytest.raises(OSError, match="no such folder"):
         trace.to_html(tmp_path / "no such folder" / "report.html")

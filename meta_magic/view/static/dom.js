@@ -44,6 +44,13 @@ export function fill(element, attributes, children = []) {
   return element;
 }
 
+// Each report of a page is a module of its own.
+const REPORT = Math.random().toString(36).slice(2);
+let n_ids = 0;
+
+/** An id that nothing else in the page has. */
+export const make_id = () => `mm-${REPORT}-${(n_ids += 1)}`;
+
 /** Give a file to whoever looks at the report. @param {Blob} blob @param {string} name */
 export function save_file(blob, name) {
   const href = URL.createObjectURL(blob);

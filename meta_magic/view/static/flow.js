@@ -1,8 +1,8 @@
 // The Flow view: draws what layout.js placed, as far as it is in sight.
 
 import { PHASES } from "./data.js";
-import { draw, fill, format_bytes, format_shape, make, save_file } from "./dom.js";
-import { Boxes, choose_phase, follow_values, list_phases, walk } from "./graph.js";
+import { draw, fill, format_bytes, format_shape, make, make_id, save_file } from "./dom.js";
+import { Boxes, choose_phase, find_phase, follow_values, list_phases, walk } from "./graph.js";
 import { BOX_HEADER, BOX_INSET, arrange, forget_layout } from "./layout.js";
 
 const MAP_SIDE = 100; // pixels
@@ -15,9 +15,10 @@ const EXPORT_STYLES = [
   "fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-linejoin", "paint-order",
   "font-family", "font-size", "font-weight", "text-anchor",
 ];
+// As browsers compute `color-mix`, which other programs than browsers cannot read.
+const MIXED_COLOR = /color\(srgb ([\d.]+) ([\d.]+) ([\d.]+).*?\)/g;
+const to_rgb = (_, ...parts) => `rgb(${parts.slice(0, 3).map((n) => Math.round(255 * n))})`;
 const FLOW_LEGEND = { new: "new tensor", view: "view of its base", write: "written in place" };
-
-let n_flow_items = 0; // ids are unique in the page
 
 /**
  * Show how tensors flow through the operators of a trace.
@@ -160,7 +161,7 @@ export function mount_flow(element, trace, selection, { depth = 1, hide = ["para
     group.setAttribute("transform", `translate(${x},${y})`);
     group.append(draw("title", {}, explain(boxes, thing).join("\n")));
     return item ? fill(group, {
-      role: "treeitem", id: `mm-flow-${(n_flow_items += 1)}`, "aria-level": level,
+      role: "treeitem", id: make_id(), "aria-level": level,
       "aria-label": `${boxes.name(item)} ${detail}`.trim(),
       "aria-expanded": item.kind !== "op" && String(item.is_open),
       onclick: () => act(item),
@@ -202,7 +203,7 @@ export function mount_flow(element, trace, selection, { depth = 1, hide = ["para
   selection.subscribe((selected, source) => {
     const { kind, index } = selected ?? {};
     const is_other = kind === "op" && !boxes.items[index];
-    if (source !== svg && is_other) show_phase(trace.place(index).phase);
+    if (source !== svg && is_other) show_phase(find_phase(trace, index));
     const item = kind === "op" ? boxes.items[index] : kind === "module" && boxes.find_box(index);
     if (source !== svg && item) reveal(item);
     mark();
@@ -260,7 +261,7 @@ export function mount_flow(element, trace, selection, { depth = 1, hide = ["para
     onpointerup: release,
     onpointercancel: release,
     onpointermove: (event) => {
-      if (!hold) return;
+      if (!hold || !event.buttons) return release();
       const [x, y] = [event.clientX - hold.clientX, event.clientY - hold.clientY];
       if (!svg.hasPointerCapture(event.pointerId) && Math.hypot(x, y) < DRAG_SLOP) return;
       svg.setPointerCapture(event.pointerId);
@@ -305,7 +306,8 @@ export function mount_flow(element, trace, selection, { depth = 1, hide = ["para
     const originals = content.querySelectorAll("rect, path, text");
     copy.querySelectorAll("rect, path, text").forEach((element, i) => {
       const style = getComputedStyle(originals[i]);
-      const styles = EXPORT_STYLES.map((name) => `${name}:${style.getPropertyValue(name)}`);
+      const styles = EXPORT_STYLES.map((name) =>
+        `${name}:${style.getPropertyValue(name).replace(MIXED_COLOR, to_rgb)}`);
       element.setAttribute("style", styles.join(";"));
     });
     move(x, y, zoom);

@@ -29,6 +29,12 @@ const FEW_SOURCES = 3; // tensors of one kind, each shown alone
  *   the box. All but "flow" are shown next to their readers: lines to them would tell nothing
  */
 
+/** The phase with which an operator is shown. @param {TraceView} trace @param {number} op */
+export function find_phase(trace, op) {
+  const { phase } = trace.place(op);
+  return list_phases(trace).includes(phase) ? phase : FORWARD_PHASE;
+}
+
 /**
  * The phases to choose from. What is of no phase is shown with forward.
  * @param {TraceView} trace
@@ -47,23 +53,32 @@ export function choose_phase(trace) {
 }
 
 /**
- * Follow tensors through all operators: written in place, a tensor is a new value.
+ * Follow tensors through all operators: written in place, a tensor is a new value, and so
+ * are all that share its storage.
  * @param {TraceView} trace @returns {Values}
  */
 export function follow_values(trace) {
   const { op_tensors, op_start, storage_of_tensor } = trace;
-  const [reads, makes, latest] = [[], [], []];
+  const [reads, makes, latest, writers] = [[], [], [], []];
   const renew = (tensor, geometry, kind, maker) => {
     const storage = storage_of_tensor[tensor];
     latest[tensor] = { storage, geometry, kind, maker, scope: null };
     return latest[tensor];
   };
+  const read = (tensor, geometry) => {
+    const value = latest[tensor] ?? renew(tensor, geometry, "outside", -1);
+    const writer = writers[value.storage] ?? -1;
+    if (writer <= value.maker) return value;
+    const written = renew(tensor, geometry, "write", writer);
+    makes[writer] = [...makes[writer], written];
+    return written;
+  };
   for (let op = 0; op < trace.n_ops; op += 1) {
     const { inputs, outputs, writes, views } = trace.signature(op);
     const start = op_start[op];
-    reads[op] = inputs.map((geometry, i) => latest[op_tensors[start + i]]
-      ?? renew(op_tensors[start + i], geometry, "outside", -1));
+    reads[op] = inputs.map((geometry, i) => read(op_tensors[start + i], geometry));
     const written = writes.map((i) => renew(op_tensors[start + i], inputs[i], "write", op));
+    for (const { storage } of written) writers[storage] = op;
     const returned = outputs.map((geometry, i) => {
       const tensor = op_tensors[start + inputs.length + i];
       if (latest[tensor]?.maker === op) return latest[tensor];

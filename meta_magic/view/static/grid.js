@@ -76,6 +76,8 @@ export function mount_grid(parent, selection, view) {
   let active = 0;
   // Where it was scrolled to when it was drawn.
   let drawn = 0;
+  // Whether it was told to scroll while out of sight.
+  let is_late = false;
 
   const names = Object.keys(read(rows[0]));
   const input = make("input", { type: "search", placeholder: hint, oninput: () => show(0) });
@@ -108,8 +110,8 @@ export function mount_grid(parent, selection, view) {
     draw();
   }
 
-  function draw() {
-    drawn = element.scrollTop;
+  function draw(top = element.scrollTop) {
+    element.scrollTop = drawn = top;
     const start = Math.max(0, Math.floor(drawn / GRID_ROW) - GRID_SPARE);
     const end = start + element.clientHeight / GRID_ROW + 2 * GRID_SPARE;
     body.replaceChildren(...rows.slice(start, end).map((row, i) => make_row(row, start + i)));
@@ -124,12 +126,13 @@ export function mount_grid(parent, selection, view) {
       const style = key === "FLOPs" && `--mm-share: ${text}`;
       return make("div", { role: "gridcell", title: value, style }, text);
     });
-    if (row.level) cells[0].prepend(make("i", { style: `margin-left: ${14 * row.level - 14}px` }));
+    if (row.level) cells[0].prepend(make("i", { style: `margin-left: ${Math.min(14 * row.level - 14, 98)}px` }));
     return make("div", {
       role: "row", id: `${parent.id}-${at}`, class: is_marked(row) && "mm-selected",
       "data-active": at === active, "aria-selected": `${is_marked(row)}`, "aria-rowindex": at + 2,
       "aria-level": row.level ?? false, "aria-expanded": row.is_open?.toString() ?? false,
       onclick: ({ target }) => {
+        if (!getSelection().isCollapsed) return;
         active = at;
         choose(target.matches("i"));
       },
@@ -163,7 +166,7 @@ export function mount_grid(parent, selection, view) {
     else if (key === "Enter" || key === " ") choose(false);
     else if (!toggle || !key.startsWith("Arrow")) return;
     else if (row.is_open === (key === "ArrowLeft")) choose(true);
-    else if (key === "ArrowLeft") go(row.parent);
+    else if (key === "ArrowLeft") go(row.parent < 0 ? active : row.parent);
     else if (row.is_open) go(active + 1);
     event.preventDefault();
   }
@@ -181,13 +184,22 @@ export function mount_grid(parent, selection, view) {
 
   selection.subscribe((selected, source) => {
     if (source === element || !follows(selected)) return draw();
+    is_late = !element.clientHeight;
     show(0, selected);
     if (rows.some(is_marked)) return;
+    const filter = input.value;
     input.value = "";
     show(0, selected);
+    if (rows.some(is_marked)) return;
+    input.value = filter;
+    show(0);
   });
   // While out of sight it could not scroll to where it was told to.
-  new ResizeObserver(() => go(active)).observe(element);
+  new ResizeObserver(() => {
+    if (is_late) go(active);
+    else draw(drawn);
+    is_late &&= !element.clientHeight;
+  }).observe(element);
   parent.append(make("div", { class: "mm-grid-bar" }, input, status, copier), element);
   show(0);
 }

@@ -1,7 +1,7 @@
 // The Materialize panel. What it shows are traits of the Python side; what it sends are
 // the messages "choose", "start" and "cancel".
 
-import { fill, make } from "./dom.js";
+import { fill, make, make_id } from "./dom.js";
 
 /**
  * @typedef {{root: number, device: string, init: string, dtype: string,
@@ -22,8 +22,6 @@ const NO_ANSWER =
   "no answer from the kernel: it is busy, or it was restarted or shut down; " +
   "then run the cell again";
 
-let n_fields = 0;
-
 /** @param {{model: Model, el: HTMLElement}} context */
 export function mount_panel({ model, el }) {
   const pick = (names) => make("select", {}, ...names.map((name) => make("option", {}, name)));
@@ -38,7 +36,7 @@ export function mount_panel({ model, el }) {
   }, "Cancel");
   const controls = { module: root, device, init, checkpoint, dtype };
   const fields = Object.entries(controls).map(([text, control]) => {
-    control.id = `mm-field-${(n_fields += 1)}`;
+    control.id = make_id();
     return make("span", { class: "mm-field" }, make("label", { for: control.id }, text), control);
   });
   const path = fields[3];
@@ -54,6 +52,7 @@ export function mount_panel({ model, el }) {
   const message = make("p", { class: "mm-message", role: "status", "aria-live": "polite" });
   const result = make("div", { class: "mm-result" });
   let is_answered = true;
+  let n_pending = 0; // choices without an answer
   let timer = 0;
   let shown = "";
 
@@ -70,6 +69,7 @@ export function mount_panel({ model, el }) {
 
   function choose() {
     path.hidden = init.value !== "checkpoint";
+    n_pending += 1;
     clearTimeout(timer);
     timer = setTimeout(() => {
       is_answered = false;
@@ -88,7 +88,7 @@ export function mount_panel({ model, el }) {
   }
 
   function show() {
-    show_choice();
+    if (!n_pending) show_choice();
     const [needed, is_enough, state] = ["needed", "is_enough", "state"].map((name) =>
       model.get(/** @type {keyof Traits} */ (name)));
     budget.textContent = (needed ? `needs ${needed} · ` : "")
@@ -115,6 +115,7 @@ export function mount_panel({ model, el }) {
   model.on("msg:custom", () => {
     clearTimeout(timer);
     is_answered = true;
+    n_pending = Math.max(0, n_pending - 1);
     show();
   });
   show();

@@ -1,7 +1,7 @@
 // The report: header, tabs, views; and the two ways into it, live and saved.
 
 import { decode } from "./data.js";
-import { fill, format_bytes, make } from "./dom.js";
+import { fill, format_bytes, make, make_id } from "./dom.js";
 import { mount_flow } from "./flow.js";
 import { mount_modules } from "./modules.js";
 import { mount_operators } from "./operators.js";
@@ -23,8 +23,6 @@ const VIEWS = {
 };
 const GRACE = 1500; // milliseconds that a live report has to take the place of a saved one
 
-let n_reports = 0;
-
 /**
  * Keep keys from the notebook, where "dd" deletes the cell; leave it its own shortcuts.
  * @param {KeyboardEvent} event
@@ -36,17 +34,16 @@ function keep_from_notebook(event) {
 
 /**
  * What ran in words and numbers, and what the user should know of it.
- * @param {TraceView} trace @param {Selection} selection
+ * @param {TraceView} trace @param {(line: number) => void} show_line
  */
-function make_header({ headline, nbytes_by_dtype, error, error_line, notes }, selection) {
+function make_header({ headline, nbytes_by_dtype, error, error_line, notes }, show_line) {
   const dtypes = Object.entries(nbytes_by_dtype).map(([dtype, nbytes]) =>
     `${dtype} ${format_bytes(nbytes)}`);
   const stop = { text: `stopped by ${error}`, line: error_line };
   const items = [...error ? [stop] : [], ...notes].map((note) => {
     const { text, line } = note;
     const link = make("button", {
-      type: "button", class: "mm-link",
-      onclick: () => selection.select({ kind: "line", index: line }),
+      type: "button", class: "mm-link", onclick: () => show_line(line),
     }, `line ${line}`);
     const words = line ? [link, `: ${text}`] : [text];
     return make("li", { class: note === stop && "mm-danger" }, ...words);
@@ -62,23 +59,30 @@ function make_header({ headline, nbytes_by_dtype, error, error_line, notes }, se
  */
 function mount_charts(element, trace, selection) {
   element.innerHTML = trace.chart || "<p>No module of this trace has parameters.";
-  const boxes = element.querySelectorAll("[data-module]");
-  const module_of = (box) => Number(box.getAttribute("data-module"));
-  for (const box of boxes) {
-    box.addEventListener("click", () => selection.select({ kind: "module", index: module_of(box) }));
+  const boxes = new Map();
+  for (const box of element.querySelectorAll("[data-module]")) {
+    const index = Number(box.getAttribute("data-module"));
+    const select = () => selection.select({ kind: "module", index });
+    boxes.set(index, fill(box, {
+      role: "button", tabindex: 0, onclick: select,
+      onkeydown: ({ key }) => key === "Enter" && select(),
+    }));
   }
+  element.querySelector("svg")?.setAttribute("role", "group");
   selection.subscribe((selected) => {
-    const is_chosen = (box) => selected?.kind === "module" && selected.index === module_of(box);
-    for (const box of boxes) box.classList.toggle("mm-selected", is_chosen(box));
+    let at = selected?.kind === "module" ? selected.index : -1;
+    // What is too small for a box of its own is in that of a module around it.
+    while (at >= 0 && !boxes.has(at)) at = trace.modules[at].parent;
+    for (const [index, box] of boxes) box.classList.toggle("mm-selected", index === at);
   });
 }
 
 /**
- * Make the tabs of the views; a view is drawn when it is first shown.
+ * Make the header, the tabs, and the views; a view is drawn when it is first shown.
  * @param {TraceView} trace @param {Selection} selection @param {Settings} settings
  */
-function make_tabs(trace, selection, settings) {
-  const id = `mm-tabs-${(n_reports += 1)}`;
+function make_parts(trace, selection, settings) {
+  const id = make_id();
   const names = Object.keys(VIEWS);
   const tabs = names.map((name, i) => make("button", {
     type: "button", role: "tab", id: `${id}-${i}`, "aria-controls": `${id}-pane-${i}`,
@@ -112,7 +116,11 @@ function make_tabs(trace, selection, settings) {
     },
   }, ...tabs);
   show(trace.modules.length ? 0 : names.indexOf("Operators"));
-  return [bar, make("div", {
+  const show_line = (line) => {
+    selection.select({ kind: "line", index: line });
+    show(names.indexOf(trace.source ? "Source" : "Operators"));
+  };
+  return [make_header(trace, show_line), bar, make("div", {
     class: "mm-views", style: settings.height ? `--mm-height: ${settings.height}px` : false,
   }, ...panes)];
 }
@@ -124,9 +132,7 @@ function make_tabs(trace, selection, settings) {
 function mount_report(element, trace, settings) {
   const selection = new Selection();
   element.classList.add("mm-live");
-  element.replaceChildren(
-    make_header(trace, selection), ...make_tabs(trace, selection, settings),
-  );
+  element.replaceChildren(...make_parts(trace, selection, settings));
 }
 
 /** Say in words what went wrong, where the report would be. */
