@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from meta_magic.errors import (
     MaterializeError,
     MetaMagicError,
+    MissingValueError,
     MixedDeviceError,
     ReplayError,
     UnfinishedTraceError,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from meta_magic.recording.record import record
     from meta_magic.replaying.replay import replay
     from meta_magic.replaying.verify import verify
-    from meta_magic.trace.program import SourcePosition
+    from meta_magic.trace.program import SourcePosition, ValueLimits
     from meta_magic.trace.records import (
         ModuleCall,
         ModuleNode,
@@ -48,6 +49,7 @@ __all__ = [
     "MaterializeError",
     "MaterializeReport",
     "MetaMagicError",
+    "MissingValueError",
     "MixedDeviceError",
     "ModuleCall",
     "ModuleNode",
@@ -59,6 +61,7 @@ __all__ = [
     "TensorMetadata",
     "Trace",
     "UnfinishedTraceError",
+    "ValueLimits",
     "load_ipython_extension",
     "materialize",
     "record",
@@ -75,6 +78,7 @@ HOMES = {
     "verify": "replaying.verify",
     "record": "recording.record",
     "SourcePosition": "trace.program",
+    "ValueLimits": "trace.program",
     "Trace": "trace.trace",
 }
 

@@ -2,6 +2,7 @@
 
 * MetaMagicError
   - MaterializeError
+  - MissingValueError
   - MixedDeviceError
   - ReplayError
   - UnfinishedTraceError
@@ -10,6 +11,7 @@
 __all__ = [
     "MaterializeError",
     "MetaMagicError",
+    "MissingValueError",
     "MixedDeviceError",
     "ReplayError",
     "UnfinishedTraceError",
@@ -22,6 +24,13 @@ class MetaMagicError(Exception):
 
 class MaterializeError(MetaMagicError):
     """A module cannot be made real as asked; unless it says so, nothing was changed."""
+
+
+class MissingValueError(MetaMagicError, RuntimeError):
+    """A cell asked for the value of a tensor that cannot be computed, or not cheaply.
+
+    A ``RuntimeError``, as torch's own is when a meta tensor is asked for its data.
+    """
 
 
 class MixedDeviceError(MetaMagicError):

@@ -20,6 +20,8 @@ OPTIONS = (
     "--depth",
     "--height",
     "--parameters",
+    "--value-nbytes",
+    "--value-flops",
     "--no-cache",
     "--help",
     "-h",

@@ -33,10 +33,10 @@ except ImportError:  # IPython 7
 
 __all__ = ["MetaMagics"]
 
-SMALLEST: Final = {"depth": 1, "height": 120}
+SMALLEST: Final = {"depth": 1, "height": 120, "value_nbytes": 0, "value_flops": 0}
 """Of the settings that are numbers, the least that makes sense."""
 
-OPTIONS = re.compile(r"\s*((-o|--out|--depth|--height)\s+\S+\s*|-\S+\s*)*")
+OPTIONS = re.compile(r"\s*((-o|--out|--depth|--height|--value-\w+)\s+\S+\s*|-\S+\s*)*")
 NO_TORCH = "%%meta needs PyTorch, which is not installed: run `pip install torch`"
 
 
@@ -55,6 +55,16 @@ class MetaMagics(Magics):  # type: ignore[misc]
     ).tag(config=True)
     height = Int(
         420, min=SMALLEST["height"], help="Height of the report's views, in pixels."
+    ).tag(config=True)
+    value_nbytes = Int(
+        64 * 2**20,
+        min=SMALLEST["value_nbytes"],
+        help="Bytes that the value of a tensor may take when a cell asks for it.",
+    ).tag(config=True)
+    value_flops = Int(
+        10**9,
+        min=SMALLEST["value_flops"],
+        help="Floating-point operations that it may take.",
     ).tag(config=True)
     hide = List(
         Enum(["parameters"]),
@@ -111,6 +121,19 @@ class MetaMagics(Magics):  # type: ignore[misc]
         action="store_true",
         help="Show parameters and constants in the flow, too. "
         "Example: %%%%meta --parameters",
+    )
+    @argument(
+        "--value-nbytes",
+        type=float,
+        metavar="BYTES",
+        help="Bytes that the value of a tensor may take when the cell asks for it, as "
+        "item() does. Example: %%%%meta --value-nbytes 1e9",
+    )
+    @argument(
+        "--value-flops",
+        type=float,
+        metavar="FLOPS",
+        help="Operations that it may take. Example: %%%%meta --value-flops 1e12",
     )
     @argument(
         "--no-cache",
@@ -212,9 +235,8 @@ class MetaMagics(Magics):  # type: ignore[misc]
             if value is None:
                 setattr(options, setting, getattr(self, setting))
             elif value < least:
-                raise UsageError(
-                    f"%%meta: --{setting} is at least {least}, not {value}"
-                )
+                name = setting.replace("_", "-")
+                raise UsageError(f"%%meta: --{name} is at least {least}, not {value}")
         return options
 
     def _show_newest(self) -> None:
@@ -242,9 +264,7 @@ class Run:
             "height": options.height,
             "hide": [] if options.parameters else list(magics.hide),
         }
-        self.recording = start_recording(
-            body.name, cache=not options.no_cache, namespace=self._shell.user_ns
-        )
+        self.recording = start_recording(body.name, options, self._shell.user_ns)
         self._progress = ProgressLine(
             lambda: self.recording.n_operators, is_kernel=is_notebook(self._shell)
         )
@@ -289,7 +309,9 @@ class Run:
 
 
 def start_recording(
-    cell_file: str, *, cache: bool, namespace: Mapping[str, object]
+    cell_file: str,
+    options: Any,
+    namespace: Mapping[str, object],
 ) -> "Recording":
     """Return a new recording.
 
@@ -297,12 +319,18 @@ def start_recording(
         UsageError: torch is not installed.
     """
     try:
-        from meta_magic.recording.recorder import Recording  # noqa: PLC0415  torch
+        from meta_magic.recording.recorder import (  # noqa: PLC0415  needs torch
+            Options,
+            Recording,
+        )
+        from meta_magic.trace.program import ValueLimits  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
         raise UsageError(NO_TORCH) from None
-    return Recording(cell_file, cache=cache, namespace=namespace)
+    limits = ValueLimits(int(options.value_nbytes), int(options.value_flops))
+    chosen = Options(not options.no_cache, limits)
+    return Recording(cell_file, options=chosen, namespace=namespace)
 
 
 def split_statement(line: str) -> tuple[str, str]:

@@ -170,7 +170,7 @@ class ReplayFilling:
         self._replays = [
             self._plan(located, built, device) for located in self._located
         ]
-        self.n_operators = sum(replay.n_steps for replay in self._replays)
+        self.n_operators = sum(len(replay.steps) for replay in self._replays)
         self.n_work = sum(replay.n_work for replay in self._replays)
         self._uninitialized = {
             located.target_by_storage[number]

@@ -9,11 +9,13 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from meta_magic.recording.constants import Constants
+from meta_magic.recording.corrections import CORRECTIONS
 from meta_magic.recording.live import (
     PLAIN,
     Entry,
     Kind,
     LiveCall,
+    OpTable,
     plain_float,
     sharing,
     tensors_in,
@@ -28,6 +30,7 @@ from meta_magic.recording.torch_private import (
     device_constructors,
     is_deterministic,
 )
+from meta_magic.recording.values import Values
 from meta_magic.trace.program import HEADER
 from meta_magic.trace.records import Note
 
@@ -58,7 +61,10 @@ class Recorder:
         doubts: Real tensors that something else than torch wrote, with the line.
         constants: What came into the recording from outside.
         rows: Where the calls are written.
+        values: Answers what reads the data of a meta tensor.
     """
+
+    values: Values
 
     def __init__(
         self,
@@ -202,18 +208,19 @@ class Recorder:
         """Run the kernel, then record the call with what it returned."""
         registry = self._registry
         inputs = [(t, registry.read(t)) for t in tensors_in(args, kwargs)]
-        n_storages = registry.n_storages
+        n_storages, n_evaluated = registry.n_storages, len(self.values.evaluations)
         table = self._table_by_op.get(func) or self._cache.open(func)
         entries: dict[Any, Entry] = table.entries
         if self._is_opaque:
             self._is_opaque, entries, key = False, self._opaque_entries, (func, *key)
         draw = Drawing(args, kwargs, inputs) if table.is_random else None
-        returned = self._call(func, args, kwargs, inputs, draw)
+        returned = self._call(table, args, kwargs, inputs, draw)
         registry.note_deaths()
         outputs = [(t, self._see_output(t, inputs)) for t in tensors_in(returned)]
         call = LiveCall(args, kwargs, returned, inputs, outputs)
         if not all(seen[2].is_meta for _, seen in outputs):
-            check_devices(table.name, call)
+            if n_evaluated == len(self.values.evaluations):
+                check_devices(table.name, call)
             self.constants.note_made(outputs)
             self._count_real(call, n_storages)
         if not table.is_pure:  # what it writes may be what it reads
@@ -226,7 +233,7 @@ class Recorder:
 
     def _call(
         self,
-        func: Any,
+        table: OpTable,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         inputs: Sequence[tuple[Tensor, Seen]],
@@ -235,12 +242,17 @@ class Recorder:
         """Call an operator; one that draws for real from where plain meta would."""
         if self.constants.note_real_inputs(inputs):
             self.doubts[PAST_TORCH, self._places.current_line()] = None
+        func = table.func
         try:
             if draw is None or not draw.is_real:
                 return func(*args, **kwargs)
             call = partial(func, *args, **kwargs)
             return self.rows.draws.run(self._registry.clock[0], draw.generator, call)
         except Exception as error:
+            if self.values.can_answer(table, kwargs, inputs):
+                return self.values.answer(table, args, kwargs, inputs)
+            if table.name in CORRECTIONS and all(seen[2].is_meta for _, seen in inputs):
+                return CORRECTIONS[table.name](*args, **kwargs)
             explain_mix(error, [tensor for tensor, _ in inputs])
             self.failures[str(func), self._places.current_line()] = None
             raise

@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from meta_magic.errors import MissingValueError
 from meta_magic.recording.constants import VALUE_FUNCTIONS
 from meta_magic.recording.dispatch import Recorder
 from meta_magic.recording.function_cache import build_key, is_alone, is_pure
@@ -45,6 +46,10 @@ REAL_FACTORY_FILES: Final = frozenset(
 DEVICE_TEST: Final = "get_torch_context_manager_or_global_device"
 """The function of transformers that makes a tensor to see on which device it lies, and
 leaves out all initialization if that is meta: it is told the CPU."""
+
+DATA_READERS: Final = frozenset[Any](
+    (torch.Tensor.numpy, torch.Tensor.__array__, torch.Tensor.__format__)
+)
 
 INDEXING: Final = frozenset({torch.Tensor.__getitem__, torch.Tensor.__setitem__})
 SEQUENCES: Final = frozenset({list, tuple})
@@ -116,6 +121,9 @@ class FunctionRecorder(DeviceContext):  # type: ignore[misc]
         try:
             if func in INDEXING and type(args[1]) in SEQUENCES:
                 args = self._keep_index(args)
+            if func in DATA_READERS and args[0].is_meta:
+                # Torch refuses a meta tensor before any operator is called.
+                return read_data(func, args, kwargs or {})
             if self._is_serving and self._is_pure(func) and is_alone():
                 return self._serve(func, args, kwargs)
             if func in self._constructors or func in VALUE_FUNCTIONS:
@@ -259,11 +267,20 @@ class FunctionRecorder(DeviceContext):  # type: ignore[misc]
             self.notes.setdefault(Note(kind="float64", text=text, line=line))
 
 
+def read_data(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Call a method that reads the data of a tensor on its real values."""
+    tensor, *rest = args
+    if func is torch.Tensor.__format__ and tensor.ndim:
+        return func(*args, **kwargs)
+    return func(tensor.cpu(), *rest, **kwargs)
+
+
 def explain_missing_value(error: Exception, func: Any, args: Sequence[Any]) -> None:
     """Add to an error that a tensor without data was asked for it, and what helps."""
     name = getattr(func, "__name__", "")
     is_meta = any(isinstance(a, torch.Tensor) and a.is_meta for a in args)
-    if name in VALUE_READERS and is_meta and not hasattr(error, "__notes__"):
+    is_explained = isinstance(error, MissingValueError) or hasattr(error, "__notes__")
+    if name in VALUE_READERS and is_meta and not is_explained:
         error.add_note(
             f"meta_magic: {name}() needs the value of a tensor, and a meta tensor has "
             "none. Compute it under `with torch.device('cpu'):`, or keep shapes and "

@@ -11,9 +11,17 @@ from meta_magic.recording.tensors import TensorRegistry
 from meta_magic.trace.calls import OpCalls
 from meta_magic.trace.program import HEADER, Program, Signature
 from meta_magic.trace.records import Note
-from meta_magic.trace.units import format_shape
+from meta_magic.trace.units import format_bytes, format_flops, format_shape
 
-__all__ = ["find_attributes", "find_silent_broadcasts", "find_untied"]
+__all__ = [
+    "find_attributes",
+    "find_evaluated",
+    "find_silent_broadcasts",
+    "find_untied",
+]
+
+READ: Final = frozenset({"aten._local_scalar_dense.default", "aten._to_copy.default"})
+"""Operators that give a value away, where the others give a size."""
 
 PAIRWISE: Final = (
     "add",
@@ -32,6 +40,27 @@ BINARY: Final = frozenset(
     {f"aten.{name}.Tensor" for name in PAIRWISE}
     | {"aten.maximum.default", "aten.minimum.default", "aten.mse_loss.default"}
 )
+
+
+def find_evaluated(program: Program) -> Iterator[Note]:
+    """Yield a note for each line that asked for values, by what asked."""
+    ops = OpCalls(program)
+    grouped = defaultdict(list)
+    for evaluation in program.evaluations:
+        call = ops[evaluation.call]
+        kind = "value" if call.op in READ else "size"
+        grouped[call.line, call.function or call.op, kind].append(evaluation)
+    for (line, name, kind), many in grouped.items():
+        times = f", {len(many):,} times" if len(many) > 1 else ""
+        yield Note(
+            kind="evaluated",
+            text=f"{name} was evaluated{times}: its {kind} comes from "
+            f"{max(e.n_calls for e in many):,} operator calls on the CPU "
+            f"({format_bytes(max(e.nbytes for e in many))}, "
+            f"{format_flops(max(e.flops for e in many))}), and what follows depends on "
+            "data",
+            line=line,
+        )
 
 
 def find_silent_broadcasts(program: Program) -> Iterator[Note]:

@@ -22,13 +22,12 @@ __all__ = [
     "tensors_in",
 ]
 
-UNSERVED_TAGS: Final = frozenset(
-    {
-        torch.Tag.dynamic_output_shape,
-        torch.Tag.data_dependent_output,
-        torch.Tag.inplace_view,
-    }
+READING_TAGS: Final = frozenset(
+    {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
 )
+"""Of operators whose result, or its size, depends on data."""
+
+UNSERVED_TAGS: Final = READING_TAGS | {torch.Tag.inplace_view}
 
 RANDOM: Final = torch.Tag.nondeterministic_seeded
 
@@ -111,6 +110,7 @@ class OpTable:
         returned = () if schema is None else tuple(schema.returns)
         aliases = [a.alias_info for a in arguments if a.alias_info is not None]
         self.name = f"higher_order.{func}" if schema is None else str(func)
+        self.func = func
         self.arguments = tuple(a.name for a in arguments)
         self.written = frozenset(
             a.name for a in arguments if a.alias_info and a.alias_info.is_write
@@ -118,6 +118,7 @@ class OpTable:
         self.is_served = schema is not None and not UNSERVED_TAGS.intersection(
             func.tags
         )
+        self.reads_data = schema is not None and not READING_TAGS.isdisjoint(func.tags)
         self.is_random = schema is not None and RANDOM in func.tags
         self.is_pure = not aliases and not any(r.alias_info for r in returned)
         self.entries: dict[tuple[object, ...], Entry] = {}

@@ -7,7 +7,8 @@ from typing import Final
 
 from torch import nn
 
-from meta_magic.recording.recorder import Recording
+from meta_magic.recording.recorder import Options, Recording
+from meta_magic.trace.program import LIMITS, ValueLimits
 from meta_magic.trace.trace import Trace
 
 __all__ = ["record"]
@@ -17,6 +18,8 @@ class record:  # noqa: N801  a context manager is named as a function
     """Record every tensor operator of a block, and run it on the meta device.
 
     Args:
+        limits: Bytes and floating-point operations that the value of a tensor may take
+            when the block asks for it, as ``item()`` does.
         cache: Answer calls whose signature was seen before without running torch's
             meta kernel. ``False`` runs every kernel, for checking.
 
@@ -30,8 +33,8 @@ class record:  # noqa: N801  a context manager is named as a function
         ['aten.ones.default', 'aten.ones.default', 'aten.mm.default']
     """
 
-    def __init__(self, *, cache: bool = True) -> None:
-        self._cache = cache
+    def __init__(self, *, cache: bool = True, limits: ValueLimits = LIMITS) -> None:
+        self._options = Options(cache, limits)
         self._trace = Trace.promise()
 
     def __enter__(self) -> Trace:
@@ -39,7 +42,7 @@ class record:  # noqa: N801  a context manager is named as a function
         self._recording = Recording(
             code.co_filename,
             code,
-            cache=self._cache,
+            self._options,
             entry_points=ENTRY_POINTS,
             namespace=find_modules(sys._getframe(1)),
         )

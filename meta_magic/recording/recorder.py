@@ -5,7 +5,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType, MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from torch import nn
 
@@ -18,6 +18,7 @@ from meta_magic.recording.guard import Guard
 from meta_magic.recording.ledger import Origin, keep_origins
 from meta_magic.recording.lints import (
     find_attributes,
+    find_evaluated,
     find_silent_broadcasts,
     find_untied,
 )
@@ -36,7 +37,8 @@ from meta_magic.recording.signatures import SignatureCache
 from meta_magic.recording.tensors import TensorRegistry
 from meta_magic.recording.threads import ThreadWatch
 from meta_magic.recording.torch_private import dispatch_mode_stack
-from meta_magic.trace.program import Program
+from meta_magic.recording.values import Values
+from meta_magic.trace.program import LIMITS, Program, ValueLimits
 from meta_magic.trace.records import CellSource, Note
 from meta_magic.trace.trace import Trace
 
@@ -61,13 +63,28 @@ def pick_cache(*, is_serving: bool) -> SignatureCache:
     return shared_cache
 
 
+class Options(NamedTuple):
+    """How to record.
+
+    Attributes:
+        cache: Whether calls seen before are answered without running their kernel.
+        limits: What the value of a tensor may take that the block asks for.
+    """
+
+    cache: bool = True
+    limits: ValueLimits = LIMITS
+
+
+OPTIONS: Final = Options()
+
+
 class Recording:
     """One recording: run code under it in one or more stretches, then finish it.
 
     Args:
         cell_file: File name of the code whose lines are the cell's.
         top: Code object of the outermost frame of interest; None for a module's.
-        cache: Whether calls seen before are answered without running their kernel.
+        options: What the user chose.
         entry_points: Functions that enter and leave the guard, as it needs to know.
         namespace: Variables as they are before; a module that is there already is
             described only if it is called.
@@ -80,12 +97,12 @@ class Recording:
         self,
         cell_file: str,
         top: CodeType | None = None,
+        options: Options = OPTIONS,
         *,
-        cache: bool = True,
         entry_points: Sequence[Callable[..., Any]] = (),
         namespace: Mapping[str, object] = MappingProxyType({}),
     ) -> None:
-        signatures = pick_cache(is_serving=cache)
+        signatures = pick_cache(is_serving=options.cache)
         self._before = {id(m): weakref.ref(m) for m in modules_in(namespace).values()}
         self._registry = TensorRegistry(signatures.geometries)
         self._numbers = ModuleNumbers()
@@ -101,6 +118,7 @@ class Recording:
             self._registry, self._places, self._dispatch, signatures
         )
         self._threads = ThreadWatch()
+        self._dispatch.values = Values(self._places, self._snapshot, options.limits)
         self.guard = Guard(
             (
                 *(RareCollection(), EagerStance(), self._threads, LoadOntoMeta()),
@@ -207,6 +225,11 @@ class Recording:
         ]
         return sorted((*trees, *gone), key=lambda tree: min(tree.fqn_by_module))
 
+    def _snapshot(self) -> Program:
+        """Return what was recorded so far, as far as a replay needs it."""
+        self._rows.flush()
+        return self._build_program([], None)
+
     def _build_program(self, trees: list[Tree], error: BaseException | None) -> Program:
         root_and_fqn = {
             number: (root, fqn)
@@ -242,6 +265,7 @@ class Recording:
                 *self._functions.doubts,
                 *self._dispatch.doubts,
             ),
+            evaluations=tuple(self._dispatch.values.evaluations),
         )
 
     def _describe_failures(self) -> Iterator[tuple[str, int | None]]:
@@ -255,6 +279,7 @@ class Recording:
         yield from self._dispatch.notes
         yield from self._functions.notes
         yield from find_silent_broadcasts(program)
+        yield from find_evaluated(program)
         yield from find_untied(
             self._calls.registered, self._numbers, self._registry, program
         )

@@ -66,9 +66,9 @@ class Replay:
         return sum(step_nbytes(step) for part in self._parts for step in part.steps)
 
     @property
-    def n_steps(self) -> int:
-        """Steps of all recordings."""
-        return sum(len(part.steps) for part in self._parts)
+    def steps(self) -> list[Step]:
+        """Steps of all recordings, in order."""
+        return [step for part in self._parts for step in part.steps]
 
     @property
     def uninitialized(self) -> set[int]:

@@ -70,7 +70,7 @@ def replay(
 
 
 def build_tensor(
-    metadata: TensorMetadata, content: torch.UntypedStorage | Tensor
+    metadata: TensorMetadata | Geometry, content: torch.UntypedStorage | Tensor
 ) -> Tensor:
     """Return a real tensor with recorded metadata."""
     if isinstance(content, Tensor):

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import torch
 
@@ -239,6 +239,40 @@ Structure: TypeAlias = tuple[
 """The tensors that a module call took and returned, each with its path."""
 
 
+class ValueLimits(NamedTuple):
+    """What the value of a tensor may take.
+
+    Attributes:
+        nbytes: Bytes held at any moment.
+        flops: Floating-point operations.
+    """
+
+    nbytes: int = 64 * 2**20
+    flops: int = 10**9
+
+
+LIMITS: Final = ValueLimits()
+
+
+class Evaluation(NamedTuple):
+    """An operator call that was answered with real values: a replay of what it reads.
+
+    From there on the trace depends on data, not just on metadata.
+
+    Attributes:
+        call: Its number.
+        n_calls: Calls that were run for it.
+        nbytes: Most bytes that they held at any moment.
+        flops: Floating-point operations that they took; one for each element of an
+            output where torch has no formula.
+    """
+
+    call: int
+    n_calls: int
+    nbytes: int
+    flops: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Program:
     """The columns of one recording; :mod:`meta_magic.trace.calls` reads them.
@@ -267,6 +301,7 @@ class Program:
         imports: Storages that earlier recordings made.
         doubts: (what, line of the cell or None) of all that may make a replay differ
             from the same block on a real device.
+        evaluations: The calls that were answered with real values.
     """
 
     words: bytes
@@ -285,6 +320,7 @@ class Program:
     constants: tuple[Constant, ...] = ()
     imports: tuple[Import, ...] = ()
     doubts: tuple[tuple[str, int | None], ...] = ()
+    evaluations: tuple[Evaluation, ...] = ()
 
     def __getstate__(self) -> dict[str, object]:
         # Without what is cached: it can be built again.

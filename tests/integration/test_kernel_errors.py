@@ -151,9 +151,12 @@ def test_a_bad_option_is_one_line_and_no_traceback(kernel):
     assert kernel.run("'ran_anyway' in globals()").value == "False"
 
 
-def test_a_value_asked_of_a_meta_tensor_is_explained(kernel):
-    run = kernel.run("%%meta\ntorch.ones(1).item()")
-    assert "a meta tensor has none" in run.traceback
+def test_a_value_that_is_nowhere_is_explained_at_the_users_line(kernel):
+    kernel.run("x = torch.ones(1, device='meta')")
+    run = kernel.run("%%meta\n\nx.item()")
+    assert run.errors[0]["ename"] == "MissingValueError"
+    assert run.marked_lines == [3]
+    assert "came from outside of the recording" in run.errors[0]["evalue"]
 
 
 def test_real_and_meta_in_one_operator_is_an_error_at_the_users_line(kernel):

@@ -226,13 +226,28 @@ def test_a_real_tensor_and_a_meta_module_name_the_parameter(shell, run, layer, s
     ["x.item()", "float(x)", "bool(x)", "x.tolist()", "x.numpy()", "x.cpu()",
      "x.to('cpu')", "x.nonzero()", "1 if x > 0 else 2", "x[x > 0]", "x.unique()"],
 )  # fmt: skip
-def test_a_value_asked_of_a_meta_tensor_is_explained(run, expression):
-    error, shown = run(f"%%meta\nx = torch.ones(1)\n{expression}")
-    (hint,) = error.__notes__
-    assert "a meta tensor has none" in hint
-    assert "torch.device('cpu')" in hint
-    assert hint in shown
+def test_a_value_that_is_nowhere_is_explained(shell, run, expression):
+    shell.user_ns["x"] = torch.ones(1, device="meta")
+    error, shown = run(f"%%meta\n\n{expression}")
+    assert "needs the value of a tensor (1,)" in str(error)
+    assert "came from outside of the recording" in str(error)
+    assert "torch.device('cpu')" in str(error)
     assert marked_lines(shown)[0] == 3
+
+
+def test_a_value_that_takes_too_much_names_the_option(run):
+    error, shown = run(
+        "%%meta --value-nbytes 1e3\nx = torch.ones(1000)\nx.sum().item()"
+    )
+    assert "it would take 3.9 KiB" in str(error)
+    assert "--value-nbytes" in str(error)
+    assert marked_lines(shown)[0] == 3
+
+
+def test_a_larger_value_is_allowed_by_an_option(shell):
+    cell = "torch.ones(1000).sum().item()"
+    result = shell.run_cell(f"%%meta --value-nbytes 1e5 --value-flops 1e6\n{cell}")
+    assert result.result == 1000.0
 
 
 def test_the_way_out_of_the_hint_works(shell):

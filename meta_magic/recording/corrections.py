@@ -1,0 +1,46 @@
+"""Meta kernels of torch that refuse what the CPU accepts, each with what it returns.
+
+They are asked only where torch's own kernel has raised, so that an entry does no harm
+once torch is right; ``tests/conformance/test_corrections.py`` compares each with the
+CPU and says when it can go.
+"""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+__all__ = ["CORRECTIONS"]
+
+
+def grouped_mm(
+    a: Tensor,
+    b: Tensor,
+    offs: Tensor | None = None,
+    bias: Tensor | None = None,  # noqa: ARG001  the schema's
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Multiply groups of matrices.
+
+    Shape:
+        ``(m, k) @ (g, k, n)`` is ``(m, n)``, ``(g, m, k) @ (k, n)`` is ``(m, n)``,
+        ``(m, k) @ (k, n)`` is ``(g, m, n)`` with one group for each of ``offs``, and
+        ``(g, m, k) @ (g, k, n)`` is ``(g, m, n)``.
+
+    Source:
+        torch 2.13 on meta: "Expected inputs of BF16 type", which the CPU does not ask
+        for; right again in torch 2.15.
+    """
+    is_matrix = a.ndim == 2, b.ndim == 2  # noqa: PLR2004
+    n_groups = len(offs) if offs is not None and all(is_matrix) else a.shape[0]
+    leading = () if any(is_matrix) and not all(is_matrix) else (n_groups,)
+    shape = (*leading, a.shape[-2], b.shape[-1])
+    return torch.empty(shape, dtype=out_dtype or a.dtype, device="meta")
+
+
+CORRECTIONS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
+    {"aten._grouped_mm.default": grouped_mm}
+)
+"""By the operator's name."""

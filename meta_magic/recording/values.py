@@ -1,0 +1,161 @@
+"""Values on demand: answers the operators that read data while a cell runs on meta.
+
+The recorded program knows how each tensor was made: what an operator reads is replayed
+on the CPU, if that takes little, and the operator runs on the real values. Only their
+sizes come back, on meta again; or the value itself, where it is a number.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from meta_magic.errors import MissingValueError
+from meta_magic.recording.guard import without_modes
+from meta_magic.recording.live import OpTable
+from meta_magic.recording.places import Places, describe_function
+from meta_magic.recording.tensors import Seen
+from meta_magic.trace.program import Evaluation, Program, ValueLimits
+from meta_magic.trace.units import format_shape
+
+__all__ = ["Values"]
+
+COPY: Final = "aten._to_copy.default"
+INDEX: Final = "aten.index.Tensor"
+SELECT: Final = "aten.masked_select.default"
+MASKS: Final = frozenset({torch.bool, torch.uint8})
+ADVICE: Final = (
+    "Give the value in Python, compute it under `with torch.device('cpu'):`, or keep "
+    "shapes and branches independent of data"
+)
+
+Inputs = Sequence[tuple[Tensor, Seen]]
+
+
+class Values:
+    """Computes values that a cell asks for.
+
+    Args:
+        places: Which function is running.
+        snapshot: Returns the program recorded so far.
+        limits: What one value may take.
+
+    Attributes:
+        evaluations: The calls that were answered, in order.
+    """
+
+    def __init__(
+        self, places: Places, snapshot: Callable[[], Program], limits: ValueLimits
+    ) -> None:
+        self.evaluations: list[Evaluation] = []
+        self._places = places
+        self._snapshot = snapshot
+        self._limits = limits
+
+    def can_answer(
+        self, table: OpTable, kwargs: Mapping[str, Any], inputs: Inputs
+    ) -> bool:
+        """Whether an operator that failed on meta needs only values."""
+        if not any(seen[2].is_meta for _, seen in inputs):
+            return False
+        device = kwargs.get("device")
+        is_copy = table.name == COPY and device is not None and device.type == "cpu"
+        return table.reads_data or is_copy
+
+    def answer(
+        self,
+        table: OpTable,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        inputs: Inputs,
+    ) -> Any:
+        """Return what an operator returns, from the values of what it reads.
+
+        Raises:
+            MissingValueError: They cannot be computed, or take too much.
+        """
+        is_mask = {INDEX: range(1, len(inputs)), SELECT: (1,)}.get(table.name)
+        chosen = [
+            (tensor, seen)
+            for index, (tensor, seen) in enumerate(inputs)
+            if seen[2].is_meta
+            and (is_mask is None or (index in is_mask and tensor.dtype in MASKS))
+        ]
+        real_by_id = self._evaluate(table, chosen)
+        with without_modes():
+            if table.name == INDEX:
+                return index_by_masks(args, real_by_id)
+            if table.name == SELECT:
+                return select_by_mask(args[0], args[1], real_by_id)
+            real_args, real_kwargs = replace((args, kwargs), real_by_id)
+            returned = table.func(*real_args, **real_kwargs)
+            return returned if table.name == COPY else put_on_meta(returned)
+
+    def _evaluate(self, table: OpTable, chosen: Inputs) -> dict[int, Tensor]:
+        # A floor above, and so only when it is asked for.
+        evaluate = import_module("meta_magic.replaying.values").evaluate
+        wanted = [
+            (ref.number, geometry.record)
+            for _, (_, ref, geometry) in chosen
+            if ref is not None
+        ]
+        try:
+            reals, cost = evaluate(self._snapshot(), wanted, self._limits)
+        except MissingValueError as error:
+            name = describe_function(self._places.function) or table.name
+            shape = format_shape(chosen[0][0].shape)
+            raise MissingValueError(
+                f"{name} needs the value of a tensor {shape}: {error}. {ADVICE}."
+            ) from None
+        self.evaluations.append(cost)
+        return {id(t): real for (t, _), real in zip(chosen, reals, strict=True)}
+
+
+def replace(value: Any, real_by_id: Mapping[int, Tensor]) -> Any:
+    """Return arguments with real tensors for those on meta."""
+    if isinstance(value, Tensor):
+        return real_by_id.get(id(value), value)
+    if isinstance(value, torch.device):
+        return torch.device("cpu")
+    if isinstance(value, (list, tuple)):
+        return type(value)([replace(item, real_by_id) for item in value])
+    if isinstance(value, Mapping):
+        return {name: replace(item, real_by_id) for name, item in value.items()}
+    return value
+
+
+def put_on_meta(value: Any) -> Any:
+    """Return what an operator returned, its tensors without their data."""
+    if isinstance(value, Tensor):
+        return torch.empty_strided(
+            value.shape, value.stride(), dtype=value.dtype, device="meta"
+        )
+    if isinstance(value, (list, tuple)):
+        return type(value)([put_on_meta(item) for item in value])
+    return value
+
+
+def index_by_masks(args: Sequence[Any], real_by_id: Mapping[int, Tensor]) -> Tensor:
+    """Index a meta tensor; each mask stands for the positions at which it is true."""
+    tensor, indices = args
+    positions: list[Tensor | None] = []
+    for index in indices:
+        mask = None if index is None else real_by_id.get(id(index))
+        if mask is None:
+            positions.append(index)
+        else:
+            count = int(mask.count_nonzero())
+            made = [torch.empty(count, dtype=torch.long, device="meta")] * mask.ndim
+            positions.extend(made)
+    return torch.ops.aten.index.Tensor(tensor, positions)  # type: ignore[no-any-return]
+
+
+def select_by_mask(
+    tensor: Tensor, mask: Tensor, real_by_id: Mapping[int, Tensor]
+) -> Tensor:
+    """Return an empty tensor for each element at which a mask is true."""
+    shape = torch.broadcast_shapes(tensor.shape, mask.shape)
+    count = int(real_by_id[id(mask)].expand(shape).count_nonzero())
+    return torch.empty(count, dtype=tensor.dtype, device="meta")

@@ -1,0 +1,82 @@
+"""Values on demand: what tensors of a recording hold now, if that takes little."""
+
+from collections.abc import Sequence
+from math import prod
+from typing import Final
+
+import torch
+from torch import Tensor, UntypedStorage
+
+from meta_magic.errors import MissingValueError, ReplayError
+from meta_magic.replaying.engine import Replay
+from meta_magic.replaying.machine import real_torch
+from meta_magic.replaying.plan import Request, Step, StepKind
+from meta_magic.replaying.replay import build_tensor
+from meta_magic.trace.flops import count_flops
+from meta_magic.trace.program import Evaluation, Geometry, Program, ValueLimits
+from meta_magic.trace.units import format_bytes, format_flops
+
+__all__ = ["evaluate"]
+
+CPU: Final = torch.device("cpu")
+
+
+def evaluate(
+    program: Program, wanted: Sequence[tuple[int, Geometry]], limits: ValueLimits
+) -> tuple[list[Tensor], Evaluation]:
+    """Return the real values that tensors would have on the CPU at a program's end.
+
+    Args:
+        program: All that was recorded so far.
+        wanted: Storage and geometry of each tensor.
+        limits: What it may take.
+
+    Returns:
+        The tensors, and what they took, as of the call that comes next.
+
+    Raises:
+        MissingValueError: It would take more, or depends on what was not recorded.
+    """
+    storages = frozenset(storage for storage, _ in wanted)
+    made: dict[int, UntypedStorage | Tensor] = {}
+    try:
+        replay = Replay(program, Request(storages=storages), CPU)
+        cost = weigh(replay, len(program.offsets) - 1)
+        if cost.nbytes > limits.nbytes or cost.flops > limits.flops:
+            raise MissingValueError(explain_cost(cost, limits))
+        with real_torch():
+            for _ in replay.run(made.__setitem__):
+                pass
+            tensors = [build_tensor(g, made[storage]) for storage, g in wanted]
+    except ReplayError as error:
+        raise MissingValueError(str(error)) from error
+    return tensors, cost
+
+
+def weigh(replay: Replay, call: int) -> Evaluation:
+    """Return what a replay takes."""
+    steps = [step for step in replay.steps if step.kind != StepKind.ALLOCATE]
+    return Evaluation(
+        call=call,
+        n_calls=len(steps),
+        nbytes=replay.peak_nbytes({}),
+        flops=sum(map(count_step, steps)),
+    )
+
+
+def count_step(step: Step) -> int:
+    """Return the operations of a step; one for each element that it makes or writes."""
+    signature = step.call.signature
+    written = [signature.inputs[i] for i in signature.writes]
+    n_elements = sum(prod(g.shape) for g in (*signature.outputs, *written))
+    return count_flops(signature) or n_elements
+
+
+def explain_cost(cost: Evaluation, limits: ValueLimits) -> str:
+    """Return in words that a value takes too much."""
+    return (
+        f"to compute it would take {format_bytes(cost.nbytes)} and "
+        f"{format_flops(cost.flops)} in {cost.n_calls:,} operator calls "
+        f"(allowed are {format_bytes(limits.nbytes)} and {format_flops(limits.flops)}: "
+        "see --value-nbytes, --value-flops and record(limits=))"
+    )

@@ -1,0 +1,203 @@
+"""Values that a cell asks for: those that the CPU would have had from the same seed."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from meta_magic import MissingValueError, ValueLimits, record
+from meta_magic.trace.records import Note
+
+
+def halve():
+    x, n = torch.randn(8), 0
+    while x.norm() > 0.1:
+        x, n = x * 0.5, n + 1
+    return n
+
+
+def write_and_read():
+    mask = torch.zeros(5, dtype=torch.bool)
+    mask[2] = True
+    before = mask.any().item()
+    mask.zero_()
+    return before, mask.any().item()
+
+
+def train():
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for _ in range(3):
+        loss = model(torch.ones(2, 4)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+VALUES = {
+    "item": lambda: torch.randn(3).sum().item(),
+    "float": lambda: float(torch.randn(1)),
+    "int": lambda: int(torch.randint(0, 100, (1,))),
+    "bool": lambda: bool((torch.randn(5) > 0).all()),
+    "if": lambda: 1 if torch.randn(()) > 0 else 2,
+    "index": lambda: [10, 20, 30][torch.tensor(1)],
+    "tolist": lambda: torch.randn(3, 4).tolist(),
+    "iteration": lambda: [x.item() for x in torch.linspace(0, 1, 5)],
+    "numpy": lambda: torch.randn(3).numpy().tolist(),
+    "asarray": lambda: np.asarray(torch.randn(3)).tolist(),
+    "format": lambda: f"{torch.randn(()):.3f}",
+    "equal": lambda: torch.equal(torch.randn(3), torch.randn(3)),
+    "allclose": lambda: torch.allclose(torch.ones(3), torch.ones(3) + 1e-9),
+    "a loop": halve,
+    "writes": write_and_read,
+    "a training step": train,
+    "a view": lambda: int(torch.arange(12).view(3, 4).t()[1, 2]),
+    "complex": lambda: torch.randn(2, dtype=torch.complex64).conj().tolist(),
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_a_value_is_that_of_the_cpu(name):
+    torch.manual_seed(0)
+    wanted = VALUES[name]()
+    with record():
+        torch.manual_seed(0)
+        met = VALUES[name]()
+    assert met == wanted
+
+
+SIZES = {
+    "nonzero": lambda: torch.randn(10).gt(0).nonzero(),
+    "a mask": lambda: torch.randn(10, 3)[torch.randn(10) > 0],
+    "a mask of two dimensions": lambda: torch.randn(4, 3, 2)[torch.randn(4, 3) > 0],
+    "a mask after a slice": lambda: torch.randn(10, 3)[:, torch.randn(3) > 0],
+    "a mask and positions": lambda: torch.randn(3, 4)[torch.ones(3).bool(), [1, 2, 3]],
+    "masked_select": lambda: torch.randn(4, 3).masked_select(torch.randn(3) > 0),
+    "unique": lambda: torch.unique(torch.randint(0, 5, (20,))),
+    "unique_consecutive": lambda: torch.unique_consecutive(torch.randint(0, 2, (20,))),
+    "bincount": lambda: torch.bincount(torch.randint(0, 5, (20,))),
+    "repeat_interleave": lambda: torch.repeat_interleave(
+        torch.arange(3), torch.tensor([1, 2, 3])
+    ),
+    "one_hot": lambda: nn.functional.one_hot(torch.randint(0, 5, (20,))),
+    "where": lambda: torch.where(torch.randn(9) > 0)[0],
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_size_that_depends_on_data_is_that_of_the_cpu(name):
+    torch.manual_seed(0)
+    wanted = SIZES[name]()
+    with record() as trace:
+        torch.manual_seed(0)
+        met = SIZES[name]()
+    assert met.is_meta
+    assert (met.shape, met.dtype) == (wanted.shape, wanted.dtype)
+    assert met.stride() == wanted.stride()
+    assert trace.program.evaluations
+
+
+def test_a_mask_is_evaluated_without_what_it_selects_from():
+    with record(limits=ValueLimits(nbytes=1000, flops=1000)):
+        assert torch.zeros(10**6, 4)[:3][torch.ones(3) > 0].shape == (3, 4)
+
+
+def test_what_is_evaluated_can_be_recorded_twice_with_other_results():
+    with record() as trace:
+        shapes = [torch.arange(n).gt(1).nonzero().shape for n in (3, 3, 5)]
+        shapes += [(torch.arange(3) > n).nonzero().shape for n in (1, 0)]
+    assert shapes == [(1, 1), (1, 1), (3, 1), (1, 1), (2, 1)]
+    assert len(trace.program.evaluations) == 5
+
+
+def test_the_cpu_copy_is_real():
+    with record():
+        real = torch.arange(3).cpu()
+    assert real.tolist() == [0, 1, 2]
+
+
+def test_a_trace_marks_what_was_evaluated():
+    with record() as trace:
+        x = torch.ones(3)
+        for _ in range(2):
+            x.sum().item()
+    line = test_a_trace_marks_what_was_evaluated.__code__.co_firstlineno + 4
+    (note,) = trace.notes
+    assert note == Note(
+        kind="evaluated",
+        # 3 ones and their sum: 3 + 1 elements, 16 bytes of float32.
+        text="torch.Tensor.item was evaluated, 2 times: its value comes from 2 "
+        "operator calls on the CPU (16 bytes, 4 FLOPs), and what follows depends on "
+        "data",
+        line=line,
+    )
+    assert [e.call for e in trace.program.evaluations] == [2, 4]
+    assert [trace.ops[i].op for i in (2, 4)] == ["aten._local_scalar_dense.default"] * 2
+
+
+def test_a_value_that_takes_too_much_says_how_much():
+    with (
+        pytest.raises(
+            MissingValueError, match=r"torch\.Tensor\.item needs the value"
+        ) as e,
+        record(limits=ValueLimits(nbytes=10**6, flops=10**9)),
+    ):
+        torch.zeros(10**6).sum().item()
+    # 1,000,000 float32 and their sum.
+    assert "3.8 MiB and 1.0 MFLOPs in 2 operator calls" in str(e.value)
+    assert "allowed are 976.6 KiB and 1.0 GFLOPs" in str(e.value)
+    assert "--value-nbytes" in str(e.value)
+
+
+def test_operations_are_limited_too():
+    with (
+        pytest.raises(MissingValueError, match="KFLOPs"),
+        record(limits=ValueLimits(nbytes=10**6, flops=1000)),
+    ):
+        (torch.ones(10, 10) @ torch.ones(10, 10)).sum().item()
+
+
+def test_a_value_from_outside_is_refused_by_name():
+    x = torch.ones(3, device="meta")
+    with pytest.raises(MissingValueError, match="came from outside"), record():
+        x.sum().item()
+
+
+def test_a_refused_value_can_be_caught_as_torchs_own_error():
+    x = torch.ones(3, device="meta")
+    with record() as trace:
+        try:
+            x.item()
+        except RuntimeError:
+            y = torch.ones(2)
+    assert y.is_meta
+    assert trace.ops[-1].op == "aten.ones.default"
+
+
+def test_random_numbers_go_on_as_they_would_have():
+    torch.manual_seed(0)
+    wanted = [torch.randn(()).item() for _ in range(3)]
+    with record():
+        torch.manual_seed(0)
+        met = [torch.randn(()).item() for _ in range(3)]
+    assert met == wanted
+
+
+def test_a_module_that_reads_values_is_built_and_materialized():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(3, 3)
+            self.scale = self.linear.weight.std().item()
+
+    torch.manual_seed(0)
+    wanted = Scaled()
+    with record():
+        torch.manual_seed(0)
+        model = Scaled()
+    assert math.isclose(model.scale, wanted.scale)
