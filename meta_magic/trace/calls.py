@@ -118,6 +118,7 @@ class OpCalls(Rows[OpCall]):
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._owner_by_storage = dict(program.owner_by_storage)
+        self._evaluation_by_call = {e.call: e for e in program.evaluations}
         self._flops = [count_flops(signature) for signature in program.signatures]
 
     def __len__(self) -> int:
@@ -160,6 +161,7 @@ class OpCalls(Rows[OpCall]):
             function=place.function,
             forward=forward,
             flops=self._flops[words[offset]],
+            evaluation=self._evaluation_by_call.get(index),
         )
 
     def place_numbers(self) -> Iterator[int]:

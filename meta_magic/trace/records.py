@@ -10,7 +10,7 @@ from math import prod
 
 import torch
 
-from meta_magic.trace.program import Argument, Phase, SourcePosition
+from meta_magic.trace.program import Argument, Evaluation, Phase, SourcePosition
 
 __all__ = [
     "CellSource",
@@ -102,6 +102,8 @@ class OpCall:
             differentiates; None for other operators and for gradient accumulation.
         flops: Floating-point operations, 2 for each multiply-add, by the formulas of
             ``torch.utils.flop_counter``; None where that has no formula.
+        evaluation: What it took to answer it with real values, because it reads data;
+            None for all others, which ran on meta.
     """
 
     index: int
@@ -120,6 +122,7 @@ class OpCall:
     function: str | None
     forward: int | None
     flops: int | None
+    evaluation: Evaluation | None = None
 
     @property
     def nbytes_read(self) -> int:

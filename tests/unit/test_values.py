@@ -9,6 +9,7 @@ from torch import nn
 
 from meta_magic import MissingValueError, ValueLimits, record
 from meta_magic.trace.records import Note
+from meta_magic.view.payload import build_payload
 
 
 def halve():
@@ -138,6 +139,10 @@ def test_a_trace_marks_what_was_evaluated():
     )
     assert [e.call for e in trace.program.evaluations] == [2, 4]
     assert [trace.ops[i].op for i in (2, 4)] == ["aten._local_scalar_dense.default"] * 2
+    evaluation = trace.ops[2].evaluation
+    assert (evaluation.n_calls, evaluation.nbytes, evaluation.flops) == (2, 16, 4)
+    assert trace.ops[1].evaluation is None
+    assert build_payload(trace)["evaluations"][0] == [2, "2 calls, 16 bytes, 4 FLOPs"]
 
 
 def test_a_value_that_takes_too_much_says_how_much():

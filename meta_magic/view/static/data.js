@@ -78,7 +78,9 @@ export class TraceView {
     if (version !== VERSION) {
       throw new Error(`this report reads payloads of version ${VERSION}, not ${version}`);
     }
-    const { calls, positions, ...own } = plain;
+    const { calls, positions, evaluations, ...own } = plain;
+    /** What it took to compute a value that the cell asked for, by operator. */
+    this.evaluation_of_op = new Map(evaluations);
     Object.assign(this, own);
     const find = (i) => geometries[i];
     /** @type {Signature[]} */
