@@ -19,6 +19,7 @@ OPTIONS = (
     "-q",
     "--depth",
     "--height",
+    "--as",
     "--parameters",
     "--value-nbytes",
     "--value-flops",

@@ -36,7 +36,9 @@ __all__ = ["MetaMagics"]
 SMALLEST: Final = {"depth": 1, "height": 120, "value_nbytes": 0, "value_flops": 0}
 """Of the settings that are numbers, the least that makes sense."""
 
-OPTIONS = re.compile(r"\s*((-o|--out|--depth|--height|--value-\w+)\s+\S+\s*|-\S+\s*)*")
+OPTIONS = re.compile(
+    r"\s*((-o|--out|--as|--depth|--height|--value-\w+)\s+\S+\s*|-\S+\s*)*"
+)
 NO_TORCH = "%%meta needs PyTorch, which is not installed: run `pip install torch`"
 
 
@@ -115,6 +117,13 @@ class MetaMagics(Magics):  # type: ignore[misc]
         type=int,
         metavar="PIXELS",
         help="Make the report's views so high. Example: %%%%meta --height 600",
+    )
+    @argument(
+        "--as",
+        dest="as_device",
+        choices=("cpu", "cuda"),
+        help="Record attention as the operator that this device would choose; the "
+        "tensors stay meta. Example: %%%%meta --as cuda",
     )
     @argument(
         "--parameters",
@@ -329,7 +338,7 @@ def start_recording(
             raise
         raise UsageError(NO_TORCH) from None
     limits = ValueLimits(int(options.value_nbytes), int(options.value_flops))
-    chosen = Options(not options.no_cache, limits)
+    chosen = Options(not options.no_cache, limits, options.as_device)
     return Recording(cell_file, options=chosen, namespace=namespace)
 
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from torch import nn
 
+from meta_magic.recording.attention import DEVICES, DeviceName
 from meta_magic.recording.recorder import Options, Recording
 from meta_magic.trace.program import LIMITS, ValueLimits
 from meta_magic.trace.trace import Trace
@@ -20,6 +21,9 @@ class record:  # noqa: N801  a context manager is named as a function
     Args:
         limits: Bytes and floating-point operations that the value of a tensor may take
             when the block asks for it, as ``item()`` does.
+        as_device: ``cpu`` or ``cuda``: attention is recorded as the operator that this
+            device would choose. None leaves it to torch, whose choice on meta is
+            always the math of many operators.
         cache: Answer calls whose signature was seen before without running torch's
             meta kernel. ``False`` runs every kernel, for checking.
 
@@ -33,8 +37,14 @@ class record:  # noqa: N801  a context manager is named as a function
         ['aten.ones.default', 'aten.ones.default', 'aten.mm.default']
     """
 
-    def __init__(self, *, cache: bool = True, limits: ValueLimits = LIMITS) -> None:
-        self._options = Options(cache, limits)
+    def __init__(
+        self,
+        *,
+        cache: bool = True,
+        limits: ValueLimits = LIMITS,
+        as_device: DeviceName | None = None,
+    ) -> None:
+        self._options = Options(cache, limits, check_device(as_device))
         self._trace = Trace.promise()
 
     def __enter__(self) -> Trace:
@@ -62,6 +72,18 @@ class record:  # noqa: N801  a context manager is named as a function
             namespace = find_modules(sys._getframe(1))
             self._trace.fulfil(self._recording.finish(error, namespace))
             del self._recording
+
+
+def check_device(name: str | None) -> DeviceName | None:
+    """Return the name of a device whose attention is known.
+
+    Raises:
+        ValueError: It is none.
+    """
+    for device in (None, *DEVICES):
+        if name == device:
+            return device
+    raise ValueError(f"as_device is one of {', '.join(DEVICES)}, not {name!r}")
 
 
 def find_modules(frame: FrameType) -> dict[str, object]:

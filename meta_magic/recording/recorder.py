@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from torch import nn
 
+from meta_magic.recording.attention import AttentionOf, DeviceName
 from meta_magic.recording.collector import RareCollection
 from meta_magic.recording.compiler import EagerStance
 from meta_magic.recording.dispatch import DispatchRecorder
@@ -47,20 +48,8 @@ __all__ = ["Recording"]
 NO_SOURCE: Final = CellSource()
 MAX_SHARED_SIGNATURES: Final = 100_000
 
-shared_cache = SignatureCache(is_serving=True)
-
-
-def pick_cache(*, is_serving: bool) -> SignatureCache:
-    """Return the cache to record with: the shared one, or a private one that runs all.
-
-    Under another dispatch mode every kernel must run, so that this mode sees it: a
-    served call would look to it like ``empty_strided``.
-    """
-    if not is_serving or dispatch_mode_stack():
-        return SignatureCache(is_serving=False)
-    if shared_cache.n_entries > MAX_SHARED_SIGNATURES:
-        shared_cache.clear()
-    return shared_cache
+shared_cache_by_device: dict[DeviceName | None, SignatureCache] = {}
+"""The same call of attention is other operators on another device."""
 
 
 class Options(NamedTuple):
@@ -69,13 +58,31 @@ class Options(NamedTuple):
     Attributes:
         cache: Whether calls seen before are answered without running their kernel.
         limits: What the value of a tensor may take that the block asks for.
+        device: Of which device attention is; None for torch's own on meta.
     """
 
     cache: bool = True
     limits: ValueLimits = LIMITS
+    device: DeviceName | None = None
 
 
 OPTIONS: Final = Options()
+
+
+def pick_cache(options: Options) -> SignatureCache:
+    """Return the cache to record with: a shared one, or a private one that runs all.
+
+    Under another dispatch mode every kernel must run, so that this mode sees it: a
+    served call would look to it like ``empty_strided``.
+    """
+    if not options.cache or dispatch_mode_stack():
+        return SignatureCache(is_serving=False)
+    shared_cache = shared_cache_by_device.setdefault(
+        options.device, SignatureCache(is_serving=True)
+    )
+    if shared_cache.n_entries > MAX_SHARED_SIGNATURES:
+        shared_cache.clear()
+    return shared_cache
 
 
 class Recording:
@@ -102,7 +109,7 @@ class Recording:
         entry_points: Sequence[Callable[..., Any]] = (),
         namespace: Mapping[str, object] = MappingProxyType({}),
     ) -> None:
-        signatures = pick_cache(is_serving=options.cache)
+        signatures = pick_cache(options)
         self._before = {id(m): weakref.ref(m) for m in modules_in(namespace).values()}
         self._registry = TensorRegistry(signatures.geometries)
         self._numbers = ModuleNumbers()
@@ -122,6 +129,7 @@ class Recording:
         self.guard = Guard(
             (
                 *(RareCollection(), EagerStance(), self._threads, LoadOntoMeta()),
+                AttentionOf(options.device),
                 self._draws,
                 *(self._calls, self._functions, self._dispatch),
             ),

@@ -1,0 +1,133 @@
+"""Attention as a device runs it: on the CPU compared with the CPU itself."""
+
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from meta_magic import record
+
+
+def make(*shapes, dtype=torch.float32):
+    return [torch.zeros(shape, dtype=dtype) for shape in shapes]
+
+
+def same(*shape, dtype=torch.float32):
+    return make(shape, shape, shape, dtype=dtype)
+
+
+CALLS = {
+    "plain": lambda: (same(1, 2, 4, 8), {}),
+    "causal": lambda: (same(1, 2, 4, 8), {"is_causal": True}),
+    "dropout": lambda: (same(1, 2, 4, 8), {"dropout_p": 0.1}),
+    "scale": lambda: (same(1, 2, 4, 8), {"scale": 0.3}),
+    "true or false": lambda: (
+        same(1, 2, 4, 8),
+        {"attn_mask": torch.ones(4, 4, dtype=torch.bool)},
+    ),
+    "numbers": lambda: (same(2, 2, 4, 8), {"attn_mask": torch.zeros(2, 1, 4, 4)}),
+    "a mask of three dimensions": lambda: (
+        same(1, 2, 4, 8),
+        {"attn_mask": torch.zeros(2, 4, 4)},
+    ),
+    "grouped heads": lambda: (
+        make((1, 4, 4, 8), (1, 2, 4, 8), (1, 2, 4, 8)),
+        {"enable_gqa": True},
+    ),
+    "narrow values": lambda: (make((1, 2, 4, 8), (1, 2, 4, 8), (1, 2, 4, 6)), {}),
+    "three dimensions": lambda: (same(2, 4, 8), {}),
+    "float64": lambda: (same(1, 2, 4, 8, dtype=torch.float64), {}),
+    "bfloat16": lambda: (same(1, 2, 4, 8, dtype=torch.bfloat16), {}),
+    "rows apart": lambda: ([t.mT for t in same(1, 2, 8, 4)], {}),
+    "heads inside": lambda: ([t.transpose(1, 2) for t in same(1, 4, 2, 8)], {}),
+    "cross": lambda: (make((1, 2, 3, 8), (1, 2, 5, 8), (1, 2, 5, 8)), {}),
+}
+
+
+class Names(TorchDispatchMode):
+    """Notes the names of operators, and nothing else."""
+
+    def __init__(self):
+        super().__init__()
+        self.ops = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.ops.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def attend(name):
+    tensors, options = CALLS[name]()
+    return scaled_dot_product_attention(*tensors, **options)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_as_cpu_the_operators_are_those_of_the_cpu(name):
+    with Names() as real:
+        wanted = attend(name)
+    with record(as_device="cpu") as trace:
+        met = attend(name)
+    assert [op.op for op in trace.ops] == real.ops
+    assert (met.shape, met.stride()) == (wanted.shape, wanted.stride())
+    assert (met.dtype, met.is_meta) == (wanted.dtype, True)
+
+
+def test_backward_is_that_of_the_same_kernel():
+    def step(device):
+        shapes = ((1, 2, 3, 8), (1, 2, 5, 8), (1, 2, 5, 8))
+        tensors = [torch.zeros(s, device=device, requires_grad=True) for s in shapes]
+        scaled_dot_product_attention(*tensors).sum().backward()
+
+    with Names() as real:
+        step("cpu")
+    with record(as_device="cpu") as trace:
+        step(None)
+    assert [op.op for op in trace.ops] == real.ops
+
+
+@pytest.mark.parametrize(
+    ("dtype", "options", "kernel"),
+    [
+        # By torch's rules: sdp_utils.cpp, check_tensor_dtype and the order of kernels.
+        (torch.bfloat16, {}, "flash"),
+        (torch.float16, {"is_causal": True}, "flash"),
+        (torch.float16, {"dropout_p": 0.1}, "flash"),
+        (torch.float32, {}, "efficient"),
+        (torch.bfloat16, {"attn_mask": (4, 4)}, "efficient"),
+        (torch.float64, {}, "math"),
+    ],
+)
+def test_as_cuda_the_kernel_is_chosen_by_torchs_rules(dtype, options, kernel):
+    with record(as_device="cuda") as trace:
+        if "attn_mask" in options:
+            options = {"attn_mask": torch.zeros(options["attn_mask"], dtype=dtype)}
+        output = scaled_dot_product_attention(*same(1, 2, 4, 8, dtype=dtype), **options)
+    assert output.shape == (1, 2, 4, 8)
+    names = {op.op for op in trace.ops if "attention" in op.op}
+    wanted = f"aten._scaled_dot_product_{kernel}_attention.default"
+    assert names == ({wanted} if kernel != "math" else set())
+
+
+def test_without_a_device_it_is_torchs_own_on_meta():
+    with torch.device("meta"), Names() as meta:
+        attend("plain")
+    for _ in range(2):  # once after another choice, and its signatures
+        with record() as trace:
+            attend("plain")
+        assert [op.op for op in trace.ops] == meta.ops
+        with record(as_device="cpu"):
+            attend("plain")
+
+
+def test_after_the_block_attention_is_as_it_was():
+    before = [torch.zeros(1, 2, 4, 8, device="meta") for _ in range(3)]
+    with record(as_device="cuda"):
+        pass
+    with Names() as names:
+        scaled_dot_product_attention(*before)
+    assert "aten.bmm.default" in names.ops
+
+
+def test_another_device_is_refused():
+    with pytest.raises(ValueError, match="one of cpu, cuda, not 'tpu'"):
+        record(as_device="tpu")
