@@ -30,6 +30,7 @@ from meta_magic.errors import (
 if TYPE_CHECKING:
     from meta_magic.materializing.materialize import materialize
     from meta_magic.materializing.report import FilledTensor, MaterializeReport
+    from meta_magic.recording.lifting import meta_like
     from meta_magic.recording.record import record
     from meta_magic.replaying.replay import replay
     from meta_magic.replaying.verify import verify
@@ -64,6 +65,7 @@ __all__ = [
     "ValueLimits",
     "load_ipython_extension",
     "materialize",
+    "meta_like",
     "record",
     "replay",
     "unload_ipython_extension",
@@ -74,6 +76,7 @@ HOMES = {
     "FilledTensor": "materializing.report",
     "MaterializeReport": "materializing.report",
     "materialize": "materializing.materialize",
+    "meta_like": "recording.lifting",
     "replay": "replaying.replay",
     "verify": "replaying.verify",
     "record": "recording.record",

@@ -42,6 +42,10 @@ from torch._C._dynamo.guards import (
 # The fourth of those four.
 from torch._C._functorch import peek_interpreter_stack as functorch_interpreter
 
+# Without it a real tensor could not be lifted to meta as FakeTensorMode does it.
+# Without it a real tensor could not be lifted to meta as FakeTensorMode does it.
+from torch._subclasses.meta_utils import MetaConverter
+
 # Without these three a function mode that a cell left open stays open.
 from torch.overrides import (
     _get_current_function_mode_stack as function_mode_stack,
@@ -76,6 +80,7 @@ __all__ = [
     "DisableAutocast",
     "DisableTorchDispatch",
     "DisableTorchFunction",
+    "MetaConverter",
     "TorchDispatchMode",
     "current_autograd_node",
     "device_constructors",

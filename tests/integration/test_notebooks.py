@@ -18,6 +18,15 @@ SHOWN = {
         "uninitialized",
         "{'n_calls': 202, 'n_checked': 202}",
     ),
+    "03-real-models": (
+        "the same number: True",
+        "torch.Tensor.item was evaluated: its value comes from 2 operator calls",
+        "rows kept: 94 - on meta: (94, 512) meta",
+        "to compute it would take 3.0 GiB and 16.0 TFLOPs",
+        "Counter({'aten._scaled_dot_product_flash_attention.default': 4})",
+        "aten._scaled_dot_product_efficient_attention.default",
+        "torch.Tensor.__bool__ was evaluated",
+    ),
 }
 BOOKS = sorted(Path(__file__).parents[2].glob("notebooks/*.ipynb"))
 
