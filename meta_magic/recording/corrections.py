@@ -40,7 +40,51 @@ def grouped_mm(
     return torch.empty(shape, dtype=out_dtype or a.dtype, device="meta")
 
 
+def geqrf(a: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the factors of matrices, column by column, and their scales.
+
+    Source:
+        torch 2.13 has no meta kernel, but for the ``out=`` of this operator.
+    """
+    *batch, n_rows, n_columns = a.shape
+    factors = a.new_empty((*batch, n_columns, n_rows)).mT
+    return factors, a.new_empty((*batch, min(n_rows, n_columns)))
+
+
+def histogram_by_count(a: Tensor, bins: int, **_: object) -> tuple[Tensor, Tensor]:
+    """Return counts and edges. Source: torch 2.13 has no meta kernel."""
+    return a.new_empty(bins), a.new_empty(bins + 1)
+
+
+def histogram_by_edges(a: Tensor, bins: Tensor, **_: object) -> tuple[Tensor, Tensor]:
+    """Return counts and edges. Source: torch 2.13 has no meta kernel."""
+    return a.new_empty(len(bins) - 1), torch.empty_like(bins)
+
+
+def histogramdd_edges(a: Tensor, bins: list[int], **_: object) -> list[Tensor]:
+    """Return the edges along each dimension. Source: as above."""
+    return [a.new_empty(n + 1) for n in bins]
+
+
+def histogramdd_by_edges(a: Tensor, bins: list[Tensor], **_: object) -> Tensor:
+    """Return counts in boxes. Source: as above."""
+    return a.new_empty([len(edges) - 1 for edges in bins])
+
+
+def histogramdd_by_counts(a: Tensor, bins: list[int], **_: object) -> Tensor:
+    """Return counts in boxes. Source: as above."""
+    return a.new_empty(bins)
+
+
 CORRECTIONS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
-    {"aten._grouped_mm.default": grouped_mm}
+    {
+        "aten._grouped_mm.default": grouped_mm,
+        "aten.geqrf.default": geqrf,
+        "aten.histogram.bin_ct": histogram_by_count,
+        "aten.histogram.bins_tensor": histogram_by_edges,
+        "aten._histogramdd_bin_edges.default": histogramdd_edges,
+        "aten._histogramdd_from_bin_tensors.default": histogramdd_by_edges,
+        "aten._histogramdd_from_bin_cts.default": histogramdd_by_counts,
+    }
 )
 """By the operator's name."""

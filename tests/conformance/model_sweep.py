@@ -5,11 +5,14 @@ builds and runs on the CPU, under ``record()``, on plain meta and in FakeTensorM
 """
 
 import argparse
-import copy
+import contextlib
 import datetime as dt
+import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
@@ -25,6 +28,7 @@ WAYS: Ways = {
     "plain meta": lambda: torch.device("meta"),
     "FakeTensorMode": lambda: FakeTensorMode(allow_non_fake_inputs=True),
 }
+FORK = get_context("fork")
 DTYPES = (torch.float32, torch.bfloat16)
 
 
@@ -74,20 +78,38 @@ def find_call(
     return None
 
 
+def try_ways(name: str, dtype: torch.dtype, answers: Connection) -> None:
+    """Send for each way why an architecture does not run so, "" if it does."""
+    call = find_call(name, dtype)
+    if call is None:
+        return
+    for title, way in WAYS.items():
+        reason = ""
+        try:
+            run(name, dtype, way, *call)
+        except Exception as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        answers.send((title, reason))
+
+
 def sweep(names: list[str], dtype: torch.dtype) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield for each architecture that runs on the CPU why it does not elsewhere."""
+    """Yield for each architecture that runs on the CPU why it does not elsewhere.
+
+    Each in a process of its own: on plain meta, memory that is not there is written.
+    """
     for name in filter(architectures.is_known, names):
-        call = find_call(name, dtype)
-        if call is None:
-            continue
-        failures = {}
-        for title, way in WAYS.items():
-            try:
-                run(name, dtype, copy.copy(way), *call)
-            except Exception as error:
-                text = " ".join(f"{type(error).__name__}: {error}".split())
-                failures[title] = text[:200]
-        yield name, failures
+        here, there = FORK.Pipe(duplex=False)
+        process = FORK.Process(target=try_ways, args=(name, dtype, there))
+        process.start()
+        there.close()
+        found: dict[str, str] = {}
+        with contextlib.suppress(EOFError):
+            while True:
+                found.update([here.recv()])
+        process.join()
+        if found:
+            crashed = dict.fromkeys(WAYS, "the process died")
+            yield name, {way: why for way, why in (crashed | found).items() if why}
 
 
 def main() -> None:
@@ -96,6 +118,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", default=list(architectures.ARCHITECTURES))
     names = parser.parse_args().names
     warnings.simplefilter("ignore")
+    logging.disable()
     torch.set_num_threads(1)
     day = dt.datetime.now(tz=dt.UTC).date()
     print(f"{day}, torch {torch.__version__}\n")
