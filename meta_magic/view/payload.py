@@ -5,14 +5,11 @@ program itself, so that gzip finds what repeats. ``static/data.js`` is the reade
 change together with ``VERSION``.
 """
 
-import ast
 import gzip
 import itertools
 import json
-import linecache
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from math import prod
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from meta_magic.trace.flops import count_flops
@@ -21,7 +18,6 @@ from meta_magic.trace.program import (
     Evaluation,
     Geometry,
     Place,
-    Program,
     Signature,
     SourcePosition,
 )
@@ -30,6 +26,7 @@ from meta_magic.trace.records import ModuleNode, ModuleTensor
 from meta_magic.trace.summary import format_headline
 from meta_magic.trace.units import format_bytes, format_flops
 from meta_magic.view.charts import treemap_html
+from meta_magic.view.texts import find_texts
 
 if TYPE_CHECKING:
     from meta_magic.trace.trace import Trace
@@ -254,41 +251,6 @@ def write_tensor(tensor: ModuleTensor) -> dict[str, Any]:
         "is_real": tensor.device.type != "meta",
         "tied_to": tensor.tied_to or "",
     }
-
-
-def find_texts(program: Program) -> Iterator[dict[str, Any]]:
-    """Yield file, function, first line and text of notebook functions that were called.
-
-    Those of files on disk are not sent: their text is where the file is.
-    """
-    scopes = {(position.file, position.function) for position in program.positions}
-    for file, scope in sorted(scopes):
-        text = "".join(linecache.getlines(file)) if file in linecache.cache else ""
-        if not text or Path(file).exists():
-            continue
-        for node in walk_functions(ast.parse(text)):
-            if node[0] == scope:
-                lines = text.splitlines()[node[1] - 1 : node[2]]
-                yield {
-                    "file": file,
-                    "scope": scope,
-                    "first": node[1],
-                    "text": "\n".join(lines),
-                }
-
-
-def walk_functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, int, int]]:
-    """Yield the qualified name, first and last line of each function in a tree."""
-    for node in ast.iter_child_nodes(tree):
-        name = getattr(node, "name", None)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
-            yield prefix + node.name, first, node.end_lineno or node.lineno
-            yield from walk_functions(node, f"{prefix}{node.name}.<locals>.")
-        elif isinstance(node, ast.ClassDef):
-            yield from walk_functions(node, f"{prefix}{name}.")
-        else:
-            yield from walk_functions(node, prefix)
 
 
 def count_nbytes(roots: Iterable[ModuleNode]) -> dict[str, int]:

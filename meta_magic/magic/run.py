@@ -1,0 +1,109 @@
+"""One run of a cell: its recording, its progress line, its report."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from IPython.core.error import UsageError
+from IPython.display import display
+
+from meta_magic.magic.cell import Body
+from meta_magic.magic.progress import ProgressLine
+from meta_magic.magic.reports import build_outputs, find_cell_id, is_notebook
+from meta_magic.magic.tracebacks import trim_traceback
+
+if TYPE_CHECKING:
+    from meta_magic.magic.magics import MetaMagics
+    from meta_magic.recording.recorder import Recording
+    from meta_magic.trace.trace import Trace
+
+__all__ = ["Run"]
+
+NO_TORCH = "%%meta needs PyTorch, which is not installed: run `pip install torch`"
+
+
+class Run:
+    """One run of a cell: its recording, its progress line, its report."""
+
+    def __init__(
+        self, magics: "MetaMagics", options: Any, body: Body, cell: str
+    ) -> None:
+        self._shell = cast("Any", magics.shell)
+        self._running = magics.running
+        self._options = options
+        self._cell = cell
+        self._raw = magics.raw_cell
+        self._name = body.name
+        self._first_line = body.first_line
+        self._error: BaseException | None = None
+        self._settings = {
+            "depth": options.depth,
+            "height": options.height,
+            "hide": [] if options.parameters else list(magics.hide),
+        }
+        self.recording = start_recording(body.name, options, self._shell.user_ns)
+        self._progress = ProgressLine(
+            lambda: self.recording.n_operators, is_kernel=is_notebook(self._shell)
+        )
+        self._progress.start()
+        self._is_outermost = self._raw is not None and self._raw not in self._running
+        if self._raw is not None and self._is_outermost:
+            self._running[self._raw] = self._name
+
+    def fail(self, error: BaseException) -> None:
+        """Note what ended the cell, and make its traceback begin in the cell."""
+        self._error = error
+        trim_traceback(self._shell, error, self._name)
+
+    def finish(self) -> None:
+        """Keep the trace and show it."""
+        outputs = None
+        try:
+            if self._raw is not None and self._is_outermost:
+                self._running.pop(self._raw, None)
+            trace = self._keep_trace()
+            if not self._options.quiet:
+                key = find_cell_id(self._shell) or self._raw or ""
+                outputs = build_outputs(self._shell, trace, key, self._settings)
+        finally:
+            self._error = None
+            self._progress.finish(None if outputs is None else outputs.bundle)
+        if outputs is not None and outputs.live is not None:
+            display(outputs.live)
+
+    def _keep_trace(self) -> "Trace":
+        from meta_magic.trace.records import CellSource  # noqa: PLC0415  needs torch
+
+        namespace = self._shell.user_ns
+        source = CellSource(
+            text=self._cell, file=self._name, first_line=self._first_line
+        )
+        trace = self.recording.finish(self._error, namespace, source)
+        namespace["_meta"] = trace
+        if self._options.out is not None:
+            namespace[self._options.out] = trace
+        return trace
+
+
+def start_recording(
+    cell_file: str,
+    options: Any,
+    namespace: Mapping[str, object],
+) -> "Recording":
+    """Return a new recording.
+
+    Raises:
+        UsageError: torch is not installed.
+    """
+    try:
+        from meta_magic.recording.recorder import (  # noqa: PLC0415  needs torch
+            Options,
+            Recording,
+        )
+        from meta_magic.trace.program import ValueLimits  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise UsageError(NO_TORCH) from None
+    limits = ValueLimits(int(options.value_nbytes), int(options.value_flops))
+    chosen = Options(not options.no_cache, limits, options.as_device)
+    return Recording(cell_file, options=chosen, namespace=namespace)

@@ -1,0 +1,46 @@
+"""The text of the notebook's functions that a recording called."""
+
+import ast
+import linecache
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from meta_magic.trace.program import Program
+
+__all__ = ["find_texts"]
+
+
+def find_texts(program: Program) -> Iterator[dict[str, Any]]:
+    """Yield file, function, first line and text of notebook functions that were called.
+
+    Those of files on disk are not sent: their text is where the file is.
+    """
+    scopes = {(position.file, position.function) for position in program.positions}
+    for file, scope in sorted(scopes):
+        text = "".join(linecache.getlines(file)) if file in linecache.cache else ""
+        if not text or Path(file).exists():
+            continue
+        for node in walk_functions(ast.parse(text)):
+            if node[0] == scope:
+                lines = text.splitlines()[node[1] - 1 : node[2]]
+                yield {
+                    "file": file,
+                    "scope": scope,
+                    "first": node[1],
+                    "text": "\n".join(lines),
+                }
+
+
+def walk_functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, int, int]]:
+    """Yield the qualified name, first and last line of each function in a tree."""
+    for node in ast.iter_child_nodes(tree):
+        name = getattr(node, "name", None)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+            yield prefix + node.name, first, node.end_lineno or node.lineno
+            yield from walk_functions(node, f"{prefix}{node.name}.<locals>.")
+        elif isinstance(node, ast.ClassDef):
+            yield from walk_functions(node, f"{prefix}{name}.")
+        else:
+            yield from walk_functions(node, prefix)
