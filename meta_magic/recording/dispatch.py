@@ -249,13 +249,29 @@ class Recorder:
             call = partial(func, *args, **kwargs)
             return self.rows.draws.run(self._registry.clock[0], draw.generator, call)
         except Exception as error:
-            if self.values.can_answer(table, kwargs, inputs):
-                return self.values.answer(table, args, kwargs, inputs)
-            if table.name in CORRECTIONS and all(seen[2].is_meta for _, seen in inputs):
-                return CORRECTIONS[table.name](*args, **kwargs)
-            explain_mix(error, [tensor for tensor, _ in inputs])
-            self.failures[str(func), self._places.current_line()] = None
-            raise
+            failure = str(func), self._places.current_line()
+            is_first = failure not in self.failures
+            self.failures[failure] = None
+            answer = self._answer(table, args, kwargs, inputs)
+            if answer is NotImplemented:
+                explain_mix(error, [tensor for tensor, _ in inputs])
+                raise
+            if is_first:
+                del self.failures[failure]
+            return answer
+
+    def _answer(
+        self,
+        table: OpTable,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        inputs: Sequence[tuple[Tensor, Seen]],
+    ) -> Any:
+        """Return what an operator returns that failed on meta, or NotImplemented."""
+        correction = CORRECTIONS.get(table.name)
+        if correction is not None and all(seen[2].is_meta for _, seen in inputs):
+            return correction(*args, **kwargs)
+        return self.values.answer(table, args, kwargs, inputs)
 
     def _see_output(
         self, tensor: Tensor, inputs: Sequence[tuple[Tensor, Seen]]

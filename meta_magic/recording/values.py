@@ -54,16 +54,6 @@ class Values:
         self._snapshot = snapshot
         self._limits = limits
 
-    def can_answer(
-        self, table: OpTable, kwargs: Mapping[str, Any], inputs: Inputs
-    ) -> bool:
-        """Whether an operator that failed on meta needs only values."""
-        if not any(seen[2].is_meta for _, seen in inputs):
-            return False
-        device = kwargs.get("device")
-        is_copy = table.name == COPY and device is not None and device.type == "cpu"
-        return table.reads_data or is_copy
-
     def answer(
         self,
         table: OpTable,
@@ -71,29 +61,26 @@ class Values:
         kwargs: Mapping[str, Any],
         inputs: Inputs,
     ) -> Any:
-        """Return what an operator returns, from the values of what it reads.
+        """Return what an operator that failed on meta returns, if it needs only values.
+
+        Returns:
+            That; ``NotImplemented`` if it needs none.
 
         Raises:
             MissingValueError: They cannot be computed, or take too much.
         """
-        is_mask = {INDEX: range(1, len(inputs)), SELECT: (1,)}.get(table.name)
-        chosen = [
-            (tensor, seen)
-            for index, (tensor, seen) in enumerate(inputs)
-            if seen[2].is_meta
-            and (is_mask is None or (index in is_mask and tensor.dtype in MASKS))
-        ]
-        real_by_id = self._evaluate(table, chosen)
+        chosen = find_read(table, kwargs, inputs)
+        if not chosen:
+            return NotImplemented
+        real_by_id, cost = self._evaluate(table, chosen)
         with without_modes():
-            if table.name == INDEX:
-                return index_by_masks(args, real_by_id)
-            if table.name == SELECT:
-                return select_by_mask(args[0], args[1], real_by_id)
-            real_args, real_kwargs = replace((args, kwargs), real_by_id)
-            returned = table.func(*real_args, **real_kwargs)
-            return returned if table.name == COPY else put_on_meta(returned)
+            returned = call_with(table, args, kwargs, real_by_id)
+        self.evaluations.append(cost)  # a call that failed is not recorded
+        return returned
 
-    def _evaluate(self, table: OpTable, chosen: Inputs) -> dict[int, Tensor]:
+    def _evaluate(
+        self, table: OpTable, chosen: Inputs
+    ) -> tuple[dict[int, Tensor], Evaluation]:
         # A floor above, and so only when it is asked for.
         evaluate = import_module("meta_magic.replaying.values").evaluate
         wanted = [
@@ -109,8 +96,39 @@ class Values:
             raise MissingValueError(
                 f"{name} needs the value of a tensor {shape}: {error}. {ADVICE}."
             ) from None
-        self.evaluations.append(cost)
-        return {id(t): real for (t, _), real in zip(chosen, reals, strict=True)}
+        return {id(t): real for (t, _), real in zip(chosen, reals, strict=True)}, cost
+
+
+def find_read(table: OpTable, kwargs: Mapping[str, Any], inputs: Inputs) -> Inputs:
+    """Return the meta tensors whose values an operator reads; none of most."""
+    device = kwargs.get("device")
+    is_copy = table.name == COPY and device is not None and device.type == "cpu"
+    if not (table.reads_data or is_copy):
+        return []
+    has_masks = table.name in (INDEX, SELECT)  # and reads nothing else
+    first, *others = inputs
+    chosen = others if has_masks else [first, *others]
+    return [
+        (tensor, seen)
+        for tensor, seen in chosen
+        if seen[2].is_meta and (not has_masks or tensor.dtype in MASKS)
+    ]
+
+
+def call_with(
+    table: OpTable,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    real_by_id: Mapping[int, Tensor],
+) -> Any:
+    """Return what an operator returns, given the values of what it reads."""
+    if table.name == INDEX:
+        return index_by_masks(args, real_by_id)
+    if table.name == SELECT:
+        return select_by_mask(args[0], args[1], real_by_id)
+    real_args, real_kwargs = replace((args, kwargs), real_by_id)
+    returned = table.func(*real_args, **real_kwargs)
+    return returned if table.name == COPY else put_on_meta(returned)
 
 
 def replace(value: Any, real_by_id: Mapping[int, Tensor]) -> Any:
@@ -138,7 +156,11 @@ def put_on_meta(value: Any) -> Any:
 
 
 def index_by_masks(args: Sequence[Any], real_by_id: Mapping[int, Tensor]) -> Tensor:
-    """Index a meta tensor; each mask stands for the positions at which it is true."""
+    """Index a meta tensor; each mask stands for the positions at which it is true.
+
+    Raises:
+        IndexError: A mask does not fit, in torch's words.
+    """
     tensor, indices = args
     positions: list[Tensor | None] = []
     for index in indices:
@@ -146,6 +168,13 @@ def index_by_masks(args: Sequence[Any], real_by_id: Mapping[int, Tensor]) -> Ten
         if mask is None:
             positions.append(index)
         else:
+            at = len(positions)
+            if mask.shape != tensor.shape[at : at + mask.ndim]:
+                shapes = list(mask.shape), list(tensor.shape)
+                raise IndexError(
+                    f"The shape of the mask {shapes[0]} at index 0 does not match the "
+                    f"shape of the indexed tensor {shapes[1]} at index {at}"
+                )
             count = int(mask.count_nonzero())
             made = [torch.empty(count, dtype=torch.long, device="meta")] * mask.ndim
             positions.extend(made)

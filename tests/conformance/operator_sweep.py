@@ -48,10 +48,9 @@ def run_samples(op: Any, dtype: torch.dtype, limit: int | None) -> Iterator[str]
     """Yield for each sample that the CPU runs: "" or why the recording did not."""
     samples = op.sample_inputs("cpu", dtype)
     for sample in itertools.islice(samples, limit):
-        real, lifted = (
-            copy.deepcopy((sample.input, sample.args, sample.kwargs)) for _ in range(2)
-        )
+        inputs = sample.input, sample.args, sample.kwargs
         try:
+            real, lifted = copy.deepcopy(inputs), copy.deepcopy(inputs)
             torch.manual_seed(0)
             wanted = call(op, real, is_meta=False)
         except Exception:

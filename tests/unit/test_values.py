@@ -206,3 +206,18 @@ def test_a_module_that_reads_values_is_built_and_materialized():
         torch.manual_seed(0)
         model = Scaled()
     assert math.isclose(model.scale, wanted.scale)
+
+
+MASK_ERROR = r"The shape of the mask \[3\] at index 0 does not match"
+
+
+def index_by_a_wrong_mask():
+    return torch.ones(4, 2)[torch.ones(3) > 0]
+
+
+def test_a_mask_of_another_size_is_torchs_own_error():
+    with pytest.raises(IndexError, match=MASK_ERROR):
+        index_by_a_wrong_mask()
+    with pytest.raises(IndexError, match=MASK_ERROR), record() as trace:
+        index_by_a_wrong_mask()
+    assert trace.program.evaluations == ()
