@@ -2,6 +2,7 @@
 
 import base64
 import json
+from xml.etree import ElementTree as ET
 
 import pytest
 import torch
@@ -40,7 +41,8 @@ TRAITS = {
     "saved_id": "",
     "settings": {"depth": 2, "height": 420, "hide": ["parameters"]},
 }
-PAGE = """<!doctype html><html lang="en"><head><title>report</title>
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>report</title>
 <meta name="color-scheme" content="light dark"><style>%(styles)s</style></head>
 <body style="background: Canvas; color: CanvasText">
 <main id="notebook"><h1>Notebook</h1><div id="report"></div></main>
@@ -231,6 +233,45 @@ def test_a_click_on_the_chart_selects_the_module(serve, trace, expect):
     chart.locator("[data-module]").first.click()
     modules = show(page, "Modules")
     expect(modules.locator(".mm-selected")).to_contain_text("linear")
+
+
+def test_the_flow_is_saved_as_a_picture(serve, trace, tmp_path):
+    page = serve(trace)
+    flow = show(page, "Flow")
+    for name in ("flow.svg", "flow.png"):
+        with page.expect_download() as download:
+            flow.get_by_role("button", name=f"Save as {name[-3:].upper()}").click()
+        assert download.value.suggested_filename == name
+        download.value.save_as(tmp_path / name)
+    svg = ET.parse(tmp_path / "flow.svg").getroot()
+    texts = [element.text for element in svg.iter("{http://www.w3.org/2000/svg}text")]
+    assert any("Sequential" in (text or "") for text in texts)
+    # Of another program than a browser, too.
+    assert "color(" not in (tmp_path / "flow.svg").read_text("utf-8")
+    assert (tmp_path / "flow.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_box_that_opens_stays_where_it_was(serve, trace, expect):
+    page = serve(trace, settings={"depth": 1, "height": 420, "hide": ["parameters"]})
+    flow = show(page, "Flow")
+    run = flow.get_by_role("treeitem", name="12 \N{MULTIPLICATION SIGN} Block")
+    expect(run).to_have_attribute("aria-expanded", "false")
+    before = run.bounding_box()
+    run.click()
+    expect(run).to_have_attribute("aria-expanded", "true")
+    after = run.bounding_box()
+    assert abs(after["x"] - before["x"]) < 2
+    assert abs(after["y"] - before["y"]) < 2
+
+
+def test_the_phases_of_the_flow_are_shown_apart(serve, trace, expect):
+    page = serve(trace)
+    flow = show(page, "Flow")
+    phase = flow.get_by_label("Phase")
+    assert phase.locator("option").all_inner_texts() == ["init", "forward", "backward"]
+    forward = flow.get_by_role("status").inner_text()
+    phase.select_option("backward")
+    expect(flow.get_by_role("status")).not_to_have_text(forward)
 
 
 def test_what_is_odd_is_shown_in_every_view(serve, expect):
