@@ -16,8 +16,6 @@ CONSTRUCTIONS: dict[str, Callable[[], nn.Module]] = {}
 """Functions that build a module, by what is special about it."""
 
 LIMITS = {
-    "orthogonal parametrization": "aten::geqrf has no meta kernel",
-    "sizes read from a linspace": "a tensor on meta has no value to read",
     "skip init": "what is put on meta by name counts as on the device of the cell",
     "a module on meta by name": (
         "what is put on meta by name counts as on the device of the cell"
