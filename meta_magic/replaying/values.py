@@ -41,6 +41,11 @@ def evaluate(
     made: dict[int, UntypedStorage | Tensor] = {}
     try:
         replay = Replay(program, Request(storages=storages), CPU)
+        if replay.uninitialized:
+            # Kernels that trust sizes and positions would write anywhere.
+            raise MissingValueError(
+                "nothing was written to it since torch.empty made it"
+            )
         cost = weigh(replay, len(program.offsets) - 1)
         if cost.nbytes > limits.nbytes or cost.flops > limits.flops:
             raise MissingValueError(explain_cost(cost, limits))

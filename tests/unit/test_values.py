@@ -221,3 +221,8 @@ def test_a_mask_of_another_size_is_torchs_own_error():
     with pytest.raises(IndexError, match=MASK_ERROR), record() as trace:
         index_by_a_wrong_mask()
     assert trace.program.evaluations == ()
+
+
+def test_uninitialized_memory_is_no_value():
+    with pytest.raises(MissingValueError, match=r"nothing was written to it"), record():
+        torch.empty(3, dtype=torch.long).max().item()
