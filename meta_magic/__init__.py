@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from meta_magic.recording.record import record
     from meta_magic.replaying.replay import replay
     from meta_magic.replaying.verify import verify
-    from meta_magic.trace.program import SourcePosition, ValueLimits
+    from meta_magic.trace.answers import ValueLimits
+    from meta_magic.trace.program import SourcePosition
     from meta_magic.trace.records import (
         ModuleCall,
         ModuleNode,
@@ -81,7 +82,7 @@ HOMES = {
     "verify": "replaying.verify",
     "record": "recording.record",
     "SourcePosition": "trace.program",
-    "ValueLimits": "trace.program",
+    "ValueLimits": "trace.answers",
     "Trace": "trace.trace",
 }
 

@@ -30,7 +30,7 @@ SMALLEST: Final = {"depth": 1, "height": 120, "value_nbytes": 0, "value_flops": 
 """Of the settings that are numbers, the least that makes sense."""
 
 OPTIONS = re.compile(
-    r"\s*((-o|--out|--as|--depth|--height|--value-\w+)\s+\S+\s*|-\S+\s*)*"
+    r"\s*((-o|--out|--as|--assume|--depth|--height|--value-\w+)\s+\S+\s*|-\S+\s*)*"
 )
 
 
@@ -113,9 +113,18 @@ class MetaMagics(Magics):  # type: ignore[misc]
     @argument(
         "--as",
         dest="as_device",
-        choices=("cpu", "cuda"),
-        help="Record attention as the operator that this device would choose; the "
-        "tensors stay meta. Example: %%%%meta --as cuda",
+        choices=("cpu", "cuda", "meta"),
+        help="Record the kernels that this device would choose (default: cuda where "
+        "torch sees one, else cpu); the tensors stay meta. Example: %%%%meta --as cuda",
+    )
+    @argument(
+        "--assume",
+        action="append",
+        default=[],
+        metavar="WHAT",
+        help="Take for granted, where a size depends on values that take too much: "
+        "nonzero=all, nonzero=0.5 (the part of a mask that is true), routing=uniform "
+        "(each expert gets as many tokens). Example: %%%%meta --assume routing=uniform",
     )
     @argument(
         "--parameters",

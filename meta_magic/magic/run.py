@@ -95,15 +95,22 @@ def start_recording(
         UsageError: torch is not installed.
     """
     try:
-        from meta_magic.recording.recorder import (  # noqa: PLC0415  needs torch
+        from meta_magic.recording.options import (  # noqa: PLC0415  needs torch
             Options,
-            Recording,
+            read_assumptions,
+            read_device,
         )
-        from meta_magic.trace.program import ValueLimits  # noqa: PLC0415
+        from meta_magic.recording.recorder import Recording  # noqa: PLC0415
+        from meta_magic.trace.answers import ValueLimits  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
         raise UsageError(NO_TORCH) from None
     limits = ValueLimits(int(options.value_nbytes), int(options.value_flops))
-    chosen = Options(not options.no_cache, limits, options.as_device)
+    try:
+        assumed = read_assumptions(options.assume)
+    except ValueError as error:
+        raise UsageError(f"%%meta: {error}") from None
+    device = read_device(options.as_device)
+    chosen = Options(not options.no_cache, limits, device, assumed)
     return Recording(cell_file, options=chosen, namespace=namespace)

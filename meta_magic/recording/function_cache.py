@@ -23,6 +23,7 @@ from meta_magic.recording.live import PLAIN, plain_float, sharing
 from meta_magic.recording.templates import Argument
 from meta_magic.recording.tensors import TensorRegistry
 from meta_magic.recording.torch_private import (
+    attention_priorities,
     current_autograd_node,
     device_constructors,
     functorch_interpreter,
@@ -39,6 +40,15 @@ PYTHON_FUNCTIONS: Final = frozenset(
     | {functional.group_norm, functional.dropout, functional.embedding}
 )
 """Those written in Python that neither warn nor keep state."""
+
+ATTENTION: Final = functional.scaled_dot_product_attention
+SWITCHES: Final = (
+    torch.backends.cuda.flash_sdp_enabled,
+    torch.backends.cuda.mem_efficient_sdp_enabled,
+    torch.backends.cuda.cudnn_sdp_enabled,
+    torch.backends.cuda.math_sdp_enabled,
+)
+"""They decide which kernel attention is."""
 
 default_dtype = torch.get_default_dtype
 is_grad_enabled = torch.is_grad_enabled
@@ -94,6 +104,8 @@ def build_key(
         is_deterministic(),
         is_inference_mode(),
     ]
+    if function is ATTENTION:
+        key += (*attention_priorities(), *(is_on() for is_on in SWITCHES))
     is_servable = extend_key(registry, args, key, inputs)
     if is_servable and kwargs:
         key += kwargs

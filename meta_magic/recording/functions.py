@@ -8,11 +8,14 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from meta_magic.errors import MissingValueError
+from meta_magic.recording.attention import AttentionOf
 from meta_magic.recording.constants import VALUE_FUNCTIONS
 from meta_magic.recording.dispatch import Recorder
 from meta_magic.recording.function_cache import build_key, is_alone, is_pure
 from meta_magic.recording.initializers import IS_META, is_loading, read_initializer
+from meta_magic.recording.live import tensors_in
+from meta_magic.recording.loading import DataSources
+from meta_magic.recording.mixed import explain_mix
 from meta_magic.recording.places import TORCH, Places
 from meta_magic.recording.signatures import SignatureCache
 from meta_magic.recording.templates import learn
@@ -31,12 +34,6 @@ from meta_magic.trace.records import Note
 __all__ = ["FunctionRecorder"]
 
 META: Final = torch.device("meta")
-VALUE_READERS: Final = frozenset(
-    {"item", "tolist", "numpy", "cpu", "__bool__", "__float__", "__int__", "__index__"}
-    | {"equal", "allclose", "nonzero", "is_nonzero", "one_hot", "unique", "__array__"}
-    | {"__getitem__", "masked_select", "bincount", "to", "repeat_interleave"}
-)
-
 REAL_FACTORY_FILES: Final = frozenset(
     str(TORCH / "utils" / "data" / name)
     for name in ("dataloader.py", "sampler.py", "dataset.py")
@@ -48,12 +45,17 @@ DEVICE_TEST: Final = "get_torch_context_manager_or_global_device"
 leaves out all initialization if that is meta: it is told the CPU."""
 
 DATA_READERS: Final = frozenset[Any](
-    (torch.Tensor.numpy, torch.Tensor.__array__, torch.Tensor.__format__)
+    getattr(torch.Tensor, name)
+    for name in ("numpy", "__array__", "__format__", "pin_memory")
 )
 
 INDEXING: Final = frozenset({torch.Tensor.__getitem__, torch.Tensor.__setitem__})
 SEQUENCES: Final = frozenset({list, tuple})
 BY_NAME: Final = "what was put on 'meta' by name counts as on the device of the cell"
+UNLOADABLE: Final = (
+    "load_state_dict cannot copy tensors on meta, which have no data, into a real "
+    "module (see meta_magic.materialize for the module that they are from)"
+)
 FROM_NUMPY: Final = frozenset({torch.tensor, torch.as_tensor, torch.asarray})
 
 
@@ -64,9 +66,12 @@ class FunctionRecorder(DeviceContext):  # type: ignore[misc]
     each call pays for one mode instead of two.
 
     Attributes:
-        notes: Where float64 leaked in from numpy.
+        notes: What is rarely meant, such as float64 that leaked in from numpy.
         doubts: What was put on meta by name, with its line.
+        attention: Notes which kernels attention is.
     """
+
+    attention: AttentionOf
 
     def __init__(
         self,
@@ -89,6 +94,7 @@ class FunctionRecorder(DeviceContext):  # type: ignore[misc]
         self._is_pure_by_function = cache.is_pure_by_function
         self._is_serving = False
         self._constructors = device_constructors()
+        self._sources = DataSources(self.note)
 
     def __enter__(self) -> None:
         # A function mode that is there already must see every call.
@@ -97,10 +103,17 @@ class FunctionRecorder(DeviceContext):  # type: ignore[misc]
             type(mode) is DeviceContext for mode in stack
         )
         # On top of the stack, as ``with torch.device`` does it, not at its bottom.
+        self._sources.__enter__()
         push_function_mode(self)
 
     def __exit__(self, *_: object) -> None:
+        self._sources.__exit__()
         pop_function_mode()
+
+    def note(self, kind: str, text: str) -> None:
+        """Note something about the line that runs now."""
+        line = self._places.current_line()
+        self.notes.setdefault(Note(kind=kind, text=text, line=line))
 
     def __torch_function__(
         self,
@@ -129,8 +142,8 @@ class FunctionRecorder(DeviceContext):  # type: ignore[misc]
             if func in self._constructors or func in VALUE_FUNCTIONS:
                 return self._construct(func, args, kwargs or {}, places.frame)
             return func(*args, **(kwargs or {}))
-        except (RuntimeError, NotImplementedError, TypeError) as error:
-            explain_missing_value(error, func, args)
+        except RuntimeError as error:
+            explain_mix(error, tensors_in(args, kwargs))
             raise
         finally:
             places.function = places.frame = None
@@ -147,12 +160,21 @@ class FunctionRecorder(DeviceContext):  # type: ignore[misc]
         if caller.f_code.co_name == DEVICE_TEST:
             with DisableTorchDispatch():
                 return func(*args, **kwargs)
+        if func is torch.asarray and args and type(args[0]) is torch.UntypedStorage:
+            return self._adopt_storage(args[0], kwargs)
         if func in self._constructors:
             kwargs = self._choose_device(func, args, kwargs, caller)
         made = func(*args, **kwargs)
         if func in VALUE_FUNCTIONS:
             self._dispatch.constants.note_values(made, func, args, kwargs)
         return made
+
+    def _adopt_storage(self, storage: Any, kwargs: Mapping[str, Any]) -> Any:
+        """Return the tensor of a storage, as safetensors makes it; from outside."""
+        device = kwargs.get("device") or self.device
+        with DisableTorchDispatch():
+            made = torch.asarray(storage, **{**kwargs, "device": storage.device})
+        return made.to(device)
 
     def _keep_index(self, args: Sequence[Any]) -> Sequence[Any]:
         """Make tensors of the lists in an index, as torch does, and keep their values.
@@ -189,14 +211,10 @@ class FunctionRecorder(DeviceContext):  # type: ignore[misc]
             finally:
                 self._places.function = self._places.frame = None
                 self._places.place = 0
-        elif is_meta and is_loading(frame):
-            text = (
-                "load_state_dict changed nothing: tensors on meta have no data to copy "
-                "into (see assign=True, or load with meta_magic.materialize)"
-            )
-            line = self._places.current_line()
-            self.notes.setdefault(Note(kind="load", text=text, line=line))
-            return False  # torch warns of it, too, once for each tensor
+        elif is_loading(frame):
+            if not is_meta and frame.f_locals["input_param"].is_meta:
+                self.note("load", UNLOADABLE)
+            return False  # torch warns that a copy does nothing: it is recorded
         return is_meta
 
     def _is_pure(self, func: Any) -> bool:
@@ -221,13 +239,18 @@ class FunctionRecorder(DeviceContext):  # type: ignore[misc]
                     views = func(*args, **(kwargs or {}))
                 rows.append_views(template, inputs, views)
                 return views
+            if template.kernel:
+                self.attention.note(template.kernel, template.n_rows)
             return rows.append_function(template, inputs)
+        n_choices = len(self.attention.choices)
         captured = rows.watch(inputs, lambda: func(*args, **(kwargs or {})))
         with DisableTorchFunction():
             template = learn(self._registry, captured)
         if template is None:  # a view, say: not worth a key the next time
             self._is_pure_by_function[func] = False
         else:
+            for choice in self.attention.choices[n_choices:]:
+                template.kernel = choice.text
             templates[key] = template
         return captured.returned
 
@@ -262,27 +285,15 @@ class FunctionRecorder(DeviceContext):  # type: ignore[misc]
             and torch.get_default_dtype() != torch.float64
         )
         if is_leak:
-            line = self._places.current_line()
             text = f"torch.{func.__name__} took float64 over from numpy (see dtype=)"
-            self.notes.setdefault(Note(kind="float64", text=text, line=line))
+            self.note("float64", text)
 
 
 def read_data(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Call a method that reads the data of a tensor on its real values."""
     tensor, *rest = args
+    if func is torch.Tensor.pin_memory:
+        return tensor
     if func is torch.Tensor.__format__ and tensor.ndim:
         return func(*args, **kwargs)
     return func(tensor.cpu(), *rest, **kwargs)
-
-
-def explain_missing_value(error: Exception, func: Any, args: Sequence[Any]) -> None:
-    """Add to an error that a tensor without data was asked for it, and what helps."""
-    name = getattr(func, "__name__", "")
-    is_meta = any(isinstance(a, torch.Tensor) and a.is_meta for a in args)
-    is_explained = isinstance(error, MissingValueError) or hasattr(error, "__notes__")
-    if name in VALUE_READERS and is_meta and not is_explained:
-        error.add_note(
-            f"meta_magic: {name}() needs the value of a tensor, and a meta tensor has "
-            "none. Compute it under `with torch.device('cpu'):`, or keep shapes and "
-            "branches independent of data."
-        )

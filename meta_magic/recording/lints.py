@@ -16,7 +16,9 @@ from meta_magic.trace.units import format_bytes, format_flops, format_shape
 __all__ = [
     "find_attributes",
     "find_evaluated",
+    "find_math",
     "find_silent_broadcasts",
+    "find_sizes_assumed",
     "find_untied",
 ]
 
@@ -61,6 +63,38 @@ def find_evaluated(program: Program) -> Iterator[Note]:
             "data",
             line=line,
         )
+
+
+def find_sizes_assumed(program: Program) -> Iterator[Note]:
+    """Yield a note for each line and assumption on which sizes rest."""
+    ops, grouped = OpCalls(program), defaultdict(list)
+    for assumption in program.assumptions:
+        call = ops[assumption.call]
+        name = call.function or call.op
+        grouped[name, assumption.text, call.line].append(assumption)
+    for (name, text, line), many in grouped.items():
+        times = f", {len(many):,} times" if len(many) > 1 else ""
+        yield Note(
+            kind="assumed",
+            text=f"the size that {name} gives was assumed{times}: {text}, so "
+            f"{many[0].n_true:,} of {many[0].numel:,} elements are true, and what "
+            "follows rests on that",
+            line=line,
+        )
+
+
+def find_math(program: Program) -> Iterator[Note]:
+    """Yield a note for each line and reason for which attention is no fused kernel."""
+    ops = OpCalls(program)
+    found: dict[tuple[str, int | None], None] = {}
+    for choice in program.kernels:
+        kernel, _, reason = choice.text.partition(": ")
+        if reason:
+            device = kernel.rpartition(" ")[2]
+            text = f"attention is math on {device}: {reason}"
+            found[text, ops[choice.first_op].line] = None
+    for text, line in found:
+        yield Note(kind="attention", text=text, line=line)
 
 
 def find_silent_broadcasts(program: Program) -> Iterator[Note]:

@@ -15,7 +15,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from meta_magic.errors import MixedDeviceError
+from meta_magic.errors import MetaMagicError, MixedDeviceError
 from meta_magic.recording.live import LiveCall
 from meta_magic.recording.places import OWN, TORCH
 from meta_magic.trace.units import format_shape
@@ -42,18 +42,36 @@ def check_devices(op: str, call: LiveCall) -> None:
     raise MixedDeviceError(
         f"{op} met a real and a meta tensor: {describe(reals[0])} and "
         f"{describe(metas[0])}. torch would return uninitialized memory. "
-        f"Make both meta (x.to('meta')) or both real (with torch.device('cpu'): ...)."
+        f"{advise(reals[0])}."
     )
 
 
 def explain_mix(error: Exception, tensors: Sequence[Tensor]) -> None:
     """Add to an operator's own error which tensors were real and which were meta."""
     metas = [t for t in tensors if t.is_meta]
-    reals = [t for t in tensors if not t.is_meta]
-    if metas and reals and isinstance(error, (RuntimeError, NotImplementedError)):
+    reals = [t for t in tensors if not t.is_meta and t.ndim]
+    is_new = isinstance(error, RuntimeError) and not hasattr(error, "__notes__")
+    is_due = "device" in str(error) or "meta" in str(error)
+    is_ours = isinstance(error, MetaMagicError)
+    if metas and reals and is_new and is_due and not is_ours:
         error.add_note(
-            f"meta_magic: {describe(reals[0])} is real, {describe(metas[0])} is meta."
+            f"meta_magic: {describe(reals[0])} is real, {describe(metas[0])} is meta. "
+            f"{advise(reals[0])}."
         )
+
+
+def advise(real: Tensor) -> str:
+    """Return how a real tensor and a meta tensor could go together."""
+    both = "or both real (with torch.device('cpu'): ...)"
+    if isinstance(real, nn.Parameter):
+        return (
+            "Build its module in the cell (where load_state_dict copies values; "
+            f"assign=True puts real tensors there) {both}"
+        )
+    return (
+        "Make both meta (x.to('meta') keeps values, mm.meta_like(x) strides and views) "
+        f"{both}"
+    )
 
 
 def is_mixed(op: str, call: LiveCall) -> bool:

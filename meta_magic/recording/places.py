@@ -10,6 +10,7 @@ import sysconfig
 import traceback
 from collections.abc import Callable
 from functools import lru_cache
+from itertools import starmap
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -74,9 +75,11 @@ class Places:
         self._kind_by_code: dict[int, int] = {}
         self._kept_codes: list[CodeType] = []  # so that their ids stay theirs
         self._positions: list[tuple[CodeType, Span]] = []
+        self._described: list[SourcePosition] = []
         self._position_by_key: dict[tuple[int, int], int] = {}
         self._line_by_position = [0]
         self._keys: list[Key] = []
+        self._built: list[Place] = []
         self._place_by_instruction: dict[tuple[object, int, int, Site], int] = {}
         self._place_by_key: dict[Key, int] = {}
         self._backward_by_key: dict[tuple[object, int], int] = {}
@@ -164,19 +167,23 @@ class Places:
 
     def build_positions(self) -> tuple[SourcePosition, ...]:
         """Return the plain records of all positions met."""
-        return tuple(describe_position(*key) for key in self._positions)
+        done = self._described
+        done += starmap(describe_position, self._positions[len(done) :])
+        return tuple(done)
 
     def build_places(self, positions: tuple[SourcePosition, ...]) -> tuple[Place, ...]:
         """Return the plain records of all places met."""
-        return tuple(
+        done = self._built
+        done += (
             Place(
                 function=describe_function(key.function),
                 position=positions[key.position - 1] if key.position else None,
                 line=key.line or None,
                 phase=phase_of(key.flags),
             )
-            for key in self._keys
+            for key in self._keys[len(done) :]
         )
+        return tuple(done)
 
     def _intern(self, key: Key) -> int:
         place = self._place_by_key.get(key)

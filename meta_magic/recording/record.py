@@ -2,14 +2,20 @@
 
 import inspect
 import sys
+from collections.abc import Sequence
 from types import FrameType, TracebackType
 from typing import Final
 
 from torch import nn
 
-from meta_magic.recording.attention import DEVICES, DeviceName
-from meta_magic.recording.recorder import Options, Recording
-from meta_magic.trace.program import LIMITS, ValueLimits
+from meta_magic.recording.options import (
+    DeviceName,
+    Options,
+    read_assumptions,
+    read_device,
+)
+from meta_magic.recording.recorder import Recording
+from meta_magic.trace.answers import LIMITS, ValueLimits
 from meta_magic.trace.trace import Trace
 
 __all__ = ["record"]
@@ -21,9 +27,14 @@ class record:  # noqa: N801  a context manager is named as a function
     Args:
         limits: Bytes and floating-point operations that the value of a tensor may take
             when the block asks for it, as ``item()`` does.
-        as_device: ``cpu`` or ``cuda``: attention is recorded as the operator that this
-            device would choose. None leaves it to torch, whose choice on meta is
-            always the math of many operators.
+        as_device: Whose kernels are recorded, ``cpu`` or ``cuda``: attention as the
+            operator that this device would choose, its optimizers, the dtypes of its
+            autocast. ``meta`` for torch's own there, whose attention is the math of
+            many operators. By default ``cuda`` where torch sees one, else ``cpu``.
+        assume: What to take for granted where sizes depend on values beyond
+            ``limits``: ``nonzero=all``, ``nonzero=0.5`` or another part, by which a
+            mask is true, ``routing=uniform``, by which each expert gets as many
+            tokens. One, or several.
         cache: Answer calls whose signature was seen before without running torch's
             meta kernel. ``False`` runs every kernel, for checking.
 
@@ -43,8 +54,11 @@ class record:  # noqa: N801  a context manager is named as a function
         cache: bool = True,
         limits: ValueLimits = LIMITS,
         as_device: DeviceName | None = None,
+        assume: str | Sequence[str] = (),
     ) -> None:
-        self._options = Options(cache, limits, check_device(as_device))
+        self._options = Options(
+            cache, limits, read_device(as_device), read_assumptions(assume)
+        )
         self._trace = Trace.promise()
 
     def __enter__(self) -> Trace:
@@ -72,18 +86,6 @@ class record:  # noqa: N801  a context manager is named as a function
             namespace = find_modules(sys._getframe(1))
             self._trace.fulfil(self._recording.finish(error, namespace))
             del self._recording
-
-
-def check_device(name: str | None) -> DeviceName | None:
-    """Return the name of a device whose attention is known.
-
-    Raises:
-        ValueError: It is none.
-    """
-    for device in (None, *DEVICES):
-        if name == device:
-            return device
-    raise ValueError(f"as_device is one of {', '.join(DEVICES)}, not {name!r}")
 
 
 def find_modules(frame: FrameType) -> dict[str, object]:

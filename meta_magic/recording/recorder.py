@@ -5,11 +5,12 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType, MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from torch import nn
 
-from meta_magic.recording.attention import AttentionOf, DeviceName
+from meta_magic.recording.attention import AttentionOf
+from meta_magic.recording.autocast import AutocastOf
 from meta_magic.recording.collector import RareCollection
 from meta_magic.recording.compiler import EagerStance
 from meta_magic.recording.dispatch import DispatchRecorder
@@ -20,7 +21,9 @@ from meta_magic.recording.ledger import Origin, keep_origins
 from meta_magic.recording.lints import (
     find_attributes,
     find_evaluated,
+    find_math,
     find_silent_broadcasts,
+    find_sizes_assumed,
     find_untied,
 )
 from meta_magic.recording.loading import LoadOntoMeta
@@ -32,6 +35,8 @@ from meta_magic.recording.module_trees import (
     find_roots,
     read_versions,
 )
+from meta_magic.recording.optimizers import OptimizersOf
+from meta_magic.recording.options import Options
 from meta_magic.recording.places import Places
 from meta_magic.recording.rows import RowWriter
 from meta_magic.recording.signatures import SignatureCache
@@ -39,7 +44,7 @@ from meta_magic.recording.tensors import TensorRegistry
 from meta_magic.recording.threads import ThreadWatch
 from meta_magic.recording.torch_private import dispatch_mode_stack
 from meta_magic.recording.values import Values
-from meta_magic.trace.program import LIMITS, Program, ValueLimits
+from meta_magic.trace.program import Program
 from meta_magic.trace.records import CellSource, Note
 from meta_magic.trace.trace import Trace
 
@@ -48,23 +53,8 @@ __all__ = ["Recording"]
 NO_SOURCE: Final = CellSource()
 MAX_SHARED_SIGNATURES: Final = 100_000
 
-shared_cache_by_device: dict[DeviceName | None, SignatureCache] = {}
+shared_cache_by_device: dict[str, SignatureCache] = {}
 """The same call of attention is other operators on another device."""
-
-
-class Options(NamedTuple):
-    """How to record.
-
-    Attributes:
-        cache: Whether calls seen before are answered without running their kernel.
-        limits: What the value of a tensor may take that the block asks for.
-        device: Of which device attention is; None for torch's own on meta.
-    """
-
-    cache: bool = True
-    limits: ValueLimits = LIMITS
-    device: DeviceName | None = None
-
 
 OPTIONS: Final = Options()
 
@@ -117,6 +107,9 @@ class Recording:
         self._places = Places(cell_file, top, self._numbers.of)
         self._calls.places = self._places
         self._draws = Draws()
+        self._device = options.device
+        autocast = AutocastOf(options.device)
+        self._attention = AttentionOf(options.device, self._registry.clock, autocast)
         self._rows = RowWriter(self._registry, self._places, self._calls, self._draws)
         self._dispatch = DispatchRecorder(
             self._registry, self._places, self._rows, signatures
@@ -124,12 +117,15 @@ class Recording:
         self._functions = FunctionRecorder(
             self._registry, self._places, self._dispatch, signatures
         )
+        self._functions.attention = self._attention
         self._threads = ThreadWatch()
-        self._dispatch.values = Values(self._places, self._snapshot, options.limits)
+        self._dispatch.values = Values(
+            self._places, self._registry.clock, self._snapshot, options
+        )
         self.guard = Guard(
             (
                 *(RareCollection(), EagerStance(), self._threads, LoadOntoMeta()),
-                AttentionOf(options.device),
+                *(self._attention, autocast, OptimizersOf(options.device)),
                 self._draws,
                 *(self._calls, self._functions, self._dispatch),
             ),
@@ -274,6 +270,9 @@ class Recording:
                 *self._dispatch.doubts,
             ),
             evaluations=tuple(self._dispatch.values.evaluations),
+            assumptions=tuple(self._dispatch.values.assumptions),
+            kernels=tuple(self._attention.choices),
+            as_device=self._device,
         )
 
     def _describe_failures(self) -> Iterator[tuple[str, int | None]]:
@@ -288,6 +287,8 @@ class Recording:
         yield from self._functions.notes
         yield from find_silent_broadcasts(program)
         yield from find_evaluated(program)
+        yield from find_sizes_assumed(program)
+        yield from find_math(program)
         yield from find_untied(
             self._calls.registered, self._numbers, self._registry, program
         )

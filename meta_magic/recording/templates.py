@@ -37,6 +37,7 @@ class Template:
         deaths: Pairs (operators made before, storage) of the storages that it frees.
         outputs: (tensor, storage, geometry) of each tensor that it returns.
         container: ``tuple`` or ``list`` if it returns one, None for a lone tensor.
+        kernel: Which kernel it is, if it is attention; else "".
         is_native: Whether it makes views alone. Those are cheap and autograd tells
             them from other tensors: torch makes them, only the recording is spared.
     """
@@ -44,7 +45,7 @@ class Template:
     __slots__ = (
         *("entries", "picks", "n_rows", "random_rows", "n_storages", "first_reads"),
         "storages",
-        *("deaths", "outputs", "container", "is_native"),
+        *("deaths", "outputs", "container", "kernel", "is_native"),
     )
     entries: tuple[Entry, ...]
     picks: tuple[int, ...]
@@ -56,7 +57,11 @@ class Template:
     deaths: tuple[tuple[int, int], ...]
     outputs: tuple[tuple[int, int, LiveGeometry], ...]
     container: type | None
+    kernel: str
     is_native: bool
+
+    def __init__(self) -> None:
+        self.kernel = ""
 
 
 class Captured(NamedTuple):

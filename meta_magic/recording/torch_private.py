@@ -20,8 +20,16 @@ from torch._C import _DisableAutocast as DisableAutocast
 # Without it a served function's outputs would be recorded as operators.
 from torch._C import _DisableTorchDispatch as DisableTorchDispatch
 
+# Without these two nobody knows which operators autocast casts on a device, and how
+# to call those that cast nothing themselves.
+from torch._C import _dispatch_get_registrations_for_dispatch_key as list_kernels
+from torch._C import _dispatch_has_kernel_for_dispatch_key as has_kernel
+
 # Without it a signature could be served although the kernel would now refuse.
 from torch._C import _get_deterministic_algorithms as is_deterministic
+
+# Without it the order in which CUDA's kernels of attention are tried is not known.
+from torch._C import _get_sdp_priority_order as attention_priorities
 
 # Without the next four a function could be served although something watches it.
 from torch._C import _get_tracing_state as tracing_state
@@ -43,8 +51,13 @@ from torch._C._dynamo.guards import (
 from torch._C._functorch import peek_interpreter_stack as functorch_interpreter
 
 # Without it a real tensor could not be lifted to meta as FakeTensorMode does it.
-# Without it a real tensor could not be lifted to meta as FakeTensorMode does it.
 from torch._subclasses.meta_utils import MetaConverter
+
+# Its methods are replaced: without it autocast does nothing on meta.
+from torch.amp.autocast_mode import autocast as autocast_class
+
+# Without these two optimizers on meta are those of meta, and not of a device.
+from torch.optim import optimizer as optimizer_module
 
 # Without these three a function mode that a cell left open stays open.
 from torch.overrides import (
@@ -55,6 +68,9 @@ from torch.overrides import _push_mode as push_function_mode
 
 # Without these two the default device and the mode flags cannot be put back.
 from torch.utils import _device as device_module
+
+# The second of those two.
+from torch.utils import _foreach_utils as foreach_module
 from torch.utils import _python_dispatch as python_dispatch
 
 # Without it torch.get_default_device() would not say "meta" in a cell, and factories
@@ -82,16 +98,22 @@ __all__ = [
     "DisableTorchFunction",
     "MetaConverter",
     "TorchDispatchMode",
+    "attention_priorities",
+    "autocast_class",
     "current_autograd_node",
     "device_constructors",
     "device_module",
     "dispatch_mode_stack",
+    "foreach_module",
     "function_mode_stack",
     "functorch_interpreter",
+    "has_kernel",
     "is_any_autocast_enabled",
     "is_deterministic",
+    "list_kernels",
     "n_dispatch_modes",
     "next_sequence_number",
+    "optimizer_module",
     "parse_schema",
     "pop_dispatch_mode",
     "pop_function_mode",

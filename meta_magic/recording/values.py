@@ -7,17 +7,21 @@ sizes come back, on meta again; or the value itself, where it is a number.
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from math import prod
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from meta_magic.errors import MissingValueError
+from meta_magic.recording.assumptions import Guess, guess_count
 from meta_magic.recording.guard import without_modes
 from meta_magic.recording.live import OpTable
+from meta_magic.recording.options import Options
 from meta_magic.recording.places import Places, describe_function
 from meta_magic.recording.tensors import Seen
-from meta_magic.trace.program import Evaluation, Program, ValueLimits
+from meta_magic.trace.answers import Assumption, Evaluation
+from meta_magic.trace.program import Program
 from meta_magic.trace.units import format_shape
 
 __all__ = ["Values"]
@@ -25,6 +29,7 @@ __all__ = ["Values"]
 COPY: Final = "aten._to_copy.default"
 INDEX: Final = "aten.index.Tensor"
 SELECT: Final = "aten.masked_select.default"
+ASSUMABLE: Final = frozenset({INDEX, SELECT, "aten.nonzero.default"})
 MASKS: Final = frozenset({torch.bool, torch.uint8})
 ADVICE: Final = (
     "Give the value in Python, compute it under `with torch.device('cpu'):`, or keep "
@@ -39,20 +44,30 @@ class Values:
 
     Args:
         places: Which function is running.
+        clock: Holds the number of operators recorded so far.
         snapshot: Returns the program recorded so far.
-        limits: What one value may take.
+        options: What one value may take, and what is assumed beyond.
 
     Attributes:
         evaluations: The calls that were answered, in order.
+        assumptions: The calls whose sizes were assumed, in order.
     """
 
     def __init__(
-        self, places: Places, snapshot: Callable[[], Program], limits: ValueLimits
+        self,
+        places: Places,
+        clock: list[int],
+        snapshot: Callable[[], Program],
+        options: Options,
     ) -> None:
         self.evaluations: list[Evaluation] = []
         self._places = places
+        self._clock = clock
         self._snapshot = snapshot
-        self._limits = limits
+        self._options = options
+        self._evaluator: Any = None
+        self._beyond: set[tuple[str, Any]] = set()
+        self.assumptions: list[Assumption] = []
 
     def answer(
         self,
@@ -72,24 +87,78 @@ class Values:
         chosen = find_read(table, kwargs, inputs)
         if not chosen:
             return NotImplemented
+        frame = self._places.frame
+        place = table.name, frame and (frame.f_code, frame.f_lineno)
+        # What took too much once would take no less a layer later.
+        guess = self._guess(table, chosen) if place in self._beyond else None
+        if guess is None:
+            try:
+                return self._run(table, args, kwargs, chosen)
+            except MissingValueError:
+                guess = self._guess(table, chosen)
+                if guess is None:
+                    raise
+                self._beyond.add(place)
+        return self._assume(table, args, chosen[0][0], guess)
+
+    def _run(
+        self,
+        table: OpTable,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        chosen: Inputs,
+    ) -> Any:
+        """Return what an operator returns, given the values that it reads."""
         real_by_id, cost = self._evaluate(table, chosen)
         with without_modes():
             returned = call_with(table, args, kwargs, real_by_id)
         self.evaluations.append(cost)  # a call that failed is not recorded
         return returned
 
+    def _guess(self, table: OpTable, chosen: Inputs) -> Guess | None:
+        """Return what is assumed of the mask that an operator reads, if anything.
+
+        One mask alone: how several would be true together nobody said.
+        """
+        (mask, (_, ref, _)), *others = chosen
+        if table.name not in ASSUMABLE or others or ref is None:
+            return None
+        assumed = self._options.assumed
+        return guess_count(self._snapshot(), ref.number, mask.shape, assumed)
+
+    def _assume(
+        self, table: OpTable, args: Sequence[Any], mask: Tensor, guess: Guess
+    ) -> Any:
+        """Return what an operator returns if so many elements of a mask are true."""
+        counts = {id(mask): guess.n_true}
+        call = Assumption(self._clock[0], guess.n_true, mask.numel(), guess.text)
+        with without_modes():
+            if table.name == INDEX:
+                returned = index_by_masks(args, counts)
+            elif table.name == SELECT:
+                returned = select_by_mask(args[0], mask, counts)
+            else:
+                shape = (guess.n_true, mask.ndim)
+                returned = torch.empty(shape, dtype=torch.long, device="meta")
+        self.assumptions.append(call)
+        return returned
+
     def _evaluate(
         self, table: OpTable, chosen: Inputs
     ) -> tuple[dict[int, Tensor], Evaluation]:
-        # A floor above, and so only when it is asked for.
-        evaluate = import_module("meta_magic.replaying.values").evaluate
+        if self._evaluator is None:
+            # A floor above, and so only when it is asked for.
+            values = import_module("meta_magic.replaying.values")
+            self._evaluator = values.Evaluator()
         wanted = [
             (ref.number, geometry.record)
             for _, (_, ref, geometry) in chosen
             if ref is not None
         ]
         try:
-            reals, cost = evaluate(self._snapshot(), wanted, self._limits)
+            reals, cost = self._evaluator.evaluate(
+                self._snapshot(), wanted, self._options.limits
+            )
         except MissingValueError as error:
             name = describe_function(self._places.function) or table.name
             shape = format_shape(chosen[0][0].shape)
@@ -122,10 +191,11 @@ def call_with(
     real_by_id: Mapping[int, Tensor],
 ) -> Any:
     """Return what an operator returns, given the values of what it reads."""
-    if table.name == INDEX:
-        return index_by_masks(args, real_by_id)
-    if table.name == SELECT:
-        return select_by_mask(args[0], args[1], real_by_id)
+    if table.name in (INDEX, SELECT):
+        counts = {key: int(mask.count_nonzero()) for key, mask in real_by_id.items()}
+        if table.name == INDEX:
+            return index_by_masks(args, counts)
+        return select_by_mask(args[0], args[1], counts)
     real_args, real_kwargs = replace((args, kwargs), real_by_id)
     returned = table.func(*real_args, **real_kwargs)
     return returned if table.name == COPY else put_on_meta(returned)
@@ -155,18 +225,22 @@ def put_on_meta(value: Any) -> Any:
     return value
 
 
-def index_by_masks(args: Sequence[Any], real_by_id: Mapping[int, Tensor]) -> Tensor:
+def index_by_masks(args: Sequence[Any], count_by_id: Mapping[int, int]) -> Tensor:
     """Index a meta tensor; each mask stands for the positions at which it is true.
+
+    Args:
+        args: Those of ``aten.index``.
+        count_by_id: How many elements of each mask are true.
 
     Raises:
         IndexError: A mask does not fit, in torch's words.
     """
     tensor, indices = args
     positions: list[Tensor | None] = []
-    for index in indices:
-        mask = None if index is None else real_by_id.get(id(index))
-        if mask is None:
-            positions.append(index)
+    for mask in indices:
+        count = None if mask is None else count_by_id.get(id(mask))
+        if count is None:
+            positions.append(mask)
         else:
             at = len(positions)
             if mask.shape != tensor.shape[at : at + mask.ndim]:
@@ -175,16 +249,16 @@ def index_by_masks(args: Sequence[Any], real_by_id: Mapping[int, Tensor]) -> Ten
                     f"The shape of the mask {shapes[0]} at index 0 does not match the "
                     f"shape of the indexed tensor {shapes[1]} at index {at}"
                 )
-            count = int(mask.count_nonzero())
             made = [torch.empty(count, dtype=torch.long, device="meta")] * mask.ndim
             positions.extend(made)
     return torch.ops.aten.index.Tensor(tensor, positions)  # type: ignore[no-any-return]
 
 
 def select_by_mask(
-    tensor: Tensor, mask: Tensor, real_by_id: Mapping[int, Tensor]
+    tensor: Tensor, mask: Tensor, count_by_id: Mapping[int, int]
 ) -> Tensor:
     """Return an empty tensor for each element at which a mask is true."""
     shape = torch.broadcast_shapes(tensor.shape, mask.shape)
-    count = int(real_by_id[id(mask)].expand(shape).count_nonzero())
+    repeats = prod(shape) // max(1, mask.numel())
+    count = count_by_id[id(mask)] * repeats
     return torch.empty(count, dtype=tensor.dtype, device="meta")

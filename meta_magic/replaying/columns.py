@@ -4,6 +4,8 @@ from array import array
 from math import prod
 from typing import Final, NamedTuple
 
+from meta_magic.replaying.assumed import AssumedOperator
+from meta_magic.replaying.attention import HOMES, AttentionOperator
 from meta_magic.replaying.operators import Operator, find_operator
 from meta_magic.trace.program import (
     DRAW,
@@ -61,7 +63,7 @@ class Call(NamedTuple):
         """The storages whose content it reads."""
         if self.operator.reads_metadata:
             return set()
-        skipped = self.overwritten
+        skipped = self.overwritten | self.operator.unread
         return {s for i, s in enumerate(self.inputs) if i not in skipped}
 
     def fills(self, index: int, nbytes: int) -> bool:
@@ -98,11 +100,25 @@ class Columns:
         program: The program.
         draws: All draws in order.
         births: For each storage, the call that made it.
+        writers: For each storage, the calls that made or wrote it, in order.
         constants: Storages that came from outside with their content.
         nbytes_by_storage: Bytes of each storage.
     """
 
+    program: Program
+
     def __init__(self, program: Program) -> None:
+        self._n_read = 0
+        self._met: set[int] = set()
+        self.births: dict[int, int] = {}
+        self.writers: dict[int, list[int]] = {}
+        self.nbytes_by_storage: dict[int, int] = {}
+        self.read(program)
+
+    def read(self, program: Program) -> None:
+        """Read a program: a new one, or a later state of that which was read before."""
+        if self._n_read:
+            program.go_on_from(self.program)
         self.program = program
         self.constants: dict[int, Constant] = {c.storage: c for c in program.constants}
         self.draws = read_draws(program)
@@ -110,9 +126,8 @@ class Columns:
         self._words = memoryview(program.words).cast("I")
         self._storages = memoryview(program.storage_by_tensor).cast("I")
         self._operators: dict[int, Operator] = {}
-        self.births: dict[int, int] = {}
-        self.nbytes_by_storage: dict[int, int] = {}
-        self._find_births()
+        self._assumptions = {a.call: a for a in program.assumptions}
+        self._find_writers()
         for storage, nbytes in program.nbytes_by_storage:
             self.nbytes_by_storage[storage] = max(
                 nbytes, self.nbytes_by_storage.get(storage, 0)
@@ -139,8 +154,12 @@ class Columns:
         n_inputs = len(signature.inputs)
         number = self._words[self.program.offsets[index]]
         operator = self._operators.get(number)
-        if operator is None:
-            operator = self._operators[number] = find_operator(signature.op)
+        if index in self._assumptions:
+            operator = AssumedOperator(signature, self._assumptions[index])
+        elif operator is None:
+            is_attention = signature.op in HOMES
+            find = AttentionOperator if is_attention else find_operator
+            operator = self._operators[number] = find(signature.op)
         return Call(
             index,
             signature,
@@ -181,22 +200,29 @@ class Columns:
     def _place(self, index: int) -> Place:
         return self.program.places[self._words[self.program.offsets[index] + 1] - 1]
 
-    def _find_births(self) -> None:
-        sizes = self.nbytes_by_storage
-        spans = [
-            [span_nbytes(geometry) for geometry in (*s.inputs, *s.outputs)]
-            for s in self.program.signatures
-        ]
-        numbers = self.program.signature_numbers()
-        for index, number in enumerate(numbers):
+    def _find_writers(self) -> None:
+        """Look through the calls that were not read yet."""
+        sizes, met = self.nbytes_by_storage, self._met
+        spans: dict[int, list[int]] = {}
+        for index in range(self._n_read, len(self)):
             signature, storages = self.tensors(index)
             n_inputs = len(signature.inputs)
+            span = spans.get(id(signature))
+            if span is None:
+                geometries = (*signature.inputs, *signature.outputs)
+                span = spans[id(signature)] = [*map(span_nbytes, geometries)]
+            written = {storages[i] for i in signature.writes}
             for position, storage in enumerate(storages):
-                if storage not in sizes and position >= n_inputs:
-                    self.births[storage] = index
+                if storage not in met:
+                    met.add(storage)
+                    if position >= n_inputs:
+                        self.births[storage] = index
+                        written.add(storage)
                 # The largest: a storage may grow.
-                span = spans[number][position]
-                sizes[storage] = max(span, sizes.get(storage, 0))
+                sizes[storage] = max(span[position], sizes.get(storage, 0))
+            for storage in written:
+                self.writers.setdefault(storage, []).append(index)
+        self._n_read = len(self)
 
 
 def split_draw(call: Call) -> list[int]:

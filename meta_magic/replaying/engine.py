@@ -29,6 +29,7 @@ class Replay:
         program: What was recorded.
         request: What is wanted of it.
         device: What stands for meta.
+        read: Returns the columns of a program.
 
     Raises:
         ReplayError: Their content depends on something that was not recorded.
@@ -38,14 +39,18 @@ class Replay:
     """
 
     def __init__(
-        self, program: Program, request: Request, device: torch.device
+        self,
+        program: Program,
+        request: Request,
+        device: torch.device,
+        read: Callable[[Program], Columns] = Columns,
     ) -> None:
         requests = {id(program): request}
         parts: list[Part] = []
         for current in order_latest_first(program):
             if id(current) not in requests:
                 continue
-            part = Part(current, requests[id(current)], device)
+            part = Part(read(current), requests[id(current)], device)
             parts.append(part)
             for imported in part.imports:
                 known = requests.get(id(imported.program), Request())
@@ -141,10 +146,10 @@ class Part:
     """
 
     def __init__(
-        self, program: Program, request: Request, device: torch.device
+        self, columns: Columns, request: Request, device: torch.device
     ) -> None:
-        self.program = program
-        self.plan: Plan = plan_replay(Columns(program), request)
+        program = self.program = columns.program
+        self.plan: Plan = plan_replay(columns, request)
         self.imports: list[Import] = [
             imported
             for imported in program.imports

@@ -18,7 +18,7 @@ from meta_magic.trace.program import (
     TensorArgument,
 )
 
-__all__ = ["Operator", "find_operator"]
+__all__ = ["Operator", "find_function", "find_operator"]
 
 FILLS: Final = frozenset(
     f"aten.{name}"
@@ -77,6 +77,7 @@ class Operator:
         can_split: Whether drawing for a part of the elements after the other uses up
             the same numbers, on the CPU.
         draws_blindly: Whether how much it draws depends on no tensor's values.
+        unread: Indices of the tensors of which it reads nothing but their metadata.
     """
 
     def __init__(self, name: str, function: Any) -> None:
@@ -84,6 +85,7 @@ class Operator:
         self.name = name
         self.is_fill = name in FILLS or name in COPIES or initializer is not None
         self.is_empty = name in EMPTY
+        self.unread: frozenset[int] = frozenset()
         self.reads_metadata = name in LIKE
         self.can_split = name in SPLIT
         self.is_random = torch.Tag.nondeterministic_seeded in function.tags
@@ -184,15 +186,23 @@ def find_operator(name: str) -> Operator:
         raise ReplayError(f"{name} reads a file, which may be another one by now")
     if name.startswith("higher_order."):
         raise ReplayError(f"{name} takes functions, which a recording does not keep")
+    return Operator(name, find_function(name))
+
+
+def find_function(name: str) -> Any:
+    """Return the function of an operator.
+
+    Raises:
+        ReplayError: There is none.
+    """
     try:
         namespace, packet, overload = name.rsplit(".", maxsplit=2)
-        function = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+        return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
     except (AttributeError, ValueError):
         raise ReplayError(
             f"the operator {name} is not registered in this process: import the "
             "package that defines it"
         ) from None
-    return Operator(name, function)
 
 
 def find_variant(function: Any) -> Callable[..., Any] | None:

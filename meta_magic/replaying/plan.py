@@ -6,9 +6,11 @@ whatever drew from it earlier must draw again, into memory that is thrown away i
 nobody wants it.
 """
 
-from collections.abc import Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 from meta_magic.errors import ReplayError
@@ -133,6 +135,41 @@ def plan_replay(columns: Columns, request: Request) -> Plan:
     return Planner(columns, request).build()
 
 
+class Frontier:
+    """The calls to look at, the latest first; more are added while they are taken.
+
+    Args:
+        columns: The program.
+        end: The call after the latest one.
+    """
+
+    def __init__(self, columns: Columns, end: int) -> None:
+        self._writers = columns.writers
+        self._now = end
+        self._heap: list[int] = []
+
+    def __iter__(self) -> Iterator[int]:
+        while self._heap:
+            index = -heappop(self._heap)
+            if index < self._now:  # else it was taken before
+                self._now = index
+                yield index
+
+    def add(self, calls: Iterable[int]) -> None:
+        """Look at some calls, too, those that are not over yet."""
+        for index in calls:
+            if index < self._now:
+                heappush(self._heap, -index)
+
+    def add_writers(self, storages: Iterable[int]) -> None:
+        """Look at whatever changed storages last."""
+        for storage in storages:
+            calls = self._writers.get(storage, ())
+            position = bisect_left(calls, self._now)
+            if position:
+                heappush(self._heap, -calls[position - 1])
+
+
 class Planner:
     """The backward walk over a program."""
 
@@ -181,18 +218,20 @@ class Planner:
         self._kinds = {}
         contents, memory = set(self._wanted), set[int]()
         births = self._columns.births
-        for index in range(self._n_calls - 1, -1, -1):
+        frontier = Frontier(self._columns, self._n_calls)
+        frontier.add(self._forced)
+        frontier.add_writers(contents)
+        for index in frontier:
             signature, storages = self._columns.tensors(index)
-            is_forced = index in self._forced
-            if not is_forced and contents.isdisjoint(storages):
-                if not memory.isdisjoint(storages[len(signature.inputs) :]):
-                    self._allocate(index, memory)
-                continue
             born = {s for s in storages if births.get(s) == index}
             changed = born | {storages[i] for i in signature.writes}
-            if is_forced or changed & contents:
+            if index in self._forced or changed & contents:
                 self._include(index, born, contents, memory)
             self._allocate(index, memory)
+            frontier.add_writers(contents.intersection(storages))
+            frontier.add(
+                births[s] for s in memory.intersection(storages) & births.keys()
+            )
         self._given, self._blank = contents, memory - contents
 
     def _include(
@@ -213,8 +252,7 @@ class Planner:
             else:
                 contents.add(target)
         contents |= call.read
-        if call.operator.reads_metadata:
-            memory |= {s for s in call.inputs if s not in contents}
+        memory |= set(call.inputs) - contents
 
     def _allocate(self, index: int, memory: set[int]) -> None:
         born = {s for s in memory if self._columns.births.get(s) == index}
@@ -233,7 +271,7 @@ class Planner:
         columns = self._columns
         wanted_draws = [
             draw
-            for draw in columns.draws
+            for draw in self._find_draws()
             if draw.call < self._n_calls and self._is_needed(draw)
         ]
         needed: set[int] = set()
@@ -252,6 +290,15 @@ class Planner:
         missing = [i for i in missing if self._kinds.get(i) != StepKind.RUN]
         blind = [i for i in missing if self._call(i).operator.draws_blindly]
         return blind, set(missing) - set(blind)
+
+    def _find_draws(self) -> Iterable[Draw]:
+        """Return the draws that may be needed, in order."""
+        columns = self._columns
+        if self._modules:
+            return columns.draws
+        calls = {c for s in self._wanted for c in columns.writers.get(s, ())}
+        found = columns.draws_by_call.keys() & (calls | self._kinds.keys())
+        return [columns.draws_by_call[call] for call in sorted(found)]
 
     def _is_needed(self, draw: Draw) -> bool:
         if self._kinds.get(draw.call) == StepKind.RUN:

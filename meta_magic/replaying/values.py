@@ -8,54 +8,82 @@ import torch
 from torch import Tensor, UntypedStorage
 
 from meta_magic.errors import MissingValueError, ReplayError
+from meta_magic.replaying.columns import Columns
 from meta_magic.replaying.engine import Replay
 from meta_magic.replaying.machine import real_torch
 from meta_magic.replaying.plan import Request, Step, StepKind
 from meta_magic.replaying.replay import build_tensor
+from meta_magic.trace.answers import Evaluation, ValueLimits
 from meta_magic.trace.flops import count_flops
-from meta_magic.trace.program import Evaluation, Geometry, Program, ValueLimits
+from meta_magic.trace.program import Geometry, Program
 from meta_magic.trace.units import format_bytes, format_flops
 
-__all__ = ["evaluate"]
+__all__ = ["Evaluator"]
 
 CPU: Final = torch.device("cpu")
 
 
-def evaluate(
-    program: Program, wanted: Sequence[tuple[int, Geometry]], limits: ValueLimits
-) -> tuple[list[Tensor], Evaluation]:
-    """Return the real values that tensors would have on the CPU at a program's end.
+class Evaluator:
+    """Computes values for one recording as it goes on, and so reads each call once."""
 
-    Args:
-        program: All that was recorded so far.
-        wanted: Storage and geometry of each tensor.
-        limits: What it may take.
+    def __init__(self) -> None:
+        self._columns: Columns | None = None
+        self._earlier: dict[int, Columns] = {}
 
-    Returns:
-        The tensors, and what they took, as of the call that comes next.
+    def evaluate(
+        self,
+        program: Program,
+        wanted: Sequence[tuple[int, Geometry]],
+        limits: ValueLimits,
+    ) -> tuple[list[Tensor], Evaluation]:
+        """Return the real values that tensors would have on the CPU now.
 
-    Raises:
-        MissingValueError: It would take more, or depends on what was not recorded.
-    """
-    storages = frozenset(storage for storage, _ in wanted)
-    made: dict[int, UntypedStorage | Tensor] = {}
-    try:
-        replay = Replay(program, Request(storages=storages), CPU)
+        Args:
+            program: All that was recorded so far.
+            wanted: Storage and geometry of each tensor.
+            limits: What it may take.
+
+        Returns:
+            The tensors, and what they took, as of the call that comes next.
+
+        Raises:
+            MissingValueError: It would take more, or depends on what was not recorded.
+        """
+        storages = frozenset(storage for storage, _ in wanted)
+        made: dict[int, UntypedStorage | Tensor] = {}
+        try:
+            replay = self._plan(program, storages)
+            cost = weigh(replay, len(program.offsets) - 1)
+            if cost.nbytes > limits.nbytes or cost.flops > limits.flops:
+                raise MissingValueError(explain_cost(cost, limits))
+            with real_torch():
+                for _ in replay.run(made.__setitem__):
+                    pass
+                tensors = [build_tensor(g, made[storage]) for storage, g in wanted]
+        except ReplayError as error:
+            raise MissingValueError(str(error)) from error
+        return tensors, cost
+
+    def _plan(self, program: Program, storages: frozenset[int]) -> Replay:
+        if self._columns is None:
+            self._columns = Columns(program)
+        else:
+            self._columns.read(program)
+        known = self._earlier | {id(program): self._columns}
+
+        def read(other: Program) -> Columns:
+            columns = known.get(id(other))
+            if columns is None:
+                columns = self._earlier[id(other)] = Columns(other)
+            return columns
+
+        replay = Replay(program, Request(storages=storages), CPU, read)
         if replay.uninitialized:
             # Kernels that trust sizes and positions would write anywhere.
             raise MissingValueError(
                 "nothing was written to it since torch.empty made it"
             )
-        cost = weigh(replay, len(program.offsets) - 1)
-        if cost.nbytes > limits.nbytes or cost.flops > limits.flops:
-            raise MissingValueError(explain_cost(cost, limits))
-        with real_torch():
-            for _ in replay.run(made.__setitem__):
-                pass
-            tensors = [build_tensor(g, made[storage]) for storage, g in wanted]
-    except ReplayError as error:
-        raise MissingValueError(str(error)) from error
-    return tensors, cost
+        return replay
 
 
 def weigh(replay: Replay, call: int) -> Evaluation:

@@ -4,6 +4,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Generic, NamedTuple, TypeVar, overload
 
+from meta_magic.trace.downstream import find_assumed
 from meta_magic.trace.flops import count_flops
 from meta_magic.trace.program import (
     HEADER,
@@ -119,6 +120,12 @@ class OpCalls(Rows[OpCall]):
         super().__init__(program)
         self._owner_by_storage = dict(program.owner_by_storage)
         self._evaluation_by_call = {e.call: e for e in program.evaluations}
+        self._kernel_by_call = {
+            call: choice.text
+            for choice in program.kernels
+            for call in range(choice.first_op, choice.end_op)
+        }
+        self._assumed_by_call = find_assumed(program)
         self._flops = [count_flops(signature) for signature in program.signatures]
 
     def __len__(self) -> int:
@@ -162,6 +169,8 @@ class OpCalls(Rows[OpCall]):
             forward=forward,
             flops=self._flops[words[offset]],
             evaluation=self._evaluation_by_call.get(index),
+            kernel=self._kernel_by_call.get(index),
+            assumed=self._assumed_by_call.get(index),
         )
 
     def place_numbers(self) -> Iterator[int]:

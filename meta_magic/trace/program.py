@@ -9,9 +9,11 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import torch
+
+from meta_magic.trace.answers import Assumption, Evaluation, KernelChoice
 
 __all__ = [
     "DRAW",
@@ -239,40 +241,6 @@ Structure: TypeAlias = tuple[
 """The tensors that a module call took and returned, each with its path."""
 
 
-class ValueLimits(NamedTuple):
-    """What the value of a tensor may take.
-
-    Attributes:
-        nbytes: Bytes held at any moment.
-        flops: Floating-point operations.
-    """
-
-    nbytes: int = 64 * 2**20
-    flops: int = 10**9
-
-
-LIMITS: Final = ValueLimits()
-
-
-class Evaluation(NamedTuple):
-    """An operator call that was answered with real values: a replay of what it reads.
-
-    From there on the trace depends on data, not just on metadata.
-
-    Attributes:
-        call: Its number.
-        n_calls: Calls that were run for it.
-        nbytes: Most bytes that they held at any moment.
-        flops: Floating-point operations that they took; one for each element of an
-            output where torch has no formula.
-    """
-
-    call: int
-    n_calls: int
-    nbytes: int
-    flops: int
-
-
 @dataclass(frozen=True, kw_only=True)
 class Program:
     """The columns of one recording; :mod:`meta_magic.trace.calls` reads them.
@@ -302,6 +270,9 @@ class Program:
         doubts: (what, line of the cell or None) of all that may make a replay differ
             from the same block on a real device.
         evaluations: The calls that were answered with real values.
+        assumptions: The calls whose sizes were assumed.
+        kernels: Which kernels were chosen.
+        as_device: The device whose kernels these are; ``meta`` for torch's own there.
     """
 
     words: bytes
@@ -321,6 +292,9 @@ class Program:
     imports: tuple[Import, ...] = ()
     doubts: tuple[tuple[str, int | None], ...] = ()
     evaluations: tuple[Evaluation, ...] = ()
+    assumptions: tuple[Assumption, ...] = ()
+    kernels: tuple[KernelChoice, ...] = ()
+    as_device: str = "meta"
 
     def __getstate__(self) -> dict[str, object]:
         # Without what is cached: it can be built again.
@@ -329,14 +303,21 @@ class Program:
     @cached_property
     def offsets(self) -> memoryview:
         """Where each row begins in ``words``, and where the last one ends."""
+        return self._find_offsets(array("I", [0]))
+
+    def go_on_from(self, earlier: "Program") -> None:
+        """Take over what is known of an earlier state of the same recording."""
+        known = array("I", earlier.offsets.tobytes())
+        self.__dict__["offsets"] = self._find_offsets(known)
+
+    def _find_offsets(self, offsets: "array[int]") -> memoryview:
+        """Return where rows begin, given where the first ones do."""
         words = memoryview(self.words).cast("I")
         widths = [
             HEADER + len(signature.inputs) + len(signature.outputs)
             for signature in self.signatures
         ]
-        offsets = array("I", [0])
-        end = len(words)
-        offset = 0
+        offset, end = offsets[-1], len(words)
         while offset < end:
             offset += widths[words[offset]]
             offsets.append(offset)

@@ -10,7 +10,8 @@ from math import prod
 
 import torch
 
-from meta_magic.trace.program import Argument, Evaluation, Phase, SourcePosition
+from meta_magic.trace.answers import Evaluation
+from meta_magic.trace.program import Argument, Phase, SourcePosition
 
 __all__ = [
     "CellSource",
@@ -104,6 +105,10 @@ class OpCall:
             ``torch.utils.flop_counter``; None where that has no formula.
         evaluation: What it took to answer it with real values, because it reads data;
             None for all others, which ran on meta.
+        kernel: For attention, which kernel the device would choose, and why not a fused
+            one; else None.
+        assumed: What was assumed for its sizes, or for those of what it reads; None
+            where nothing was.
     """
 
     index: int
@@ -123,6 +128,8 @@ class OpCall:
     forward: int | None
     flops: int | None
     evaluation: Evaluation | None = None
+    kernel: str | None = None
+    assumed: str | None = None
 
     @property
     def nbytes_read(self) -> int:

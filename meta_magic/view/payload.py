@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from meta_magic.trace.flops import count_flops
 from meta_magic.trace.program import (
     Argument,
-    Evaluation,
     Geometry,
     Place,
     Signature,
@@ -24,8 +23,8 @@ from meta_magic.trace.program import (
 from meta_magic.trace.program import TensorArgument as Stand
 from meta_magic.trace.records import ModuleNode, ModuleTensor
 from meta_magic.trace.summary import format_headline
-from meta_magic.trace.units import format_bytes, format_flops
 from meta_magic.view.charts import treemap_html
+from meta_magic.view.remarks import find_remarks
 from meta_magic.view.texts import find_texts
 
 if TYPE_CHECKING:
@@ -109,9 +108,7 @@ class Payload:
                 [storage, self._find_module(number)]
                 for storage, number in program.owner_by_storage
             ],
-            "evaluations": [
-                [e.call, format_evaluation(e)] for e in program.evaluations
-            ],
+            "remarks": find_remarks(program),
             "calls": self._write_calls(),
         }
         return parts | {
@@ -263,12 +260,6 @@ def count_nbytes(roots: Iterable[ModuleNode]) -> dict[str, int]:
                     name = str(tensor.dtype).removeprefix("torch.")
                     nbytes[name] = nbytes.get(name, 0) + tensor.nbytes
     return nbytes
-
-
-def format_evaluation(evaluation: Evaluation) -> str:
-    """Return what it took to compute a value."""
-    _, n_calls, nbytes, flops = evaluation
-    return f"{n_calls:,} calls, {format_bytes(nbytes)}, {format_flops(flops)}"
 
 
 def as_deltas(numbers: Iterable[int]) -> Iterator[int]:

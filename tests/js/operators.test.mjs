@@ -31,7 +31,7 @@ test("the columns are those of to_pandas", () => {
   assert.deepEqual(Object.keys(read(0)), [
     "index", "op", "inputs", "outputs", "arguments", "module", "root", "module_call", "phase",
     "line", "function", "forward", "flops", "nbytes_read", "nbytes_written", "views", "writes",
-    "position", "evaluation",
+    "position", "evaluation", "kernel", "assumed",
   ]);
 });
 
@@ -43,7 +43,7 @@ test("a row has all that is known of an operator", () => {
     nbytes_read: 72, // (6 + 12) x 4
     nbytes_written: 32, // 8 x 4
     views: "", writes: "", position: "/home/a/cell.py:12",
-    evaluation: "",
+    evaluation: "", kernel: "", assumed: "",
   });
 });
 

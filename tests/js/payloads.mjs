@@ -5,7 +5,7 @@
 const NOTHING = {
   version: 1, headline: "", error: null, error_line: 0, source: "", chart: "",
   cell: { file: "", first: 2 }, texts: [], notes: [], nbytes_by_dtype: {}, modules: [],
-  signatures: [], places: [], positions: [], geometries: [], storages: [], owners: [], evaluations: [],
+  signatures: [], places: [], positions: [], geometries: [], storages: [], owners: [], remarks: { evaluation: [], kernel: [], assumed: [] },
   ops: { signature: [], place: [], module: [], call: [], forward: [], tensors: [] },
   calls: {
     module: [], parent: [], line: [], position: [], first: [], length: [], structure: [],

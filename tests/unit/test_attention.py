@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -108,11 +109,11 @@ def test_as_cuda_the_kernel_is_chosen_by_torchs_rules(dtype, options, kernel):
     assert names == ({wanted} if kernel != "math" else set())
 
 
-def test_without_a_device_it_is_torchs_own_on_meta():
+def test_as_meta_it_is_torchs_own():
     with torch.device("meta"), Names() as meta:
         attend("plain")
     for _ in range(2):  # once after another choice, and its signatures
-        with record() as trace:
+        with record(as_device="meta") as trace:
             attend("plain")
         assert [op.op for op in trace.ops] == meta.ops
         with record(as_device="cpu"):
@@ -129,5 +130,49 @@ def test_after_the_block_attention_is_as_it_was():
 
 
 def test_another_device_is_refused():
-    with pytest.raises(ValueError, match="one of cpu, cuda, not 'tpu'"):
+    with pytest.raises(ValueError, match="one of cpu, cuda, meta, not 'tpu'"):
         record(as_device="tpu")
+
+
+def test_each_operator_says_which_kernel_was_chosen_and_why():
+    with record(as_device="cpu") as trace, torch.no_grad():
+        for _ in range(2):  # the second is served
+            attend("plain")
+            attend("dropout")
+    is_fused = "_scaled_dot_product_flash_attention_for_cpu"
+    kernels = [op.kernel for op in trace.ops if op.op == f"aten.{is_fused}.default"]
+    assert kernels == ["flash attention, as on cpu"] * 2
+    kernels = [op.kernel for op in trace.ops if op.op == "aten.bmm.default"]
+    assert kernels == ["math attention, as on cpu: dropout_p is 0.1"] * 4
+    (note,) = trace.notes
+    assert note.text == "attention is math on cpu: dropout_p is 0.1"
+    assert {op.kernel for op in trace.ops if op.op == "aten.zeros.default"} == {None}
+
+
+def test_a_switch_for_kernels_holds_for_a_call_that_was_seen_before():
+    with Names() as real, torch.no_grad():
+        attend("plain")
+        with sdpa_kernel(SDPBackend.MATH):
+            attend("plain")
+    with record(as_device="cpu") as trace, torch.no_grad():
+        attend("plain")
+        with sdpa_kernel(SDPBackend.MATH):
+            attend("plain")
+    assert [op.op for op in trace.ops] == real.ops
+
+
+def test_without_any_kernel_it_fails_as_on_the_device():
+    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+        with pytest.raises(RuntimeError) as real:
+            attend("dropout")
+        with pytest.raises(RuntimeError) as met, record(as_device="cpu"):
+            attend("dropout")
+    assert str(met.value).startswith("No available kernel")
+    assert type(real.value) is type(met.value)
+
+
+def test_as_cuda_cudnn_is_chosen_where_it_alone_is_allowed():
+    with record(as_device="cuda") as trace, sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+        scaled_dot_product_attention(*same(1, 2, 4, 8, dtype=torch.float16))
+    names = {op.op for op in trace.ops if "attention" in op.op}
+    assert names == {"aten._scaled_dot_product_cudnn_attention.default"}

@@ -142,7 +142,9 @@ def test_a_trace_marks_what_was_evaluated():
     evaluation = trace.ops[2].evaluation
     assert (evaluation.n_calls, evaluation.nbytes, evaluation.flops) == (2, 16, 4)
     assert trace.ops[1].evaluation is None
-    assert build_payload(trace)["evaluations"][0] == [2, "2 calls, 16 bytes, 4 FLOPs"]
+    assert build_payload(trace)["remarks"]["evaluation"][0] == (
+        *(2, 3, "2 calls, 16 bytes, 4 FLOPs"),
+    )
 
 
 def test_a_value_that_takes_too_much_says_how_much():

@@ -78,9 +78,14 @@ export class TraceView {
     if (version !== VERSION) {
       throw new Error(`this report reads payloads of version ${VERSION}, not ${version}`);
     }
-    const { calls, positions, evaluations, ...own } = plain;
-    /** What it took to compute a value that the cell asked for, by operator. */
-    this.evaluation_of_op = new Map(evaluations);
+    const { calls, positions, remarks, ...own } = plain;
+    /** What is said of some operators alone, by column. @type {Record<string, string>[]} */
+    this.remarks_of_op = [];
+    for (const [column, spans] of Object.entries(remarks)) {
+      for (const [first, end, text] of spans) {
+        for (let i = first; i < end; i += 1) (this.remarks_of_op[i] ??= {})[column] = text;
+      }
+    }
     Object.assign(this, own);
     const find = (i) => geometries[i];
     /** @type {Signature[]} */

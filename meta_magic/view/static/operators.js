@@ -36,7 +36,7 @@ export function read_op(trace, i) {
     nbytes_read: is_view ? 0 : add_bytes(inputs), nbytes_written: add_bytes(written),
     views: views.filter((input) => input >= 0).join(" "), writes: writes.join(" "),
     position: place.file && `${place.file}:${place.start}`,
-    evaluation: trace.evaluation_of_op.get(i) ?? "",
+    evaluation: "", kernel: "", assumed: "", ...trace.remarks_of_op[i],
   };
 }
 

@@ -1,0 +1,44 @@
+"""What the operator table says of some operators: values, kernels, assumptions."""
+
+from collections.abc import Iterable, Iterator
+from typing import TypeAlias
+
+from meta_magic.trace.answers import Evaluation
+from meta_magic.trace.downstream import find_assumed
+from meta_magic.trace.program import Program
+from meta_magic.trace.units import format_bytes, format_flops
+
+__all__ = ["find_remarks"]
+
+Span: TypeAlias = tuple[int, int, str]
+"""First operator, operator after the last, and what is said of them."""
+
+
+def find_remarks(program: Program) -> dict[str, list[Span]]:
+    """Return what is said, by the column of the operator table that says it."""
+    return {
+        "evaluation": [
+            (e.call, e.call + 1, format_evaluation(e)) for e in program.evaluations
+        ],
+        "kernel": [(k.first_op, k.end_op, k.text) for k in program.kernels],
+        "assumed": [*join(sorted(find_assumed(program).items()))],
+    }
+
+
+def join(texts: Iterable[tuple[int, str]]) -> Iterator[Span]:
+    """Yield the stretches of operators that stand in a row and have the same text."""
+    first, end, current = 0, 0, ""
+    for index, text in texts:
+        if (index, text) != (end, current):
+            if end > first:
+                yield first, end, current
+            first, current = index, text
+        end = index + 1
+    if end > first:
+        yield first, end, current
+
+
+def format_evaluation(evaluation: Evaluation) -> str:
+    """Return what it took to compute a value."""
+    _, n_calls, nbytes, flops = evaluation
+    return f"{n_calls:,} calls, {format_bytes(nbytes)}, {format_flops(flops)}"
