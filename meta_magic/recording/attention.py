@@ -130,6 +130,7 @@ class AttentionOf:
         autocast: Casts the arguments, if it is on.
 
     Attributes:
+        device: Whose kernels are recorded.
         choices: What was chosen for each call.
     """
 
@@ -137,13 +138,13 @@ class AttentionOf:
         self, device: DeviceName, clock: list[int], autocast: AutocastOf
     ) -> None:
         self.choices: list[KernelChoice] = []
-        self._device: FusingDevice | None = None if device == "meta" else device
+        self.device = device
         self._clock = clock
         self._autocast = autocast
         self._library: torch.library.Library | None = None
 
     def __enter__(self) -> None:
-        if self._device is None:
+        if self.device == "meta":
             return
         self._library = torch.library.Library("aten", "IMPL")
         self._library.impl("scaled_dot_product_attention", self.answer, "AutogradMeta")
@@ -171,7 +172,7 @@ class AttentionOf:
         enable_gqa: bool = False,
     ) -> Tensor:
         """Run it as the device would, and note what that is."""
-        device = self._device or "cpu"
+        device: FusingDevice = "cuda" if self.device == "cuda" else "cpu"
         (query, key, value, attn_mask), _ = self._autocast.cast(
             ATTENTION, (query, key, value, attn_mask), {}
         )

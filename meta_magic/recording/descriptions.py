@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import isnan
 from typing import Final
 
-from torch import Generator, Tensor
+from torch import Generator, Tensor, UntypedStorage
 
 from meta_magic.recording.live import PLAIN, LiveCall, OpTable
 from meta_magic.trace.program import (
@@ -98,8 +98,9 @@ class Describer:
             return tuple(self.describe(item) for item in value)
         if isinstance(value, float) and isnan(value):
             return NAN
-        if isinstance(value, Generator):  # its address would differ from run to run
-            return OpaqueArgument(f"Generator on {value.device}")
+        if isinstance(value, (Generator, UntypedStorage)):
+            # In torch's words a generator's address, or all bytes of a storage.
+            return OpaqueArgument(f"{type(value).__name__} on {value.device}")
         if type(value) in PLAIN:
             return value
         return OpaqueArgument(f"{type(value).__name__} {str(value)[:200]}")

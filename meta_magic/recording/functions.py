@@ -14,7 +14,6 @@ from meta_magic.recording.dispatch import Recorder
 from meta_magic.recording.function_cache import build_key, is_alone, is_pure
 from meta_magic.recording.initializers import IS_META, is_loading, read_initializer
 from meta_magic.recording.live import tensors_in
-from meta_magic.recording.loading import DataSources
 from meta_magic.recording.mixed import explain_mix
 from meta_magic.recording.places import TORCH, Places
 from meta_magic.recording.signatures import SignatureCache
@@ -43,6 +42,13 @@ REAL_FACTORY_FILES: Final = frozenset(
 DEVICE_TEST: Final = "get_torch_context_manager_or_global_device"
 """The function of transformers that makes a tensor to see on which device it lies, and
 leaves out all initialization if that is meta: it is told the CPU."""
+
+DEVICE_CHOICE: Final = "grouped_mm_experts_forward"
+"""The function of transformers that looks at the device to choose a dtype that its
+kernels take: it is told the device whose kernels are recorded."""
+
+ASKED: Final = frozenset[Any]({IS_META, torch.Tensor.device})
+"""Attributes whose answer may depend on who asks."""
 
 DATA_READERS: Final = frozenset[Any](
     getattr(torch.Tensor, name)
@@ -94,7 +100,6 @@ class FunctionRecorder(DeviceContext):  # type: ignore[misc]
         self._is_pure_by_function = cache.is_pure_by_function
         self._is_serving = False
         self._constructors = device_constructors()
-        self._sources = DataSources(self.note)
 
     def __enter__(self) -> None:
         # A function mode that is there already must see every call.
@@ -103,11 +108,9 @@ class FunctionRecorder(DeviceContext):  # type: ignore[misc]
             type(mode) is DeviceContext for mode in stack
         )
         # On top of the stack, as ``with torch.device`` does it, not at its bottom.
-        self._sources.__enter__()
         push_function_mode(self)
 
     def __exit__(self, *_: object) -> None:
-        self._sources.__exit__()
         pop_function_mode()
 
     def note(self, kind: str, text: str) -> None:
@@ -124,8 +127,8 @@ class FunctionRecorder(DeviceContext):  # type: ignore[misc]
     ) -> Any:
         """Call ``func``, on meta if it is a factory that was told no device."""
         if type(func) is MethodWrapperType and not kwargs:
-            if func.__self__ is IS_META:
-                return self._answer_is_meta(func, args)
+            if func.__self__ in ASKED:
+                return self._answer(func, args, sys._getframe(1))
             return func(*args)  # an attribute such as ``shape``: runs no operator
         places = self._places
         places.function = func
@@ -196,9 +199,15 @@ class FunctionRecorder(DeviceContext):  # type: ignore[misc]
         self._dispatch.constants.note_values(made, torch.tensor, (item,), {})
         return made
 
-    def _answer_is_meta(self, func: Any, args: Sequence[Any]) -> bool:
+    def _answer(self, func: Any, args: Sequence[Any], frame: FrameType) -> Any:
+        """Tell on which device a tensor is, or whether on meta."""
+        if func.__self__ is IS_META:
+            return self._answer_is_meta(func, args, frame)
+        is_choice = frame.f_code.co_name == DEVICE_CHOICE
+        return torch.device(self.attention.device) if is_choice else func(*args)
+
+    def _answer_is_meta(self, func: Any, args: Sequence[Any], frame: FrameType) -> bool:
         """Tell whether a tensor is on meta; record who would do nothing then."""
-        frame = sys._getframe(2)
         is_meta: bool = func(*args)
         initializer = read_initializer(frame) if is_meta else None
         if initializer is not None:

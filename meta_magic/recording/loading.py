@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import wraps
 from typing import Any
 
@@ -14,11 +13,7 @@ from meta_magic.recording.guard import without_modes
 from meta_magic.recording.live import tensors_in
 from meta_magic.recording.torch_private import DeviceContext, function_mode_stack
 
-__all__ = ["DataSources", "LoadOntoMeta"]
-
-
-class LoadOntoMeta(nullcontext[None]):
-    """Does nothing any more: see :class:`DataSources`."""
+__all__ = ["DataSources"]
 
 
 class DataSources:

@@ -26,7 +26,7 @@ from meta_magic.recording.lints import (
     find_sizes_assumed,
     find_untied,
 )
-from meta_magic.recording.loading import LoadOntoMeta
+from meta_magic.recording.loading import DataSources
 from meta_magic.recording.module_calls import ModuleCalls
 from meta_magic.recording.module_numbers import ModuleNumbers
 from meta_magic.recording.module_trees import (
@@ -124,7 +124,8 @@ class Recording:
         )
         self.guard = Guard(
             (
-                *(RareCollection(), EagerStance(), self._threads, LoadOntoMeta()),
+                *(RareCollection(), EagerStance(), self._threads),
+                DataSources(self._functions.note),
                 *(self._attention, autocast, OptimizersOf(options.device)),
                 self._draws,
                 *(self._calls, self._functions, self._dispatch),

@@ -516,22 +516,6 @@ def test_two_dtypes_on_the_same_bytes_are_kept_without_a_cast():
 # Notes
 
 
-def test_load_state_dict_onto_meta_is_noted_with_its_line():
-    state = nn.Linear(2, 3).state_dict()
-    with record() as trace:
-        made = nn.Linear(2, 3)
-        made.load_state_dict(state)
-    (note,) = [note for note in trace.notes if note.kind == "load"]
-    assert note.line == made_line() + 2
-    assert "load_state_dict changed nothing" in note.text
-
-
-def made_line():
-    """Return the line of the first ``with record`` in the test above."""
-    code = test_load_state_dict_onto_meta_is_noted_with_its_line.__code__
-    return code.co_firstlineno + 2
-
-
 def test_load_state_dict_that_assigns_is_not_noted():
     state = nn.Linear(2, 3).state_dict()
     with record() as trace:
