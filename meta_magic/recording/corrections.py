@@ -1,18 +1,19 @@
-"""Meta kernels of torch that refuse what the CPU accepts, each with what it returns.
+"""What torch's meta kernels refuse and the CPU does not, or answer as CUDA does.
 
-They are asked only where torch's own kernel has raised, so that an entry does no harm
-once torch is right; ``tests/conformance/test_corrections.py`` compares each with the
-CPU and says when it can go.
+``CORRECTIONS`` are asked only where torch's own kernel has raised, so that an entry
+does no harm once torch is right, and ``CPU_ANSWERS`` only where the CPU's kernels are
+wanted. ``tests/conformance/test_corrections.py`` compares each with the CPU and says
+when it can go.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-__all__ = ["CORRECTIONS"]
+__all__ = ["CORRECTIONS", "CPU_ANSWERS"]
 
 
 def grouped_mm(
@@ -76,10 +77,45 @@ def histogramdd_by_counts(a: Tensor, bins: list[int], **_: object) -> Tensor:
     return a.new_empty(bins)
 
 
+def to_sparse(a: Tensor, **options: Any) -> Any:
+    """Return coordinates of no elements; ``NotImplemented`` for other sparse layouts.
+
+    How many there are depends on data, and a sparse tensor on meta has none: torch's
+    own ``to("meta")`` of one leaves them out, too.
+
+    Source:
+        torch 2.13 has no meta kernel.
+    """
+    if options.get("layout") not in {None, torch.sparse_coo} or options.get(
+        "blocksize"
+    ):
+        return NotImplemented
+    return to_sparse_dim(a, a.ndim - (options.get("dense_dim") or 0))
+
+
+def to_sparse_dim(a: Tensor, sparse_dim: int) -> Tensor:
+    """Return coordinates of no elements. Source: as above."""
+    made: Tensor = torch.ops.aten._sparse_coo_tensor_with_dims(
+        *(sparse_dim, a.ndim - sparse_dim, a.shape),
+        dtype=a.dtype,
+        layout=torch.sparse_coo,
+        device="meta",
+    )
+    return made
+
+
+def to_dense(a: Tensor, dtype: torch.dtype | None = None, **_: object) -> Tensor:
+    """Return a strided tensor. Source: as above, for sparse tensors."""
+    return torch.empty(a.shape, dtype=dtype or a.dtype, device="meta")
+
+
 CORRECTIONS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
     {
         "aten._grouped_mm.default": grouped_mm,
         "aten.geqrf.default": geqrf,
+        "aten._to_sparse.default": to_sparse,
+        "aten._to_sparse.sparse_dim": to_sparse_dim,
+        "aten._to_dense.default": to_dense,
         "aten.histogram.bin_ct": histogram_by_count,
         "aten.histogram.bins_tensor": histogram_by_edges,
         "aten._histogramdd_bin_edges.default": histogramdd_edges,
@@ -88,3 +124,53 @@ CORRECTIONS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
     }
 )
 """By the operator's name."""
+
+
+def keep_statistics(
+    returned: tuple[Tensor, ...], a: Tensor, *arguments: Any
+) -> tuple[Tensor, ...]:
+    """Return what a norm does, with mean and deviation as the CPU keeps them.
+
+    Source:
+        ``native_layer_norm`` in torch's ``_refs``, and ``native_batch_norm_helper`` in
+        its decompositions ("very annoying inconsistency"): CUDA, and so meta, keeps
+        float32; the CPU keeps the dtype of the parameters, and for a batch norm that
+        does not train nothing.
+    """
+    is_training = next((v for v in arguments if isinstance(v, bool)), True)
+    if not is_training:
+        return drop_statistics(returned, a, *arguments)
+    dtype = find_dtype(a, arguments)
+    output, mean, deviation, *rest = returned
+    if not a.is_meta or mean.dtype == dtype:
+        return returned
+    return (output, mean.to(dtype), deviation.to(dtype), *rest)
+
+
+def drop_statistics(
+    returned: tuple[Tensor, ...], a: Tensor, *arguments: Any
+) -> tuple[Tensor, ...]:
+    """Return what a norm does without mean and deviation. Source: as above."""
+    if not a.is_meta:
+        return returned
+    output, _, _, *rest = returned
+    dtype = find_dtype(a, arguments)
+    return (output, a.new_empty(0, dtype=dtype), a.new_empty(0, dtype=dtype), *rest)
+
+
+def find_dtype(a: Tensor, arguments: Sequence[Any]) -> torch.dtype:
+    """Return the dtype of the first parameter of a norm; the input's without any."""
+    return next((v.dtype for v in arguments if isinstance(v, Tensor)), a.dtype)
+
+
+CPU_ANSWERS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
+    {
+        "aten.native_layer_norm.default": keep_statistics,
+        "aten.native_batch_norm.default": keep_statistics,
+        "aten._native_batch_norm_legit.default": keep_statistics,
+        "aten._native_batch_norm_legit.no_stats": keep_statistics,
+        "aten._batch_norm_with_update.default": keep_statistics,
+        "aten._batch_norm_no_update.default": drop_statistics,
+    }
+)
+"""By the operator's name; each takes what its kernel returned, and the arguments."""

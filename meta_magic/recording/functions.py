@@ -276,7 +276,9 @@ class FunctionRecorder(DeviceContext):  # type: ignore[misc]
         device = kwargs.get("device")
         if type(device) is str and device.startswith("meta"):
             self.doubts[BY_NAME, self._places.current_line()] = None
-        if device is not None or caller.f_code.co_filename in REAL_FACTORY_FILES:
+        is_choice = caller.f_code.co_name == DEVICE_CHOICE  # told another device
+        is_told = device is not None and not is_choice
+        if is_told or caller.f_code.co_filename in REAL_FACTORY_FILES:
             return kwargs
         return {**kwargs, "device": self.device}
 

@@ -3,8 +3,10 @@
 import pytest
 import torch
 
-from meta_magic import record
-from meta_magic.recording.corrections import CORRECTIONS
+from meta_magic import record, replay, verify
+from meta_magic.recording.corrections import CORRECTIONS, CPU_ANSWERS
+
+aten = torch.ops.aten
 
 
 def groups(*ends):
@@ -41,14 +43,26 @@ HISTOGRAMS = {
         torch.rand(9, 2), bins=[edges(), edges()]
     ),
 }
-CALLS = GROUPED | FACTORS | HISTOGRAMS
+SPARSE = {
+    "coordinates": lambda: torch.randn(3, 4).to_sparse(),
+    "rows by coordinates": lambda: torch.randn(3, 4).to_sparse(1),
+    "coordinates of rows": lambda: torch.randn(3, 4).to_sparse(dense_dim=1),
+    "to strides": lambda: torch.zeros(3, 4, layout=torch.sparse_coo).to_dense(),
+}
+CALLS = GROUPED | FACTORS | HISTOGRAMS | SPARSE
+REFUSALS = r"BF16|Meta kernel|SparseMeta"
 
 
 def describe(returned):
     """Return what is to be the same of all tensors returned."""
     many = [returned] if isinstance(returned, torch.Tensor) else [*returned]
     flat = [t for one in many for t in (one if isinstance(one, tuple) else [one])]
-    return [(t.shape, t.stride(), t.dtype) for t in flat]
+    return [
+        (t.shape, t.dtype, t.stride())
+        if t.layout is torch.strided
+        else (t.shape, t.dtype, t.layout, t.sparse_dim(), t.is_coalesced())
+        for t in flat
+    ]
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -62,7 +76,7 @@ def test_a_corrected_kernel_returns_what_the_cpu_does(name):
 @pytest.mark.parametrize("name", CALLS)
 def test_every_correction_is_still_needed(name):
     """Fails when torch is right by itself: then remove the entry."""
-    with torch.device("meta"), pytest.raises(RuntimeError, match=r"BF16|Meta kernel"):
+    with torch.device("meta"), pytest.raises(RuntimeError, match=REFUSALS):
         CALLS[name]()
 
 
@@ -71,3 +85,161 @@ def test_every_correction_is_tested():
         for call in CALLS.values():
             call()
     assert set(CORRECTIONS) <= {op.op for op in trace.ops}
+
+
+def test_other_sparse_layouts_are_refused_as_torch_does():
+    with record(), pytest.raises(NotImplementedError, match="aten::_to_sparse"):
+        torch.eye(4).to_sparse(layout=torch.sparse_csr)
+
+
+def test_a_replay_has_the_elements_that_a_sparse_tensor_on_meta_has_not():
+    with record() as trace:
+        torch.eye(3).to_sparse()
+    (made,) = replay(trace, trace.ops[-1].outputs)
+    assert made.to_dense().tolist() == torch.eye(3).tolist()
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("positions", [[1, 3], 2], ids=["positions", "sections"])
+@pytest.mark.parametrize("is_named", [False, True])
+def test_a_tensor_is_split_at_what_a_tensor_says(positions, dim, is_named):
+    def split():
+        at = torch.tensor(positions)
+        if is_named:
+            return torch.tensor_split(
+                torch.ones(5, 6), tensor_indices_or_sections=at, dim=dim
+            )
+        return torch.ones(5, 6).tensor_split(at, dim)
+
+    wanted = describe(split())
+    with record():
+        met = split()
+    assert describe(met) == wanted
+
+
+def norm(operator, dtypes, *settings):
+    """Return a call of a norm of an input, weights and statistics of some dtypes."""
+
+    def call():
+        dtype, weights, statistics = (d and getattr(torch, d) for d in dtypes)
+        a = torch.randn(3, 2, 4, dtype=dtype)
+        w = weights and torch.ones(2, dtype=weights)
+        stats = [torch.ones(2, dtype=statistics) for _ in range(2) if statistics]
+        return operator(a, w, w, *stats, *settings)
+
+    return call
+
+
+def layer_norm(dtype, weights):
+    return torch.native_layer_norm(
+        torch.randn(3, 2, 4, dtype=dtype),
+        [4],
+        None if weights is None else torch.ones(4, dtype=weights),
+        None,
+        1e-5,
+    )
+
+
+BF16 = "bfloat16", "bfloat16", "bfloat16"
+LAST = 0.1, 1e-5
+NORMS = {
+    "layer": lambda: layer_norm(torch.bfloat16, torch.bfloat16),
+    "layer without weights": lambda: layer_norm(torch.bfloat16, None),
+    "batch": norm(aten.native_batch_norm, BF16, True, *LAST),
+    "batch, running": norm(aten.native_batch_norm, BF16, False, *LAST),
+    "batch, float32": norm(aten.native_batch_norm, ["float32"] * 3, False, *LAST),
+    "batch, mixed": norm(
+        aten.native_batch_norm, ("bfloat16", "float32", "float32"), False, *LAST
+    ),
+    "batch, legit": norm(aten._native_batch_norm_legit, BF16, True, *LAST),
+    "batch, no statistics": norm(
+        aten._native_batch_norm_legit, ("bfloat16", "bfloat16", None), True, *LAST
+    ),
+    "batch, updating": norm(aten._batch_norm_with_update, BF16, *LAST),
+    "batch, not updating": norm(aten._batch_norm_no_update, BF16, *LAST),
+}
+ALIKE = {
+    "layer, mixed": lambda: layer_norm(torch.bfloat16, torch.float32),
+    "layer, float64": lambda: layer_norm(torch.float64, torch.float64),
+    "batch, mixed": norm(
+        aten.native_batch_norm, ("bfloat16", "float32", "float32"), True, *LAST
+    ),
+    "batch, no weights": norm(
+        aten.native_batch_norm, ("bfloat16", None, "float32"), True, *LAST
+    ),
+}
+"""Norms for which CPU and CUDA keep the same statistics."""
+
+
+@pytest.mark.parametrize(
+    "call", [*NORMS.values(), *ALIKE.values()], ids=[*NORMS, *ALIKE]
+)
+def test_as_on_the_cpu_a_norm_keeps_the_statistics_that_the_cpu_keeps(call):
+    wanted = describe(call())
+    with record(as_device="cpu"):
+        met, again = call(), call()
+    assert describe(met) == describe(again) == wanted
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_every_answer_of_the_cpu_is_another_than_that_of_meta(name):
+    """Fails when torch on meta answers as the CPU: then remove the entry."""
+    wanted = describe(NORMS[name]())
+    with record(as_device="meta"):
+        met = NORMS[name]()
+    assert describe(met) != wanted
+
+
+def test_every_answer_of_the_cpu_is_tested():
+    with record(as_device="cpu") as trace:
+        for call in NORMS.values():
+            call()
+    assert set(CPU_ANSWERS) <= {op.op for op in trace.ops}
+
+
+def test_training_with_norms_as_on_the_cpu_is_what_the_cpu_does():
+    with record(as_device="cpu") as trace:
+        model = torch.nn.Sequential(
+            *(torch.nn.LayerNorm(4), torch.nn.BatchNorm1d(2), torch.nn.BatchNorm1d(2))
+        ).bfloat16()
+        model[2].eval()
+        model(torch.randn(3, 2, 4).bfloat16()).sum().backward()
+    assert verify(trace, "cpu").empty
+
+
+STRIDES = {
+    "svd": lambda: torch.linalg.svd(torch.randn(3, 5)),
+    "eig": lambda: torch.linalg.eig(torch.randn(5, 5)),
+    "rfftn": lambda: torch.fft.rfftn(torch.randn(2, 3, 4)),
+    "nonzero_static": lambda: torch.nonzero_static(torch.ones(3, 4), size=5),
+}
+
+
+@pytest.mark.parametrize("name", STRIDES)
+def test_strides_are_those_of_the_cpu_as_on_the_cpu(name):
+    wanted = describe(STRIDES[name]())
+    with record(as_device="cpu"):
+        met = STRIDES[name]()
+    assert describe(met) == wanted
+
+
+@pytest.mark.parametrize("name", STRIDES)
+def test_strides_are_otherwise_as_on_meta(name):
+    """Fails for all when meta kernels need not be told the device any more."""
+    with record(as_device="meta"):
+        met = STRIDES[name]()
+    assert describe(met) != describe(STRIDES[name]())
+
+
+@pytest.mark.parametrize("device", ["cuda", "meta"])
+def test_a_value_after_a_norm_of_another_device_is_known(device):
+    """The statistics are other tensors there, and nothing reads them."""
+
+    def compute():
+        torch.manual_seed(0)
+        norms = torch.nn.LayerNorm(4), torch.nn.BatchNorm1d(2).eval()
+        return torch.nn.Sequential(*norms).bfloat16()(torch.randn(3, 2, 4).bfloat16())
+
+    with record(as_device=device):
+        met = compute().sum().item()
+    assert met == compute().sum().item()

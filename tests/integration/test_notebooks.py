@@ -23,7 +23,9 @@ SHOWN = {
         "torch.Tensor.item was evaluated: its value comes from 2 operator calls",
         "rows kept: 94 - on meta: (94, 512) meta",
         "to compute it would take 3.0 GiB and 16.0 TFLOPs",
-        "Counter({'aten._scaled_dot_product_flash_attention.default': 4})",
+        "Counter({'flash attention, as on cuda': 4})",
+        # 8 experts; 2,048 tokens go to 2 each: 4,096 / 8 for one of them.
+        "routing=uniform, so 512 of 4,096 elements are true",
         "aten._scaled_dot_product_efficient_attention.default",
         "torch.Tensor.__bool__ was evaluated",
     ),
