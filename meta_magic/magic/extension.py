@@ -20,6 +20,7 @@ OPTIONS = (
     "--depth",
     "--height",
     "--as",
+    "--assume",
     "--parameters",
     "--value-nbytes",
     "--value-flops",

@@ -1,7 +1,7 @@
-"""What torch's meta kernels refuse and the CPU does not, or answer as CUDA does.
+"""What torch's meta kernels refuse and the CPU does not, or answer as no device does.
 
 ``CORRECTIONS`` are asked only where torch's own kernel has raised, so that an entry
-does no harm once torch is right, and ``CPU_ANSWERS`` only where the CPU's kernels are
+does no harm once torch is right, and ``ANSWERS`` where the kernels of a device are
 wanted. ``tests/conformance/test_corrections.py`` compares each with the CPU and says
 when it can go.
 """
@@ -13,7 +13,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-__all__ = ["CORRECTIONS", "CPU_ANSWERS"]
+from meta_magic.recording.torch_private import suggest_memory_format
+
+__all__ = ["ANSWERS", "CORRECTIONS"]
 
 
 def grouped_mm(
@@ -109,10 +111,20 @@ def to_dense(a: Tensor, dtype: torch.dtype | None = None, **_: object) -> Tensor
     return torch.empty(a.shape, dtype=dtype or a.dtype, device="meta")
 
 
+def write_nothing(*_: object, **__: object) -> None:
+    """Return nothing, as an operator does that writes its arguments.
+
+    Source:
+        torch 2.13 has no meta kernel for these two, but for their functional variants.
+    """
+
+
 CORRECTIONS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
     {
         "aten._grouped_mm.default": grouped_mm,
         "aten.geqrf.default": geqrf,
+        "aten._fused_sgd_.default": write_nothing,
+        "aten._fused_adagrad_.default": write_nothing,
         "aten._to_sparse.default": to_sparse,
         "aten._to_sparse.sparse_dim": to_sparse_dim,
         "aten._to_dense.default": to_dense,
@@ -163,8 +175,26 @@ def find_dtype(a: Tensor, arguments: Sequence[Any]) -> torch.dtype:
     return next((v.dtype for v in arguments if isinstance(v, Tensor)), a.dtype)
 
 
+def lay_out_image(returned: Tensor, a: Tensor, weight: Tensor, *_: object) -> Tensor:
+    """Return what a convolution does, channels last if those of an argument are.
+
+    Source:
+        ``meta_conv`` in torch 2.13 ("Memory format is left as contiguous: meta tensors
+        have no device info"); ``mkldnn_conv_use_channels_last`` and
+        ``cudnn_conv_suggest_memory_format`` in ``aten/src/ATen/native/ConvUtils.h``.
+    """
+    last = torch.channels_last
+    is_image = a.is_meta and a.ndim == len("NCHW")
+    if not is_image or last not in map(suggest_memory_format, (a, weight)):
+        return returned
+    return torch.empty(
+        returned.shape, dtype=returned.dtype, device="meta", memory_format=last
+    )
+
+
 CPU_ANSWERS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
     {
+        "aten.convolution.default": lay_out_image,
         "aten.native_layer_norm.default": keep_statistics,
         "aten.native_batch_norm.default": keep_statistics,
         "aten._native_batch_norm_legit.default": keep_statistics,
@@ -173,4 +203,11 @@ CPU_ANSWERS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
         "aten._batch_norm_no_update.default": drop_statistics,
     }
 )
-"""By the operator's name; each takes what its kernel returned, and the arguments."""
+ANSWERS: Final[Mapping[str, Mapping[str, Callable[..., Any]]]] = MappingProxyType(
+    {
+        "cpu": CPU_ANSWERS,
+        "cuda": MappingProxyType({"aten.convolution.default": lay_out_image}),
+        "meta": MappingProxyType({}),
+    }
+)
+"""By device and operator; each takes what its kernel returned, and the arguments."""

@@ -50,7 +50,8 @@ kernels take: it is told the device whose kernels are recorded."""
 ASKED: Final = frozenset[Any]({IS_META, torch.Tensor.device})
 """Attributes whose answer may depend on who asks."""
 
-DATA_READERS: Final = frozenset[Any](
+SPLITS: Final = frozenset[Any]((torch.tensor_split, torch.Tensor.tensor_split))
+DATA_READERS: Final = SPLITS.union(
     getattr(torch.Tensor, name)
     for name in ("numpy", "__array__", "__format__", "pin_memory")
 )
@@ -137,7 +138,7 @@ class FunctionRecorder(DeviceContext):  # type: ignore[misc]
         try:
             if func in INDEXING and type(args[1]) in SEQUENCES:
                 args = self._keep_index(args)
-            if func in DATA_READERS and args[0].is_meta:
+            if func in DATA_READERS and args and args[0].is_meta:
                 # Torch refuses a meta tensor before any operator is called.
                 return read_data(func, args, kwargs or {})
             if self._is_serving and self._is_pure(func) and is_alone():
@@ -305,6 +306,12 @@ def read_data(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     tensor, *rest = args
     if func is torch.Tensor.pin_memory:
         return tensor
+    if func in SPLITS:  # at positions that may lie in a tensor
+        rest = [v.cpu() if isinstance(v, torch.Tensor) else v for v in rest]
+        positions = kwargs.get("tensor_indices_or_sections")
+        if positions is not None:
+            kwargs = {**kwargs, "tensor_indices_or_sections": positions.cpu()}
+        return func(tensor, *rest, **kwargs)
     if func is torch.Tensor.__format__ and tensor.ndim:
         return func(*args, **kwargs)
     return func(tensor.cpu(), *rest, **kwargs)

@@ -13,10 +13,12 @@ from meta_magic.recording.attention import AttentionOf
 from meta_magic.recording.autocast import AutocastOf
 from meta_magic.recording.collector import RareCollection
 from meta_magic.recording.compiler import EagerStance
+from meta_magic.recording.corrections import ANSWERS
 from meta_magic.recording.dispatch import DispatchRecorder
 from meta_magic.recording.draws import Draws
 from meta_magic.recording.functions import FunctionRecorder
 from meta_magic.recording.guard import Guard
+from meta_magic.recording.kernels import KernelsOf
 from meta_magic.recording.ledger import Origin, keep_origins
 from meta_magic.recording.lints import (
     find_attributes,
@@ -114,6 +116,7 @@ class Recording:
         self._dispatch = DispatchRecorder(
             self._registry, self._places, self._rows, signatures
         )
+        self._dispatch.answers = ANSWERS[options.device]
         self._functions = FunctionRecorder(
             self._registry, self._places, self._dispatch, signatures
         )
@@ -127,6 +130,7 @@ class Recording:
                 *(RareCollection(), EagerStance(), self._threads),
                 DataSources(self._functions.note),
                 *(self._attention, autocast, OptimizersOf(options.device)),
+                KernelsOf(options.device),
                 self._draws,
                 *(self._calls, self._functions, self._dispatch),
             ),

@@ -105,6 +105,8 @@ class GeometryTable:
             stride, offset = tensor.stride(), int(tensor.storage_offset())
         except (RuntimeError, NotImplementedError):  # sparse and nested layouts
             stride, offset = None, None
+        if tensor.layout is torch.sparse_coo:  # says strides of 0
+            stride, offset = None, None
         key = (
             *(tuple(Tensor.size(tensor)), stride, offset, tensor.dtype),
             *(tensor.device, tensor.layout, is_conj, is_neg),

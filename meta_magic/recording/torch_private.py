@@ -7,6 +7,9 @@ fails by name when one is gone, so that a new release says so before a user does
 # Without it a set_default_device inside a cell cannot be undone.
 from torch import _GLOBAL_DEVICE_CONTEXT as GLOBAL_DEVICE_CONTEXT
 
+# Without it meta kernels that differ by device answer as CUDA's do.
+from torch import _meta_registrations as meta_kernels
+
 # Without the first, reading a shape in a hook runs the user's function modes; without
 # the second, the initializers that do nothing on meta have no schema.
 from torch._C import DisableTorchFunction, parse_schema
@@ -49,6 +52,9 @@ from torch._C._dynamo.guards import (
 
 # The fourth of those four.
 from torch._C._functorch import peek_interpreter_stack as functorch_interpreter
+
+# Without it a convolution's output does not have the strides of any device.
+from torch._prims_common import suggest_memory_format
 
 # Without it a real tensor could not be lifted to meta as FakeTensorMode does it.
 from torch._subclasses.meta_utils import MetaConverter
@@ -111,6 +117,7 @@ __all__ = [
     "is_any_autocast_enabled",
     "is_deterministic",
     "list_kernels",
+    "meta_kernels",
     "n_dispatch_modes",
     "next_sequence_number",
     "optimizer_module",
@@ -121,6 +128,7 @@ __all__ = [
     "push_function_mode",
     "python_dispatch",
     "set_compile_internals_flag",
+    "suggest_memory_format",
     "swap_tensor_impl",
     "tracing_state",
 ]

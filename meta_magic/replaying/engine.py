@@ -218,7 +218,8 @@ class Part:
                 machine.use_up(call, step.draw, self._make_scratch(call))
         else:
             inputs = machine.read_inputs(call)
-            machine.keep(call, inputs, machine.make(call, step.draw, inputs))
+            outputs = machine.make(call, step.draw, inputs)
+            machine.keep(call, inputs, outputs, unneeded=step.frees)
 
     def _make_scratch(self, call: Call) -> Iterator[list[Tensor]]:
         """Yield arguments for a call of which only the draw matters."""

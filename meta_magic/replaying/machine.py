@@ -1,6 +1,6 @@
 """Make one recorded call on real tensors."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -89,9 +89,20 @@ class Machine:
             ) from error
 
     def keep(
-        self, call: Call, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
+        self,
+        call: Call,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        unneeded: Collection[int] = (),
     ) -> None:
         """Take what a call made into memory, laid out as it was recorded.
+
+        Args:
+            call: The call.
+            inputs: Its tensor arguments.
+            outputs: What it returned.
+            unneeded: Storages that nothing reads, which may be otherwise than recorded:
+                a norm's statistics on the CPU are not those on CUDA.
 
         Raises:
             ReplayError: It has another shape or dtype than was recorded.
@@ -104,7 +115,7 @@ class Machine:
         for storage, geometry, tensor in zip(
             call.outputs, call.signature.outputs, outputs, strict=True
         ):
-            if storage in self.memory:
+            if storage in self.memory or storage in unneeded:
                 continue
             if tensor.shape != geometry.shape or tensor.dtype != geometry.dtype:
                 raise ReplayError(

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.nn.functional import conv1d, conv2d, conv_transpose2d
 
 from meta_magic import record, replay, verify
 from meta_magic.recording.corrections import CORRECTIONS, CPU_ANSWERS
@@ -49,7 +50,30 @@ SPARSE = {
     "coordinates of rows": lambda: torch.randn(3, 4).to_sparse(dense_dim=1),
     "to strides": lambda: torch.zeros(3, 4, layout=torch.sparse_coo).to_dense(),
 }
-CALLS = GROUPED | FACTORS | HISTOGRAMS | SPARSE
+
+
+def update(operator, n_states, **settings):
+    """Return a parameter that an optimizer's kernel wrote."""
+    tensors = [torch.ones(3), torch.ones(3), torch.ones(3), torch.tensor(1.0)]
+    operator(*([tensor] for tensor in tensors[: 2 + n_states]), **settings)
+    return tensors[0]
+
+
+FUSED = {
+    "sgd": lambda: update(
+        torch._fused_sgd_,
+        1,
+        **dict.fromkeys(["weight_decay", "momentum", "lr", "dampening"], 0.1),
+        **dict.fromkeys(["nesterov", "maximize", "is_first_step"], False),
+    ),
+    "adagrad": lambda: update(
+        torch._fused_adagrad_,
+        2,
+        **dict.fromkeys(["lr", "lr_decay", "weight_decay", "eps"], 0.1),
+        maximize=False,
+    ),
+}
+CALLS = GROUPED | FACTORS | HISTOGRAMS | SPARSE | FUSED
 REFUSALS = r"BF16|Meta kernel|SparseMeta"
 
 
@@ -117,6 +141,11 @@ def test_a_tensor_is_split_at_what_a_tensor_says(positions, dim, is_named):
     assert describe(met) == wanted
 
 
+def image(size=5):
+    """Return an image whose channels come last."""
+    return torch.ones(2, size, size, 8).permute(0, 3, 1, 2)
+
+
 def norm(operator, dtypes, *settings):
     """Return a call of a norm of an input, weights and statistics of some dtypes."""
 
@@ -158,7 +187,21 @@ NORMS = {
     "batch, updating": norm(aten._batch_norm_with_update, BF16, *LAST),
     "batch, not updating": norm(aten._batch_norm_no_update, BF16, *LAST),
 }
+IMAGES = {
+    "convolution": lambda: conv2d(image(), torch.ones(8, 8, 3, 3)),
+    "one pixel": lambda: conv2d(image(1), torch.ones(8, 8, 1, 1)),
+    "of groups": lambda: conv2d(image(), torch.ones(8, 1, 3, 3), groups=8),
+    "float64": lambda: conv2d(image().double(), torch.ones(8, 8, 3, 3).double()),
+    "transposed": lambda: conv_transpose2d(image(), torch.ones(8, 4, 3, 3)),
+    "weights with channels last": lambda: conv2d(
+        torch.ones(2, 8, 5, 5),
+        torch.ones(8, 8, 3, 3).to(memory_format=torch.channels_last),
+    ),
+}
+ANSWERED = NORMS | IMAGES
 ALIKE = {
+    "channels first": lambda: conv2d(torch.ones(2, 8, 5, 5), torch.ones(8, 8, 3, 3)),
+    "of rows": lambda: conv1d(torch.ones(2, 5, 8).transpose(1, 2), torch.ones(4, 8, 3)),
     "layer, mixed": lambda: layer_norm(torch.bfloat16, torch.float32),
     "layer, float64": lambda: layer_norm(torch.float64, torch.float64),
     "batch, mixed": norm(
@@ -168,31 +211,31 @@ ALIKE = {
         aten.native_batch_norm, ("bfloat16", None, "float32"), True, *LAST
     ),
 }
-"""Norms for which CPU and CUDA keep the same statistics."""
+"""What CPU and meta answer alike."""
 
 
 @pytest.mark.parametrize(
-    "call", [*NORMS.values(), *ALIKE.values()], ids=[*NORMS, *ALIKE]
+    "call", [*ANSWERED.values(), *ALIKE.values()], ids=[*ANSWERED, *ALIKE]
 )
-def test_as_on_the_cpu_a_norm_keeps_the_statistics_that_the_cpu_keeps(call):
+def test_as_on_the_cpu_a_kernel_answers_as_the_cpu(call):
     wanted = describe(call())
     with record(as_device="cpu"):
         met, again = call(), call()
     assert describe(met) == describe(again) == wanted
 
 
-@pytest.mark.parametrize("name", NORMS)
+@pytest.mark.parametrize("name", ANSWERED)
 def test_every_answer_of_the_cpu_is_another_than_that_of_meta(name):
     """Fails when torch on meta answers as the CPU: then remove the entry."""
-    wanted = describe(NORMS[name]())
+    wanted = describe(ANSWERED[name]())
     with record(as_device="meta"):
-        met = NORMS[name]()
+        met = ANSWERED[name]()
     assert describe(met) != wanted
 
 
 def test_every_answer_of_the_cpu_is_tested():
     with record(as_device="cpu") as trace:
-        for call in NORMS.values():
+        for call in ANSWERED.values():
             call()
     assert set(CPU_ANSWERS) <= {op.op for op in trace.ops}
 

@@ -91,7 +91,7 @@ def count_on_plain_meta(program: Callable[[], None]) -> list[str]:
 @each_program
 def test_the_operators_recorded_are_those_that_a_counting_mode_sees(program):
     expected = count_on_plain_meta(program)
-    with record() as trace:
+    with record(as_device="meta") as trace:
         program()
     assert [call.op for call in trace.ops] == expected
 
@@ -99,9 +99,9 @@ def test_the_operators_recorded_are_those_that_a_counting_mode_sees(program):
 @each_program
 def test_they_are_the_same_when_all_signatures_were_seen_before(program):
     expected = count_on_plain_meta(program)
-    with record():
+    with record(as_device="meta"):
         program()
-    with record() as trace:
+    with record(as_device="meta") as trace:
         program()
     assert [call.op for call in trace.ops] == expected
 
@@ -109,10 +109,10 @@ def test_they_are_the_same_when_all_signatures_were_seen_before(program):
 @each_program
 def test_a_counting_mode_outside_of_the_recording_sees_all_of_it(program):
     expected = count_on_plain_meta(program)
-    with record():
+    with record(as_device="meta"):
         program()
     outside = CountingMode()
-    with outside, record() as trace:
+    with outside, record(as_device="meta") as trace:
         program()
     assert outside.names == expected
     assert [call.op for call in trace.ops] == expected
@@ -122,7 +122,7 @@ def test_a_counting_mode_outside_of_the_recording_sees_all_of_it(program):
 def test_a_counting_mode_inside_of_the_recording_takes_nothing_from_it(program):
     expected = count_on_plain_meta(program)
     inside = CountingMode()
-    with record() as trace, inside:
+    with record(as_device="meta") as trace, inside:
         program()
     assert inside.names == expected
     assert [call.op for call in trace.ops] == expected

@@ -16,9 +16,9 @@ def assert_same_as_plain_meta(program: Callable[[], Any]) -> Trace:
     """Assert that a program gives the same twice under ``record()``, and its trace."""
     with torch.device("meta"):
         expected = outcome(program)
-    with record():
+    with record(as_device="meta"):
         first = outcome(program)
-    with record() as trace:
+    with record(as_device="meta") as trace:
         second = outcome(program)
     assert first == expected
     assert second == expected

@@ -31,7 +31,7 @@ def test_a_stride_that_meta_has_otherwise_is_listed_with_both():
 
     wanted = singular_vectors("meta").stride(), singular_vectors("cpu").stride()
     assert wanted[0] != wanted[1], "torch has mended it: choose another operator"
-    with record() as trace:
+    with record(as_device="meta") as trace:
         singular_vectors(None)
     strides = verify(trace).query("field == 'stride' and output == 2")
     assert [*strides["op"]] == ["aten._linalg_svd.default"]
@@ -39,7 +39,7 @@ def test_a_stride_that_meta_has_otherwise_is_listed_with_both():
 
 
 def test_a_shape_that_meta_has_otherwise_is_listed_once_and_the_rest_goes_on():
-    with record() as trace:
+    with record(as_device="meta") as trace:
         nn.BatchNorm1d(3).eval()(torch.ones(2, 3)).sum()
     differences = verify(trace)
     assert {*differences["op"]} == {"aten.native_batch_norm.default"}
@@ -52,7 +52,7 @@ def test_a_difference_knows_its_line_and_module():
         def forward(self, x):
             return torch.linalg.svd(x)
 
-    with record() as trace:
+    with record(as_device="meta") as trace:
         model = Spectrum()
         model(torch.eye(5)[:3])
     first = verify(trace).iloc[0]
