@@ -5,8 +5,9 @@ matrix of all pairs of tokens. Here it becomes the operator that the device woul
 forward and backward; nothing is allocated, and no CUDA is needed.
 """
 
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -173,9 +174,10 @@ class AttentionOf:
     ) -> Tensor:
         """Run it as the device would, and note what that is."""
         device: FusingDevice = "cuda" if self.device == "cuda" else "cpu"
-        (query, key, value, attn_mask), _ = self._autocast.cast(
-            ATTENTION, (query, key, value, attn_mask), {}
-        )
+        if torch.is_autocast_enabled(device):
+            (query, key, value, attn_mask), _ = self._autocast.cast(
+                ATTENTION, (query, key, value, attn_mask), {}
+            )
         call = Attention(
             *(query, key, value, attn_mask),
             *(dropout_p, is_causal, scale, enable_gqa),
@@ -187,6 +189,21 @@ class AttentionOf:
         text = f"{kernel} attention, as on {device}" + (reason and f": {reason}")
         self.choices.append(KernelChoice(first, self._clock[0], text))
         return output
+
+    def decompose(
+        self, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Run an operator that torch makes of others."""
+        name = str(operator).removeprefix("aten.").removesuffix(".default")
+        if self._autocast.is_on and name in self._autocast.names:
+            args, kwargs = self._autocast.cast(name, args, kwargs)
+        was_on, self._autocast.is_on = self._autocast.is_on, False
+        try:
+            if name == ATTENTION and self.device != "meta" and args[0].is_meta:
+                return self.answer(*args, **kwargs)
+            return operator.decompose(*args, **kwargs)
+        finally:
+            self._autocast.is_on = was_on
 
     def note(self, text: str, n_calls: int) -> None:
         """Note what was chosen for calls that come next."""

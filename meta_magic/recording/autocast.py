@@ -70,9 +70,15 @@ class AutocastOf:
 
     Args:
         device: ``cpu`` or ``cuda``; ``meta`` leaves it to torch, which does nothing.
+
+    Attributes:
+        is_on: Whether it is enabled where the cell runs: a mode is not told.
+        names: The operators that it casts, once it was on.
     """
 
     def __init__(self, device: DeviceName) -> None:
+        self.is_on = False
+        self.names: frozenset[str] = frozenset()
         self._device = device
         self._library: torch.library.Library | None = None
         self._casts: dict[tuple[int, torch.dtype], tuple[Tensor, Tensor]] = {}
@@ -104,15 +110,13 @@ class AutocastOf:
     def cast(
         self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """Return arguments as autocast would pass them on.
+        """Return arguments as autocast passes them on where it is enabled.
 
         Args:
             name: The operator's, without its namespace.
             args: Its positional arguments.
             kwargs: Its others.
         """
-        if not torch.is_autocast_enabled(self._device):
-            return args, kwargs
         dtype = torch.float32
         if name in LOWER:
             dtype = torch.get_autocast_dtype(self._device)
@@ -182,15 +186,18 @@ class AutocastOf:
 
     def _follow(self) -> None:
         """Cast from now on if autocast is enabled for the device, else no more."""
-        is_on = torch.is_autocast_enabled(self._device)
-        if not is_on:
+        self.is_on = torch.is_autocast_enabled(self._device)
+        if not self.is_on:
             self._leave()
         elif self._library is None:
             self._library = torch.library.Library("aten", "IMPL")
-            for name in list_kernels(f"Autocast{self._device.upper()}"):
-                self._override(self._library, name.removeprefix("aten::"))
+            kernels = list_kernels(f"Autocast{self._device.upper()}")
+            self.names = frozenset(name.removeprefix("aten::") for name in kernels)
+            for name in self.names:
+                self._override(self._library, name)
 
     def _leave(self) -> None:
+        self.is_on = False
         self._casts.clear()
         if self._library is not None:
             self._library._destroy()
@@ -211,7 +218,7 @@ class AutocastOf:
             if is_on and other is not None and is_eligible(args[0]):
                 with DisableAutocast():
                     return find_operator(other)[0](*args, **kwargs, dtype=torch.float32)
-            given, named = self.cast(name, args, kwargs)
+            given, named = self.cast(name, args, kwargs) if is_on else (args, kwargs)
             with DisableAutocast():
                 return operator._op_dk(key, *given, **named)
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from meta_magic.recording.tensors import LiveGeometry, Seen
+from meta_magic.recording.torch_private import has_kernel
 from meta_magic.trace.program import Signature
 
 __all__ = [
@@ -120,6 +121,10 @@ class OpTable:
         )
         self.reads_data = schema is not None and not READING_TAGS.isdisjoint(func.tags)
         self.is_random = schema is not None and RANDOM in func.tags
+        self.is_composite = schema is not None and has_kernel(
+            schema.name + (schema.overload_name and f".{schema.overload_name}"),
+            "CompositeImplicitAutograd",
+        )
         self.is_pure = not aliases and not any(r.alias_info for r in returned)
         self.entries: dict[tuple[object, ...], Entry] = {}
 

@@ -120,7 +120,7 @@ class Recording:
         self._functions = FunctionRecorder(
             self._registry, self._places, self._dispatch, signatures
         )
-        self._functions.attention = self._attention
+        self._functions.attention = self._dispatch.attention = self._attention
         self._threads = ThreadWatch()
         self._dispatch.values = Values(
             self._places, self._registry.clock, self._snapshot, options

@@ -1,6 +1,6 @@
 """Count the floating-point operations of a signature with torch's own formulas."""
 
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -41,12 +41,17 @@ def count_flops(signature: Signature) -> int | None:
         return None  # a formula that wants the tensors themselves
 
 
+CPU: Final = "_for_cpu"
+"""In the names of the CPU's kernels of attention, which compute what CUDA's do."""
+
+
 def find_formula(op: str) -> Any:
     """Return torch's formula for an operator's name, or None."""
     from torch.utils.flop_counter import flop_registry  # noqa: PLC0415  0.2 s, first use
 
     namespace, _, rest = op.partition(".")
-    packet = getattr(getattr(torch.ops, namespace, None), rest.partition(".")[0], None)
+    name = rest.partition(".")[0].replace(CPU, "")
+    packet = getattr(getattr(torch.ops, namespace, None), name, None)
     return flop_registry.get(packet)
 
 

@@ -176,3 +176,34 @@ def test_as_cuda_cudnn_is_chosen_where_it_alone_is_allowed():
         scaled_dot_product_attention(*same(1, 2, 4, 8, dtype=torch.float16))
     names = {op.op for op in trace.ops if "attention" in op.op}
     assert names == {"aten._scaled_dot_product_cudnn_attention.default"}
+
+
+def run_layers(device=None):
+    """Run what is one operator in inference mode, and some others everywhere else."""
+    attention = torch.nn.MultiheadAttention(8, 2, batch_first=True, device=device)
+    x = torch.zeros(2, 4, 8)
+    attention(x, x, x, need_weights=False)
+    torch.nn.Conv2d(3, 4, 3)(torch.zeros(1, 3, 5, 5))
+    return x.reshape(4, 16) @ torch.zeros(16, 3)
+
+
+def test_in_inference_mode_operators_and_their_cost_are_those_without_gradients():
+    with record(as_device="cpu") as wanted, torch.no_grad():
+        run_layers()
+    with record(as_device="cpu") as trace, torch.inference_mode():
+        run_layers()
+    names = [op.op for op in trace.ops if op.op != "aten.detach.default"]
+    assert names == [op.op for op in wanted.ops if op.op != "aten.detach.default"]
+    assert trace.flops == wanted.flops > 0
+    assert [k.text for k in trace.program.kernels] == ["flash attention, as on cpu"]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_fused_kernel_costs_its_two_products(device):
+    # 2 products of 3 x 8 by 8 x 5 and 3 x 5 by 5 x 8, for 4 heads, 2 batches: with
+    # keys of 2 heads.
+    shapes = (2, 4, 3, 8), (2, 2, 5, 8), (2, 2, 5, 8)
+    with record(as_device=device) as trace:
+        tensors = make(*shapes, dtype=torch.bfloat16)
+        scaled_dot_product_attention(*tensors, enable_gqa=True)
+    assert trace.flops == 2 * (2 * 3 * 8 * 5) * 4 * 2

@@ -161,3 +161,14 @@ def test_afterwards_torch_is_as_it_was():
     x = torch.zeros(2, 2, device="meta")
     with torch.autocast("cpu"):
         assert (x @ x).dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    "name", ["linear", "conv2d", "matmul", "softmax", "layer norm", "cross entropy"]
+)
+def test_in_inference_mode_casts_are_those_of_the_cpu(name):
+    with torch.inference_mode(), torch.autocast("cpu"):
+        wanted = CALLS[name]()
+    with record(as_device="cpu"), torch.inference_mode(), torch.autocast("cpu"):
+        assert CALLS[name]().dtype == wanted.dtype
+        assert CALLS[name]().dtype == wanted.dtype

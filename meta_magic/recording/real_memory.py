@@ -1,0 +1,44 @@
+"""Count the real memory that operators take, and say who took it unasked."""
+
+from meta_magic.recording.live import LiveCall
+from meta_magic.recording.places import Places, describe_function
+from meta_magic.recording.torch_private import device_constructors
+from meta_magic.trace.records import Note
+
+__all__ = ["RealMemory"]
+
+
+class RealMemory:
+    """The storages that operators made on a real device.
+
+    Attributes:
+        nbytes: Their bytes.
+        notes: Factories that made real tensors without being told to, with their line.
+    """
+
+    def __init__(self, places: Places, notes: dict[Note, None]) -> None:
+        self.nbytes = 0
+        self.notes = notes
+        self._places = places
+
+    def count(self, call: LiveCall, n_storages: int) -> None:
+        """Count what a call took; note it if nobody asked for it.
+
+        Args:
+            call: The call.
+            n_storages: How many storages were known before it.
+        """
+        made = {
+            seen[1].number: tensor.untyped_storage().nbytes()
+            for tensor, seen in call.outputs
+            if seen[1] is not None
+            and seen[1].number >= n_storages
+            and not seen[2].is_meta
+        }
+        self.nbytes += sum(made.values())
+        function = self._places.function
+        if made and not call.inputs and function not in device_constructors():
+            name = describe_function(function) or "a torch.Tensor constructor"
+            text = f"{name} ignored the meta device and made a real tensor on the CPU"
+            line = self._places.current_line()
+            self.notes.setdefault(Note(kind="factory", text=text, line=line))
