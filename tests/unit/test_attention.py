@@ -180,12 +180,10 @@ def test_as_cuda_cudnn_is_chosen_where_it_alone_is_allowed():
 
 def run_layers():
     """Run what is one operator in inference mode, and some others everywhere else."""
-    attention = torch.nn.MultiheadAttention(8, 2, batch_first=True)
-    attention.requires_grad_(False)  # by which torch chooses how to multiply
-    x = torch.zeros(2, 4, 8)
-    attention(x, x, x, need_weights=False)
+    heads = torch.nn.Linear(8, 8)(torch.zeros(2, 4, 8)).view(2, 4, 2, 4).transpose(1, 2)
+    attended = scaled_dot_product_attention(heads, heads, heads)
     torch.nn.Conv2d(3, 4, 3)(torch.zeros(1, 3, 5, 5))
-    return x.reshape(4, 16) @ torch.zeros(16, 3)
+    attended.transpose(1, 2).reshape(8, 8).matmul(torch.zeros(8, 3))
 
 
 def test_in_inference_mode_operators_and_their_cost_are_those_without_gradients():
