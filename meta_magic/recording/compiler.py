@@ -14,14 +14,11 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 import torch
-
-# Without the first, attention of nested tensors fails in words that do not help;
-# without the second, flex_attention takes no meta tensors.
-from torch.nested._internal import sdpa
 from torch.nn.attention import flex_attention
 
 from meta_magic.errors import MetaMagicError
 from meta_magic.recording.higher_order import EagerOperators
+from meta_magic.recording.torch_private import nested_attention
 
 __all__ = ["EagerStance"]
 
@@ -128,6 +125,6 @@ def skip(_: Any) -> Any:
 
 REPLACEMENTS: Final = (
     (flex_attention, "_validate_device", let_meta_in),
-    (sdpa, "_autocast", refuse_meta),
+    (nested_attention, "_autocast", refuse_meta),
     (torch.jit._trace, "_check_trace", skip),
 )

@@ -12,10 +12,12 @@ from meta_magic.recording.attention import AttentionOf
 from meta_magic.recording.constants import VALUE_FUNCTIONS
 from meta_magic.recording.dispatch import Recorder
 from meta_magic.recording.function_cache import build_key, is_alone, is_pure
+from meta_magic.recording.guard import without_modes
 from meta_magic.recording.initializers import IS_META, is_loading, read_initializer
 from meta_magic.recording.live import tensors_in
 from meta_magic.recording.mixed import explain_mix
 from meta_magic.recording.places import TORCH, Places
+from meta_magic.recording.reading import DATA_READERS, describe_values, read_data
 from meta_magic.recording.signatures import SignatureCache
 from meta_magic.recording.templates import learn
 from meta_magic.recording.tensors import TensorRegistry
@@ -49,12 +51,6 @@ kernels take: it is told the device whose kernels are recorded."""
 
 ASKED: Final = frozenset[Any]({IS_META, torch.Tensor.device})
 """Attributes whose answer may depend on who asks."""
-
-SPLITS: Final = frozenset[Any]((torch.tensor_split, torch.Tensor.tensor_split))
-DATA_READERS: Final = SPLITS.union(
-    getattr(torch.Tensor, name)
-    for name in ("numpy", "__array__", "__format__", "pin_memory")
-)
 
 INDEXING: Final = frozenset({torch.Tensor.__getitem__, torch.Tensor.__setitem__})
 SEQUENCES: Final = frozenset({list, tuple})
@@ -140,7 +136,7 @@ class FunctionRecorder(DeviceContext):  # type: ignore[misc]
                 args = self._keep_index(args)
             if func in DATA_READERS and args and args[0].is_meta:
                 # Torch refuses a meta tensor before any operator is called.
-                return read_data(func, args, kwargs or {})
+                return self._read_data(func, args, kwargs or {})
             if self._is_serving and self._is_pure(func) and is_alone():
                 return self._serve(func, args, kwargs)
             if func in self._constructors or func in VALUE_FUNCTIONS:
@@ -152,6 +148,17 @@ class FunctionRecorder(DeviceContext):  # type: ignore[misc]
         finally:
             places.function = places.frame = None
             places.place = 0
+
+    def _read_data(
+        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Call a method that reads data; what is printed leaves no trace."""
+        if func is not torch.Tensor.__repr__:
+            return read_data(func, args, kwargs)
+        seen = self._registry.find(args[0])
+        real = None if seen is None else self._dispatch.values.peek(args[0], seen)
+        with without_modes():
+            return describe_values(args[0], real)
 
     def _construct(
         self,
@@ -299,19 +306,3 @@ class FunctionRecorder(DeviceContext):  # type: ignore[misc]
         if is_leak:
             text = f"torch.{func.__name__} took float64 over from numpy (see dtype=)"
             self.note("float64", text)
-
-
-def read_data(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Call a method that reads the data of a tensor on its real values."""
-    tensor, *rest = args
-    if func is torch.Tensor.pin_memory:
-        return tensor
-    if func in SPLITS:  # at positions that may lie in a tensor
-        rest = [v.cpu() if isinstance(v, torch.Tensor) else v for v in rest]
-        positions = kwargs.get("tensor_indices_or_sections")
-        if positions is not None:
-            kwargs = {**kwargs, "tensor_indices_or_sections": positions.cpu()}
-        return func(tensor, *rest, **kwargs)
-    if func is torch.Tensor.__format__ and tensor.ndim:
-        return func(*args, **kwargs)
-    return func(tensor.cpu(), *rest, **kwargs)

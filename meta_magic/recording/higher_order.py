@@ -12,14 +12,13 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-# Without these a higher-order operator is not told from others, nor run.
-from torch._C import DispatchKey
-from torch._ops import HigherOrderOperator, _higher_order_ops
-
 from meta_magic.recording.torch_private import (
     DisableTorchFunction,
+    DispatchKey,
+    HigherOrderOperator,
     dispatch_mode_stack,
     function_mode_stack,
+    higher_order_operators,
     pop_dispatch_mode,
     pop_function_mode,
     push_dispatch_mode,
@@ -89,13 +88,13 @@ class EagerOperators:
     """Context manager in which they run like any Python function, above autograd."""
 
     def __enter__(self) -> None:
-        for operator in list(_higher_order_ops.values()):
+        for operator in list(higher_order_operators.values()):
             kernels = operator.py_kernels
             if KERNEL in kernels and DispatchKey.Autograd in kernels:
                 self._put(operator, build_eager(operator))
 
     def __exit__(self, *_: object) -> None:
-        for operator in list(_higher_order_ops.values()):
+        for operator in list(higher_order_operators.values()):
             if getattr(operator.py_kernels.get(ABOVE), "is_ours", False):
                 self._put(operator, None)
 

@@ -11,8 +11,9 @@ from torch import _GLOBAL_DEVICE_CONTEXT as GLOBAL_DEVICE_CONTEXT
 from torch import _meta_registrations as meta_kernels
 
 # Without the first, reading a shape in a hook runs the user's function modes; without
-# the second, the initializers that do nothing on meta have no schema.
-from torch._C import DisableTorchFunction, parse_schema
+# the second, the initializers that do nothing on meta have no schema; without the
+# third, higher-order operators cannot be run.
+from torch._C import DisableTorchFunction, DispatchKey, parse_schema
 
 # Without it backward operators cannot be told from forward ones.
 from torch._C import _current_autograd_node as current_autograd_node
@@ -39,6 +40,9 @@ from torch._C import _get_tracing_state as tracing_state
 from torch._C import _is_any_autocast_enabled as is_any_autocast_enabled
 from torch._C import _len_torch_dispatch_stack as n_dispatch_modes
 
+# Without it each size that the recorder reads ends in what torch.jit.trace traces.
+from torch._C import _set_tracing_state as set_tracing_state  # type: ignore[attr-defined]
+
 # Without it a materialized parameter is a new object, and an optimizer keeps the old.
 from torch._C import _swap_tensor_impl as swap_tensor_impl
 
@@ -53,6 +57,10 @@ from torch._C._dynamo.guards import (
 # The fourth of those four.
 from torch._C._functorch import peek_interpreter_stack as functorch_interpreter
 
+# Without these two higher-order operators are recorded as one, without what they run.
+from torch._ops import HigherOrderOperator
+from torch._ops import _higher_order_ops as higher_order_operators
+
 # Without it a convolution's output does not have the strides of any device.
 from torch._prims_common import suggest_memory_format
 
@@ -61,6 +69,9 @@ from torch._subclasses.meta_utils import MetaConverter
 
 # Its methods are replaced: without it autocast does nothing on meta.
 from torch.amp.autocast_mode import autocast as autocast_class
+
+# Without it attention of nested tensors fails in words that do not help.
+from torch.nested._internal import sdpa as nested_attention
 
 # Without these two optimizers on meta are those of meta, and not of a device.
 from torch.optim import optimizer as optimizer_module
@@ -102,6 +113,8 @@ __all__ = [
     "DisableAutocast",
     "DisableTorchDispatch",
     "DisableTorchFunction",
+    "DispatchKey",
+    "HigherOrderOperator",
     "MetaConverter",
     "TorchDispatchMode",
     "attention_priorities",
@@ -114,11 +127,13 @@ __all__ = [
     "function_mode_stack",
     "functorch_interpreter",
     "has_kernel",
+    "higher_order_operators",
     "is_any_autocast_enabled",
     "is_deterministic",
     "list_kernels",
     "meta_kernels",
     "n_dispatch_modes",
+    "nested_attention",
     "next_sequence_number",
     "optimizer_module",
     "parse_schema",
@@ -128,6 +143,7 @@ __all__ = [
     "push_function_mode",
     "python_dispatch",
     "set_compile_internals_flag",
+    "set_tracing_state",
     "suggest_memory_format",
     "swap_tensor_impl",
     "tracing_state",

@@ -1,16 +1,8 @@
 """Keep what a recording does out of the graph that ``torch.jit.trace`` makes."""
 
-from collections.abc import Callable
-from typing import Any
-
-import torch
-
-from meta_magic.recording.torch_private import tracing_state
+from meta_magic.recording.torch_private import set_tracing_state, tracing_state
 
 __all__ = ["WithoutTracing"]
-
-# Without it, each size that the recorder reads would be an operator of the traced code.
-set_tracing_state: Callable[[Any], None] = torch._C._set_tracing_state  # type: ignore[attr-defined]
 
 
 class WithoutTracing:

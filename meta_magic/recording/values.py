@@ -143,9 +143,29 @@ class Values:
         self.assumptions.append(call)
         return returned
 
+    def peek(self, tensor: Tensor, seen: Seen) -> Tensor | None:
+        """Return what a tensor holds, if that takes little; the trace says nothing."""
+        try:
+            reals, _ = self._compute([(tensor, seen)])
+        except MissingValueError:
+            return None
+        return reals[0]
+
     def _evaluate(
         self, table: OpTable, chosen: Inputs
     ) -> tuple[dict[int, Tensor], Evaluation]:
+        try:
+            reals, cost = self._compute(chosen)
+        except MissingValueError as error:
+            name = describe_function(self._places.function) or table.name
+            shape = format_shape(chosen[0][0].shape)
+            raise MissingValueError(
+                f"{name} needs the value of a tensor {shape}: {error}. {ADVICE}."
+            ) from None
+        return {id(t): real for (t, _), real in zip(chosen, reals, strict=True)}, cost
+
+    def _compute(self, chosen: Inputs) -> tuple[list[Tensor], Evaluation]:
+        """Return the real tensors for those on meta, and what they took."""
         if self._evaluator is None:
             # A floor above, and so only when it is asked for.
             values = import_module("meta_magic.replaying.values")
@@ -155,17 +175,10 @@ class Values:
             for _, (_, ref, geometry) in chosen
             if ref is not None
         ]
-        try:
-            reals, cost = self._evaluator.evaluate(
-                self._snapshot(), wanted, self._options.limits
-            )
-        except MissingValueError as error:
-            name = describe_function(self._places.function) or table.name
-            shape = format_shape(chosen[0][0].shape)
-            raise MissingValueError(
-                f"{name} needs the value of a tensor {shape}: {error}. {ADVICE}."
-            ) from None
-        return {id(t): real for (t, _), real in zip(chosen, reals, strict=True)}, cost
+        found: tuple[list[Tensor], Evaluation] = self._evaluator.evaluate(
+            self._snapshot(), wanted, self._options.limits
+        )
+        return found
 
 
 def find_read(table: OpTable, kwargs: Mapping[str, Any], inputs: Inputs) -> Inputs:

@@ -228,3 +228,29 @@ def test_a_mask_of_another_size_is_torchs_own_error():
 def test_uninitialized_memory_is_no_value():
     with pytest.raises(MissingValueError, match=r"nothing was written to it"), record():
         torch.empty(3, dtype=torch.long).max().item()
+
+
+def test_a_tensor_is_printed_with_its_values_and_leaves_no_trace():
+    torch.manual_seed(0)
+    wanted = torch.rand(2, 3)
+    with record() as trace:
+        torch.manual_seed(0)
+        x = torch.rand(2, 3)
+        values = repr(wanted).removesuffix(")")
+        assert repr(x) == f"{values}, device='meta', size=(2, 3))"
+        assert repr(torch.arange(2, dtype=torch.int32)) == (
+            "tensor([0, 1], device='meta', size=(2,), dtype=torch.int32)"
+        )
+        assert "requires_grad=True" in repr(torch.nn.Parameter(x))
+    assert [op.op for op in trace.ops][:2] == [
+        "aten.rand.default",
+        "aten.arange.default",
+    ]
+    assert not trace.notes
+    assert not trace.program.evaluations
+
+
+def test_a_tensor_whose_values_take_too_much_is_printed_as_torch_does():
+    with record(limits=ValueLimits(nbytes=0)):
+        assert repr(torch.ones(3)) == "tensor(..., device='meta', size=(3,))"
+        assert repr(torch.empty(3)) == "tensor(..., device='meta', size=(3,))"
