@@ -71,16 +71,16 @@ class EagerStance:
         self._replaced: list[tuple[Any, str, Any]] = []
 
     def __enter__(self) -> None:
+        if DYNAMO in sys.modules:
+            self._force_eager()  # first: it may refuse
+        else:
+            sys.meta_path.insert(0, self._finder)
         self._operators.__enter__()
         for module, name, build in REPLACEMENTS:
             function = getattr(module, name, None)
             if function is not None:
                 self._replaced.append((module, name, function))
                 setattr(module, name, build(function))
-        if DYNAMO in sys.modules:
-            self._force_eager()
-        else:
-            sys.meta_path.insert(0, self._finder)
 
     def __exit__(self, *exception: object) -> None:
         self._operators.__exit__(*exception)

@@ -29,9 +29,14 @@ VALUE_FUNCTIONS: Final = frozenset(
 
 
 class Constants:
-    """The storages of one recording whose content none of its operators made."""
+    """The storages of one recording whose content none of its operators made.
+
+    Attributes:
+        torn: Real storages that something wrote that torch does not see.
+    """
 
     def __init__(self, registry: TensorRegistry) -> None:
+        self.torn: set[int] = set()
         self._registry = registry
         self._constants: list[Constant] = []
         self._known: set[int] = set()
@@ -73,7 +78,9 @@ class Constants:
                 storage = tensor.untyped_storage()
                 self._keep(ref, storage)
                 last = self._sums.get(ref.number)
-                is_torn |= last is not None and last != sum_small(storage)
+                if last is not None and last != sum_small(storage):
+                    self.torn.add(ref.number)
+                    is_torn = True
         return is_torn
 
     def note_made(self, outputs: Sequence[tuple[Tensor, Seen]]) -> None:
@@ -135,6 +142,7 @@ class Constants:
                 storage = storage.cpu()
             data = ctypes.string_at(storage.data_ptr(), storage.nbytes())
             constant = Constant(storage=ref.number, data=data)
+            self._sums[ref.number] = zlib.crc32(data)
         self._constants.append(constant)
 
 

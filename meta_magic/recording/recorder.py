@@ -269,6 +269,7 @@ class Recording:
             randomness=self._draws.build_randomness(),
             constants=self._dispatch.constants.build_constants(),
             imports=self._dispatch.constants.build_imports(),
+            torn=tuple(sorted(self._dispatch.constants.torn)),
             doubts=(
                 *(self._describe_failures() if error is None else ()),
                 *self._functions.doubts,

@@ -1,9 +1,11 @@
 """Make one recorded call on real tensors."""
 
+import random
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Generator, Tensor
 
@@ -130,15 +132,21 @@ class Machine:
     def _undeclared_draws_refused(self, call: Call) -> Iterator[None]:
         """Refuse an operator that draws from torch's generator without saying so.
 
+        Or from that of Python or numpy, which are not recorded.
+
         Raises:
-            ReplayError: It did; the generator is where it was.
+            ReplayError: It did; torch's generator is where it was.
         """
         if call.operator.is_builtin or call.operator.is_random:
             yield
             return
         generator = default_generator(self.device)
-        before = generator.get_state()
+        before, outside = generator.get_state(), read_outside()
         yield
+        if outside != read_outside():
+            raise ReplayError(
+                f"{self._columns.describe(call)} draws random numbers outside of torch"
+            )
         if not torch.equal(generator.get_state(), before):
             generator.set_state(before)
             raise ReplayError(
@@ -180,6 +188,12 @@ class Machine:
             return
         self.memory.allocate(storage, geometry)
         self.memory.tensor(storage, geometry).copy_(tensor)
+
+
+def read_outside() -> tuple[object, ...]:
+    """Return where the generators of Python and numpy stand."""
+    numbers: Any = np.random.get_state()  # noqa: NPY002  the global one
+    return random.getstate(), numbers[1].tobytes(), numbers[2:]
 
 
 @contextmanager

@@ -71,6 +71,12 @@ class Plan:
     end: int | None
     last_draw: int
 
+    @property
+    def storages(self) -> set[int]:
+        """All storages that it has to do with."""
+        made = {s for step in self.steps for s in step.call.outputs}
+        return made | self.given | self.blank
+
     def peak_nbytes(self, kept: Mapping[int, int], *, can_split: bool) -> int:
         """Return the most bytes that are held at any moment.
 

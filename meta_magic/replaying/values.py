@@ -78,6 +78,11 @@ class Evaluator:
             return columns
 
         replay = Replay(program, Request(storages=storages), CPU, read)
+        if not replay.plan.storages.isdisjoint(program.torn):
+            raise MissingValueError(
+                "a real tensor that it comes from was written unseen by torch, as "
+                "numpy does it"
+            )
         if replay.uninitialized:
             # Kernels that trust sizes and positions would write anywhere.
             raise MissingValueError(

@@ -267,6 +267,7 @@ class Program:
         randomness: What random operators would have drawn from.
         constants: Storages whose content no operator made.
         imports: Storages that earlier recordings made.
+        torn: Real storages that something wrote that torch does not see, as numpy.
         doubts: (what, line of the cell or None) of all that may make a replay differ
             from the same block on a real device.
         evaluations: The calls that were answered with real values.
@@ -290,6 +291,7 @@ class Program:
     randomness: Randomness = Randomness()
     constants: tuple[Constant, ...] = ()
     imports: tuple[Import, ...] = ()
+    torn: tuple[int, ...] = ()
     doubts: tuple[tuple[str, int | None], ...] = ()
     evaluations: tuple[Evaluation, ...] = ()
     assumptions: tuple[Assumption, ...] = ()

@@ -254,3 +254,32 @@ def test_a_tensor_whose_values_take_too_much_is_printed_as_torch_does():
     with record(limits=ValueLimits(nbytes=0)):
         assert repr(torch.ones(3)) == "tensor(..., device='meta', size=(3,))"
         assert repr(torch.empty(3)) == "tensor(..., device='meta', size=(3,))"
+
+
+@pytest.mark.parametrize("write", [lambda x: None, lambda x: x.add_(1)])
+def test_a_real_tensor_that_numpy_wrote_has_no_value_any_more(write):
+    x = torch.ones(3)
+    with record():
+        assert x.to("meta").sum().item() == 3
+        write(x)
+        wanted = x.sum().item()
+        assert x.to("meta").sum().item() == wanted
+        x.numpy()[0] = 7
+        with pytest.raises(MissingValueError, match="written unseen by torch"):
+            x.to("meta").sum().item()
+
+
+@torch.library.custom_op("meta_magic_tests::jitter", mutates_args=())
+def jitter(x: torch.Tensor) -> torch.Tensor:
+    return x + float(np.random.rand())  # noqa: NPY002  the generator of most cells
+
+
+@jitter.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+def test_a_value_that_depends_on_numbers_drawn_outside_of_torch_is_refused():
+    refused = pytest.raises(MissingValueError, match=r"jitter.*outside of torch")
+    with record(), refused:
+        jitter(torch.ones(2)).sum().item()
