@@ -26,6 +26,7 @@ from meta_magic.trace.answers import KernelChoice
 __all__ = ["AttentionOf"]
 
 MASK_ALIGNMENT: Final = 16
+COMPOSITE: Final = torch._C.DispatchKey.CompositeImplicitAutograd
 
 aten = torch.ops.aten
 
@@ -201,7 +202,8 @@ class AttentionOf:
         try:
             if name == ATTENTION and self.device != "meta" and args[0].is_meta:
                 return self.answer(*args, **kwargs)
-            return operator.decompose(*args, **kwargs)
+            # Not its own decompose(), which prefers what is for torch.compile.
+            return operator._op_dk(COMPOSITE, *args, **kwargs)
         finally:
             self._autocast.is_on = was_on
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from meta_magic.recording.tensors import LiveGeometry, Seen
+from meta_magic.recording.torch_private import has_kernel
 from meta_magic.trace.program import Signature
 
 __all__ = [
@@ -30,7 +31,7 @@ READING_TAGS: Final = frozenset(
 
 UNSERVED_TAGS: Final = READING_TAGS | {torch.Tag.inplace_view}
 
-COMPOSITE: Final = torch._C.DispatchKey.CompositeImplicitAutograd
+COMPOSITE: Final = "CompositeImplicitAutograd"
 RANDOM: Final = torch.Tag.nondeterministic_seeded
 
 PLAIN: Final = frozenset(
@@ -122,8 +123,9 @@ class OpTable:
         )
         self.reads_data = schema is not None and not READING_TAGS.isdisjoint(func.tags)
         self.is_random = schema is not None and RANDOM in func.tags
-        self.is_composite = isinstance(func, OpOverload) and (
-            func.has_kernel_for_dispatch_key(COMPOSITE)
+        # Its own method would count decompositions that torch.compile alone uses.
+        self.is_composite = isinstance(func, OpOverload) and has_kernel(
+            func.name(), COMPOSITE
         )
         self.is_pure = not aliases and not any(r.alias_info for r in returned)
         self.entries: dict[tuple[object, ...], Entry] = {}

@@ -186,6 +186,15 @@ def run_layers():
     attended.transpose(1, 2).reshape(8, 8).matmul(torch.zeros(8, 3))
 
 
+def test_in_inference_mode_what_torch_compile_takes_apart_is_one_operator():
+    with record(as_device="cpu") as trace, torch.inference_mode():
+        torch.nn.BatchNorm1d(3)(torch.ones(2, 3))
+        torch.nn.functional.interpolate(torch.ones(1, 1, 2, 2), scale_factor=2)
+    names = [op.op for op in trace.ops]
+    assert "aten.native_batch_norm.default" in names
+    assert names[-1] == "aten.upsample_nearest2d.default"
+
+
 def test_in_inference_mode_operators_and_their_cost_are_those_without_gradients():
     with record(as_device="cpu") as wanted, torch.no_grad():
         run_layers()
