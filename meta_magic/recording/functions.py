@@ -13,6 +13,7 @@ from meta_magic.recording.constants import VALUE_FUNCTIONS
 from meta_magic.recording.dispatch import Recorder
 from meta_magic.recording.function_cache import build_key, is_alone, is_pure
 from meta_magic.recording.guard import without_modes
+from meta_magic.recording.indexing import INDEXING, prepare_index
 from meta_magic.recording.initializers import IS_META, is_loading, read_initializer
 from meta_magic.recording.live import tensors_in
 from meta_magic.recording.mixed import explain_mix
@@ -52,8 +53,6 @@ kernels take: it is told the device whose kernels are recorded."""
 ASKED: Final = frozenset[Any]({IS_META, torch.Tensor.device})
 """Attributes whose answer may depend on who asks."""
 
-INDEXING: Final = frozenset({torch.Tensor.__getitem__, torch.Tensor.__setitem__})
-SEQUENCES: Final = frozenset({list, tuple})
 BY_NAME: Final = "what was put on 'meta' by name counts as on the device of the cell"
 UNLOADABLE: Final = (
     "load_state_dict cannot copy tensors on meta, which have no data, into a real "
@@ -132,8 +131,9 @@ class FunctionRecorder(DeviceContext):  # type: ignore[misc]
         places.frame = sys._getframe(1)
         places.place = 0
         try:
-            if func in INDEXING and type(args[1]) in SEQUENCES:
-                args = self._keep_index(args)
+            if func in INDEXING:
+                keep = self._dispatch.constants.note_values
+                args = prepare_index(args, self.attention.device, keep)
             if func in DATA_READERS and args and args[0].is_meta:
                 # Torch refuses a meta tensor before any operator is called.
                 return self._read_data(func, args, kwargs or {})
@@ -186,26 +186,6 @@ class FunctionRecorder(DeviceContext):  # type: ignore[misc]
         with DisableTorchDispatch():
             made = torch.asarray(storage, **{**kwargs, "device": storage.device})
         return made.to(device)
-
-    def _keep_index(self, args: Sequence[Any]) -> Sequence[Any]:
-        """Make tensors of the lists in an index, as torch does, and keep their values.
-
-        Torch makes them without any operator.
-        """
-        tensor, index, *rest = args
-        if not tensor.is_meta:
-            return args
-        if type(index) is tuple:
-            return (tensor, tuple(map(self._keep_positions, index)), *rest)
-        return (tensor, self._keep_positions(index), *rest)
-
-    def _keep_positions(self, item: Any) -> Any:
-        """Return a list of integers as a tensor, and anything else as it is."""
-        if type(item) is not list or not item or {*map(type, item)} != {int}:
-            return item
-        made = torch.tensor(item, device=self.device)
-        self._dispatch.constants.note_values(made, torch.tensor, (item,), {})
-        return made
 
     def _answer(self, func: Any, args: Sequence[Any], frame: FrameType) -> Any:
         """Tell on which device a tensor is, or whether on meta."""

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from meta_magic import record
+from tests.unit.test_attention import Names
 
 
 def ops_of(trace):
@@ -167,3 +168,22 @@ def test_a_failing_block_keeps_what_was_recorded():
         torch.ones(2) @ torch.ones(3)
     assert ops_of(trace) == ["aten.ones.default"] * 3
     assert trace.error.startswith("RuntimeError: ")
+
+
+@pytest.mark.parametrize(
+    "index", [0, slice(1, 3), (slice(None), 0), ..., (None, 1), (1, 2)], ids=str
+)
+@pytest.mark.parametrize("value", [7, 0.5, True])
+def test_a_number_written_at_an_index_is_the_operator_of_the_cpu(index, value):
+    def write():
+        x = torch.zeros(4, 4)
+        x[index] = value
+        return x.sum().item()
+
+    with Names() as real:
+        wanted = write()
+    with record(as_device="cpu") as trace:
+        met = write()
+    assert met == wanted
+    names = [op.op for op in trace.ops if "lift" not in op.op]
+    assert names == [op for op in real.ops if "lift" not in op]
