@@ -12,7 +12,7 @@ from meta_magic.materializing.targets import Target
 from meta_magic.recording.ledger import Origin, find_origin
 from meta_magic.replaying.engine import Replay, order_latest_first
 from meta_magic.replaying.memory import allocate
-from meta_magic.replaying.plan import Plan, Request, StepKind
+from meta_magic.replaying.steps import Plan, Request, StepKind
 from meta_magic.trace.program import Program
 
 __all__ = ["Content", "EmptyFilling", "Fill", "Put", "ReplayFilling"]

@@ -7,10 +7,9 @@ from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
 
 from meta_magic.recording.tensors import LiveGeometry, Seen
-from meta_magic.recording.torch_private import has_kernel
+from meta_magic.recording.torch_private import OpOverload, has_kernel
 from meta_magic.trace.program import Signature
 
 __all__ = [

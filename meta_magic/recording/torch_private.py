@@ -58,7 +58,8 @@ from torch._C._dynamo.guards import (
 from torch._C._functorch import peek_interpreter_stack as functorch_interpreter
 
 # Without these two higher-order operators are recorded as one, without what they run.
-from torch._ops import HigherOrderOperator
+# Without it nobody knows which operators are torch's, and which of others.
+from torch._ops import HigherOrderOperator, OpOverload
 from torch._ops import _higher_order_ops as higher_order_operators
 
 # Without it a convolution's output does not have the strides of any device.
@@ -116,6 +117,7 @@ __all__ = [
     "DispatchKey",
     "HigherOrderOperator",
     "MetaConverter",
+    "OpOverload",
     "TorchDispatchMode",
     "attention_priorities",
     "autocast_class",

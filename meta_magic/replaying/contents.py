@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meta_magic.replaying.columns import Call, is_dense, span_nbytes
-from meta_magic.replaying.plan import Plan, StepKind
+from meta_magic.replaying.steps import Plan, StepKind
 from meta_magic.trace.program import Geometry
 
 __all__ = ["find_uninitialized"]

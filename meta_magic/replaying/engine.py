@@ -10,7 +10,8 @@ from meta_magic.replaying.columns import Call, Columns, split_draw
 from meta_magic.replaying.contents import find_uninitialized
 from meta_magic.replaying.machine import Machine
 from meta_magic.replaying.memory import allocate, make_view
-from meta_magic.replaying.plan import Plan, Request, Step, StepKind, plan_replay
+from meta_magic.replaying.plan import plan_replay
+from meta_magic.replaying.steps import Plan, Request, Step, StepKind
 from meta_magic.replaying.streams import Streams
 from meta_magic.trace.program import Import, Program
 

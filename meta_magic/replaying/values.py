@@ -11,8 +11,8 @@ from meta_magic.errors import MissingValueError, ReplayError
 from meta_magic.replaying.columns import Columns
 from meta_magic.replaying.engine import Replay
 from meta_magic.replaying.machine import real_torch
-from meta_magic.replaying.plan import Request, Step, StepKind
 from meta_magic.replaying.replay import build_tensor
+from meta_magic.replaying.steps import Request, Step, StepKind
 from meta_magic.trace.answers import Evaluation, ValueLimits
 from meta_magic.trace.flops import count_flops
 from meta_magic.trace.program import Geometry, Program

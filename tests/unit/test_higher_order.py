@@ -204,7 +204,7 @@ def test_a_checkpoint_computes_again_what_it_did_not_save(options, n_products):
 
 def test_what_is_traced_in_a_cell_has_no_operators_of_the_recorder():
     def program(x):
-        return (x.relu() * 2).view(3, -1)
+        return (x.relu() * x.exp()).view(3, -1)
 
     with torch.device("meta"):
         plain = torch.jit.trace(program, torch.ones(6), check_trace=False)
@@ -213,8 +213,8 @@ def test_what_is_traced_in_a_cell_has_no_operators_of_the_recorder():
         y = traced(torch.ones(6))
     assert traced.code == plain.code
     assert y.shape == (3, 2)
-    names = [call.op for call in trace.ops]
-    assert names.count("aten.relu.default") == 2
+    names = [call.op.split(".")[1] for call in trace.ops]
+    assert names == ["ones", "relu", "exp", "mul", "view"] * 2
 
 
 def test_a_module_scripted_in_a_cell_is_recorded():

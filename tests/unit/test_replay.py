@@ -14,7 +14,8 @@ from meta_magic.recording.ledger import find_origin
 from meta_magic.replaying.columns import Columns, split_draw
 from meta_magic.replaying.engine import Replay
 from meta_magic.replaying.operators import find_operator
-from meta_magic.replaying.plan import Request, StepKind, plan_replay
+from meta_magic.replaying.plan import plan_replay
+from meta_magic.replaying.steps import Request, StepKind
 from tests.unit.eager import assert_same_tensor
 
 CPU = torch.device("cpu")

@@ -1,0 +1,119 @@
+"""What a replay does: its steps, in order, and the bytes that they hold."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+from meta_magic.replaying.columns import Call, Columns, Draw, split_draw
+
+__all__ = ["Plan", "Request", "Step", "StepKind"]
+
+
+class StepKind(IntEnum):
+    """What is done with a call of the program."""
+
+    RUN = 0
+    """Run it on real tensors."""
+    ALLOCATE = 1
+    """Make the memory that it makes; its content is overwritten later."""
+    DRAW = 2
+    """Run it on memory of its own, for the random numbers that it uses up."""
+
+
+class Step(NamedTuple):
+    """One thing to do.
+
+    Attributes:
+        kind: What.
+        call: The call that it is about.
+        draw: What it draws from, None if it does not.
+        frees: Storages of no use after it.
+        finishes: Wanted storages that have their content after it.
+    """
+
+    kind: StepKind
+    call: Call
+    draw: Draw | None
+    frees: tuple[int, ...]
+    finishes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to do to have the wanted storages.
+
+    Attributes:
+        columns: The program.
+        wanted: Storages to make.
+        steps: What to do, in order.
+        given: Storages that are there before the first step, with their content.
+        blank: Storages that are there before the first step as mere memory.
+        end: Where torch's default generator stands afterwards, as the source of a
+            draw; None if it does not move.
+        last_draw: The last draw from that generator; -1 if there is none.
+    """
+
+    columns: Columns
+    wanted: frozenset[int]
+    steps: tuple[Step, ...]
+    given: frozenset[int]
+    blank: frozenset[int]
+    end: int | None
+    last_draw: int
+
+    @property
+    def storages(self) -> set[int]:
+        """All storages that it has to do with."""
+        made = {s for step in self.steps for s in step.call.outputs}
+        return made | self.given | self.blank
+
+    def peak_nbytes(self, kept: Mapping[int, int], *, can_split: bool) -> int:
+        """Return the most bytes that are held at any moment.
+
+        Args:
+            kept: Bytes that a wanted storage takes once it is finished.
+            can_split: Whether draws of no use are made by :func:`split_draw`.
+        """
+        sizes = self.columns.nbytes_by_storage
+        alive = {storage: sizes[storage] for storage in self.given | self.blank}
+        now = peak = sum(alive.values())
+        for step in self.steps:
+            made = [s for s in step.call.outputs if s not in alive]
+            if step.kind == StepKind.DRAW:
+                call = step.call
+                pieces = split_draw(call) if can_split else []
+                itemsize = call.signature.inputs[0].dtype.itemsize if pieces else 0
+                scratch = {*call.inputs, *made} - alive.keys()
+                whole = sum(sizes[storage] for storage in scratch)
+                peak = max(peak, now + max(pieces, default=0) * itemsize or whole)
+                continue
+            for storage in made:
+                alive[storage] = sizes[storage]
+                now += sizes[storage]
+            peak = max(peak, now)
+            for storage in step.frees:
+                now -= alive.pop(storage)
+            for storage in step.finishes:
+                size, left = alive.pop(storage), kept.get(storage, sizes[storage])
+                if left != size:  # cast, with both there for a moment
+                    peak = max(peak, now + left)
+                now += left - size
+        return peak
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a replay is to make.
+
+    Attributes:
+        storages: Numbers of storages, as they are after the calls looked at.
+        modules: Numbers of the modules they belong to. What was drawn while these
+            were constructed is drawn even if it was thrown away, so that torch's
+            generator can go on from where construction would have left it.
+        until: Calls to look at; None for all of them.
+    """
+
+    storages: frozenset[int] = frozenset()
+    modules: frozenset[int] = frozenset()
+    until: int | None = None
