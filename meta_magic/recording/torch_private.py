@@ -57,8 +57,8 @@ from torch._C._dynamo.guards import (
 # The fourth of those four.
 from torch._C._functorch import peek_interpreter_stack as functorch_interpreter
 
-# Without these two higher-order operators are recorded as one, without what they run.
-# Without it nobody knows which operators are torch's, and which of others.
+# Without the first and the last higher-order operators are recorded as one, without
+# what they run; without the second it is not known which operators torch takes apart.
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._ops import _higher_order_ops as higher_order_operators
 
