@@ -22,6 +22,9 @@ BAD_LINES = [
     "--out a b",
     "-q=1",
     "--quiet=yes",
+    "--as tpu",
+    "--assume some",
+    "--assume nonzero=2",
 ]
 
 
@@ -67,6 +70,38 @@ def test_braces_and_dollars_on_the_line_are_not_expanded(shell, capsys):
     shell.user_ns["name"] = "kept"
     shell.run_cell("%%meta -o {name}\n1")
     assert "'{name}' is none" in capsys.readouterr().err
+
+
+def test_an_assumption_that_is_not_known_is_answered_with_the_list(shell, capsys):
+    shell.run_cell("%%meta --assume routing=random\n1")
+    assert "'routing=random' is no assumption known; these are: nonzero=all, " in (
+        capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize(
+    ("device", "kernel"), [("cpu", "flash"), ("cuda", "efficient")]
+)
+def test_as_a_device_its_kernels_are_recorded(shell, device, kernel):
+    shell.run_cell(
+        f"%%meta -q --as {device}\n"
+        "q = torch.zeros(1, 2, 4, 8)\n"
+        "y = nn.functional.scaled_dot_product_attention(q, q, q)"
+    )
+    trace = shell.user_ns["_meta"]
+    assert trace.ops[-1].kernel == f"{kernel} attention, as on {device}"
+    assert trace.program.as_device == device
+
+
+def test_assumptions_of_a_line_hold_for_its_cell(shell):
+    shell.run_cell(
+        "%%meta -q --value-nbytes 0 --assume nonzero=0.5 --assume routing=uniform\n"
+        "some = (torch.rand(8) > 0.5).nonzero()\n"
+        "chosen = torch.rand(64, 4).topk(1).indices\n"
+        "routed = (chosen == 1).nonzero()"
+    )
+    assert shell.user_ns["some"].shape == (4, 1)
+    assert shell.user_ns["routed"].shape == (16, 2)
 
 
 # %meta
