@@ -20,9 +20,7 @@ from meta_magic.recording.torch_private import (
     function_mode_stack,
     is_deterministic,
     n_dispatch_modes,
-    tracing_state,
 )
-from meta_magic.recording.tracing import WithoutTracing
 from meta_magic.trace.program import HEADER
 
 __all__ = ["DispatchRecorder"]
@@ -51,9 +49,6 @@ class Recorder(Runner):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Record one operator call and return what it returns."""
-        if tracing_state() is not None:
-            with WithoutTracing():
-                return self.__torch_dispatch__(func, types, args, kwargs)
         if types and not PLAIN_TENSORS.issuperset(types):
             foreign = self.foreign.pass_on(func, types, args, kwargs)
             if foreign is not None:
