@@ -60,14 +60,20 @@ def run_inside(
     """
     if is_on_constant(func, args):
         with DisableTorchFunction():
-            return func(torch.tensor(args[0], device="cpu"), *args[1:], **kwargs)
+            number = torch.tensor(args[0], device="cpu")
+        return run_under(mode, partial(func, number, *args[1:], **kwargs))
     kernel = func.py_kernels.get(KERNEL)
     if kernel is None:
         return NotImplemented
+    call = partial(unaware_of_modes(kernel), *args, **kwargs)
+    return run_under(mode, partial(run_as_called, mode, func, call))
+
+
+def run_under(mode: Any, call: Callable[[], Any]) -> Any:
+    """Call under the mode, which torch takes away from itself."""
     push_dispatch_mode(mode)
     try:
-        call = partial(unaware_of_modes(kernel), *args, **kwargs)
-        return run_as_called(mode, func, call)
+        return call()
     finally:
         pop_dispatch_mode()
 

@@ -23,7 +23,9 @@ from meta_magic.recording.tensors import LiveGeometry, TensorRegistry
 from meta_magic.recording.torch_private import (
     DisableTorchFunction,
     current_autograd_node,
+    tracing_state,
 )
+from meta_magic.recording.tracing import WithoutTracing
 from meta_magic.trace.program import MODULE_HEADER, Geometry, Structure
 
 if TYPE_CHECKING:
@@ -111,6 +113,10 @@ class ModuleCalls:
 
     def _after(self, module: nn.Module, args: tuple[object, ...], *rest: Any) -> None:
         if threading.get_ident() != self._thread or not self._stack:
+            return
+        if tracing_state() is not None:  # sizes would be tensors, and traced
+            with WithoutTracing():
+                self._after(module, args, *rest)
             return
         # After an exception torch calls this hook without the keyword arguments.
         *kwargs, output = rest

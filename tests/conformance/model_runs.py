@@ -138,8 +138,13 @@ def list_recorded(call: Call) -> list[Made]:
             [t.stride for t in op.outputs],
         )
         for op in trace.ops[begin + 1 :]
-        if op.op not in WRAPPERS
+        if op.op not in WRAPPERS and not is_reading(op)
     ]
+
+
+def is_reading(op: mm.OpCall) -> bool:
+    """Whether an operator took a value off the device, which the CPU just reads."""
+    return op.op == "aten._to_copy.default" and op.evaluation is not None
 
 
 def in_child(function: Callable[..., Any], *args: Any) -> tuple[Any, str]:

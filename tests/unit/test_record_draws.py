@@ -154,7 +154,10 @@ CELLS = {
         torch.rand(1),
         nn.functional.dropout(torch.ones(9, device="cpu")),
     )[1],
-    "a legacy constructor": lambda: (torch.rand(1), torch.Tensor(3).uniform_())[1],
+    "a method of a real tensor": lambda: (
+        torch.rand(1),
+        torch.empty(3, device="cpu").uniform_(),
+    )[1],
 }
 
 
