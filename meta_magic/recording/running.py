@@ -101,17 +101,15 @@ class Runner:
             if returned is not NotImplemented:
                 return returned
         table = self._table_by_op.get(func) or self._cache.open(func)
-        if table.is_composite or is_legacy(func, kwargs, self._places.function):
+        is_whole = table.is_composite and is_undivided(args)
+        if is_whole or is_legacy(func, kwargs, self._places.function):
             return self._replace(table, args, kwargs)
         return self._run_kernel(table, key, words, args, kwargs)
 
     def _replace(
         self, table: OpTable, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Run what stands for an operator: those of which torch makes it, or on meta.
-
-        Autograd decomposes before this mode is asked, but in inference mode it is off.
-        """
+        """Run what stands for an operator: what torch makes it of, or it on meta."""
         mode: Any = self  # as it is when mixed in
         if not table.is_composite:
             kwargs = {**kwargs, "device": META}
@@ -238,6 +236,17 @@ class Runner:
             if argument is tensor:
                 return self._registry.renew(tensor, seen)
         return self._registry.add_output(tensor)
+
+
+def is_undivided(args: Sequence[Any]) -> bool:
+    """Whether torch did not take an operator apart that it makes of others.
+
+    Autograd does so before this mode is asked, but in inference mode it is off. Nested
+    tensors have kernels of their own.
+    """
+    return torch.is_inference_mode_enabled() and not any(
+        isinstance(value, Tensor) and value.is_nested for value in args
+    )
 
 
 def is_legacy(func: Any, kwargs: Mapping[str, Any], function: Any) -> bool:

@@ -285,3 +285,22 @@ def test_a_distributed_tensor_is_recorded_as_what_one_rank_computes():
     assert [t.shape for t in product.inputs] == [(2, 4), (4, 2)]
     assert (y.shape, whole.shape) == ((2, 8), (2, 8))
     assert any("all_gather_into_tensor" in call.op for call in trace.ops)
+
+
+def test_a_nested_tensor_on_the_cpu_goes_through_a_module():
+    with record() as trace, torch.device("cpu"):
+        rows = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)])
+        made = nn.Linear(3, 4)(rows)
+    assert [row.shape for row in made.unbind()] == [(2, 4), (4, 4)]
+    assert any("nested" in note.text for note in trace.notes)
+
+
+def test_torch_jit_traces_a_module_and_its_operators_are_recorded_alone():
+    def trace_module():
+        module = nn.Linear(3, 4)
+        return torch.jit.trace(module, torch.zeros(2, 3))(torch.zeros(2, 3)).shape
+
+    with record() as trace:
+        assert trace_module() == (2, 4)
+    assert "aten.eq.Scalar" not in {op.op for op in trace.ops}
+    assert [op.op for op in trace.ops].count("aten.addmm.default") == 2
