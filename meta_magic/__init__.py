@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from meta_magic.replaying.replay import replay
     from meta_magic.replaying.verify import verify
     from meta_magic.trace.answers import ValueLimits
-    from meta_magic.trace.program import SourcePosition
     from meta_magic.trace.records import (
         ModuleCall,
         ModuleNode,
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
         OpCall,
         TensorMetadata,
     )
+    from meta_magic.trace.signature import SourcePosition
     from meta_magic.trace.trace import Trace
 
 __all__ = [
@@ -81,7 +81,7 @@ HOMES = {
     "replay": "replaying.replay",
     "verify": "replaying.verify",
     "record": "recording.record",
-    "SourcePosition": "trace.program",
+    "SourcePosition": "trace.signature",
     "ValueLimits": "trace.answers",
     "Trace": "trace.trace",
 }

@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 from meta_magic.errors import MaterializeError
 from meta_magic.recording.module_trees import own_tensors
 from meta_magic.recording.torch_private import DisableTorchFunction
-from meta_magic.trace.program import Geometry
+from meta_magic.trace.signature import Geometry
 
 __all__ = ["Held", "Target", "find_tensors", "group_targets", "own_and_nested"]
 

@@ -5,7 +5,8 @@ from math import prod
 from typing import Final, NamedTuple
 
 from meta_magic.recording.options import Assumed
-from meta_magic.trace.program import HEADER, Geometry, Program, Signature
+from meta_magic.trace.program import HEADER, Program
+from meta_magic.trace.signature import Geometry, Signature
 
 __all__ = ["Guess", "guess_count"]
 

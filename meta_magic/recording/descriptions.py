@@ -7,7 +7,7 @@ from typing import Final
 from torch import Generator, Tensor, UntypedStorage
 
 from meta_magic.recording.live import PLAIN, LiveCall, OpTable
-from meta_magic.trace.program import (
+from meta_magic.trace.signature import (
     NAN,
     Argument,
     OpaqueArgument,

@@ -9,8 +9,9 @@ from torch import nn
 from meta_magic.recording.module_numbers import ModuleNumbers
 from meta_magic.recording.tensors import TensorRegistry
 from meta_magic.trace.calls import OpCalls
-from meta_magic.trace.program import HEADER, Program, Signature
+from meta_magic.trace.program import HEADER, Program
 from meta_magic.trace.records import Note
+from meta_magic.trace.signature import Signature
 from meta_magic.trace.units import format_bytes, format_flops, format_shape
 
 __all__ = [

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from meta_magic.recording.tensors import LiveGeometry, Seen
 from meta_magic.recording.torch_private import OpOverload, has_kernel
-from meta_magic.trace.program import Signature
+from meta_magic.trace.signature import Signature
 
 __all__ = [
     "PLAIN",

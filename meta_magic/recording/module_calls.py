@@ -26,7 +26,8 @@ from meta_magic.recording.torch_private import (
     tracing_state,
 )
 from meta_magic.recording.tracing import WithoutTracing
-from meta_magic.trace.program import MODULE_HEADER, Geometry, Structure
+from meta_magic.trace.program import MODULE_HEADER, Structure
+from meta_magic.trace.signature import Geometry
 
 if TYPE_CHECKING:
     from types import FrameType

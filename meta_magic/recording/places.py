@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import torch
 from torch import nn
 
-from meta_magic.trace.program import Phase, Place, SourcePosition
+from meta_magic.trace.signature import Phase, Place, SourcePosition
 
 __all__ = ["BACKWARD", "OWN", "TORCH", "Places", "Site", "describe_function"]
 

@@ -15,7 +15,7 @@ from torch import Tensor, UntypedStorage
 from torch.nn import Parameter
 
 from meta_magic.recording.torch_private import DisableTorchFunction
-from meta_magic.trace.program import Geometry
+from meta_magic.trace.signature import Geometry
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,7 @@ from torch import Generator, Tensor
 
 from meta_magic.replaying.operators import Operator, find_function
 from meta_magic.trace.answers import Assumption
-from meta_magic.trace.program import Signature
+from meta_magic.trace.signature import Signature
 
 __all__ = ["AssumedOperator"]
 

@@ -7,16 +7,8 @@ from typing import Final, NamedTuple
 from meta_magic.replaying.assumed import AssumedOperator
 from meta_magic.replaying.attention import HOMES, AttentionOperator
 from meta_magic.replaying.operators import Operator, find_operator
-from meta_magic.trace.program import (
-    DRAW,
-    HEADER,
-    Constant,
-    Geometry,
-    Place,
-    Program,
-    Signature,
-    TensorArgument,
-)
+from meta_magic.trace.program import DRAW, HEADER, Constant, Program
+from meta_magic.trace.signature import Geometry, Place, Signature, TensorArgument
 
 __all__ = ["Call", "Columns", "Draw", "is_dense", "span_nbytes", "split_draw"]
 

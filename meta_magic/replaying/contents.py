@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from meta_magic.replaying.columns import Call, is_dense, span_nbytes
 from meta_magic.replaying.steps import Plan, StepKind
-from meta_magic.trace.program import Geometry
+from meta_magic.trace.signature import Geometry
 
 __all__ = ["find_uninitialized"]
 

@@ -16,7 +16,7 @@ from meta_magic.replaying.columns import Call, Columns, Draw
 from meta_magic.replaying.memory import Memory
 from meta_magic.replaying.operators import default_generator
 from meta_magic.replaying.streams import Streams
-from meta_magic.trace.program import Geometry
+from meta_magic.trace.signature import Geometry
 
 __all__ = ["Machine", "real_torch"]
 

@@ -8,7 +8,8 @@ from torch import Tensor, UntypedStorage
 from meta_magic.errors import ReplayError
 from meta_magic.recording.constants import as_bytes, sum_bytes
 from meta_magic.replaying.columns import Columns
-from meta_magic.trace.program import Constant, Geometry
+from meta_magic.trace.program import Constant
+from meta_magic.trace.signature import Geometry
 
 __all__ = ["Memory", "allocate", "make_view"]
 

@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 
 from meta_magic.errors import ReplayError
 from meta_magic.recording.initializers import INITIALIZERS
-from meta_magic.trace.program import (
+from meta_magic.trace.signature import (
     NAN,
     Argument,
     OpaqueArgument,

@@ -12,8 +12,8 @@ from meta_magic.replaying.engine import Replay
 from meta_magic.replaying.machine import real_torch
 from meta_magic.replaying.memory import make_view
 from meta_magic.replaying.steps import Request
-from meta_magic.trace.program import Geometry
 from meta_magic.trace.records import TensorMetadata
+from meta_magic.trace.signature import Geometry
 from meta_magic.trace.trace import Trace
 
 __all__ = ["replay"]

@@ -15,7 +15,8 @@ from meta_magic.replaying.replay import build_tensor
 from meta_magic.replaying.steps import Request, Step, StepKind
 from meta_magic.trace.answers import Evaluation, ValueLimits
 from meta_magic.trace.flops import count_flops
-from meta_magic.trace.program import Geometry, Program
+from meta_magic.trace.program import Program
+from meta_magic.trace.signature import Geometry
 from meta_magic.trace.units import format_bytes, format_flops
 
 __all__ = ["Evaluator"]

@@ -11,7 +11,7 @@ from meta_magic.replaying.columns import Call, Columns
 from meta_magic.replaying.devices import free_nbytes, read_device
 from meta_magic.replaying.machine import Machine, real_torch
 from meta_magic.replaying.streams import Streams
-from meta_magic.trace.program import Geometry
+from meta_magic.trace.signature import Geometry
 from meta_magic.trace.trace import Trace
 from meta_magic.trace.units import format_bytes
 

@@ -6,16 +6,9 @@ from typing import Generic, NamedTuple, TypeVar, overload
 
 from meta_magic.trace.downstream import find_assumed
 from meta_magic.trace.flops import count_flops
-from meta_magic.trace.program import (
-    HEADER,
-    MODULE_HEADER,
-    Argument,
-    Geometry,
-    Program,
-    Structure,
-    TensorArgument,
-)
+from meta_magic.trace.program import HEADER, MODULE_HEADER, Program, Structure
 from meta_magic.trace.records import ModuleCall, OpCall, TensorMetadata
+from meta_magic.trace.signature import Argument, Geometry, TensorArgument
 
 __all__ = ["ModuleCalls", "OpCalls"]
 

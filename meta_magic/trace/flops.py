@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import torch
 
-from meta_magic.trace.program import Argument, Signature, TensorArgument
+from meta_magic.trace.signature import Argument, Signature, TensorArgument
 
 __all__ = ["count_flops"]
 

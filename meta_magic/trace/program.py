@@ -9,30 +9,22 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final, Literal, TypeAlias
+from typing import Final, TypeAlias
 
 import torch
 
 from meta_magic.trace.answers import Assumption, Evaluation, KernelChoice
+from meta_magic.trace.signature import Geometry, Place, Signature, SourcePosition
 
 __all__ = [
     "DRAW",
     "HEADER",
     "MODULE_HEADER",
-    "NAN",
-    "Argument",
     "Constant",
-    "Geometry",
     "Import",
-    "OpaqueArgument",
-    "Phase",
-    "Place",
     "Program",
     "Randomness",
-    "Signature",
-    "SourcePosition",
     "Structure",
-    "TensorArgument",
 ]
 
 HEADER: Final = 4
@@ -52,119 +44,6 @@ DRAW: Final = 3
 The source is where the generator stood: 0 where nobody knows, twice the draw + 2 after
 an earlier one, or twice the state + 1 in one of ``Randomness.states``.
 """
-
-Phase: TypeAlias = Literal["init", "forward", "backward", "optimizer", "other"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Geometry:
-    """The metadata that tensors share when nothing but their identity differs.
-
-    Attributes:
-        shape: Size of each dimension, outermost first.
-        stride: Elements to skip to reach the next entry of each dimension; None for
-            a layout without strides (sparse, nested).
-        storage_offset: Elements before the first entry; None where ``stride`` is.
-        dtype: Element type.
-        device: Device that the tensor is on.
-        layout: ``torch.strided`` or a sparse layout.
-        is_conj: Whether conjugation is still to be done (:meth:`torch.Tensor.is_conj`).
-        is_neg: Whether negation is still to be done (:meth:`torch.Tensor.is_neg`).
-    """
-
-    shape: tuple[int, ...]
-    stride: tuple[int, ...] | None
-    storage_offset: int | None
-    dtype: torch.dtype
-    device: torch.device
-    layout: torch.layout
-    is_conj: bool = False
-    is_neg: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class TensorArgument:
-    """Stands for the tensor at ``index`` of a call's inputs (or outputs)."""
-
-    index: int
-
-
-@dataclass(frozen=True, slots=True)
-class OpaqueArgument:
-    """Stands for an argument that is no plain value, such as a ``torch.Generator``."""
-
-    text: str
-
-
-NAN: Final = OpaqueArgument("float nan")
-"""Stands for the float that is not equal to itself, so that equal records are equal."""
-
-Argument: TypeAlias = object
-"""A plain value, a :class:`TensorArgument`, an :class:`OpaqueArgument`, or a tuple."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Signature:
-    """All that calls of one operator on the same metadata have in common.
-
-    Attributes:
-        op: Qualified name with its overload, such as ``aten.addmm.default``.
-        arguments: (name, value) pairs in schema order, tensors as
-            :class:`TensorArgument`; arguments left at their default are absent.
-        returns: What the operator returns, tensors as :class:`TensorArgument`.
-        inputs: Geometry of each tensor argument.
-        outputs: Geometry of each tensor returned.
-        writes: Indices of the inputs that the operator writes.
-        views: For each output, the index of the input whose storage it shares by the
-            operator's schema, or None.
-    """
-
-    op: str
-    arguments: tuple[tuple[str, Argument], ...]
-    returns: Argument
-    inputs: tuple[Geometry, ...]
-    outputs: tuple[Geometry, ...]
-    writes: tuple[int, ...]
-    views: tuple[int | None, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourcePosition:
-    """A stretch of source text, as tracebacks count it.
-
-    Attributes:
-        file: File name of the code; for a notebook cell the name IPython gave it.
-        line: First line, from 1.
-        end_line: Last line.
-        column: First column, from 0, in UTF-8 bytes; None where Python kept none.
-        end_column: Column after the last; None where Python kept none.
-        function: Qualified name of the function that the code belongs to.
-    """
-
-    file: str
-    line: int
-    end_line: int
-    column: int | None
-    end_column: int | None
-    function: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a call came from.
-
-    Attributes:
-        function: Python-level torch call, such as ``torch.nn.functional.linear``;
-            None when the operator was reached by none (by the autograd engine).
-        position: The innermost frame that is not torch's; None when there is none.
-        line: Line of the cell; None when no frame of the cell was running.
-        phase: What the program was doing.
-    """
-
-    function: str | None
-    position: SourcePosition | None
-    line: int | None
-    phase: Phase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

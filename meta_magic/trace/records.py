@@ -11,7 +11,7 @@ from math import prod
 import torch
 
 from meta_magic.trace.answers import Evaluation
-from meta_magic.trace.program import Argument, Phase, SourcePosition
+from meta_magic.trace.signature import Argument, Phase, SourcePosition
 
 __all__ = [
     "CellSource",

@@ -13,15 +13,15 @@ from math import prod
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from meta_magic.trace.flops import count_flops
-from meta_magic.trace.program import (
+from meta_magic.trace.records import ModuleNode, ModuleTensor
+from meta_magic.trace.signature import (
     Argument,
     Geometry,
     Place,
     Signature,
     SourcePosition,
 )
-from meta_magic.trace.program import TensorArgument as Stand
-from meta_magic.trace.records import ModuleNode, ModuleTensor
+from meta_magic.trace.signature import TensorArgument as Stand
 from meta_magic.trace.summary import format_headline
 from meta_magic.view.charts import treemap_html
 from meta_magic.view.remarks import find_remarks
