@@ -34,6 +34,7 @@ def format_headline(trace: "Trace") -> str:
         parts.append(f"{format_count(parameters)} parameters, {format_bytes(nbytes)}")
     n_operators = len(trace.ops)
     parts.append(f"{n_operators:,} operator{'' if n_operators == 1 else 's'}")
+    parts.append(f"as on {trace.program.as_device}")
     if trace.flops:
         parts.append(format_flops(trace.flops))
     parts.append(f"{trace.seconds:.2f} s")

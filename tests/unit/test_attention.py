@@ -129,6 +129,20 @@ def test_after_the_block_attention_is_as_it_was():
     assert "aten.bmm.default" in names.ops
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda", "meta"])
+def test_the_headline_says_whose_kernels_were_recorded(device):
+    with record(as_device=device) as trace:
+        torch.ones(2)
+    assert trace.summary().startswith(f"1 operator · as on {device} · ")
+
+
+def test_by_default_the_kernels_are_those_of_the_device_that_torch_sees():
+    with record() as trace:
+        pass
+    wanted = "cuda" if torch.cuda.is_available() else "cpu"
+    assert trace.program.as_device == wanted
+
+
 def test_another_device_is_refused():
     with pytest.raises(ValueError, match="one of cpu, cuda, meta, not 'tpu'"):
         record(as_device="tpu")
