@@ -1,6 +1,7 @@
 """Indices as torch reads them: it makes tensors of lists and numbers, unseen."""
 
 from collections.abc import Callable, Sequence
+from numbers import Real
 from types import EllipsisType, NoneType
 from typing import Any, Final
 
@@ -14,7 +15,6 @@ from meta_magic.recording.torch_private import (
 __all__ = ["INDEXING", "prepare_index"]
 
 INDEXING: Final = frozenset({torch.Tensor.__getitem__, torch.Tensor.__setitem__})
-NUMBERS: Final = frozenset({bool, int, float})
 SLICES: Final = frozenset({int, slice, NoneType, EllipsisType})
 
 Keep = Callable[..., None]
@@ -37,7 +37,7 @@ def prepare_index(args: Sequence[Any], device: str, keep: Keep) -> Sequence[Any]
         index = tuple([keep_positions(item, keep) for item in index])
     else:
         index = keep_positions(index, keep)
-    is_number = bool(rest) and type(rest[0]) in NUMBERS
+    is_number = bool(rest) and isinstance(rest[0], Real)
     if is_number and device != "meta" and is_of_slices(index):
         with DisableTorchFunction(), DisableTorchDispatch():
             rest = [torch.tensor(rest[0], dtype=tensor.dtype, device="cpu")]

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -173,7 +174,7 @@ def test_a_failing_block_keeps_what_was_recorded():
 @pytest.mark.parametrize(
     "index", [0, slice(1, 3), (slice(None), 0), ..., (None, 1), (1, 2)], ids=str
 )
-@pytest.mark.parametrize("value", [7, 0.5, True])
+@pytest.mark.parametrize("value", [7, 0.5, True, np.float64(2), np.int64(3)], ids=str)
 def test_a_number_written_at_an_index_is_the_operator_of_the_cpu(index, value):
     def write():
         x = torch.zeros(4, 4)
