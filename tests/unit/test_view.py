@@ -1,6 +1,8 @@
 """The report as text and as HTML."""
 
+import re
 from html.parser import HTMLParser
+from importlib import resources
 
 import torch
 from torch import nn
