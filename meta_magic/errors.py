@@ -3,6 +3,7 @@
 * MetaMagicError
   - MaterializeError
   - MissingValueError
+    - ValueLimitError
   - MixedDeviceError
   - ReplayError
   - UnfinishedTraceError
@@ -15,6 +16,7 @@ __all__ = [
     "MixedDeviceError",
     "ReplayError",
     "UnfinishedTraceError",
+    "ValueLimitError",
 ]
 
 
@@ -31,6 +33,10 @@ class MissingValueError(MetaMagicError, RuntimeError):
 
     A ``RuntimeError``, as torch's own is when a meta tensor is asked for its data.
     """
+
+
+class ValueLimitError(MissingValueError):
+    """A value would take more than the limits allow."""
 
 
 class MixedDeviceError(MetaMagicError):

@@ -5,6 +5,8 @@ matrix of all pairs of tokens. Here it becomes the operator that the device woul
 forward and backward; nothing is allocated, and no CUDA is needed.
 """
 
+import threading
+import warnings
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final
@@ -16,6 +18,7 @@ from meta_magic.recording.attention_rules import (
     ALIGNMENT,
     Attention,
     FusingDevice,
+    check_arguments,
     choose,
 )
 from meta_magic.recording.autocast import ATTENTION, AutocastOf
@@ -141,6 +144,7 @@ class AttentionOf:
     ) -> None:
         self.choices: list[KernelChoice] = []
         self.device = device
+        self._thread = threading.get_ident()
         self._clock = clock
         self._autocast = autocast
         self._library: torch.library.Library | None = None
@@ -149,7 +153,9 @@ class AttentionOf:
         if self.device == "meta":
             return
         self._library = torch.library.Library("aten", "IMPL")
-        self._library.impl("scaled_dot_product_attention", self.answer, "AutogradMeta")
+        with warnings.catch_warnings():  # of the override by a recording around it
+            warnings.simplefilter("ignore")
+            self._library.impl(ATTENTION, self.answer, "AutogradMeta")
 
     def __exit__(
         self,
@@ -175,6 +181,7 @@ class AttentionOf:
     ) -> Tensor:
         """Run it as the device would, and note what that is."""
         device: FusingDevice = "cuda" if self.device == "cuda" else "cpu"
+        is_elsewhere = threading.get_ident() != self._thread  # and not recorded
         if torch.is_autocast_enabled(device):
             (query, key, value, attn_mask), _ = self._autocast.cast(
                 ATTENTION, (query, key, value, attn_mask), {}
@@ -183,6 +190,9 @@ class AttentionOf:
             *(query, key, value, attn_mask),
             *(dropout_p, is_causal, scale, enable_gqa),
         )
+        check_arguments(call)
+        if is_elsewhere:
+            return run_math(call)
         first = self._clock[0]
         kernel, reason = choose(call, device)
         with DisableAutocast():

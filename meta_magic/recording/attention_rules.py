@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend
 
 from meta_magic.recording.torch_private import attention_priorities
 
-__all__ = ["Attention", "Choice", "FusingDevice", "choose"]
+__all__ = ["Attention", "Choice", "FusingDevice", "check_arguments", "choose"]
 
 FusingDevice: TypeAlias = Literal["cpu", "cuda"]
 Kernel: TypeAlias = Literal["flash", "efficient", "cudnn", "math"]
@@ -83,6 +83,32 @@ class Attention(NamedTuple):
         wanted = whole[-2:] if len(sizes) < BATCHED else whole
         fits = all(n in (1, m) for n, m in zip(sizes, wanted, strict=False))
         return len(sizes) in (2, BATCHED) and fits
+
+
+def check_arguments(call: Attention) -> None:
+    """Refuse what torch refuses on every device.
+
+    Raises:
+        RuntimeError: The dtypes or dimensions do not fit, in torch's words.
+    """
+    q, k, v = call.tensors
+    if not q.dtype == k.dtype == v.dtype:
+        raise RuntimeError(
+            "Expected query, key, and value to have the same dtype, but got "
+            f"query.dtype: {q.dtype} key.dtype: {k.dtype} and value.dtype: {v.dtype} "
+            "instead."
+        )
+    if min(t.ndim for t in call.tensors) < len("nd"):
+        raise RuntimeError(
+            "Expected query, key, and value to all be  at least 2 dimensional, but got "
+            f"query.dim: {q.ndim} key.dim: {k.ndim} and value.dim: {v.ndim} instead."
+        )
+    mask = call.mask
+    if mask is not None and mask.dtype not in {torch.bool, q.dtype, torch.float32}:
+        raise RuntimeError(
+            "Expected attn_mask dtype to be bool or float or to match query dtype, but "
+            f"got attn_mask.dtype: {mask.dtype} and  query.dtype: {q.dtype} instead."
+        )
 
 
 def choose(call: Attention, device: FusingDevice) -> Choice:

@@ -6,6 +6,7 @@ device casts is asked of torch's dispatcher; which way is written here.
 Source: ``aten/src/ATen/autocast_mode.h`` and ``autocast_mode.cpp`` of torch 2.13.
 """
 
+import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
@@ -15,9 +16,11 @@ import torch
 from torch import Tensor
 
 from meta_magic.recording.options import DeviceName
+from meta_magic.recording.replacing import Replacements
 from meta_magic.recording.torch_private import (
     DisableAutocast,
     autocast_class,
+    checkpoint,
     has_kernel,
     list_kernels,
 )
@@ -82,7 +85,13 @@ class AutocastOf:
         self._device = device
         self._library: torch.library.Library | None = None
         self._casts: dict[tuple[int, torch.dtype], tuple[Tensor, Tensor]] = {}
-        self._before: dict[str, Callable[..., Any]] = {}
+        self._replacements = Replacements()
+        self._thread = threading.get_ident()
+        self._nesting = read_nesting()
+        self._states = {
+            name: (torch.is_autocast_enabled(name), torch.get_autocast_dtype(name))
+            for name in ("cpu", "cuda")
+        }
 
     def __enter__(self) -> None:
         if self._device == "meta":
@@ -92,8 +101,12 @@ class AutocastOf:
             ("__enter__", self._make_entry),
             ("__exit__", self._make_entry),
         ):
-            before = self._before[name] = getattr(autocast_class, name)
-            setattr(autocast_class, name, make(before))
+            method = make(getattr(autocast_class, name))
+            self._replacements.replace(autocast_class, name, method)
+        if self._device == "cuda":  # of the CPU, torch asks itself
+            infer = self._make_inference(checkpoint._infer_device_type)
+            self._replacements.replace(checkpoint, "_infer_device_type", infer)
+        self._thread = threading.get_ident()
         self._follow()
 
     def __exit__(
@@ -102,10 +115,17 @@ class AutocastOf:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for name, function in self._before.items():
-            setattr(autocast_class, name, function)
-        self._before = {}
+        self._replacements.restore()
         self._leave()
+
+    def restore(self) -> None:
+        """Put back autocast as it was before; after an interrupt of the cell."""
+        while read_nesting() > self._nesting:
+            torch.autocast_decrement_nesting()
+        for device, (is_enabled, dtype) in self._states.items():
+            torch.set_autocast_enabled(device, is_enabled)
+            torch.set_autocast_dtype(device, dtype)
+        torch.clear_autocast_cache()
 
     def cast(
         self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -173,6 +193,15 @@ class AutocastOf:
 
         return init
 
+    def _make_inference(self, before: Callable[..., str]) -> Callable[..., str]:
+        """Return how checkpointing finds the device whose autocast it goes on with."""
+
+        def infer(*args: Any) -> str:
+            found = before(*args)
+            return self._device if found == "meta" else found
+
+        return infer
+
     def _make_entry(self, before: Callable[..., Any]) -> Callable[..., Any]:
         """Return a method of autocast after which the operators are as it says."""
 
@@ -186,10 +215,12 @@ class AutocastOf:
 
     def _follow(self) -> None:
         """Cast from now on if autocast is enabled for the device, else no more."""
+        if threading.get_ident() != self._thread:
+            return
         self.is_on = torch.is_autocast_enabled(self._device)
-        if not self.is_on:
-            self._leave()
-        elif self._library is None:
+        if not read_nesting():
+            self._casts.clear()
+        if self.is_on and self._library is None:
             self._library = torch.library.Library("aten", "IMPL")
             kernels = list_kernels(f"Autocast{self._device.upper()}")
             self.names = frozenset(name.removeprefix("aten::") for name in kernels)
@@ -232,6 +263,12 @@ def find_operator(name: str) -> tuple[Any, Any]:
     is_composite = has_kernel(f"aten::{name}", "CompositeImplicitAutograd")
     keys = torch._C.DispatchKey
     return operator, keys.CompositeImplicitAutograd if is_composite else keys.Autograd
+
+
+def read_nesting() -> int:
+    """Return in how many regions of autocast this thread is."""
+    torch.autocast_increment_nesting()
+    return int(torch.autocast_decrement_nesting())
 
 
 def is_eligible(value: Any) -> bool:

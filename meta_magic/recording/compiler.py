@@ -18,6 +18,7 @@ from torch.nn.attention import flex_attention
 
 from meta_magic.errors import MetaMagicError
 from meta_magic.recording.higher_order import EagerOperators
+from meta_magic.recording.replacing import Replacements
 from meta_magic.recording.torch_private import nested_attention
 
 __all__ = ["EagerStance"]
@@ -68,7 +69,7 @@ class EagerStance:
         self._stance: Any = None
         self._finder = OnImport(self._force_eager)
         self._operators = EagerOperators()
-        self._replaced: list[tuple[Any, str, Any]] = []
+        self._replacements = Replacements()
 
     def __enter__(self) -> None:
         if DYNAMO in sys.modules:
@@ -79,13 +80,11 @@ class EagerStance:
         for module, name, build in REPLACEMENTS:
             function = getattr(module, name, None)
             if function is not None:
-                self._replaced.append((module, name, function))
-                setattr(module, name, build(function))
+                self._replacements.replace(module, name, build(function))
 
     def __exit__(self, *exception: object) -> None:
         self._operators.__exit__(*exception)
-        while self._replaced:
-            setattr(*self._replaced.pop())
+        self._replacements.restore()
         if self._finder in sys.meta_path:
             sys.meta_path.remove(self._finder)
         if self._stance is not None:

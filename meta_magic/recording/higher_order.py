@@ -5,7 +5,7 @@ without dynamo they would not know of parameters that a branch uses: no gradient
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from types import FunctionType
 from typing import Any, Final
 
@@ -93,13 +93,19 @@ def run_as_called(mode: Any, func: Any, call: Callable[[], Any]) -> Any:
 class EagerOperators:
     """Context manager in which they run like any Python function, above autograd."""
 
+    n_entered = 0
+
     def __enter__(self) -> None:
+        EagerOperators.n_entered += 1
         for operator in list(higher_order_operators.values()):
             kernels = operator.py_kernels
             if KERNEL in kernels and DispatchKey.Autograd in kernels:
                 self._put(operator, build_eager(operator))
 
     def __exit__(self, *_: object) -> None:
+        EagerOperators.n_entered -= 1
+        if EagerOperators.n_entered:  # a recording around this one needs them
+            return
         for operator in list(higher_order_operators.values()):
             if getattr(operator.py_kernels.get(ABOVE), "is_ours", False):
                 self._put(operator, None)
@@ -111,6 +117,7 @@ class EagerOperators:
             operator.py_kernels[ABOVE] = kernel
 
 
+@cache
 def build_eager(operator: Any) -> Any:
     """Return a kernel for meta tensors that runs, above autograd, what it is given."""
     kernel = unaware_of_modes(operator.py_kernels[KERNEL])

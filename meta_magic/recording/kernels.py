@@ -5,6 +5,7 @@ from types import TracebackType
 from torch import Tensor
 from torch.nn import Parameter
 
+from meta_magic.recording.replacing import Replacements
 from meta_magic.recording.torch_private import meta_kernels
 
 __all__ = ["KernelsOf"]
@@ -26,11 +27,13 @@ class KernelsOf:
     def __init__(self, device: str) -> None:
         self._device = device
         self._before = meta_kernels.device_hint
+        self._replacements = Replacements()
 
     def __enter__(self) -> None:
         self._before = meta_kernels.device_hint
         if self._device == "cpu":
-            meta_kernels.device_hint = self.tell_device
+            hint = self.tell_device
+            self._replacements.replace(meta_kernels, "device_hint", hint)
 
     def __exit__(
         self,
@@ -38,7 +41,7 @@ class KernelsOf:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        meta_kernels.device_hint = self._before
+        self._replacements.restore()
 
     def tell_device(self, tensor: object) -> str:
         """Return the device as which a kernel is to answer."""

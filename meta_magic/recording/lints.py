@@ -47,6 +47,8 @@ BINARY: Final = frozenset(
 
 def find_evaluated(program: Program) -> Iterator[Note]:
     """Yield a note for each line that asked for values, by what asked."""
+    if not program.evaluations:
+        return
     ops = OpCalls(program)
     grouped = defaultdict(list)
     for evaluation in program.evaluations:
@@ -55,19 +57,22 @@ def find_evaluated(program: Program) -> Iterator[Note]:
         grouped[call.line, call.function or call.op, kind].append(evaluation)
     for (line, name, kind), many in grouped.items():
         times = f", {len(many):,} times" if len(many) > 1 else ""
+        assumed = ops[many[0].call].assumed or ""
         yield Note(
             kind="evaluated",
             text=f"{name} was evaluated{times}: its {kind} comes from "
             f"{max(e.n_calls for e in many):,} operator calls on the CPU "
             f"({format_bytes(max(e.nbytes for e in many))}, "
             f"{format_flops(max(e.flops for e in many))}), and what follows depends on "
-            "data",
+            "data" + (assumed and f", and on what was assumed ({assumed})"),
             line=line,
         )
 
 
 def find_sizes_assumed(program: Program) -> Iterator[Note]:
     """Yield a note for each line and assumption on which sizes rest."""
+    if not program.assumptions:
+        return
     ops, grouped = OpCalls(program), defaultdict(list)
     for assumption in program.assumptions:
         call = ops[assumption.call]
@@ -86,6 +91,8 @@ def find_sizes_assumed(program: Program) -> Iterator[Note]:
 
 def find_math(program: Program) -> Iterator[Note]:
     """Yield a note for each line and reason for which attention is no fused kernel."""
+    if all(": " not in choice.text for choice in program.kernels):
+        return
     ops = OpCalls(program)
     found: dict[tuple[str, int | None], None] = {}
     for choice in program.kernels:

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 
 from meta_magic.recording.guard import without_modes
 from meta_magic.recording.live import tensors_in
+from meta_magic.recording.replacing import Replacements
 from meta_magic.recording.torch_private import DeviceContext, function_mode_stack
 
 __all__ = ["DataSources"]
@@ -28,7 +29,7 @@ class DataSources:
 
     def __init__(self, note: Callable[[str, str], None]) -> None:
         self._note = note
-        self._replaced: list[tuple[Any, str, Any, Any]] = []
+        self._replacements = Replacements()
 
     def __enter__(self) -> None:
         for owner, name, method in (
@@ -39,23 +40,19 @@ class DataSources:
             (torch, "from_dlpack", self._adopt),
             (DataLoader, "__iter__", self._iterate),
         ):
-            plain = getattr(owner, name)
-            replaced = replace_here(plain, method)
-            setattr(owner, name, replaced)
-            self._replaced.append((owner, name, plain, replaced))
+            replaced = replace_here(getattr(owner, name), method)
+            self._replacements.replace(owner, name, replaced)
 
     def __exit__(self, *_: object) -> None:
-        for owner, name, plain, replaced in self._replaced:
-            if getattr(owner, name) is replaced:  # else replaced again meanwhile
-                setattr(owner, name, plain)
-        self._replaced.clear()
+        self._replacements.restore()
 
     def _load(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
         """Load onto meta, unless it is told where; what comes is from outside."""
-        is_told = len(args) > 1 or kwargs.get("map_location") is not None
+        told = args[1] if len(args) > 1 else kwargs.get("map_location")
+        is_told = told is not None
         is_moved = not is_told and is_on_meta()
         if is_moved:
-            kwargs["map_location"] = "meta"
+            args, kwargs["map_location"] = args[:1], "meta"
         with without_modes():
             loaded = plain(*args, **kwargs)
         if is_moved and holds_meta(loaded):

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from types import ModuleType, TracebackType
 from typing import Final
 
+from meta_magic.recording.replacing import Replacements
 from meta_magic.recording.torch_private import foreach_module, optimizer_module
 
 __all__ = ["OptimizersOf"]
@@ -40,13 +41,13 @@ class OptimizersOf:
     """
 
     def __init__(self, device: str) -> None:
-        self._replaced = REPLACED.get(device, ())
-        self._before: list[Answer] = []
+        self._places = REPLACED.get(device, ())
+        self._replacements = Replacements()
 
     def __enter__(self) -> None:
-        self._before = [getattr(module, name) for module, name in self._replaced]
-        for (module, name), answer in zip(self._replaced, self._before, strict=True):
-            setattr(module, name, with_meta(answer))
+        for module, name in self._places:
+            answer = with_meta(getattr(module, name))
+            self._replacements.replace(module, name, answer)
 
     def __exit__(
         self,
@@ -54,9 +55,7 @@ class OptimizersOf:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for (module, name), answer in zip(self._replaced, self._before, strict=True):
-            setattr(module, name, answer)
-        self._before = []
+        self._replacements.restore()
 
 
 def with_meta(answer: Answer) -> Answer:

@@ -35,8 +35,9 @@ def read_data(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 def describe_values(tensor: torch.Tensor, real: torch.Tensor | None) -> str:
     """Return a meta tensor as torch writes it, with its values if they are known."""
     text: str = torch.Tensor.__repr__(tensor)
-    if real is None or not text.startswith(NO_VALUES):
+    head, found, tail = text.partition(NO_VALUES)
+    if real is None or not found:
         return text
     # Of ``tensor([1, 2], dtype=torch.int32)`` the values: the rest is said already.
     values: str = repr(real.detach()).removesuffix(")").partition(", dtype=")[0]
-    return values + text.removeprefix(NO_VALUES)
+    return head + values + tail

@@ -110,7 +110,7 @@ class Recording:
         self._calls.places = self._places
         self._draws = Draws()
         self._device = options.device
-        autocast = AutocastOf(options.device)
+        autocast = self._autocast = AutocastOf(options.device)
         self._attention = AttentionOf(options.device, self._registry.clock, autocast)
         self._rows = RowWriter(self._registry, self._places, self._calls, self._draws)
         self._dispatch = DispatchRecorder(
@@ -157,6 +157,8 @@ class Recording:
             source: The cell as written, if one was.
         """
         seconds = time.perf_counter() - self._started
+        if isinstance(error, KeyboardInterrupt):  # perhaps while it entered a region
+            self._autocast.restore()
         self._calls.close_open_calls()
         self._registry.note_deaths()
         self._rows.flush()

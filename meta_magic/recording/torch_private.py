@@ -91,6 +91,9 @@ from torch.utils import _device as device_module
 from torch.utils import _foreach_utils as foreach_module
 from torch.utils import _python_dispatch as python_dispatch
 
+# Without it activations that are computed again are not cast as they were.
+from torch.utils import checkpoint
+
 # Without it torch.get_default_device() would not say "meta" in a cell, and factories
 # would need a second function mode on every call.
 from torch.utils._device import DeviceContext
@@ -121,6 +124,7 @@ __all__ = [
     "TorchDispatchMode",
     "attention_priorities",
     "autocast_class",
+    "checkpoint",
     "current_autograd_node",
     "device_constructors",
     "device_module",

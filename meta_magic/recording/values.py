@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from meta_magic.errors import MissingValueError
+from meta_magic.errors import MissingValueError, ValueLimitError
 from meta_magic.recording.assumptions import Guess, guess_count
 from meta_magic.recording.guard import without_modes
 from meta_magic.recording.live import OpTable
@@ -66,7 +66,7 @@ class Values:
         self._snapshot = snapshot
         self._options = options
         self._evaluator: Any = None
-        self._beyond: set[tuple[str, Any]] = set()
+        self._beyond: dict[tuple[str, Any], int] = {}
         self.assumptions: list[Assumption] = []
 
     def answer(
@@ -90,15 +90,18 @@ class Values:
         frame = self._places.frame
         place = table.name, frame and (frame.f_code, frame.f_lineno)
         # What took too much once would take no less a layer later.
-        guess = self._guess(table, chosen) if place in self._beyond else None
+        numel = chosen[0][0].numel()
+        is_beyond = numel >= self._beyond.get(place, numel + 1)
+        guess = self._guess(table, chosen) if is_beyond else None
         if guess is None:
             try:
                 return self._run(table, args, kwargs, chosen)
-            except MissingValueError:
+            except MissingValueError as error:
                 guess = self._guess(table, chosen)
                 if guess is None:
                     raise
-                self._beyond.add(place)
+                if isinstance(error, ValueLimitError):
+                    self._beyond[place] = numel
         return self._assume(table, args, chosen[0][0], guess)
 
     def _run(
@@ -146,7 +149,7 @@ class Values:
     def peek(self, tensor: Tensor, seen: Seen) -> Tensor | None:
         """Return what a tensor holds, if that takes little; the trace says nothing."""
         try:
-            reals, _ = self._compute([(tensor, seen)])
+            reals, _ = self._compute([(tensor, seen)], can_assume=False)
         except MissingValueError:
             return None
         return reals[0]
@@ -159,12 +162,14 @@ class Values:
         except MissingValueError as error:
             name = describe_function(self._places.function) or table.name
             shape = format_shape(chosen[0][0].shape)
-            raise MissingValueError(
+            raise type(error)(
                 f"{name} needs the value of a tensor {shape}: {error}. {ADVICE}."
             ) from None
         return {id(t): real for (t, _), real in zip(chosen, reals, strict=True)}, cost
 
-    def _compute(self, chosen: Inputs) -> tuple[list[Tensor], Evaluation]:
+    def _compute(
+        self, chosen: Inputs, *, can_assume: bool = True
+    ) -> tuple[list[Tensor], Evaluation]:
         """Return the real tensors for those on meta, and what they took."""
         if self._evaluator is None:
             # A floor above, and so only when it is asked for.
@@ -176,7 +181,8 @@ class Values:
             if ref is not None
         ]
         found: tuple[list[Tensor], Evaluation] = self._evaluator.evaluate(
-            self._snapshot(), wanted, self._options.limits
+            *(self._snapshot(), wanted, self._options.limits),
+            can_assume=can_assume,
         )
         return found
 

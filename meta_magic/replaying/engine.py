@@ -56,7 +56,9 @@ class Replay:
             for imported in part.imports:
                 known = requests.get(id(imported.program), Request())
                 storages = known.storages | {imported.origin}
-                requests[id(imported.program)] = Request(storages=storages)
+                requests[id(imported.program)] = Request(
+                    storages=storages, can_assume=request.can_assume
+                )
         self._last = parts[0]
         self._parts = parts[::-1]
         self.plan = self._last.plan

@@ -36,6 +36,7 @@ class Planner:
         self._columns = columns
         self._wanted = request.storages
         self._modules = request.modules
+        self._can_assume = request.can_assume
         self._n_calls = len(columns) if request.until is None else request.until
         self._forced: set[int] = set()
         self._calls: dict[int, Call] = {}
@@ -53,6 +54,7 @@ class Planner:
             self._forced |= reading  # what they read must be there, too
         for index in blind:
             self._add_draw(index)
+        self._check_assumptions()
         self._check_given()
         steps = tuple(self._order())
         last_draw = self._find_last_draw()
@@ -176,6 +178,20 @@ class Planner:
             for s in {*call.inputs, *call.outputs}
         )
         self._kinds[index] = StepKind.RUN if has_memory else StepKind.DRAW
+
+    def _check_assumptions(self) -> None:
+        """Refuse what rests on sizes that were assumed.
+
+        Raises:
+            ReplayError: Something does.
+        """
+        for assumption in self._columns.program.assumptions:
+            if assumption.call in self._kinds and not self._can_assume:
+                what = self._columns.describe(self._call(assumption.call))
+                raise ReplayError(
+                    f"it rests on the size that {what} gives, which was assumed "
+                    f"({assumption.text}) and is not known"
+                )
 
     def _check_given(self) -> None:
         """Refuse what came from outside without its content.

@@ -112,8 +112,10 @@ class Request:
             were constructed is drawn even if it was thrown away, so that torch's
             generator can go on from where construction would have left it.
         until: Calls to look at; None for all of them.
+        can_assume: Whether it may rest on sizes that were assumed.
     """
 
     storages: frozenset[int] = frozenset()
     modules: frozenset[int] = frozenset()
     until: int | None = None
+    can_assume: bool = False

@@ -7,7 +7,7 @@ from typing import Final
 import torch
 from torch import Tensor, UntypedStorage
 
-from meta_magic.errors import MissingValueError, ReplayError
+from meta_magic.errors import MissingValueError, ReplayError, ValueLimitError
 from meta_magic.replaying.columns import Columns
 from meta_magic.replaying.engine import Replay
 from meta_magic.replaying.machine import real_torch
@@ -36,13 +36,18 @@ class Evaluator:
         program: Program,
         wanted: Sequence[tuple[int, Geometry]],
         limits: ValueLimits,
+        *,
+        can_assume: bool = True,
     ) -> tuple[list[Tensor], Evaluation]:
-        """Return the real values that tensors would have on the CPU now.
+        """Return the values that tensors would have on the CPU now.
+
+        Where the program assumed a size, those that they would have with that.
 
         Args:
             program: All that was recorded so far.
             wanted: Storage and geometry of each tensor.
             limits: What it may take.
+            can_assume: Whether they may rest on what was assumed.
 
         Returns:
             The tensors, and what they took, as of the call that comes next.
@@ -53,10 +58,11 @@ class Evaluator:
         storages = frozenset(storage for storage, _ in wanted)
         made: dict[int, UntypedStorage | Tensor] = {}
         try:
-            replay = self._plan(program, storages)
+            request = Request(storages=storages, can_assume=can_assume)
+            replay = self._plan(program, request)
             cost = weigh(replay, len(program.offsets) - 1)
             if cost.nbytes > limits.nbytes or cost.flops > limits.flops:
-                raise MissingValueError(explain_cost(cost, limits))
+                raise ValueLimitError(explain_cost(cost, limits))
             with real_torch():
                 for _ in replay.run(made.__setitem__):
                     pass
@@ -65,7 +71,7 @@ class Evaluator:
             raise MissingValueError(str(error)) from error
         return tensors, cost
 
-    def _plan(self, program: Program, storages: frozenset[int]) -> Replay:
+    def _plan(self, program: Program, request: Request) -> Replay:
         if self._columns is None:
             self._columns = Columns(program)
         else:
@@ -78,7 +84,7 @@ class Evaluator:
                 columns = self._earlier[id(other)] = Columns(other)
             return columns
 
-        replay = Replay(program, Request(storages=storages), CPU, read)
+        replay = Replay(program, request, CPU, read)
         if not replay.plan.storages.isdisjoint(program.torn):
             raise MissingValueError(
                 "a real tensor that it comes from was written unseen by torch, as "

@@ -1,10 +1,16 @@
 """Count the floating-point operations of a signature with torch's own formulas."""
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
 
-from meta_magic.trace.signature import Argument, Signature, TensorArgument
+from meta_magic.trace.signature import (
+    Argument,
+    Geometry,
+    Signature,
+    TensorArgument,
+)
 
 __all__ = ["count_flops"]
 
@@ -28,16 +34,15 @@ def count_flops(signature: Signature) -> int | None:
     formula = find_formula(signature.op)
     if formula is None or is_miscounted(signature):
         return None
-    arguments = {n: shape_of(v, signature) for n, v in signature.arguments}
+    arguments = {n: shape_of(v, signature.inputs) for n, v in signature.arguments}
     positional = [
         v for n, v in arguments.items() if n not in keyword_names(signature.op)
     ]
     keywords = {n: v for n, v in arguments.items() if n in keyword_names(signature.op)}
-    shapes = tuple(output.shape for output in signature.outputs)
-    out_shape = shapes[0] if len(shapes) == 1 else shapes
     try:
-        return int(formula(*positional, **keywords, out_val=out_shape))
-    except (AttributeError, AssertionError, TypeError):
+        returned = shape_of(signature.returns, signature.outputs)
+        return int(formula(*positional, **keywords, out_val=returned))
+    except (AttributeError, AssertionError, LookupError, TypeError):
         return None  # a formula that wants the tensors themselves
 
 
@@ -68,8 +73,10 @@ def is_miscounted(signature: Signature) -> bool:
     return is_backward and dict(signature.arguments).get("groups") != 1
 
 
-def shape_of(value: Argument, signature: Signature) -> Any:
-    """Return the argument as the formulas take it: shapes in place of tensors."""
+def shape_of(value: Argument, tensors: Sequence[Geometry]) -> Any:
+    """Return a value as the formulas take it: shapes in place of tensors."""
     if isinstance(value, TensorArgument):
-        return torch.Size(signature.inputs[value.index].shape)
+        return torch.Size(tensors[value.index].shape)
+    if isinstance(value, tuple) and any(isinstance(v, TensorArgument) for v in value):
+        return tuple(shape_of(item, tensors) for item in value)
     return value

@@ -3,7 +3,13 @@
 import pytest
 import torch
 
-from meta_magic import MissingValueError, ValueLimits, record
+from meta_magic import (
+    MaterializeError,
+    MissingValueError,
+    ValueLimits,
+    materialize,
+    record,
+)
 from meta_magic.view.payload import build_payload
 
 NOTHING = ValueLimits(nbytes=0, flops=0)
@@ -128,3 +134,23 @@ def test_two_masks_at_once_are_not_assumed():
     with pytest.raises(MissingValueError), record_with("nonzero=all"):
         rows, columns = torch.rand(3) > 0.5, torch.rand(4) > 0.5
         torch.rand(3, 4)[rows, columns]
+
+
+def test_a_small_mask_is_known_though_a_large_one_at_the_same_line_is_not():
+    def pick(x):
+        return x[x > 5]
+
+    with record(limits=ValueLimits(nbytes=4000), assume="nonzero=all"):
+        assert pick(torch.arange(2000)).shape == (2000,)
+        assert pick(torch.arange(10)).shape == (4,)
+
+
+def test_what_rests_on_an_assumption_is_not_made_real():
+    with record(limits=ValueLimits(nbytes=4000), assume="nonzero=all"):
+        x = torch.arange(2000.0)
+        module = torch.nn.Module()
+        module.weight = torch.nn.Parameter(x[x < 0])
+        assert "tensor(..." in repr(module.weight)
+    with pytest.raises(MaterializeError, match=r"assumed \(nonzero=all\)"):
+        materialize(module)
+    assert module.weight.is_meta

@@ -1,5 +1,7 @@
 """Attention as a device runs it: on the CPU compared with the CPU itself."""
 
+import threading
+
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -229,3 +231,42 @@ def test_a_fused_kernel_costs_its_two_products(device):
         tensors = make(*shapes, dtype=torch.bfloat16)
         scaled_dot_product_attention(*tensors, enable_gqa=True)
     assert trace.flops == 2 * (2 * 3 * 8 * 5) * 4 * 2
+
+
+def test_attention_of_another_thread_is_none_of_the_recordings():
+    def attend_elsewhere():
+        x = torch.ones(1, 2, 4, 8, device="meta")
+        scaled_dot_product_attention(x, x, x, dropout_p=0.5)
+
+    with record() as trace:
+        torch.ones(1)
+        thread = threading.Thread(target=attend_elsewhere)
+        thread.start()
+        thread.join()
+    assert trace.program.kernels == ()
+
+
+@pytest.mark.parametrize(
+    "mask", [torch.float64, torch.bfloat16, torch.int32, torch.float32, torch.bool]
+)
+@pytest.mark.parametrize("key", [torch.float32, torch.bfloat16])
+def test_arguments_that_the_cpu_refuses_are_refused_in_its_words(mask, key):
+    def call():
+        query, value = make((1, 2, 4, 8), (1, 2, 4, 8))
+        keys = torch.zeros(1, 2, 4, 8, dtype=key)
+        seen = torch.ones(4, 4).to(mask)
+        scaled_dot_product_attention(query, keys, value, seen)
+
+    def say(run):
+        try:
+            run()
+        except RuntimeError as error:
+            names = str(error).replace("c10::BFloat16", "torch.bfloat16")
+            for name, dtype in (("double", "float64"), ("int", "int32")):
+                names = names.replace(f"dtype: {name} ", f"dtype: torch.{dtype} ")
+            return names.replace("dtype: float ", "dtype: torch.float32 ")
+        return None
+
+    wanted = say(call)
+    with record(as_device="cpu"):
+        assert say(call) == wanted

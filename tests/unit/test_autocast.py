@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from meta_magic import record
 from tests.unit.test_attention import Names
@@ -172,3 +173,32 @@ def test_in_inference_mode_casts_are_those_of_the_cpu(name):
     with record(as_device="cpu"), torch.inference_mode(), torch.autocast("cpu"):
         assert CALLS[name]().dtype == wanted.dtype
         assert CALLS[name]().dtype == wanted.dtype
+
+
+def test_a_region_that_is_switched_off_does_not_end_the_cache_of_the_one_around_it():
+    def run():
+        layer, x = nn.Linear(2, 2), torch.ones(1, 2)
+        with torch.autocast("cpu"):
+            layer(x)
+            with torch.autocast("cpu", enabled=False):
+                x + 1
+            layer(x)
+
+    with Names() as real:
+        run()
+    with record(as_device="cpu") as trace:
+        run()
+    assert list_ops(trace) == real.ops
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_activations_that_are_computed_again_are_cast_again(device, use_reentrant):
+    with record(as_device=device) as trace:
+        layer, x = nn.Linear(2, 2), torch.ones(1, 2, requires_grad=True)
+        with torch.autocast(device, torch.bfloat16):
+            y = checkpoint(layer, x, use_reentrant=use_reentrant)
+        y.float().sum().backward()
+    products = [op.inputs[0].dtype for op in trace.ops if "mm" in op.op]
+    assert len(products) >= 3
+    assert set(products) == {torch.bfloat16}

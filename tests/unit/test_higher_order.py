@@ -253,3 +253,12 @@ def test_the_first_cell_that_compiles_runs_eagerly_and_later_code_compiles():
         check=False,
     )
     assert result.returncode == 0, result.stderr
+
+
+def test_a_recording_inside_another_leaves_it_its_branches():
+    with record() as trace:
+        with record():
+            pass
+        x = torch.ones(3, requires_grad=True)
+        torch.cond(torch.tensor(True), lambda x: x + 1, lambda x: x * 2, (x,))
+    assert trace.ops[-1].op == "aten.add.Tensor"

@@ -1,13 +1,16 @@
 """What is recorded of an operator call."""
 
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from meta_magic import record
+from meta_magic.recording.torch_private import meta_kernels, optimizer_module
 from tests.unit.test_attention import Names
 
 
@@ -188,3 +191,52 @@ def test_a_number_written_at_an_index_is_the_operator_of_the_cpu(index, value):
     assert met == wanted
     names = [op.op for op in trace.ops if "lift" not in op.op]
     assert names == [op for op in real.ops if "lift" not in op]
+
+
+@pytest.mark.parametrize("needs_grad", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("trains", [False, True])
+def test_a_convolutions_backward_costs_what_torch_counts(needs_grad, bias, trains):
+    def step():
+        x = torch.randn(2, 3, 4, 4, requires_grad=needs_grad)
+        layer = nn.Conv2d(3, 4, 3, bias=bias)
+        layer.weight.requires_grad_(trains)
+        made = layer(x).sum()
+        if made.requires_grad:
+            made.backward()
+
+    with FlopCounterMode(display=False) as wanted:
+        step()
+    with record() as trace:
+        step()
+    assert trace.flops == wanted.get_total_flops()
+
+
+def test_recordings_that_overlap_on_two_threads_leave_torch_as_it_was():
+    def read():
+        return [
+            *(torch.load, torch.save, torch.from_numpy, torch.autocast.__init__),
+            *(torch.autocast.__enter__, meta_kernels.device_hint),
+            optimizer_module._get_fused_kernels_supported_devices,
+        ]
+
+    before, events = read(), [threading.Event() for _ in range(3)]
+
+    def first():
+        with record():
+            events[0].set()
+            events[1].wait()
+        events[2].set()
+
+    def second():
+        events[0].wait()
+        with record():
+            events[1].set()
+            events[2].wait()
+
+    threads = [threading.Thread(target=run) for run in (first, second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert read() == before

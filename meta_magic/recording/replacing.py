@@ -1,0 +1,55 @@
+"""Replace functions of torch while a recording runs, also if others overlap with it."""
+
+from typing import Any
+
+__all__ = ["Replacements"]
+
+
+class Replaced:
+    """An attribute that some recordings replaced.
+
+    Attributes:
+        original: What it was.
+        stack: What it was replaced by, the newest last.
+    """
+
+    def __init__(self, original: Any) -> None:
+        self.original = original
+        self.stack: list[Any] = []
+
+
+replaced_by_place: dict[tuple[int, str], Replaced] = {}
+
+
+class Replacements:
+    """The attributes that one recording replaced, to be put back by it.
+
+    Recordings of two threads may end in any order: the last one leaves what was there
+    before the first.
+    """
+
+    def __init__(self) -> None:
+        self._made: list[tuple[Any, str, Any]] = []
+
+    def replace(self, owner: Any, name: str, value: Any) -> None:
+        """Set an attribute of a module or class."""
+        place = id(owner), name
+        if place not in replaced_by_place:
+            replaced_by_place[place] = Replaced(getattr(owner, name))
+        replaced_by_place[place].stack.append(value)
+        self._made.append((owner, name, value))
+        setattr(owner, name, value)
+
+    def restore(self) -> None:
+        """Take all of them back, but for what somebody else replaced meanwhile."""
+        while self._made:
+            owner, name, value = self._made.pop()
+            place = id(owner), name
+            replaced = replaced_by_place[place]
+            is_newest = getattr(owner, name) is value
+            replaced.stack.remove(value)
+            if is_newest:
+                left = replaced.stack[-1:] or [replaced.original]
+                setattr(owner, name, left[0])
+            if not replaced.stack:
+                del replaced_by_place[place]
