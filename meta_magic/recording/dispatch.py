@@ -55,11 +55,7 @@ class Recorder(Runner):
                 return foreign[0]
         self._registry.note_deaths()
         words = [0] * HEADER
-        try:
-            key = self._build_key(args, kwargs, words)
-        except RuntimeError:
-            self._is_opaque = False
-            return self.foreign.pass_nested(func, args, kwargs or {})
+        key = self._build_key(args, kwargs, words)
         table = self._table_by_op.get(func)
         entry = None if table is None else table.entries.get(key)
         # A mode below, as make_fx has it, must see the operator, not its result.

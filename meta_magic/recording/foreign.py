@@ -76,18 +76,12 @@ class Foreign:
             self._count(names[0])
         return bool(names)
 
-    def pass_nested(
-        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Any:
-        """Call an operator that cannot be recorded, as nested tensors have no shape.
-
-        Raises:
-            RuntimeError: The one that is being handled: there is no nested tensor.
-        """
-        if not any(map(is_nested, tensors_in(args, tuple(kwargs.values())))):
-            raise  # noqa: PLE0704  called where it is handled
-        self._count("a nested tensor")
-        return func(*args, **kwargs)
+    def is_on_nested(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Whether an operator is not recorded, as nested tensors have no shape."""
+        found = any(map(is_nested, tensors_in(args, tuple(kwargs.values()))))
+        if found:
+            self._count("a nested tensor")
+        return found
 
     def _count(self, name: str) -> None:
         self.n_unseen[name] = self.n_unseen.get(name, 0) + 1

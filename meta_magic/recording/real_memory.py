@@ -38,7 +38,7 @@ class RealMemory:
         self.nbytes += sum(made.values())
         function = self._places.function
         if made and not call.inputs and function not in device_constructors():
-            name = describe_function(function) or "a torch.Tensor constructor"
+            name = describe_function(function) or "an operator called by itself"
             text = f"{name} ignored the meta device and made a real tensor on the CPU"
             line = self._places.current_line()
             self.notes.setdefault(Note(kind="factory", text=text, line=line))

@@ -108,7 +108,7 @@ class GeometryTable:
         if tensor.layout is torch.sparse_coo:  # says strides of 0
             stride, offset = None, None
         key = (
-            *(tuple(Tensor.size(tensor)), stride, offset, tensor.dtype),
+            *(size_of(tensor), stride, offset, tensor.dtype),
             *(tensor.device, tensor.layout, is_conj, is_neg),
         )
         geometry = self._geometry_by_key.get(key)
@@ -321,3 +321,11 @@ def span_nbytes(tensor: Tensor) -> int:
         return (int(tensor.storage_offset()) + tensor.numel()) * tensor.itemsize
     last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
     return int(tensor.storage_offset() + last + 1) * tensor.itemsize
+
+
+def size_of(tensor: Tensor) -> tuple[int, ...]:
+    """Return the sizes of a tensor; none of a nested one, whose rows differ."""
+    try:
+        return tuple(Tensor.size(tensor))
+    except RuntimeError:
+        return ()

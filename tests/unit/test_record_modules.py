@@ -163,10 +163,20 @@ def test_a_broadcast_with_a_row_of_one_is_not_noted():
 
 def test_a_factory_that_ignores_meta_is_noted():
     with record() as trace:
-        torch.Tensor(2, 3)
+        torch.ops.aten.ones.default([2, 3])
     note = notes_of(trace)["factory"]
     assert note.line == trace.ops[-1].line
     assert "real tensor" in note.text
+
+
+def test_a_legacy_constructor_is_on_meta():
+    with record() as trace:
+        made = nn.Parameter(torch.Tensor(2, 3)), torch.FloatTensor(4)
+        with torch.device("cpu"):
+            real = torch.Tensor(2)
+    assert [t.is_meta for t in (*made, real)] == [True, True, False]
+    assert [t.shape for t in made] == [(2, 3), (4,)]
+    assert trace.nbytes_real == 2 * 4
 
 
 def test_a_factory_that_was_told_its_device_is_not_noted():
