@@ -196,6 +196,7 @@ CPU_ANSWERS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
     {
         "aten.convolution.default": lay_out_image,
         "aten.native_layer_norm.default": keep_statistics,
+        "aten.native_group_norm.default": keep_statistics,
         "aten.native_batch_norm.default": keep_statistics,
         "aten._native_batch_norm_legit.default": keep_statistics,
         "aten._native_batch_norm_legit.no_stats": keep_statistics,

@@ -174,6 +174,9 @@ LAST = 0.1, 1e-5
 NORMS = {
     "layer": lambda: layer_norm(torch.bfloat16, torch.bfloat16),
     "layer without weights": lambda: layer_norm(torch.bfloat16, None),
+    "group, mixed": norm(
+        aten.native_group_norm, ("bfloat16", "float32", None), 3, 2, 4, 2, 1e-5
+    ),
     "batch": norm(aten.native_batch_norm, BF16, True, *LAST),
     "batch, running": norm(aten.native_batch_norm, BF16, False, *LAST),
     "batch, float32": norm(aten.native_batch_norm, ["float32"] * 3, False, *LAST),
