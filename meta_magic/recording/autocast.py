@@ -145,12 +145,8 @@ class AutocastOf:
             narrow = torch.get_autocast_dtype(self._device)
             dtype = torch.float32 if torch.float32 in met else narrow
         elif self._device == "cuda" and name in WITH_DTYPE:
-            is_given = kwargs.get("dtype") is not None
-            is_cast = isinstance(args[0], Tensor) and is_eligible(args[0])
-            return args, {
-                **kwargs,
-                "dtype": dtype,
-            } if is_cast and not is_given else kwargs
+            is_told = kwargs.get("dtype") is not None or not is_eligible(args[0])
+            return args, kwargs if is_told else {**kwargs, "dtype": dtype}
         return (
             [self._cast(value, dtype) for value in args],
             {key: self._cast(value, dtype) for key, value in kwargs.items()},
