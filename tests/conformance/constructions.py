@@ -21,7 +21,6 @@ LIMITS = {
         "what is put on meta by name counts as on the device of the cell"
     ),
     "the output of an lstm": "many operators on meta, one kernel on the CPU",
-    "the output of attention": "many operators on meta, one kernel on the CPU",
 }
 """Those that cannot be recorded, or differ as materialize says, and why."""
 
