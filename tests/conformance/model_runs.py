@@ -20,6 +20,8 @@ from tests.conformance import architectures
 __all__ = ["Call", "Made", "find_call", "in_child", "list_real", "list_recorded", "run"]
 
 FORK = get_context("fork")
+PATIENCE = 300
+"""Seconds for one run."""
 
 WRAPPERS = frozenset({"aten.lift_fresh.default", "aten.scalar_tensor.default"})
 """How torch makes a tensor of a Python number: not alike on the CPU and on meta."""
@@ -158,7 +160,10 @@ def in_child(function: Callable[..., Any], *args: Any) -> tuple[Any, str]:
     process.start()
     there.close()
     try:
-        return here.recv()
+        if here.poll(PATIENCE):
+            return here.recv()
+        process.kill()
+        return None, f"it took more than {PATIENCE} s"
     except EOFError:
         return None, "the process died"
     finally:
@@ -167,6 +172,7 @@ def in_child(function: Callable[..., Any], *args: Any) -> tuple[Any, str]:
 
 def answer(there: Connection, function: Callable[..., Any], args: Any) -> None:
     """Send what a function returns, or why it raised."""
+    torch.set_num_threads(1)  # those of the parent are not there
     try:
         there.send((function(*args), ""))
     except Exception as error:
