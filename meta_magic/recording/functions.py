@@ -155,8 +155,8 @@ class FunctionRecorder(DeviceContext):  # type: ignore[misc]
         """Call a method that reads data; what is printed leaves no trace."""
         if func is not torch.Tensor.__repr__:
             return read_data(func, args, kwargs)
-        seen = self._registry.find(args[0])
-        real = None if seen is None else self._dispatch.values.peek(args[0], seen)
+        self._registry.note_deaths()
+        real = self._dispatch.values.peek(args[0], self._registry.read(args[0]))
         with without_modes():
             return describe_values(args[0], real)
 
