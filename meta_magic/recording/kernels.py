@@ -1,7 +1,5 @@
 """Meta kernels as a device's: where devices differ, meta answers as CUDA."""
 
-from types import TracebackType
-
 from torch import Tensor
 from torch.nn import Parameter
 
@@ -11,7 +9,7 @@ from meta_magic.recording.torch_private import meta_kernels
 __all__ = ["KernelsOf"]
 
 
-class KernelsOf:
+class KernelsOf(Replacements):
     """Have meta kernels answer as those of a device, within the block.
 
     Strides of what ``linalg.svd``, ``linalg.eig``, ``fft.rfftn`` and others return.
@@ -25,23 +23,14 @@ class KernelsOf:
     """
 
     def __init__(self, device: str) -> None:
+        super().__init__()
         self._device = device
         self._before = meta_kernels.device_hint
-        self._replacements = Replacements()
 
     def __enter__(self) -> None:
         self._before = meta_kernels.device_hint
         if self._device == "cpu":
-            hint = self.tell_device
-            self._replacements.replace(meta_kernels, "device_hint", hint)
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._replacements.restore()
+            self.replace(meta_kernels, "device_hint", self.tell_device)
 
     def tell_device(self, tensor: object) -> str:
         """Return the device as which a kernel is to answer."""

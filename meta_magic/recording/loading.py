@@ -17,7 +17,7 @@ from meta_magic.recording.torch_private import DeviceContext, function_mode_stac
 __all__ = ["DataSources"]
 
 
-class DataSources:
+class DataSources(Replacements):
     """Context manager that replaces the functions by which data comes into a cell.
 
     No mode and no hook of torch sees them, so the names themselves are replaced for as
@@ -28,8 +28,8 @@ class DataSources:
     """
 
     def __init__(self, note: Callable[[str, str], None]) -> None:
+        super().__init__()
         self._note = note
-        self._replacements = Replacements()
 
     def __enter__(self) -> None:
         for owner, name, method in (
@@ -41,10 +41,7 @@ class DataSources:
             (DataLoader, "__iter__", self._iterate),
         ):
             replaced = replace_here(getattr(owner, name), method)
-            self._replacements.replace(owner, name, replaced)
-
-    def __exit__(self, *_: object) -> None:
-        self._replacements.restore()
+            self.replace(owner, name, replaced)
 
     def _load(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
         """Load onto meta, unless it is told where; what comes is from outside."""

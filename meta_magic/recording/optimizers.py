@@ -8,7 +8,7 @@ Source: ``optim/optimizer.py`` and ``utils/_foreach_utils.py`` of torch 2.13.
 """
 
 from collections.abc import Callable
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Final
 
 from meta_magic.recording.replacing import Replacements
@@ -33,7 +33,7 @@ REPLACED: Final[dict[str, tuple[tuple[ModuleType, str], ...]]] = {
 Answer = Callable[..., list[str]]
 
 
-class OptimizersOf:
+class OptimizersOf(Replacements):
     """Have optimizers on meta be those of a device, within the block.
 
     Args:
@@ -41,21 +41,13 @@ class OptimizersOf:
     """
 
     def __init__(self, device: str) -> None:
+        super().__init__()
         self._places = REPLACED.get(device, ())
-        self._replacements = Replacements()
 
     def __enter__(self) -> None:
         for module, name in self._places:
             answer = with_meta(getattr(module, name))
-            self._replacements.replace(module, name, answer)
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._replacements.restore()
+            self.replace(module, name, answer)
 
 
 def with_meta(answer: Answer) -> Answer:

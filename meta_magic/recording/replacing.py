@@ -25,7 +25,7 @@ class Replacements:
     """The attributes that one recording replaced, to be put back by it.
 
     Recordings of two threads may end in any order: the last one leaves what was there
-    before the first.
+    before the first. To be entered, a subclass says what it replaces.
     """
 
     def __init__(self) -> None:
@@ -39,6 +39,9 @@ class Replacements:
         replaced_by_place[place].stack.append(value)
         self._made.append((owner, name, value))
         setattr(owner, name, value)
+
+    def __exit__(self, *_: object) -> None:
+        self.restore()
 
     def restore(self) -> None:
         """Take all of them back, but for what somebody else replaced meanwhile."""
