@@ -30,19 +30,14 @@ from meta_magic.errors import (
 if TYPE_CHECKING:
     from meta_magic.materializing.materialize import materialize
     from meta_magic.materializing.report import FilledTensor, MaterializeReport
-    from meta_magic.recording.lifting import meta_like
-    from meta_magic.recording.record import record
     from meta_magic.replaying.replay import replay
     from meta_magic.replaying.verify import verify
-    from meta_magic.trace.answers import ValueLimits
-    from meta_magic.trace.records import (
-        ModuleCall,
-        ModuleNode,
-        ModuleTensor,
-        Note,
-        OpCall,
-        TensorMetadata,
-    )
+    from meta_magic.session.meta_like import meta_like
+    from meta_magic.session.record import record
+    from meta_magic.trace.calls import ModuleCall, OpCall, TensorMetadata
+    from meta_magic.trace.modules import ModuleNode, ModuleTensor
+    from meta_magic.trace.notes import Note
+    from meta_magic.trace.provenance import ValueLimits
     from meta_magic.trace.signature import SourcePosition
     from meta_magic.trace.trace import Trace
 
@@ -77,23 +72,27 @@ HOMES = {
     "FilledTensor": "materializing.report",
     "MaterializeReport": "materializing.report",
     "materialize": "materializing.materialize",
-    "meta_like": "recording.lifting",
+    "meta_like": "session.meta_like",
+    "record": "session.record",
     "replay": "replaying.replay",
     "verify": "replaying.verify",
-    "record": "recording.record",
+    "ModuleCall": "trace.calls",
+    "OpCall": "trace.calls",
+    "TensorMetadata": "trace.calls",
+    "ModuleNode": "trace.modules",
+    "ModuleTensor": "trace.modules",
+    "Note": "trace.notes",
     "SourcePosition": "trace.signature",
-    "ValueLimits": "trace.answers",
     "Trace": "trace.trace",
+    "ValueLimits": "trace.provenance",
 }
 
 
 def __getattr__(name: str) -> Any:
     # On first use: %load_ext must work, and be quick, before torch is imported.
-    if name not in __all__:
+    if name not in HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(
-        import_module(f"{__name__}.{HOMES.get(name, 'trace.records')}"), name
-    )
+    value = getattr(import_module(f"{__name__}.{HOMES[name]}"), name)
     globals()[name] = value
     return value
 

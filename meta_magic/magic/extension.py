@@ -61,9 +61,7 @@ def add_formatters(shell: Any) -> None:
 
 def render_report(report: Any) -> str:
     """Return a report as HTML."""
-    from meta_magic.view.materialize_html import (  # noqa: PLC0415  needs torch
-        render_materialize_report,
-    )
+    from meta_magic.view.materialize_html import render_materialize_report  # noqa: PLC0415  needs torch
 
     return render_materialize_report(report)
 

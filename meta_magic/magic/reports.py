@@ -51,10 +51,7 @@ def build_outputs(
         return Outputs(build_bundle(trace))
     from meta_magic.view.page import render_snapshot  # noqa: PLC0415
     from meta_magic.view.payload import pack  # noqa: PLC0415
-    from meta_magic.view.widgets import (  # noqa: PLC0415  takes 0.2 s to import
-        close_reports,
-        show_report,
-    )
+    from meta_magic.view.widgets import close_reports, show_report  # noqa: PLC0415  takes 0.2 s to import
 
     close_reports(key)
     packed, uid = pack(trace), f"mm-{uuid4().hex[:8]}"

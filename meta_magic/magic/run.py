@@ -13,7 +13,7 @@ from meta_magic.magic.tracebacks import trim_traceback
 
 if TYPE_CHECKING:
     from meta_magic.magic.magics import MetaMagics
-    from meta_magic.recording.recorder import Recording
+    from meta_magic.session.recording import Recording
     from meta_magic.trace.trace import Trace
 
 __all__ = ["Run"]
@@ -71,7 +71,7 @@ class Run:
             display(outputs.live)
 
     def _keep_trace(self) -> "Trace":
-        from meta_magic.trace.records import CellSource  # noqa: PLC0415  needs torch
+        from meta_magic.trace.notes import CellSource  # noqa: PLC0415  needs torch
 
         namespace = self._shell.user_ns
         source = CellSource(
@@ -95,13 +95,9 @@ def start_recording(
         UsageError: torch is not installed.
     """
     try:
-        from meta_magic.recording.options import (  # noqa: PLC0415  needs torch
-            Options,
-            read_assumptions,
-            read_device,
-        )
-        from meta_magic.recording.recorder import Recording  # noqa: PLC0415
-        from meta_magic.trace.answers import ValueLimits  # noqa: PLC0415
+        from meta_magic.session.recording import Recording  # noqa: PLC0415
+        from meta_magic.trace.options import Options, read_assumptions, read_device  # noqa: PLC0415  needs torch
+        from meta_magic.trace.provenance import ValueLimits  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise

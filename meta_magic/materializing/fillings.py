@@ -9,8 +9,8 @@ from torch import Tensor, UntypedStorage, nn
 from meta_magic.errors import MaterializeError, ReplayError
 from meta_magic.materializing.report import Filling
 from meta_magic.materializing.targets import Target
-from meta_magic.recording.ledger import Origin, find_origin
-from meta_magic.replaying.engine import Replay, order_latest_first
+from meta_magic.recording.identities.origins import Origin, find_origin
+from meta_magic.replaying.execution import Execution, order_latest_first
 from meta_magic.replaying.memory import allocate
 from meta_magic.replaying.steps import Plan, Request, StepKind
 from meta_magic.trace.program import Program
@@ -46,7 +46,7 @@ class Fill(Protocol):
     def run(self, put: Put) -> Iterator[int]:
         """Make the content of all targets; yield the bytes done by each step.
 
-        Under :func:`meta_magic.replaying.machine.real_torch`.
+        Under :func:`meta_magic.replaying.call_runner.real_torch`.
         """
 
 
@@ -268,14 +268,14 @@ class ReplayFilling:
 
     def _plan(
         self, located: Located, modules: set[int], device: torch.device
-    ) -> Replay:
+    ) -> Execution:
         numbers = [n for n, m in located.origin.modules.items() if id(m) in modules]
         request = Request(
             storages=frozenset(located.target_by_storage), modules=frozenset(numbers)
         )
         program = located.origin.program
         try:
-            return Replay(program, request, device)
+            return Execution(program, request, device)
         except ReplayError as error:
             target = find_culprit(program, located.target_by_storage, device)
             raise describe(error, target) from error
@@ -297,7 +297,7 @@ def find_culprit(
     """Return the first target that cannot be replayed even alone."""
     for number, target in target_by_storage.items():
         try:
-            Replay(program, Request(storages=frozenset({number})), device)
+            Execution(program, Request(storages=frozenset({number})), device)
         except ReplayError:
             return target
     return None

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from meta_magic.recording.torch_private import DisableTorchFunction, swap_tensor_impl
+from meta_magic.torch_private.modes import DisableTorchFunction
+from meta_magic.torch_private.tensors import swap_tensor_impl
 
 __all__ = ["Installation"]
 

@@ -13,24 +13,19 @@ from torch import Tensor, nn
 from meta_magic.errors import MaterializeError
 from meta_magic.materializing.budget import check_budget
 from meta_magic.materializing.checkpoint import open_checkpoint
-from meta_magic.materializing.fillings import (
-    Content,
-    EmptyFilling,
-    Fill,
-    ReplayFilling,
-)
+from meta_magic.materializing.fillings import Content, EmptyFilling, Fill, ReplayFilling
 from meta_magic.materializing.install import Installation
 from meta_magic.materializing.loading import CheckpointFilling, match_names
 from meta_magic.materializing.report import FilledTensor, Filling, MaterializeReport
 from meta_magic.materializing.reset import reset_module
 from meta_magic.materializing.targets import Held, Target, find_tensors, group_targets
-from meta_magic.recording.constants import as_bytes, sum_bytes
-from meta_magic.recording.ledger import find_origin
-from meta_magic.recording.torch_private import functorch_interpreter
-from meta_magic.replaying.columns import Columns
+from meta_magic.recording.identities.origins import find_origin
+from meta_magic.recording.identities.storage_bytes import as_bytes, sum_bytes
 from meta_magic.replaying.devices import read_device
-from meta_magic.replaying.machine import real_torch
 from meta_magic.replaying.memory import make_view
+from meta_magic.replaying.program_calls import ProgramCalls
+from meta_magic.torch_private.modes import functorch_interpreter
+from meta_magic.torch_private.snapshot import real_torch
 from meta_magic.trace.program import Program
 from meta_magic.trace.trace import Trace
 
@@ -316,7 +311,7 @@ def find_redrawn(held: Sequence[Held]) -> list[Held]:
             continue
         drawn = drawn_by_program.get(id(origin.program))
         if drawn is None:
-            drawn = Columns(origin.program).drawn_storages()
+            drawn = ProgramCalls(origin.program).drawn_storages()
             drawn_by_program[id(origin.program)] = drawn
         if number in drawn:
             found.append(place)

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, UntypedStorage, nn
 
 from meta_magic.errors import MaterializeError
-from meta_magic.recording.constants import as_bytes
-from meta_magic.recording.live import tensors_in
-from meta_magic.recording.torch_private import TorchDispatchMode
+from meta_magic.recording.identities.nested_tensors import tensors_in
+from meta_magic.recording.identities.storage_bytes import as_bytes
+from meta_magic.torch_private.modes import TorchDispatchMode
 
 __all__ = ["reset_module"]
 

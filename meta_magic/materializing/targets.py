@@ -10,8 +10,8 @@ from torch import Tensor, UntypedStorage, nn
 from torch.nn.parameter import is_lazy
 
 from meta_magic.errors import MaterializeError
-from meta_magic.recording.module_trees import own_tensors
-from meta_magic.recording.torch_private import DisableTorchFunction
+from meta_magic.recording.rows.module_trees import own_tensors
+from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.trace.signature import Geometry
 
 __all__ = ["Held", "Target", "find_tensors", "group_targets", "own_and_nested"]

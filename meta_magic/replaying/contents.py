@@ -6,7 +6,7 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from meta_magic.replaying.columns import Call, is_dense, span_nbytes
+from meta_magic.replaying.program_calls import Call, is_dense, span_nbytes
 from meta_magic.replaying.steps import Plan, StepKind
 from meta_magic.trace.signature import Geometry
 

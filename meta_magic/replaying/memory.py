@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, UntypedStorage
 
 from meta_magic.errors import ReplayError
-from meta_magic.recording.constants import as_bytes, sum_bytes
-from meta_magic.replaying.columns import Columns
+from meta_magic.recording.identities.storage_bytes import as_bytes, sum_bytes
+from meta_magic.replaying.program_calls import ProgramCalls
+from meta_magic.torch_private.tensors import negate_lazily
 from meta_magic.trace.program import Constant
 from meta_magic.trace.signature import Geometry
 
@@ -21,7 +22,7 @@ class Memory:
         device: What stands for meta.
     """
 
-    def __init__(self, columns: Columns, device: torch.device) -> None:
+    def __init__(self, columns: ProgramCalls, device: torch.device) -> None:
         self.device = device
         self._columns = columns
         self._storages: dict[int, UntypedStorage] = {}
@@ -123,4 +124,4 @@ def make_view(storage: UntypedStorage, geometry: Geometry) -> Tensor:
         ) from error
     if geometry.is_conj:
         view = view.conj()
-    return torch._neg_view(view) if geometry.is_neg else view
+    return negate_lazily(view) if geometry.is_neg else view

@@ -9,7 +9,8 @@ import torch
 from torch import Generator, Tensor
 
 from meta_magic.errors import ReplayError
-from meta_magic.recording.initializers import INITIALIZERS
+from meta_magic.recording.intercept.initializers import INITIALIZERS
+from meta_magic.torch_private.dispatcher import schema_of
 from meta_magic.trace.signature import (
     NAN,
     Argument,
@@ -22,12 +23,11 @@ __all__ = ["Operator", "find_function", "find_operator"]
 
 FILLS: Final = frozenset(
     f"aten.{name}"
-    for name in (
-        *("normal_.default", "uniform_.default", "random_.default", "random_.from"),
-        *("random_.to", "exponential_.default", "log_normal_.default"),
-        *("cauchy_.default", "geometric_.default", "bernoulli_.float"),
-        *("zero_.default", "fill_.Scalar"),
-    )
+    for name in """
+    normal_.default uniform_.default random_.default random_.from random_.to
+    exponential_.default log_normal_.default cauchy_.default geometric_.default
+    bernoulli_.float zero_.default fill_.Scalar
+    """.split()
 )
 """Operators that write all of their tensor and read nothing."""
 
@@ -39,22 +39,18 @@ SPLIT: Final = frozenset({"aten.uniform_.default", "aten.normal_.default"})
 
 EMPTY: Final = frozenset(
     f"aten.{name}.default"
-    for name in (
-        *("empty_like", "empty_strided", "empty_permuted"),
-        *("new_empty", "new_empty_strided"),
-    )
+    for name in "empty_like empty_strided empty_permuted new_empty new_empty_strided".split()
 ) | {"aten.empty.memory_format"}
 """Operators that make memory without content."""
 
 LIKE: Final = frozenset(
     f"aten.{name}"
-    for name in (
-        *("zeros_like.default", "ones_like.default", "full_like.default"),
-        *("rand_like.default", "randn_like.default"),
-        *("randint_like.default", "randint_like.low_dtype"),
-        *("new_zeros.default", "new_ones.default", "new_full.default"),
-        *("empty_like.default", "new_empty.default", "new_empty_strided.default"),
-    )
+    for name in """
+    zeros_like.default ones_like.default full_like.default rand_like.default
+    randn_like.default randint_like.default randint_like.low_dtype new_zeros.default
+    new_ones.default new_full.default empty_like.default new_empty.default
+    new_empty_strided.default
+    """.split()
 )
 """Operators that read nothing of their argument but its metadata."""
 
@@ -92,11 +88,11 @@ class Operator:
         self.is_builtin = name.startswith(("aten.", "prims.", "nn.init."))
         self.out = frozenset(
             a.name
-            for a in function._schema.arguments
+            for a in schema_of(function).arguments
             if a.kwarg_only and a.alias_info is not None and a.alias_info.is_write
         )
-        self._names = [argument.name for argument in function._schema.arguments]
-        tensors = [a for a in function._schema.arguments if "Tensor" in str(a.type)]
+        self._names = [argument.name for argument in schema_of(function).arguments]
+        tensors = [a for a in schema_of(function).arguments if "Tensor" in str(a.type)]
         self.draws_blindly = (
             name in FILLS
             or initializer is not None
@@ -208,10 +204,12 @@ def find_function(name: str) -> Any:
 def find_variant(function: Any) -> Callable[..., Any] | None:
     """Return the overload that takes the same arguments and a generator, if any."""
     packet = getattr(function, "overloadpacket", None)
-    wanted = {argument.name for argument in function._schema.arguments} | {"generator"}
+    wanted = {argument.name for argument in schema_of(function).arguments} | {
+        "generator"
+    }
     for name in () if packet is None else packet.overloads():
         overload = getattr(packet, name)
-        if {argument.name for argument in overload._schema.arguments} == wanted:
+        if {argument.name for argument in schema_of(overload).arguments} == wanted:
             return overload  # type: ignore[no-any-return]
     return None
 

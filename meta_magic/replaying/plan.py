@@ -9,14 +9,14 @@ nobody wants it.
 from collections.abc import Iterable, Iterator
 
 from meta_magic.errors import ReplayError
-from meta_magic.replaying.columns import Call, Columns, Draw
-from meta_magic.replaying.frontier import Frontier
+from meta_magic.replaying.call_queue import CallQueue
+from meta_magic.replaying.program_calls import Call, Draw, ProgramCalls
 from meta_magic.replaying.steps import Plan, Request, Step, StepKind
 
 __all__ = ["plan_replay"]
 
 
-def plan_replay(columns: Columns, request: Request) -> Plan:
+def plan_replay(columns: ProgramCalls, request: Request) -> Plan:
     """Return what must be done for a request.
 
     Args:
@@ -32,7 +32,7 @@ def plan_replay(columns: Columns, request: Request) -> Plan:
 class Planner:
     """The backward walk over a program."""
 
-    def __init__(self, columns: Columns, request: Request) -> None:
+    def __init__(self, columns: ProgramCalls, request: Request) -> None:
         self._columns = columns
         self._wanted = request.storages
         self._modules = request.modules
@@ -79,7 +79,7 @@ class Planner:
         self._kinds = {}
         contents, memory = set(self._wanted), set[int]()
         births = self._columns.births
-        frontier = Frontier(self._columns, self._n_calls)
+        frontier = CallQueue(self._columns, self._n_calls)
         frontier.add(self._forced)
         frontier.add_writers(contents)
         for index in frontier:

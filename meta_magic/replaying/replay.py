@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from meta_magic.errors import ReplayError
-from meta_magic.replaying.columns import Columns
 from meta_magic.replaying.devices import read_device
-from meta_magic.replaying.engine import Replay
-from meta_magic.replaying.machine import real_torch
+from meta_magic.replaying.execution import Execution
 from meta_magic.replaying.memory import make_view
+from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.replaying.steps import Request
-from meta_magic.trace.records import TensorMetadata
+from meta_magic.torch_private.snapshot import real_torch
+from meta_magic.trace.calls import TensorMetadata
 from meta_magic.trace.signature import Geometry
 from meta_magic.trace.trace import Trace
 
@@ -50,7 +50,7 @@ def replay(
         [tensor(6.)]
     """
     place = read_device(device, ReplayError)
-    known = Columns(trace.program).nbytes_by_storage
+    known = ProgramCalls(trace.program).nbytes_by_storage
     for tensor in tensors:
         if not isinstance(tensor, TensorMetadata):
             raise ReplayError(
@@ -61,7 +61,7 @@ def replay(
                 f"the trace has no tensor with storage_id {tensor.storage_id}"
             )
     storages = frozenset(tensor.storage_id for tensor in tensors)
-    engine = Replay(trace.program, Request(storages=storages), place)
+    engine = Execution(trace.program, Request(storages=storages), place)
     made: dict[int, torch.UntypedStorage | Tensor] = {}
     with real_torch():
         for _ in engine.run(made.__setitem__):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from meta_magic.replaying.columns import Call, Columns, Draw, split_draw
+from meta_magic.replaying.program_calls import Call, Draw, ProgramCalls, split_draw
 
 __all__ = ["Plan", "Request", "Step", "StepKind"]
 
@@ -54,7 +54,7 @@ class Plan:
         last_draw: The last draw from that generator; -1 if there is none.
     """
 
-    columns: Columns
+    columns: ProgramCalls
     wanted: frozenset[int]
     steps: tuple[Step, ...]
     given: frozenset[int]

@@ -7,8 +7,8 @@ import torch
 from torch import Generator
 
 from meta_magic.errors import ReplayError
-from meta_magic.replaying.columns import Draw
 from meta_magic.replaying.operators import default_generator
+from meta_magic.replaying.program_calls import Draw
 from meta_magic.trace.program import Randomness
 
 __all__ = ["Streams"]

@@ -7,10 +7,12 @@ import torch
 from torch import Tensor
 
 from meta_magic.errors import ReplayError
-from meta_magic.replaying.columns import Call, Columns
+from meta_magic.replaying.call_runner import CallRunner
 from meta_magic.replaying.devices import free_nbytes, read_device
-from meta_magic.replaying.machine import Machine, real_torch
+from meta_magic.replaying.program_calls import Call, ProgramCalls
 from meta_magic.replaying.streams import Streams
+from meta_magic.torch_private.snapshot import real_torch
+from meta_magic.torch_private.tensors import address_of_storage
 from meta_magic.trace.signature import Geometry
 from meta_magic.trace.trace import Trace
 from meta_magic.trace.units import format_bytes
@@ -20,9 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["verify"]
 
-COLUMNS: Final = (
-    *("index", "op", "line", "module", "output", "field", "recorded", "real"),
-)
+COLUMNS: Final = "index op line module output field recorded real".split()
 
 Row = tuple[int | None, str, object, object]
 """Number of the output (None: the call as a whole), field, recorded and real value."""
@@ -62,7 +62,7 @@ def verify(
         if found:
             call = trace.ops[index]
             rows += [(index, call.op, call.line, call.module, *row) for row in found]
-    frame = pd.DataFrame.from_records(rows, columns=list(COLUMNS))
+    frame = pd.DataFrame.from_records(rows, columns=COLUMNS)
     frame.attrs = {"n_calls": len(trace.ops), "n_checked": len(trace.ops) - n_unchecked}
     return frame
 
@@ -82,9 +82,9 @@ class Verifier:
     """
 
     def __init__(self, trace: Trace, device: torch.device, max_nbytes: int) -> None:
-        self._columns = Columns(trace.program)
+        self._columns = ProgramCalls(trace.program)
         streams = Streams(trace.program.randomness, self._columns.draws, None, device)
-        self._machine = Machine(self._columns, device, streams)
+        self._machine = CallRunner(self._columns, device, streams)
         self._max_nbytes = max_nbytes
         self._made_up: set[int] = set()
 
@@ -197,9 +197,9 @@ def find_base(inputs: Sequence[Tensor], tensor: Tensor) -> int | None:
     """Return the first input whose storage a real output shares."""
     if tensor.layout is not torch.strided:
         return None
-    address = tensor.untyped_storage()._cdata
+    address = address_of_storage(tensor.untyped_storage())
     for index, other in enumerate(inputs):
         is_strided = other.layout is torch.strided
-        if is_strided and other.untyped_storage()._cdata == address:
+        if is_strided and address_of_storage(other.untyped_storage()) == address:
             return index
     return None

@@ -5,12 +5,8 @@ from typing import Any, Final
 
 import torch
 
-from meta_magic.trace.signature import (
-    Argument,
-    Geometry,
-    Signature,
-    TensorArgument,
-)
+from meta_magic.torch_private.dispatcher import schema_of
+from meta_magic.trace.signature import Argument, Geometry, Signature, TensorArgument
 
 __all__ = ["count_flops"]
 
@@ -63,7 +59,8 @@ def find_formula(op: str) -> Any:
 def keyword_names(op: str) -> frozenset[str]:
     """Return the names of the keyword-only arguments of an operator."""
     namespace, name, overload = op.split(".")
-    schema = getattr(getattr(getattr(torch.ops, namespace), name), overload)._schema
+    packet = getattr(getattr(torch.ops, namespace), name)
+    schema = schema_of(getattr(packet, overload))
     return frozenset(a.name for a in schema.arguments if a.kwarg_only)
 
 

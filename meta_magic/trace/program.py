@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 import torch
 
-from meta_magic.trace.answers import Assumption, Evaluation, KernelChoice
+from meta_magic.trace.provenance import Assumption, Evaluation, KernelChoice
 from meta_magic.trace.signature import Geometry, Place, Signature, SourcePosition
 
 __all__ = [

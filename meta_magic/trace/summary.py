@@ -7,7 +7,7 @@ from meta_magic.trace.tree import TreeLine, build_tree
 from meta_magic.trace.units import format_bytes, format_count, format_flops
 
 if TYPE_CHECKING:
-    from meta_magic.trace.records import Note
+    from meta_magic.trace.notes import Note
     from meta_magic.trace.trace import Trace
 
 __all__ = ["MAX_SIBLINGS", "format_headline", "format_note", "format_summary"]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from meta_magic.trace.records import OpCall
+from meta_magic.trace.calls import OpCall
 
 if TYPE_CHECKING:
     import pandas as pd

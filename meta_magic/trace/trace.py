@@ -1,17 +1,17 @@
 """The trace: a recorded program and the questions that can be put to it."""
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from meta_magic.errors import UnfinishedTraceError
-from meta_magic.trace.calls import ModuleCalls, OpCalls
 from meta_magic.trace.flops import count_flops
+from meta_magic.trace.modules import ModuleNode
+from meta_magic.trace.notes import CellSource, Note
 from meta_magic.trace.program import Program
-from meta_magic.trace.records import CellSource, ModuleNode, Note
+from meta_magic.trace.sequences import ModuleCalls, OpCalls
 from meta_magic.trace.summary import format_summary
 from meta_magic.trace.table import build_table
 
@@ -51,37 +51,16 @@ class Trace:
     error: str | None
     nbytes_real: int
     seconds: float = field(compare=False)
-    cell: CellSource = field(default_factory=CellSource)  # no class attribute: see
-    # __getattr__
-    error_line: int | None = field(default_factory=lambda: None)
+    cell: CellSource = CellSource()
+    error_line: int | None = None
     roots: "tuple[weakref.ref[nn.Module] | None, ...]" = field(
-        default_factory=tuple, compare=False, repr=False
+        default=(), compare=False, repr=False
     )
-
-    @classmethod
-    def promise(cls) -> "Trace":
-        """Return a trace that :meth:`fulfil` fills once its block has ended."""
-        return cls.__new__(cls)
-
-    def fulfil(self, trace: "Trace") -> None:
-        """Become equal to ``trace``."""
-        self.__dict__.update(trace.__dict__)
 
     def __getstate__(self) -> dict[str, object]:
         # Without what is cached: it can be built again. And without what is alive.
-        names = self.__dataclass_fields__
-        return {name: self.__dict__[name] for name in names} | {"roots": ()}
-
-    def __getattr__(self, name: str) -> Any:
-        # Reached through a property, too, when that misses a field.
-        is_unfinished = "program" not in self.__dict__
-        if is_unfinished and not name.startswith("_"):
-            raise UnfinishedTraceError(
-                f"trace.{name} is known when the `with record()` block has ended"
-            )
-        if hasattr(type(self), name):  # a property that failed: say why
-            return object.__getattribute__(self, name)
-        raise AttributeError(f"a Trace has no attribute {name!r}")
+        state = {field.name: getattr(self, field.name) for field in fields(self)}
+        return state | {"roots": ()}
 
     @property
     def source(self) -> str:

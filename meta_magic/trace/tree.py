@@ -4,8 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from meta_magic.trace.calls import ModuleCalls
-from meta_magic.trace.records import ModuleCall, ModuleNode, ModuleTensor
+from meta_magic.trace.calls import ModuleCall
+from meta_magic.trace.modules import ModuleNode, ModuleTensor
+from meta_magic.trace.sequences import ModuleCalls
 from meta_magic.trace.units import format_bytes, format_count, format_shape
 
 __all__ = ["TreeLine", "build_tree"]

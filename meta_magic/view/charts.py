@@ -13,7 +13,7 @@ from meta_magic.trace.tree import split_runs
 from meta_magic.trace.units import format_bytes
 
 if TYPE_CHECKING:
-    from meta_magic.trace.records import ModuleNode
+    from meta_magic.trace.modules import ModuleNode
     from meta_magic.trace.trace import Trace
 
 __all__ = ["treemap_bundle", "treemap_html"]

@@ -10,7 +10,7 @@ from meta_magic.trace.tree import TreeLine, build_tree
 from meta_magic.trace.units import format_bytes, format_count
 
 if TYPE_CHECKING:
-    from meta_magic.trace.records import Note
+    from meta_magic.trace.notes import Note
     from meta_magic.trace.trace import Trace
 
 __all__ = ["render_html"]

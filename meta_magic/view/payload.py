@@ -13,7 +13,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from meta_magic.trace.flops import count_flops
-from meta_magic.trace.records import ModuleNode, ModuleTensor
+from meta_magic.trace.modules import ModuleNode, ModuleTensor
 from meta_magic.trace.signature import (
     Argument,
     Geometry,

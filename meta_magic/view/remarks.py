@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
-from meta_magic.trace.answers import Evaluation
 from meta_magic.trace.downstream import find_assumed
 from meta_magic.trace.program import Program
+from meta_magic.trace.provenance import Evaluation
 from meta_magic.trace.units import format_bytes, format_flops
 
 __all__ = ["find_remarks"]

@@ -23,7 +23,7 @@ from meta_magic.view.page import join_scripts, join_styles
 from meta_magic.view.payload import pack
 
 if TYPE_CHECKING:
-    from meta_magic.trace.records import ModuleNode
+    from meta_magic.trace.modules import ModuleNode
     from meta_magic.trace.trace import Trace
 
 __all__ = ["MaterializePanel", "Report", "close_reports", "show_report"]

@@ -96,7 +96,7 @@ def run_record(workload: Workload) -> None:
 def run_record_cold(workload: Workload) -> None:
     """Record as the first cell of a session does, which knows no signature yet."""
     recording = mm.record()
-    import_module("meta_magic.recording.recorder").shared_cache_by_device.clear()
+    import_module("meta_magic.session.recording").shared_cache_by_device.clear()
     with recording:
         workload.run()
 

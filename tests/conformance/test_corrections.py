@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import conv1d, conv2d, conv_transpose2d
 
 from meta_magic import record, replay, verify
-from meta_magic.recording.corrections import CORRECTIONS, CPU_ANSWERS
+from meta_magic.recording.as_device.corrections import CORRECTIONS, CPU_ANSWERS
 
 aten = torch.ops.aten
 

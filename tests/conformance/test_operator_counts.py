@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from meta_magic.recording.record import record
+from meta_magic.session.record import record
 
 
 class Counting:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from meta_magic.recording.corrections import CORRECTIONS
-from meta_magic.recording.record import record
+from meta_magic.recording.as_device.corrections import CORRECTIONS
+from meta_magic.session.record import record
 from meta_magic.trace.trace import Trace
 
 with warnings.catch_warnings():

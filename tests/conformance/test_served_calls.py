@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import meta_magic
-from meta_magic.recording.record import record
+from meta_magic.session.record import record
 
 both = pytest.mark.parametrize("cache", [True, False])
 
@@ -99,7 +99,7 @@ def test_what_inference_mode_taught_does_not_change_what_gradients_need(cache):
 
 FIRST_TIME = """
 import torch
-from meta_magic.recording.record import record
+from meta_magic.session.record import record
 traces = []
 for _ in range(2):
     x = torch.ones(2, 3, device="meta")

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from meta_magic.recording.record import record
+from meta_magic.session.record import record
 from meta_magic.trace.trace import Trace
 
 __all__ = ["assert_same_as_plain_meta", "describe"]

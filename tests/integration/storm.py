@@ -21,7 +21,7 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils import _python_dispatch as python_dispatch
 
 from meta_magic import record
-from meta_magic.recording.recorder import Recording
+from meta_magic.session.recording import Recording
 
 TORCH_LOAD = torch.load
 

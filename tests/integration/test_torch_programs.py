@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.func import functional_call, grad, hessian, jacrev, jvp, vmap
 
-from meta_magic.recording.record import record
+from meta_magic.session.record import record
 from tests.integration.same_as_meta import assert_same_as_plain_meta, describe
 
 

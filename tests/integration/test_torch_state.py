@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from meta_magic.recording.record import record
+from meta_magic.session.record import record
 
 
 def storage_ref(tensor: torch.Tensor) -> weakref.ref:

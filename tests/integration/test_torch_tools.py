@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset, random_split
 
 import meta_magic
-from meta_magic.recording.record import record
+from meta_magic.session.record import record
 from tests.integration.same_as_meta import assert_same_as_plain_meta
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -142,7 +142,7 @@ def test_a_random_split_can_be_loaded():
 COMPILE = """
 {first_import}
 import torch
-from meta_magic.recording.record import record
+from meta_magic.session.record import record
 
 with record() as trace:
     inside = torch.compile(torch.nn.Linear(4, 2), backend="eager")

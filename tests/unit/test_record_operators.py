@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from meta_magic import record
-from meta_magic.recording.torch_private import meta_kernels, optimizer_module
+from meta_magic.torch_private.replaced import DEVICE_OF_META_KERNELS, FUSED_DEVICES
 from tests.unit.test_attention import Names
 
 
@@ -216,8 +216,8 @@ def test_recordings_that_overlap_on_two_threads_leave_torch_as_it_was():
     def read():
         return [
             *(torch.load, torch.save, torch.from_numpy, torch.autocast.__init__),
-            *(torch.autocast.__enter__, meta_kernels.device_hint),
-            optimizer_module._get_fused_kernels_supported_devices,
+            *(torch.autocast.__enter__, getattr(*DEVICE_OF_META_KERNELS)),
+            getattr(*FUSED_DEVICES),
         ]
 
     before, events = read(), [threading.Event() for _ in range(3)]

@@ -10,9 +10,9 @@ from torch import nn
 from torch.nn import functional
 
 from meta_magic import ReplayError, record
-from meta_magic.recording.ledger import find_origin
-from meta_magic.replaying.columns import Columns, split_draw
-from meta_magic.replaying.engine import Replay
+from meta_magic.recording.identities.origins import find_origin
+from meta_magic.replaying.program_calls import ProgramCalls, split_draw
+from meta_magic.replaying.execution import Execution
 from meta_magic.replaying.operators import find_operator
 from meta_magic.replaying.plan import plan_replay
 from meta_magic.replaying.steps import Request, StepKind
@@ -33,7 +33,7 @@ def storages_of(trace, *tensors):
 
 def plan(trace, *tensors, **options):
     wanted = frozenset(storages_of(trace, *tensors))
-    return plan_replay(Columns(trace.program), Request(storages=wanted, **options))
+    return plan_replay(ProgramCalls(trace.program), Request(storages=wanted, **options))
 
 
 def ops(made):
@@ -48,7 +48,7 @@ def replay(trace, *tensors):
     """Return the real tensors for some of a recording's."""
     numbers = storages_of(trace, *tensors)
     contents = {}
-    for _ in Replay(trace.program, Request(storages=frozenset(numbers)), CPU).run(
+    for _ in Execution(trace.program, Request(storages=frozenset(numbers)), CPU).run(
         contents.__setitem__
     ):
         pass
@@ -142,7 +142,7 @@ def test_until_gives_the_content_at_an_earlier_time():
     contents = {}
     (number,) = storages_of(trace, wanted)
     request = Request(storages=frozenset([number]), until=2)
-    for _ in Replay(trace.program, request, CPU).run(contents.__setitem__):
+    for _ in Execution(trace.program, request, CPU).run(contents.__setitem__):
         pass
     assert torch.empty(0).set_(contents[number]).tolist() == [3, 3]
 
@@ -388,7 +388,7 @@ SPLIT = {
 @pytest.mark.parametrize("numel", [63, 64, 65, 79, 80, 128, 129, 1000])
 @pytest.mark.parametrize("name", SPLIT)
 def test_numbers_of_no_use_are_used_up_part_by_part(name, numel, dtype, monkeypatch):
-    monkeypatch.setattr("meta_magic.replaying.columns.MAX_DRAWN", 64)
+    monkeypatch.setattr("meta_magic.replaying.program_calls.MAX_DRAWN", 64)
 
     def build(generator):
         SPLIT[name](torch.empty(numel, dtype=dtype), generator)
@@ -404,7 +404,7 @@ def test_numbers_of_no_use_are_used_up_part_by_part(name, numel, dtype, monkeypa
 
 
 def test_the_peak_counts_the_part_of_a_draw_that_is_there_at_once(monkeypatch):
-    monkeypatch.setattr("meta_magic.replaying.columns.MAX_DRAWN", 64)
+    monkeypatch.setattr("meta_magic.replaying.program_calls.MAX_DRAWN", 64)
     with record() as trace:
         torch.empty(1000).uniform_()
         x = torch.empty(10).normal_()
@@ -426,7 +426,7 @@ def test_what_is_finished_is_handed_over_before_the_end():
         second = torch.ones(3) * 3
     numbers = storages_of(trace, first, second)
     done = []
-    steps = Replay(trace.program, Request(storages=frozenset(numbers)), CPU).run(
+    steps = Execution(trace.program, Request(storages=frozenset(numbers)), CPU).run(
         lambda number, _: done.append(number)
     )
     seen = [list(done) for _ in steps]
@@ -439,7 +439,7 @@ def test_work_adds_up_to_what_was_announced():
         x = torch.rand(100) * 2
         x.add_(1)
     request = Request(storages=frozenset(storages_of(trace, x)))
-    run = Replay(trace.program, request, CPU)
+    run = Execution(trace.program, request, CPU)
     assert sum(run.run(lambda *_: None)) == run.n_work == 3 * 400
 
 
@@ -447,7 +447,7 @@ def test_a_storage_of_nothing_is_uninitialized():
     with record() as trace:
         x, y = torch.empty(3), torch.zeros(3)
     numbers = storages_of(trace, x, y)
-    run = Replay(trace.program, Request(storages=frozenset(numbers)), CPU)
+    run = Execution(trace.program, Request(storages=frozenset(numbers)), CPU)
     assert run.uninitialized == {numbers[0]}
 
 
@@ -456,7 +456,7 @@ def test_what_was_computed_from_uninitialized_memory_is_uninitialized():
         x = torch.empty(3) * 2
         y = x + 1
     (number,) = storages_of(trace, y)
-    run = Replay(trace.program, Request(storages=frozenset([number])), CPU)
+    run = Execution(trace.program, Request(storages=frozenset([number])), CPU)
     assert run.uninitialized == {number}
 
 
@@ -465,7 +465,7 @@ def test_memory_that_was_filled_in_part_is_uninitialized():
         x = torch.empty(3)
         x[0] = 1
     (number,) = storages_of(trace, x)
-    run = Replay(trace.program, Request(storages=frozenset([number])), CPU)
+    run = Execution(trace.program, Request(storages=frozenset([number])), CPU)
     assert run.uninitialized == {number}
 
 
@@ -475,7 +475,7 @@ def test_memory_that_was_filled_part_by_part_is_not_uninitialized():
         x[0].zero_()
         x[1].zero_()
     (number,) = storages_of(trace, x)
-    run = Replay(trace.program, Request(storages=frozenset([number])), CPU)
+    run = Execution(trace.program, Request(storages=frozenset([number])), CPU)
     assert run.uninitialized == set()
 
 

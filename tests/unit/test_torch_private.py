@@ -3,46 +3,79 @@
 import pytest
 import torch
 
-from meta_magic.recording import torch_private
+from meta_magic.torch_private import (
+    attention,
+    autograd,
+    dispatcher,
+    modes,
+    modules,
+    replaced,
+    tensors,
+)
+
+ROOMS = (attention, autograd, dispatcher, modes, modules, replaced, tensors)
+REPLACED = [name for name in replaced.__all__ if name.isupper()]
 
 
-@pytest.mark.parametrize("name", torch_private.__all__)
-def test_a_private_name_of_torch_is_where_it_was(name):
-    assert hasattr(torch_private, name)
+@pytest.mark.parametrize(
+    ("room", "name"), [(room, name) for room in ROOMS for name in room.__all__]
+)
+def test_a_private_name_of_torch_is_where_it_was(room, name):
+    assert hasattr(room, name)
+
+
+@pytest.mark.parametrize("name", REPLACED)
+def test_what_is_replaced_is_there(name):
+    assert callable(getattr(*getattr(replaced, name)))
 
 
 def test_a_backward_node_has_the_number_that_was_next_before_its_forward():
     x = torch.ones(2, requires_grad=True)
-    number = torch_private.next_sequence_number()
+    number = autograd.next_sequence_number()
     y = x * 2
-    assert y.grad_fn._sequence_nr() == number
+    assert autograd.sequence_number_of(y.grad_fn)() == number
+
+
+def test_the_names_on_tensors_modules_and_generators_are_there():
+    x = torch.zeros(2)
+    layer = torch.nn.BatchNorm1d(2)
+    assert tensors.address_of_storage(x.untyped_storage())
+    assert tensors.address_of_generator(torch.default_generator)
+    assert tensors.version_of(x.add_(1)) == 1
+    assert tensors.is_view(x[0])
+    assert not tensors.is_zero_tensor(x)
+    assert tensors.negate_lazily(x).is_neg()
+    assert tensors.n_specified(torch.eye(2).to_sparse()) == 2
+    assert [*modules.parameters_of(layer)] == ["weight", "bias"]
+    assert "running_mean" in modules.buffers_of(layer)
+    assert modules.children_of(layer) == {}
+    assert modules.names_not_persistent(layer) == set()
+    assert dispatcher.schema_of(torch.ops.aten.add.Tensor).arguments[0].name == "self"
 
 
 def test_there_is_a_current_node_in_backward_alone():
     met = []
     x = torch.ones(2, requires_grad=True)
     y = (x * 2).sum()
-    x.register_hook(lambda _: met.append(torch_private.current_autograd_node()))
+    x.register_hook(lambda _: met.append(autograd.current_autograd_node()))
     y.backward()
-    assert torch_private.current_autograd_node() is None
+    assert autograd.current_autograd_node() is None
     assert met
 
 
 def test_the_flags_that_a_dispatch_mode_sets_exist():
-    from meta_magic.recording.guard import FLAGS
-
     assert [
-        name for name in FLAGS if not hasattr(torch_private.python_dispatch, name)
+        name for name in modes.FLAGS if not hasattr(modes.python_dispatch, name)
     ] == []
 
 
 def test_the_default_device_is_read_from_a_device_context_on_the_stack():
-    mode = torch_private.DeviceContext("meta")
-    torch_private.push_function_mode(mode)
+    mode = modes.DeviceContext("meta")
+    modes.push_function_mode(mode)
     try:
         assert torch.get_default_device() == torch.device("meta")
     finally:
-        torch_private.pop_function_mode()
+        modes.pop_function_mode()
 
 
 def test_no_forward_mode_level_is_open():

@@ -1,0 +1,94 @@
+"""What torch's meta kernels answer as no device does, adjusted to what a device gives.
+
+Asked after each call of such an operator, where the kernels of that device are wanted.
+An operator that torch's kernel *refuses* on meta belongs into ``corrections``.
+``tests/conformance/test_corrections.py`` compares each with the CPU and says when it
+can go.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from meta_magic.torch_private.tensors import suggest_memory_format
+
+__all__ = ["ADJUSTMENTS"]
+
+
+def keep_statistics(
+    returned: tuple[Tensor, ...], a: Tensor, *arguments: Any
+) -> tuple[Tensor, ...]:
+    """Return what a norm does, with mean and deviation as the CPU keeps them.
+
+    Source:
+        ``native_layer_norm`` in torch's ``_refs``, and ``native_batch_norm_helper`` in
+        its decompositions ("very annoying inconsistency"): CUDA, and so meta, keeps
+        float32; the CPU keeps the dtype of the parameters, and for a batch norm that
+        does not train nothing.
+    """
+    is_training = next((v for v in arguments if isinstance(v, bool)), True)
+    if not is_training:
+        return drop_statistics(returned, a, *arguments)
+    dtype = find_dtype(a, arguments)
+    output, mean, deviation, *rest = returned
+    if not a.is_meta or mean.dtype == dtype:
+        return returned
+    return (output, mean.to(dtype), deviation.to(dtype), *rest)
+
+
+def drop_statistics(
+    returned: tuple[Tensor, ...], a: Tensor, *arguments: Any
+) -> tuple[Tensor, ...]:
+    """Return what a norm does without mean and deviation. Source: as above."""
+    if not a.is_meta:
+        return returned
+    output, _, _, *rest = returned
+    dtype = find_dtype(a, arguments)
+    return (output, a.new_empty(0, dtype=dtype), a.new_empty(0, dtype=dtype), *rest)
+
+
+def find_dtype(a: Tensor, arguments: Sequence[Any]) -> torch.dtype:
+    """Return the dtype of the first parameter of a norm; the input's without any."""
+    return next((v.dtype for v in arguments if isinstance(v, Tensor)), a.dtype)
+
+
+def lay_out_image(returned: Tensor, a: Tensor, weight: Tensor, *_: object) -> Tensor:
+    """Return what a convolution does, channels last if those of an argument are.
+
+    Source:
+        ``meta_conv`` in torch 2.13 ("Memory format is left as contiguous: meta tensors
+        have no device info"); ``mkldnn_conv_use_channels_last`` and
+        ``cudnn_conv_suggest_memory_format`` in ``aten/src/ATen/native/ConvUtils.h``.
+    """
+    last = torch.channels_last
+    is_image = a.is_meta and a.ndim == len("NCHW")
+    if not is_image or last not in map(suggest_memory_format, (a, weight)):
+        return returned
+    return torch.empty(
+        returned.shape, dtype=returned.dtype, device="meta", memory_format=last
+    )
+
+
+ON_CPU: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
+    {
+        "aten.convolution.default": lay_out_image,
+        "aten.native_layer_norm.default": keep_statistics,
+        "aten.native_group_norm.default": keep_statistics,
+        "aten.native_batch_norm.default": keep_statistics,
+        "aten._native_batch_norm_legit.default": keep_statistics,
+        "aten._native_batch_norm_legit.no_stats": keep_statistics,
+        "aten._batch_norm_with_update.default": keep_statistics,
+        "aten._batch_norm_no_update.default": drop_statistics,
+    }
+)
+ADJUSTMENTS: Final[Mapping[str, Mapping[str, Callable[..., Any]]]] = MappingProxyType(
+    {
+        "cpu": ON_CPU,
+        "cuda": MappingProxyType({"aten.convolution.default": lay_out_image}),
+        "meta": MappingProxyType({}),
+    }
+)
+"""By device and operator; each takes what its kernel returned, and the arguments."""

@@ -1,0 +1,263 @@
+"""Attention as a device runs it: one fused kernel where torch would choose one there.
+
+On meta ``scaled_dot_product_attention`` is always the math of many operators, with a
+matrix of all pairs of tokens. Here it becomes the operator that the device would get,
+forward and backward; nothing is allocated, and no CUDA is needed.
+"""
+
+import threading
+import warnings
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from meta_magic.recording.as_device.attention_rules import (
+    ALIGNMENT,
+    Attention,
+    FusingDevice,
+    check_arguments,
+    choose,
+)
+from meta_magic.recording.as_device.autocast import ATTENTION, AutocastOf
+from meta_magic.recording.identities.clock import Clock
+from meta_magic.torch_private.attention import (
+    cudnn_attention,
+    efficient_attention,
+    flash_attention,
+    flash_attention_on_cpu,
+    math_attention,
+)
+from meta_magic.torch_private.dispatcher import DispatchKey, destroy_library, run_kernel
+from meta_magic.torch_private.modes import DisableAutocast
+from meta_magic.trace.options import DeviceName
+from meta_magic.trace.provenance import KernelChoice
+
+__all__ = ["AttentionOf"]
+
+MASK_ALIGNMENT: Final = 16
+COMPOSITE: Final = DispatchKey.CompositeImplicitAutograd
+
+aten = torch.ops.aten
+
+
+def run_math(call: Attention) -> Tensor:
+    """Return the output of the math of many operators."""
+    output: Tensor = math_attention(
+        call.query,
+        call.key,
+        call.value,
+        as_float(call),
+        call.dropout_p,
+        call.is_causal,
+        scale=call.scale,
+        enable_gqa=call.enable_gqa,
+    )[0]
+    return output
+
+
+def run_flash_on_cpu(call: Attention) -> Tensor:
+    """Return the output of the CPU's flash kernel."""
+    output: Tensor = flash_attention_on_cpu(
+        *call.tensors, 0.0, call.is_causal, attn_mask=as_float(call), scale=call.scale
+    )[0]
+    return output
+
+
+def run_flash(call: Attention) -> Tensor:
+    """Return the output of CUDA's flash kernel; it wants heads of a multiple of 8."""
+    width = call.head_dim
+    missing = -width % ALIGNMENT
+    tensors = call.tensors
+    if missing:
+        q, k, v = (aten.pad(t, [0, missing]) for t in tensors)
+        tensors = q, k, v
+    scale = width**-0.5 if call.scale is None else call.scale
+    output: Tensor = flash_attention(
+        *tensors, call.dropout_p, call.is_causal, return_debug_mask=False, scale=scale
+    )[0]
+    return output[..., :width] if missing else output
+
+
+def run_efficient(call: Attention) -> Tensor:
+    """Return the output of CUDA's memory-efficient kernel."""
+    q, k, v = call.tensors
+    if call.enable_gqa and q.shape[1] != k.shape[1]:
+        n = q.shape[1] // k.shape[1]
+        k, v = k.repeat_interleave(n, 1), v.repeat_interleave(n, 1)
+    mask = as_float(call)
+    if mask is not None:
+        mask = align(mask).expand(*q.shape[:2], q.shape[-2], k.shape[-2])
+    needs, dropout_p = needs_gradient(call), call.dropout_p
+    output: Tensor = efficient_attention(
+        q, k, v, mask, needs, dropout_p, call.is_causal, scale=call.scale
+    )[0]
+    return output
+
+
+def run_cudnn(call: Attention) -> Tensor:
+    """Return the output of CUDA's kernel of cuDNN."""
+    mask, needs, dropout_p = as_float(call), needs_gradient(call), call.dropout_p
+    has_debug_mask = False
+    output: Tensor = cudnn_attention(
+        *call.tensors,
+        mask,
+        needs,
+        dropout_p,
+        call.is_causal,
+        has_debug_mask,
+        scale=call.scale,
+    )[0]
+    return output
+
+
+def needs_gradient(call: Attention) -> bool:
+    """Whether the kernel must keep what its backward needs."""
+    return torch.is_grad_enabled() and any(t.requires_grad for t in call.tensors)
+
+
+def as_float(call: Attention) -> Tensor | None:
+    """Return the mask as numbers to add: 0 where it is true, else -inf."""
+    if call.mask is None or call.mask.dtype != torch.bool:
+        return call.mask
+    zero, least = (
+        torch.scalar_tensor(n, dtype=call.query.dtype, device="meta")
+        for n in (0.0, -torch.inf)
+    )
+    return torch.where(call.mask, zero, least)
+
+
+def align(mask: Tensor) -> Tensor:
+    """Return a mask whose rows begin at multiples of 16 elements."""
+    width = mask.shape[-1]
+    missing = -width % MASK_ALIGNMENT
+    return aten.pad(mask, [0, missing])[..., :width] if missing else mask
+
+
+RUNS: Final = {
+    ("cpu", "flash"): run_flash_on_cpu,
+    ("cuda", "flash"): run_flash,
+    ("cuda", "efficient"): run_efficient,
+    ("cuda", "cudnn"): run_cudnn,
+}
+
+
+class AttentionOf:
+    """Have attention on meta be that of a device, within the block.
+
+    Below function modes, so that it holds while activations are computed again, too.
+
+    Args:
+        device: ``cpu`` or ``cuda``; ``meta`` leaves it to torch.
+        clock: Dates what was chosen.
+        autocast: Casts the arguments, if it is on.
+        kernels: Takes what was chosen for each call.
+
+    Attributes:
+        device: Whose kernels are recorded.
+    """
+
+    def __init__(
+        self,
+        device: DeviceName,
+        clock: Clock,
+        autocast: AutocastOf,
+        kernels: list[KernelChoice],
+    ) -> None:
+        self.device = device
+        self._thread = threading.get_ident()
+        self._clock = clock
+        self._autocast = autocast
+        self._kernels = kernels
+        self._library: torch.library.Library | None = None
+
+    def __enter__(self) -> None:
+        if self.device == "meta":
+            return
+        self._library = torch.library.Library("aten", "IMPL")
+        with warnings.catch_warnings():  # of the override by a recording around it
+            warnings.simplefilter("ignore")
+            self._library.impl(ATTENTION, self.attend, "AutogradMeta")
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._library is not None:
+            destroy_library(self._library)
+            self._library = None
+
+    def attend(  # noqa: PLR0913, PLR0917  the operator's own
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,  # noqa: FBT001, FBT002
+        *,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        """Run it as the device would, and note what that is."""
+        device: FusingDevice = "cuda" if self.device == "cuda" else "cpu"
+        is_elsewhere = threading.get_ident() != self._thread  # and not recorded
+        if torch.is_autocast_enabled(device):
+            (query, key, value, attn_mask), _ = self._autocast.cast(
+                ATTENTION, (query, key, value, attn_mask), {}
+            )
+        call = Attention(
+            query=query,
+            key=key,
+            value=value,
+            mask=attn_mask,
+            dropout_p=dropout_p,
+            is_causal=is_causal,
+            scale=scale,
+            enable_gqa=enable_gqa,
+        )
+        check_arguments(call)
+        if is_elsewhere:
+            return run_math(call)
+        first = self._clock.now
+        kernel, reason = choose(call, device)
+        with DisableAutocast():
+            output = RUNS.get((device, kernel), run_math)(call)
+        text = f"{kernel} attention, as on {device}" + (reason and f": {reason}")
+        self._kernels.append(KernelChoice(first, self._clock.now, text))
+        return output
+
+    def decompose(
+        self, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Run an operator that torch makes of others."""
+        name = str(operator).removeprefix("aten.").removesuffix(".default")
+        if self._autocast.is_on and name in self._autocast.names:
+            args, kwargs = self._autocast.cast(name, args, kwargs)
+        was_on, self._autocast.is_on = self._autocast.is_on, False
+        try:
+            if name == ATTENTION and self.device != "meta" and args[0].is_meta:
+                return self.attend(*args, **kwargs)
+            # Not its own decompose(), which prefers what is for torch.compile.
+            return run_kernel(operator, COMPOSITE, args, kwargs)
+        finally:
+            self._autocast.is_on = was_on
+
+    def note(self, text: str, n_calls: int) -> None:
+        """Note what was chosen for calls that come next."""
+        first = self._clock.now
+        self._kernels.append(KernelChoice(first, first + n_calls, text))
+
+    @property
+    def n_chosen(self) -> int:
+        """How many kernels were chosen so far."""
+        return len(self._kernels)
+
+    def last_chosen(self, since: int) -> str:
+        """Return what was chosen last after the first ``since``; "" if nothing was."""
+        chosen = self._kernels[since:]
+        return chosen[-1].text if chosen else ""

@@ -1,0 +1,293 @@
+"""Autocast as a device does it: meta tensors get the dtypes that theirs would.
+
+Torch casts for devices that it knows, and meta is none of them. Which operators a
+device casts is asked of torch's dispatcher; which way is written here.
+
+Source: ``aten/src/ATen/autocast_mode.h`` and ``autocast_mode.cpp`` of torch 2.13.
+"""
+
+import threading
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from meta_magic.torch_private.dispatcher import (
+    DispatchKey,
+    destroy_library,
+    has_kernel,
+    list_kernels,
+    run_kernel,
+)
+from meta_magic.torch_private.modes import DisableAutocast
+from meta_magic.torch_private.replaced import (
+    AUTOCAST_ENTRY,
+    AUTOCAST_EXIT,
+    AUTOCAST_INIT,
+    DEVICE_OF_CHECKPOINT,
+    enable_autocast,
+)
+from meta_magic.torch_private.replacing import Replacements
+from meta_magic.torch_private.tensors import is_view
+from meta_magic.trace.options import DeviceName
+
+__all__ = ["ATTENTION", "AutocastOf"]
+
+ATTENTION: Final = "scaled_dot_product_attention"
+
+LOWER_NAMES: Final = """
+_convolution.deprecated _convolution conv1d conv1d.padding conv2d conv2d.padding conv3d
+conv3d.padding conv_tbc conv_transpose1d conv_transpose2d.input conv_transpose3d.input
+convolution cudnn_convolution cudnn_convolution_transpose prelu addmm _addmm_activation
+addmv addr matmul einsum mm mv linalg_vecdot linear addbmm baddbmm bmm chain_matmul
+linalg_multi_dot mkldnn_rnn_layer _thnn_fused_lstm_cell _thnn_fused_gru_cell lstm_cell
+gru_cell rnn_tanh_cell rnn_relu_cell _scaled_dot_product_flash_attention
+scaled_dot_product_attention _native_multi_head_attention
+"""
+LOWER: Final = frozenset(LOWER_NAMES.split())
+"""Operators whose arguments are cast to autocast's dtype."""
+
+PROMOTED_NAMES: Final = """
+addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot
+scatter_add stack cat index_copy
+"""
+PROMOTED: Final = frozenset(PROMOTED_NAMES.split())
+"""Operators whose arguments are cast to the widest of their dtypes."""
+
+NAMES_WITH_DTYPE: Final = """
+prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm
+linalg_matrix_norm linalg_matrix_norm.str_ord sum sum.dim_IntList
+"""
+WITH_DTYPE: Final = frozenset(NAMES_WITH_DTYPE.split())
+"""On CUDA: operators that are told to return float32; all others compute in it."""
+
+WITH_LAST_DTYPE: Final = {
+    "norm.Scalar": "norm.ScalarOpt_dtype",
+    "norm.ScalarOpt_dim": "norm.ScalarOpt_dim_dtype",
+}
+"""On CUDA: those that have an overload for that."""
+
+BANNED: Final = "binary_cross_entropy"
+UNSAFE: Final = (
+    "binary_cross_entropy is unsafe to autocast on CUDA, as torch says there: use "
+    "binary_cross_entropy_with_logits"
+)
+
+
+class AutocastOf:
+    """Have autocast do on meta what it does on a device, within the block.
+
+    Args:
+        device: ``cpu`` or ``cuda``; ``meta`` leaves it to torch, which does nothing.
+
+    Attributes:
+        is_on: Whether it is enabled where the cell runs: a mode is not told.
+        names: The operators that it casts, once it was on.
+    """
+
+    def __init__(self, device: DeviceName) -> None:
+        self.is_on = False
+        self.names: frozenset[str] = frozenset()
+        self._device = device
+        self._library: torch.library.Library | None = None
+        self._casts: dict[tuple[int, torch.dtype], tuple[Tensor, Tensor]] = {}
+        self._replacements = Replacements()
+        self._thread = threading.get_ident()
+        self._nesting = read_nesting()
+        self._states = {
+            name: (torch.is_autocast_enabled(name), torch.get_autocast_dtype(name))
+            for name in ("cpu", "cuda")
+        }
+
+    def __enter__(self) -> None:
+        if self._device == "meta":
+            return
+        self._replacements.wrap(AUTOCAST_INIT, self._make_init)
+        self._replacements.wrap(AUTOCAST_ENTRY, self._make_entry)
+        self._replacements.wrap(AUTOCAST_EXIT, self._make_entry)
+        if self._device == "cuda":  # of the CPU, torch asks itself
+            self._replacements.wrap(DEVICE_OF_CHECKPOINT, self._make_inference)
+        self._thread = threading.get_ident()
+        self._follow()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._replacements.restore()
+        self._leave()
+
+    def restore(self) -> None:
+        """Put back autocast as it was before; after an interrupt of the cell."""
+        while read_nesting() > self._nesting:
+            torch.autocast_decrement_nesting()
+        for device, (is_enabled, dtype) in self._states.items():
+            torch.set_autocast_enabled(device, is_enabled)
+            torch.set_autocast_dtype(device, dtype)
+        torch.clear_autocast_cache()
+
+    def cast(
+        self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """Return arguments as autocast passes them on where it is enabled.
+
+        Args:
+            name: The operator's, without its namespace.
+            args: Its positional arguments.
+            kwargs: Its others.
+        """
+        dtype = torch.float32
+        if name in LOWER:
+            dtype = torch.get_autocast_dtype(self._device)
+        elif name in PROMOTED:
+            met = {t.dtype for t in flatten((args, tuple(kwargs.values())))}
+            narrow = torch.get_autocast_dtype(self._device)
+            dtype = torch.float32 if torch.float32 in met else narrow
+        elif self._device == "cuda" and name in WITH_DTYPE:
+            is_told = kwargs.get("dtype") is not None or not is_eligible(args[0])
+            return args, kwargs if is_told else {**kwargs, "dtype": dtype}
+        return (
+            [self._cast(value, dtype) for value in args],
+            {key: self._cast(value, dtype) for key, value in kwargs.items()},
+        )
+
+    def _cast(self, value: Any, dtype: torch.dtype) -> Any:
+        """Return an argument in a dtype; of a parameter the same copy each time."""
+        if isinstance(value, (list, tuple)):
+            return [self._cast(item, dtype) for item in value]
+        if not is_eligible(value) or value.dtype == dtype:
+            return value
+        is_kept = (
+            dtype == torch.get_autocast_dtype(self._device)
+            and value.dtype == torch.float32
+            and value.requires_grad
+            and value.is_leaf
+            and not is_view(value)
+            and torch.is_autocast_cache_enabled()
+        )
+        key = id(value), dtype
+        if not is_kept:
+            return value.to(dtype)
+        if key not in self._casts:
+            self._casts[key] = value, value.to(dtype)
+        return self._casts[key][1]
+
+    def _make_init(self, before: Callable[..., None]) -> Callable[..., None]:
+        """Return a constructor to which meta is the device, and that is there."""
+        device = self._device
+
+        def init(autocast: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
+            wanted = device if device_type == "meta" else device_type
+            with warnings.catch_warnings():
+                if wanted == device == "cuda":
+                    warnings.filterwarnings("ignore", "CUDA is not available")
+                before(autocast, wanted, *args, **kwargs)
+            if wanted == device == "cuda" and not torch.cuda.is_available():
+                given = args[1] if len(args) > 1 else kwargs.get("enabled", True)
+                enable_autocast(autocast, is_enabled=bool(given))
+
+        return init
+
+    def _make_inference(self, before: Callable[..., str]) -> Callable[..., str]:
+        """Return how checkpointing finds the device whose autocast it goes on with."""
+
+        def infer(*args: Any) -> str:
+            found = before(*args)
+            return self._device if found == "meta" else found
+
+        return infer
+
+    def _make_entry(self, before: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a method of autocast after which the operators are as it says."""
+
+        def enter_or_leave(autocast: Any, *args: Any) -> Any:
+            try:
+                return before(autocast, *args)
+            finally:
+                self._follow()
+
+        return enter_or_leave
+
+    def _follow(self) -> None:
+        """Cast from now on if autocast is enabled for the device, else no more."""
+        if threading.get_ident() != self._thread:
+            return
+        self.is_on = torch.is_autocast_enabled(self._device)
+        if not read_nesting():
+            self._casts.clear()
+        if self.is_on and self._library is None:
+            self._library = torch.library.Library("aten", "IMPL")
+            kernels = list_kernels(f"Autocast{self._device.upper()}")
+            self.names = frozenset(name.removeprefix("aten::") for name in kernels)
+            for name in self.names:
+                self._override(self._library, name)
+
+    def _leave(self) -> None:
+        self.is_on = False
+        self._casts.clear()
+        if self._library is not None:
+            destroy_library(self._library)
+            self._library = None
+
+    def _override(self, library: torch.library.Library, name: str) -> None:
+        """Have an operator on meta cast its arguments first."""
+        if name == ATTENTION:  # overridden already, and asks here
+            return
+        operator, key = find_operator(name)
+        is_cuda = self._device == "cuda"
+        other = WITH_LAST_DTYPE.get(name) if is_cuda else None
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            is_on = torch.is_autocast_enabled(self._device)
+            if is_on and is_cuda and name == BANNED:
+                raise RuntimeError(UNSAFE)
+            if is_on and other is not None and is_eligible(args[0]):
+                with DisableAutocast():
+                    return find_operator(other)[0](*args, **kwargs, dtype=torch.float32)
+            given, named = self.cast(name, args, kwargs) if is_on else (args, kwargs)
+            with DisableAutocast():
+                return run_kernel(operator, key, given, named)
+
+        library.impl(name, call, "AutogradMeta")
+
+
+def find_operator(name: str) -> tuple[Any, Any]:
+    """Return an operator of ``aten``, and the key of its kernel for autograd."""
+    packet, _, overload = name.partition(".")
+    operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
+    is_composite = has_kernel(f"aten::{name}", "CompositeImplicitAutograd")
+    if is_composite:
+        return operator, DispatchKey.CompositeImplicitAutograd
+    return operator, DispatchKey.Autograd
+
+
+def read_nesting() -> int:
+    """Return in how many regions of autocast this thread is."""
+    torch.autocast_increment_nesting()
+    return int(torch.autocast_decrement_nesting())
+
+
+def is_eligible(value: Any) -> bool:
+    """Whether autocast may cast an argument, were it on the device."""
+    return (
+        isinstance(value, Tensor)
+        and value.is_meta
+        and value.is_floating_point()
+        and value.dtype != torch.float64
+    )
+
+
+def flatten(values: Sequence[Any]) -> list[Tensor]:
+    """Return the tensors among values that autocast may cast."""
+    found: list[Tensor] = []
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            found += flatten(value)
+        elif is_eligible(value):
+            found.append(value)
+    return found

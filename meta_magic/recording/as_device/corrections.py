@@ -1,0 +1,140 @@
+"""What torch's meta kernels refuse and the CPU does not: what it returns there.
+
+Asked only where torch's own kernel has raised, so that an entry does no harm once torch
+is right. An operator that torch *answers* on meta, but otherwise than a device, belongs
+into ``adjustments``. ``tests/conformance/test_corrections.py`` compares each with the CPU
+and says when it can go.
+"""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from meta_magic.torch_private.tensors import empty_sparse
+
+__all__ = ["CORRECTIONS"]
+
+
+def grouped_mm(
+    a: Tensor,
+    b: Tensor,
+    offs: Tensor | None = None,
+    bias: Tensor | None = None,  # noqa: ARG001  the schema's
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Multiply groups of matrices.
+
+    Shape:
+        ``(m, k) @ (g, k, n)`` is ``(m, n)``, ``(g, m, k) @ (k, n)`` is ``(m, n)``,
+        ``(m, k) @ (k, n)`` is ``(g, m, n)`` with one group for each of ``offs``, and
+        ``(g, m, k) @ (g, k, n)`` is ``(g, m, n)``.
+
+    Source:
+        torch 2.13 on meta: "Expected inputs of BF16 type", which the CPU does not ask
+        for; right again in torch 2.15.
+    """
+    is_matrix = a.ndim == 2, b.ndim == 2  # noqa: PLR2004
+    n_groups = len(offs) if offs is not None and all(is_matrix) else a.shape[0]
+    leading = () if any(is_matrix) and not all(is_matrix) else (n_groups,)
+    shape = (*leading, a.shape[-2], b.shape[-1])
+    return torch.empty(shape, dtype=out_dtype or a.dtype, device="meta")
+
+
+def geqrf(a: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the factors of matrices, column by column, and their scales.
+
+    Source:
+        torch 2.13 has no meta kernel, but for the ``out=`` of this operator.
+    """
+    *batch, n_rows, n_columns = a.shape
+    factors = a.new_empty((*batch, n_columns, n_rows)).mT
+    return factors, a.new_empty((*batch, min(n_rows, n_columns)))
+
+
+def histogram_by_count(a: Tensor, bins: int, **_: object) -> tuple[Tensor, Tensor]:
+    """Return counts and edges. Source: torch 2.13 has no meta kernel."""
+    return a.new_empty(bins), a.new_empty(bins + 1)
+
+
+def histogram_by_edges(a: Tensor, bins: Tensor, **_: object) -> tuple[Tensor, Tensor]:
+    """Return counts and edges. Source: torch 2.13 has no meta kernel."""
+    return a.new_empty(len(bins) - 1), torch.empty_like(bins)
+
+
+def histogramdd_edges(a: Tensor, bins: list[int], **_: object) -> list[Tensor]:
+    """Return the edges along each dimension. Source: as above."""
+    return [a.new_empty(n + 1) for n in bins]
+
+
+def histogramdd_by_edges(a: Tensor, bins: list[Tensor], **_: object) -> Tensor:
+    """Return counts in boxes. Source: as above."""
+    return a.new_empty([len(edges) - 1 for edges in bins])
+
+
+def histogramdd_by_counts(a: Tensor, bins: list[int], **_: object) -> Tensor:
+    """Return counts in boxes. Source: as above."""
+    return a.new_empty(bins)
+
+
+def to_sparse(a: Tensor, **options: Any) -> Any:
+    """Return coordinates of no elements; ``NotImplemented`` for other sparse layouts.
+
+    How many there are depends on data, and a sparse tensor on meta has none: torch's
+    own ``to("meta")`` of one leaves them out, too.
+
+    Source:
+        torch 2.13 has no meta kernel.
+    """
+    if options.get("layout") not in {None, torch.sparse_coo} or options.get(
+        "blocksize"
+    ):
+        return NotImplemented
+    return to_sparse_dim(a, a.ndim - (options.get("dense_dim") or 0))
+
+
+def to_sparse_dim(a: Tensor, sparse_dim: int) -> Tensor:
+    """Return coordinates of no elements. Source: as above."""
+    made: Tensor = empty_sparse(
+        sparse_dim,
+        a.ndim - sparse_dim,
+        a.shape,
+        dtype=a.dtype,
+        layout=torch.sparse_coo,
+        device="meta",
+    )
+    return made
+
+
+def to_dense(a: Tensor, dtype: torch.dtype | None = None, **_: object) -> Tensor:
+    """Return a strided tensor. Source: as above, for sparse tensors."""
+    return torch.empty(a.shape, dtype=dtype or a.dtype, device="meta")
+
+
+def write_nothing(*_: object, **__: object) -> None:
+    """Return nothing, as an operator does that writes its arguments.
+
+    Source:
+        torch 2.13 has no meta kernel for these two, but for their functional variants.
+    """
+
+
+CORRECTIONS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
+    {
+        "aten._grouped_mm.default": grouped_mm,
+        "aten.geqrf.default": geqrf,
+        "aten._fused_sgd_.default": write_nothing,
+        "aten._fused_adagrad_.default": write_nothing,
+        "aten._to_sparse.default": to_sparse,
+        "aten._to_sparse.sparse_dim": to_sparse_dim,
+        "aten._to_dense.default": to_dense,
+        "aten.histogram.bin_ct": histogram_by_count,
+        "aten.histogram.bins_tensor": histogram_by_edges,
+        "aten._histogramdd_bin_edges.default": histogramdd_edges,
+        "aten._histogramdd_from_bin_tensors.default": histogramdd_by_edges,
+        "aten._histogramdd_from_bin_cts.default": histogramdd_by_counts,
+    }
+)
+"""By the operator's name."""

@@ -1,0 +1,47 @@
+"""Meta kernels as a device's: where devices differ, meta answers as CUDA."""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from torch import Tensor
+from torch.nn import Parameter
+
+from meta_magic.torch_private.replaced import DEVICE_OF_META_KERNELS
+from meta_magic.torch_private.replacing import Replacements
+
+__all__ = ["KernelsOf"]
+
+TellDevice: TypeAlias = Callable[[object], str]
+
+
+class KernelsOf(Replacements):
+    """Have meta kernels answer as those of a device, within the block.
+
+    Strides of what ``linalg.svd``, ``linalg.eig``, ``fft.rfftn`` and others return.
+
+    Args:
+        device: ``cpu``; anything else leaves it to torch.
+
+    Source:
+        ``device_hint`` in ``torch/_meta_registrations.py`` of torch 2.13: the device of
+        a fake tensor, and "cuda" for one on meta.
+    """
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self._device = device
+
+    def __enter__(self) -> None:
+        if self._device == "cpu":
+            self.wrap(DEVICE_OF_META_KERNELS, self._make_hint)
+
+    def _make_hint(self, before: TellDevice) -> TellDevice:
+        """Return what tells a kernel the device as which it is to answer."""
+
+        def tell_device(tensor: object) -> str:
+            is_plain = type(tensor) is Tensor or type(tensor) is Parameter
+            if is_plain and isinstance(tensor, Tensor) and tensor.is_meta:
+                return self._device
+            return before(tensor)
+
+        return tell_device

@@ -1,0 +1,117 @@
+"""Geometries while recording: each one an object, so that identity is its hash."""
+
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from meta_magic.torch_private.modes import DisableTorchFunction
+from meta_magic.trace.signature import Geometry
+
+__all__ = ["QUANTIZED", "GeometryTable", "LiveGeometry", "span_nbytes"]
+
+QUANTIZED: Final = frozenset(
+    {torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4}
+)
+COMPLEX: Final = frozenset({torch.complex32, torch.complex64, torch.complex128})
+
+
+class LiveGeometry:
+    """A geometry while recording: one object each, so that identity is its hash.
+
+    Attributes:
+        record: The geometry itself.
+        is_meta: Whether it lies on the meta device.
+        is_servable: Whether a tensor with it can be made by ``empty_strided``.
+        as_strided: What ``as_strided`` takes to make a view with it.
+    """
+
+    __slots__ = (
+        "as_strided",
+        "dtype",
+        "is_meta",
+        "is_servable",
+        "offset",
+        "record",
+        "shape",
+        "stride",
+    )
+
+    def __init__(self, record: Geometry) -> None:
+        self.record = record
+        self.shape = record.shape
+        self.stride: Any = record.stride  # None where nothing is made with it
+        self.offset = record.storage_offset
+        self.as_strided: Any = (record.shape, record.stride, record.storage_offset)
+        # Complex tensors may be conjugated lazily: never recognized at a glance.
+        self.dtype = None if record.dtype in COMPLEX else record.dtype
+        self.is_meta = record.device.type == "meta"
+        self.is_servable = (
+            self.is_meta
+            and record.layout is torch.strided
+            and not (record.is_conj or record.is_neg or record.dtype in QUANTIZED)
+        )
+
+
+class GeometryTable:
+    """All geometries met so far, one :class:`LiveGeometry` for each.
+
+    Attributes:
+        has_negatives: Whether a lazily negated tensor was ever met.
+    """
+
+    def __init__(self) -> None:
+        self.has_negatives = False
+        self._geometry_by_key: dict[tuple[object, ...], LiveGeometry] = {}
+
+    def of(self, tensor: Tensor) -> LiveGeometry:
+        """Return the geometry of ``tensor``."""
+        kind = type(tensor)
+        if kind is Tensor or kind is Parameter:
+            return self._of(tensor)
+        # A subclass may refuse to say: an uninitialized parameter has no ``shape``.
+        with DisableTorchFunction():
+            return self._of(tensor)
+
+    def _of(self, tensor: Tensor) -> LiveGeometry:
+        is_conj, is_neg = tensor.is_conj(), tensor.is_neg()
+        self.has_negatives |= is_neg
+        try:
+            stride, offset = tensor.stride(), int(tensor.storage_offset())
+        except (RuntimeError, NotImplementedError):  # sparse and nested layouts
+            stride, offset = None, None
+        if tensor.layout is torch.sparse_coo:  # says strides of 0
+            stride, offset = None, None
+        shape, device, layout = size_of(tensor), tensor.device, tensor.layout
+        key = (shape, stride, offset, tensor.dtype, device, layout, is_conj, is_neg)
+        geometry = self._geometry_by_key.get(key)
+        if geometry is None:
+            record = Geometry(
+                shape=shape,
+                stride=stride,
+                storage_offset=offset,
+                dtype=tensor.dtype,
+                device=device,
+                layout=layout,
+                is_conj=is_conj,
+                is_neg=is_neg,
+            )
+            geometry = self._geometry_by_key[key] = LiveGeometry(record)
+        return geometry
+
+
+def span_nbytes(tensor: Tensor) -> int:
+    """Return the bytes from a storage's start to the last element of ``tensor``."""
+    if tensor.is_contiguous() or tensor.numel() == 0:
+        return (int(tensor.storage_offset()) + tensor.numel()) * tensor.itemsize
+    last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    return int(tensor.storage_offset() + last + 1) * tensor.itemsize
+
+
+def size_of(tensor: Tensor) -> tuple[int, ...]:
+    """Return the sizes of a tensor; none of a nested one, whose rows differ."""
+    try:
+        return tuple(Tensor.size(tensor))
+    except RuntimeError:
+        return ()

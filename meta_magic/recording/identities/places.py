@@ -1,0 +1,318 @@
+"""Where a call comes from: the innermost user frame, and the line of the cell.
+
+Walking all frames for every operator costs as much as the rest of the recording, so
+the walk ends where the answer is known already: at the innermost module call, whose
+own place was found when it began.
+"""
+
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable
+from functools import lru_cache
+from itertools import starmap
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import torch
+from torch import nn
+
+from meta_magic.trace.signature import Phase, Place, SourcePosition
+
+__all__ = ["BACKWARD", "OWN", "TORCH", "Places", "Site", "describe_function"]
+
+TORCH: Final = Path(torch.__file__).parent
+OWN: Final = (f"{TORCH}/", f"{Path(__file__).parents[2]}/", "<frozen ")
+OPTIM: Final = f"{TORCH / 'optim'}/"
+NN_INIT: Final = f"{TORCH / 'nn' / 'init.py'}"
+STDLIB: Final = f"{sysconfig.get_paths()['stdlib']}/"
+PACKAGES: Final = ("/site-packages/", "/dist-packages/")
+INIT_METHODS: Final = ("__init__", "reset_parameters", "_init_weights", "init_weights")
+
+USER, CELL, TOP, INIT, OPTIMIZER, BACKWARD, FORWARD = 1, 2, 4, 8, 16, 32, 64
+
+Site: TypeAlias = tuple[int, int]
+"""A position in code (its number, 0 for none) and a line of the cell (0 for none)."""
+
+
+Span: TypeAlias = tuple[int, int, int | None, int | None]
+"""First line, last line, first column, column after the last."""
+
+
+class Key(NamedTuple):
+    """What makes a place: the running function, where it was called, what was met."""
+
+    function: object
+    position: int
+    line: int
+    flags: int
+
+
+Located: TypeAlias = tuple[int, int]
+"""The number of a place, from 1, and its owner: twice the module under construction
+there, plus 1; 0 if there is none."""
+
+
+class Places:
+    """Intern the places that calls come from, and know which call runs now.
+
+    Args:
+        cell_file: File name of the code whose lines are the cell's.
+        top: Code object of the outermost frame of interest; None for a module's.
+        number_of_module: Numbers the modules that are met under construction.
+
+    Attributes:
+        function: The torch function that runs now, None outside of any.
+        frame: The frame that called it.
+    """
+
+    def __init__(
+        self,
+        cell_file: str,
+        top: CodeType | None,
+        number_of_module: Callable[[nn.Module], int],
+    ) -> None:
+        self.function: object = None
+        self.frame: FrameType | None = None
+        self._located: Located | None = None
+        self._cell_file = cell_file
+        self._top = top
+        self._number_of_module = number_of_module
+        self._kind_by_code: dict[int, int] = {}
+        self._kept_codes: list[CodeType] = []  # so that their ids stay theirs
+        self._positions: list[tuple[CodeType, Span]] = []
+        self._described: list[SourcePosition] = []
+        self._position_by_key: dict[tuple[int, int], int] = {}
+        self._line_by_position = [0]
+        self._keys: list[Key] = []
+        self._built: list[Place] = []
+        self._located_by_instruction: dict[tuple[object, int, int, Site], Located] = {}
+        self._place_by_key: dict[Key, int] = {}
+        self._backward_by_key: dict[tuple[object, int], int] = {}
+
+    def begin(self, function: object, frame: FrameType) -> None:
+        """Note that a function of torch runs from now on."""
+        self.function = function
+        self.frame = frame
+        self._located = None
+
+    def end(self) -> None:
+        """Note that no function runs any more, or that each call has its own place."""
+        self.function = self.frame = self._located = None
+
+    def locate_operator(self, entry: FrameType | None, site: Site) -> Located:
+        """Return the place of an operator that is called now, and its owner.
+
+        One place for all operators of a function; without one, a walk for each.
+
+        Args:
+            entry: The frame in which the innermost module call runs, if any.
+            site: The place from which that module was called.
+        """
+        located = self._located
+        if located is None:
+            frame = self.frame or sys._getframe(2)
+            if entry is not None and frame.f_back is entry:
+                located = self._locate_in_forward(frame, entry, site)
+            else:
+                located = self._locate(frame, entry, site)
+            if self.function is not None:
+                self._located = located
+        return located
+
+    def locate_backward(self) -> int:
+        """Return the place of a backward operator without a forward one."""
+        frame = self.frame or sys._getframe(2)
+        return self._locate(frame, None, (0, 0), BACKWARD)[0]
+
+    def _locate(
+        self,
+        frame: FrameType,
+        entry: FrameType | None,
+        site: Site,
+        extra_flags: int = 0,
+    ) -> Located:
+        """Return the place of a call made from ``frame``, where the walk begins."""
+        position, line, flags, owner = self.walk(frame, entry, site)
+        if entry is not None:
+            flags |= FORWARD
+        key = Key(self.function, position, line, flags | extra_flags)
+        return self._intern(key), owner
+
+    def _locate_in_forward(
+        self, frame: FrameType, entry: FrameType, site: Site
+    ) -> Located:
+        """Do so without a walk, where ``forward`` itself called it before."""
+        key = (self.function, id(frame.f_code), frame.f_lasti, site)
+        located = self._located_by_instruction.get(key)
+        if located is None:
+            place, _ = self._locate(frame, entry, site)
+            located = self._located_by_instruction[key] = place, 0
+        return located
+
+    def backward_of(self, place: int) -> int:
+        """Return the place of a backward operator, given that of its forward one."""
+        key = (self.function, place)
+        backward = self._backward_by_key.get(key)
+        if backward is None:
+            forward = self._keys[place - 1]
+            backward = self._intern(
+                forward._replace(function=self.function, flags=BACKWARD)
+            )
+            self._backward_by_key[key] = backward
+        return backward
+
+    def current_line(self) -> int | None:
+        """Return the line of the cell that is running now."""
+        _, line, _, _ = self.walk(self.frame or sys._getframe(1), None, (0, 0))
+        return line or None
+
+    def find_error_line(self, error: BaseException | None) -> int | None:
+        """Return the innermost line of the cell that an error came through."""
+        frames = traceback.walk_tb(error.__traceback__ if error else None)
+        lines = [n for f, n in frames if f.f_code.co_filename == self._cell_file]
+        return lines[-1] if lines else None
+
+    def walk(
+        self, frame: FrameType | None, entry: FrameType | None, site: Site
+    ) -> tuple[int, int, int, int]:
+        """Return the position, the cell's line, the kinds of frames met, the owner."""
+        position = line = flags = owner = 0
+        kinds = self._kind_by_code
+        while frame is not None and frame is not entry:
+            code = frame.f_code
+            kind = kinds.get(id(code))
+            if kind is None:
+                kind = self._classify(frame)
+            if kind:
+                flags |= kind
+                if kind & USER and not position:
+                    position = self._position(code, frame.f_lasti)
+                if kind & CELL and not line:
+                    line = self._line_by_position[self._position(code, frame.f_lasti)]
+                if kind & INIT and not owner:
+                    owner = self._owner(frame)
+                if kind & TOP or (line and entry is not None):
+                    break
+            frame = frame.f_back
+        return position or site[0], line or site[1], flags, owner
+
+    def build_positions(self) -> tuple[SourcePosition, ...]:
+        """Return the plain records of all positions met."""
+        done = self._described
+        done += starmap(describe_position, self._positions[len(done) :])
+        return tuple(done)
+
+    def build_places(self, positions: tuple[SourcePosition, ...]) -> tuple[Place, ...]:
+        """Return the plain records of all places met."""
+        done = self._built
+        done += (
+            Place(
+                function=describe_function(key.function),
+                position=positions[key.position - 1] if key.position else None,
+                line=key.line or None,
+                phase=phase_of(key.flags),
+            )
+            for key in self._keys[len(done) :]
+        )
+        return tuple(done)
+
+    def _intern(self, key: Key) -> int:
+        place = self._place_by_key.get(key)
+        if place is None:
+            self._keys.append(key)
+            place = self._place_by_key[key] = len(self._keys)
+        return place
+
+    def _position(self, code: CodeType, instruction: int) -> int:
+        key = (id(code), instruction)
+        position = self._position_by_key.get(key)
+        if position is None:
+            span = list_spans(code)[max(instruction, 0) // 2]
+            self._positions.append((code, span))
+            position = self._position_by_key[key] = len(self._positions)
+            self._line_by_position.append(span[0])
+        return position
+
+    def _classify(self, frame: FrameType) -> int:
+        code = frame.f_code
+        file = code.co_filename
+        kind = USER
+        if file == self._cell_file:
+            is_top = code is self._top or code.co_name == "<module>"
+            kind = USER | CELL | (TOP if is_top else 0)
+        elif file.startswith(OPTIM):
+            kind = OPTIMIZER
+        elif file == NN_INIT:
+            kind = INIT
+        elif file.startswith(OWN) or is_stdlib(file):
+            kind = 0
+        if code.co_name in INIT_METHODS and isinstance(
+            first_argument(frame), nn.Module
+        ):
+            kind |= INIT
+        self._kind_by_code[id(code)] = kind
+        self._kept_codes.append(code)
+        return kind
+
+    def _owner(self, frame: FrameType) -> int:
+        module = first_argument(frame)
+        if not isinstance(module, nn.Module):
+            return 0
+        return self._number_of_module(module) << 1 | 1
+
+
+def phase_of(flags: int) -> Phase:
+    """Return what the program was doing, from the kinds of frames on the stack."""
+    if flags & BACKWARD:
+        return "backward"
+    if flags & OPTIMIZER:
+        return "optimizer"
+    if flags & INIT:
+        return "init"
+    return "forward" if flags & FORWARD else "other"
+
+
+def is_stdlib(file: str) -> bool:
+    """Whether ``file`` belongs to Python itself."""
+    return file.startswith(STDLIB) and not any(part in file for part in PACKAGES)
+
+
+def first_argument(frame: FrameType) -> Any:
+    """Return the first argument of the function that ``frame`` runs."""
+    names = frame.f_code.co_varnames
+    return frame.f_locals.get(names[0]) if names else None
+
+
+@lru_cache(maxsize=4096)
+def list_spans(code: CodeType) -> list[Span]:
+    """Return first line, last line, first and end column of each instruction."""
+    return [
+        (line or code.co_firstlineno, end or line or code.co_firstlineno, column, after)
+        for line, end, column, after in code.co_positions()
+    ]
+
+
+def describe_position(code: CodeType, span: Span) -> SourcePosition:
+    """Return the plain record of a stretch of source."""
+    line, end_line, column, end_column = span
+    return SourcePosition(
+        file=code.co_filename,
+        line=line,
+        end_line=end_line,
+        column=column,
+        end_column=end_column,
+        function=code.co_qualname,
+    )
+
+
+def describe_function(function: Any) -> str | None:
+    """Return the name under which torch's users know a function."""
+    if function is None:
+        return None
+    name = torch.overrides.resolve_name(function)
+    if name:
+        return str(name)
+    module = getattr(function, "__module__", None) or "torch"
+    return f"{module}.{getattr(function, '__qualname__', function)}"

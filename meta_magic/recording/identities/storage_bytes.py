@@ -1,0 +1,33 @@
+"""The bytes of a storage as a tensor, and their checksum."""
+
+import zlib
+from typing import Final
+
+import torch
+from torch import Tensor, UntypedStorage
+
+from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
+
+__all__ = ["MAX_COPIED_NBYTES", "as_bytes", "sum_bytes", "sum_small"]
+
+MAX_COPIED_NBYTES: Final = 16 * 2**20
+"""Bytes up to which the content of a real storage is copied, and summed each time."""
+
+
+def sum_small(storage: UntypedStorage) -> int | None:
+    """Return the checksum of a real storage; None if it is large."""
+    if storage.nbytes() > MAX_COPIED_NBYTES:
+        return None
+    with DisableTorchFunction(), DisableTorchDispatch():
+        return sum_bytes(as_bytes(storage))
+
+
+def as_bytes(storage: UntypedStorage) -> Tensor:
+    """Return a tensor of the bytes of a storage, which it shares."""
+    empty = torch.empty(0, dtype=torch.uint8, device=storage.device)
+    return empty.set_(storage)  # type: ignore[call-overload]  # its stub wants a size
+
+
+def sum_bytes(tensor: Tensor) -> int:
+    """Return a checksum of a tensor of bytes."""
+    return zlib.crc32(tensor.cpu().numpy().data)

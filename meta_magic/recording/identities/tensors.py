@@ -1,0 +1,234 @@
+"""Number tensors and storages without holding any of them.
+
+On the meta device every address is 0 and ``id()`` repeats as soon as a tensor is
+freed. So a storage is told apart by a weak reference that says when it dies, and a
+tensor by its ``id()`` only while storage and geometry agree. Tensors themselves are
+never weakly referenced: ``torch.utils.swap_tensors`` would then refuse them.
+"""
+
+import weakref
+from array import array
+from collections.abc import Callable
+from typing import TypeAlias
+
+from torch import Tensor, UntypedStorage
+
+from meta_magic.recording.identities.clock import Clock
+from meta_magic.recording.identities.geometries import (
+    GeometryTable,
+    LiveGeometry,
+    span_nbytes,
+)
+from meta_magic.torch_private.tensors import address_of_storage
+
+__all__ = ["Seen", "StorageRef", "TensorRegistry"]
+
+
+class StorageRef(weakref.ref[UntypedStorage]):
+    """Weak reference to a storage that carries its number.
+
+    Attributes:
+        number: Number given to the storage, in order of first sight.
+        address: Address of torch's storage object; unique while it lives.
+    """
+
+    __slots__ = ("address", "number")
+    number: int
+    address: int
+
+
+Seen: TypeAlias = tuple[int, StorageRef | None, LiveGeometry]
+"""A tensor as last seen: its number, its storage (None: it has none), its geometry."""
+
+
+class TensorRegistry:
+    """The numbers of the tensors and storages that one recording meets.
+
+    Attributes:
+        storage_by_tensor: For each tensor number, the number of its storage.
+        deaths: Pairs (operator calls recorded so far, storage), one per freed storage.
+        nbytes_by_storage: Bytes of the storages that are not just as large as needed
+            by the tensor through which they were first met.
+        n_storages: Storages met so far.
+
+    Args:
+        geometries: The geometries met, by this recording or by others.
+        clock: Dates the deaths of storages.
+        on_new_storage: Called with the first tensor met on each storage that no served
+            operator made, and the number of the storage.
+    """
+
+    def __init__(
+        self,
+        geometries: GeometryTable,
+        clock: Clock,
+        on_new_storage: Callable[[Tensor, int], None],
+    ) -> None:
+        self.storage_by_tensor = array("I")
+        self.deaths = array("I")
+        self.nbytes_by_storage: dict[int, int] = {}
+        self.n_storages = 0
+        self._geometries = geometries
+        self._clock = clock
+        self._on_new_storage = on_new_storage
+        self._storage_by_address: dict[int, StorageRef] = {}
+        self._seen_by_id: dict[int, Seen] = {}
+        # A callback written in Python would swallow an interrupt that lands in it.
+        self._dead: list[StorageRef] = []
+        self._on_death = self._dead.append
+
+    def note_deaths(self) -> None:
+        """Note the storages freed since the last time; to be called before reading.
+
+        Their addresses may have been given to others meanwhile.
+        """
+        while self._dead:
+            ref = self._dead.pop(0)
+            if self._storage_by_address.get(ref.address) is ref:
+                del self._storage_by_address[ref.address]
+            self.deaths.extend((self._clock.now, ref.number))
+
+    def read(self, tensor: Tensor) -> Seen:
+        """Return what is known of ``tensor``; number it when it is new."""
+        seen = self._seen_by_id.get(id(tensor))
+        try:
+            if seen is not None and self._is_as_seen(tensor, seen):
+                return seen
+        except (RuntimeError, ValueError):  # an uninitialized parameter
+            pass
+        return self._read_anew(tensor, seen)
+
+    def _is_as_seen(self, tensor: Tensor, seen: Seen) -> bool:
+        """Whether a tensor at a known address is the one that was seen there."""
+        geometry, storage = seen[2], seen[1]
+        return (
+            tensor.dtype is geometry.dtype
+            and tensor.shape == geometry.shape
+            and storage is not None
+            and self._storage_by_address.get(
+                address_of_storage(tensor.untyped_storage())
+            )
+            is storage
+            and tensor.stride() == geometry.stride
+            and tensor.storage_offset() == geometry.offset
+            and not self._geometries.has_negatives
+        )
+
+    def find(self, tensor: Tensor) -> Seen | None:
+        """Return what is known of ``tensor`` if it was seen before as it is now."""
+        seen = self._seen_by_id.get(id(tensor))
+        return seen if seen is not None and self._is_as_seen(tensor, seen) else None
+
+    def find_storage(self, tensor: Tensor) -> int | None:
+        """Return the number of a tensor's storage if that was met."""
+        try:
+            address = address_of_storage(Tensor.untyped_storage(tensor))
+        except (RuntimeError, NotImplementedError, ValueError):  # it has none
+            return None
+        ref = self._storage_by_address.get(address)
+        return None if ref is None else ref.number
+
+    def geometry_of(self, tensor: Tensor) -> LiveGeometry:
+        """Return the geometry of ``tensor`` without numbering it."""
+        return self._geometries.of(tensor)
+
+    def _read_anew(self, tensor: Tensor, seen: Seen | None) -> Seen:
+        geometry, storage = self._geometries.of(tensor), self.storage_of(tensor)
+        if seen is not None and seen[1] is storage and seen[2] is geometry:
+            return seen
+        return self._add(tensor, storage, geometry)
+
+    def add_seen(self, tensor: Tensor, geometry: LiveGeometry) -> int:
+        """Number a tensor that has none yet, and whose geometry is known."""
+        return self._add(tensor, self.storage_of(tensor), geometry)[0]
+
+    def add_fresh(self, tensor: Tensor, geometry: LiveGeometry) -> int:
+        """Number a tensor just made on a new storage of its own."""
+        ref = self._add_storage(tensor.untyped_storage())
+        storages = self.storage_by_tensor
+        number = len(storages)
+        storages.append(ref.number)
+        self._seen_by_id[id(tensor)] = (number, ref, geometry)
+        return number
+
+    def add_served(
+        self, tensor: Tensor, number: int, storage: int, geometry: LiveGeometry
+    ) -> None:
+        """Note a tensor that was given its numbers before it was made."""
+        self._seen_by_id[id(tensor)] = (
+            number, self._refer_to(tensor.untyped_storage(), storage), geometry
+        )  # fmt: skip
+
+    def add_known(self, tensor: Tensor, number: int, geometry: LiveGeometry) -> None:
+        """Note a tensor on a storage that was met before, whose number is known."""
+        self._seen_by_id[id(tensor)] = (number, self.storage_of(tensor), geometry)
+
+    def add_view(self, tensor: Tensor, base: Seen, geometry: LiveGeometry) -> int:
+        """Number a tensor just made on the storage of ``base``."""
+        number = len(self.storage_by_tensor)
+        self.storage_by_tensor.append(self.storage_by_tensor[base[0]])
+        self._seen_by_id[id(tensor)] = (number, base[1], geometry)
+        return number
+
+    def add_output(self, tensor: Tensor) -> Seen:
+        """Number a tensor that an operator returned, whatever its storage."""
+        return self._add(tensor, self.storage_of(tensor), self._geometries.of(tensor))
+
+    def renew(self, tensor: Tensor, seen: Seen) -> Seen:
+        """Return what is known of an argument after an operator may have written it."""
+        geometry, storage = self._geometries.of(tensor), self.storage_of(tensor)
+        if storage is not seen[1]:
+            return self._add(tensor, storage, geometry)
+        renewed = (seen[0], storage, geometry)
+        self._seen_by_id[id(tensor)] = renewed
+        return renewed
+
+    def storage_of(self, tensor: Tensor) -> StorageRef | None:
+        """Return the storage of ``tensor``, numbered when new; None if it has none."""
+        try:
+            storage = Tensor.untyped_storage(tensor)
+        except (RuntimeError, NotImplementedError):
+            return None
+        ref = self._storage_by_address.get(address_of_storage(storage))
+        if ref is None:
+            ref = self._add_storage(storage)
+            if storage.nbytes() != span_nbytes(tensor):
+                self.nbytes_by_storage[ref.number] = storage.nbytes()
+            self._on_new_storage(tensor, ref.number)
+        return ref
+
+    def living(self) -> list[StorageRef]:
+        """Return a reference to each storage that lives."""
+        self.note_deaths()
+        return list(self._storage_by_address.values())
+
+    def close(self) -> None:
+        """Let go of all storages, and hear of no more deaths."""
+        self.note_deaths()
+        self._storage_by_address.clear()
+        self._seen_by_id.clear()
+
+    def _add_storage(self, storage: UntypedStorage) -> StorageRef:
+        number = self.n_storages
+        self.n_storages = number + 1
+        return self._refer_to(storage, number)
+
+    def _refer_to(self, storage: UntypedStorage, number: int) -> StorageRef:
+        ref = StorageRef(storage, self._on_death)
+        ref.number = number
+        ref.address = address = address_of_storage(storage)
+        self._storage_by_address[address] = ref
+        return ref
+
+    def _add(
+        self, tensor: Tensor, storage: StorageRef | None, geometry: LiveGeometry
+    ) -> Seen:
+        if storage is None:  # sparse and nested tensors get a storage number each
+            number_of_storage = self.n_storages
+            self.n_storages += 1
+        else:
+            number_of_storage = storage.number
+        seen = (len(self.storage_by_tensor), storage, geometry)
+        self.storage_by_tensor.append(number_of_storage)
+        self._seen_by_id[id(tensor)] = seen
+        return seen

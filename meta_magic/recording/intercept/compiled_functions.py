@@ -1,0 +1,131 @@
+"""What ``torch.compile`` would do otherwise while a cell runs.
+
+A dispatch mode makes dynamo give up on the code it meets and remember that for the rest
+of the process (fixed after torch 2.13), or fail if it must not give up. Under
+``force_eager`` it does not even look. Importing dynamo takes a second: it is told so
+when somebody imports it.
+"""
+
+import sys
+from collections.abc import Callable
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from typing import Any, Final
+
+import torch
+
+from meta_magic.errors import MetaMagicError
+from meta_magic.recording.intercept.higher_order import EagerOperators
+from meta_magic.torch_private.replaced import (
+    ATTENTION_OF_NESTED,
+    CHECK_OF_FLEX_ATTENTION,
+    CHECK_OF_TRACE,
+)
+from meta_magic.torch_private.replacing import Replacements
+
+__all__ = ["EagerStance"]
+
+DYNAMO: Final = "torch._dynamo"
+JAGGED: Final = (
+    "scaled_dot_product_attention of nested tensors cannot run on meta: torch chooses "
+    "its kernel by the device. Compute it under `with torch.device('cpu'):`, or with "
+    "dense tensors (see torch.nested.to_padded_tensor) and a mask."
+)
+
+
+class OnImport(MetaPathFinder):
+    """Has a function called as soon as dynamo was imported.
+
+    Args:
+        act: The function.
+    """
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        self._act = act
+
+    def find_spec(self, name: str, *_: Any) -> ModuleSpec | None:
+        """Return the usual spec of dynamo, but that it also acts; None of others."""
+        if name != DYNAMO or self not in sys.meta_path:
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(name)
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def load_and_act(module: Any) -> None:
+                load(module)
+                self._act()
+
+            spec.loader.exec_module = load_and_act  # type: ignore[method-assign]
+        return spec
+
+
+class EagerStance:
+    """Context manager in which compiled functions run eagerly and are recorded.
+
+    Three of torch's functions written in Python ask what meta cannot say: they are
+    replaced for as long as the cell runs.
+    """
+
+    def __init__(self) -> None:
+        self._stance: Any = None
+        self._finder = OnImport(self._force_eager)
+        self._operators = EagerOperators()
+        self._replacements = Replacements()
+
+    def __enter__(self) -> None:
+        if DYNAMO in sys.modules:
+            self._force_eager()  # first: it may refuse
+        else:
+            sys.meta_path.insert(0, self._finder)
+        self._operators.__enter__()
+        for function, build in REPLACEMENTS:
+            if hasattr(*function):  # not in every version of torch
+                self._replacements.wrap(function, build)
+
+    def __exit__(self, *exception: object) -> None:
+        self._operators.__exit__(*exception)
+        self._replacements.restore()
+        if self._finder in sys.meta_path:
+            sys.meta_path.remove(self._finder)
+        if self._stance is not None:
+            stance, self._stance = self._stance, None
+            stance.__exit__(*exception)
+
+    def _force_eager(self) -> None:
+        self._stance = torch.compiler.set_stance("force_eager")
+        self._stance.__enter__()
+
+
+def let_meta_in(validate: Any) -> Any:
+    """Return the check of ``flex_attention`` that has nothing against meta tensors."""
+
+    def validate_unless_meta(query: torch.Tensor, *others: torch.Tensor) -> None:
+        if not query.is_meta:
+            validate(query, *others)
+
+    return validate_unless_meta
+
+
+def refuse_meta(autocast: Any) -> Any:
+    """Return the first step of nested attention that says why it is also the last."""
+
+    def autocast_unless_meta(query: torch.Tensor, *others: Any) -> Any:
+        if query.is_meta:
+            raise MetaMagicError(JAGGED)
+        return autocast(query, *others)
+
+    return autocast_unless_meta
+
+
+def skip(_: Any) -> Any:
+    """Return what does nothing: ``torch.jit.trace`` checks its results by value."""
+    return lambda *_args, **_kwargs: None
+
+
+REPLACEMENTS: Final = (
+    (CHECK_OF_FLEX_ATTENTION, let_meta_in),
+    (ATTENTION_OF_NESTED, refuse_meta),
+    (CHECK_OF_TRACE, skip),
+)

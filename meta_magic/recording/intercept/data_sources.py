@@ -1,0 +1,115 @@
+"""Data that comes into a cell by ways that no mode sees, such as ``torch.load``."""
+
+import threading
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from meta_magic.recording.identities.nested_tensors import tensors_in
+from meta_magic.torch_private.modes import DeviceContext, function_mode_stack
+from meta_magic.torch_private.replacing import Replacements
+from meta_magic.torch_private.snapshot import without_modes
+
+__all__ = ["DataSources"]
+
+
+class DataSources(Replacements):
+    """Context manager that replaces the functions by which data comes into a cell.
+
+    No mode and no hook of torch sees them, so the names themselves are replaced for as
+    long as the cell runs. Calls from other threads behave as ever.
+
+    Args:
+        note: Takes the kind and the text of a note on the line that runs now.
+    """
+
+    def __init__(self, note: Callable[[str, str], None]) -> None:
+        super().__init__()
+        self._note = note
+
+    def __enter__(self) -> None:
+        for owner, name, method in (
+            (torch, "load", self._load),
+            (torch, "save", self._save),
+            (torch, "from_numpy", self._adopt),
+            (torch, "frombuffer", self._adopt),
+            (torch, "from_dlpack", self._adopt),
+            (DataLoader, "__iter__", self._iterate),
+        ):
+            replaced = replace_here(getattr(owner, name), method)
+            self.replace(owner, name, replaced)
+
+    def _load(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
+        """Load onto meta, unless it is told where; what comes is from outside."""
+        told = args[1] if len(args) > 1 else kwargs.get("map_location")
+        is_told = told is not None
+        is_moved = not is_told and is_on_meta()
+        if is_moved:
+            args, kwargs["map_location"] = args[:1], "meta"
+        with without_modes():
+            loaded = plain(*args, **kwargs)
+        if is_moved and holds_meta(loaded):
+            self._note(
+                "load",
+                "torch.load read shapes and no data (see map_location='cpu', or the "
+                "file as init= of meta_magic.materialize)",
+            )
+        return loaded
+
+    def _save(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
+        if holds_meta(args[0] if args else kwargs.get("obj")):
+            text = "torch.save wrote shapes and no data (see meta_magic.materialize)"
+            self._note("save", text)
+        return plain(*args, **kwargs)
+
+    def _adopt(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
+        """Put on meta what torch makes from memory that is not its own."""
+        return torch.as_tensor(plain(*args, **kwargs))
+
+    def _iterate(self, plain: Any, loader: Any) -> Any:
+        """Load in this process: what other processes do is not recorded."""
+        n_workers, timeout = loader.num_workers, loader.timeout
+        if not n_workers:
+            return plain(loader)
+        self._note(
+            "workers",
+            "DataLoader loaded in this process, so that it is recorded, not with "
+            f"num_workers={n_workers} (see num_workers=0)",
+        )
+        loader.num_workers = loader.timeout = 0
+        try:
+            return plain(loader)
+        finally:
+            loader.num_workers, loader.timeout = n_workers, timeout
+
+
+def replace_here(plain: Any, method: Any) -> Any:
+    """Return a function that calls ``method`` on this thread, ``plain`` on others."""
+    thread = threading.get_ident()
+
+    @wraps(plain)
+    def replaced(*args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() != thread:
+            return plain(*args, **kwargs)
+        return method(plain, *args, **kwargs)
+
+    return replaced
+
+
+def is_on_meta() -> bool:
+    """Whether the innermost ``with torch.device`` is that of the cell."""
+    for mode in reversed(function_mode_stack()):
+        if isinstance(mode, DeviceContext):
+            return bool(mode.device.type == "meta")
+    return False
+
+
+def holds_meta(value: object) -> bool:
+    """Whether a module, or tensors in lists and dictionaries, are on meta."""
+    if isinstance(value, nn.Module):
+        value = [*value.parameters(), *value.buffers()]
+    return any(tensor.is_meta for tensor in tensors_in(value))

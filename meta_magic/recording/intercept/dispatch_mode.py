@@ -1,0 +1,107 @@
+"""The dispatch mode: meets every operator; what it does with each stands elsewhere."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Self
+
+from torch import Tensor
+from torch.nn import Parameter
+
+from meta_magic.recording.identities.tensors import TensorRegistry
+from meta_magic.recording.intercept.operator_runner import OperatorRunner
+from meta_magic.recording.intercept.served_operators import ServedOperators
+from meta_magic.recording.intercept.special_tensors import SpecialTensors
+from meta_magic.recording.rows.row_writer import RowWriter
+from meta_magic.recording.signatures.cache import SignatureCache
+from meta_magic.recording.signatures.operator_keys import build_operator_key
+from meta_magic.torch_private.modes import (
+    TorchDispatchMode,
+    function_mode_stack,
+    n_dispatch_modes,
+)
+from meta_magic.trace.program import HEADER
+
+__all__ = ["DispatchMode"]
+
+PLAIN_TENSORS: Final = frozenset({Tensor, Parameter})
+
+
+class Dispatch:
+    """What the dispatch mode does: serve an operator, or have it run.
+
+    A plain class, mixed in below: torch wraps ``__torch_dispatch__`` of a direct
+    subclass of ``TorchDispatchMode`` so that the first operator imports dynamo.
+
+    Args:
+        registry: Numbers of tensors.
+        rows: Where served calls are written.
+        cache: The signatures met.
+        special: Knows what is no plain tensor.
+        runner: Runs and records what is not served.
+    """
+
+    def __init__(
+        self,
+        registry: TensorRegistry,
+        rows: RowWriter,
+        cache: SignatureCache,
+        special: SpecialTensors,
+        runner: OperatorRunner,
+    ) -> None:
+        super().__init__()
+        self._registry = registry
+        self._rows = rows
+        self._table_by_op = cache.table_by_op
+        self._special = special
+        self._runner = runner
+        self._served = ServedOperators(registry)
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Record one operator call and return what it returns."""
+        if types and not PLAIN_TENSORS.issuperset(types):
+            passed = self._special.pass_on(func, types, args, kwargs)
+            if passed is not None:
+                return passed[0]
+        registry, served = self._registry, self._served
+        registry.note_deaths()
+        words = [0] * HEADER
+        key = build_operator_key(registry.read, args, kwargs, words)
+        table = self._table_by_op.get(func)
+        entry = None if table is None else table.entries.get(key)
+        # A mode below, as make_fx has it, must see the operator, not its result.
+        if entry is None or n_dispatch_modes() or not served.can_serve(entry, words):
+            return self._runner.run(self, func, key, words, args, kwargs or {})
+        returned = served.serve(entry, words, args, kwargs or {})
+        self._rows.append(entry, words)
+        if entry.is_random:
+            self._rows.note_draw()
+        return returned
+
+
+class DispatchMode(Dispatch, TorchDispatchMode):
+    """The mode that is entered.
+
+    Attributes:
+        functions: The function mode that was entered just before it.
+    """
+
+    supports_higher_order_operators = True
+    functions: Any = None
+
+    def __enter__(self) -> Self:
+        self.functions = function_mode_stack()[-1]
+        super().__enter__()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.functions = None
+        super().__exit__(*exception)
+
+    def begin_inside(self, op: str) -> None:
+        """Let what an operator calls have places of its own."""
+        self._special.begin(op)

@@ -1,0 +1,244 @@
+"""The function mode: makes factories build on meta, and says which call is running."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from types import FrameType, MethodWrapperType
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from meta_magic.recording.as_device.attention import AttentionOf
+from meta_magic.recording.identities.nested_tensors import tensors_in
+from meta_magic.recording.identities.places import TORCH, Places
+from meta_magic.recording.identities.tensors import TensorRegistry
+from meta_magic.recording.intercept.data_readers import (
+    DATA_READERS,
+    describe_values,
+    read_data,
+)
+from meta_magic.recording.intercept.dispatch_mode import DispatchMode
+from meta_magic.recording.intercept.indexing import INDEXING, prepare_index
+from meta_magic.recording.intercept.initializers import (
+    IS_META,
+    is_loading,
+    read_initializer,
+)
+from meta_magic.recording.intercept.libraries import ADOPTED, MAKE_REAL, TOLD_DEVICE
+from meta_magic.recording.intercept.mixed_devices import explain_mix
+from meta_magic.recording.intercept.served_functions import ServedFunctions
+from meta_magic.recording.intercept.value_source import ValueSource
+from meta_magic.recording.rows.constants import VALUE_FUNCTIONS, Constants
+from meta_magic.recording.rows.findings import Findings
+from meta_magic.torch_private.modes import (
+    DeviceContext,
+    DisableTorchDispatch,
+    device_constructors,
+    function_mode_stack,
+    pop_function_mode,
+    push_function_mode,
+)
+from meta_magic.torch_private.snapshot import without_modes
+
+__all__ = ["FunctionMode"]
+
+META: Final = torch.device("meta")
+REAL_FACTORY_FILES: Final = frozenset(
+    str(TORCH / "utils" / "data" / name)
+    for name in ("dataloader.py", "sampler.py", "dataset.py")
+)
+"""Files whose factories draw seeds and permutations that Python must read."""
+
+ASKED: Final = frozenset[Any]({IS_META, torch.Tensor.device})
+"""Attributes whose answer may depend on who asks."""
+
+BY_NAME: Final = "what was put on 'meta' by name counts as on the device of the cell"
+UNLOADABLE: Final = (
+    "load_state_dict cannot copy tensors on meta, which have no data, into a real "
+    "module (see meta_magic.materialize for the module that they are from)"
+)
+FROM_NUMPY: Final = frozenset({torch.tensor, torch.as_tensor, torch.asarray})
+
+
+class FunctionMode(DeviceContext):
+    """Stands where ``with torch.device("meta")`` would, and knows the running call.
+
+    A ``DeviceContext`` so that ``torch.get_default_device()`` says meta, and so that
+    each call pays for one mode instead of two.
+
+    Args:
+        registry: Numbers of tensors.
+        places: Is told which call is running.
+        constants: Keeps values that come from Python.
+        findings: Takes what is rarely meant, such as float64 that leaked in from numpy,
+            and what was put on meta by name.
+        attention: Knows whose kernels are recorded.
+        dispatch: Records what stands in the place of an operator.
+        served: Answers whole calls that were seen before.
+        values: Knows what a tensor holds that is printed.
+    """
+
+    def __init__(  # noqa: PLR0913  the parts that a call of torch may concern
+        self,
+        *,
+        registry: TensorRegistry,
+        places: Places,
+        constants: Constants,
+        findings: Findings,
+        attention: AttentionOf,
+        dispatch: DispatchMode,
+        served: ServedFunctions,
+        values: ValueSource,
+    ) -> None:
+        # Not the base's: its torch.device(...) would be a call to a mode outside.
+        self.device = META
+        self.prev_mode = None
+        self._registry = registry
+        self._places = places
+        self._constants = constants
+        self._findings = findings
+        self._attention = attention
+        self._dispatch = dispatch
+        self._served = served
+        self._values = values
+        self._is_serving = False
+        self._constructors = device_constructors()
+
+    def __enter__(self) -> None:
+        # A function mode that is there already must see every call.
+        stack = function_mode_stack()
+        self._is_serving = self._served.is_serving and all(
+            type(mode) is DeviceContext for mode in stack
+        )
+        # On top of the stack, as ``with torch.device`` does it, not at its bottom.
+        push_function_mode(self)
+
+    def __exit__(self, *_: object) -> None:
+        pop_function_mode()
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Call ``func``, on meta if it is a factory that was told no device."""
+        if type(func) is MethodWrapperType and not kwargs:
+            if func.__self__ in ASKED:
+                return self._tell(func, args, sys._getframe(1))
+            return func(*args)  # an attribute such as ``shape``: runs no operator
+        caller = sys._getframe(1)
+        self._places.begin(func, caller)
+        try:
+            if func in INDEXING:
+                keep = self._constants.note_values
+                args = prepare_index(args, self._attention.device, keep)
+            if func in DATA_READERS and args and args[0].is_meta:
+                # Torch refuses a meta tensor before any operator is called.
+                return self._read_data(func, args, kwargs or {})
+            if self._is_serving and self._served.can_serve(func):
+                return self._served.serve(func, args, kwargs)
+            if func in self._constructors or func in VALUE_FUNCTIONS:
+                return self._construct(func, args, kwargs or {}, caller)
+            return func(*args, **(kwargs or {}))
+        except RuntimeError as error:
+            explain_mix(error, tensors_in(args, kwargs))
+            raise
+        finally:
+            self._places.end()
+
+    def _read_data(
+        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Call a method that reads data; what is printed leaves no trace."""
+        if func is not torch.Tensor.__repr__:
+            return read_data(func, args, kwargs)
+        self._registry.note_deaths()
+        real = self._values.peek(args[0], self._registry.read(args[0]))
+        with without_modes():
+            return describe_values(args[0], real)
+
+    def _construct(
+        self,
+        func: Any,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        caller: FrameType,
+    ) -> Any:
+        """Call a factory; keep the values of one that makes a tensor from some."""
+        if caller.f_code.co_name in MAKE_REAL:
+            with DisableTorchDispatch():
+                return func(*args, **kwargs)
+        adopt = ADOPTED.get(func)
+        adopted = None if adopt is None else adopt(args, kwargs)
+        if adopted is not None:
+            return adopted.to(kwargs.get("device") or self.device)
+        if func in self._constructors:
+            kwargs = self._choose_device(func, args, kwargs, caller)
+        made = func(*args, **kwargs)
+        if func in VALUE_FUNCTIONS:
+            self._constants.note_values(made, func, args, kwargs)
+        return made
+
+    def _tell(self, func: Any, args: Sequence[Any], asker: FrameType) -> Any:
+        """Tell on which device a tensor is, or whether on meta."""
+        if func.__self__ is IS_META:
+            return self._tell_is_meta(func, args, asker)
+        if asker.f_code.co_name in TOLD_DEVICE:
+            return torch.device(self._attention.device)
+        return func(*args)
+
+    def _tell_is_meta(self, func: Any, args: Sequence[Any], asker: FrameType) -> bool:
+        """Tell whether a tensor is on meta; record who would do nothing then."""
+        is_meta: bool = func(*args)
+        initializer = read_initializer(asker) if is_meta else None
+        if initializer is not None:
+            self._places.begin(initializer.function, asker)
+            arguments = initializer.read_arguments(asker)
+            try:
+                with DisableTorchDispatch():
+                    self._dispatch.__torch_dispatch__(initializer, (), *arguments)
+            finally:
+                self._places.end()
+        elif is_loading(asker):
+            if not is_meta and asker.f_locals["input_param"].is_meta:
+                self._findings.note("load", UNLOADABLE)
+            return False  # torch warns that a copy does nothing: it is recorded
+        return is_meta
+
+    def _choose_device(
+        self,
+        func: Any,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        caller: FrameType,
+    ) -> Mapping[str, Any]:
+        """Return the keyword arguments of a factory, on meta unless it was told."""
+        if func in FROM_NUMPY:
+            self._check_float64(func, args, kwargs)
+        device = kwargs.get("device")
+        if type(device) is str and device.startswith("meta"):
+            self._findings.doubt(BY_NAME)
+        is_choice = caller.f_code.co_name in TOLD_DEVICE  # told another device
+        is_told = device is not None and not is_choice
+        if is_told or caller.f_code.co_filename in REAL_FACTORY_FILES:
+            return kwargs
+        return {**kwargs, "device": self.device}
+
+    def _check_float64(
+        self,
+        func: Any,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> None:
+        is_leak = (
+            args
+            and isinstance(args[0], (np.ndarray, np.float64))
+            and args[0].dtype == np.float64
+            and kwargs.get("dtype") is None
+            and torch.get_default_dtype() != torch.float64
+        )
+        if is_leak:
+            text = f"torch.{func.__name__} took float64 over from numpy (see dtype=)"
+            self._findings.note("float64", text)

@@ -1,0 +1,165 @@
+"""Higher-order operators, such as ``torch.cond``: what they run is recorded.
+
+As one operator each, what they run would be unseen, and nobody could replay it. And
+without dynamo they would not know of parameters that a branch uses: no gradient.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from types import FunctionType
+from typing import Any, Final, Protocol
+
+import torch
+from torch import Tensor
+
+from meta_magic.torch_private.dispatcher import (
+    ASKS_MODE,
+    DispatchKey,
+    HigherOrderOperator,
+    forget_kernel,
+    higher_order_operators,
+    schema_of,
+)
+from meta_magic.torch_private.modes import (
+    DisableTorchFunction,
+    dispatch_mode_stack,
+    function_mode_stack,
+    pop_dispatch_mode,
+    pop_function_mode,
+    push_dispatch_mode,
+    push_function_mode,
+)
+
+__all__ = ["EagerOperators", "Inside", "has_inside", "run_inside"]
+
+KERNEL: Final = DispatchKey.CompositeExplicitAutograd
+ABOVE: Final = DispatchKey.AutogradMeta
+NUMBERS: Final = frozenset({bool, int, float})
+
+
+class Inside(Protocol):
+    """The dispatch mode, as far as it takes part in higher-order operators.
+
+    Attributes:
+        functions: The function mode that goes with it.
+    """
+
+    functions: Any
+
+    def begin_inside(self, op: str) -> None:
+        """Let what an operator calls have places of its own."""
+
+
+def has_inside(func: Any, args: Sequence[Any]) -> bool:
+    """Whether an operator only runs others, or is on a constant of TorchScript."""
+    return isinstance(func, HigherOrderOperator) or is_on_constant(func, args)
+
+
+def is_on_constant(func: Any, args: Sequence[Any]) -> bool:
+    """Whether a number stands where the schema wants a tensor.
+
+    Torch gives a mode the 0-dimensional tensors that TorchScript makes of numbers as
+    numbers, and does not take them back.
+    """
+    if not args or type(args[0]) not in NUMBERS or not hasattr(func, "_schema"):
+        return False
+    return isinstance(schema_of(func).arguments[0].type, torch.TensorType) and not any(
+        isinstance(value, Tensor) for value in args
+    )
+
+
+def run_inside(
+    mode: Inside, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """Run an operator so that ``mode`` sees what it calls.
+
+    Returns:
+        What it returns; ``NotImplemented`` if it has no kernel that just runs it.
+    """
+    if is_on_constant(func, args):
+        with DisableTorchFunction():
+            number = torch.tensor(args[0], device="cpu")
+        return run_under(mode, partial(func, number, *args[1:], **kwargs))
+    kernel = func.py_kernels.get(KERNEL)
+    if kernel is None:
+        return NotImplemented
+    call = partial(unaware_of_modes(kernel), *args, **kwargs)
+    return run_under(mode, partial(run_as_called, mode, func, call))
+
+
+def run_under(mode: Inside, call: Callable[[], Any]) -> Any:
+    """Call under the mode, which torch takes away from itself."""
+    push_dispatch_mode(mode)
+    try:
+        return call()
+    finally:
+        pop_dispatch_mode()
+
+
+def run_as_called(mode: Inside, func: Any, call: Callable[[], Any]) -> Any:
+    """Call with the function mode on, which torch takes away from what it calls."""
+    mode.begin_inside(f"higher_order.{func}")
+    if mode.functions in function_mode_stack():
+        return call()
+    push_function_mode(mode.functions)
+    try:
+        return call()
+    finally:
+        pop_function_mode()
+
+
+class EagerOperators:
+    """Context manager in which they run like any Python function, above autograd."""
+
+    n_entered = 0
+
+    def __enter__(self) -> None:
+        EagerOperators.n_entered += 1
+        for operator in list(higher_order_operators.values()):
+            kernels = operator.py_kernels
+            if KERNEL in kernels and DispatchKey.Autograd in kernels:
+                self._put(operator, build_eager(operator))
+
+    def __exit__(self, *_: object) -> None:
+        EagerOperators.n_entered -= 1
+        if EagerOperators.n_entered:  # a recording around this one needs them
+            return
+        for operator in list(higher_order_operators.values()):
+            if getattr(operator.py_kernels.get(ABOVE), "is_ours", False):
+                self._put(operator, None)
+
+    def _put(self, operator: Any, kernel: Any) -> None:
+        operator.py_kernels.pop(ABOVE, None)
+        forget_kernel(operator, ABOVE)
+        if kernel is not None:
+            operator.py_kernels[ABOVE] = kernel
+
+
+@cache
+def build_eager(operator: Any) -> Any:
+    """Return a kernel for meta tensors that runs, above autograd, what it is given."""
+    kernel = unaware_of_modes(operator.py_kernels[KERNEL])
+    differentiate = operator.py_kernels[DispatchKey.Autograd]
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        modes = dispatch_mode_stack()
+        is_ours = len(modes) == 1 and hasattr(modes[0], "begin_inside")
+        if not is_ours:  # something else looks on, and may trace it
+            return differentiate(*args, **kwargs)
+        return run_as_called(modes[0], operator, partial(kernel, *args, **kwargs))
+
+    run.is_ours = True  # type: ignore[attr-defined]
+    return run
+
+
+def unaware_of_modes(kernel: Any) -> Any:
+    """Return a kernel that does not refuse to run under a mode; some assert it."""
+    is_asking = (
+        isinstance(kernel, FunctionType) and ASKS_MODE in kernel.__code__.co_names
+    )
+    if not is_asking:
+        return kernel
+    names = {**kernel.__globals__, ASKS_MODE: lambda: None}
+    return FunctionType(
+        kernel.__code__, names, kernel.__name__, kernel.__defaults__, kernel.__closure__
+    )

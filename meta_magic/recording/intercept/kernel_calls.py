@@ -1,0 +1,180 @@
+"""Call the kernel of an operator, see to it that its result is right, and record it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from torch import Tensor
+
+from meta_magic.recording.as_device.corrections import CORRECTIONS
+from meta_magic.recording.identities.nested_tensors import tensors_in
+from meta_magic.recording.identities.tensors import Seen, TensorRegistry
+from meta_magic.recording.intercept.mixed_devices import check_devices, explain_mix
+from meta_magic.recording.intercept.special_tensors import (
+    SpecialTensors,
+    explain_missing_kernel,
+)
+from meta_magic.recording.intercept.value_source import Inputs, ValueSource
+from meta_magic.recording.rows.constants import Constants
+from meta_magic.recording.rows.draws import Drawing
+from meta_magic.recording.rows.findings import Findings
+from meta_magic.recording.rows.real_memory import RealMemory
+from meta_magic.recording.rows.row_writer import RowWriter
+from meta_magic.recording.signatures.cache import SignatureCache
+from meta_magic.recording.signatures.entries import Entry, LiveCall, OpTable, sharing
+from meta_magic.recording.signatures.operator_keys import Key, has_opaque
+from meta_magic.torch_private.modes import DisableTorchDispatch
+
+__all__ = ["KernelCalls"]
+
+PAST_TORCH: Final = "a real tensor was written unseen by torch, as numpy does it"
+
+
+class KernelCalls:
+    """Calls kernels, and records the calls with what they returned.
+
+    Args:
+        registry: Numbers of tensors.
+        rows: Where calls are written.
+        cache: Interns their signatures.
+        constants: Keeps the content of real tensors that are read.
+        real_memory: Counts what operators make on a real device.
+        special: Knows what is no plain tensor.
+        findings: Takes what failed or may differ.
+        values: Computes values of meta tensors.
+        adjustments: By an operator's name, what makes a device's result of that on
+            meta.
+    """
+
+    def __init__(  # noqa: PLR0913  all that a call may concern
+        self,
+        *,
+        registry: TensorRegistry,
+        rows: RowWriter,
+        cache: SignatureCache,
+        constants: Constants,
+        real_memory: RealMemory,
+        special: SpecialTensors,
+        findings: Findings,
+        values: ValueSource,
+        adjustments: Mapping[str, Callable[..., Any]],
+    ) -> None:
+        self._registry = registry
+        self._rows = rows
+        self._cache = cache
+        self._constants = constants
+        self._real_memory = real_memory
+        self._special = special
+        self._findings = findings
+        self._values = values
+        self._adjustments = adjustments
+        self._opaque_entries: dict[object, Entry] = {}
+
+    def call(
+        self,
+        table: OpTable,
+        key: Key,
+        words: list[int],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        """Call a kernel, then record the call with what it returned."""
+        registry, findings = self._registry, self._findings
+        inputs = [(t, registry.read(t)) for t in tensors_in(args, kwargs)]
+        n_storages, n_evaluated = registry.n_storages, len(findings.evaluations)
+        entries: dict[Any, Entry] = table.entries
+        if has_opaque(key):
+            entries, key = self._opaque_entries, (table, *key)
+        draw = Drawing(args, kwargs, inputs) if table.is_random else None
+        returned = self._run(table, args, kwargs, inputs, draw)
+        registry.note_deaths()
+        made = tensors_in(returned)
+        if self._special.has_unseen(made):
+            return returned
+        outputs = [(t, self._see_output(t, inputs)) for t in made]
+        call = LiveCall(args, kwargs, returned, inputs, outputs)
+        is_evaluated = n_evaluated < len(findings.evaluations)
+        self._check(table, call, n_storages, is_evaluated=is_evaluated)
+        if not table.is_pure:  # what it writes may be what it reads
+            key = (*key, *sharing_of(inputs))
+        words += [seen[0] for _, seen in outputs]
+        with DisableTorchDispatch():  # it makes tensors that no other mode must see
+            entry = self._cache.intern(table, entries, key, call)
+        self._rows.append(entry, words)
+        if draw is not None and not draw.is_real:
+            self._rows.note_draw(draw.generator)
+        return returned
+
+    def _check(
+        self, table: OpTable, call: LiveCall, n_storages: int, *, is_evaluated: bool
+    ) -> None:
+        """Refuse a result that is garbage; note one that is real, or not as for real.
+
+        Args:
+            table: The operator.
+            call: Its call.
+            n_storages: How many storages were known before it.
+            is_evaluated: Whether it was answered with values.
+        """
+        if not all(seen[2].is_meta for _, seen in call.outputs):
+            if not is_evaluated:
+                check_devices(table.name, call)
+            self._constants.note_made(call.outputs)
+            self._real_memory.count(call, n_storages)
+        self._special.check(table, call)
+
+    def _run(
+        self,
+        table: OpTable,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        inputs: Inputs,
+        draw: Drawing | None,
+    ) -> Any:
+        """Call an operator; one that draws for real from where plain meta would."""
+        if self._constants.note_real_inputs(inputs):
+            self._findings.doubt(PAST_TORCH)
+        try:
+            if draw is None or not draw.is_real:
+                returned = table.func(*args, **kwargs)
+                adjust = self._adjustments.get(table.name)
+                return returned if adjust is None else adjust(returned, *args, **kwargs)
+            call = partial(table.func, *args, **kwargs)
+            return self._rows.draw_for_real(draw.generator, call)
+        except Exception as error:
+            failures = self._findings.failures
+            failure = self._findings.locate(str(table.func))
+            is_first = failure not in failures
+            failures[failure] = None
+            returned = self._rescue(table, args, kwargs, inputs)
+            if returned is NotImplemented:
+                explain_mix(error, [tensor for tensor, _ in inputs])
+                explain_missing_kernel(error, table.name, inputs)
+                raise
+            if is_first:
+                del failures[failure]
+            return returned
+
+    def _rescue(
+        self,
+        table: OpTable,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        inputs: Inputs,
+    ) -> Any:
+        """Return what an operator returns that failed on meta, or NotImplemented."""
+        correct = CORRECTIONS.get(table.name)
+        if correct is not None and all(seen[2].is_meta for _, seen in inputs):
+            return correct(*args, **kwargs)
+        return self._values.evaluate(table, args, kwargs, inputs)
+
+    def _see_output(self, tensor: Tensor, inputs: Inputs) -> Seen:
+        for argument, seen in inputs:
+            if argument is tensor:
+                return self._registry.renew(tensor, seen)
+        return self._registry.add_output(tensor)
+
+
+def sharing_of(inputs: Inputs) -> tuple[object, ...]:
+    """Return which strided arguments are the same or share a storage."""
+    return sharing([tensor for tensor, seen in inputs if seen[1] is not None])

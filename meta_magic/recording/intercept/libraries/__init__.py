@@ -1,0 +1,27 @@
+"""What other people's libraries do that a recording must know: one file for each.
+
+A library's file holds one :class:`~.library.Library` record; below, they are put into
+tables, which the function mode asks. To support a function of another library, write its
+file, add its record to ``LIBRARIES``, and a test. Imports ``library`` and torch alone.
+"""
+
+from typing import Any, Final
+
+from meta_magic.recording.intercept.libraries.library import Adopt
+from meta_magic.recording.intercept.libraries.safetensors import SAFETENSORS
+from meta_magic.recording.intercept.libraries.transformers import TRANSFORMERS
+
+__all__ = ["ADOPTED", "MAKE_REAL", "TOLD_DEVICE"]
+
+LIBRARIES: Final = (TRANSFORMERS, SAFETENSORS)
+
+MAKE_REAL: Final = frozenset[str]().union(*(it.make_real for it in LIBRARIES))
+"""Names of the functions in which factories make real tensors."""
+
+TOLD_DEVICE: Final = frozenset[str]().union(*(it.told_device for it in LIBRARIES))
+"""Names of the functions that are told the device whose kernels are recorded."""
+
+ADOPTED: Final[dict[Any, Adopt]] = {
+    function: adopt for it in LIBRARIES for function, adopt in it.adopted.items()
+}
+"""By torch's function: what makes a tensor of memory that a library made."""

@@ -1,0 +1,34 @@
+"""What a recording must know of a library."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from torch import Tensor
+
+__all__ = ["Adopt", "Library"]
+
+Adopt: TypeAlias = Callable[[Sequence[Any], Mapping[str, Any]], Tensor | None]
+"""Takes the arguments of a function of torch; returns a real tensor, to be put on the
+device of the cell, or None if torch is to be called as ever."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Library:
+    """The functions of one library that are told something else than torch would say.
+
+    Functions are known by the name of their code: the library need not be imported, and
+    copies of its code are known, too.
+
+    Attributes:
+        make_real: Names of functions in which factories make real tensors, because the
+            function looks where they land.
+        told_device: Names of functions to which a tensor's ``device`` is the device
+            whose kernels are recorded, because they choose by it what these take.
+        adopted: By torch's function, what makes a tensor of memory that the library
+            made.
+    """
+
+    make_real: frozenset[str] = frozenset()
+    told_device: frozenset[str] = frozenset()
+    adopted: Mapping[Any, Adopt] = field(default_factory=dict)

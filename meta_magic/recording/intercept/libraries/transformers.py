@@ -1,0 +1,15 @@
+"""transformers, of Hugging Face."""
+
+from typing import Final
+
+from meta_magic.recording.intercept.libraries.library import Library
+
+__all__ = ["TRANSFORMERS"]
+
+TRANSFORMERS: Final = Library(
+    # Makes a tensor to see on which device it lies, and leaves out all initialization
+    # if that is meta.
+    make_real=frozenset({"get_torch_context_manager_or_global_device"}),
+    # Looks at the device to choose a dtype that its kernels take.
+    told_device=frozenset({"grouped_mm_experts_forward"}),
+)

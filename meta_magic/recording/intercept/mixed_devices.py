@@ -1,0 +1,132 @@
+"""Real meets meta: refuse the operators that would return uninitialized memory.
+
+In torch 2.13 ``mm``, ``addmm``, ``bmm``, bias-less ``linear`` and ``conv2d``,
+``embedding``, indexing, ``gather`` and others, given a real and a meta tensor, return
+a real tensor of whatever lay in memory, without a word; ``real.add_(meta)`` does
+nothing. The rule: an operator that reads a meta tensor and returns a real one is an
+error, unless it only takes the other's shape, as ``zeros_like(meta, device="cpu")``.
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from types import FrameType
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from meta_magic.errors import MetaMagicError, MixedDeviceError
+from meta_magic.recording.identities.places import OWN, TORCH
+from meta_magic.recording.signatures.entries import LiveCall
+from meta_magic.torch_private.modules import parameters_of
+from meta_magic.torch_private.tensors import address_of_storage
+from meta_magic.trace.units import format_shape
+
+__all__ = ["check_devices", "explain_mix"]
+
+SHAPE_ONLY: Final = frozenset(
+    {"empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like"}
+    | {"randint_like", "new_empty", "new_empty_strided", "new_zeros", "new_ones"}
+    | {"new_full"}
+)
+
+
+def check_devices(op: str, call: LiveCall) -> None:
+    """Raise if the call read a meta tensor and returned a real one.
+
+    Raises:
+        MixedDeviceError: names the operator, both tensors and the way out.
+    """
+    if not is_mixed(op, call):
+        return
+    metas = [t for t, seen in call.inputs if seen[2].is_meta]
+    reals = [t for t, seen in (*call.inputs, *call.outputs) if not seen[2].is_meta]
+    raise MixedDeviceError(
+        f"{op} met a real and a meta tensor: {describe(reals[0])} and "
+        f"{describe(metas[0])}. torch would return uninitialized memory. "
+        f"{advise(reals[0])}."
+    )
+
+
+def explain_mix(error: Exception, tensors: Sequence[Tensor]) -> None:
+    """Add to an operator's own error which tensors were real and which were meta."""
+    metas = [t for t in tensors if t.is_meta]
+    reals = [t for t in tensors if not t.is_meta and t.ndim]
+    is_new = isinstance(error, RuntimeError) and not hasattr(error, "__notes__")
+    is_due = "device" in str(error) or "meta" in str(error)
+    is_ours = isinstance(error, MetaMagicError)
+    if metas and reals and is_new and is_due and not is_ours:
+        error.add_note(
+            f"meta_magic: {describe(reals[0])} is real, {describe(metas[0])} is meta. "
+            f"{advise(reals[0])}."
+        )
+
+
+def advise(real: Tensor) -> str:
+    """Return how a real tensor and a meta tensor could go together."""
+    both = "or both real (with torch.device('cpu'): ...)"
+    if isinstance(real, nn.Parameter):
+        return (
+            "Build its module in the cell (where load_state_dict copies values; "
+            f"assign=True puts real tensors there) {both}"
+        )
+    return (
+        "Make both meta (x.to('meta') keeps values, mm.meta_like(x) strides and views) "
+        f"{both}"
+    )
+
+
+def is_mixed(op: str, call: LiveCall) -> bool:
+    """Whether the result lies in real memory although data it needs does not exist."""
+    if all(seen[2].is_meta for _, seen in call.outputs):
+        return False
+    if all(not seen[2].is_meta for _, seen in call.inputs):
+        return False
+    return op.split(".")[1] not in SHAPE_ONLY
+
+
+def describe(tensor: Tensor) -> str:
+    """Return a tensor in words, with its name where running code has one for it."""
+    names = list(find_names(tensor))
+    exact = [(name, value) for name, value in names if value is tensor]
+    bases = [(f"a view of {name}", base) for name, base in names if base is not tensor]
+    name, named = next(iter((*exact, *bases)), ("a tensor", tensor))
+    dtype = str(named.dtype).removeprefix("torch.")
+    return f"{name} ({named.device} {dtype} {format_shape(named.shape)})"
+
+
+def find_names(tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Yield the names of tensors on the same storage that running code knows.
+
+    Those of the innermost frame come first.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    storage = address_of_storage(tensor.untyped_storage())
+    while frame is not None:
+        for name, value in names_in(frame):
+            if isinstance(value, Tensor) and has_storage(value, storage):
+                yield name, value
+        frame = frame.f_back
+
+
+def has_storage(tensor: Tensor, storage: int) -> bool:
+    """Whether a tensor lies on the storage with this address."""
+    is_strided = tensor.layout is torch.strided and not nn.parameter.is_lazy(tensor)
+    return is_strided and address_of_storage(tensor.untyped_storage()) == storage
+
+
+def names_in(frame: FrameType) -> Iterator[tuple[str, object]]:
+    """Yield the variables of a user's frame, and the parameters of a running module."""
+    file = frame.f_code.co_filename
+    is_user = not file.startswith(OWN)
+    if is_user:
+        for name, value in list(frame.f_locals.items()):
+            yield repr(name), value
+    if is_user or file.startswith(f"{TORCH}/nn/modules"):
+        module = frame.f_locals.get("self")
+        try:
+            held = parameters_of(module)
+        except AttributeError:  # no module, or its __init__ has still to run
+            return
+        for name, value in held.items():
+            yield f"'self.{name}' of {type(module).__name__}", value

@@ -1,0 +1,127 @@
+"""Run the operators that are not served: whole, taken apart, or replaced."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import torch
+from torch import Tensor
+
+from meta_magic.recording.as_device.attention import AttentionOf
+from meta_magic.recording.identities.places import Places
+from meta_magic.recording.intercept.data_sources import is_on_meta
+from meta_magic.recording.intercept.higher_order import Inside, has_inside, run_inside
+from meta_magic.recording.intercept.kernel_calls import KernelCalls
+from meta_magic.recording.intercept.special_tensors import SpecialTensors
+from meta_magic.recording.signatures.cache import SignatureCache
+from meta_magic.recording.signatures.entries import OpTable
+from meta_magic.recording.signatures.operator_keys import Key
+from meta_magic.torch_private.autograd import current_autograd_node
+from meta_magic.torch_private.modes import pop_dispatch_mode, push_dispatch_mode
+
+__all__ = ["OperatorRunner"]
+
+META: Final = torch.device("meta")
+
+
+class Mode(Inside, Protocol):
+    """The dispatch mode, on which torch calls operators again."""
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Record one operator call and return what it returns."""
+
+
+class OperatorRunner:
+    """Decides how an operator that is not served is run.
+
+    Args:
+        places: Which function of torch is running.
+        cache: What is known of operators.
+        special: Knows what is no plain tensor.
+        attention: Runs what torch makes of other operators, as a device does.
+        kernels: Runs kernels, and records them.
+    """
+
+    def __init__(
+        self,
+        places: Places,
+        cache: SignatureCache,
+        special: SpecialTensors,
+        attention: AttentionOf,
+        kernels: KernelCalls,
+    ) -> None:
+        self._places = places
+        self._cache = cache
+        self._special = special
+        self._attention = attention
+        self._kernels = kernels
+
+    def run(  # noqa: PLR0913, PLR0917  the operator's call, as the mode has it
+        self,
+        mode: Mode,
+        func: Any,
+        key: Key,
+        words: list[int],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        """Run an operator that is not served, and record it, or what it runs.
+
+        Args:
+            mode: The mode that met it.
+            func: The operator.
+            key: What decides its result.
+            words: Its row, with the tensors that it reads.
+            args: Its positional arguments.
+            kwargs: Its others.
+        """
+        if self._special.is_on_nested(args, kwargs):
+            return func(*args, **kwargs)
+        if has_inside(func, args):
+            returned = self._special.trace(func, args, kwargs)
+            if returned is NotImplemented:
+                returned = run_inside(mode, func, args, kwargs)
+            if returned is not NotImplemented:
+                return returned
+        table = self._cache.table_by_op.get(func) or self._cache.open(func)
+        if table.is_composite and is_undivided(args):
+            return self._take_apart(mode, table, args, kwargs)
+        if is_legacy(func, kwargs, self._places):
+            return mode.__torch_dispatch__(func, (), args, {**kwargs, "device": META})
+        return self._kernels.call(table, key, words, args, kwargs)
+
+    def _take_apart(
+        self, mode: Mode, table: OpTable, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Run what torch makes of an operator, so that the mode sees that."""
+        push_dispatch_mode(mode)
+        try:
+            return self._attention.decompose(table.func, args, kwargs)
+        finally:
+            pop_dispatch_mode()
+
+
+def is_undivided(args: Sequence[Any]) -> bool:
+    """Whether torch did not take an operator apart that it makes of others.
+
+    Autograd does so before this mode is asked, but in inference mode it is off. Nested
+    tensors have kernels of their own.
+    """
+    return torch.is_inference_mode_enabled() and not any(
+        isinstance(value, Tensor) and value.is_nested for value in args
+    )
+
+
+def is_legacy(func: Any, kwargs: Mapping[str, Any], places: Places) -> bool:
+    """Whether ``torch.Tensor(2, 3)`` makes memory, which ignores the default device."""
+    if func is not torch.ops.aten.empty.memory_format:
+        return False
+    device = kwargs.get("device")
+    is_real = device is not None and device.type == "cpu"
+    is_unasked = places.function is None and current_autograd_node() is None
+    return is_real and is_unasked and is_on_meta()

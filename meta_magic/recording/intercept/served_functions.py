@@ -1,0 +1,79 @@
+"""Answer whole calls of torch's functions that were seen before."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from meta_magic.recording.as_device.attention import AttentionOf
+from meta_magic.recording.identities.tensors import TensorRegistry
+from meta_magic.recording.rows.row_writer import RowWriter
+from meta_magic.recording.signatures.cache import SignatureCache
+from meta_magic.recording.signatures.function_keys import build_key, is_alone, is_pure
+from meta_magic.recording.signatures.templates import learn
+from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
+
+__all__ = ["ServedFunctions"]
+
+
+class ServedFunctions:
+    """Serves pure functions; what each kind of call does is learnt from its first.
+
+    Args:
+        registry: Numbers of tensors.
+        rows: Where the operators of a call are written.
+        cache: What was learnt, by this recording or by others.
+        attention: Notes which kernels attention is.
+
+    Attributes:
+        is_serving: Whether anything may be served at all.
+    """
+
+    def __init__(
+        self,
+        registry: TensorRegistry,
+        rows: RowWriter,
+        cache: SignatureCache,
+        attention: AttentionOf,
+    ) -> None:
+        self.is_serving = cache.is_serving
+        self._registry = registry
+        self._rows = rows
+        self._attention = attention
+        self._template_by_key = cache.template_by_key
+        self._is_pure_by_function = cache.is_pure_by_function
+
+    def can_serve(self, func: Any) -> bool:
+        """Whether a function is pure, and nothing else looks on."""
+        known = self._is_pure_by_function.get(func)
+        if known is None:
+            known = self._is_pure_by_function[func] = is_pure(func)
+        return known and is_alone()
+
+    def serve(
+        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None
+    ) -> Any:
+        """Answer a call that was seen before; else run it, and watch what it does."""
+        rows, attention = self._rows, self._attention
+        self._registry.note_deaths()
+        key, inputs = build_key(self._registry, func, args, kwargs)
+        if key is None:
+            return func(*args, **(kwargs or {}))
+        template = self._template_by_key.get(key)
+        if template is not None:
+            if template.is_native:
+                with DisableTorchDispatch():
+                    views = func(*args, **(kwargs or {}))
+                rows.append_views(template, inputs, views)
+                return views
+            if template.kernel:
+                attention.note(template.kernel, template.n_rows)
+            return rows.append_function(template, inputs)
+        n_kernels = attention.n_chosen
+        captured = rows.watch(inputs, lambda: func(*args, **(kwargs or {})))
+        with DisableTorchFunction():
+            template = learn(self._registry, captured)
+        if template is None:  # a view, say: not worth a key the next time
+            self._is_pure_by_function[func] = False
+        else:
+            template.kernel = attention.last_chosen(since=n_kernels)
+            self._template_by_key[key] = template
+        return captured.returned

@@ -1,0 +1,174 @@
+"""Tensors that are not plain: what of them is recorded, and what is said of the rest.
+
+A subclass runs what it stands for, and that is recorded. Of sparse, quantized and
+nested tensors torch has few meta kernels, and some of those are wrong.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from meta_magic.errors import MetaMagicError
+from meta_magic.recording.identities.geometries import QUANTIZED
+from meta_magic.recording.identities.nested_tensors import tensors_in
+from meta_magic.recording.identities.places import Places
+from meta_magic.recording.identities.tensors import Seen
+from meta_magic.recording.rows.findings import Findings
+from meta_magic.recording.signatures.entries import LiveCall, OpTable
+from meta_magic.torch_private.modes import DisableTorchFunction
+from meta_magic.torch_private.tensors import n_specified
+
+__all__ = ["SpecialTensors", "explain_missing_kernel"]
+
+TRACED: Final = ("FakeTensor", "FunctionalTensor")
+ON_CPU: Final = "compute it under `with torch.device('cpu'):`"
+HINTS: Final = {
+    "nested_tensor_from_mask": "build nn.TransformerEncoder with "
+    "enable_nested_tensor=False",
+    "quantized": f"{ON_CPU}, or quantize by a tensor subclass, as torchao does",
+    "sparse": f"{ON_CPU}, or with dense tensors",
+    "nested": f"{ON_CPU}, or with layout=torch.jagged",
+    "mkldnn": f"{ON_CPU}, or leave the layout to torch",
+}
+"""What helps with each kind of tensor that has no meta kernels."""
+
+ASSUMED: Final = {
+    "higher_order.flex_attention": "flex_attention was recorded as torch runs it "
+    "without torch.compile: the whole matrix of scores, masked blocks and all",
+}
+"""What was recorded although torch may run something else."""
+
+
+class SpecialTensors:
+    """What a recording meets besides plain tensors.
+
+    Args:
+        places: Which call of torch is running.
+        findings: Takes what is not recorded, or not on meta as it would be for real.
+    """
+
+    def __init__(self, places: Places, findings: Findings) -> None:
+        self._places = places
+        self._findings = findings
+
+    def pass_on(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any] | None,
+    ) -> tuple[Any] | None:
+        """Let tensor subclasses run what they stand for; None if they are plain."""
+        for kind in types:
+            if is_traced(kind):
+                self._findings.count_unseen(kind.__name__)
+                return (func(*args, **(kwargs or {})),)
+            handler = getattr(kind, "__torch_dispatch__", None)
+            if handler is not Tensor.__torch_dispatch__:
+                return (NotImplemented,)  # what it does inside comes back here
+        return None
+
+    def has_unseen(self, made: Sequence[Tensor]) -> bool:
+        """Whether an operator made tensors that are not recorded, and so it is not."""
+        names = [type(tensor).__name__ for tensor in made if is_traced(type(tensor))]
+        names += ["a nested tensor" for tensor in made if is_nested(tensor)]
+        if names:
+            self._findings.count_unseen(names[0])
+        return bool(names)
+
+    def is_on_nested(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Whether an operator is not recorded, as nested tensors have no shape."""
+        found = any(map(is_nested, tensors_in(args, tuple(kwargs.values()))))
+        if found:
+            self._findings.count_unseen("a nested tensor")
+        return found
+
+    def trace(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Call a higher-order operator on traced tensors; NotImplemented for others."""
+        kinds = [type(tensor) for tensor in tensors_in(args, kwargs)]
+        passed = self.pass_on(func, list(filter(is_traced, kinds)), args, kwargs)
+        return NotImplemented if passed is None else passed[0]
+
+    def check(self, table: OpTable, call: LiveCall) -> None:
+        """Refuse a result that is known to be wrong, and note one that lacks a part.
+
+        Raises:
+            MetaMagicError: A quantized tensor was asked for, and torch made another.
+        """
+        metas = [(t, seen[2].record) for t, seen in call.outputs if seen[2].is_meta]
+        if "quantize" in table.name and metas:
+            check_quantized(table.name, call, metas[0][1].dtype)
+        if any(record.layout is torch.sparse_coo for _, record in metas):
+            self._note(describe_loss(table.name, call, [tensor for tensor, _ in metas]))
+
+    def begin(self, op: str) -> None:
+        """Let what an operator calls have places of its own; note what it assumes."""
+        self._note(ASSUMED.get(op))
+        self._places.end()
+
+    def _note(self, text: str | None) -> None:
+        if text is not None:
+            self._findings.note("foreign", text)
+
+
+def is_traced(kind: type) -> bool:
+    """Whether tensors of a class stand for others while torch traces."""
+    return kind.__name__ in TRACED and kind.__module__.startswith("torch.")
+
+
+def is_nested(tensor: Tensor) -> bool:
+    """Whether a tensor has rows of different lengths, in torch's own layout."""
+    return type(tensor) is Tensor and tensor.is_nested
+
+
+def check_quantized(op: str, call: LiveCall, made: torch.dtype) -> None:
+    """Raise if a quantized tensor was asked for and another was made on meta."""
+    given = (*call.args, *call.kwargs.values())
+    wanted = [v for v in given if isinstance(v, torch.dtype) and v in QUANTIZED]
+    if wanted and made not in QUANTIZED:
+        raise MetaMagicError(
+            f"{op} makes a tensor of {made} on meta, not of {wanted[0]}: torch has no "
+            f"quantized tensors there. To go on, {HINTS['quantized']}."
+        )
+
+
+def describe_loss(op: str, call: LiveCall, made: Sequence[Tensor]) -> str | None:
+    """Return in words that sparse tensors lost their values; None if they did not."""
+    with DisableTorchFunction():  # else this were a call of the user's
+        n_given = [
+            n_specified(t) for t, _ in call.inputs if t.layout is torch.sparse_coo
+        ]
+        n_made = [n_specified(t) for t in made if t.layout is torch.sparse_coo]
+    if not any(n_given) or any(n_made):
+        return None
+    return (
+        f"{op} returned a sparse tensor without values, as torch does on meta: what is "
+        f"done with them is missing (to have it, {HINTS['sparse']})"
+    )
+
+
+def explain_missing_kernel(
+    error: Exception, op: str, inputs: Sequence[tuple[Tensor, Seen]]
+) -> None:
+    """Add to an operator's own error that meta has no kernel for it, and what helps."""
+    kind = find_kind(op, inputs)
+    if kind is not None and isinstance(error, RuntimeError):
+        error.add_note(
+            f"meta_magic: on meta torch has no {op} ({kind}). To go on, {HINTS[kind]}."
+        )
+    elif isinstance(error, NotImplementedError):
+        error.add_note(
+            f"meta_magic: {op} has no kernel on meta that says what it returns. To go "
+            f"on, {ON_CPU}, or write one (see torch.library.register_fake)."
+        )
+
+
+def find_kind(op: str, inputs: Sequence[tuple[Tensor, Seen]]) -> str | None:
+    """Return which kind of tensors an operator is about that meta knows little of."""
+    words = [op, *(str(seen[2].record.layout) for _, seen in inputs)]
+    words += ["quantized" for _, seen in inputs if seen[2].record.dtype in QUANTIZED]
+    words += ["nested" for tensor, _ in inputs if tensor.is_nested]
+    found = (kind for kind in HINTS if any(kind.rstrip("d") in word for word in words))
+    return next(found, None)

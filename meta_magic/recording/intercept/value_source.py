@@ -1,0 +1,37 @@
+"""What intercepts asks of whoever knows values: a session, which stands above."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
+
+from torch import Tensor
+
+from meta_magic.recording.identities.tensors import Seen
+from meta_magic.recording.signatures.entries import OpTable
+
+__all__ = ["Inputs", "ValueSource"]
+
+Inputs: TypeAlias = Sequence[tuple[Tensor, Seen]]
+"""The tensor arguments of a call, with what is known of them."""
+
+
+class ValueSource(Protocol):
+    """Computes values of meta tensors while a cell runs."""
+
+    def evaluate(
+        self,
+        table: OpTable,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        inputs: Inputs,
+    ) -> Any:
+        """Return what an operator that failed on meta returns, if it needs only values.
+
+        Returns:
+            That; ``NotImplemented`` if it needs none.
+
+        Raises:
+            MissingValueError: They cannot be computed, or take too much.
+        """
+
+    def peek(self, tensor: Tensor, seen: Seen) -> Tensor | None:
+        """Return what a tensor holds, if that takes little; the trace says nothing."""

@@ -1,0 +1,126 @@
+"""Keep what a replay cannot make: values that came into a recording from outside."""
+
+import ctypes
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor, UntypedStorage
+
+from meta_magic.recording.identities.storage_bytes import (
+    MAX_COPIED_NBYTES,
+    as_bytes,
+    sum_bytes,
+    sum_small,
+)
+from meta_magic.recording.identities.tensors import Seen, StorageRef, TensorRegistry
+from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
+from meta_magic.trace.program import Constant
+
+__all__ = ["VALUE_FUNCTIONS", "Constants"]
+
+VALUE_FUNCTIONS: Final = frozenset(
+    {torch.tensor, torch.as_tensor, torch.asarray, torch.scalar_tensor}
+    | {Tensor.new_tensor}
+)
+"""Functions that turn Python values into a tensor; on meta, without any operator."""
+
+
+class Constants:
+    """The storages of one recording whose content none of its operators made.
+
+    Attributes:
+        torn: Real storages that something wrote that torch does not see.
+    """
+
+    def __init__(self, registry: TensorRegistry) -> None:
+        self.torn: set[int] = set()
+        self._registry = registry
+        self._constants: list[Constant] = []
+        self._known: set[int] = set()
+        self._sums: dict[int, int] = {}
+
+    def note_values(
+        self,
+        made: Tensor,
+        function: Any,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> None:
+        """Note the values of a meta tensor that a function made from Python values."""
+        is_method = function is Tensor.new_tensor
+        data = args[is_method] if len(args) > is_method else kwargs.get("data")
+        if not made.is_meta or isinstance(data, (Tensor, np.ndarray)):
+            return  # made from a tensor or an array: by operators
+        if is_method:
+            function, args = torch.tensor, args[1:]
+        with DisableTorchFunction(), DisableTorchDispatch():
+            real = function(*args, **{**kwargs, "dtype": made.dtype, "device": "cpu"})
+        self._registry.note_deaths()  # its address may have been another's
+        ref = self._registry.storage_of(made)
+        if ref is not None:
+            self._keep(ref, real.untyped_storage())
+
+    def note_real_inputs(self, inputs: Sequence[tuple[Tensor, Seen]]) -> bool:
+        """Note the real tensors that an operator is about to read or write.
+
+        Returns:
+            Whether one was written since its last operator, by something that torch
+            does not see, such as numpy.
+        """
+        is_torn = False
+        for tensor, (_, ref, geometry) in inputs:
+            if not geometry.is_meta and ref is not None:
+                storage = tensor.untyped_storage()
+                self._keep(ref, storage)
+                last = self._sums.get(ref.number)
+                if last is not None and last != sum_small(storage):
+                    self.torn.add(ref.number)
+                    is_torn = True
+        return is_torn
+
+    def note_made(self, outputs: Sequence[tuple[Tensor, Seen]]) -> None:
+        """Note the real tensors that an operator made: they can be made again."""
+        for tensor, (_, ref, geometry) in outputs:
+            if ref is not None and not geometry.is_meta:
+                self._known.add(ref.number)
+                total = sum_small(tensor.untyped_storage())
+                if total is not None:
+                    self._sums[ref.number] = total
+
+    def sum_made(self, refs: Iterable[StorageRef]) -> dict[int, int]:
+        """Return the checksum of each real storage that an operator made."""
+        sums = {}
+        with DisableTorchFunction(), DisableTorchDispatch():
+            for ref in refs:
+                storage = ref() if ref.number in self._known else None
+                if storage is not None and storage.device.type != "meta":
+                    sums[ref.number] = sum_bytes(as_bytes(storage))
+        return sums
+
+    def build(self) -> tuple[Constant, ...]:
+        """Return all constants."""
+        return tuple(self._constants)
+
+    def _keep(self, ref: StorageRef, storage: UntypedStorage) -> None:
+        if ref.number in self._known:
+            return
+        self._known.add(ref.number)
+        if storage.nbytes() > MAX_COPIED_NBYTES:
+            with DisableTorchFunction(), DisableTorchDispatch():
+                tensor = as_bytes(storage)
+                constant = Constant(
+                    storage=ref.number,
+                    data=None,
+                    checksum=sum_bytes(tensor),
+                    tensor=tensor,
+                )
+        else:
+            if storage.device.type != "cpu":
+                storage = storage.cpu()
+            data = ctypes.string_at(storage.data_ptr(), storage.nbytes())
+            constant = Constant(storage=ref.number, data=data)
+            self._sums[ref.number] = zlib.crc32(data)
+        self._constants.append(constant)

@@ -1,0 +1,39 @@
+"""The meta storages of a recording that earlier recordings made."""
+
+from torch import Tensor
+
+from meta_magic.recording.identities.origins import find_origin, read_version
+from meta_magic.trace.program import Import
+
+__all__ = ["Imports"]
+
+
+class Imports:
+    """Finds out where the storages come from that no operator of a recording made."""
+
+    def __init__(self) -> None:
+        self._imports: list[Import] = []
+
+    def note(self, tensor: Tensor, number: int) -> None:
+        """Note a storage that is met for the first time.
+
+        Args:
+            tensor: The first tensor met on it.
+            number: Number of the storage.
+        """
+        found = find_origin(tensor.untyped_storage()) if tensor.is_meta else None
+        if found is not None:
+            origin, there = found
+            self._imports.append(
+                Import(
+                    storage=number,
+                    program=origin.program,
+                    origin=there,
+                    version=read_version(tensor),
+                    is_stale=origin.is_stale(tensor, there),
+                )
+            )
+
+    def build(self) -> tuple[Import, ...]:
+        """Return all that were found."""
+        return tuple(self._imports)

@@ -1,0 +1,235 @@
+"""Record module calls and notice every module that is built, through torch's hooks."""
+
+import dataclasses
+import sys
+import threading
+from array import array
+from collections import Counter
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any, Final, Self
+
+from torch import Tensor, nn
+from torch.nn.modules.module import (
+    register_module_buffer_registration_hook,
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+    register_module_module_registration_hook,
+    register_module_parameter_registration_hook,
+)
+
+from meta_magic.recording.identities.clock import Clock
+from meta_magic.recording.identities.geometries import LiveGeometry
+from meta_magic.recording.identities.module_numbers import ModuleNumbers
+from meta_magic.recording.identities.places import Places, Site
+from meta_magic.recording.identities.tensors import TensorRegistry
+from meta_magic.recording.rows.module_trees import Tree, describe_tree
+from meta_magic.torch_private.autograd import current_autograd_node
+from meta_magic.torch_private.modes import DisableTorchFunction, tracing_state
+from meta_magic.torch_private.tracing import WithoutTracing
+from meta_magic.trace.program import MODULE_HEADER, Structure
+from meta_magic.trace.signature import Geometry
+
+__all__ = ["ModuleCallRecorder"]
+
+MAX_DEPTH: Final = 6
+PLAIN: Final = frozenset({bool, int, float, str})
+
+
+class ModuleCallRecorder:
+    """The stack of running module calls, a row for each made, and who was built.
+
+    Attributes:
+        word: The module word of an operator called now; see ``program.HEADER``.
+        entry: The frame in which torch runs the innermost module call.
+        site: The place from which that module was called.
+        is_in_backward: Whether that call began inside of a backward pass.
+        rows: ``MODULE_HEADER`` words for each call.
+        values: For each finished call its structure, then a word per tensor.
+        early_trees: Trees of the modules built and called here, by module number, as
+            they were after their first call: a temporary one is gone at the end.
+        registered: (module number, name, storage number) of each parameter registered.
+        threads: Names of other threads that called modules meanwhile.
+    """
+
+    def __init__(
+        self,
+        registry: TensorRegistry,
+        clock: Clock,
+        numbers: ModuleNumbers,
+        places: Places,
+    ) -> None:
+        self.word = 0
+        self.entry: FrameType | None = None
+        self.site: Site = (0, 0)
+        self.is_in_backward = False
+        self.rows = array("I")
+        self.values = array("I")
+        self.structures: list[Structure] = []
+        self.early_trees: dict[int, Tree] = {}
+        self.registered: list[tuple[int, str, int]] = []
+        self.threads: set[str] = set()
+        self._registry = registry
+        self._clock = clock
+        self._numbers = numbers
+        self._places = places
+        self._stack: list[tuple[int, FrameType | None, Site, bool]] = []
+        self._structure_by_key: dict[object, int] = {}
+        self._built: set[int] = set()
+        self._held: dict[int, nn.Module] = {}
+        self._thread = 0
+        self._handles: list[Any] = []
+
+    def __enter__(self) -> Self:
+        self._thread = threading.get_ident()
+        self._handles = [
+            register_module_forward_pre_hook(self._before),
+            register_module_forward_hook(
+                self._after, with_kwargs=True, always_call=True
+            ),
+            register_module_module_registration_hook(self._on_registered),
+            register_module_buffer_registration_hook(self._on_registered),
+            register_module_parameter_registration_hook(self._on_parameter),
+        ]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self._handles:
+            self._handles.pop().remove()
+
+    def _before(self, module: nn.Module, args: tuple[object, ...]) -> None:
+        del args  # seen after the call, with the keyword arguments
+        if threading.get_ident() != self._thread:
+            self.threads.add(threading.current_thread().name)
+            return
+        frame = sys._getframe(1)
+        number = self._numbers.of(module)
+        walked = self._places.walk(frame.f_back, self.entry, self.site)
+        position, line, _, _ = walked
+        self._stack.append((self.word, self.entry, self.site, self.is_in_backward))
+        now = self._clock.now
+        row = (number, self.word >> 1, position, line, now, now, 0)
+        self.rows.extend(row)
+        self.word = len(self.rows) // MODULE_HEADER << 1
+        self.entry = frame
+        self.site = (position, line)
+        self.is_in_backward = current_autograd_node() is not None
+
+    def _after(self, module: nn.Module, args: tuple[object, ...], *rest: Any) -> None:
+        if threading.get_ident() != self._thread or not self._stack:
+            return
+        if tracing_state() is not None:  # sizes would be tensors, and traced
+            with WithoutTracing():
+                self._after(module, args, *rest)
+            return
+        # After an exception torch calls this hook without the keyword arguments.
+        *kwargs, output = rest
+        row = ((self.word >> 1) - 1) * MODULE_HEADER
+        words = [0]
+        self._registry.note_deaths()
+        with DisableTorchFunction():
+            key = (
+                self._describe(args, words),
+                self._describe(kwargs[0], words) if kwargs else None,
+                self._describe(output, words),
+            )
+        words[0] = self._intern(key)
+        self.rows[row + 5] = self._clock.now
+        self.rows[row + 6] = len(self.values)
+        self.values.extend(words)
+        self.word, self.entry, self.site, self.is_in_backward = self._stack.pop()
+        if not self.word:
+            self._keep_root(module)
+
+    def _keep_root(self, module: nn.Module) -> None:
+        """See to it that a module called by itself can be described at the end."""
+        number = self._numbers.of(module)
+        if number in self._built:
+            if number not in self.early_trees:
+                tree = describe_tree(self._registry, self._numbers, module)
+                self.early_trees[number] = tree
+        else:
+            self._held[number] = module
+
+    def _describe(self, value: object, words: list[int], depth: int = 0) -> object:
+        """Return what stands for ``value``; append the words of the tensors in it."""
+        if isinstance(value, Tensor):
+            seen = self._registry.read(value)
+            words.append(seen[0] << 1 | value.requires_grad)
+            return seen[2]
+        if value is None or type(value) in PLAIN or depth == MAX_DEPTH:
+            return None
+        if isinstance(value, (tuple, list)):
+            return tuple([self._describe(item, words, depth + 1) for item in value])
+        if isinstance(value, dict):
+            return tuple(
+                [(k, self._describe(v, words, depth + 1)) for k, v in value.items()]
+            )
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return tuple(
+                (f.name, self._describe(getattr(value, f.name), words, depth + 1))
+                for f in dataclasses.fields(value)
+            )
+        return None
+
+    def _intern(self, key: tuple[object, object, object]) -> int:
+        number = self._structure_by_key.get(key)
+        if number is None:
+            number = self._structure_by_key[key] = len(self.structures)
+            args, kwargs, output = key
+            inputs = (*flatten(args, ""), *flatten(kwargs, ""))
+            self.structures.append((inputs, tuple(flatten(output, ""))))
+        return number
+
+    def close_open_calls(self) -> None:
+        """Give the calls that a failure cut short an end and an empty structure."""
+        empty = self._intern(((), None, ()))
+        n_values = len(self.values)
+        self.values.append(empty)
+        while self.word:
+            row = ((self.word >> 1) - 1) * MODULE_HEADER
+            self.rows[row + 5] = self._clock.now
+            self.rows[row + 6] = n_values
+            self.word, self.entry, self.site, _ = self._stack.pop()
+
+    def calls_by_module(self) -> dict[int, tuple[int | None, int]]:
+        """Return first call and number of calls of each module called."""
+        numbers = self.rows[::MODULE_HEADER]
+        counts = Counter(numbers)
+        first_calls = dict(
+            zip(reversed(numbers), range(len(numbers) - 1, -1, -1), strict=True)
+        )
+        return {number: (first_calls[number], n) for number, n in counts.items()}
+
+    def close(self) -> None:
+        """Let go of all modules and frames."""
+        self._held.clear()
+        self._stack.clear()
+        self.entry = None
+
+    def _on_registered(self, module: nn.Module, _name: str, value: object) -> None:
+        if threading.get_ident() == self._thread:
+            self._built.add(self._numbers.of(module))
+            if isinstance(value, nn.Module):
+                self._numbers.of(value)
+
+    def _on_parameter(self, module: nn.Module, name: str, value: object) -> None:
+        if threading.get_ident() == self._thread and isinstance(value, nn.Parameter):
+            self._registry.note_deaths()
+            with DisableTorchFunction():
+                storage = self._registry.storage_of(value)
+            if storage is not None:
+                number = self._numbers.of(module)
+                self._built.add(number)
+                self.registered.append((number, name, storage.number))
+
+
+def flatten(described: object, path: str) -> Iterator[tuple[str, Geometry]]:
+    """Yield path and geometry of each tensor in what :meth:`_describe` returned."""
+    if isinstance(described, LiveGeometry):
+        yield path, described.record
+    elif isinstance(described, tuple):
+        for index, item in enumerate(described):
+            is_named = isinstance(item, tuple) and item and isinstance(item[0], str)
+            name, value = item if is_named else (str(index), item)
+            yield from flatten(value, f"{path}.{name}" if path else name)

@@ -1,0 +1,257 @@
+"""Describe module trees: live modules to records."""
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType, NoneType
+from typing import Final, TypeAlias
+
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from meta_magic.recording.identities.geometries import LiveGeometry
+from meta_magic.recording.identities.module_numbers import ModuleNumbers
+from meta_magic.recording.identities.origins import read_version
+from meta_magic.recording.identities.tensors import TensorRegistry
+from meta_magic.torch_private.modes import DisableTorchFunction
+from meta_magic.torch_private.modules import (
+    buffers_of,
+    children_of,
+    names_not_persistent,
+    parameters_of,
+)
+from meta_magic.trace.modules import ModuleNode, ModuleTensor
+
+NOT_TENSORS: Final = frozenset(
+    {bool, int, float, str, dict, OrderedDict, set, NoneType}
+)
+"""Types of most of what a module holds; asking each whether it is a tensor is slow."""
+
+CallsByModule: TypeAlias = Mapping[int, tuple[int | None, int]]
+"""Index of the first call and number of calls, by module number."""
+
+NO_CALLS: Final = (None, 0)
+
+__all__ = ["Tree", "describe_tree", "find_roots", "own_tensors", "read_versions"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Tree:
+    """A described module tree, and what is known of its modules by number.
+
+    Attributes:
+        node: The record of the root.
+        fqn_by_module: Name within the root, by module number.
+        owner_by_storage: Number of the first module that holds a storage.
+        attributes: (class name, attribute, storage) of the tensors that are neither
+            parameter nor buffer.
+        versions: By storage and ``id``, how often tensors were written in place.
+    """
+
+    node: ModuleNode
+    fqn_by_module: dict[int, str]
+    owner_by_storage: dict[int, int]
+    attributes: list[tuple[str, str, int]]
+    versions: dict[tuple[int, int], int]
+
+    @property
+    def number(self) -> int:
+        """Number of the root module: it is described first."""
+        return next(iter(self.fqn_by_module))
+
+    def with_calls(self, calls_by_module: CallsByModule) -> "Tree":
+        """Return the tree with the calls of its modules filled in."""
+        calls_by_fqn = {
+            fqn: calls_by_module[number]
+            for number, fqn in self.fqn_by_module.items()
+            if number in calls_by_module
+        }
+        return replace(self, node=add_calls(self.node, calls_by_fqn))
+
+
+def add_calls(
+    node: ModuleNode, calls_by_fqn: Mapping[str, tuple[int | None, int]]
+) -> ModuleNode:
+    """Return ``node`` with its calls and those of all below it."""
+    first_call, n_calls = calls_by_fqn.get(node.fqn, NO_CALLS)
+    return replace(
+        node,
+        n_calls=n_calls,
+        first_call=first_call,
+        children=tuple(add_calls(child, calls_by_fqn) for child in node.children),
+    )
+
+
+def describe_tree(
+    registry: TensorRegistry,
+    numbers: ModuleNumbers,
+    root: nn.Module,
+    name: str = "",
+    calls: CallsByModule = MappingProxyType({}),
+) -> Tree:
+    """Return the description of ``root`` and all below it.
+
+    Args:
+        registry: Numbers of tensors and storages.
+        numbers: Numbers of modules.
+        root: The module.
+        name: Name of the variable that holds it.
+        calls: First call and number of calls of each module, by its number.
+    """
+    describer = TreeDescriber(registry, numbers, calls)
+    registry.note_deaths()
+    with DisableTorchFunction():
+        node = describer.describe(root, name, "")
+    return Tree(
+        node=node,
+        fqn_by_module=describer.fqn_by_module,
+        owner_by_storage=describer.owner_by_storage,
+        attributes=describer.attributes,
+        versions=describer.versions,
+    )
+
+
+class TreeDescriber:
+    """Walks one module tree; its attributes are those of :class:`Tree`."""
+
+    def __init__(
+        self,
+        registry: TensorRegistry,
+        numbers: ModuleNumbers,
+        calls: CallsByModule,
+    ) -> None:
+        self.fqn_by_module: dict[int, str] = {}
+        self.owner_by_storage: dict[int, int] = {}
+        self.attributes: list[tuple[str, str, int]] = []
+        self.versions: dict[tuple[int, int], int] = {}
+        self._registry = registry
+        self._numbers = numbers
+        self._calls = calls
+        self._fqn_by_tensor: dict[object, str] = {}
+        self._record_by_key: dict[object, ModuleTensor] = {}
+
+    def describe(self, module: nn.Module, name: str, fqn: str) -> ModuleNode:
+        """Return the record of ``module`` and all below it."""
+        number = self._numbers.of(module)
+        first = self.fqn_by_module.setdefault(number, fqn)
+        prefix = f"{fqn}." if fqn else ""
+        is_first = first == fqn
+        first_call, n_calls = (
+            self._calls.get(number, NO_CALLS) if is_first else NO_CALLS
+        )
+        return ModuleNode(
+            name=name,
+            fqn=fqn,
+            class_name=type(module).__qualname__,
+            tensors=tuple(self._describe_tensors(module, prefix)) if is_first else (),
+            children=tuple(
+                self.describe(child, child_name, prefix + child_name)
+                for child_name, child in children_of(module).items()
+                if child is not None
+            )
+            if is_first
+            else (),
+            n_calls=n_calls,
+            first_call=first_call,
+            shared_with=None if is_first else first,
+        )
+
+    def _describe_tensors(
+        self, module: nn.Module, prefix: str
+    ) -> Iterator[ModuleTensor]:
+        for name, kind, tensor in own_tensors(module):
+            is_persistent = kind == "parameter" or (
+                kind == "buffer" and name not in names_not_persistent(module)
+            )
+            lazy = is_lazy(tensor)
+            geometry, tied_to = None, None
+            if not lazy:
+                geometry, tied_to = self._note(tensor, module, kind, prefix + name)
+            grad = tensor.requires_grad
+            key = (name, kind, is_persistent, geometry or id(tensor), grad, tied_to)
+            record = self._record_by_key.get(key)
+            if record is None:  # most layers of a model are alike
+                record = self._record_by_key[key] = ModuleTensor(
+                    name=name,
+                    kind=kind,
+                    is_persistent=is_persistent,
+                    is_lazy=lazy,
+                    shape=() if lazy else tuple(tensor.shape),
+                    dtype=tensor.dtype,
+                    device=tensor.device,
+                    requires_grad=grad,
+                    tied_to=tied_to,
+                )
+            yield record
+
+    def _note(
+        self, tensor: Tensor, module: nn.Module, kind: str, fqn: str
+    ) -> tuple[LiveGeometry, str | None]:
+        """Note where a tensor stands.
+
+        Returns:
+            Its geometry, and where the same tensor stood first if it did.
+        """
+        seen = self._registry.read(tensor)
+        storage = self._registry.storage_by_tensor[seen[0]]
+        self.versions[storage, id(tensor)] = read_version(tensor)
+        if kind == "attribute":
+            name = fqn.rpartition(".")[2]
+            self.attributes.append((type(module).__qualname__, name, storage))
+        else:
+            self.owner_by_storage.setdefault(storage, self._numbers.of(module))
+        first = self._fqn_by_tensor.setdefault((storage, seen[2]), fqn)
+        return seen[2], None if first == fqn else first
+
+
+def read_versions(
+    registry: TensorRegistry, root: nn.Module
+) -> dict[tuple[int, int], int]:
+    """Return how often the tensors were written that a recording met.
+
+    By the number of their storage and their ``id``.
+    """
+    versions: dict[tuple[int, int], int] = {}
+    with DisableTorchFunction():
+        for module in root.modules():
+            for _, _, tensor in own_tensors(module):
+                storage = registry.find_storage(tensor)
+                if storage is not None:
+                    versions[storage, id(tensor)] = read_version(tensor)
+    return versions
+
+
+def own_tensors(module: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
+    """Yield name, kind and tensor of all that a module holds itself."""
+    for name, parameter in parameters_of(module).items():
+        if parameter is not None:
+            yield name, "parameter", parameter
+    for name, buffer in buffers_of(module).items():
+        if buffer is not None:
+            yield name, "buffer", buffer
+    for name, value in module.__dict__.items():
+        kind = type(value)
+        # Not isinstance: a configuration would be asked for its class, slowly.
+        if kind not in NOT_TENSORS and issubclass(kind, Tensor):
+            yield name, "attribute", value
+
+
+def find_roots(numbers: ModuleNumbers) -> list[nn.Module]:
+    """Return the module of each tree built or called, in order of first sight.
+
+    A module is a root unless another living one that was met holds it.
+    """
+    living = [module for _, module in numbers.living()]
+    held: set[int] = set()
+    expanded: set[int] = set()
+    stack = list(living)
+    while stack:
+        module = stack.pop()
+        if id(module) not in expanded:
+            expanded.add(id(module))
+            children = [
+                child for child in children_of(module).values() if child is not None
+            ]
+            held.update(map(id, children))
+            stack += children
+    return [module for module in living if id(module) not in held]

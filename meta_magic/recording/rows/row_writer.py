@@ -1,0 +1,269 @@
+"""Write the rows of a program: one per operator call, a few integers each."""
+
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+
+from meta_magic.recording.identities.clock import Clock
+from meta_magic.recording.identities.geometries import LiveGeometry
+from meta_magic.recording.identities.places import Places
+from meta_magic.recording.identities.tensors import TensorRegistry
+from meta_magic.recording.rows.draws import Draws
+from meta_magic.recording.rows.module_calls import ModuleCallRecorder
+from meta_magic.recording.signatures.entries import Entry
+from meta_magic.recording.signatures.templates import Argument, Captured, Template
+from meta_magic.torch_private.autograd import (
+    current_autograd_node,
+    next_sequence_number,
+    sequence_number_of,
+)
+from meta_magic.torch_private.modes import DisableTorchDispatch
+
+__all__ = ["RowWriter", "make_tensor"]
+
+META: Final = torch.device("meta")
+FLUSH_AT: Final = 16384
+
+empty_strided = torch.empty_strided
+
+
+def make_tensor(geometry: LiveGeometry) -> torch.Tensor:
+    """Return a new meta tensor with a geometry that is servable."""
+    return empty_strided(
+        geometry.shape,
+        geometry.stride,
+        dtype=geometry.record.dtype,
+        device=META,
+    )
+
+
+class RowWriter:
+    """Appends the calls of one recording, in the form that ``Program.words`` has.
+
+    Attributes:
+        words: All rows, after :meth:`flush`.
+        entries: The signatures met, in order of first call.
+        draws: Where random operators would have begun to draw.
+    """
+
+    def __init__(
+        self,
+        registry: TensorRegistry,
+        clock: Clock,
+        places: Places,
+        calls: ModuleCallRecorder,
+        draws: Draws,
+    ) -> None:
+        self.draws = draws
+        self.words = array("I")
+        self.entries: list[Entry] = []
+        self._registry = registry
+        self._clock = clock
+        self._places = places
+        self._calls = calls
+        # Words wait in a list: extending an array takes five times as long.
+        self._buffer: list[int] = []
+        self._captured: list[tuple[Entry, Sequence[int]]] | None = None
+        self._number_by_entry: dict[Entry, int] = {}
+        self._numbers_by_template: dict[Template, list[int]] = {}
+        self._last_sequence = -1
+        self._forward_by_sequence: dict[int, tuple[int, int]] = {}
+
+    def append(self, entry: Entry, words: list[int]) -> None:
+        """Append the row of one call.
+
+        Args:
+            entry: Its signature.
+            words: Its words, those of the header still to be filled in.
+        """
+        number = self._number_by_entry.get(entry)
+        words[0] = self._add_entry(entry) if number is None else number
+        node = current_autograd_node()
+        if self._calls.is_in_backward or node is None:
+            place, words[2] = self._locate()
+        else:
+            place, words[3] = self._tie(node)
+        words[1] = place
+        clock = self._clock
+        sequence = next_sequence_number()
+        if sequence != self._last_sequence:
+            # Autograd made a node for this call: that with the number before.
+            self._last_sequence = sequence
+            self._forward_by_sequence[sequence - 1] = (clock.now, place)
+        clock.now += 1
+        self._buffer += words
+        if self._captured is not None:
+            self._captured.append((entry, words))
+        if len(self._buffer) > FLUSH_AT:
+            self.flush()
+
+    def note_draw(self, generator: torch.Generator | None = None) -> None:
+        """Record that the call just written would have drawn random numbers."""
+        self.draws.note(self._clock.now - 1, generator)
+
+    def draw_for_real(
+        self, generator: torch.Generator | None, call: Callable[[], Any]
+    ) -> Any:
+        """Run a call that draws real numbers, the next to be written."""
+        return self.draws.run(self._clock.now, generator, call)
+
+    def flush(self) -> None:
+        """Move the words out of the buffer."""
+        self.words.fromlist(self._buffer)
+        self._buffer.clear()
+
+    def watch(self, inputs: Sequence[Argument], call: Callable[[], Any]) -> Captured:
+        """Run the call of a torch function, and return what it did."""
+        self._registry.note_deaths()
+        now, n_deaths = self._clock.now, len(self._registry.deaths)
+        rows: list[tuple[Entry, Sequence[int]]] = []
+        self._captured = rows
+        try:
+            returned = call()
+        finally:
+            self._captured = None
+        self._registry.note_deaths()
+        deaths = self._registry.deaths[n_deaths:]
+        return Captured(
+            [tensor for tensor, _, _ in inputs], returned, rows, now, deaths
+        )
+
+    def append_function(self, template: Template, inputs: Sequence[Argument]) -> Any:
+        """Append the rows of a function's call, and return what it returns."""
+        made, storages = self._append_template(template, inputs)
+        return self._make_outputs(template, made, storages)
+
+    def append_views(
+        self, template: Template, inputs: Sequence[Argument], views: Any
+    ) -> None:
+        """Append the rows of a function that made views, and number those."""
+        made, _ = self._append_template(template, inputs)
+        tensors = (views,) if template.container is None else views
+        for tensor, (index, _, geometry) in zip(tensors, template.outputs, strict=True):
+            self._registry.add_known(tensor, made[index], geometry)
+
+    def _append_template(
+        self, template: Template, inputs: Sequence[Argument]
+    ) -> tuple[Sequence[int], Sequence[int]]:
+        """Append the rows of a function's call; return the numbers of what it makes."""
+        place, module = self._locate()
+        arguments = [number for _, number, _ in inputs]
+        made, storages = self._number_made(template, inputs, arguments)
+        numbers = self._numbers_by_template.get(template)
+        if numbers is None:
+            numbers = self._numbers_by_template[template] = self._add_entries(template)
+        values = [*numbers, place, module, 0, *arguments, *made]
+        self._buffer += [values[pick] for pick in template.picks]
+        if len(self._buffer) > FLUSH_AT:
+            self.flush()
+        now = self._clock.now
+        for after, storage in template.deaths:
+            self._registry.deaths.extend((now + after, storages[storage]))
+        self._clock.now = now + template.n_rows
+        for row in template.random_rows:
+            self.draws.note(now + row)
+        return made, storages
+
+    def _add_entry(self, entry: Entry) -> int:
+        number = self._number_by_entry[entry] = len(self.entries)
+        self.entries.append(entry)
+        return number
+
+    def _add_entries(self, template: Template) -> list[int]:
+        known = self._number_by_entry
+        return [
+            known[entry] if entry in known else self._add_entry(entry)
+            for entry in template.entries
+        ]
+
+    def _locate(self) -> tuple[int, int]:
+        """Return place and module word of what is called now."""
+        calls = self._calls
+        place, owner = self._places.locate_operator(calls.entry, calls.site)
+        return place, calls.word or owner
+
+    def _tie(self, node: Any) -> tuple[int, int]:
+        """Return place and forward call + 1 of an operator that ``node`` issued."""
+        places = self._places
+        forward = self._forward_by_sequence.get(sequence_number_of(node)())
+        if forward is not None:
+            return places.backward_of(forward[1]), forward[0] + 1
+        return places.locate_backward(), 0
+
+    def _number_made(
+        self, template: Template, inputs: Sequence[Argument], arguments: list[int]
+    ) -> tuple[Sequence[int], Sequence[int]]:
+        """Number what a function makes, and the arguments that were never seen.
+
+        In the order in which the dispatcher would have met them, so that a recording
+        does not depend on what was recorded before.
+
+        Returns:
+            The numbers of the tensors made, and of the storages made.
+        """
+        registry = self._registry
+        storage_by_tensor = registry.storage_by_tensor
+        if -1 not in arguments:
+            return self._number_in_a_row(template, arguments)
+        made: list[int] = []
+        storages: list[int] = []
+        unseen = [read for read in template.first_reads if arguments[read[0]] < 0]
+        for index, storage in enumerate(template.storages):
+            while unseen and unseen[0][1] == index:
+                self._number_argument(unseen.pop(0)[0], inputs, arguments)
+            made.append(len(storage_by_tensor))
+            if storage < 0:
+                number = storage_by_tensor[arguments[~storage]]
+            elif storage < len(storages):
+                number = storages[storage]
+            else:
+                number = registry.n_storages
+                registry.n_storages = number + 1
+                storages.append(number)
+            storage_by_tensor.append(number)
+        return made, storages
+
+    def _number_in_a_row(
+        self, template: Template, arguments: list[int]
+    ) -> tuple[Sequence[int], Sequence[int]]:
+        """Number what a function makes when all its arguments have numbers."""
+        registry = self._registry
+        storage_by_tensor = registry.storage_by_tensor
+        n_tensors, n_storages = len(storage_by_tensor), registry.n_storages
+        registry.n_storages = n_storages + template.n_storages
+        storage_by_tensor.extend(
+            [
+                n_storages + s if s >= 0 else storage_by_tensor[arguments[~s]]
+                for s in template.storages
+            ]
+        )
+        return (
+            range(n_tensors, len(storage_by_tensor)),
+            range(n_storages, registry.n_storages),
+        )
+
+    def _number_argument(
+        self, index: int, inputs: Sequence[Argument], arguments: list[int]
+    ) -> None:
+        tensor, _, geometry = inputs[index]
+        number = self._registry.add_seen(tensor, geometry)
+        for other, (same, _, _) in enumerate(inputs):
+            if same is tensor:
+                arguments[other] = number
+
+    def _make_outputs(
+        self, template: Template, made: Sequence[int], storages: Sequence[int]
+    ) -> Any:
+        returned = []
+        with DisableTorchDispatch():
+            for index, storage, geometry in template.outputs:
+                tensor = make_tensor(geometry)
+                self._registry.add_served(
+                    tensor, made[index], storages[storage], geometry
+                )
+                returned.append(tensor)
+        if template.container is None:
+            return returned[0]
+        return template.container(returned)

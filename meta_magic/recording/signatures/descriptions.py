@@ -1,0 +1,109 @@
+"""Describe one live call as the plain signature that all its like share."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import isnan
+from typing import Final
+
+from torch import Generator, Tensor, UntypedStorage
+
+from meta_magic.recording.signatures.entries import PLAIN, LiveCall, OpTable
+from meta_magic.trace.signature import (
+    NAN,
+    Argument,
+    OpaqueArgument,
+    Signature,
+    TensorArgument,
+)
+
+__all__ = ["describe_signature"]
+
+STATISTICS: Final = frozenset({"running_mean", "running_var"})
+WRITING_STATISTICS: Final = frozenset(
+    f"aten.{name}.default"
+    for name in (
+        "native_batch_norm",
+        "cudnn_batch_norm",
+        "miopen_batch_norm",
+        "batch_norm_update_stats",
+        "batch_norm_gather_stats",
+        "batch_norm_gather_stats_with_counts",
+    )
+)
+"""Operators that write the statistics, which their schema does not say, unless they
+are told that this is no training."""
+
+
+def describe_signature(table: OpTable, call: LiveCall) -> Signature:
+    """Return the plain record of what ``call`` shares with its like."""
+    describer = Describer()
+    storages = [seen[1] for _, seen in call.inputs]
+    arguments = describer.describe_arguments(table.arguments, call.args, call.kwargs)
+    return Signature(
+        op=table.name,
+        arguments=arguments,
+        returns=Describer().describe(call.returned),
+        inputs=tuple(seen[2].record for _, seen in call.inputs),
+        outputs=tuple(seen[2].record for _, seen in call.outputs),
+        writes=describer.positions(table.written | find_undeclared(table, arguments)),
+        views=tuple(
+            storages.index(seen[1]) if seen[1] and seen[1] in storages else None
+            for _, seen in call.outputs
+        ),
+    )
+
+
+def find_undeclared(
+    table: OpTable, arguments: Iterable[tuple[str, Argument]]
+) -> frozenset[str]:
+    """Return the arguments that an operator writes although its schema denies it."""
+    is_writing = (
+        table.name in WRITING_STATISTICS and ("training", False) not in arguments
+    )
+    return STATISTICS if is_writing else frozenset()
+
+
+class Describer:
+    """Turn live arguments into plain ones, numbering the tensors on the way."""
+
+    def __init__(self) -> None:
+        self._n_tensors = 0
+        self._span_by_name: dict[str, range] = {}
+
+    def describe_arguments(
+        self,
+        names: Sequence[str],
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+    ) -> tuple[tuple[str, Argument], ...]:
+        """Return (name, plain value) pairs of a call's arguments."""
+        described = []
+        positional = (
+            (names[i] if i < len(names) else str(i), value)
+            for i, value in enumerate(args)
+        )
+        for name, value in (*positional, *kwargs.items()):
+            start = self._n_tensors
+            described.append((name, self.describe(value)))
+            self._span_by_name[name] = range(start, self._n_tensors)
+        return tuple(described)
+
+    def positions(self, names: Iterable[str]) -> tuple[int, ...]:
+        """Return the tensor numbers that belong to the arguments ``names``."""
+        spans = (self._span_by_name.get(name, range(0)) for name in names)
+        return tuple(sorted(number for span in spans for number in span))
+
+    def describe(self, value: object) -> Argument:
+        """Return a plain stand-in for ``value``."""
+        if isinstance(value, Tensor):
+            self._n_tensors += 1
+            return TensorArgument(self._n_tensors - 1)
+        if isinstance(value, (tuple, list)):
+            return tuple(self.describe(item) for item in value)
+        if isinstance(value, float) and isnan(value):
+            return NAN
+        if isinstance(value, (Generator, UntypedStorage)):
+            # In torch's words a generator's address, or all bytes of a storage.
+            return OpaqueArgument(f"{type(value).__name__} on {value.device}")
+        if type(value) in PLAIN:
+            return value
+        return OpaqueArgument(f"{type(value).__name__} {str(value)[:200]}")

@@ -1,0 +1,150 @@
+"""What is known of operators while recording: one call, one signature, one schema."""
+
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from types import EllipsisType, NoneType
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from meta_magic.recording.identities.geometries import LiveGeometry
+from meta_magic.recording.identities.tensors import Seen
+from meta_magic.torch_private.dispatcher import OpOverload, has_kernel
+from meta_magic.torch_private.tensors import address_of_storage
+from meta_magic.trace.signature import Signature
+
+__all__ = [
+    "PLAIN",
+    "Entry",
+    "Kind",
+    "LiveCall",
+    "OpTable",
+    "plain_float",
+    "sharing",
+]
+
+READING_TAGS: Final = frozenset(
+    {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
+)
+"""Of operators whose result, or its size, depends on data."""
+
+UNSERVED_TAGS: Final = READING_TAGS | {torch.Tag.inplace_view}
+
+COMPOSITE: Final = "CompositeImplicitAutograd"
+RANDOM: Final = torch.Tag.nondeterministic_seeded
+
+PLAIN: Final = frozenset(
+    {int, float, bool, complex, str, NoneType, EllipsisType}
+    | {torch.dtype, torch.device, torch.layout, torch.memory_format}
+)
+
+
+class Kind(IntEnum):
+    """How the calls of one signature are answered."""
+
+    RUN = 0
+    PURE = 1
+    PURE_MANY = 2
+    VIEW = 3
+    IN_PLACE = 4
+
+
+class LiveCall(NamedTuple):
+    """One call that ran: what went in, what came out.
+
+    Attributes:
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+        returned: What the operator returned.
+        inputs: The tensor arguments with what was known of them before the call.
+        outputs: The tensors returned with what is known of them now.
+    """
+
+    args: Sequence[object]
+    kwargs: Mapping[str, object]
+    returned: object
+    inputs: Sequence[tuple[Tensor, Seen]]
+    outputs: Sequence[tuple[Tensor, Seen]]
+
+
+class Entry:
+    """A signature while recording.
+
+    Attributes:
+        signature: The plain record.
+        outputs: Geometry of each tensor returned.
+        kind: How its calls are answered, a :class:`Kind`.
+        rebuild: What ``PURE_MANY`` and ``IN_PLACE`` need to build the return value.
+        is_random: Whether it would draw from a generator.
+        variants: Entries of the same call whose outputs came out otherwise.
+    """
+
+    __slots__ = (
+        "is_random",
+        "kind",
+        "outputs",
+        "rebuild",
+        "signature",
+        "variants",
+    )
+
+    def __init__(
+        self,
+        signature: Signature,
+        outputs: tuple[LiveGeometry, ...],
+        kind: int,
+        rebuild: Any,
+    ) -> None:
+        self.signature = signature
+        self.outputs = outputs
+        self.kind = kind
+        self.rebuild = rebuild
+        self.is_random = False
+        self.variants: dict[tuple[LiveGeometry, ...], Entry] = {}
+
+
+class OpTable:
+    """What the schema of one operator says, and the entries of its calls so far."""
+
+    def __init__(self, func: Any) -> None:
+        schema = getattr(func, "_schema", None)
+        arguments = () if schema is None else tuple(schema.arguments)
+        returned = () if schema is None else tuple(schema.returns)
+        aliases = [a.alias_info for a in arguments if a.alias_info is not None]
+        self.name = f"higher_order.{func}" if schema is None else str(func)
+        self.func = func
+        self.arguments = tuple(a.name for a in arguments)
+        self.written = frozenset(
+            a.name for a in arguments if a.alias_info and a.alias_info.is_write
+        )
+        self.is_served = schema is not None and not UNSERVED_TAGS.intersection(
+            func.tags
+        )
+        self.reads_data = schema is not None and not READING_TAGS.isdisjoint(func.tags)
+        self.is_random = schema is not None and RANDOM in func.tags
+        # Its own method would count decompositions that torch.compile alone uses.
+        self.is_composite = isinstance(func, OpOverload) and has_kernel(
+            func.name(), COMPOSITE
+        )
+        self.is_pure = not aliases and not any(r.alias_info for r in returned)
+        self.entries: dict[tuple[object, ...], Entry] = {}
+
+
+def plain_float(value: Any) -> object:
+    """Return what stands for a float or complex number in a key.
+
+    Negative zero equals zero and nan equals nothing: told apart by their text.
+    """
+    kind = type(value)
+    is_ordinary = kind is float and value and value == value  # noqa: PLR0124  nan
+    return (kind, value if is_ordinary else repr(value))
+
+
+def sharing(tensors: Sequence[Tensor]) -> tuple[object, ...]:
+    """Return which tensors are the same or share a storage; () if none do."""
+    storages = [address_of_storage(tensor.untyped_storage()) for tensor in tensors]
+    if len(set(storages)) == len(storages):
+        return ()
+    ids = list(map(id, tensors))
+    return tuple(map(ids.index, ids)), tuple(map(storages.index, storages))

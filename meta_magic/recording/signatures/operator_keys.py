@@ -1,0 +1,83 @@
+"""What decides the result of an operator call, as a key."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from meta_magic.recording.identities.tensors import Seen
+from meta_magic.recording.signatures.entries import PLAIN, plain_float
+from meta_magic.torch_private.modes import is_deterministic
+
+__all__ = ["Key", "build_operator_key", "has_opaque"]
+
+Key: TypeAlias = tuple[object, ...]
+
+default_dtype = torch.get_default_dtype
+
+
+class Opaque(NamedTuple):
+    """Stands for an argument that is known only in this recording: a generator, say."""
+
+    kind: type
+    identity: int
+
+
+def build_operator_key(
+    read: Callable[[Tensor], Seen],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    words: list[int],
+) -> Key:
+    """Return all that decides a result; append the words of the tensors read.
+
+    Args:
+        read: Returns what is known of a tensor.
+        args: Positional arguments of the operator.
+        kwargs: Its others.
+        words: The row of the call.
+    """
+    parts: list[object] = [default_dtype(), is_deterministic()]
+    for value in args:
+        kind = type(value)
+        if kind is Tensor or kind is Parameter:
+            seen = read(value)
+            parts.append(seen[2])
+            words.append(seen[0])
+        elif kind is int or value is None:
+            parts.append(value)
+        elif kind is list and value and type(value[0]) is int:
+            parts.append(tuple(value))
+        else:
+            parts.append(encode(read, value, words))
+    if kwargs:
+        for name, value in kwargs.items():
+            parts.append(name)
+            parts.append(encode(read, value, words))
+    return tuple(parts)
+
+
+def encode(read: Callable[[Tensor], Seen], value: Any, words: list[int]) -> object:
+    """Return what stands for any ``value`` in a key; append its tensors' words."""
+    kind = type(value)
+    if isinstance(value, Tensor):
+        seen = read(value)
+        words.append(seen[0])
+        return seen[2]
+    if kind is list or kind is tuple:
+        return tuple([encode(read, item, words) for item in value])
+    if kind is float or kind is complex:
+        return plain_float(value)
+    if kind not in PLAIN:
+        return Opaque(kind, id(value))
+    return (kind, value)
+
+
+def has_opaque(key: Key) -> bool:
+    """Whether a key holds what is known in this recording alone."""
+    return any(
+        type(part) is Opaque or (type(part) is tuple and has_opaque(part))
+        for part in key
+    )

@@ -1,0 +1,117 @@
+"""Say which calls may be answered without running their kernel.
+
+The same operator on the same input metadata with the same arguments gives the same
+output metadata. A repeated call is therefore *served*: its outputs are made straight
+away. Three kinds of operator qualify, and everything else runs:
+
+* pure: the schema names no alias and no write; the outputs are new strided tensors;
+* view: the one output shares the storage of the one input, remade with ``as_strided``;
+* in-place: the returns are the written arguments, whose metadata did not change.
+"""
+
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from meta_magic.recording.identities.tensors import Seen
+from meta_magic.recording.signatures.entries import Kind, LiveCall, OpTable
+from meta_magic.torch_private.tensors import is_zero_tensor
+
+__all__ = ["choose_kind", "is_as_empty_strided"]
+
+UNSERVED: Final = frozenset({"aten.detach.default"})
+"""Autograd saves results by it with its own keys active: an ``as_strided`` in its place
+would give the saved tensor a history, and so tie graph and result into a cycle."""
+
+
+def choose_kind(table: OpTable, call: LiveCall) -> tuple[Kind, Any]:
+    """Return how later calls with this signature may be answered, and with what."""
+    if not all(
+        seen[2].is_servable and type(tensor) in (Tensor, torch.nn.Parameter)
+        for tensor, seen in (*call.inputs, *call.outputs)
+    ):
+        return Kind.RUN, None
+    if table.written:
+        return choose_in_place(call)
+    if table.name not in UNSERVED and is_plain_view(call):
+        return Kind.VIEW, None
+    if table.is_pure and call.outputs:
+        return choose_pure(call)
+    return Kind.RUN, None
+
+
+def choose_pure(call: LiveCall) -> tuple[Kind, Any]:
+    """Serve new tensors, unless some share a storage against their schema."""
+    before = {seen[1] for _, seen in call.inputs}
+    after = {seen[1] for _, seen in call.outputs}
+    if before & after or len(after) < len(call.outputs):
+        return Kind.RUN, None
+    if not all(is_as_empty_strided(*output) for output in call.outputs):
+        return Kind.RUN, None
+    returned = call.returned
+    if isinstance(returned, Tensor):
+        return Kind.PURE, None
+    if not isinstance(returned, (tuple, list)) or not all(
+        item is None or isinstance(item, Tensor) for item in returned
+    ):
+        return Kind.RUN, None
+    # An output that the operator left out, such as a gradient nobody asked for.
+    is_there = tuple(item is not None for item in returned)
+    return Kind.PURE_MANY, (isinstance(returned, list), is_there)
+
+
+def is_plain_view(call: LiveCall) -> bool:
+    """Whether the one output is a new tensor on the storage of the one input.
+
+    Judged by what happened, not by the schema: ``aten._unsafe_view`` shares a storage
+    that its schema does not admit to, and ``aten.lift_fresh`` returns its argument.
+    """
+    if not isinstance(call.returned, Tensor) or len(call.inputs) != 1:
+        return False
+    (base, before), (view, after) = call.inputs[0], call.outputs[0]
+    is_new = view is not base and call.args[0] is base
+    return is_new and before[1] is after[1] and view.dtype is base.dtype
+
+
+def choose_in_place(call: LiveCall) -> tuple[Kind, Any]:
+    """Serve a write that returns arguments and left all metadata as it was."""
+    for tensor, seen in (*call.inputs, *call.outputs):
+        before = next((s for t, s in call.inputs if t is tensor), None)
+        if before is None or before[1:] != seen[1:] or not is_as_seen(tensor, before):
+            return Kind.RUN, None
+    returned = call.returned
+    if returned is None or returned == ():
+        return Kind.IN_PLACE, returned
+    if isinstance(returned, Tensor):
+        for where in (*range(len(call.args)), *call.kwargs):
+            if argument_at(where, call) is returned:
+                return Kind.IN_PLACE, where
+    return Kind.RUN, None
+
+
+def argument_at(where: int | str, call: LiveCall) -> object:
+    """Return a positional argument by its index or a keyword argument by its name."""
+    return call.args[where] if isinstance(where, int) else call.kwargs[where]
+
+
+def is_as_seen(tensor: Tensor, seen: Seen) -> bool:
+    """Whether a strided tensor still has the geometry it had."""
+    record = seen[2].record
+    return (
+        tuple(tensor.shape) == record.shape
+        and tensor.stride() == record.stride
+        and tensor.storage_offset() == record.storage_offset
+        and tensor.dtype == record.dtype
+    )
+
+
+def is_as_empty_strided(tensor: Tensor, seen: Seen) -> bool:
+    """Whether ``torch.empty_strided`` would make the same tensor, to the byte."""
+    record = seen[2].record
+    if record.storage_offset != 0 or record.stride is None or is_zero_tensor(tensor):
+        return False
+    again = torch.empty_strided(
+        record.shape, record.stride, dtype=record.dtype, device="meta"
+    )
+    return again.untyped_storage().nbytes() == tensor.untyped_storage().nbytes()

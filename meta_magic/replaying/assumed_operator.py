@@ -1,0 +1,56 @@
+"""Operators whose mask has assumed values: so many of its elements are true."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+from torch import Generator, Tensor
+
+from meta_magic.replaying.operators import Operator, find_function
+from meta_magic.trace.provenance import Assumption
+from meta_magic.trace.signature import Signature
+
+__all__ = ["AssumedOperator"]
+
+NONZERO: Final = "aten.nonzero.default"
+MASKS: Final = (torch.bool, torch.uint8)
+
+
+class AssumedOperator(Operator):
+    """An operator that is given a mask with as many true elements as was assumed.
+
+    They are spread evenly, so that it can be run where the mask itself cannot be had.
+    """
+
+    def __init__(self, signature: Signature, assumption: Assumption) -> None:
+        super().__init__(signature.op, find_function(signature.op))
+        self._count = assumption.n_true
+        self.unread = frozenset(
+            index
+            for index, geometry in enumerate(signature.inputs)
+            if signature.op == NONZERO or (index and geometry.dtype in MASKS)
+        )
+
+    def call(
+        self,
+        signature: Signature,
+        tensors: Sequence[Tensor],
+        device: torch.device,
+        generator: Generator | None,
+    ) -> Any:
+        """Call the operator; see :meth:`Operator.call`."""
+        given = [
+            spread(self._count, tensor) if index in self.unread else tensor
+            for index, tensor in enumerate(tensors)
+        ]
+        return super().call(signature, given, device, generator)
+
+
+def spread(count: int, like: Tensor) -> Tensor:
+    """Return a mask of the shape of a tensor, ``count`` of its elements true."""
+    numbers = torch.arange(like.numel(), device=like.device)
+    # True wherever the running share of true elements reaches the next whole number.
+    flat = (numbers + 1) * count // max(1, like.numel()) > (
+        numbers * count // max(1, like.numel())
+    )
+    return flat.view(like.shape)

@@ -1,0 +1,44 @@
+"""The calls that a backward walk has still to look at."""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from heapq import heappop, heappush
+
+from meta_magic.replaying.program_calls import ProgramCalls
+
+__all__ = ["CallQueue"]
+
+
+class CallQueue:
+    """The calls to look at, the latest first; more are added while they are taken.
+
+    Args:
+        columns: The program.
+        end: The call after the latest one.
+    """
+
+    def __init__(self, columns: ProgramCalls, end: int) -> None:
+        self._writers = columns.writers
+        self._now = end
+        self._heap: list[int] = []
+
+    def __iter__(self) -> Iterator[int]:
+        while self._heap:
+            index = -heappop(self._heap)
+            if index < self._now:  # else it was taken before
+                self._now = index
+                yield index
+
+    def add(self, calls: Iterable[int]) -> None:
+        """Look at some calls, too, those that are not over yet."""
+        for index in calls:
+            if index < self._now:
+                heappush(self._heap, -index)
+
+    def add_writers(self, storages: Iterable[int]) -> None:
+        """Look at whatever changed storages last."""
+        for storage in storages:
+            calls = self._writers.get(storage, ())
+            position = bisect_left(calls, self._now)
+            if position:
+                heappush(self._heap, -calls[position - 1])

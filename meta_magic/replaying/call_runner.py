@@ -1,0 +1,196 @@
+"""Make one recorded call on real tensors."""
+
+import random
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from meta_magic.errors import ReplayError
+from meta_magic.recording.identities.nested_tensors import tensors_in
+from meta_magic.replaying.memory import Memory
+from meta_magic.replaying.operators import default_generator
+from meta_magic.replaying.program_calls import Call, Draw, ProgramCalls
+from meta_magic.replaying.streams import Streams
+from meta_magic.torch_private.tensors import address_of_storage
+from meta_magic.trace.signature import Geometry
+
+__all__ = ["CallRunner"]
+
+
+class CallRunner:
+    """Memory, generators, and a way to make the calls of a program with them.
+
+    Attributes:
+        device: What stands for meta.
+        memory: The storages that are alive.
+        streams: The generators.
+    """
+
+    def __init__(
+        self, columns: ProgramCalls, device: torch.device, streams: Streams
+    ) -> None:
+        self.device = device
+        self.memory = Memory(columns, device)
+        self.streams = streams
+        self._columns = columns
+
+    def read_inputs(self, call: Call) -> list[Tensor]:
+        """Return the tensor arguments of a call, out of memory."""
+        pairs = zip(call.inputs, call.signature.inputs, strict=True)
+        return [self.memory.tensor(*pair) for pair in pairs]
+
+    def make(
+        self, call: Call, draw: Draw | None, tensors: Sequence[Tensor]
+    ) -> list[Tensor]:
+        """Make a call, and return the tensors that it returns.
+
+        Raises:
+            ReplayError: It raised.
+        """
+        generator = None if draw is None else self._prepare(call, draw)
+        returned = self._call(call, tensors, generator)
+        if draw is not None:
+            self.streams.note(draw)
+        return tensors_in(returned)
+
+    def use_up(
+        self, call: Call, draw: Draw, pieces: Iterable[Sequence[Tensor]]
+    ) -> None:
+        """Make a call for the random numbers that it uses up.
+
+        Args:
+            call: The call.
+            draw: Where it draws from.
+            pieces: Its tensor arguments, or parts of these one after the other.
+
+        Raises:
+            ReplayError: It raised.
+        """
+        generator = self._prepare(call, draw)
+        for tensors in pieces:
+            self._call(call, tensors, generator)
+        self.streams.note(draw)
+
+    def _call(
+        self, call: Call, tensors: Sequence[Tensor], generator: Generator | None
+    ) -> Any:
+        try:
+            with self._undeclared_draws_refused(call):
+                return call.operator.call(
+                    call.signature, tensors, self.device, generator
+                )
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, LookupError, TypeError, ValueError) as error:
+            raise ReplayError(
+                f"{self._columns.describe(call)} failed on {self.device}: {error}"
+            ) from error
+
+    def keep(
+        self,
+        call: Call,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        unneeded: Collection[int] = (),
+    ) -> None:
+        """Take what a call made into memory, laid out as it was recorded.
+
+        Args:
+            call: The call.
+            inputs: Its tensor arguments.
+            outputs: What it returned.
+            unneeded: Storages that nothing reads, which may be otherwise than recorded:
+                a norm's statistics on the CPU are not those on CUDA.
+
+        Raises:
+            ReplayError: It has another shape or dtype than was recorded.
+        """
+        if len(outputs) != len(call.outputs):
+            raise ReplayError(
+                f"{self._columns.describe(call)} returned {len(outputs)} tensors on "
+                f"{self.device}, where {len(call.outputs)} were recorded"
+            )
+        for storage, geometry, tensor in zip(
+            call.outputs, call.signature.outputs, outputs, strict=True
+        ):
+            if storage in self.memory or storage in unneeded:
+                continue
+            if tensor.shape != geometry.shape or tensor.dtype != geometry.dtype:
+                raise ReplayError(
+                    f"{self._columns.describe(call)} returned {tensor.dtype} "
+                    f"{tuple(tensor.shape)} on {self.device}, where {geometry.dtype} "
+                    f"{geometry.shape} was recorded",
+                    storage,
+                )
+            self._keep(storage, geometry, tensor, inputs)
+
+    @contextmanager
+    def _undeclared_draws_refused(self, call: Call) -> Iterator[None]:
+        """Refuse an operator that draws from torch's generator without saying so.
+
+        Or from that of Python or numpy, which are not recorded.
+
+        Raises:
+            ReplayError: It did; torch's generator is where it was.
+        """
+        if call.operator.is_builtin or call.operator.is_random:
+            yield
+            return
+        generator = default_generator(self.device)
+        before, outside = generator.get_state(), read_outside()
+        yield
+        if outside != read_outside():
+            raise ReplayError(
+                f"{self._columns.describe(call)} draws random numbers outside of torch"
+            )
+        if not torch.equal(generator.get_state(), before):
+            generator.set_state(before)
+            raise ReplayError(
+                f"{self._columns.describe(call)} draws random numbers, which its "
+                "registration does not say (torch.Tag.nondeterministic_seeded)"
+            )
+
+    def _prepare(self, call: Call, draw: Draw) -> Generator:
+        device = (*call.signature.inputs, *call.signature.outputs)[0].device
+        return self.streams.prepare(
+            draw, self.device if device.type == "meta" else device
+        )
+
+    def _keep(
+        self,
+        storage: int,
+        geometry: Geometry,
+        tensor: Tensor,
+        inputs: Sequence[Tensor],
+    ) -> None:
+        if geometry.stride is None:
+            self.memory.add_tensor(storage, tensor)
+            return
+        real = tensor.untyped_storage()
+        is_shared = any(
+            address_of_storage(real) == address_of_storage(other.untyped_storage())
+            for other in inputs
+            if other.layout is torch.strided
+        )
+        is_alike = (
+            tensor.stride() == geometry.stride
+            and tensor.storage_offset() == geometry.storage_offset
+            and real.nbytes() == self._columns.nbytes_by_storage[storage]
+            and tensor.is_conj() == geometry.is_conj
+            and tensor.is_neg() == geometry.is_neg
+        )
+        if is_alike and not is_shared:
+            self.memory.add(storage, real)
+            return
+        self.memory.allocate(storage, geometry)
+        self.memory.tensor(storage, geometry).copy_(tensor)
+
+
+def read_outside() -> tuple[object, ...]:
+    """Return where the generators of Python and numpy stand."""
+    numbers: Any = np.random.get_state()  # noqa: NPY002  the global one
+    return random.getstate(), numbers[1].tobytes(), numbers[2:]

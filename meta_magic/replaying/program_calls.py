@@ -1,0 +1,271 @@
+"""Read a program call by call, as a replay needs it."""
+
+from array import array
+from math import prod
+from typing import Final, NamedTuple
+
+from meta_magic.replaying.assumed_operator import AssumedOperator
+from meta_magic.replaying.attention_operator import HOMES, AttentionOperator
+from meta_magic.replaying.operators import Operator, find_operator
+from meta_magic.trace.program import DRAW, HEADER, Constant, Program
+from meta_magic.trace.signature import Geometry, Place, Signature, TensorArgument
+
+__all__ = ["Call", "ProgramCalls", "Draw", "is_dense", "span_nbytes", "split_draw"]
+
+MAX_DRAWN: Final = 2**20
+GROUP: Final = 16
+
+
+class Call(NamedTuple):
+    """One operator call, as a replay needs it.
+
+    Attributes:
+        number: Its place in the program.
+        signature: What it shares with its like.
+        operator: What it calls.
+        inputs: Storage of each tensor argument.
+        outputs: Storage of each tensor returned.
+    """
+
+    number: int
+    signature: Signature
+    operator: Operator
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+    @property
+    def written(self) -> set[int]:
+        """The storages of the arguments that it writes."""
+        return {self.inputs[i] for i in self.signature.writes}
+
+    @property
+    def overwritten(self) -> frozenset[int]:
+        """Indices of the arguments all of whose elements are written, and none read."""
+        if self.operator.is_fill:
+            return frozenset({0})
+        out = {
+            value.index
+            for name, value in self.signature.arguments
+            if name in self.operator.out and isinstance(value, TensorArgument)
+        }
+        return frozenset(out & set(self.signature.writes))
+
+    @property
+    def read(self) -> set[int]:
+        """The storages whose content it reads."""
+        if self.operator.reads_metadata:
+            return set()
+        skipped = self.overwritten | self.operator.unread
+        return {s for i, s in enumerate(self.inputs) if i not in skipped}
+
+    def fills(self, index: int, nbytes: int) -> bool:
+        """Whether it overwrites a whole storage, that of an argument it overwrites.
+
+        Args:
+            index: The argument.
+            nbytes: Bytes of its storage.
+        """
+        if self.inputs.count(self.inputs[index]) > 1:
+            return False
+        geometry = self.signature.inputs[index]
+        return is_dense(geometry) and span_nbytes(geometry) == nbytes
+
+
+class Draw(NamedTuple):
+    """One use of a generator, as ``Randomness.draws`` has it."""
+
+    number: int
+    call: int
+    generator: int
+    source: int
+
+    @property
+    def after(self) -> int | None:
+        """The draw whose end state it began from; None if it was a state of its own."""
+        return self.source // 2 - 1 if self.source and not self.source & 1 else None
+
+
+class ProgramCalls:
+    """The columns of a program, read into calls one by one.
+
+    Attributes:
+        program: The program.
+        draws: All draws in order.
+        births: For each storage, the call that made it.
+        writers: For each storage, the calls that made or wrote it, in order.
+        constants: Storages that came from outside with their content.
+        nbytes_by_storage: Bytes of each storage.
+    """
+
+    program: Program
+
+    def __init__(self, program: Program) -> None:
+        self._n_read = 0
+        self._met: set[int] = set()
+        self.births: dict[int, int] = {}
+        self.writers: dict[int, list[int]] = {}
+        self.nbytes_by_storage: dict[int, int] = {}
+        self.read(program)
+
+    def read(self, program: Program) -> None:
+        """Read a program: a new one, or a later state of that which was read before."""
+        if self._n_read:
+            program.go_on_from(self.program)
+        self.program = program
+        self.constants: dict[int, Constant] = {c.storage: c for c in program.constants}
+        self.draws = read_draws(program)
+        self.draws_by_call: dict[int, Draw] = {draw.call: draw for draw in self.draws}
+        self._words = memoryview(program.words).cast("I")
+        self._storages = memoryview(program.storage_by_tensor).cast("I")
+        self._operators: dict[int, Operator] = {}
+        self._assumptions = {a.call: a for a in program.assumptions}
+        self._find_writers()
+        for storage, nbytes in program.nbytes_by_storage:
+            self.nbytes_by_storage[storage] = max(
+                nbytes, self.nbytes_by_storage.get(storage, 0)
+            )
+        for constant in program.constants:  # that no operator may ever have met
+            self.nbytes_by_storage[constant.storage] = constant.nbytes
+
+    def __len__(self) -> int:
+        return len(self.program.offsets) - 1
+
+    def tensors(self, index: int) -> tuple[Signature, list[int]]:
+        """Return the signature of a call and the storages of all its tensors."""
+        start, end = self.program.offsets[index], self.program.offsets[index + 1]
+        signature = self.program.signatures[self._words[start]]
+        return signature, [self._storages[n] for n in self._words[start + HEADER : end]]
+
+    def call(self, index: int) -> Call:
+        """Return a call.
+
+        Raises:
+            ReplayError: Its operator cannot be called.
+        """
+        signature, storages = self.tensors(index)
+        n_inputs = len(signature.inputs)
+        number = self._words[self.program.offsets[index]]
+        operator = self._operators.get(number)
+        if index in self._assumptions:
+            operator = AssumedOperator(signature, self._assumptions[index])
+        elif operator is None:
+            is_attention = signature.op in HOMES
+            find = AttentionOperator if is_attention else find_operator
+            operator = self._operators[number] = find(signature.op)
+        return Call(
+            index,
+            signature,
+            operator,
+            tuple(storages[:n_inputs]),
+            tuple(storages[n_inputs:]),
+        )
+
+    def constructs(self, index: int) -> int | None:
+        """Return the number of the module during whose construction a call was made."""
+        word = self._words[self.program.offsets[index] + 2]
+        return word >> 1 if word & 1 else None
+
+    def line(self, index: int) -> int | None:
+        """Return the line of the cell that made a call."""
+        return self._place(index).line
+
+    def describe(self, call: Call) -> str:
+        """Return the name of a call's operator, and its line."""
+        name, line = call.operator.name, self.line(call.number)
+        return name if line is None else f"{name} in line {line}"
+
+    def function(self, index: int) -> str | None:
+        """Return the name of torch's function that made a call."""
+        return self._place(index).function
+
+    def drawn_storages(self) -> set[int]:
+        """Return the storages that random numbers went into, directly or not."""
+        drawn: set[int] = set()
+        for index in range(len(self)):
+            signature, storages = self.tensors(index)
+            n_inputs = len(signature.inputs)
+            if index in self.draws_by_call or not drawn.isdisjoint(storages[:n_inputs]):
+                drawn.update(storages[n_inputs:])
+                drawn.update(storages[i] for i in signature.writes)
+        return drawn
+
+    def _place(self, index: int) -> Place:
+        return self.program.places[self._words[self.program.offsets[index] + 1] - 1]
+
+    def _find_writers(self) -> None:
+        """Look through the calls that were not read yet."""
+        sizes, met = self.nbytes_by_storage, self._met
+        spans: dict[int, list[int]] = {}
+        for index in range(self._n_read, len(self)):
+            signature, storages = self.tensors(index)
+            n_inputs = len(signature.inputs)
+            span = spans.get(id(signature))
+            if span is None:
+                geometries = (*signature.inputs, *signature.outputs)
+                span = spans[id(signature)] = [*map(span_nbytes, geometries)]
+            written = {storages[i] for i in signature.writes}
+            for position, storage in enumerate(storages):
+                if storage not in met:
+                    met.add(storage)
+                    if position >= n_inputs:
+                        self.births[storage] = index
+                        written.add(storage)
+                # The largest: a storage may grow.
+                sizes[storage] = max(span[position], sizes.get(storage, 0))
+            for storage in written:
+                self.writers.setdefault(storage, []).append(index)
+        self._n_read = len(self)
+
+
+def split_draw(call: Call) -> list[int]:
+    """Return how many elements to draw at a time, for numbers of no use on the CPU.
+
+    They are used up in the same order as by the whole call, in little memory. Empty if
+    only the whole call does that.
+    """
+    geometry = call.signature.inputs[0] if call.inputs else None
+    if not call.operator.can_split or geometry is None or not is_dense(geometry):
+        return []
+    strides = list(geometry.stride or ())
+    if strides != sorted(strides, reverse=True):
+        return []  # in another order
+    whole, rest = divmod(prod(geometry.shape), MAX_DRAWN)
+    pieces = [MAX_DRAWN] * whole
+    if 0 < rest < GROUP and pieces:
+        pieces[-1] += rest  # normal_ draws otherwise for less than a group
+    elif rest:
+        pieces.append(rest)
+    return pieces
+
+
+def read_draws(program: Program) -> list[Draw]:
+    """Return the draws of a program."""
+    words = array("I")
+    words.frombytes(program.randomness.draws)
+    return [
+        Draw(number, *words[DRAW * number : DRAW * number + DRAW])
+        for number in range(len(words) // DRAW)
+    ]
+
+
+def is_dense(geometry: Geometry) -> bool:
+    """Whether a tensor's elements fill a stretch of memory, each its own place."""
+    wanted = 1
+    pairs = zip(geometry.stride or (), geometry.shape, strict=True)
+    for step, size in sorted(pair for pair in pairs if pair[1] != 1):
+        if step != wanted:
+            return False
+        wanted *= size
+    return geometry.storage_offset == 0
+
+
+def span_nbytes(geometry: Geometry) -> int:
+    """Return the bytes from a storage's start to the last element of a tensor."""
+    if geometry.stride is None or geometry.storage_offset is None:
+        return prod(geometry.shape) * geometry.dtype.itemsize
+    if 0 in geometry.shape:
+        return 0
+    last = sum(
+        (n - 1) * step for n, step in zip(geometry.shape, geometry.stride, strict=True)
+    )
+    return (geometry.storage_offset + last + 1) * geometry.dtype.itemsize

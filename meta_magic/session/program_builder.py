@@ -1,0 +1,129 @@
+"""Put the columns of a recording together: at its end, or for a value in its middle."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from meta_magic.recording.identities.module_numbers import ModuleNumbers
+from meta_magic.recording.identities.places import Places
+from meta_magic.recording.identities.tensors import TensorRegistry
+from meta_magic.recording.rows.constants import Constants
+from meta_magic.recording.rows.draws import Draws
+from meta_magic.recording.rows.findings import Findings
+from meta_magic.recording.rows.imports import Imports
+from meta_magic.recording.rows.module_calls import ModuleCallRecorder
+from meta_magic.recording.rows.module_trees import Tree
+from meta_magic.recording.rows.row_writer import RowWriter
+from meta_magic.trace.options import DeviceName
+from meta_magic.trace.program import Program
+
+__all__ = ["ProgramBuilder", "Written", "describe_failures"]
+
+
+class Written(NamedTuple):
+    """All that one recording writes, each part with what it keeps.
+
+    Attributes:
+        registry: Tensors and storages.
+        numbers: Modules.
+        places: Where calls come from.
+        calls: Module calls.
+        draws: Random numbers.
+        rows: Operator calls.
+        constants: Content that came from outside.
+        imports: Storages of earlier recordings.
+        findings: All else.
+    """
+
+    registry: TensorRegistry
+    numbers: ModuleNumbers
+    places: Places
+    calls: ModuleCallRecorder
+    draws: Draws
+    rows: RowWriter
+    constants: Constants
+    imports: Imports
+    findings: Findings
+
+
+class ProgramBuilder:
+    """Builds programs from what a recording wrote so far.
+
+    Args:
+        written: The parts that write.
+        device: Whose kernels are recorded.
+    """
+
+    def __init__(self, written: Written, device: DeviceName) -> None:
+        self._written = written
+        self._device = device
+
+    def snapshot(self) -> Program:
+        """Return what was recorded so far, as far as a replay needs it."""
+        return self.build([], has_failed=True)
+
+    def build(self, trees: Sequence[Tree], *, has_failed: bool) -> Program:
+        """Return the program.
+
+        Args:
+            trees: The module trees, as far as they are known.
+            has_failed: Whether the recording ended by an error, or has not ended: what
+                failed is then no doubt.
+        """
+        registry, numbers, places, calls, draws, rows, constants, imports, findings = (
+            self._written
+        )
+        rows.flush()
+        positions = places.build_positions()
+        failures = () if has_failed else describe_failures(findings)
+        return Program(
+            words=rows.words.tobytes(),
+            signatures=tuple(entry.signature for entry in rows.entries),
+            places=places.build_places(positions),
+            positions=positions,
+            storage_by_tensor=registry.storage_by_tensor.tobytes(),
+            deaths=registry.deaths.tobytes(),
+            nbytes_by_storage=tuple(registry.nbytes_by_storage.items()),
+            module_rows=calls.rows.tobytes(),
+            module_values=calls.values.tobytes(),
+            structures=tuple(calls.structures),
+            modules=tuple(name_modules(numbers, trees)),
+            owner_by_storage=tuple(find_owners(trees).items()),
+            randomness=draws.build_randomness(),
+            constants=constants.build(),
+            imports=imports.build(),
+            torn=tuple(sorted(constants.torn)),
+            doubts=(*failures, *findings.doubts),
+            evaluations=tuple(findings.evaluations),
+            assumptions=tuple(findings.assumptions),
+            kernels=tuple(findings.kernels),
+            as_device=self._device,
+        )
+
+
+def describe_failures(findings: Findings) -> Iterator[tuple[str, int | None]]:
+    """Yield in words, with their line, the calls that raised."""
+    for name, line in findings.failures:
+        yield f"{name} failed on meta, and the cell went on without it", line
+
+
+def name_modules(
+    numbers: ModuleNumbers, trees: Sequence[Tree]
+) -> Iterator[tuple[int | None, str | None, str]]:
+    """Yield root, fqn and class name of each module, by its number."""
+    root_and_fqn = {
+        number: (root, fqn)
+        for root, tree in enumerate(trees)
+        for number, fqn in tree.fqn_by_module.items()
+    }
+    for number, class_name in enumerate(numbers.class_names):
+        root, fqn = root_and_fqn.get(number, (None, None))
+        yield root, fqn, class_name
+
+
+def find_owners(trees: Sequence[Tree]) -> dict[int, int]:
+    """Return the number of the first module that holds a storage, by that."""
+    owners: dict[int, int] = {}
+    for tree in trees:
+        for storage, number in tree.owner_by_storage.items():
+            owners.setdefault(storage, number)
+    return owners

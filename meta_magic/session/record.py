@@ -1,0 +1,104 @@
+"""``record()``: record a block of code outside of IPython."""
+
+import inspect
+import sys
+from collections.abc import Sequence
+from types import FrameType, TracebackType
+from typing import Final, cast
+
+from torch import nn
+
+from meta_magic.session.recording import Recording
+from meta_magic.session.trace_handle import TraceHandle
+from meta_magic.trace.options import DeviceName, Options, read_assumptions, read_device
+from meta_magic.trace.provenance import LIMITS, ValueLimits
+from meta_magic.trace.trace import Trace
+
+__all__ = ["record"]
+
+
+class record:  # noqa: N801  a context manager is named as a function
+    """Record every tensor operator of a block, and run it on the meta device.
+
+    Args:
+        limits: Bytes and floating-point operations that the value of a tensor may take
+            when the block asks for it, as ``item()`` does.
+        as_device: Whose kernels are recorded, ``cpu`` or ``cuda``: attention as the
+            operator that this device would choose, its optimizers, the dtypes of its
+            autocast. ``meta`` for torch's own there, whose attention is the math of
+            many operators. By default ``cuda`` where torch sees one, else ``cpu``.
+        assume: What to take for granted where sizes depend on values beyond
+            ``limits``: ``nonzero=all``, ``nonzero=0.5`` or another part, by which a
+            mask is true, ``routing=uniform``, by which each expert gets as many
+            tokens. One, or several.
+        cache: Answer calls whose signature was seen before without running torch's
+            meta kernel. ``False`` runs every kernel, for checking.
+
+    Returns:
+        The :class:`Trace`, complete when the block has ended, also by an exception.
+
+    Example:
+        >>> with record() as trace:
+        ...     y = torch.ones(2, 3) @ torch.ones(3, 4)
+        >>> [call.op for call in trace.ops]
+        ['aten.ones.default', 'aten.ones.default', 'aten.mm.default']
+    """
+
+    def __init__(
+        self,
+        *,
+        cache: bool = True,
+        limits: ValueLimits = LIMITS,
+        as_device: DeviceName | None = None,
+        assume: str | Sequence[str] = (),
+    ) -> None:
+        self._options = Options(
+            cache=cache,
+            limits=limits,
+            device=read_device(as_device),
+            assumed=read_assumptions(assume),
+        )
+        self._handle = TraceHandle()
+
+    def __enter__(self) -> Trace:
+        code = sys._getframe(1).f_code
+        self._recording = Recording(
+            code.co_filename,
+            code,
+            self._options,
+            entry_points=ENTRY_POINTS,
+            namespace=find_modules(sys._getframe(1)),
+        )
+        self._recording.guard.enter()
+        return cast("Trace", self._handle)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        # Nothing before this: an interrupt in it would keep the modes entered.
+        try:
+            self._recording.guard.leave()
+        finally:
+            namespace = find_modules(sys._getframe(1))
+            self._handle.fulfil(self._recording.finish(error, namespace))
+            del self._recording
+
+
+def find_modules(frame: FrameType) -> dict[str, object]:
+    """Return the modules among the variables of a frame, by name."""
+    local_names = frame.f_locals
+    names = {**frame.f_globals, **local_names}
+    # Before Python 3.13 the frame keeps this snapshot, and with it every tensor that
+    # its function deletes later. Emptied, unless somebody else asked for it, too.
+    is_snapshot = bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
+    if type(local_names) is dict and is_snapshot and sys.getrefcount(local_names) <= 3:  # noqa: PLR2004  the frame's, ours, the argument's
+        local_names.clear()
+    return {
+        name: value for name, value in names.items() if isinstance(value, nn.Module)
+    }
+
+
+ENTRY_POINTS: Final = (record.__enter__, record.__exit__)

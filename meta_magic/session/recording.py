@@ -1,0 +1,244 @@
+"""Put the parts of a recording together, run code under them, and build the trace."""
+
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from types import CodeType, MappingProxyType
+from typing import Any, Final
+
+from torch import nn
+
+from meta_magic.recording.as_device.adjustments import ADJUSTMENTS
+from meta_magic.recording.as_device.attention import AttentionOf
+from meta_magic.recording.as_device.autocast import AutocastOf
+from meta_magic.recording.as_device.meta_kernels import KernelsOf
+from meta_magic.recording.as_device.optimizers import OptimizersOf
+from meta_magic.recording.identities.clock import Clock
+from meta_magic.recording.identities.module_numbers import ModuleNumbers
+from meta_magic.recording.identities.origins import Origin, keep_origins
+from meta_magic.recording.identities.places import Places
+from meta_magic.recording.identities.tensors import TensorRegistry
+from meta_magic.recording.intercept.compiled_functions import EagerStance
+from meta_magic.recording.intercept.data_sources import DataSources
+from meta_magic.recording.intercept.dispatch_mode import DispatchMode
+from meta_magic.recording.intercept.function_mode import FunctionMode
+from meta_magic.recording.intercept.kernel_calls import KernelCalls
+from meta_magic.recording.intercept.operator_runner import OperatorRunner
+from meta_magic.recording.intercept.served_functions import ServedFunctions
+from meta_magic.recording.intercept.special_tensors import SpecialTensors
+from meta_magic.recording.rows.constants import Constants
+from meta_magic.recording.rows.draws import Draws
+from meta_magic.recording.rows.findings import Findings
+from meta_magic.recording.rows.imports import Imports
+from meta_magic.recording.rows.module_calls import ModuleCallRecorder
+from meta_magic.recording.rows.module_trees import Tree, read_versions
+from meta_magic.recording.rows.real_memory import RealMemory
+from meta_magic.recording.rows.row_writer import RowWriter
+from meta_magic.recording.signatures.cache import SignatureCache
+from meta_magic.session.caches import pick_cache
+from meta_magic.session.collector import RareCollection
+from meta_magic.session.guard import Guard
+from meta_magic.session.note_finders import Outside, find_notes
+from meta_magic.session.program_builder import ProgramBuilder, Written
+from meta_magic.session.threads import ThreadWatch
+from meta_magic.session.trees import TreeFinder, modules_in
+from meta_magic.session.values_on_demand import ValuesOnDemand
+from meta_magic.trace.notes import CellSource
+from meta_magic.trace.options import Options
+from meta_magic.trace.program import Program
+from meta_magic.trace.trace import Trace
+
+__all__ = ["Recording"]
+
+NO_SOURCE: Final = CellSource()
+OPTIONS: Final = Options()
+
+
+class Recording:
+    """One recording: run code under it in one or more stretches, then finish it.
+
+    Args:
+        cell_file: File name of the code whose lines are the cell's.
+        top: Code object of the outermost frame of interest; None for a module's.
+        options: What the user chose.
+        entry_points: Functions that enter and leave the guard, as it needs to know.
+        namespace: Variables as they are before; a module that is there already is
+            described only if it is called.
+
+    Attributes:
+        guard: Enters the recording, and restores torch when it is left.
+    """
+
+    def __init__(
+        self,
+        cell_file: str,
+        top: CodeType | None = None,
+        options: Options = OPTIONS,
+        *,
+        entry_points: Sequence[Callable[..., Any]] = (),
+        namespace: Mapping[str, object] = MappingProxyType({}),
+    ) -> None:
+        cache, self._clock = pick_cache(options), Clock()
+        self._written = write = make_written(cache, self._clock, cell_file, top)
+        self._trees = TreeFinder(write.registry, write.numbers, write.calls, namespace)
+        self._programs = ProgramBuilder(write, options.device)
+        self._real_memory = RealMemory(write.places, write.findings)
+        self._threads = ThreadWatch()
+        self._autocast = AutocastOf(options.device)
+        kernels = write.findings.kernels
+        attention = AttentionOf(options.device, self._clock, self._autocast, kernels)
+        functions, dispatch = self._make_modes(options, cache, attention)
+        contexts = (
+            RareCollection(),
+            EagerStance(),
+            self._threads,
+            DataSources(write.findings.note),
+            attention,
+            self._autocast,
+            OptimizersOf(options.device),
+            KernelsOf(options.device),
+            write.draws,
+            write.calls,
+            functions,
+            dispatch,
+        )
+        self.guard = Guard(contexts, entry_points)
+        self._started = time.perf_counter()
+
+    def _make_modes(
+        self, options: Options, cache: SignatureCache, attention: AttentionOf
+    ) -> tuple[FunctionMode, DispatchMode]:
+        """Return what meets each call of torch, and each operator."""
+        write = self._written
+        registry, places, rows = write.registry, write.places, write.rows
+        findings, constants = write.findings, write.constants
+        values = ValuesOnDemand(
+            places, self._clock, self._programs.snapshot, options, findings
+        )
+        special = SpecialTensors(places, findings)
+        kernels = KernelCalls(
+            registry=registry,
+            rows=rows,
+            cache=cache,
+            constants=constants,
+            real_memory=self._real_memory,
+            special=special,
+            findings=findings,
+            values=values,
+            adjustments=ADJUSTMENTS[options.device],
+        )
+        runner = OperatorRunner(places, cache, special, attention, kernels)
+        dispatch = DispatchMode(registry, rows, cache, special, runner)
+        functions = FunctionMode(
+            registry=registry,
+            places=places,
+            constants=constants,
+            findings=findings,
+            attention=attention,
+            dispatch=dispatch,
+            served=ServedFunctions(registry, rows, cache, attention),
+            values=values,
+        )
+        return functions, dispatch
+
+    @property
+    def n_operators(self) -> int:
+        """Operator calls recorded so far; may be read from another thread."""
+        return self._clock.now
+
+    def finish(
+        self,
+        error: BaseException | None = None,
+        namespace: Mapping[str, object] | None = None,
+        source: CellSource = NO_SOURCE,
+    ) -> Trace:
+        """Build the trace, and let go of everything that was held.
+
+        Args:
+            error: What ended the block, if anything did.
+            namespace: Where to look for the names of root modules.
+            source: The cell as written, if one was.
+        """
+        seconds = time.perf_counter() - self._started
+        write = self._written
+        if isinstance(error, KeyboardInterrupt):  # perhaps while it entered a region
+            self._autocast.restore()
+        write.calls.close_open_calls()
+        write.registry.note_deaths()
+        trees = self._trees.describe(namespace or {})
+        program = self._programs.build(trees, has_failed=error is not None)
+        living = dict(write.numbers.living())
+        outside = Outside(
+            left_open=self.guard.odd,
+            threads=(*self._threads.names, *write.calls.threads),
+            has_failed=error is not None,
+        )
+        trace = Trace(
+            program=program,
+            modules=tuple(tree.node for tree in trees),
+            notes=find_notes(write, program, trees, outside),
+            error=None if error is None else f"{type(error).__name__}: {error}",
+            nbytes_real=self._real_memory.nbytes,
+            seconds=seconds,
+            cell=source,
+            error_line=write.places.find_error_line(error),
+            roots=tuple(
+                weakref.ref(living[tree.number]) if tree.number in living else None
+                for tree in trees
+            ),
+        )
+        self._keep_origin(program, trees, living, modules_in(namespace or {}))
+        for part in (write.calls, write.numbers, write.registry):
+            part.close()
+        return trace
+
+    def _keep_origin(
+        self,
+        program: Program,
+        trees: list[Tree],
+        living: dict[int, nn.Module],
+        namespace: Mapping[str, nn.Module],
+    ) -> None:
+        """Remember the program for as long as something that it made lives."""
+        write = self._written
+        refs = write.registry.living()
+        versions = {s: v for tree in trees for s, v in tree.versions.items()}
+        roots = {id(living.get(tree.number)) for tree in trees}
+        for module in namespace.values():
+            if id(module) not in roots:
+                versions |= read_versions(write.registry, module)
+        owned = {storage for tree in trees for storage in tree.owner_by_storage}
+        origin = Origin(
+            program=program,
+            generator_state=write.draws.state_left(),
+            modules=weakref.WeakValueDictionary(living),
+            versions=versions,
+            checksums=write.constants.sum_made(
+                ref for ref in refs if ref.number in owned
+            ),
+        )
+        passed = {imported.storage for imported in program.imports}
+        if passed:  # what was only read is as it was made
+            passed -= program.n_writes_by_storage.keys()
+        keep_origins(origin, (ref for ref in refs if ref.number not in passed))
+
+
+def make_written(
+    cache: SignatureCache, clock: Clock, cell_file: str, top: CodeType | None
+) -> Written:
+    """Return the parts that write a recording, each given those that it needs."""
+    numbers, imports, draws = ModuleNumbers(), Imports(), Draws()
+    registry = TensorRegistry(cache.geometries, clock, imports.note)
+    places = Places(cell_file, top, numbers.of)
+    calls = ModuleCallRecorder(registry, clock, numbers, places)
+    return Written(
+        registry=registry,
+        numbers=numbers,
+        places=places,
+        calls=calls,
+        draws=draws,
+        rows=RowWriter(registry, clock, places, calls, draws),
+        constants=Constants(registry),
+        imports=imports,
+        findings=Findings(places),
+    )

@@ -1,0 +1,71 @@
+"""Find the module trees of a recording, and describe them when it ends."""
+
+import weakref
+from collections.abc import Mapping
+
+from torch import nn
+
+from meta_magic.recording.identities.module_numbers import ModuleNumbers
+from meta_magic.recording.identities.tensors import TensorRegistry
+from meta_magic.recording.rows.module_calls import ModuleCallRecorder
+from meta_magic.recording.rows.module_trees import Tree, describe_tree, find_roots
+
+__all__ = ["TreeFinder", "modules_in"]
+
+
+class TreeFinder:
+    """Knows which modules a recording built or called.
+
+    Args:
+        registry: Numbers of tensors.
+        numbers: Numbers of modules.
+        calls: Which modules were called.
+        namespace: Variables as they are before: a module that is there already is
+            described only if it is called.
+    """
+
+    def __init__(
+        self,
+        registry: TensorRegistry,
+        numbers: ModuleNumbers,
+        calls: ModuleCallRecorder,
+        namespace: Mapping[str, object],
+    ) -> None:
+        self._registry = registry
+        self._numbers = numbers
+        self._calls = calls
+        self._before = {id(m): weakref.ref(m) for m in modules_in(namespace).values()}
+
+    def describe(self, namespace: Mapping[str, object]) -> list[Tree]:
+        """Describe the modules that live, and take those that do not as they were."""
+        modules = modules_in(namespace)
+        names = {id(module): name for name, module in reversed(modules.items())}
+        for module in modules.values():
+            before = self._before.get(id(module))
+            if before is None or before() is not module:
+                self._numbers.of(module)  # one without parameters was not met else
+        calls = self._calls.calls_by_module()
+        trees = [
+            describe_tree(
+                self._registry, self._numbers, root, names.get(id(root), ""), calls
+            )
+            for root in find_roots(self._numbers)
+        ]
+        met = {number for tree in trees for number in tree.fqn_by_module}
+        gone = [
+            tree.with_calls(calls)
+            for number, tree in self._calls.early_trees.items()
+            if number not in met
+        ]
+        return sorted((*trees, *gone), key=lambda tree: min(tree.fqn_by_module))
+
+
+def modules_in(namespace: Mapping[str, object]) -> dict[str, nn.Module]:
+    """Return the variables that hold modules, but for IPython's own such as ``_``."""
+    return {
+        name: value
+        for name, value in list(namespace.items())
+        # Not isinstance: that would ask the ``__class__`` of whatever lies there.
+        if issubclass(type(value), nn.Module) and not name.startswith("_")
+        if isinstance(value, nn.Module)
+    }

@@ -1,0 +1,43 @@
+"""What autograd knows: the running node, its number, the hooks of a tensor."""
+
+from operator import attrgetter
+from typing import Final
+
+from torch import Tensor
+
+# Without it backward operators cannot be told from forward ones.
+from torch._C import _current_autograd_node as current_autograd_node
+
+# Without it a backward operator cannot be tied to its forward operator.
+from torch._C._autograd import _get_sequence_nr as next_sequence_number
+
+__all__ = [
+    "Hooks",
+    "current_autograd_node",
+    "next_sequence_number",
+    "read_hooks",
+    "sequence_number_of",
+    "set_hooks",
+]
+
+Hooks = tuple[object, object]
+
+sequence_number_of: Final = attrgetter("_sequence_nr")
+"""Return what gives a node its number when called; without it, as above."""
+
+
+def read_hooks(tensor: Tensor) -> Hooks:
+    """Return the hooks on a tensor's gradient, and those after its accumulation.
+
+    Without the two names a materialized parameter loses its hooks.
+    """
+    return tensor._backward_hooks, tensor._post_accumulate_grad_hooks
+
+
+def set_hooks(tensor: Tensor, hooks: Hooks) -> None:
+    """Give a tensor the hooks that :func:`read_hooks` returned, those that there are."""
+    on_gradient, after_accumulation = hooks
+    if on_gradient is not None:
+        tensor._backward_hooks = on_gradient
+    if after_accumulation is not None:
+        tensor._post_accumulate_grad_hooks = after_accumulation

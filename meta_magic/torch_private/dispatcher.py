@@ -1,0 +1,71 @@
+"""Operators as torch's dispatcher has them: schemas, kernels, keys, libraries."""
+
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from typing import Any, Final
+
+import torch
+
+# Without the first, higher-order operators cannot be run; without the second, the
+# initializers that do nothing on meta have no schema.
+from torch._C import DispatchKey, parse_schema
+
+# Without these two nobody knows which operators autocast casts on a device, and how
+# to call those that cast nothing themselves.
+from torch._C import _dispatch_get_registrations_for_dispatch_key as list_kernels
+from torch._C import _dispatch_has_kernel_for_dispatch_key as has_kernel
+
+# Without the first and the last higher-order operators are recorded as one, without
+# what they run; without the second it is not known which operators torch takes apart.
+from torch._ops import HigherOrderOperator, OpOverload
+from torch._ops import _higher_order_ops as higher_order_operators
+
+__all__ = [
+    "ASKS_MODE",
+    "DispatchKey",
+    "HigherOrderOperator",
+    "OpOverload",
+    "destroy_library",
+    "forget_kernel",
+    "has_kernel",
+    "higher_order_operators",
+    "list_kernels",
+    "parse_schema",
+    "run_kernel",
+    "schema_of",
+]
+
+schema_of: Final = attrgetter("_schema")
+"""Return an operator's schema. Without it no argument has a name, and nobody knows what
+an operator writes."""
+
+ASKS_MODE: Final = "_get_current_dispatch_mode"
+"""The name by which kernels of higher-order operators assert that no mode is on. Without
+it those refuse to run in a cell."""
+
+
+def run_kernel(
+    operator: Any,
+    key: DispatchKey,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> Any:
+    """Run the kernel that an operator has for a key.
+
+    Without ``_op_dk`` autocast's casts, and operators in inference mode, have no way to
+    what is below them.
+    """
+    return operator._op_dk(key, *args, **kwargs)
+
+
+def destroy_library(library: torch.library.Library) -> None:
+    """Take back the kernels of a library; without it they stay after the cell."""
+    library._destroy()
+
+
+def forget_kernel(operator: Any, key: DispatchKey) -> None:
+    """Have a higher-order operator look for its kernel of a key again.
+
+    Without it the kernel that it ran first runs in cells, too, or after them.
+    """
+    operator._dispatch_cache.pop(key, None)

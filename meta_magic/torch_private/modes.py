@@ -1,0 +1,101 @@
+"""The stacks of modes, the default device, and what else decides what a call does."""
+
+from functools import partial
+from operator import attrgetter
+
+# Without it a set_default_device inside a cell cannot be undone.
+from torch import _GLOBAL_DEVICE_CONTEXT as GLOBAL_DEVICE_CONTEXT
+
+# Without it reading a shape in a hook runs the user's function modes.
+from torch._C import DisableTorchFunction
+
+# Without it autocast around a replay would change the dtypes in it.
+from torch._C import _DisableAutocast as DisableAutocast
+
+# Without it a served function's outputs would be recorded as operators.
+from torch._C import _DisableTorchDispatch as DisableTorchDispatch
+
+# Without it a signature could be served although the kernel would now refuse.
+from torch._C import _get_deterministic_algorithms as is_deterministic
+
+# Without these three, the interpreter stack and the level of forward mode, a function
+# could be served although something watches it.
+from torch._C import _get_tracing_state as tracing_state
+from torch._C import _is_any_autocast_enabled as is_any_autocast_enabled
+from torch._C import _len_torch_dispatch_stack as n_dispatch_modes
+
+# Without it each size that the recorder reads ends in what torch.jit.trace traces.
+from torch._C import _set_tracing_state as set_tracing_state  # type: ignore[attr-defined]  # not in its stub
+
+# Without it dynamo believes for ever that a mode is active after a cell left one open.
+from torch._C._dynamo.guards import (
+    set_is_in_mode_without_ignore_compile_internals as set_compile_internals_flag,
+)
+from torch._C._functorch import peek_interpreter_stack as functorch_interpreter
+from torch.autograd import forward_ad
+
+# Without these three a function mode that a cell left open stays open.
+from torch.overrides import (
+    _get_current_function_mode_stack as function_mode_stack,
+)
+from torch.overrides import _pop_mode as pop_function_mode
+from torch.overrides import _push_mode as push_function_mode
+
+# Without these two the default device and the mode flags cannot be put back.
+from torch.utils import _device as device_module
+from torch.utils import _python_dispatch as python_dispatch
+
+# Without it torch.get_default_device() would not say "meta" in a cell, and factories
+# would need a second function mode on every call.
+from torch.utils._device import DeviceContext
+from torch.utils._device import _device_constructors as device_constructors
+
+# Without it nothing is recorded.
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+)
+
+# Without these a dispatch mode that a cell left open stays open.
+from torch.utils._python_dispatch import (
+    _get_current_dispatch_mode_stack as dispatch_mode_stack,
+)
+from torch.utils._python_dispatch import _pop_mode as pop_dispatch_mode
+from torch.utils._python_dispatch import _push_mode as push_dispatch_mode
+
+__all__ = [
+    "FLAGS",
+    "GLOBAL_DEVICE_CONTEXT",
+    "DeviceContext",
+    "DisableAutocast",
+    "DisableTorchDispatch",
+    "DisableTorchFunction",
+    "TorchDispatchMode",
+    "device_constructors",
+    "device_module",
+    "dispatch_mode_stack",
+    "forward_mode_level",
+    "function_mode_stack",
+    "functorch_interpreter",
+    "is_any_autocast_enabled",
+    "is_deterministic",
+    "n_dispatch_modes",
+    "pop_dispatch_mode",
+    "pop_function_mode",
+    "push_dispatch_mode",
+    "push_function_mode",
+    "python_dispatch",
+    "set_compile_internals_flag",
+    "set_tracing_state",
+    "tracing_state",
+]
+
+FLAGS = (
+    "_is_in_torch_dispatch_mode",
+    "_is_in_non_infra_torch_dispatch_mode",
+    "_is_in_any_mode_without_ignore_compile_internals",
+)
+"""Of ``python_dispatch``: without the last, the flag that dynamo reads stays set."""
+
+forward_mode_level = partial(attrgetter("_current_level"), forward_ad)
+"""Return the level of forward-mode differentiation, negative outside of it; asked at
+each served function, and so no function of Python."""

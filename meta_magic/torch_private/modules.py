@@ -1,0 +1,34 @@
+"""What ``torch.nn.Module`` holds, and the functions of ``torch.nn`` with private names."""
+
+from operator import attrgetter
+from typing import Final
+
+from torch import nn
+from torch.nn import init
+
+__all__ = [
+    "LOADING",
+    "buffers_of",
+    "children_of",
+    "initialize_truncated",
+    "names_not_persistent",
+    "parameters_of",
+]
+
+parameters_of: Final = attrgetter("_parameters")
+"""Return a module's own parameters by name, None among them. Without it, and the next
+two, a module tree cannot be described without running the module's own code."""
+
+buffers_of: Final = attrgetter("_buffers")
+children_of: Final = attrgetter("_modules")
+
+names_not_persistent: Final = attrgetter("_non_persistent_buffers_set")
+"""Return the names of the buffers that ``state_dict`` leaves out; without it those that
+a checkpoint rightly lacks would be called missing."""
+
+LOADING: Final = nn.Module._load_from_state_dict.__code__
+"""What runs while a state dict is loaded. Without it a copy into tensors without data,
+which does nothing, is not recorded."""
+
+initialize_truncated: Final = init._no_grad_trunc_normal_
+"""What ``trunc_normal_`` runs; without it, it does nothing on meta, unseen."""

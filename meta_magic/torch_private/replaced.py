@@ -1,0 +1,72 @@
+"""What a recording replaces in torch's own modules, for as long as it runs.
+
+Each is a pair of the module, or class, and the name in it, as
+:class:`meta_magic.torch_private.replacing.Replacements` takes them.
+"""
+
+from types import ModuleType
+from typing import Final, TypeAlias
+
+import torch
+from torch import _meta_registrations
+from torch.amp.autocast_mode import autocast as autocast_class
+from torch.nested._internal import sdpa
+from torch.nn.attention import flex_attention
+from torch.optim import optimizer
+from torch.utils import _foreach_utils, checkpoint
+
+__all__ = [
+    "ATTENTION_OF_NESTED",
+    "AUTOCAST_ENTRY",
+    "AUTOCAST_EXIT",
+    "AUTOCAST_INIT",
+    "CHECK_OF_FLEX_ATTENTION",
+    "CHECK_OF_TRACE",
+    "DEVICE_OF_CHECKPOINT",
+    "DEVICE_OF_META_KERNELS",
+    "FOREACH_DEVICES",
+    "FOREACH_DEVICES_OF_OPTIMIZERS",
+    "FUSED_DEVICES",
+    "Replaceable",
+    "enable_autocast",
+]
+
+Replaceable: TypeAlias = tuple[ModuleType | type, str]
+
+DEVICE_OF_META_KERNELS: Final = (_meta_registrations, "device_hint")
+"""Without it meta kernels that differ by device answer as CUDA's do."""
+
+AUTOCAST_INIT: Final = (autocast_class, "__init__")
+"""Without it, and the next two, autocast does nothing on meta."""
+
+AUTOCAST_ENTRY: Final = (autocast_class, "__enter__")
+AUTOCAST_EXIT: Final = (autocast_class, "__exit__")
+
+DEVICE_OF_CHECKPOINT: Final = (checkpoint, "_infer_device_type")
+"""Without it activations that are computed again are not cast as they were."""
+
+FOREACH_DEVICES: Final = (_foreach_utils, "_get_foreach_kernels_supported_devices")
+"""Without these three optimizers on meta are those of meta, and not of a device."""
+
+FOREACH_DEVICES_OF_OPTIMIZERS: Final = (
+    optimizer,
+    "_get_foreach_kernels_supported_devices",
+)
+FUSED_DEVICES: Final = (optimizer, "_get_fused_kernels_supported_devices")
+
+CHECK_OF_FLEX_ATTENTION: Final = (flex_attention, "_validate_device")
+"""Without it ``flex_attention`` refuses meta tensors."""
+
+ATTENTION_OF_NESTED: Final = (sdpa, "_autocast")
+"""Without it attention of nested tensors fails in words that do not help."""
+
+CHECK_OF_TRACE: Final = (torch.jit._trace, "_check_trace")
+"""Without it ``torch.jit.trace`` compares results by value, which meta has none of."""
+
+
+def enable_autocast(region: autocast_class, *, is_enabled: bool) -> None:
+    """Turn a region of autocast on that torch turned off because it saw no CUDA.
+
+    Without it autocast of CUDA does nothing on a machine that has none.
+    """
+    region._enabled = is_enabled

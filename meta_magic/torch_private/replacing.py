@@ -1,0 +1,71 @@
+"""Replace functions while a recording runs, also if other recordings overlap with it."""
+
+from collections.abc import Callable
+from typing import Any
+
+from meta_magic.torch_private.replaced import Replaceable
+
+__all__ = ["Replacements"]
+
+
+class Replaced:
+    """An attribute that some recordings replaced.
+
+    Attributes:
+        original: What it was.
+        stack: What it was replaced by, the newest last.
+    """
+
+    def __init__(self, original: Any) -> None:
+        self.original = original
+        self.stack: list[Any] = []
+
+
+replaced_by_place: dict[tuple[int, str], Replaced] = {}
+
+
+class Replacements:
+    """The attributes that one recording replaced, to be put back by it.
+
+    Recordings of two threads may end in any order: the last one leaves what was there
+    before the first. To be entered, a subclass says what it replaces.
+    """
+
+    def __init__(self) -> None:
+        self._made: list[tuple[Any, str, Any]] = []
+
+    def replace(self, owner: Any, name: str, value: Any) -> None:
+        """Set an attribute of a module or class."""
+        place = id(owner), name
+        if place not in replaced_by_place:
+            replaced_by_place[place] = Replaced(getattr(owner, name))
+        replaced_by_place[place].stack.append(value)
+        self._made.append((owner, name, value))
+        setattr(owner, name, value)
+
+    def wrap(self, place: Replaceable, build: Callable[[Any], Any]) -> None:
+        """Replace an attribute by what is built from it.
+
+        Args:
+            place: The module or class, and the name in it.
+            build: Takes what is there, and returns what is to be there.
+        """
+        owner, name = place
+        self.replace(owner, name, build(getattr(owner, name)))
+
+    def __exit__(self, *_: object) -> None:
+        self.restore()
+
+    def restore(self) -> None:
+        """Take all of them back, but for what somebody else replaced meanwhile."""
+        while self._made:
+            owner, name, value = self._made.pop()
+            place = id(owner), name
+            replaced = replaced_by_place[place]
+            is_newest = getattr(owner, name) is value
+            replaced.stack.remove(value)
+            if is_newest:
+                left = replaced.stack[-1:] or [replaced.original]
+                setattr(owner, name, left[0])
+            if not replaced.stack:
+                del replaced_by_place[place]

@@ -1,0 +1,80 @@
+"""What tensors, storages and generators are below their public faces.
+
+``attrgetter`` where a call of a Python function would be felt: the recorder asks for
+addresses several times for each operator.
+"""
+
+from operator import attrgetter
+from typing import Final
+
+import torch
+from torch import Generator, Tensor
+
+# Without it a materialized parameter is a new object, and an optimizer keeps the old.
+from torch._C import _swap_tensor_impl as swap_tensor_impl
+
+# Without it a convolution's output does not have the strides of any device.
+from torch._prims_common import suggest_memory_format
+
+# Without it a real tensor could not be lifted to meta as FakeTensorMode does it.
+from torch._subclasses.meta_utils import MetaConverter
+
+__all__ = [
+    "MetaConverter",
+    "address_of_generator",
+    "address_of_storage",
+    "empty_sparse",
+    "is_view",
+    "is_zero_tensor",
+    "n_specified",
+    "negate_lazily",
+    "suggest_memory_format",
+    "swap_tensor_impl",
+    "version_of",
+]
+
+address_of_storage: Final = attrgetter("_cdata")
+"""Return the address of torch's storage object, unique while it lives. Without it
+nobody knows which tensors of a recording share memory: on meta ``data_ptr()`` is 0."""
+
+version_of: Final = attrgetter("_version")
+"""Return how often a tensor was written in place. Without it a tensor that was changed
+outside of any recording is replayed with its old values."""
+
+empty_sparse: Final = torch.ops.aten._sparse_coo_tensor_with_dims
+"""Make coordinates of no elements; without it ``to_sparse`` fails on meta."""
+
+
+def address_of_generator(generator: Generator) -> int:
+    """Return the address of torch's generator; an operator gets another wrapper.
+
+    Without it a generator of the user's own is another one at each draw.
+    """
+    address: int = generator._cdata  # type: ignore[attr-defined]  # not in its stub
+    return address
+
+
+def is_view(tensor: Tensor) -> bool:
+    """Whether autograd takes a tensor for a view.
+
+    Without it one could be served as a new tensor, or autocast keep a copy of it.
+    """
+    return tensor._is_view()
+
+
+def is_zero_tensor(tensor: Tensor) -> bool:
+    """Whether a tensor stands for zeros without memory; one such is not served."""
+    return tensor._is_zerotensor()
+
+
+def n_specified(tensor: Tensor) -> int:
+    """Return how many elements a sparse tensor holds.
+
+    Without it nobody is told that sparse tensors lose their values on meta.
+    """
+    return tensor._nnz()
+
+
+def negate_lazily(tensor: Tensor) -> Tensor:
+    """Return a view whose negation is still to be done; without it, none is replayed."""
+    return torch._neg_view(tensor)

@@ -1,0 +1,105 @@
+"""The module trees of a recording, as its users read them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+import torch
+
+__all__ = ["ModuleNode", "ModuleTensor"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleTensor:
+    """A parameter, buffer or plain tensor attribute of a module.
+
+    Attributes:
+        name: Name within its module.
+        kind: ``parameter``, ``buffer``, or ``attribute`` for a tensor that is neither
+            and so neither moves with the module nor stands in its ``state_dict``.
+        is_persistent: Whether it stands in the ``state_dict``.
+        is_lazy: Whether its shape is decided by the first call; ``shape`` is then ().
+        shape: Size of each dimension.
+        dtype: Element type.
+        device: Device that it is on.
+        requires_grad: Whether autograd records operations on it.
+        tied_to: Name within the root of the parameter that it is the same tensor as,
+            when that one came first; else None.
+    """
+
+    name: str
+    kind: str
+    is_persistent: bool
+    is_lazy: bool
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    requires_grad: bool
+    tied_to: str | None
+
+    @property
+    def numel(self) -> int:
+        """Number of elements; 0 while lazy."""
+        return 0 if self.is_lazy else prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements; 0 while lazy."""
+        return self.numel * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleNode:
+    """One module in a tree, as it was when the recording ended.
+
+    Attributes:
+        name: Name within the parent; for a root the variable that held it, or "".
+        fqn: Name within the root, as ``state_dict`` keys it; "" for the root.
+        class_name: Qualified name of the class.
+        tensors: Its own parameters, buffers and tensor attributes.
+        children: Its direct submodules. One that is registered twice stands twice,
+            the second time with ``shared_with`` and no content.
+        n_calls: How often it was called.
+        first_call: Index into ``Trace.module_calls`` of its first call, or None.
+        shared_with: fqn of the place where the same module stood first, else None.
+    """
+
+    name: str
+    fqn: str
+    class_name: str
+    tensors: tuple[ModuleTensor, ...]
+    children: tuple["ModuleNode", ...]
+    n_calls: int = 0
+    first_call: int | None = None
+    shared_with: str | None = None
+
+    def walk(self) -> Iterator["ModuleNode"]:
+        """Yield this node and all below it, parents first."""
+        stack = [self]
+        while stack:
+            node = stack.pop()
+            yield node
+            stack.extend(reversed(node.children))
+
+    def _own(self, kind: str) -> Iterator[ModuleTensor]:
+        return (
+            tensor
+            for node in self.walk()
+            for tensor in node.tensors
+            if tensor.kind == kind and tensor.tied_to is None
+        )
+
+    @property
+    def n_parameters(self) -> int:
+        """Elements of all parameters in the tree, tied ones counted once."""
+        return sum(tensor.numel for tensor in self._own("parameter"))
+
+    @property
+    def parameter_nbytes(self) -> int:
+        """Bytes of all parameters in the tree, tied ones counted once."""
+        return sum(tensor.nbytes for tensor in self._own("parameter"))
+
+    @property
+    def buffer_nbytes(self) -> int:
+        """Bytes of all buffers in the tree, tied ones counted once."""
+        return sum(tensor.nbytes for tensor in self._own("buffer"))

@@ -1,0 +1,35 @@
+"""What is told of a recording besides its calls: notes, and the cell as written."""
+
+from dataclasses import dataclass, field
+
+__all__ = ["CellSource", "Note"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellSource:
+    """A cell as it was written.
+
+    Attributes:
+        text: What stands below the magic's line; "" outside of IPython.
+        file: File name under which it ran; not compared.
+        first_line: Line of the whole cell at which the text begins, from 1.
+    """
+
+    text: str = ""
+    file: str = field(default="", compare=False)
+    first_line: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """Something that the user should know about the recording.
+
+    Attributes:
+        kind: Short name of the rule, such as ``broadcast``.
+        text: One line, without the line number.
+        line: Line of the cell, or None.
+    """
+
+    kind: str
+    text: str
+    line: int | None

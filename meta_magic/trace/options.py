@@ -1,0 +1,90 @@
+"""What the user chooses for a recording."""
+
+from collections.abc import Iterable
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+import torch
+
+from meta_magic.trace.provenance import LIMITS, ValueLimits
+
+__all__ = ["Assumed", "DeviceName", "Options", "read_assumptions", "read_device"]
+
+DeviceName: TypeAlias = Literal["cpu", "cuda", "meta"]
+DEVICES: Final[tuple[DeviceName, ...]] = ("cpu", "cuda", "meta")
+
+KNOWN: Final = "nonzero=all, nonzero=FRACTION such as nonzero=0.5, routing=uniform"
+
+
+class Assumed(NamedTuple):
+    """What is assumed of values that cannot be computed.
+
+    Attributes:
+        nonzero: Which part of a mask is true, of 0 to 1; None if that is not assumed.
+        is_uniform: Whether routing sends as many tokens to each expert.
+    """
+
+    nonzero: float | None = None
+    is_uniform: bool = False
+
+
+class Options(NamedTuple):
+    """How to record.
+
+    Attributes:
+        cache: Whether calls seen before are answered without running their kernel.
+        limits: What the value of a tensor may take that the block asks for.
+        device: Whose kernels are recorded.
+        assumed: What holds for values that take more.
+    """
+
+    cache: bool = True
+    limits: ValueLimits = LIMITS
+    device: DeviceName = "cpu"
+    assumed: Assumed = Assumed()
+
+
+def read_device(name: str | None) -> DeviceName:
+    """Return the device whose kernels are recorded.
+
+    Args:
+        name: One of ``DEVICES``; None for CUDA where torch sees it, else the CPU.
+
+    Raises:
+        ValueError: There are no rules for it.
+    """
+    if name is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    for device in DEVICES:
+        if name == device:
+            return device
+    raise ValueError(f"as_device is one of {', '.join(DEVICES)}, not {name!r}")
+
+
+def read_assumptions(texts: str | Iterable[str]) -> Assumed:
+    """Return what is assumed, as ``nonzero=all`` and the like say it.
+
+    Raises:
+        ValueError: One of them is not known; the message lists those that are.
+    """
+    assumed = Assumed()
+    for text in [texts] if isinstance(texts, str) else texts:
+        name, _, value = text.partition("=")
+        part = read_fraction(value) if name == "nonzero" else None
+        if part is not None:
+            assumed = assumed._replace(nonzero=part)
+        elif text == "routing=uniform":
+            assumed = assumed._replace(is_uniform=True)
+        else:
+            raise ValueError(f"{text!r} is no assumption known; these are: {KNOWN}")
+    return assumed
+
+
+def read_fraction(text: str) -> float | None:
+    """Return a number of 0 to 1, ``all`` being 1; None if it is none."""
+    if text == "all":
+        return 1.0
+    try:
+        part = float(text)
+    except ValueError:
+        return None
+    return part if 0 <= part <= 1 else None

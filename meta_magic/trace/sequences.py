@@ -1,0 +1,275 @@
+"""Read operator and module calls out of the columns of a program."""
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Generic, NamedTuple, TypeVar, overload
+
+from meta_magic.trace.calls import ModuleCall, OpCall, TensorMetadata
+from meta_magic.trace.downstream import find_assumed
+from meta_magic.trace.flops import count_flops
+from meta_magic.trace.program import HEADER, MODULE_HEADER, Program, Structure
+from meta_magic.trace.signature import Argument, Geometry, TensorArgument
+
+__all__ = ["ModuleCalls", "OpCalls"]
+
+Record = TypeVar("Record")
+
+
+class Rows(Sequence[Record], Generic[Record]):
+    """The rows of a program as records, each built when it is asked for."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._words = memoryview(program.words).cast("I")
+        self._storages = memoryview(program.storage_by_tensor).cast("I")
+        self._module_rows = memoryview(program.module_rows).cast("I")
+
+    @abstractmethod
+    def _build(self, index: int) -> Record:
+        """Return the record at ``index``, which lies within the rows."""
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Record, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> Record | tuple[Record, ...]:
+        if isinstance(index, slice):
+            return tuple(self._build(i) for i in range(*index.indices(len(self))))
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"index {index} is outside of {self!r}")
+        return self._build(index % len(self))
+
+    def __iter__(self) -> Iterator[Record]:
+        return map(self._build, range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and self._program == other._program
+
+    __hash__ = None  # type: ignore[assignment]  # equal by value, too large to hash
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {len(self):,}>"
+
+    def _tensor(
+        self, number: int, geometry: Geometry, *, requires_grad: bool | None = None
+    ) -> TensorMetadata:
+        return TensorMetadata(
+            tensor_id=number,
+            storage_id=self._storages[number],
+            shape=geometry.shape,
+            stride=geometry.stride,
+            storage_offset=geometry.storage_offset,
+            dtype=geometry.dtype,
+            device=geometry.device,
+            layout=geometry.layout,
+            requires_grad=requires_grad,
+            is_conj=geometry.is_conj,
+            is_neg=geometry.is_neg,
+        )
+
+
+class ModulePlace(NamedTuple):
+    """Where an operator call belongs.
+
+    Attributes:
+        module: Number of the module in ``Program.modules``, or None.
+        call: Index of the module call, or None.
+        forward: For a backward operator, its forward operator, or None.
+    """
+
+    module: int | None
+    call: int | None
+    forward: int | None
+
+
+class ModuleRow(NamedTuple):
+    """A module call as it stands in the program.
+
+    Attributes:
+        module: Number of the module in ``Program.modules``.
+        parent: Index of the call around it, or -1.
+        position: Index into ``Program.positions``, or -1.
+        line: Line of the cell, or 0.
+        first_op: Its first operator.
+        end_op: The operator after its last.
+        structure: The tensors that it took and returned.
+    """
+
+    module: int
+    parent: int
+    position: int
+    line: int
+    first_op: int
+    end_op: int
+    structure: Structure
+
+
+class OpCalls(Rows[OpCall]):
+    """The operator calls of a program, in the order in which torch made them."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._owner_by_storage = dict(program.owner_by_storage)
+        self._evaluation_by_call = {e.call: e for e in program.evaluations}
+        self._kernel_by_call = {
+            call: choice.text
+            for choice in program.kernels
+            for call in range(choice.first_op, choice.end_op)
+        }
+        self._assumed_by_call = find_assumed(program)
+        self._flops = [count_flops(signature) for signature in program.signatures]
+
+    def __len__(self) -> int:
+        return len(self._program.offsets) - 1
+
+    def _build(self, index: int) -> OpCall:
+        program, words = self._program, self._words
+        offset = program.offsets[index]
+        signature = program.signatures[words[offset]]
+        place = program.places[words[offset + 1] - 1]
+        forward = words[offset + 3] - 1 if words[offset + 3] else None
+        tensors = words[offset + HEADER : program.offsets[index + 1]]
+        n_inputs = len(signature.inputs)
+        inputs = tuple(map(self._tensor, tensors[:n_inputs], signature.inputs))
+        outputs = tuple(map(self._tensor, tensors[n_inputs:], signature.outputs))
+        module_word = self._module_word(offset, forward)
+        written = (*outputs, *(inputs[i] for i in signature.writes))
+        number = self._module_number(module_word, (t.storage_id for t in written))
+        root, module, _ = (
+            (None, None, "") if number is None else program.modules[number]
+        )
+        return OpCall(
+            index=index,
+            op=signature.op,
+            inputs=inputs,
+            outputs=outputs,
+            arguments=tuple(
+                (name, fill(value, inputs)) for name, value in signature.arguments
+            ),
+            writes=signature.writes,
+            views=signature.views,
+            module=module,
+            root=root,
+            module_call=None
+            if module_word % 2 or not module_word
+            else module_word // 2 - 1,
+            phase=place.phase,
+            line=place.line,
+            position=place.position,
+            function=place.function,
+            forward=forward,
+            flops=self._flops[words[offset]],
+            evaluation=self._evaluation_by_call.get(index),
+            kernel=self._kernel_by_call.get(index),
+            assumed=self._assumed_by_call.get(index),
+        )
+
+    def place_numbers(self) -> Iterator[int]:
+        """Yield where each call came from, as an index into ``Program.places``."""
+        words = self._words
+        return (words[offset + 1] - 1 for offset in self._program.offsets[:-1])
+
+    def tensor_numbers(self) -> Iterator[int]:
+        """Yield the numbers of all tensors of each call, read and then returned."""
+        offsets = self._program.offsets
+        for index in range(len(self)):
+            yield from self._words[offsets[index] + HEADER : offsets[index + 1]]
+
+    def module_places(self) -> Iterator["ModulePlace"]:
+        """Yield to which module each call belongs, without building its record."""
+        program, words = self._program, self._words
+        for index in range(len(self)):
+            offset, end = program.offsets[index], program.offsets[index + 1]
+            signature = program.signatures[words[offset]]
+            forward = words[offset + 3] - 1 if words[offset + 3] else None
+            word = self._module_word(offset, forward)
+            start = offset + HEADER
+            written = (
+                *words[start + len(signature.inputs) : end],
+                *(words[start + i] for i in signature.writes),
+            )
+            yield ModulePlace(
+                module=self._module_number(
+                    word, map(self._storages.__getitem__, written)
+                ),
+                call=None if word % 2 or not word else word // 2 - 1,
+                forward=forward,
+            )
+
+    def _module_word(self, offset: int, forward: int | None) -> int:
+        word = self._words[offset + 2]
+        if word or forward is None:
+            return word
+        return self._words[self._program.offsets[forward] + 2]
+
+    def _module_number(self, word: int, written: Iterable[int]) -> int | None:
+        if word and not word & 1:
+            return self._module_rows[(word // 2 - 1) * MODULE_HEADER]
+        # Outside of module calls: what is made or written for a parameter belongs to
+        # the module that holds the parameter, whoever initializes it.
+        for storage in written:
+            owner = self._owner_by_storage.get(storage)
+            if owner is not None:
+                return owner
+        return word >> 1 if word else None
+
+
+class ModuleCalls(Rows[ModuleCall]):
+    """The module calls of a program, in the order in which they began."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._values = memoryview(program.module_values).cast("I")
+
+    def __len__(self) -> int:
+        return len(self._module_rows) // MODULE_HEADER
+
+    def _build(self, index: int) -> ModuleCall:
+        program, start = self._program, index * MODULE_HEADER
+        row = self._module_rows[start : start + MODULE_HEADER]
+        number, parent, position, line, first_op, end_op, values = row
+        root, module, class_name = program.modules[number]
+        inputs, outputs = program.structures[self._values[values]]
+        words = iter(self._values[values + 1 :])
+        return ModuleCall(
+            index=index,
+            module=module,
+            root=root,
+            class_name=class_name,
+            parent=parent - 1 if parent else None,
+            line=line or None,
+            position=program.positions[position - 1] if position else None,
+            first_op=first_op,
+            end_op=end_op,
+            inputs=tuple((path, self._value(next(words), g)) for path, g in inputs),
+            outputs=tuple((path, self._value(next(words), g)) for path, g in outputs),
+        )
+
+    def rows(self) -> Iterator[ModuleRow]:
+        """Yield the calls without building their records."""
+        for start in range(0, len(self._module_rows), MODULE_HEADER):
+            row = self._module_rows[start : start + MODULE_HEADER]
+            number, parent, position, line, first_op, end_op, values = row
+            yield ModuleRow(
+                module=number,
+                parent=parent - 1,
+                position=position - 1,
+                line=line,
+                first_op=first_op,
+                end_op=end_op,
+                structure=self._program.structures[self._values[values]],
+            )
+
+    def _value(self, word: int, geometry: Geometry) -> TensorMetadata:
+        return self._tensor(word >> 1, geometry, requires_grad=bool(word & 1))
+
+
+def fill(value: Argument, tensors: Sequence[TensorMetadata]) -> Argument:
+    """Return ``value`` with each tensor's stand-in replaced by the tensor."""
+    if isinstance(value, TensorArgument):
+        return tensors[value.index]
+    if isinstance(value, tuple):
+        return tuple(fill(item, tensors) for item in value)
+    return value
