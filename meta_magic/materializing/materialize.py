@@ -12,17 +12,14 @@ from torch import Tensor, nn
 
 from meta_magic.errors import MaterializeError
 from meta_magic.materializing.budget import check_budget
-from meta_magic.materializing.checkpoint import open_checkpoint
-from meta_magic.materializing.fillings import (
-    Content,
-    EmptyFilling,
-    Fill,
-    ReplayFilling,
-)
+from meta_magic.materializing.checkpoint_reader import open_checkpoint
+from meta_magic.materializing.fills.checkpoint import CheckpointFill, match_names
+from meta_magic.materializing.fills.empty import EmptyFill
+from meta_magic.materializing.fills.protocol import Content, Fill
+from meta_magic.materializing.fills.replay import ReplayFill
+from meta_magic.materializing.fills.reset import reset_module
 from meta_magic.materializing.install import Installation
-from meta_magic.materializing.loading import CheckpointFilling, match_names
 from meta_magic.materializing.report import FilledTensor, Filling, MaterializeReport
-from meta_magic.materializing.reset import reset_module
 from meta_magic.materializing.targets import Held, Target, find_tensors, group_targets
 from meta_magic.recording.constants import as_bytes, sum_bytes
 from meta_magic.recording.ledger import find_origin
@@ -116,17 +113,17 @@ def prepare(
     redrawn = group_targets(find_redrawn(held), None) if init == "replay" else []
     program = read_program(trace)
     if init == "replay":
-        fill: Fill = ReplayFilling([*targets, *redrawn], place, module, program)
+        fill: Fill = ReplayFill([*targets, *redrawn], place, module, program)
     elif isinstance(init, str) and init in INITS:
-        fill = EmptyFilling(targets, place)
+        fill = EmptyFill(targets, place)
     else:
         entries = open_checkpoint(init, place)
         match_names(held, entries)
-        fill = CheckpointFilling(
+        fill = CheckpointFill(
             targets,
             entries,
             place,
-            lambda rest: ReplayFilling(rest, place, None, program),
+            lambda rest: ReplayFill(rest, place, None, program),
         )
     return Preparation(
         module=module,
@@ -249,7 +246,7 @@ class Preparation:
     def _finish_replay(self) -> list[str]:
         """Let torch's generator go on from there; return what is to be told."""
         fill = self.fill
-        if not isinstance(fill, ReplayFilling):
+        if not isinstance(fill, ReplayFill):
             return []
         note = fill.move_generator() if self.device.type == "cpu" else None
         return [*fill.find_doubts(), *([] if note is None else [note])]

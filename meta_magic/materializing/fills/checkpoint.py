@@ -6,16 +6,17 @@ import torch
 from torch import Tensor, UntypedStorage
 
 from meta_magic.errors import MaterializeError
-from meta_magic.materializing.checkpoint import Entry, shorten, unreadable
-from meta_magic.materializing.fillings import Content, EmptyFilling, Fill, Put
+from meta_magic.materializing.checkpoint_reader import Entry, shorten, unreadable
+from meta_magic.materializing.fills.empty import EmptyFill
+from meta_magic.materializing.fills.protocol import Content, Fill, Put
 from meta_magic.materializing.report import Filling
 from meta_magic.materializing.targets import Held, Target
 from meta_magic.replaying.memory import allocate, make_view
 
-__all__ = ["CheckpointFilling", "match_names"]
+__all__ = ["CheckpointFill", "match_names"]
 
 
-class CheckpointFilling:
+class CheckpointFill:
     """Assigns the tensors of a checkpoint, without a copy where they fit as they are.
 
     Args:
@@ -57,7 +58,7 @@ class CheckpointFilling:
         fill_rest: Callable[[Sequence[Target]], Fill],
     ) -> Fill:
         if not rest:
-            return EmptyFilling([], self._device)
+            return EmptyFill([], self._device)
         try:
             return fill_rest(rest)
         except MaterializeError as error:

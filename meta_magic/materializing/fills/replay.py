@@ -1,24 +1,21 @@
-"""Where the content of the targets comes from: nowhere, or out of recordings."""
+"""Give the targets what the recorded cells would have computed."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final, Protocol, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 import torch
-from torch import Tensor, UntypedStorage, nn
+from torch import Tensor, nn
 
 from meta_magic.errors import MaterializeError, ReplayError
+from meta_magic.materializing.fills.protocol import Content, Put
 from meta_magic.materializing.report import Filling
 from meta_magic.materializing.targets import Target
 from meta_magic.recording.ledger import Origin, find_origin
 from meta_magic.replaying.engine import Replay, order_latest_first
-from meta_magic.replaying.memory import allocate
 from meta_magic.replaying.steps import Plan, Request, StepKind
 from meta_magic.trace.program import Program
 
-__all__ = ["Content", "EmptyFilling", "Fill", "Put", "ReplayFilling"]
-
-Content: TypeAlias = UntypedStorage | Tensor
-"""What a target gets: a storage like its own, or a tensor in place of its only one."""
+__all__ = ["ReplayFill"]
 
 FUSED: Final = frozenset(
     {"torch.lstm", "torch.gru", "torch.rnn_tanh", "torch.rnn_relu"}
@@ -26,51 +23,6 @@ FUSED: Final = frozenset(
     | {"torch.nn.functional.multi_head_attention_forward"}
 )
 """Functions for which devices have a kernel that rounds in another order."""
-
-Put: TypeAlias = Callable[[Target, Content], None]
-
-
-class Fill(Protocol):
-    """A source of content, planned and not begun."""
-
-    @property
-    def n_work(self) -> int:
-        """Bytes to be made or written, by which progress is measured."""
-
-    def filled_by(self, target: Target, tensor: Tensor) -> Filling:
-        """Say where the content of a tensor of a target comes from."""
-
-    def peak_nbytes(self) -> int:
-        """Return the most bytes that will be held at any moment."""
-
-    def run(self, put: Put) -> Iterator[int]:
-        """Make the content of all targets; yield the bytes done by each step.
-
-        Under :func:`meta_magic.replaying.machine.real_torch`.
-        """
-
-
-class EmptyFilling:
-    """Leaves all targets uninitialized."""
-
-    def __init__(self, targets: Sequence[Target], device: torch.device) -> None:
-        self._targets = targets
-        self._device = device
-        self.n_work = 0
-
-    def filled_by(self, *_: object) -> Filling:
-        """Say that nothing fills the target."""
-        return "uninitialized"
-
-    def peak_nbytes(self) -> int:
-        """Return the bytes of all targets."""
-        return sum(target.nbytes for target in self._targets)
-
-    def run(self, put: Put) -> Iterator[int]:
-        """Allocate all targets."""
-        for target in self._targets:
-            put(target, allocate(target.nbytes, self._device))
-        yield 0
 
 
 class Located:
@@ -143,7 +95,7 @@ def trace_back(
     return Origin(program=program), number
 
 
-class ReplayFilling:
+class ReplayFill:
     """Gives the targets what the recorded cells would have computed.
 
     Args:

@@ -1,0 +1,1 @@
+"""One file for each way to fill the tensors of a module."""
