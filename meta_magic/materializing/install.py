@@ -11,7 +11,8 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from types import FrameType
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -19,6 +20,9 @@ from torch import Tensor
 from meta_magic.recording.torch_private import DisableTorchFunction, swap_tensor_impl
 
 __all__ = ["Installation"]
+
+Interrupt: TypeAlias = tuple[int, FrameType | None]
+"""What a signal's handler is given."""
 
 
 class Installation:
@@ -67,15 +71,15 @@ def swap(tensor: Tensor, real: Tensor) -> None:
 
 
 @contextmanager
-def uninterrupted() -> Iterator[list[tuple[Any, ...]]]:
+def uninterrupted() -> Iterator[list[Interrupt]]:
     """Hold back an interrupt until the block has ended; yield those that came."""
-    pending: list[tuple[Any, ...]] = []
+    pending: list[Interrupt] = []
     handler = signal.getsignal(signal.SIGINT)
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or not callable(handler):
         yield pending
         return
-    signal.signal(signal.SIGINT, lambda *arguments: pending.append(arguments))
+    signal.signal(signal.SIGINT, lambda *interrupt: pending.append(interrupt))
     try:
         yield pending
     finally:
