@@ -14,7 +14,15 @@ from meta_magic.recording.module_trees import own_tensors
 from meta_magic.recording.torch_private import DisableTorchFunction
 from meta_magic.trace.signature import Geometry
 
-__all__ = ["Held", "Target", "find_tensors", "group_targets", "own_and_nested"]
+__all__ = [
+    "Held",
+    "Target",
+    "address_of",
+    "find_tensors",
+    "group_targets",
+    "own_and_nested",
+    "read_address",
+]
 
 CONTAINERS = (list, tuple, dict)
 PLAIN = frozenset({bool, int, float, str, NoneType})
@@ -60,6 +68,11 @@ class Target:
     def name(self) -> str:
         """Name of the first place."""
         return self.held[0].name
+
+    @property
+    def is_meta(self) -> bool:
+        """Whether it is to be made real, and not written anew."""
+        return self.storage.device.type == "meta"
 
     @property
     def nbytes(self) -> int:
@@ -142,7 +155,7 @@ def group_targets(held: list[Held], dtype: torch.dtype | None) -> list[Target]:
         check_makeable(place)
         storage = Tensor.untyped_storage(place.tensor)
         target = targets.setdefault(
-            storage._cdata, Target(storage, place.tensor.itemsize)
+            read_address(storage), Target(storage, place.tensor.itemsize)
         )
         target.held.append(place)
         if not any(place.tensor is tensor for tensor in target.tensors):
@@ -150,6 +163,19 @@ def group_targets(held: list[Held], dtype: torch.dtype | None) -> list[Target]:
     for target in targets.values():
         target.dtype = choose_dtype(target, dtype)
     return list(targets.values())
+
+
+def address_of(tensor: Tensor) -> int:
+    """Return what tells a tensor's storage from others; its ``id`` if it has none."""
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return id(tensor)
+    return read_address(tensor.untyped_storage())
+
+
+def read_address(storage: UntypedStorage) -> int:
+    """Return what tells a storage from all others that live."""
+    address: int = storage._cdata
+    return address
 
 
 def check_makeable(place: Held) -> None:

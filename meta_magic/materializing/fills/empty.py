@@ -1,11 +1,11 @@
-"""Leave the targets as memory without content."""
+"""``init="empty"``: memory without content."""
 
 from collections.abc import Iterator, Sequence
 
-import torch
+from torch import Tensor
 
-from meta_magic.materializing.fills.protocol import Put
-from meta_magic.materializing.report import Filling
+from meta_magic.materializing.fills.protocol import Put, Task
+from meta_magic.materializing.report import UNINITIALIZED
 from meta_magic.materializing.targets import Target
 from meta_magic.replaying.memory import allocate
 
@@ -13,23 +13,32 @@ __all__ = ["EmptyFill"]
 
 
 class EmptyFill:
-    """Leaves all targets uninitialized."""
+    """Leaves all targets uninitialized.
 
-    def __init__(self, targets: Sequence[Target], device: torch.device) -> None:
-        self._targets = targets
-        self._device = device
+    Args:
+        task: What is to be filled.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self.targets = task.targets
         self.n_work = 0
-
-    def filled_by(self, *_: object) -> Filling:
-        """Say that nothing fills the target."""
-        return "uninitialized"
+        self.n_operators = 0
+        self._device = task.device
 
     def peak_nbytes(self) -> int:
         """Return the bytes of all targets."""
-        return sum(target.nbytes for target in self._targets)
+        return sum(target.nbytes for target in self.targets)
 
     def run(self, put: Put) -> Iterator[int]:
         """Allocate all targets."""
-        for target in self._targets:
+        for target in self.targets:
             put(target, allocate(target.nbytes, self._device))
         yield 0
+
+    def finish(self) -> Sequence[str]:
+        """Leave it at that."""
+        return ()
+
+    def filled_by(self, _target: Target, _tensor: Tensor, /) -> str:
+        """Say that nothing fills the target."""
+        return UNINITIALIZED

@@ -1,246 +1,169 @@
-"""Give the targets what the recorded cells would have computed."""
+"""``init="replay"``: what the recorded cells would have computed."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from meta_magic.errors import MaterializeError, ReplayError
-from meta_magic.materializing.fills.protocol import Content, Put
-from meta_magic.materializing.report import Filling
-from meta_magic.materializing.targets import Target
-from meta_magic.recording.ledger import Origin, find_origin
-from meta_magic.replaying.engine import Replay, order_latest_first
-from meta_magic.replaying.steps import Plan, Request, StepKind
+from meta_magic.materializing.doubts import find_doubts
+from meta_magic.materializing.fills.protocol import Content, Put, Task
+from meta_magic.materializing.located import Located, find_redrawn, locate
+from meta_magic.materializing.report import UNINITIALIZED
+from meta_magic.materializing.targets import Target, group_targets
+from meta_magic.recording.ledger import Origin
+from meta_magic.replaying.engine import Finished, Replay
+from meta_magic.replaying.steps import Request
 from meta_magic.trace.program import Program
 
 __all__ = ["ReplayFill"]
 
-FUSED: Final = frozenset(
-    {"torch.lstm", "torch.gru", "torch.rnn_tanh", "torch.rnn_relu"}
-    | {"torch.nn.functional.scaled_dot_product_attention"}
-    | {"torch.nn.functional.multi_head_attention_forward"}
-)
-"""Functions for which devices have a kernel that rounds in another order."""
 
-
-class Located:
-    """The targets that one recording makes.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Share:
+    """What one recording contributes.
 
     Attributes:
-        origin: The recording.
-        target_by_storage: The targets, by the number of their storage there.
+        located: The recording and its targets.
+        replay: What makes them.
     """
 
-    def __init__(self, origin: Origin) -> None:
-        self.origin = origin
-        self.target_by_storage: dict[int, Target] = {}
-
-
-def locate(targets: Sequence[Target], program: Program | None) -> list[Located]:
-    """Return which recordings made the targets.
-
-    Args:
-        targets: What is looked for.
-        program: The recording at whose end to look; None for the latest.
-
-    Raises:
-        MaterializeError: One was made by no recording, or changed outside of one.
-    """
-    groups: dict[int, Located] = {}
-    for target in targets:
-        found = find_origin(target.storage)
-        if found is not None and program is not None:
-            found = trace_back(*found, program)
-        if found is None:
-            where = (
-                "a recording that has ended" if program is None else "the given trace"
-            )
-            raise MaterializeError(
-                f"cannot replay {target.name!r}: it was not built under {where}. "
-                "Build the module under %%meta or mm.record() and materialize it after "
-                "that, or choose init='reset', init='empty' or a checkpoint"
-            )
-        origin, number = found
-        if program is None and any(origin.is_stale(t, number) for t in target.tensors):
-            raise MaterializeError(
-                f"cannot replay {target.name!r}: it was changed in place outside of "
-                "any recording. Do that under %%meta or mm.record(), too, or choose "
-                "init='reset', init='empty' or a checkpoint"
-            )
-        group = groups.setdefault(id(origin.program), Located(origin))
-        group.target_by_storage[number] = target
-    return list(groups.values())
-
-
-def trace_back(
-    origin: Origin, number: int, program: Program
-) -> tuple[Origin, int] | None:
-    """Return where a storage is to be found as it was at the end of ``program``.
-
-    Args:
-        origin: The latest recording that met it.
-        number: Number of the storage there.
-        program: A recording, which may be an earlier or a later one.
-    """
-    if any(earlier is origin.program for earlier in order_latest_first(program)):
-        return origin, number
-    current = origin.program
-    while current is not program:
-        passed = next((i for i in current.imports if i.storage == number), None)
-        if passed is None:
-            return None
-        current, number = passed.program, passed.origin
-    return Origin(program=program), number
+    located: Located
+    replay: Replay
 
 
 class ReplayFill:
     """Gives the targets what the recorded cells would have computed.
 
-    Args:
-        targets: What is to be made.
-        device: Where.
-        module: Torch's generator is to go on as after the construction of this one;
-            None if it is to be left alone.
-        program: The recording at whose end to look; None for the latest.
+    What those cells drew for real is drawn again, and torch's generator then goes on as
+    after the construction of the module.
 
-    Attributes:
-        n_operators: Recorded calls that run again.
+    Args:
+        task: What is to be filled.
+        rest: The targets that something else leaves over; None if all are replayed.
+            For a rest, what is real stays, and so does torch's generator.
     """
 
-    def __init__(
-        self,
-        targets: Sequence[Target],
-        device: torch.device,
-        module: nn.Module | None,
-        program: Program | None = None,
-    ) -> None:
-        self._device = device
-        self._located = locate(targets, program)
-        built = set() if module is None else {id(m) for m in module.modules()}
-        self._replays = [
-            self._plan(located, built, device) for located in self._located
+    def __init__(self, task: Task, *, rest: Sequence[Target] | None = None) -> None:
+        self.targets = find_all_targets(task) if rest is None else rest
+        self._device = task.device
+        self._moves_generator = rest is None and task.device.type == "cpu"
+        built = {id(m) for m in task.module.modules()} if rest is None else set()
+        self._shares = [
+            Share(located=located, replay=plan_replay(located, built, task.device))
+            for located in locate(self.targets, task.program)
         ]
-        self.n_operators = sum(len(replay.steps) for replay in self._replays)
-        self.n_work = sum(replay.n_work for replay in self._replays)
+        self.n_operators = sum(len(share.replay.steps) for share in self._shares)
+        self.n_work = sum(share.replay.n_work for share in self._shares)
         self._uninitialized = {
-            located.target_by_storage[number]
-            for located, replay in zip(self._located, self._replays, strict=True)
-            for number in replay.uninitialized
+            share.located.target_by_storage[number]
+            for share in self._shares
+            for number in share.replay.uninitialized
         }
-
-    def filled_by(self, target: Target, _: Tensor) -> Filling:
-        """Say whether anything recorded fills the target."""
-        return "uninitialized" if target in self._uninitialized else "replay"
 
     def peak_nbytes(self) -> int:
         """Return the most bytes that will be held at any moment."""
         done = peak = 0
-        for located, replay in zip(self._located, self._replays, strict=True):
-            kept = {n: t.nbytes for n, t in located.target_by_storage.items()}
-            peak = max(peak, done + replay.peak_nbytes(kept))
+        for share in self._shares:
+            target_by_storage = share.located.target_by_storage
+            kept = {n: target.nbytes for n, target in target_by_storage.items()}
+            peak = max(peak, done + share.replay.peak_nbytes(kept))
             done += sum(kept.values())
         return peak
 
     def run(self, put: Put) -> Iterator[int]:
         """Replay all recordings."""
-        for located, replay in zip(self._located, self._replays, strict=True):
-            targets = located.target_by_storage
-
-            def finished(
-                number: int, content: Content, at: Mapping[int, Target] = targets
-            ) -> None:
-                put(at[number], cast(at[number], content, self._device))
-
+        for share in self._shares:
+            targets = share.located.target_by_storage
             try:
-                yield from replay.run(finished)
+                yield from share.replay.run(self._passing_on(targets, put))
             except ReplayError as error:
                 target = None if error.storage is None else targets.get(error.storage)
                 raise describe(error, target) from error
 
-    def find_doubts(self) -> list[str]:
-        """Say what may differ from what the same cells would build on the device."""
-        doubts = dict.fromkeys(
-            (text, line)
-            for located, replay in zip(self._located, self._replays, strict=True)
-            for text, line in (
-                *located.origin.program.doubts,
-                *find_fused(replay.plan),
-            )
-        )
-        return [
-            *(
-                f"{text if line is None else f'line {line}: {text}'}; on "
-                f"{self._device} the cell itself may give other values"
-                for text, line in doubts
-            ),
-            *self._find_repetitions(),
-        ]
+    def finish(self) -> Sequence[str]:
+        """Let torch's generator go on; say what may differ from the cell itself."""
+        note = self._move_generator() if self._moves_generator else None
+        plans = [share.replay.plan for share in self._shares]
+        doubts = find_doubts(plans, self._device)
+        return doubts if note is None else [*doubts, note]
 
-    def _find_repetitions(self) -> Iterator[str]:
-        """Say if two recordings drew the same numbers: meta moves no generator."""
-        starts: list[bytes] = []
-        for located, replay in zip(self._located, self._replays, strict=True):
-            states = located.origin.program.randomness.states
-            draws = (step.draw for step in replay.plan.steps)
-            first = next((d for d in draws if d and d.generator == 0), None)
-            if first is not None and first.source & 1:
-                starts.append(states[first.source // 2])
-        if len(set(starts)) < len(starts):
-            yield (
-                "two recordings began at the same state of torch's generator, which "
-                "meta does not move, and so drew the same numbers: seed each"
-            )
+    def filled_by(self, target: Target, _tensor: Tensor, /) -> str:
+        """Say whether anything recorded fills the target."""
+        return UNINITIALIZED if target in self._uninitialized else "replay"
 
-    def move_generator(self) -> str | None:
+    def _passing_on(self, targets: Mapping[int, Target], put: Put) -> Finished:
+        """Return what takes the content of storages out of a replay."""
+
+        def take(number: int, content: Content) -> None:
+            target = targets[number]
+            put(target, cast(target, content, self._device))
+
+        return take
+
+    def _move_generator(self) -> str | None:
         """Let torch's default generator go on from where the CPU would have left it.
 
         Returns:
             What the user should know if it could not.
         """
-        for located, replay in zip(self._located, self._replays, strict=True):
-            state, origin = replay.end_state(), located.origin
-            last_draw = replay.plan.last_draw
-            if state is None or origin.generator_state is None:
-                continue
-            if last_draw <= origin.last_draw:
-                continue  # another submodule, materialized before, drew further
-            now = torch.get_rng_state()
-            if now.numpy().tobytes() != origin.generator_state:
-                return (
-                    "torch's generator no longer stands where the cell left it (it was "
-                    "used, seeded, or moved on for another cell), and was left alone: "
-                    "what is drawn next is not what construction on the CPU would draw"
-                )
-            torch.set_rng_state(state)
-            origin.generator_state = state.numpy().tobytes()
-            origin.last_draw = last_draw
-        return None
-
-    def _plan(
-        self, located: Located, modules: set[int], device: torch.device
-    ) -> Replay:
-        numbers = [n for n, m in located.origin.modules.items() if id(m) in modules]
-        request = Request(
-            storages=frozenset(located.target_by_storage), modules=frozenset(numbers)
+        moved = (move_generator(s.located.origin, s.replay) for s in self._shares)
+        if all(moved):
+            return None
+        return (
+            "torch's generator no longer stands where the cell left it (it was "
+            "used, seeded, or moved on for another cell), and was left alone: "
+            "what is drawn next is not what construction on the CPU would draw"
         )
-        program = located.origin.program
-        try:
-            return Replay(program, request, device)
-        except ReplayError as error:
-            target = find_culprit(program, located.target_by_storage, device)
-            raise describe(error, target) from error
 
 
-def find_fused(plan: Plan) -> Iterator[tuple[str, int | None]]:
-    """Yield the calls, with their line, for which devices have one kernel."""
-    columns = plan.columns
-    for step in plan.steps:
-        name = columns.function(step.call.number) or ""
-        if step.kind == StepKind.RUN and name in FUSED:
-            text = f"{name} is many operators on meta, and one kernel elsewhere"
-            yield text, columns.line(step.call.number)
+def find_all_targets(task: Task) -> list[Target]:
+    """Return the targets, and the real storages that are to be drawn again."""
+    return [*task.targets, *group_targets(find_redrawn(task.held), None)]
+
+
+def plan_replay(located: Located, modules: set[int], device: torch.device) -> Replay:
+    """Return what makes the targets of a recording.
+
+    Args:
+        located: The recording and its targets.
+        modules: The ``id`` of each module after whose construction torch's generator
+            is to go on.
+        device: What stands for meta.
+
+    Raises:
+        MaterializeError: A target depends on something that was not recorded.
+    """
+    numbers = [n for n, m in located.origin.modules.items() if id(m) in modules]
+    request = Request(
+        storages=frozenset(located.target_by_storage), modules=frozenset(numbers)
+    )
+    program = located.origin.program
+    try:
+        return Replay(program, request, device)
+    except ReplayError as error:
+        target = find_culprit(program, located.target_by_storage, device)
+        raise describe(error, target) from error
+
+
+def move_generator(origin: Origin, replay: Replay) -> bool:
+    """Let torch's default generator go on from where a replay would have left it.
+
+    Returns:
+        False if it no longer stands where the recording left it; then it stays.
+    """
+    state, last_draw = replay.end_state(), replay.plan.last_draw
+    if state is None or origin.generator_state is None:
+        return True
+    if last_draw <= origin.last_draw:
+        return True  # another submodule, materialized before, drew further
+    if torch.get_rng_state().numpy().tobytes() != origin.generator_state:
+        return False
+    torch.set_rng_state(state)
+    origin.generator_state = state.numpy().tobytes()
+    origin.last_draw = last_draw
+    return True
 
 
 def find_culprit(
@@ -272,5 +195,5 @@ def cast(target: Target, content: Content, device: torch.device) -> Content:
         return content
     dtype = torch.uint8 if target.dtype is None else target.held[0].tensor.dtype
     whole = torch.empty(0, dtype=dtype, device=content.device)
-    whole.set_(content)  # type: ignore[call-overload]  # its stub wants a size, too
+    whole.set_(content)
     return whole.to(device=device, dtype=target.dtype).untyped_storage()
