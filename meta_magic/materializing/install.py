@@ -11,15 +11,20 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from types import FrameType
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
+from meta_magic.torch_private.autograd import read_hooks, set_hooks
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.tensors import swap_tensor_impl
 
 __all__ = ["Installation"]
+
+Interrupt: TypeAlias = tuple[int, FrameType | None]
+"""What a signal's handler is given."""
 
 
 class Installation:
@@ -59,24 +64,21 @@ class Installation:
 
 def swap(tensor: Tensor, real: Tensor) -> None:
     """Exchange what lies below two tensor objects; hooks stay with the first."""
-    hooks, post_hooks = tensor._backward_hooks, tensor._post_accumulate_grad_hooks
+    hooks = read_hooks(tensor)
     swap_tensor_impl(tensor, real)
-    if hooks is not None:
-        tensor._backward_hooks = hooks
-    if post_hooks is not None:
-        tensor._post_accumulate_grad_hooks = post_hooks
+    set_hooks(tensor, hooks)
 
 
 @contextmanager
-def uninterrupted() -> Iterator[list[tuple[Any, ...]]]:
+def uninterrupted() -> Iterator[list[Interrupt]]:
     """Hold back an interrupt until the block has ended; yield those that came."""
-    pending: list[tuple[Any, ...]] = []
+    pending: list[Interrupt] = []
     handler = signal.getsignal(signal.SIGINT)
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or not callable(handler):
         yield pending
         return
-    signal.signal(signal.SIGINT, lambda *arguments: pending.append(arguments))
+    signal.signal(signal.SIGINT, lambda *interrupt: pending.append(interrupt))
     try:
         yield pending
     finally:

@@ -3,17 +3,24 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Literal, TypeAlias
+from typing import Final
 
 import torch
 
 from meta_magic.trace.units import format_bytes
 
-__all__ = ["FilledTensor", "Filling", "MaterializeReport"]
+__all__ = ["KEPT", "UNINITIALIZED", "FilledTensor", "MaterializeReport"]
 
-Filling: TypeAlias = Literal["replay", "checkpoint", "reset", "uninitialized", "kept"]
+UNINITIALIZED: Final = "uninitialized"
+"""What nothing filled: it holds whatever lay in memory before."""
 
-MAX_NAMES = 5
+KEPT: Final = "kept"
+"""What was real already."""
+
+FIRST: Final = ("replay", "checkpoint", "reset")
+"""What fills tensors, in the order in which a report lists it; others follow."""
+
+MAX_NAMES: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +30,9 @@ class FilledTensor:
     Attributes:
         name: Name as ``state_dict`` keys it.
         kind: ``parameter``, ``buffer`` or ``attribute``.
-        filled_by: Where its content came from; ``kept`` if it was real already.
+        filled_by: Where its content came from: the ``init=`` that made it,
+            ``checkpoint`` for a path or a state dict, ``uninitialized`` if nothing did,
+            ``kept`` if it was real already.
         shape: Size of each dimension.
         dtype: Element type.
         tied_to: Name of the tensor on whose storage it lies, if that came first.
@@ -31,7 +40,7 @@ class FilledTensor:
 
     name: str
     kind: str
-    filled_by: Filling
+    filled_by: str
     shape: tuple[int, ...]
     dtype: torch.dtype
     tied_to: str | None
@@ -69,26 +78,27 @@ class MaterializeReport:
     @property
     def uninitialized(self) -> tuple[str, ...]:
         """Names of the tensors that hold whatever lay in memory before."""
-        return self.names("uninitialized")
+        return self.names(UNINITIALIZED)
 
     @property
     def ties(self) -> tuple[tuple[str, str], ...]:
         """(name, name of the first on the same storage) for all tied tensors."""
         return tuple((t.name, t.tied_to) for t in self.tensors if t.tied_to is not None)
 
-    def names(self, filled_by: Filling) -> tuple[str, ...]:
+    def names(self, filled_by: str) -> tuple[str, ...]:
         """Return the names of the tensors with content from ``filled_by``."""
         return tuple(t.name for t in self.tensors if t.filled_by == filled_by)
 
     def __str__(self) -> str:
-        made = [t for t in self.tensors if t.filled_by != "kept"]
+        made = [t for t in self.tensors if t.filled_by != KEPT]
+        met = (t.filled_by for t in made if t.filled_by != UNINITIALIZED)
         lines = [
             (
                 f"{self.module} on {self.device}: {len(made):,} tensors, "
                 f"{format_bytes(self.nbytes)}, in {self.seconds:.2f} s"
             )
         ]
-        for filled_by in ("replay", "checkpoint", "reset", "kept"):
+        for filled_by in dict.fromkeys((*FIRST, *met, KEPT)):
             names = self.names(filled_by)
             if names:
                 lines.append(f"  {filled_by}: {format_names(names)}")

@@ -12,9 +12,19 @@ from torch.nn.parameter import is_lazy
 from meta_magic.errors import MaterializeError
 from meta_magic.recording.rows.module_trees import own_tensors
 from meta_magic.torch_private.modes import DisableTorchFunction
+from meta_magic.torch_private.modules import names_not_persistent
+from meta_magic.torch_private.tensors import address_of_storage
 from meta_magic.trace.signature import Geometry
 
-__all__ = ["Held", "Target", "find_tensors", "group_targets", "own_and_nested"]
+__all__ = [
+    "Held",
+    "Target",
+    "address_of",
+    "find_tensors",
+    "group_targets",
+    "own_and_nested",
+    "read_address",
+]
 
 CONTAINERS = (list, tuple, dict)
 PLAIN = frozenset({bool, int, float, str, NoneType})
@@ -62,6 +72,11 @@ class Target:
         return self.held[0].name
 
     @property
+    def is_meta(self) -> bool:
+        """Whether it is to be made real, and not written anew."""
+        return self.storage.device.type == "meta"
+
+    @property
     def nbytes(self) -> int:
         """Bytes that it will take."""
         nbytes = self.storage.nbytes()
@@ -94,7 +109,7 @@ def find_tensors(module: nn.Module) -> Iterator[Held]:
                 elif id(tensor) in registered:
                     continue  # a second way to it, such as an RNN's list of weights
                 is_persistent = kind == "parameter" or (
-                    kind == "buffer" and name not in owner._non_persistent_buffers_set
+                    kind == "buffer" and name not in names_not_persistent(owner)
                 )
                 yield Held(
                     name=f"{prefix}.{name}" if prefix else name,
@@ -142,7 +157,7 @@ def group_targets(held: list[Held], dtype: torch.dtype | None) -> list[Target]:
         check_makeable(place)
         storage = Tensor.untyped_storage(place.tensor)
         target = targets.setdefault(
-            storage._cdata, Target(storage, place.tensor.itemsize)
+            read_address(storage), Target(storage, place.tensor.itemsize)
         )
         target.held.append(place)
         if not any(place.tensor is tensor for tensor in target.tensors):
@@ -150,6 +165,19 @@ def group_targets(held: list[Held], dtype: torch.dtype | None) -> list[Target]:
     for target in targets.values():
         target.dtype = choose_dtype(target, dtype)
     return list(targets.values())
+
+
+def address_of(tensor: Tensor) -> int:
+    """Return what tells a tensor's storage from others; its ``id`` if it has none."""
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return id(tensor)
+    return read_address(tensor.untyped_storage())
+
+
+def read_address(storage: UntypedStorage) -> int:
+    """Return what tells a storage from all others that live."""
+    address: int = address_of_storage(storage)
+    return address
 
 
 def check_makeable(place: Held) -> None:

@@ -12,7 +12,14 @@ from IPython.utils.capture import capture_output
 from torch import nn
 
 import meta_magic as mm
-from meta_magic.view.charts import CLEAR, COLORS, DARK, PLOTLY, treemap_bundle, treemap_html
+from meta_magic.view.charts import (
+    CLEAR,
+    COLORS,
+    DARK,
+    PLOTLY,
+    treemap_bundle,
+    treemap_html,
+)
 
 AREA = 720 * 360
 

@@ -11,10 +11,10 @@ from torch.nn import functional
 
 from meta_magic import ReplayError, record
 from meta_magic.recording.identities.origins import find_origin
-from meta_magic.replaying.program_calls import ProgramCalls, split_draw
 from meta_magic.replaying.execution import Execution
 from meta_magic.replaying.operators import find_operator
 from meta_magic.replaying.plan import plan_replay
+from meta_magic.replaying.program_calls import ProgramCalls, split_draw
 from meta_magic.replaying.steps import Request, StepKind
 from tests.unit.eager import assert_same_tensor
 

@@ -1,6 +1,11 @@
 import pytest
 
-from meta_magic.trace.units import format_bytes, format_count, format_flops, format_shape
+from meta_magic.trace.units import (
+    format_bytes,
+    format_count,
+    format_flops,
+    format_shape,
+)
 
 
 @pytest.mark.parametrize(

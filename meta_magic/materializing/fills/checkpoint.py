@@ -1,70 +1,68 @@
-"""Fill targets from a checkpoint, and what it lacks from the recording."""
+"""``init=`` a path or a state dict: a checkpoint, and for the rest the recording."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, UntypedStorage
 
 from meta_magic.errors import MaterializeError
-from meta_magic.materializing.checkpoint import Entry, shorten, unreadable
-from meta_magic.materializing.fillings import Content, EmptyFilling, Fill, Put
-from meta_magic.materializing.report import Filling
+from meta_magic.materializing.checkpoint_reader import Entry, shorten, unreadable
+from meta_magic.materializing.fills.empty import EmptyFill
+from meta_magic.materializing.fills.protocol import Content, Fill, Put, Task
+from meta_magic.materializing.fills.replay import ReplayFill
 from meta_magic.materializing.targets import Held, Target
 from meta_magic.replaying.memory import allocate, make_view
 
-__all__ = ["CheckpointFilling", "match_names"]
+__all__ = ["CheckpointFill"]
 
 
-class CheckpointFilling:
+class CheckpointFill:
     """Assigns the tensors of a checkpoint, without a copy where they fit as they are.
 
+    What it lacks is replayed.
+
     Args:
-        targets: What is to be made.
-        entries: The checkpoint, matched by :func:`match_names`.
-        device: Where.
-        fill_rest: Returns what fills the targets that the checkpoint lacks.
+        task: What is to be filled.
+        entries: What the checkpoint has, by name.
+
+    Raises:
+        MaterializeError: The checkpoint is one of another module, or what it lacks
+            cannot be replayed.
     """
 
-    def __init__(
-        self,
-        targets: Sequence[Target],
-        entries: Mapping[str, Entry],
-        device: torch.device,
-        fill_rest: Callable[[Sequence[Target]], Fill],
-    ) -> None:
-        self._device = device
+    def __init__(self, task: Task, entries: Mapping[str, Entry]) -> None:
+        match_names(task.held, entries)
+        self.targets = task.targets
+        self._device = task.device
         self._entries = entries
-        self._loaded = [t for t in targets if any(h.name in entries for h in t.held)]
-        rest = [target for target in targets if self._find_missing(target)]
-        self.rest = self._fill_rest(rest, fill_rest)
-        self.n_work = self.rest.n_work + sum(target.nbytes for target in self._loaded)
+        self._loaded = [
+            target
+            for target in task.targets
+            if any(held.name in entries for held in target.held)
+        ]
+        self._rest = self._plan_rest(task)
 
-    def filled_by(self, target: Target, tensor: Tensor) -> Filling:
+    @property
+    def n_work(self) -> int:
+        """Bytes to be loaded, and of the rest."""
+        return self._rest.n_work + sum(target.nbytes for target in self._loaded)
+
+    @property
+    def n_operators(self) -> int:
+        """Recorded calls that run again for the rest."""
+        return self._rest.n_operators
+
+    def finish(self) -> Sequence[str]:
+        """Finish the rest."""
+        return self._rest.finish()
+
+    def filled_by(self, target: Target, tensor: Tensor, /) -> str:
         """Say whether the checkpoint has a tensor of the target."""
         is_loaded = any(
             held.tensor is tensor and held.name in self._entries for held in target.held
         )
-        return "checkpoint" if is_loaded else self.rest.filled_by(target, tensor)
-
-    def _find_missing(self, target: Target) -> list[str]:
-        """Return the names of the tensors that the checkpoint has at no place."""
-        there = {id(h.tensor) for h in target.held if h.name in self._entries}
-        return [h.name for h in target.held if id(h.tensor) not in there]
-
-    def _fill_rest(
-        self,
-        rest: Sequence[Target],
-        fill_rest: Callable[[Sequence[Target]], Fill],
-    ) -> Fill:
-        if not rest:
-            return EmptyFilling([], self._device)
-        try:
-            return fill_rest(rest)
-        except MaterializeError as error:
-            names = [name for target in rest for name in self._find_missing(target)]
-            raise MaterializeError(
-                f"the checkpoint lacks {shorten(names)}: {error}"
-            ) from error
+        return "checkpoint" if is_loaded else self._rest.filled_by(target, tensor)
 
     def peak_nbytes(self) -> int:
         """Return the most bytes held; none for what is mapped from a file."""
@@ -73,7 +71,7 @@ class CheckpointFilling:
             for target in self._loaded
             if self._device.type != "cpu" or not is_plain(target)
         )
-        return copied + self.rest.peak_nbytes()
+        return copied + self._rest.peak_nbytes()
 
     def run(self, put: Put) -> Iterator[int]:
         """Load all targets."""
@@ -86,10 +84,32 @@ class CheckpointFilling:
             else:
                 put(target, content)
 
-        yield from self.rest.run(put_rest)
+        yield from self._rest.run(put_rest)
         for target in self._loaded:
             put(target, self._load(target, in_part.pop(target, None)))
             yield target.nbytes
+
+    def _plan_rest(self, task: Task) -> Fill:
+        """Return what replays all that the checkpoint lacks.
+
+        Raises:
+            MaterializeError: That cannot be done.
+        """
+        rest = [target for target in task.targets if self._find_missing(target)]
+        if not rest:
+            return EmptyFill(replace(task, targets=()))
+        try:
+            return ReplayFill(task, rest=rest)
+        except MaterializeError as error:
+            names = [name for target in rest for name in self._find_missing(target)]
+            raise MaterializeError(
+                f"the checkpoint lacks {shorten(names)}: {error}"
+            ) from error
+
+    def _find_missing(self, target: Target) -> list[str]:
+        """Return the names of the tensors that the checkpoint has at no place."""
+        there = {id(h.tensor) for h in target.held if h.name in self._entries}
+        return [h.name for h in target.held if id(h.tensor) not in there]
 
     def _load(self, target: Target, filled: Content | None) -> Content:
         """Return what the checkpoint has for a target, on top of what filled it."""

@@ -18,7 +18,6 @@ __all__ = ["Entry", "open_checkpoint", "shorten", "unreadable"]
 INDICES: Final = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 FILES: Final = ("model.safetensors", "pytorch_model.bin")
 MAX_NAMES: Final = 5
-CHOICES: Final = "init= takes 'replay', 'reset', 'empty', a path or a state dict"
 DAMAGE: Final = (OSError, RuntimeError, ValueError, LookupError, EOFError, TypeError)
 """What readers raise if a file is not what it seems."""
 ZIP: Final = b"PK\x03\x04"
@@ -42,7 +41,9 @@ class Entry:
 
 
 def open_checkpoint(
-    source: str | Path | Mapping[str, Tensor], device: torch.device
+    source: str | Path | Mapping[str, Tensor],
+    device: torch.device,
+    names: Iterable[str],
 ) -> dict[str, Entry]:
     """Return what a checkpoint holds, by name.
 
@@ -50,14 +51,16 @@ def open_checkpoint(
         source: A state dict; a ``.safetensors`` file; a file that ``torch.save`` wrote;
             an ``.index.json`` that names such files; or a directory with one of them.
         device: Where the tensors will be wanted.
+        names: What ``init=`` takes besides, for the message if there is no checkpoint.
 
     Raises:
         MaterializeError: It cannot be read, or is no checkpoint.
     """
     if isinstance(source, Mapping):
         return read_mapping(source, "the mapping")
+    choices = f"init= takes {', '.join(map(repr, names))}, a path or a state dict"
     if not isinstance(source, (str, Path)):
-        raise MaterializeError(f"init={source!r}, but {CHOICES}")
+        raise MaterializeError(f"init={source!r}, but {choices}")
     path = Path(source).expanduser()
     try:
         path = find_in_directory(path) if path.is_dir() else path
@@ -65,7 +68,7 @@ def open_checkpoint(
     except (OSError, ValueError):  # its name alone is impossible
         is_there = False
     if not is_there:
-        raise MaterializeError(f"there is no checkpoint {str(path)!r}; {CHOICES}")
+        raise MaterializeError(f"there is no checkpoint {str(path)!r}; {choices}")
     try:
         if path.suffix == ".json":
             return read_index(path, device)
@@ -150,7 +153,7 @@ def read_safetensors(path: Path, device: torch.device) -> Iterator[tuple[str, En
             f"{path} needs the package safetensors: run `pip install safetensors`"
         ) from error
     try:
-        file: Any = safe_open(path, framework="pt", device=str(device))
+        file: Any = safe_open(path, framework="pt", device=str(device))  # untyped
         names = list(file.keys())
         shapes = [tuple(file.get_slice(name).get_shape()) for name in names]
     except SafetensorError as error:

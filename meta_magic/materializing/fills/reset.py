@@ -1,21 +1,56 @@
-"""Call the initializers that modules bring along, and see what they reach."""
+"""``init="reset"``: call the initializers that modules bring along."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor, UntypedStorage, nn
 
 from meta_magic.errors import MaterializeError
+from meta_magic.materializing.fills.empty import EmptyFill
+from meta_magic.materializing.fills.protocol import Task
+from meta_magic.materializing.libraries import TRANSFORMERS_INITIALIZE
+from meta_magic.materializing.targets import Target, address_of, read_address
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.storage_bytes import as_bytes
+from meta_magic.torch_private.dispatcher import OpOverload
+from meta_magic.torch_private.dispatcher import schema_of
 from meta_magic.torch_private.modes import TorchDispatchMode
 
-__all__ = ["reset_module"]
+__all__ = ["ResetFill"]
 
 RESETS: Final = ("reset_parameters", "_reset_parameters")
-WHOLE_MODEL: Final = "_init_weights"
-"""The method by which transformers' models initialize each of their submodules."""
+
+
+class ResetFill(EmptyFill):
+    """Leaves the targets empty, and has the modules initialize themselves in the end.
+
+    Args:
+        task: What is to be filled.
+    """
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self._module = task.module
+        self._held = task.held
+        self._reached: set[int] = set()
+
+    def finish(self) -> Sequence[str]:
+        """Call the initializers; what was real before stays as it is."""
+        made = {id(tensor) for target in self.targets for tensor in target.tensors}
+        kept = {
+            address_of(held.tensor)
+            for held in self._held
+            if id(held.tensor) not in made and held.tensor.layout is torch.strided
+        }
+        self._reached = reset_module(self._module, kept)
+        return super().finish()
+
+    def filled_by(self, target: Target, tensor: Tensor, /) -> str:
+        """Say whether an initializer wrote to the storage of the tensor."""
+        if address_of(tensor) in self._reached:
+            return "reset"
+        return super().filled_by(target, tensor)
 
 
 class Watch:
@@ -35,22 +70,23 @@ class Watch:
 
     def __torch_dispatch__(
         self,
-        func: Any,
+        func: "OpOverload[..., object]",
         types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
         """Run an operator and note what it writes."""
-        given = dict(zip((a.name for a in func._schema.arguments), args, strict=False))
+        arguments = schema_of(func).arguments
+        given = dict(zip((a.name for a in arguments), args, strict=False))
         given |= kwargs or {}
-        for argument in func._schema.arguments:
+        for argument in arguments:
             if argument.alias_info is not None and argument.alias_info.is_write:
                 for tensor in tensors_in(given.get(argument.name)):
                     self._note(tensor.untyped_storage())
         return func(*args, **(kwargs or {}))
 
     def _note(self, storage: UntypedStorage) -> None:
-        address = storage._cdata
+        address = read_address(storage)
         if address in self._kept and address not in self._saved:
             now = as_bytes(storage)
             self._saved[address] = (now, now.clone())
@@ -62,7 +98,7 @@ class Watch:
             now.copy_(before)
 
 
-class WatchMode(Watch, TorchDispatchMode):
+class WatchMode(Watch, TorchDispatchMode):  # type: ignore[no-untyped-call]  # in torch
     """The mode that is entered."""
 
 
@@ -99,7 +135,7 @@ def find_resets(
     module: nn.Module, inherited: Callable[[nn.Module], object] | None = None
 ) -> Iterator[tuple[nn.Module, str, Callable[[], object]]]:
     """Yield module, name and call of each initializer, children first."""
-    initialize = getattr(module, WHOLE_MODEL, None) or inherited
+    initialize = getattr(module, TRANSFORMERS_INITIALIZE, None) or inherited
     for child in module.children():
         yield from find_resets(child, initialize)
     for name in RESETS:
@@ -108,4 +144,4 @@ def find_resets(
             yield module, name, method
             break
     if initialize is not None:
-        yield module, WHOLE_MODEL, lambda: initialize(module)
+        yield module, TRANSFORMERS_INITIALIZE, lambda: initialize(module)

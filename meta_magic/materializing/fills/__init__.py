@@ -1,0 +1,9 @@
+"""What fills the tensors of a module: one file for each ``init=``.
+
+``protocol`` has what materialize asks of a filling, ``table`` which ``init=`` is which.
+A new one: a class here that has all of ``protocol.Fill``, and its row in the table; one
+that wraps another hands on all that the other says. Read ``protocol`` first.
+
+May import what the rest of ``materializing`` may; of that, not ``materialize`` and
+``preparation``, which stand on this room.
+"""

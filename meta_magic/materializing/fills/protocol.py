@@ -1,0 +1,75 @@
+"""What fills the tensors of a module, as materialize asks for it."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import torch
+from torch import Tensor, UntypedStorage, nn
+
+from meta_magic.materializing.targets import Held, Target
+from meta_magic.trace.program import Program
+
+__all__ = ["Content", "Fill", "Put", "Task"]
+
+Content: TypeAlias = UntypedStorage | Tensor
+"""What a target gets: a storage like its own, or a tensor in place of its only one."""
+
+Put: TypeAlias = Callable[[Target, Content], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Task:
+    """What is to be filled.
+
+    Attributes:
+        module: The module that is made real.
+        device: Where.
+        held: All tensors of the module, at every place.
+        targets: The storages of these that are on meta.
+        program: The recording to replay, as it was at its end; None for the latest one
+            of each tensor.
+    """
+
+    module: nn.Module
+    device: torch.device
+    held: Sequence[Held]
+    targets: Sequence[Target]
+    program: Program | None
+
+
+class Fill(Protocol):
+    """A source of content, planned and not begun.
+
+    What wraps another one hands on all that the other has to say.
+    """
+
+    @property
+    def targets(self) -> Sequence[Target]:
+        """What gets content: storages on meta, and real ones that are written anew."""
+
+    @property
+    def n_work(self) -> int:
+        """Bytes to be made or written, by which progress is measured."""
+
+    @property
+    def n_operators(self) -> int:
+        """Recorded calls that run again."""
+
+    def peak_nbytes(self) -> int:
+        """Return the most bytes that will be held at any moment."""
+
+    def run(self, put: Put) -> Iterator[int]:
+        """Make the content of all targets; yield the bytes done by each step.
+
+        Under :func:`meta_magic.replaying.call_runner.real_torch`.
+        """
+
+    def finish(self) -> Sequence[str]:
+        """Do what is left when the module is real; return what the user should know.
+
+        If it raises, the module is put back to how it was.
+        """
+
+    def filled_by(self, target: Target, tensor: Tensor, /) -> str:
+        """Say, at the end, where the content of a tensor of a target came from."""

@@ -1,0 +1,199 @@
+"""``init="replay"``: what the recorded cells would have computed."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from meta_magic.errors import MaterializeError, ReplayError
+from meta_magic.materializing.doubts import find_doubts
+from meta_magic.materializing.fills.protocol import Content, Put, Task
+from meta_magic.materializing.located import Located, find_redrawn, locate
+from meta_magic.materializing.report import UNINITIALIZED
+from meta_magic.materializing.targets import Target, group_targets
+from meta_magic.recording.identities.origins import Origin
+from meta_magic.replaying.execution import Execution, Finished
+from meta_magic.replaying.steps import Request
+from meta_magic.trace.program import Program
+
+__all__ = ["ReplayFill"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Share:
+    """What one recording contributes.
+
+    Attributes:
+        located: The recording and its targets.
+        replay: What makes them.
+    """
+
+    located: Located
+    replay: Execution
+
+
+class ReplayFill:
+    """Gives the targets what the recorded cells would have computed.
+
+    What those cells drew for real is drawn again, and torch's generator then goes on as
+    after the construction of the module.
+
+    Args:
+        task: What is to be filled.
+        rest: The targets that something else leaves over; None if all are replayed.
+            For a rest, what is real stays, and so does torch's generator.
+    """
+
+    def __init__(self, task: Task, *, rest: Sequence[Target] | None = None) -> None:
+        self.targets = find_all_targets(task) if rest is None else rest
+        self._device = task.device
+        self._moves_generator = rest is None and task.device.type == "cpu"
+        built = {id(m) for m in task.module.modules()} if rest is None else set()
+        self._shares = [
+            Share(located=located, replay=plan_replay(located, built, task.device))
+            for located in locate(self.targets, task.program)
+        ]
+        self.n_operators = sum(len(share.replay.steps) for share in self._shares)
+        self.n_work = sum(share.replay.n_work for share in self._shares)
+        self._uninitialized = {
+            share.located.target_by_storage[number]
+            for share in self._shares
+            for number in share.replay.uninitialized
+        }
+
+    def peak_nbytes(self) -> int:
+        """Return the most bytes that will be held at any moment."""
+        done = peak = 0
+        for share in self._shares:
+            target_by_storage = share.located.target_by_storage
+            kept = {n: target.nbytes for n, target in target_by_storage.items()}
+            peak = max(peak, done + share.replay.peak_nbytes(kept))
+            done += sum(kept.values())
+        return peak
+
+    def run(self, put: Put) -> Iterator[int]:
+        """Replay all recordings."""
+        for share in self._shares:
+            targets = share.located.target_by_storage
+            try:
+                yield from share.replay.run(self._passing_on(targets, put))
+            except ReplayError as error:
+                target = None if error.storage is None else targets.get(error.storage)
+                raise describe(error, target) from error
+
+    def finish(self) -> Sequence[str]:
+        """Let torch's generator go on; say what may differ from the cell itself."""
+        note = self._move_generator() if self._moves_generator else None
+        plans = [share.replay.plan for share in self._shares]
+        doubts = find_doubts(plans, self._device)
+        return doubts if note is None else [*doubts, note]
+
+    def filled_by(self, target: Target, _tensor: Tensor, /) -> str:
+        """Say whether anything recorded fills the target."""
+        return UNINITIALIZED if target in self._uninitialized else "replay"
+
+    def _passing_on(self, targets: Mapping[int, Target], put: Put) -> Finished:
+        """Return what takes the content of storages out of a replay."""
+
+        def take(number: int, content: Content) -> None:
+            target = targets[number]
+            put(target, cast(target, content, self._device))
+
+        return take
+
+    def _move_generator(self) -> str | None:
+        """Let torch's default generator go on from where the CPU would have left it.
+
+        Returns:
+            What the user should know if it could not.
+        """
+        moved = (move_generator(s.located.origin, s.replay) for s in self._shares)
+        if all(moved):
+            return None
+        return (
+            "torch's generator no longer stands where the cell left it (it was "
+            "used, seeded, or moved on for another cell), and was left alone: "
+            "what is drawn next is not what construction on the CPU would draw"
+        )
+
+
+def find_all_targets(task: Task) -> list[Target]:
+    """Return the targets, and the real storages that are to be drawn again."""
+    return [*task.targets, *group_targets(find_redrawn(task.held), None)]
+
+
+def plan_replay(located: Located, modules: set[int], device: torch.device) -> Execution:
+    """Return what makes the targets of a recording.
+
+    Args:
+        located: The recording and its targets.
+        modules: The ``id`` of each module after whose construction torch's generator
+            is to go on.
+        device: What stands for meta.
+
+    Raises:
+        MaterializeError: A target depends on something that was not recorded.
+    """
+    numbers = [n for n, m in located.origin.modules.items() if id(m) in modules]
+    request = Request(
+        storages=frozenset(located.target_by_storage), modules=frozenset(numbers)
+    )
+    program = located.origin.program
+    try:
+        return Execution(program, request, device)
+    except ReplayError as error:
+        target = find_culprit(program, located.target_by_storage, device)
+        raise describe(error, target) from error
+
+
+def move_generator(origin: Origin, replay: Execution) -> bool:
+    """Let torch's default generator go on from where a replay would have left it.
+
+    Returns:
+        False if it no longer stands where the recording left it; then it stays.
+    """
+    state, last_draw = replay.end_state(), replay.plan.last_draw
+    if state is None or origin.generator_state is None:
+        return True
+    if last_draw <= origin.last_draw:
+        return True  # another submodule, materialized before, drew further
+    if torch.get_rng_state().numpy().tobytes() != origin.generator_state:
+        return False
+    torch.set_rng_state(state)
+    origin.generator_state = state.numpy().tobytes()
+    origin.last_draw = last_draw
+    return True
+
+
+def find_culprit(
+    program: Program, target_by_storage: Mapping[int, Target], device: torch.device
+) -> Target | None:
+    """Return the first target that cannot be replayed even alone."""
+    for number, target in target_by_storage.items():
+        try:
+            Execution(program, Request(storages=frozenset({number})), device)
+        except ReplayError:
+            return target
+    return None
+
+
+def describe(error: ReplayError, target: Target | None) -> MaterializeError:
+    """Return what a user is told when a replay is not possible."""
+    what = "the module" if target is None else repr(target.name)
+    return MaterializeError(
+        f"cannot replay {what}: {error}. Or choose init='reset', init='empty' or a "
+        "checkpoint"
+    )
+
+
+def cast(target: Target, content: Content, device: torch.device) -> Content:
+    """Return a storage on the device and with the dtype that the target is to have."""
+    if isinstance(content, Tensor):
+        return content
+    if target.dtype is None and content.device == device:
+        return content
+    dtype = torch.uint8 if target.dtype is None else target.held[0].tensor.dtype
+    whole = torch.empty(0, dtype=dtype, device=content.device)
+    whole.set_(content)
+    return whole.to(device=device, dtype=target.dtype).untyped_storage()

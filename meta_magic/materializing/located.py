@@ -1,0 +1,125 @@
+"""Find the recordings that made the targets, or drew real tensors of the module."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from meta_magic.errors import MaterializeError
+from meta_magic.materializing.targets import Held, Target
+from meta_magic.recording.identities.origins import Origin, find_origin
+from meta_magic.recording.identities.storage_bytes import as_bytes, sum_bytes
+from meta_magic.replaying.execution import order_latest_first
+from meta_magic.replaying.program_calls import ProgramCalls
+from meta_magic.trace.program import Program
+
+__all__ = ["Located", "find_redrawn", "locate"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Located:
+    """The targets that one recording makes.
+
+    Attributes:
+        origin: The recording.
+        target_by_storage: The targets, by the number of their storage there.
+    """
+
+    origin: Origin
+    target_by_storage: Mapping[int, Target]
+
+
+def locate(targets: Sequence[Target], program: Program | None) -> list[Located]:
+    """Return which recordings made the targets.
+
+    Args:
+        targets: What is looked for.
+        program: The recording at whose end to look; None for the latest.
+
+    Raises:
+        MaterializeError: One was made by no recording, or changed outside of one.
+    """
+    groups: dict[int, tuple[Origin, dict[int, Target]]] = {}
+    for target in targets:
+        origin, number = locate_one(target, program)
+        _, target_by_storage = groups.setdefault(id(origin.program), (origin, {}))
+        target_by_storage[number] = target
+    return [
+        Located(origin=origin, target_by_storage=target_by_storage)
+        for origin, target_by_storage in groups.values()
+    ]
+
+
+def locate_one(target: Target, program: Program | None) -> tuple[Origin, int]:
+    """Return the recording that made a target, and the number of its storage there.
+
+    Raises:
+        MaterializeError: There is none, or it was changed outside of one.
+    """
+    found = find_origin(target.storage)
+    if found is not None and program is not None:
+        found = trace_back(*found, program)
+    if found is None:
+        where = "a recording that has ended" if program is None else "the given trace"
+        raise MaterializeError(
+            f"cannot replay {target.name!r}: it was not built under {where}. "
+            "Build the module under %%meta or mm.record() and materialize it after "
+            "that, or choose init='reset', init='empty' or a checkpoint"
+        )
+    origin, number = found
+    if program is None and any(origin.is_stale(t, number) for t in target.tensors):
+        raise MaterializeError(
+            f"cannot replay {target.name!r}: it was changed in place outside of "
+            "any recording. Do that under %%meta or mm.record(), too, or choose "
+            "init='reset', init='empty' or a checkpoint"
+        )
+    return origin, number
+
+
+def trace_back(
+    origin: Origin, number: int, program: Program
+) -> tuple[Origin, int] | None:
+    """Return where a storage is to be found as it was at the end of ``program``.
+
+    Args:
+        origin: The latest recording that met it.
+        number: Number of the storage there.
+        program: A recording, which may be an earlier or a later one.
+    """
+    if any(earlier is origin.program for earlier in order_latest_first(program)):
+        return origin, number
+    current = origin.program
+    while current is not program:
+        passed = next((i for i in current.imports if i.storage == number), None)
+        if passed is None:
+            return None
+        current, number = passed.program, passed.origin
+    return Origin(program=program), number
+
+
+def find_redrawn(held: Sequence[Held]) -> list[Held]:
+    """Return the tensors that the recorded cell itself drew for real, unchanged since.
+
+    Factories that ignore the default device make them, such as ``torch.Tensor(3)``:
+    with random numbers from where its generator stood, because meta had not moved it.
+    """
+    drawn_by_program: dict[int, set[int]] = {}
+    found = []
+    for place in held:
+        if place.tensor.is_meta or place.tensor.layout is not torch.strided:
+            continue
+        storage = place.tensor.untyped_storage()
+        located = find_origin(storage)
+        if located is None or storage.device.type != "cpu":
+            continue
+        origin, number = located
+        known = origin.checksums.get(number)
+        if known is None or known != sum_bytes(as_bytes(storage)):
+            continue
+        drawn = drawn_by_program.get(id(origin.program))
+        if drawn is None:
+            drawn = ProgramCalls(origin.program).drawn_storages()
+            drawn_by_program[id(origin.program)] = drawn
+        if number in drawn:
+            found.append(place)
+    return found
