@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from meta_magic import record
 from meta_magic.recording.torch_private import meta_kernels, optimizer_module
-from tests.unit.test_attention import Names
+from tests.unit.recording.as_device.test_attention import Names
 
 
 def ops_of(trace):

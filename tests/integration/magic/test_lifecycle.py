@@ -9,7 +9,7 @@ import pytest
 
 from meta_magic import load_ipython_extension, unload_ipython_extension
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 CELLS = ["%load_ext meta_magic\nimport torch", "%%meta\nx = torch.ones(2)\nx.is_meta"]
 
 

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils import _python_dispatch as python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 
 UNBALANCED = {
     "a dispatch mode left open": "CountOps().__enter__()",
