@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from meta_magic import record
+from tests.unit.eager import Names
 
 
 def make(*shapes, dtype=torch.float32):
@@ -45,18 +45,6 @@ CALLS = {
     "heads inside": lambda: ([t.transpose(1, 2) for t in same(1, 4, 2, 8)], {}),
     "cross": lambda: (make((1, 2, 3, 8), (1, 2, 5, 8), (1, 2, 5, 8)), {}),
 }
-
-
-class Names(TorchDispatchMode):
-    """Notes the names of operators, and nothing else."""
-
-    def __init__(self):
-        super().__init__()
-        self.ops = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.ops.append(str(func))
-        return func(*args, **(kwargs or {}))
 
 
 def attend(name):

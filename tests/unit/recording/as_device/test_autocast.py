@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from meta_magic import record
-from tests.unit.recording.as_device.test_attention import Names
+from tests.unit.eager import Names
 
 
 def attend():

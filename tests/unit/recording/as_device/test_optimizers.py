@@ -7,7 +7,7 @@ from torch.optim import optimizer
 from torch.utils._foreach_utils import _get_foreach_kernels_supported_devices
 
 from meta_magic import record
-from tests.unit.recording.as_device.test_attention import Names
+from tests.unit.eager import Names
 
 OPTIMIZERS = {
     "AdamW": torch.optim.AdamW,

@@ -1,4 +1,4 @@
-"""Data that comes into a cell: loaders, files, arrays, tokenizers."""
+"""Data that comes into a cell: files, arrays, tokenizers."""
 
 import numpy as np
 import pytest
@@ -7,181 +7,10 @@ from torch import nn
 from torch.utils import data
 
 from meta_magic import MissingValueError, materialize, record
+from tests.unit.recording.intercept.data_of_cells import describe, line_in, notes_of
 
 safetensors = pytest.importorskip("safetensors")
 from safetensors import torch as safetensors_torch  # noqa: E402
-
-
-class Numbers(data.Dataset):
-    """Rows of numpy arrays, Python numbers and tensors."""
-
-    def __len__(self):
-        return 10
-
-    def __getitem__(self, i):
-        array = np.full(4, i, dtype=np.float32)
-        return array, i, torch.tensor([i, i + 1.0]), torch.from_numpy(array)
-
-
-def pairs():
-    return data.TensorDataset(torch.randn(20, 4), torch.randint(0, 3, (20,)))
-
-
-def batches(dataset, **options):
-    return [tuple(batch) for batch in data.DataLoader(dataset, 8, **options)]
-
-
-def notes_of(trace):
-    return {note.kind: note for note in trace.notes}
-
-
-def line_in(function, offset):
-    return function.__code__.co_firstlineno + offset
-
-
-def describe(value):
-    """Return what there is to say of a value but its device: numbers stay."""
-    if isinstance(value, torch.Tensor):
-        return value.shape, value.dtype, value.stride()
-    if isinstance(value, (list, tuple)):
-        return [describe(item) for item in value]
-    return value
-
-
-BATCHES = {
-    "in order": lambda: batches(pairs()),
-    "shuffled": lambda: batches(pairs(), shuffle=True, drop_last=True),
-    "by a generator": lambda: batches(
-        pairs(), shuffle=True, generator=torch.Generator().manual_seed(3)
-    ),
-    "collated": lambda: batches(
-        pairs(), collate_fn=lambda rows: [torch.stack([x for x, _ in rows])]
-    ),
-    "pinned": lambda: batches(pairs(), pin_memory=True),
-    "of numbers": lambda: batches(Numbers(), shuffle=True),
-    "of a split": lambda: batches(data.random_split(pairs(), [0.5, 0.5])[1]),
-    "weighted": lambda: list(data.WeightedRandomSampler(torch.ones(9), 5)),
-    "random": lambda: list(data.RandomSampler(range(9), generator=None)),
-    "with replacement": lambda: list(data.RandomSampler(range(40), True)),
-    "a split": lambda: data.random_split(range(20), [15, 5])[0].indices,
-    "a split by a generator": lambda: (
-        (
-            data.random_split(range(9), [4, 5], torch.Generator().manual_seed(42))[1]
-        ).indices
-    ),
-    "a permutation": lambda: sorted(torch.randperm(10)[:3].tolist()),
-    "multinomial": lambda: torch.multinomial(torch.ones(5), 3).tolist(),
-}
-
-
-@pytest.mark.filterwarnings("ignore:'pin_memory'")
-@pytest.mark.parametrize("name", BATCHES)
-def test_batches_and_indices_are_those_of_the_cpu(name):
-    torch.manual_seed(0)
-    wanted = BATCHES[name]()
-    with record() as trace:
-        torch.manual_seed(0)
-        met = BATCHES[name]()
-    assert describe(met) == describe(wanted)
-    assert {note.kind for note in trace.notes} <= {"evaluated"}
-    assert all(
-        t.is_meta for batch in met if isinstance(batch, tuple) for t in flatten(batch)
-    )
-
-
-def flatten(batch):
-    return [t for item in batch for t in (item if isinstance(item, list) else [item])]
-
-
-def train():
-    torch.manual_seed(0)
-    generator = torch.Generator().manual_seed(1)
-    loader = data.DataLoader(pairs(), 8, shuffle=True, generator=generator)
-    model = nn.Linear(4, 3)
-    optimizer = torch.optim.AdamW(model.parameters())
-    for _ in range(2):
-        for x, y in loader:
-            loss = nn.CrossEntropyLoss()(model(x), y)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-    return loss.item()
-
-
-def test_a_training_loop_has_the_loss_of_the_cpu():
-    wanted = train()
-    with record():
-        met = train()
-    assert met == wanted
-
-
-def test_workers_are_left_out_and_noted():
-    loader = data.DataLoader(
-        Numbers(), 5, num_workers=2, timeout=9, persistent_workers=True
-    )
-    with record() as trace:
-        met = [x.sum().item() for x, *_ in loader]
-    # 4 times 0 + 1 + 2 + 3 + 4, and 5 + 6 + 7 + 8 + 9.
-    assert met == [40, 140]
-    assert (loader.num_workers, loader.timeout, loader._iterator) == (2, 9, None)
-    note = notes_of(trace)["workers"]
-    assert note.line == line_in(test_workers_are_left_out_and_noted, 5)
-    assert "not with num_workers=2 (see num_workers=0)" in note.text
-    assert "thread" not in notes_of(trace)
-
-
-def test_a_pinned_tensor_stays_on_meta():
-    with record():
-        assert torch.ones(3).pin_memory().is_meta
-
-
-# Real tensors and modules of the cell
-
-
-def test_a_real_batch_in_a_module_of_the_cell_is_explained():
-    loader = data.DataLoader(pairs(), batch_size=20)
-    with pytest.raises(RuntimeError) as caught, record():
-        model = nn.Linear(4, 3)
-        for x, _ in loader:
-            model(x)
-    (note,) = caught.value.__notes__
-    assert "'x' (cpu float32 (20, 4)) is real" in note
-    assert "'self.bias' of Linear (meta float32 (3,)) is meta" in note
-    assert "mm.meta_like(x)" in note
-
-
-def test_what_torch_refuses_before_any_operator_is_explained_once():
-    real = torch.ones(5, 4)
-    with pytest.raises(RuntimeError, match="same device") as caught, record():
-        nn.LSTM(4, 3)(real)
-    (note,) = caught.value.__notes__
-    assert "a view of 'real' (cpu float32 (5, 4)) is real" in note
-    assert "'self.weight_ih_l0' of LSTM" in note
-
-
-def test_an_error_about_something_else_is_left_alone():
-    real = torch.ones(3)
-    with pytest.raises(RuntimeError, match="Expected size") as caught, record():
-        torch.bmm(torch.ones(1, 2, 3), real.view(1, 1, 3))
-    assert not hasattr(caught.value, "__notes__")
-    with pytest.raises(RuntimeError, match="requires grad") as caught, record():
-        torch.ones(3, requires_grad=True).numpy()
-    assert not hasattr(caught.value, "__notes__")
-
-
-def test_a_real_parameter_has_an_advice_of_its_own():
-    state = nn.Linear(4, 3).state_dict()
-    with pytest.raises(RuntimeError) as caught, record():
-        model = nn.Linear(4, 3)
-        model.load_state_dict(state, assign=True)
-        model(torch.ones(2, 4))
-    (note,) = caught.value.__notes__
-    assert "'self.bias' of Linear (cpu float32 (3,)) is real" in note
-    assert "Build its module in the cell" in note
-    assert "assign=True puts real tensors there" in note
-
-
-# State dicts and files
 
 
 def save(state, folder):
@@ -301,8 +130,6 @@ def test_a_state_on_meta_into_a_real_module_is_noted():
         real.load_state_dict(nn.Linear(4, 3).state_dict())
     assert "into a real module" in notes_of(trace)["load"].text
 
-
-# Numpy and tokenizers
 
 ARRAYS = {
     "from_numpy": lambda: torch.from_numpy(np.arange(6.0).reshape(2, 3).T),

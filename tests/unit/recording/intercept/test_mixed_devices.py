@@ -4,8 +4,10 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils import data
 
 from meta_magic import MixedDeviceError, record
+from tests.unit.recording.intercept.data_of_cells import pairs
 
 GARBAGE = {
     "matmul": lambda real: real @ torch.ones(4, 2),
@@ -67,3 +69,46 @@ def test_torchs_own_error_gets_a_note_that_names_both():
     (note,) = caught.value.__notes__
     assert "'real' (cpu float32 (3, 4)) is real" in note
     assert "'weight' (meta float32 (4,)) is meta" in note
+
+
+def test_a_real_batch_in_a_module_of_the_cell_is_explained():
+    loader = data.DataLoader(pairs(), batch_size=20)
+    with pytest.raises(RuntimeError) as caught, record():
+        model = nn.Linear(4, 3)
+        for x, _ in loader:
+            model(x)
+    (note,) = caught.value.__notes__
+    assert "'x' (cpu float32 (20, 4)) is real" in note
+    assert "'self.bias' of Linear (meta float32 (3,)) is meta" in note
+    assert "mm.meta_like(x)" in note
+
+
+def test_what_torch_refuses_before_any_operator_is_explained_once():
+    real = torch.ones(5, 4)
+    with pytest.raises(RuntimeError, match="same device") as caught, record():
+        nn.LSTM(4, 3)(real)
+    (note,) = caught.value.__notes__
+    assert "a view of 'real' (cpu float32 (5, 4)) is real" in note
+    assert "'self.weight_ih_l0' of LSTM" in note
+
+
+def test_an_error_about_something_else_is_left_alone():
+    real = torch.ones(3)
+    with pytest.raises(RuntimeError, match="Expected size") as caught, record():
+        torch.bmm(torch.ones(1, 2, 3), real.view(1, 1, 3))
+    assert not hasattr(caught.value, "__notes__")
+    with pytest.raises(RuntimeError, match="requires grad") as caught, record():
+        torch.ones(3, requires_grad=True).numpy()
+    assert not hasattr(caught.value, "__notes__")
+
+
+def test_a_real_parameter_has_an_advice_of_its_own():
+    state = nn.Linear(4, 3).state_dict()
+    with pytest.raises(RuntimeError) as caught, record():
+        model = nn.Linear(4, 3)
+        model.load_state_dict(state, assign=True)
+        model(torch.ones(2, 4))
+    (note,) = caught.value.__notes__
+    assert "'self.bias' of Linear (cpu float32 (3,)) is real" in note
+    assert "Build its module in the cell" in note
+    assert "assign=True puts real tensors there" in note

@@ -121,3 +121,16 @@ def test_functions_that_make_no_operator_number_no_tensor():
         check=False,
     )
     assert result.returncode == 0, result.stderr
+
+
+def test_default_dtype_set_inside_is_honoured_by_known_signatures():
+    before = torch.get_default_dtype()
+    with record():
+        first = torch.ones(2), torch.arange(3) / 2
+        torch.set_default_dtype(torch.float64)
+        try:
+            second = torch.ones(2), torch.arange(3) / 2
+        finally:
+            torch.set_default_dtype(before)
+    assert [t.dtype for t in first] == [torch.float32] * 2
+    assert [t.dtype for t in second] == [torch.float64] * 2
