@@ -2,22 +2,7 @@
 
 import pytest
 
-from tests.integration.kernels import RunningKernel
-
-pytestmark = pytest.mark.kernel
-
-
-@pytest.fixture(scope="module")
-def kernel(tmp_path_factory):
-    kernel = RunningKernel(tmp_path_factory.mktemp("kernel"))
-    yield kernel
-    kernel.stop()
-
-
-@pytest.fixture(autouse=True)
-def kernel_is_left_alone(kernel):
-    yield
-    assert kernel.torch_state() == "(0, 0, 'cpu')"
+pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("kernel_is_left_alone")]
 
 
 @pytest.mark.parametrize("source", ["%%meta\n1 / 0", "%%meta -q\n1 / 0", "%meta 1 / 0"])
