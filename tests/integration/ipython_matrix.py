@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
-TESTS = sorted(str(path) for path in Path(__file__).parent.glob("test_kernel*.py"))
+TESTS = sorted(map(str, Path(__file__).parent.glob("magic/test_kernel*.py")))
 VERSIONS = {
     "IPython 7.34, ipykernel 6.17": ("ipython==7.34.0", "ipykernel==6.17.1"),
     "IPython 8.39, ipykernel 6.29": ("ipython==8.39.0", "ipykernel==6.29.5"),

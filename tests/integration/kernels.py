@@ -16,6 +16,7 @@ ANSI = re.compile(r"\x1b\[[0-9;]*m")
 ARROW = re.compile(r"^-+> (\d+)", re.MULTILINE)
 REPOSITORY = Path(__file__).parents[2]
 TIMEOUT = 60
+CLEAN = "(0, 0, 'cpu')"
 
 
 class ThisPython(KernelSpecManager):

@@ -1,6 +1,7 @@
-"""The same code for real, on the CPU: what a materialized module is compared with."""
+"""The same code for real, on the CPU: what a recording is compared with."""
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from meta_magic import record
 
@@ -54,3 +55,15 @@ def is_untouched(module, before):
     return now.keys() == before.keys() and all(
         now[name] is tensor and tensor.is_meta for name, tensor in before.items()
     )
+
+
+class Names(TorchDispatchMode):
+    """Notes the names of operators, and nothing else."""
+
+    def __init__(self):
+        super().__init__()
+        self.ops = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.ops.append(str(func))
+        return func(*args, **(kwargs or {}))

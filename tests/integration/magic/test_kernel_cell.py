@@ -1,0 +1,129 @@
+"""``%%meta`` in a real kernel: values, reports, requests."""
+
+import IPython
+import pytest
+
+pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("kernel_is_left_alone")]
+
+
+def test_the_last_expression_is_shown_as_out(kernel):
+    run = kernel.run("%%meta\ntorch.ones(2, 3).sum(0).shape")
+    assert run.value == "torch.Size([3])"
+
+
+def test_out_has_the_number_of_the_cell(kernel):
+    run = kernel.run("%%meta\n41 + 1")
+    number = run.content["execution_count"]
+    assert kernel.run(f"Out[{number}]").value == "42"
+
+
+@pytest.mark.skipif(
+    IPython.version_info < (8, 3), reason="IPython 7 cannot silence a magic's value"
+)
+def test_a_semicolon_silences_the_value(kernel):
+    assert kernel.run("%%meta\n41 + 1;").value is None
+
+
+def test_the_report_stands_above_the_value(kernel):
+    run = kernel.run("%%meta\ntorch.ones(2).shape")
+    kinds = [kind for kind, _ in run.messages if kind == "display_data"]
+    assert kinds == ["display_data"] * 2
+    assert [sorted(output["data"]) for output in run.plain_outputs] == [
+        ["text/html", "text/plain"],
+        ["text/plain"],
+    ]
+
+
+def test_quiet_shows_no_report(kernel):
+    run = kernel.run("%%meta -q\nx = torch.ones(2)")
+    assert run.outputs == []
+
+
+def test_a_quiet_cell_shows_its_value(kernel):
+    assert kernel.run("%%meta -q\n41 + 1").value == "42"
+
+
+def test_displays_of_the_cell_come_before_the_report(kernel):
+    run = kernel.run("%%meta\nfor i in range(2): display(i)")
+    assert [output["data"]["text/plain"] for output in run.outputs[:2]] == ["0", "1"]
+    assert len(run.reports) == 1
+    assert len(run.plain_outputs) == 3
+
+
+def test_a_cell_runs_twice_as_once(kernel):
+    values = [kernel.run("%%meta\nlen(torch.ones(3))").value for _ in range(2)]
+    assert values == ["3", "3"]
+
+
+def test_a_silent_request_succeeds(kernel):
+    run = kernel.run("%%meta\nsilently = torch.ones(2)", silent=True)
+    assert run.status == "ok"
+    assert kernel.run("silently.device.type").value == "'meta'"
+
+
+def test_a_silent_request_fails_with_its_error(kernel):
+    assert kernel.run("%%meta\n1 / 0", silent=True).content["ename"] == (
+        "ZeroDivisionError"
+    )
+
+
+def test_a_request_without_history_marks_the_line_of_its_error(kernel):
+    run = kernel.run("%%meta\n\n1 / 0", store_history=False)
+    assert run.marked_lines == [3]
+
+
+def test_a_request_without_history_after_another_cell_marks_its_own_line(kernel):
+    kernel.run("%%meta\n1")
+    run = kernel.run("%%meta\n\n\n\n1 / 0", store_history=False)
+    assert run.marked_lines == [5]
+
+
+def test_user_expressions_see_what_the_cell_made(kernel):
+    run = kernel.run("%%meta\nz = 7", user_expressions={"z": "z"})
+    assert run.content["user_expressions"]["z"]["data"]["text/plain"] == "7"
+
+
+def test_input_is_refused_as_in_any_cell(kernel):
+    run = kernel.run("%%meta\ninput('name')")
+    assert run.content["ename"] == "StdinNotImplementedError"
+
+
+def test_the_source_of_a_function_of_the_cell_is_found(kernel):
+    run = kernel.run(
+        "%%meta\nimport inspect\n\ndef double(x):\n    return 2 * x\n\n"
+        "inspect.getsource(double)"
+    )
+    assert run.value == repr("def double(x):\n    return 2 * x\n")
+
+
+def test_the_source_is_found_from_a_later_cell(kernel):
+    kernel.run("%%meta\n\ndef triple(x):\n    return 3 * x")
+    run = kernel.run("import inspect\ninspect.getsource(triple)")
+    assert run.value == repr("def triple(x):\n    return 3 * x\n")
+
+
+def test_a_function_of_the_cell_can_be_scripted(kernel):
+    run = kernel.run(
+        "%%meta\n@torch.jit.script\ndef more(x: torch.Tensor):\n    return x + 1\n"
+        "more(torch.ones(2)).device.type"
+    )
+    assert run.value == "'meta'"
+
+
+def test_an_awaiting_cell_has_a_value(kernel):
+    run = kernel.run("%%meta\nawait asyncio.sleep(0)\ntorch.ones(1).device.type")
+    assert run.value == "'meta'"
+
+
+def test_a_background_task_sees_the_cpu_while_a_cell_awaits(kernel):
+    kernel.run(
+        "seen = []\n"
+        "async def look(ready, seen_enough):\n"
+        "    await ready.wait()\n"
+        "    seen.append(torch.ones(1).device.type)\n"
+        "    seen_enough.set()\n"
+        "ready, seen_enough = asyncio.Event(), asyncio.Event()\n"
+        "task = asyncio.ensure_future(look(ready, seen_enough))"
+    )
+    run = kernel.run("%%meta\nready.set()\nawait seen_enough.wait()\nseen")
+    assert run.value == "['cpu']"

@@ -1,0 +1,153 @@
+"""Errors of a ``%%meta`` cell in a real kernel: status, count, lines, frames."""
+
+import pytest
+
+pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("kernel_is_left_alone")]
+
+
+@pytest.mark.parametrize("source", ["%%meta\n1 / 0", "%%meta -q\n1 / 0", "%meta 1 / 0"])
+def test_a_failing_cell_fails_the_request_with_one_error(kernel, source):
+    run = kernel.run(source)
+    assert run.content["status"] == "error"
+    assert [error["ename"] for error in run.errors] == ["ZeroDivisionError"]
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("%%meta\nx = 1\n1 / 0", 3),
+        ("\n\n%%meta\n1 / 0", 4),
+        ("%%meta\n\n\n1 / 0", 4),
+        ("\n%%meta\n\n1 / 0\n", 4),
+        ("%%meta\nawait asyncio.sleep(0)\n1 / 0", 3),
+        ("%%meta\n\n1 / 0\nawait asyncio.sleep(0)", 3),
+        ("%%meta\n%%meta\n1 / 0", 3),
+    ],
+)
+def test_the_arrow_points_at_the_line_of_the_notebook(kernel, source, line):
+    run = kernel.run(source)
+    assert run.marked_lines == [line]
+    assert "meta_magic/" not in run.traceback
+    assert "run_cell_magic" not in run.traceback
+
+
+def test_below_time_the_arrow_points_at_the_line_of_the_notebook(kernel):
+    # IPython 7's own %%time swallows the error: there is no reply to look at.
+    run = kernel.run("%%time\n%%meta\nx = 1\n1 / 0")
+    assert run.marked_lines[-1] == 4
+
+
+def test_a_failing_cell_shows_its_report_before_the_error(kernel):
+    run = kernel.run("%%meta\ntorch.ones(2)\n1 / 0")
+    kinds = [kind for kind, _ in run.messages if kind in {"display_data", "error"}]
+    assert kinds == ["display_data", "display_data", "error"]
+
+
+def test_an_error_in_a_library_shows_the_library_and_the_users_line(kernel):
+    run = kernel.run("%%meta\nimport json\n\njson.loads('{')")
+    assert run.marked_lines[0] == 4
+    assert "json/decoder.py" in run.traceback
+
+
+def test_an_error_in_an_operator_shows_no_frame_of_ours(kernel):
+    run = kernel.run("%%meta\na = torch.ones(2, 3)\na @ a")
+    assert run.marked_lines[0] == 3
+    assert "meta_magic/" not in run.traceback
+    assert "torch/_ops.py" not in run.traceback
+
+
+def test_an_error_in_a_module_shows_the_forward_of_the_user(kernel):
+    kernel.run(
+        "class Block(nn.Module):\n    def forward(self, x):\n        return x @ x"
+    )
+    run = kernel.run("%%meta\nblock = Block()\nblock(torch.ones(2, 3))")
+    assert run.marked_lines[0] == 3
+    assert "return x @ x" in run.traceback
+    assert "meta_magic/" not in run.traceback
+
+
+def test_a_chained_error_shows_both(kernel):
+    run = kernel.run(
+        "%%meta\ntry:\n    1 / 0\nexcept ZeroDivisionError as e:\n"
+        "    raise KeyError('a') from e"
+    )
+    assert "ZeroDivisionError" in run.traceback
+    assert run.traceback.endswith("KeyError: 'a'")
+    assert "meta_magic/" not in run.traceback
+
+
+def test_the_value_of_an_error_is_as_in_any_cell(kernel):
+    (error,) = kernel.run("%%meta\nraise KeyError('a')").errors
+    assert (error["ename"], error["evalue"]) == ("KeyError", "'a'")
+
+
+def test_an_exception_group_fails_the_cell(kernel):
+    run = kernel.run("%%meta\nraise ExceptionGroup('both', [ValueError(1)])")
+    assert (run.content["status"], run.content["ename"]) == ("error", "ExceptionGroup")
+
+
+def test_system_exit_keeps_the_kernel_alive(kernel):
+    run = kernel.run("%%meta\nimport sys\nsys.exit(3)")
+    assert run.content["ename"] == "SystemExit"
+    assert kernel.run("41 + 1").value == "42"
+
+
+@pytest.mark.parametrize(
+    ("body", "line", "kind"),
+    [
+        ("ran = 1\ny = = 2", 3, "SyntaxError"),
+        ("\n\nran = 1\ny = = 2", 5, "SyntaxError"),
+        ("ran = 1\n  y = 2", 3, "IndentationError"),
+        ("ran = 1\nawait asyncio.sleep(0)\ny = = 2", 4, "SyntaxError"),
+    ],
+)
+def test_a_syntax_error_is_shown_as_in_any_cell(kernel, body, line, kind):
+    run = kernel.run(f"%%meta\n{body}")
+    assert run.errors[0]["ename"] == kind
+    assert f"line {line}" in run.traceback
+    assert "meta_magic/" not in run.traceback
+
+
+def test_of_a_cell_that_does_not_parse_nothing_runs(kernel):
+    run = kernel.run("%%meta\nunparsed = 1\ny = = 2")
+    assert run.reports == []
+    assert kernel.run("'unparsed' in globals()").value == "False"
+
+
+def test_a_syntax_error_of_a_statement_shows_no_frame_of_ours(kernel):
+    run = kernel.run("%meta y = = 2")
+    assert run.content["status"] == "error"
+    assert run.stream("stderr") == (
+        "UsageError: %meta: SyntaxError: invalid syntax: y = = 2\n"
+    )
+
+
+def test_time_above_an_awaiting_cell_is_a_syntax_error(kernel):
+    run = kernel.run("%%time\n%%meta\nawait asyncio.sleep(0)")
+    assert run.content["ename"] == "SyntaxError"
+    assert "meta_magic/" not in run.traceback
+
+
+def test_a_bad_option_is_one_line_and_no_traceback(kernel):
+    run = kernel.run("%%meta --bogus\nran_anyway = 1")
+    assert run.content["status"] == "error"
+    assert run.stream("stderr") == "UsageError: unrecognized arguments: --bogus\n"
+    assert run.errors == []
+    assert kernel.run("'ran_anyway' in globals()").value == "False"
+
+
+def test_a_value_that_is_nowhere_is_explained_at_the_users_line(kernel):
+    kernel.run("x = torch.ones(1, device='meta')")
+    run = kernel.run("%%meta\n\nx.item()")
+    assert run.errors[0]["ename"] == "MissingValueError"
+    assert run.marked_lines == [3]
+    assert "came from outside of the recording" in run.errors[0]["evalue"]
+
+
+def test_real_and_meta_in_one_operator_is_an_error_at_the_users_line(kernel):
+    kernel.run("real = torch.ones(2, 3)")
+    run = kernel.run("%%meta\nweight = torch.ones(3, 4)\nreal @ weight")
+    assert run.errors[0]["ename"] == "MixedDeviceError"
+    assert run.marked_lines == [3]
+    assert "'real'" in run.errors[0]["evalue"]
+    assert "'weight'" in run.errors[0]["evalue"]

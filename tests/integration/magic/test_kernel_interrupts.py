@@ -1,0 +1,51 @@
+"""Interrupts of a ``%%meta`` cell: sent when the cell says that it has started."""
+
+import pytest
+
+from tests.integration.kernels import CLEAN
+
+pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("kernel_is_left_alone")]
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        "import time; time.sleep(60)",
+        "while True: pass",
+        "while True: torch.ones(2) + 1",
+    ],
+)
+def test_an_interrupted_cell_ends_with_keyboard_interrupt(kernel, wait):
+    run = kernel.run_until_interrupted(f"%%meta\nprint('started')\n{wait}")
+    assert run.content["ename"] == "KeyboardInterrupt"
+    assert kernel.torch_state() == CLEAN
+
+
+def test_an_interrupt_is_shown_once_at_the_line_of_the_cell(kernel):
+    run = kernel.run_until_interrupted("%%meta\nprint('started')\nwhile True: pass")
+    assert run.marked_lines == [3]
+    assert "meta_magic/" not in run.traceback
+
+
+def test_an_interrupted_cell_keeps_its_trace(kernel):
+    kernel.run_until_interrupted(
+        "%%meta\nx = torch.ones(2)\nprint('started')\nwhile True: pass"
+    )
+    assert kernel.run("[op.op for op in _meta.ops], _meta.error").value == (
+        "(['aten.ones.default'], 'KeyboardInterrupt: ')"
+    )
+
+
+def test_an_interrupt_ends_an_awaiting_cell_as_it_ends_a_plain_one(kernel):
+    # Whether it does at all depends on ipykernel: 6.17 interrupts no await.
+    cell = "print('started')\nawait asyncio.sleep(3)"
+    plain = kernel.run_until_interrupted(cell)
+    ours = kernel.run_until_interrupted(f"%%meta\n{cell}")
+    assert ours.content["status"] == plain.content["status"]
+    assert ours.content.get("ename") == plain.content.get("ename")
+    assert kernel.torch_state() == CLEAN
+
+
+def test_a_cell_runs_after_an_interrupted_one(kernel):
+    kernel.run_until_interrupted("%%meta\nprint('started')\nwhile True: pass")
+    assert kernel.run("%%meta\ntorch.ones(2).device.type").value == "'meta'"

@@ -1,0 +1,150 @@
+"""Loading and unloading the extension, and running it from the command line."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from meta_magic import load_ipython_extension, unload_ipython_extension
+
+REPOSITORY = Path(__file__).parents[3]
+CELLS = ["%load_ext meta_magic\nimport torch", "%%meta\nx = torch.ones(2)\nx.is_meta"]
+
+
+def count_installed(shell) -> dict[str, int]:
+    """Return how many things there are in each place where extensions put some."""
+    return {
+        "configurables": len(shell.configurables),
+        "matchers": len(shell.Completer.custom_matchers),
+        "transformers": len(shell.input_transformers_cleanup),
+        "transformers after": len(shell.input_transformers_post),
+        "magics": len(shell.magics_manager.registry),
+        "line magics": len(shell.magics_manager.magics["line"]),
+        "cell magics": len(shell.magics_manager.magics["cell"]),
+        "ast": len(shell.ast_transformers),
+        **{event: len(found) for event, found in shell.events.callbacks.items()},
+    }
+
+
+@pytest.fixture
+def loaded(shell):
+    return count_installed(shell)
+
+
+def test_loading_adds_one_of_each(shell, loaded):
+    shell.run_cell("%unload_ext meta_magic")
+    bare = count_installed(shell)
+    shell.run_cell("%load_ext meta_magic")
+    added = {name for name in loaded if loaded[name] - bare[name] == 1}
+    assert added == {"configurables", "matchers", "transformers", "magics",
+                     "line magics", "cell magics", "pre_run_cell"}  # fmt: skip
+    assert sum(loaded.values()) - sum(bare.values()) == len(added)
+
+
+def test_loading_twice_is_as_loading_once(shell, loaded):
+    shell.run_cell("%load_ext meta_magic")
+    load_ipython_extension(shell)
+    assert count_installed(shell) == loaded
+
+
+def test_reloading_three_times_is_as_loading_once(shell, loaded):
+    for _ in range(3):
+        shell.run_cell("%reload_ext meta_magic")
+    assert count_installed(shell) == loaded
+    assert shell.run_cell("%%meta\n41 + 1").result == 42
+
+
+def test_unloading_leaves_nothing_of_ours(shell):
+    shell.run_cell("%unload_ext meta_magic")
+    everything = [
+        *shell.configurables,
+        *shell.Completer.custom_matchers,
+        *shell.input_transformers_cleanup,
+        *(callback for found in shell.events.callbacks.values() for callback in found),
+        *shell.magics_manager.registry.values(),
+    ]
+    homes = [getattr(thing, "__module__", "") for thing in everything]
+    assert not any(home.startswith("meta_magic") for home in homes)
+    assert not any("meta_magic" in name for name in vars(shell))
+    shell.run_cell("%load_ext meta_magic")
+
+
+def test_unloading_takes_the_magic_away(shell, capsys):
+    shell.run_cell("%unload_ext meta_magic")
+    shell.run_cell("%%meta\n1")
+    assert "Cell magic `%%meta` not found" in capsys.readouterr().err
+    shell.run_cell("%load_ext meta_magic")
+
+
+def test_unloading_twice_is_as_unloading_once(shell, loaded):
+    shell.run_cell("%unload_ext meta_magic")
+    unload_ipython_extension(shell)
+    shell.run_cell("%load_ext meta_magic")
+    assert count_installed(shell) == loaded
+
+
+def test_the_newest_trace_survives_a_reload(shell):
+    shell.run_cell("%%meta\ntorch.ones(2)")
+    shell.run_cell("%reload_ext meta_magic")
+    assert len(shell.user_ns["_meta"].ops) == 1
+
+
+# Fresh processes.
+
+
+def run_ipython(directory: Path, *arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "IPython", "--no-banner", "--colors=NoColor",
+         "--HistoryManager.enabled=False", "--ipython-dir", str(directory), *arguments],
+        env={"PYTHONPATH": str(REPOSITORY), "PATH": "/usr/bin:/bin"},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+def test_an_ipy_script_runs_its_meta_cell(tmp_path):
+    script = tmp_path / "cell.ipy"
+    script.write_text("%%meta\nimport torch\nx = torch.ones(2)\nprint(x.is_meta)\n")
+    run = run_ipython(tmp_path, "--ext=meta_magic", str(script))
+    assert run.stdout.startswith("True\n1 operator · ")
+    assert run.returncode == 0
+
+
+def test_an_ipy_script_whose_cell_fails_fails(tmp_path):
+    script = tmp_path / "cell.ipy"
+    script.write_text("%%meta\nimport torch\n1 / 0\n")
+    run = run_ipython(tmp_path, "--ext=meta_magic", str(script))
+    assert run.returncode == 1
+
+
+def test_a_command_runs_a_meta_cell(tmp_path):
+    command = "%%meta\nimport torch\nprint(torch.ones(2).is_meta)"
+    run = run_ipython(tmp_path, "--ext=meta_magic", "-c", command)
+    assert run.stdout.startswith("True\n1 operator · ")
+
+
+def test_run_runs_the_meta_cells_of_a_notebook(shell, tmp_path):
+    cells = [
+        {"cell_type": "code", "source": source, "metadata": {}, "outputs": [],
+         "execution_count": None} for source in CELLS
+    ]  # fmt: skip
+    notebook = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 4}
+    path = tmp_path / "cells.ipynb"
+    path.write_text(json.dumps(notebook))
+    shell.run_line_magic("run", str(path))
+    assert shell.user_ns["x"].is_meta
+
+
+def test_loading_imports_nothing_heavy(tmp_path):
+    heavy = {"torch", "pandas", "plotly", "ipywidgets", "anywidget", "numpy"}
+    command = f"import sys; print({heavy!r} & set(sys.modules))"
+    run = run_ipython(tmp_path, "--ext=meta_magic", "-c", command)
+    assert run.stdout == "set()\n"
+
+
+def test_a_cell_that_only_constructs_does_not_import_dynamo(tmp_path):
+    cell = "%%meta -q\nfrom torch import nn\nimport sys\nmodel = nn.Linear(2, 3)\n"
+    command = f"{cell}print('torch._dynamo' in sys.modules)"
+    run = run_ipython(tmp_path, "--ext=meta_magic", "-c", command)
+    assert run.stdout == "False\n"

@@ -1,0 +1,59 @@
+"""Whenever a cell is interrupted, torch and the interrupt handler are as before."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.integration.session.torch_states import torch_state
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+def test_an_interrupt_ends_the_cell_and_restores_torch(shell):
+    before = torch_state()
+    shell.user_ns["interrupt"] = lambda: os.kill(os.getpid(), signal.SIGINT)
+    result = shell.run_cell("%%meta\ntorch.ones(2)\ninterrupt()\nwhile True: pass")
+    assert isinstance(result.error_in_exec, KeyboardInterrupt)
+    assert torch_state() == before
+
+
+def test_the_interrupt_handler_is_restored(shell):
+    before = signal.getsignal(signal.SIGINT)
+    shell.run_cell("%%meta\n1 / 0")
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_an_interrupt_handler_that_the_cell_sets_stays(shell):
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        cell = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)"
+        shell.run_cell(f"%%meta\n{cell}")
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def run_program(*arguments):
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True, text=True, timeout=180, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "n_interrupts"), [("guard", 1000), ("record", 300), ("magic", 300)]
+)
+def test_a_storm_of_interrupts_leaves_nothing_behind(kind, n_interrupts):
+    program = Path(__file__).with_name("storm.py")
+    run = run_program(str(program), kind, str(n_interrupts))
+    assert run.stdout == "{}\n", run.stderr
+
+
+def test_no_interrupt_is_lost_in_a_loop_of_operators():
+    run = run_program(str(Path(__file__).with_name("storm.py")), "operators", "40")
+    assert run.stdout == "{}\n", run.stderr

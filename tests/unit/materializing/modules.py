@@ -1,0 +1,129 @@
+"""Modules to materialize, by what is special about them."""
+
+import copy
+
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations
+
+
+class Masked(nn.Module):
+    """Holds tensors in every way that a module can."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 4)
+        self.register_buffer("mask", torch.ones(4, 4).tril(), persistent=False)
+        self.register_buffer("steps", torch.arange(5))
+        self.scale = torch.rand(2) * 3
+        self.listed = [torch.randn(2), torch.randn(3)]
+        self.mapped = {"deep": (torch.full((2,), 7.0),)}
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(10, 4)
+        self.head = nn.Linear(4, 10, bias=False)
+        self.head.weight = self.embed.weight
+
+
+class Shared(nn.Module):
+    """Two parameters on one storage, with different views of it."""
+
+    def __init__(self):
+        super().__init__()
+        flat = torch.randn(6)
+        self.upper = nn.Parameter(flat[:2])
+        self.matrix = nn.Parameter(flat.view(2, 3).t())
+
+
+class Raw(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(3))
+        self.bias = nn.Parameter(torch.zeros(3))
+
+
+class Legacy(nn.Module):
+    """Initialized as before factories took a device."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(2, 3)
+        self.second = nn.Parameter(torch.Tensor(3, 2).uniform_(-1, 1))
+        self.third = nn.Linear(3, 2)
+
+
+class Orthogonal(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(4, 4))
+        nn.init.orthogonal_(self.weight)
+
+
+class Truncated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(40, 4))
+        nn.init.trunc_normal_(self.weight, std=0.02)
+
+
+def init_sparse():
+    linear = nn.Linear(10, 10)
+    nn.init.sparse_(linear.weight, 0.5)
+    return linear
+
+
+def init_dirac():
+    convolution = nn.Conv1d(4, 4, 3)
+    nn.init.dirac_(convolution.weight)
+    return convolution
+
+
+BUILDS = {
+    "linear": lambda: nn.Linear(3, 4),
+    "convolution": lambda: nn.Conv2d(3, 4, 3),
+    "embedding with padding": lambda: nn.Embedding(5, 3, padding_idx=1),
+    "normalization": lambda: nn.BatchNorm1d(4),
+    "LSTM": lambda: nn.LSTM(3, 4, num_layers=2, bidirectional=True),
+    "attention": lambda: nn.MultiheadAttention(8, 2),
+    "transformer": lambda: nn.TransformerEncoderLayer(8, 2, 16),
+    "every kind of tensor": Masked,
+    "tied": Tied,
+    "shared storage": Shared,
+    "legacy constructor": Legacy,
+    "orthogonal": Orthogonal,
+    "truncated normal": Truncated,
+    "sparse": init_sparse,
+    "dirac": init_dirac,
+    "weight norm": lambda: parametrizations.weight_norm(nn.Linear(3, 4)),
+    "spectral norm": lambda: parametrizations.spectral_norm(nn.Linear(3, 4)),
+    "old weight norm": lambda: nn.utils.weight_norm(nn.Linear(3, 4)),
+    "bfloat16": lambda: nn.Linear(3, 4).bfloat16(),
+    "double": lambda: nn.Linear(3, 4, dtype=torch.float64),
+    "complex": lambda: nn.Linear(3, 4, dtype=torch.complex64),
+    "deep copy": lambda: copy.deepcopy(nn.Linear(3, 4)),
+    "expanded": lambda: register(torch.randn(1, 3).expand(4, 3)),
+    "conjugated": lambda: register(torch.randn(3, dtype=torch.complex64).conj()),
+    "no elements": lambda: register(torch.randn(0, 3)),
+    "no dimension": lambda: register(torch.tensor(2.5)),
+    "boolean": lambda: register(torch.rand(9) > 0.5),
+}
+
+
+def register(tensor):
+    module = nn.Module()
+    module.register_buffer("buffer", tensor)
+    return module
+
+
+def holding(**tensors):
+    """Return a module that holds tensors as parameters or buffers."""
+    module = nn.Module()
+    for name, tensor in tensors.items():
+        if isinstance(tensor, nn.Parameter):
+            module.register_parameter(name, tensor)
+        else:
+            module.register_buffer(name, tensor)
+    return module

@@ -1,0 +1,211 @@
+"""Checkpoints as the source of materialize(): what they may be, and what they lack."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from meta_magic import MaterializeError, materialize, record
+from tests.unit.eager import assert_bit_equal, build_twice, tensors_of
+from tests.unit.materializing.checkpoints import SAVERS, Model, pair, save_torch
+
+
+@pytest.mark.parametrize("kind", SAVERS)
+def test_a_checkpoint_fills_what_it_has(kind, tmp_path):
+    real, made = pair()
+    report = materialize(made, init=SAVERS[kind](real.state_dict(), tmp_path))
+    assert_bit_equal(made, real)
+    assert report.names("checkpoint") == tuple(real.state_dict())
+
+
+@pytest.mark.parametrize("kind", SAVERS)
+def test_what_a_checkpoint_lacks_is_replayed_and_reported(kind, tmp_path):
+    real, made = pair()
+    report = materialize(made, init=SAVERS[kind](real.state_dict(), tmp_path))
+    assert report.names("replay") == ("angles", "scale")
+    torch.manual_seed(1)
+    assert torch.equal(made.scale, Model().scale)
+    assert torch.equal(made.angles, torch.arange(4.0) / 3)
+
+
+def test_a_parameter_that_a_checkpoint_lacks_is_replayed():
+    real, made = pair()
+    state = real.state_dict()
+    del state["first.weight"]
+    report = materialize(made, init=state)
+    torch.manual_seed(1)
+    assert torch.equal(made.first.weight, Model().first.weight)
+    assert "first.weight" in report.names("replay")
+
+
+def test_tensors_of_a_mapping_are_assigned_without_a_copy():
+    real, made = pair()
+    state = real.state_dict()
+    materialize(made, init=state)
+    addresses = {name: tensor.data_ptr() for name, tensor in made.state_dict().items()}
+    assert addresses == {name: tensor.data_ptr() for name, tensor in state.items()}
+
+
+def test_tensors_of_a_mapping_are_assigned_without_a_copy_on_cpu_0():
+    real, made = pair()
+    materialize(made, "cpu:0", init=real.state_dict())
+    assert made.first.weight.data_ptr() == real.first.weight.data_ptr()
+
+
+def test_a_mapping_costs_no_memory():
+    with record():
+        made = nn.Linear(3, 4)
+    report = materialize(made, init=nn.Linear(3, 4).state_dict())
+    assert report.peak_nbytes == 0
+
+
+def test_a_mapping_of_parameters_is_as_good():
+    real, made = pair()
+    materialize(made, init=real.state_dict(keep_vars=True))
+    assert_bit_equal(made, real)
+    assert type(made.first.weight) is nn.Parameter
+    assert made.first.weight is not real.first.weight
+
+
+def test_the_tensors_of_the_mapping_are_not_changed():
+    real, made = pair()
+    state = real.state_dict()
+    made.first.weight.requires_grad_(False)
+    before = {name: tensor.requires_grad for name, tensor in state.items()}
+    materialize(made, init=state)
+    assert {name: tensor.requires_grad for name, tensor in state.items()} == before
+
+
+def test_tensors_stay_the_same_objects():
+    real, made = pair()
+    before = tensors_of(made)
+    materialize(made, init=real.state_dict())
+    assert all(tensors_of(made)[name] is tensor for name, tensor in before.items())
+
+
+def test_a_torch_file_is_mapped_and_not_read(tmp_path):
+    real, made = pair()
+    path = save_torch(real.state_dict(), tmp_path)
+    materialize(made, init=path)
+    assert str(path) in Path("/proc/self/maps").read_text()
+
+
+def test_requires_grad_is_that_of_the_module():
+    real, made = pair()
+    made.first.weight.requires_grad_(False)
+    materialize(made, init=real.state_dict())
+    assert (made.first.weight.requires_grad, made.first.bias.requires_grad) == (
+        False,
+        True,
+    )
+
+
+def test_a_dtype_is_cast_to():
+    real, made = pair()
+    materialize(made, init=real.state_dict(), dtype=torch.bfloat16)
+    assert_bit_equal(made, real.bfloat16())
+
+
+def test_a_checkpoint_of_another_dtype_takes_that_of_the_module():
+    real, made = pair()
+    state = {
+        name: tensor.half() if tensor.is_floating_point() else tensor
+        for name, tensor in real.state_dict().items()
+    }
+    materialize(made, init=state)
+    assert made.first.weight.dtype == torch.float32
+    assert torch.equal(made.first.weight, real.first.weight.half().float())
+
+
+def test_strides_are_those_of_the_module():
+    def build():
+        return nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+
+    _, made, _, _ = build_twice(build)
+    real = nn.Conv2d(3, 4, 3)
+    materialize(made, init=real.state_dict())
+    assert made.weight.stride() == (27, 1, 9, 3)
+    assert torch.equal(made.weight, real.weight)
+
+
+def test_a_slice_of_a_larger_tensor_is_assigned_without_a_copy():
+    with record():
+        made = nn.Linear(3, 2, bias=False)
+    large = torch.arange(30.0).view(10, 3)
+    materialize(made, init={"weight": large[4:6]})
+    assert made.weight.data_ptr() == large[4].data_ptr()
+    assert made.weight.tolist() == [[12, 13, 14], [15, 16, 17]]
+
+
+def test_an_expanded_tensor_is_copied():
+    with record():
+        made = nn.Linear(3, 2, bias=False)
+    materialize(made, init={"weight": torch.arange(3.0).expand(2, 3)})
+    with torch.no_grad():
+        made.weight[0] = 9
+    assert made.weight.tolist() == [[9, 9, 9], [0, 1, 2]]
+
+
+def test_a_parametrized_module_is_filled():
+    def build():
+        return nn.utils.parametrizations.weight_norm(nn.Linear(3, 4))
+
+    _, made, _, _ = build_twice(build, seed=1)
+    torch.manual_seed(2)
+    real = build()
+    materialize(made, init=real.state_dict())
+    assert_bit_equal(made, real)
+
+
+def test_an_unrecorded_module_can_be_filled_if_nothing_is_missing():
+    made, real = nn.Linear(3, 4, device="meta"), nn.Linear(3, 4)
+    materialize(made, init=real.state_dict())
+    assert_bit_equal(made, real)
+
+
+def test_what_a_checkpoint_lacks_for_an_unrecorded_module_is_an_error_that_says_so():
+    made, real = nn.Linear(3, 4, device="meta"), nn.Linear(3, 4)
+    with pytest.raises(MaterializeError, match=r"checkpoint.*lacks|lacks.*checkpoint"):
+        materialize(made, init={"weight": real.weight})
+
+
+def test_real_tensors_are_kept():
+    made = nn.Linear(3, 4)
+    made.bias = nn.Parameter(torch.empty(4, device="meta"))
+    weight = made.weight.detach().clone()
+    report = materialize(made, init={"bias": torch.arange(4.0)})
+    assert torch.equal(made.weight, weight)
+    assert report.names("kept") == ("weight",)
+
+
+def test_a_real_tensor_that_the_checkpoint_has_too_is_not_reported_as_loaded():
+    made = nn.Linear(3, 4)
+    made.bias = nn.Parameter(torch.empty(4, device="meta"))
+    report = materialize(made, init=nn.Linear(3, 4).state_dict())
+    assert report.names("checkpoint") == ("bias",)
+
+
+def test_a_checkpoint_can_be_loaded_within_a_recording(tmp_path):
+    real, made = pair()
+    path = save_torch(real.state_dict(), tmp_path)
+    with record():
+        materialize(made, init=path)
+    assert_bit_equal(made, real)
+
+
+def test_the_generator_is_left_alone():
+    with record():
+        made = nn.Linear(3, 4)
+    before = torch.get_rng_state()
+    materialize(made, init=nn.Linear(3, 4, device="cpu").state_dict())
+    after = torch.get_rng_state()
+    torch.set_rng_state(before)
+    nn.Linear(3, 4)
+    assert torch.equal(torch.get_rng_state(), after)
+
+
+def test_an_empty_mapping_replays_everything():
+    real, made, _, _ = build_twice(Model)
+    materialize(made, init={})
+    assert_bit_equal(made, real)

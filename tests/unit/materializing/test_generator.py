@@ -1,0 +1,181 @@
+"""Torch's generator after a replay: where real construction would have left it."""
+
+import pytest
+import torch
+from torch import nn
+
+from meta_magic import materialize, record
+from tests.unit.eager import assert_bit_equal, build_twice
+from tests.unit.materializing.modules import BUILDS, register
+
+
+def draws_on_like(state):
+    """Tell whether torch's generator stands where a real run left it."""
+    return torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("name", ["linear", "transformer", "legacy constructor"])
+def test_the_generator_goes_on_as_after_real_construction(name):
+    _, made, _, state = build_twice(BUILDS[name])
+    materialize(made)
+    assert draws_on_like(state)
+
+
+def test_the_generator_is_left_alone_if_it_was_used_since():
+    _, made, _, _ = build_twice(lambda: nn.Linear(3, 4))
+    torch.rand(1)
+    before = torch.get_rng_state()
+    report = materialize(made)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert "was left alone: what is drawn next" in report.notes[0]
+
+
+def test_the_generator_is_left_alone_if_the_cell_drew_nothing():
+    _, made, _, _ = build_twice(lambda: nn.BatchNorm1d(3))
+    before = torch.get_rng_state()
+    assert materialize(made).notes == ()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("order", [[0, 1], [1, 0]])
+def test_the_generator_goes_on_after_submodules_one_by_one(order):
+    _, made, _, state = build_twice(
+        lambda: nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 4))
+    )
+    for index in order:
+        materialize(made[index])
+    assert draws_on_like(state)
+
+
+def test_what_is_drawn_and_thrown_away_in_construction_counts():
+    class Wasteful(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Linear(2, 3)
+            nn.init.normal_(self.first.weight)
+            torch.rand(7)
+            self.second = nn.Linear(3, 4)
+            torch.rand(5)
+
+    real, made, _, state = build_twice(Wasteful)
+    materialize(made)
+    assert_bit_equal(made, real)
+    assert draws_on_like(state)
+
+
+def test_a_seed_within_the_cell_counts():
+    def build():
+        first = nn.Linear(2, 3)
+        torch.manual_seed(7)
+        return nn.Sequential(first, nn.Linear(3, 4))
+
+    real, made, _, state = build_twice(build)
+    materialize(made)
+    assert_bit_equal(made, real)
+    assert draws_on_like(state)
+
+
+def test_a_fork_within_the_cell_counts():
+    def build():
+        first = nn.Linear(2, 3)
+        with torch.random.fork_rng(devices=[]):
+            second = nn.Linear(3, 4)
+            third = nn.Linear(3, 4)
+        return nn.Sequential(first, second, third, nn.Linear(4, 5))
+
+    real, made, _, state = build_twice(build)
+    materialize(made)
+    assert_bit_equal(made, real)
+    assert draws_on_like(state)
+
+
+def test_a_fork_with_a_seed_of_its_own_counts():
+    def build():
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(3)
+            first = nn.Linear(2, 3)
+        return nn.Sequential(first, nn.Linear(4, 5))
+
+    real, made, _, state = build_twice(build)
+    materialize(made)
+    assert_bit_equal(made, real)
+    assert draws_on_like(state)
+
+
+def test_a_state_taken_and_put_back_gives_the_same_numbers_again():
+    def build():
+        nn.Linear(2, 2)
+        state = torch.get_rng_state()
+        first = nn.Linear(2, 3)
+        torch.set_rng_state(state)
+        return nn.Sequential(first, nn.Linear(2, 3))
+
+    real, made, _, _ = build_twice(build)
+    materialize(made)
+    assert torch.equal(made[0].weight, made[1].weight)
+    assert_bit_equal(made, real)
+
+
+def test_a_generator_of_ones_own_counts():
+    def build():
+        generator = torch.Generator().manual_seed(11)
+        module = nn.Linear(2, 3)
+        nn.init.normal_(module.weight, generator=generator)
+        nn.init.trunc_normal_(module.bias, generator=generator)
+        return module
+
+    real, made, _, _ = build_twice(build)
+    materialize(made)
+    assert_bit_equal(made, real)
+
+
+def test_a_generator_from_before_the_cell_counts_from_where_it_stood():
+    def fresh():
+        generator = torch.Generator().manual_seed(11)
+        torch.rand(5, generator=generator)
+        return generator
+
+    generator = fresh()
+    real = torch.rand(3, generator=generator)
+    generator = fresh()
+    with record():
+        made = register(torch.rand(3, generator=generator, device="meta"))
+    materialize(made)
+    assert torch.equal(made.buffer, real)
+
+
+def copied_state():
+    nn.Linear(2, 2)
+    generator = torch.Generator()
+    generator.set_state(torch.get_rng_state())
+    return register(torch.empty(3).normal_(generator=generator))
+
+
+def cloned_state():
+    generator = torch.Generator().manual_seed(3)
+    torch.empty(3).normal_(generator=generator)
+    other = generator.clone_state()
+    return register(torch.empty(3).normal_(generator=other))
+
+
+def seed_of_the_default():
+    nn.Linear(2, 2)
+    generator = torch.Generator().manual_seed(torch.initial_seed())
+    return register(torch.empty(3).normal_(generator=generator))
+
+
+def state_back_to_the_default():
+    generator = torch.Generator().manual_seed(3)
+    torch.empty(3).normal_(generator=generator)
+    torch.set_rng_state(generator.get_state())
+    return register(torch.empty(3).normal_())
+
+
+@pytest.mark.parametrize(
+    "build",
+    [copied_state, cloned_state, seed_of_the_default, state_back_to_the_default],
+)
+def test_a_state_carried_to_another_generator_counts(build):
+    real, made, _, _ = build_twice(build)
+    materialize(made)
+    assert_bit_equal(made, real)

@@ -1,0 +1,260 @@
+"""Attention as a device runs it: on the CPU compared with the CPU itself."""
+
+import threading
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+from meta_magic import record
+from tests.unit.eager import Names
+
+
+def make(*shapes, dtype=torch.float32):
+    return [torch.zeros(shape, dtype=dtype) for shape in shapes]
+
+
+def same(*shape, dtype=torch.float32):
+    return make(shape, shape, shape, dtype=dtype)
+
+
+CALLS = {
+    "plain": lambda: (same(1, 2, 4, 8), {}),
+    "causal": lambda: (same(1, 2, 4, 8), {"is_causal": True}),
+    "dropout": lambda: (same(1, 2, 4, 8), {"dropout_p": 0.1}),
+    "scale": lambda: (same(1, 2, 4, 8), {"scale": 0.3}),
+    "true or false": lambda: (
+        same(1, 2, 4, 8),
+        {"attn_mask": torch.ones(4, 4, dtype=torch.bool)},
+    ),
+    "numbers": lambda: (same(2, 2, 4, 8), {"attn_mask": torch.zeros(2, 1, 4, 4)}),
+    "a mask of three dimensions": lambda: (
+        same(1, 2, 4, 8),
+        {"attn_mask": torch.zeros(2, 4, 4)},
+    ),
+    "grouped heads": lambda: (
+        make((1, 4, 4, 8), (1, 2, 4, 8), (1, 2, 4, 8)),
+        {"enable_gqa": True},
+    ),
+    "narrow values": lambda: (make((1, 2, 4, 8), (1, 2, 4, 8), (1, 2, 4, 6)), {}),
+    "three dimensions": lambda: (same(2, 4, 8), {}),
+    "float64": lambda: (same(1, 2, 4, 8, dtype=torch.float64), {}),
+    "bfloat16": lambda: (same(1, 2, 4, 8, dtype=torch.bfloat16), {}),
+    "rows apart": lambda: ([t.mT for t in same(1, 2, 8, 4)], {}),
+    "heads inside": lambda: ([t.transpose(1, 2) for t in same(1, 4, 2, 8)], {}),
+    "cross": lambda: (make((1, 2, 3, 8), (1, 2, 5, 8), (1, 2, 5, 8)), {}),
+}
+
+
+def attend(name):
+    tensors, options = CALLS[name]()
+    return scaled_dot_product_attention(*tensors, **options)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_as_cpu_the_operators_are_those_of_the_cpu(name):
+    with Names() as real:
+        wanted = attend(name)
+    with record(as_device="cpu") as trace:
+        met = attend(name)
+    assert [op.op for op in trace.ops] == real.ops
+    assert (met.shape, met.stride()) == (wanted.shape, wanted.stride())
+    assert (met.dtype, met.is_meta) == (wanted.dtype, True)
+
+
+def test_backward_is_that_of_the_same_kernel():
+    def step(device):
+        shapes = ((1, 2, 3, 8), (1, 2, 5, 8), (1, 2, 5, 8))
+        tensors = [torch.zeros(s, device=device, requires_grad=True) for s in shapes]
+        scaled_dot_product_attention(*tensors).sum().backward()
+
+    with Names() as real:
+        step("cpu")
+    with record(as_device="cpu") as trace:
+        step(None)
+    assert [op.op for op in trace.ops] == real.ops
+
+
+@pytest.mark.parametrize(
+    ("dtype", "options", "kernel"),
+    [
+        # By torch's rules: sdp_utils.cpp, check_tensor_dtype and the order of kernels.
+        (torch.bfloat16, {}, "flash"),
+        (torch.float16, {"is_causal": True}, "flash"),
+        (torch.float16, {"dropout_p": 0.1}, "flash"),
+        (torch.float32, {}, "efficient"),
+        (torch.bfloat16, {"attn_mask": (4, 4)}, "efficient"),
+        (torch.float64, {}, "math"),
+    ],
+)
+def test_as_cuda_the_kernel_is_chosen_by_torchs_rules(dtype, options, kernel):
+    with record(as_device="cuda") as trace:
+        if "attn_mask" in options:
+            options = {"attn_mask": torch.zeros(options["attn_mask"], dtype=dtype)}
+        output = scaled_dot_product_attention(*same(1, 2, 4, 8, dtype=dtype), **options)
+    assert output.shape == (1, 2, 4, 8)
+    names = {op.op for op in trace.ops if "attention" in op.op}
+    wanted = f"aten._scaled_dot_product_{kernel}_attention.default"
+    assert names == ({wanted} if kernel != "math" else set())
+
+
+def test_as_meta_it_is_torchs_own():
+    with torch.device("meta"), Names() as meta:
+        attend("plain")
+    for _ in range(2):  # once after another choice, and its signatures
+        with record(as_device="meta") as trace:
+            attend("plain")
+        assert [op.op for op in trace.ops] == meta.ops
+        with record(as_device="cpu"):
+            attend("plain")
+
+
+def test_after_the_block_attention_is_as_it_was():
+    before = [torch.zeros(1, 2, 4, 8, device="meta") for _ in range(3)]
+    with record(as_device="cuda"):
+        pass
+    with Names() as names:
+        scaled_dot_product_attention(*before)
+    assert "aten.bmm.default" in names.ops
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda", "meta"])
+def test_the_headline_says_whose_kernels_were_recorded(device):
+    with record(as_device=device) as trace:
+        torch.ones(2)
+    assert trace.summary().startswith(f"1 operator · as on {device} · ")
+
+
+def test_by_default_the_kernels_are_those_of_the_device_that_torch_sees():
+    with record() as trace:
+        pass
+    wanted = "cuda" if torch.cuda.is_available() else "cpu"
+    assert trace.program.as_device == wanted
+
+
+def test_another_device_is_refused():
+    with pytest.raises(ValueError, match="one of cpu, cuda, meta, not 'tpu'"):
+        record(as_device="tpu")
+
+
+def test_each_operator_says_which_kernel_was_chosen_and_why():
+    with record(as_device="cpu") as trace, torch.no_grad():
+        for _ in range(2):  # the second is served
+            attend("plain")
+            attend("dropout")
+    is_fused = "_scaled_dot_product_flash_attention_for_cpu"
+    kernels = [op.kernel for op in trace.ops if op.op == f"aten.{is_fused}.default"]
+    assert kernels == ["flash attention, as on cpu"] * 2
+    kernels = [op.kernel for op in trace.ops if op.op == "aten.bmm.default"]
+    assert kernels == ["math attention, as on cpu: dropout_p is 0.1"] * 4
+    (note,) = trace.notes
+    assert note.text == "attention is math on cpu: dropout_p is 0.1"
+    assert {op.kernel for op in trace.ops if op.op == "aten.zeros.default"} == {None}
+
+
+def test_a_switch_for_kernels_holds_for_a_call_that_was_seen_before():
+    with Names() as real, torch.no_grad():
+        attend("plain")
+        with sdpa_kernel(SDPBackend.MATH):
+            attend("plain")
+    with record(as_device="cpu") as trace, torch.no_grad():
+        attend("plain")
+        with sdpa_kernel(SDPBackend.MATH):
+            attend("plain")
+    assert [op.op for op in trace.ops] == real.ops
+
+
+def test_without_any_kernel_it_fails_as_on_the_device():
+    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+        with pytest.raises(RuntimeError) as real:
+            attend("dropout")
+        with pytest.raises(RuntimeError) as met, record(as_device="cpu"):
+            attend("dropout")
+    assert str(met.value).startswith("No available kernel")
+    assert type(real.value) is type(met.value)
+
+
+def test_as_cuda_cudnn_is_chosen_where_it_alone_is_allowed():
+    with record(as_device="cuda") as trace, sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+        scaled_dot_product_attention(*same(1, 2, 4, 8, dtype=torch.float16))
+    names = {op.op for op in trace.ops if "attention" in op.op}
+    assert names == {"aten._scaled_dot_product_cudnn_attention.default"}
+
+
+def run_layers():
+    """Run what is one operator in inference mode, and some others everywhere else."""
+    heads = torch.nn.Linear(8, 8)(torch.zeros(2, 4, 8)).view(2, 4, 2, 4).transpose(1, 2)
+    attended = scaled_dot_product_attention(heads, heads, heads)
+    torch.nn.Conv2d(3, 4, 3)(torch.zeros(1, 3, 5, 5))
+    attended.transpose(1, 2).reshape(8, 8).matmul(torch.zeros(8, 3))
+
+
+def test_in_inference_mode_what_torch_compile_takes_apart_is_one_operator():
+    with record(as_device="cpu") as trace, torch.inference_mode():
+        torch.nn.BatchNorm1d(3)(torch.ones(2, 3))
+        torch.nn.functional.interpolate(torch.ones(1, 1, 2, 2), scale_factor=2)
+    names = [op.op for op in trace.ops]
+    assert "aten.native_batch_norm.default" in names
+    assert names[-1] == "aten.upsample_nearest2d.default"
+
+
+def test_in_inference_mode_operators_and_their_cost_are_those_without_gradients():
+    with record(as_device="cpu") as wanted, torch.no_grad():
+        run_layers()
+    with record(as_device="cpu") as trace, torch.inference_mode():
+        run_layers()
+    names = [op.op for op in trace.ops if op.op != "aten.detach.default"]
+    assert names == [op.op for op in wanted.ops if op.op != "aten.detach.default"]
+    assert trace.flops == wanted.flops > 0
+    assert [k.text for k in trace.program.kernels] == ["flash attention, as on cpu"]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_fused_kernel_costs_its_two_products(device):
+    # 2 products of 3 x 8 by 8 x 5 and 3 x 5 by 5 x 8, for 4 heads, 2 batches: with
+    # keys of 2 heads.
+    shapes = (2, 4, 3, 8), (2, 2, 5, 8), (2, 2, 5, 8)
+    with record(as_device=device) as trace:
+        tensors = make(*shapes, dtype=torch.bfloat16)
+        scaled_dot_product_attention(*tensors, enable_gqa=True)
+    assert trace.flops == 2 * (2 * 3 * 8 * 5) * 4 * 2
+
+
+def test_attention_of_another_thread_is_none_of_the_recordings():
+    def attend_elsewhere():
+        x = torch.ones(1, 2, 4, 8, device="meta")
+        scaled_dot_product_attention(x, x, x, dropout_p=0.5)
+
+    with record() as trace:
+        torch.ones(1)
+        thread = threading.Thread(target=attend_elsewhere)
+        thread.start()
+        thread.join()
+    assert trace.program.kernels == ()
+
+
+@pytest.mark.parametrize(
+    "mask", [torch.float64, torch.bfloat16, torch.int32, torch.float32, torch.bool]
+)
+@pytest.mark.parametrize("key", [torch.float32, torch.bfloat16])
+def test_arguments_that_the_cpu_refuses_are_refused_in_its_words(mask, key):
+    def call():
+        query, value = make((1, 2, 4, 8), (1, 2, 4, 8))
+        keys = torch.zeros(1, 2, 4, 8, dtype=key)
+        seen = torch.ones(4, 4).to(mask)
+        scaled_dot_product_attention(query, keys, value, seen)
+
+    def say(run):
+        try:
+            run()
+        except RuntimeError as error:
+            names = str(error).replace("c10::BFloat16", "torch.bfloat16")
+            for name, dtype in (("double", "float64"), ("int", "int32")):
+                names = names.replace(f"dtype: {name} ", f"dtype: torch.{dtype} ")
+            return names.replace("dtype: float ", "dtype: torch.float32 ")
+        return None
+
+    wanted = say(call)
+    with record(as_device="cpu"):
+        assert say(call) == wanted

@@ -1,0 +1,204 @@
+"""Autocast on meta: on the CPU compared with the CPU itself."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from meta_magic import record
+from tests.unit.eager import Names
+
+
+def attend():
+    attention = nn.MultiheadAttention(8, 2, batch_first=True)
+    x = torch.zeros(1, 4, 8)
+    return attention(x, x, x, need_weights=False)[0]
+
+
+def weigh():
+    """Use a parameter twice, which is cast once; then one that is no parameter."""
+    layer = nn.Linear(3, 3)
+    x = torch.zeros(2, 3)
+    return layer(layer(x)) @ torch.zeros(3, 4)
+
+
+CALLS = {
+    "linear": lambda: nn.Linear(3, 4)(torch.zeros(2, 5, 3)),
+    "a parameter twice": weigh,
+    "conv2d": lambda: nn.Conv2d(3, 4, 3, padding="same")(torch.zeros(1, 3, 5, 5)),
+    "transposed convolution": lambda: nn.ConvTranspose1d(3, 4, 3)(torch.zeros(1, 3, 5)),
+    "matmul": lambda: torch.zeros(2, 3, 4) @ torch.zeros(4, 5),
+    "bmm": lambda: torch.bmm(torch.zeros(2, 3, 4), torch.zeros(2, 4, 5)),
+    "baddbmm": lambda: torch.baddbmm(
+        torch.zeros(2, 3, 5), torch.zeros(2, 3, 4), torch.zeros(2, 4, 5)
+    ),
+    "prelu": lambda: nn.PReLU()(torch.zeros(2, 3)),
+    "attention": attend,
+    "softmax": lambda: torch.zeros(2, 3).softmax(-1),
+    "layer norm": lambda: nn.LayerNorm(3)(torch.zeros(2, 3)),
+    "a loss": lambda: F.mse_loss(
+        torch.zeros(2, dtype=torch.bfloat16), torch.zeros(2, dtype=torch.bfloat16)
+    ),
+    "cross entropy": lambda: F.cross_entropy(
+        nn.Linear(3, 4)(torch.zeros(2, 3)), torch.zeros(2, dtype=torch.long)
+    ),
+    "cat of two dtypes": lambda: torch.cat(
+        [torch.zeros(2), torch.zeros(2, dtype=torch.bfloat16)]
+    ),
+    "stack": lambda: torch.stack([torch.zeros(2, dtype=torch.bfloat16)] * 2),
+    "float64": lambda: torch.zeros(2, 3, dtype=torch.float64).mm(
+        torch.zeros(3, 2, dtype=torch.float64)
+    ),
+    "integers": lambda: torch.zeros(2, 3, dtype=torch.long).mm(
+        torch.zeros(3, 2, dtype=torch.long)
+    ),
+    "prod": lambda: torch.zeros(2, dtype=torch.bfloat16).prod(),
+    "spectrum": lambda: torch.fft.fft(torch.zeros(4)),
+    "distance": lambda: torch.cdist(torch.zeros(2, 3), torch.zeros(4, 3)),
+    "pooling": lambda: F.avg_pool3d(torch.zeros(1, 1, 2, 2, 2).bfloat16(), 2),
+}
+
+
+def list_ops(trace):
+    """Return the names of all operators."""
+    return [op.op for op in trace.ops]
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_as_cpu_casts_are_those_of_the_cpu(name):
+    call = CALLS[name]
+    with Names() as real, torch.autocast("cpu", dtype=torch.bfloat16):
+        wanted = call()
+    with record(as_device="cpu") as trace, torch.autocast("cpu", torch.bfloat16):
+        met = call()
+    assert list_ops(trace) == real.ops
+    assert (met.dtype, met.shape) == (wanted.dtype, wanted.shape)
+
+
+def test_a_training_step_is_that_of_the_cpu():
+    def step():
+        model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
+        optimizer = torch.optim.AdamW(model.parameters())
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = model(torch.zeros(5, 3)).float().sum()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return [p.grad.dtype for p in model.parameters()]
+
+    with Names() as real:
+        wanted = step()
+    with record(as_device="cpu") as trace:
+        assert step() == wanted
+    assert [op for op in list_ops(trace) if "lift" not in op] == [
+        op for op in real.ops if "lift" not in op
+    ]
+
+
+@pytest.mark.parametrize(
+    ("call", "dtype"),
+    [
+        # autocast_mode.h, AT_FORALL_LOWER_PRECISION_FP, _FP32, _SET_OPT_DTYPE, _PROMOTE
+        (lambda x: x @ x, torch.float16),
+        (lambda x: F.linear(x, x), torch.float16),
+        (lambda x: (x @ x).exp(), torch.float32),
+        (lambda x: (x @ x).softmax(-1), torch.float32),
+        (lambda x: (x @ x).sum(), torch.float32),
+        (lambda x: (x @ x).norm(), torch.float32),
+        (lambda x: F.layer_norm(x @ x, (4,)), torch.float32),
+        (lambda x: torch.addcmul(x, x @ x, x @ x), torch.float32),
+        (lambda x: torch.addcmul(x @ x, x @ x, x @ x), torch.float16),
+        (lambda x: (x @ x).relu(), torch.float16),
+        (lambda x: F.scaled_dot_product_attention(x, x, x), torch.float16),
+    ],
+)
+def test_as_cuda_casts_are_those_of_torchs_table(call, dtype):
+    with record(as_device="cuda"):
+        x = torch.zeros(4, 4)
+        with torch.autocast("cuda"):
+            assert call(x).dtype == dtype
+            assert torch.is_autocast_enabled("cuda")
+        assert (x @ x).dtype == torch.float32
+    assert not torch.is_autocast_enabled("cuda")
+
+
+def test_as_cuda_what_is_unsafe_is_refused():
+    with record(as_device="cuda"), torch.autocast("cuda"):
+        x = torch.zeros(2)
+        with pytest.raises(RuntimeError, match="with_logits"):
+            F.binary_cross_entropy(x, x)
+
+
+def test_a_region_within_that_is_switched_off_casts_nothing():
+    with record(as_device="cpu"):
+        x = torch.zeros(2, 2)
+        with torch.autocast("cpu"):
+            with torch.autocast("cpu", enabled=False):
+                assert (x @ x).dtype == torch.float32
+            assert (x @ x).dtype == torch.bfloat16
+
+
+def test_the_device_of_a_meta_tensor_is_the_one_that_is_recorded():
+    with record(as_device="cpu"):
+        x = torch.zeros(2, 2)
+        with torch.autocast(x.device.type):
+            assert (x @ x).dtype == torch.bfloat16
+
+
+def test_as_meta_autocast_is_torchs_own():
+    with record(as_device="meta"):
+        x = torch.zeros(2, 2)
+        with torch.autocast("cpu"):
+            assert (x @ x).dtype == torch.float32
+
+
+def test_afterwards_torch_is_as_it_was():
+    names = ("__init__", "__enter__", "__exit__")
+    methods = [getattr(torch.autocast, name) for name in names]
+    with record(as_device="cuda"), torch.autocast("cuda"):
+        pass
+    assert methods == [getattr(torch.autocast, name) for name in names]
+    x = torch.zeros(2, 2, device="meta")
+    with torch.autocast("cpu"):
+        assert (x @ x).dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    "name", ["linear", "conv2d", "matmul", "softmax", "layer norm", "cross entropy"]
+)
+def test_in_inference_mode_casts_are_those_of_the_cpu(name):
+    with torch.inference_mode(), torch.autocast("cpu"):
+        wanted = CALLS[name]()
+    with record(as_device="cpu"), torch.inference_mode(), torch.autocast("cpu"):
+        assert CALLS[name]().dtype == wanted.dtype
+        assert CALLS[name]().dtype == wanted.dtype
+
+
+def test_a_region_that_is_switched_off_does_not_end_the_cache_of_the_one_around_it():
+    def run():
+        layer, x = nn.Linear(2, 2), torch.ones(1, 2)
+        with torch.autocast("cpu"):
+            layer(x)
+            with torch.autocast("cpu", enabled=False):
+                x + 1
+            layer(x)
+
+    with Names() as real:
+        run()
+    with record(as_device="cpu") as trace:
+        run()
+    assert list_ops(trace) == real.ops
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_activations_that_are_computed_again_are_cast_again(device, use_reentrant):
+    with record(as_device=device) as trace:
+        layer, x = nn.Linear(2, 2), torch.ones(1, 2, requires_grad=True)
+        with torch.autocast(device, torch.bfloat16):
+            y = checkpoint(layer, x, use_reentrant=use_reentrant)
+        y.float().sum().backward()
+    products = [op.inputs[0].dtype for op in trace.ops if "mm" in op.op]
+    assert len(products) >= 3
+    assert set(products) == {torch.bfloat16}

@@ -1,0 +1,31 @@
+"""Numbers of tensors and storages: who shares one, and who does not."""
+
+import torch
+
+from meta_magic import record
+
+
+def test_a_view_shares_the_storage_of_its_base():
+    with record() as trace:
+        torch.empty(2, 3).view(6)
+    (base,), (view,) = trace.ops[-1].inputs, trace.ops[-1].outputs
+    assert base.storage_id == view.storage_id
+    assert base.tensor_id != view.tensor_id
+    assert trace.ops[-1].views == (0,)
+
+
+def test_meta_storages_at_address_zero_are_told_apart():
+    with record() as trace:
+        a, b = torch.empty(2), torch.empty(2)
+        torch.add(a, b)
+    left, right = trace.ops[-1].inputs
+    assert a.data_ptr() == b.data_ptr() == 0
+    assert left.storage_id != right.storage_id
+
+
+def test_a_storage_number_is_never_given_twice_although_ids_repeat():
+    with record() as trace:
+        for _ in range(50):
+            torch.empty(3)
+    numbers = [call.outputs[0].storage_id for call in trace.ops]
+    assert len(set(numbers)) == 50

@@ -1,0 +1,101 @@
+"""What a cell compiles, exports, traces or scripts."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import meta_magic
+from meta_magic import record
+
+COND = torch.ops.higher_order.cond
+
+
+class Choosing(nn.Module):
+    def forward(self, x):
+        return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
+
+
+def test_what_is_exported_in_a_cell_keeps_its_branches():
+    with record() as trace:
+        exported = torch.export.export(Choosing(), (torch.ones(3),))
+    assert COND in [node.target for node in exported.graph.nodes]
+    assert "operators on FakeTensor were not recorded" in trace.notes[-1].text
+
+
+def test_what_is_traced_in_a_cell_has_no_operators_of_the_recorder():
+    def program(x):
+        return (x.relu() * x.exp()).view(3, -1)
+
+    with torch.device("meta"):
+        plain = torch.jit.trace(program, torch.ones(6), check_trace=False)
+    with record() as trace:
+        traced = torch.jit.trace(program, torch.ones(6))
+        y = traced(torch.ones(6))
+    assert traced.code == plain.code
+    assert y.shape == (3, 2)
+    names = [call.op.split(".")[1] for call in trace.ops]
+    assert names == ["ones", "relu", "exp", "mul", "view"] * 2
+
+
+def test_a_module_scripted_in_a_cell_is_recorded():
+    with record() as trace:
+        y = torch.jit.script(nn.Linear(4, 2))(torch.ones(3, 4))
+    assert y.shape == (3, 2)
+    assert trace.ops[-1].op == "aten.addmm.default"
+
+
+FIRST = """
+import sys, torch
+from meta_magic import record
+
+assert "torch._dynamo" not in sys.modules
+finders = list(sys.meta_path)
+with record() as trace:
+    x = torch.ones(3)
+    torch.compile(torch.sin, fullgraph=True)(x)
+    torch.cond(x.sum() > 0, torch.cos, torch.sin, (x,))
+names = [call.op for call in trace.ops]
+assert "aten.sin.default" in names and "aten.cos.default" in names, names
+assert sys.meta_path == finders
+compiled = torch.compile(lambda x: x * 2, backend="eager", fullgraph=True)
+assert compiled(torch.ones(2)).tolist() == [2, 2]
+stats = torch._dynamo.utils.counters["stats"]
+assert stats["unique_graphs"] == 1, stats
+"""
+
+
+def test_the_first_cell_that_compiles_runs_eagerly_and_later_code_compiles():
+    result = subprocess.run(
+        [sys.executable, "-c", FIRST],
+        cwd=Path(meta_magic.__file__).parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+
+
+aten = torch.ops.aten
+
+
+def test_what_make_fx_traces_in_a_cell_are_the_operators_again_and_again():
+    for _ in range(2):
+        with record():
+            graph = make_fx(lambda x: x.sin() + 1)(torch.ones(3)).graph
+        targets = [node.target for node in graph.nodes if node.op == "call_function"]
+        assert targets == [aten.sin.default, aten.add.Tensor]
+
+
+def test_torch_jit_traces_a_module_and_its_operators_are_recorded_alone():
+    def trace_module():
+        module = nn.Linear(3, 4)
+        return torch.jit.trace(module, torch.zeros(2, 3))(torch.zeros(2, 3)).shape
+
+    with record() as trace:
+        assert trace_module() == (2, 4)
+    assert "aten.eq.Scalar" not in {op.op for op in trace.ops}
+    assert [op.op for op in trace.ops].count("aten.addmm.default") == 2

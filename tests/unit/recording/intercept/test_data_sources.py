@@ -1,0 +1,180 @@
+"""Data that comes into a cell: files, arrays, tokenizers."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils import data
+
+from meta_magic import MissingValueError, materialize, record
+from tests.unit.recording.intercept.data_of_cells import describe, line_in, notes_of
+
+safetensors = pytest.importorskip("safetensors")
+from safetensors import torch as safetensors_torch  # noqa: E402
+
+
+def save(state, folder):
+    torch.save(state, folder / "state.pt")
+    safetensors_torch.save_file(state, folder / "state.safetensors")
+
+
+def open_all(path):
+    with safetensors.safe_open(path, framework="pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+def load_under_the_cpu(path):
+    with torch.device("cpu"):
+        return torch.load(path)
+
+
+LOADERS = {
+    "torch.load": ("state.pt", lambda p: torch.load(p, map_location="cpu")),
+    "mapped": ("state.pt", lambda p: torch.load(p, map_location="cpu", mmap=True)),
+    "not only weights": (
+        "state.pt",
+        lambda p: torch.load(p, "cpu", weights_only=False),
+    ),
+    "with torch.device": ("state.pt", load_under_the_cpu),
+    "load_file": ("state.safetensors", safetensors_torch.load_file),
+    "safe_open": ("state.safetensors", open_all),
+}
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_what_is_loaded_onto_the_cpu_fills_a_module_of_the_cell(name, tmp_path):
+    state = nn.Linear(4, 3).state_dict()
+    save(state, tmp_path)
+    file, load = LOADERS[name]
+    with record() as trace:
+        model = nn.Linear(4, 3)
+        model.load_state_dict(load(tmp_path / file))
+        met = model.weight.sum().item()
+    assert met == state["weight"].sum().item()
+    assert notes_of(trace).keys() == {"evaluated"}
+    assert not [call for call in trace.ops if "set_" in call.op]  # prints all bytes
+    materialize(model)
+    assert torch.equal(model.bias, state["bias"])
+
+
+def test_load_model_of_safetensors_fills_a_module_of_the_cell(tmp_path):
+    state = nn.Linear(4, 3).state_dict()
+    save(state, tmp_path)
+    with record() as trace:
+        model = nn.Linear(4, 3)
+        safetensors_torch.load_model(model, tmp_path / "state.safetensors")
+    assert trace.notes == ()
+    materialize(model)
+    assert torch.equal(model.weight, state["weight"])
+
+
+def test_a_slice_of_a_file_is_on_meta_and_has_values(tmp_path):
+    save({"weight": torch.arange(6.0)}, tmp_path)
+    with (
+        record(),
+        safetensors.safe_open(tmp_path / "state.safetensors", framework="pt") as file,
+    ):
+        met = file.get_slice("weight")[2:4]
+        assert met.is_meta
+        assert met.tolist() == [2, 3]
+
+
+def test_torch_load_onto_meta_is_noted(tmp_path):
+    save(nn.Linear(4, 3).state_dict(), tmp_path)
+    with record() as trace:
+        state = torch.load(tmp_path / "state.pt")
+    assert all(tensor.is_meta for tensor in state.values())
+    note = notes_of(trace)["load"]
+    assert note.line == line_in(test_torch_load_onto_meta_is_noted, 3)
+    assert "map_location='cpu'" in note.text
+
+
+def test_a_value_of_a_file_on_meta_is_refused_in_words(tmp_path):
+    save({"weight": torch.ones(3)}, tmp_path)
+    with pytest.raises(MissingValueError, match="came from outside"), record():
+        torch.load(tmp_path / "state.pt")["weight"].sum().item()
+
+
+@pytest.mark.parametrize(
+    "value", [{"epoch": 3}, {"where": "meta", "weight": torch.ones(2)}]
+)
+def test_torch_load_that_loses_nothing_is_not_noted(value, tmp_path):
+    torch.save(value, tmp_path / "x.pt")
+    with record() as trace:
+        torch.load(tmp_path / "x.pt", map_location=value.get("where"))
+    assert trace.notes == ()
+
+
+def test_torch_save_of_a_module_on_meta_is_noted(tmp_path):
+    with record() as trace:
+        model = nn.Linear(4, 3)
+        torch.save({"epoch": 1, "model": model.state_dict()}, tmp_path / "a.pt")
+        torch.save(model, tmp_path / "b.pt")
+        torch.save({"epoch": 1}, tmp_path / "c.pt")
+    first = line_in(test_torch_save_of_a_module_on_meta_is_noted, 3)
+    lines = [note.line for note in trace.notes if note.kind == "save"]
+    assert lines == [first, first + 1]
+
+
+def test_a_state_of_the_cell_is_copied_without_a_note():
+    with record() as trace:
+        model, target = nn.Linear(4, 3), nn.Linear(4, 3)
+        target.load_state_dict(model.state_dict())
+        assert torch.equal(target.weight, model.weight)
+    assert notes_of(trace).keys() == {"evaluated"}
+
+
+def test_a_state_on_meta_into_a_real_module_is_noted():
+    real = nn.Linear(4, 3)
+    with pytest.raises(RuntimeError, match="no data"), record() as trace:
+        real.load_state_dict(nn.Linear(4, 3).state_dict())
+    assert "into a real module" in notes_of(trace)["load"].text
+
+
+ARRAYS = {
+    "from_numpy": lambda: torch.from_numpy(np.arange(6.0).reshape(2, 3).T),
+    "frombuffer": lambda: torch.frombuffer(bytearray(range(8)), dtype=torch.uint8),
+    "from_dlpack": lambda: torch.from_dlpack(np.arange(4)),
+    "as_tensor": lambda: torch.as_tensor(np.arange(4)),
+    "tensor": lambda: torch.tensor(np.arange(4)),
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_an_array_is_on_meta_and_has_values(name):
+    wanted = ARRAYS[name]()
+    with record() as trace:
+        met = ARRAYS[name]()
+        assert met.is_meta
+        assert met.tolist() == wanted.tolist()
+        with torch.device("cpu"):
+            assert not ARRAYS[name]().is_meta
+    assert describe(met) == describe(wanted)
+    assert notes_of(trace).keys() == {"evaluated"}
+
+
+def test_torch_is_as_before_after_the_cell():
+    before = [torch.load, torch.save, torch.from_numpy, data.DataLoader.__iter__]
+    with pytest.raises(TypeError, match=r"expected np\.ndarray"), record():
+        assert torch.from_numpy is not before[2]
+        torch.from_numpy([1])
+    after = [torch.load, torch.save, torch.from_numpy, data.DataLoader.__iter__]
+    assert after == before
+
+
+def test_a_tokenizer_feeds_a_module_of_the_cell():
+    tokenizers = pytest.importorskip("tokenizers")
+    transformers = pytest.importorskip("transformers")
+    words = tokenizers.models.WordLevel({"_": 0, "a": 1, "b": 2}, unk_token="_")
+    plain = tokenizers.Tokenizer(words)
+    plain.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=plain, pad_token="_", unk_token="_"
+    )
+    with record():
+        made = tokenizer(["a b", "b"], padding=True, return_tensors="pt")
+        ids = made.to(nn.Embedding(3, 2).weight.device)["input_ids"]
+        assert nn.Embedding(3, 2)(ids).shape == (2, 2, 2)
+        assert tokenizer.batch_decode(ids) == ["a b", "b _"]
+        arrays = tokenizer(["a b", "b"], padding=True, return_tensors="np")
+        assert torch.from_numpy(arrays["input_ids"]).tolist() == [[1, 2], [2, 0]]

@@ -1,0 +1,171 @@
+"""Tensors of other layouts: recorded, or said by name that they are not."""
+
+import pytest
+import torch
+from torch import nn
+from torch.masked import masked_tensor
+from torch.nn import functional
+
+from meta_magic import MetaMagicError, record
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The PyTorch API of", "ignore:Sparse invariant checks", "ignore::UserWarning"
+)
+
+
+PLAIN = {
+    "complex": lambda: torch.ones(3, dtype=torch.complex64).conj() * 2j,
+    "real part": lambda: torch.fft.fft(torch.ones(4)).real,
+    "masked": lambda: masked_tensor(torch.ones(3), torch.tensor([True, False, True])),
+    "jagged": lambda: nested(torch.ones(5, 4)).values(),
+    "jagged linear": lambda: nn.Linear(4, 3)(nested(torch.ones(5, 4))).values(),
+    "jagged padded": lambda: nested(torch.ones(5, 4)).to_padded_tensor(0.0, (2, 3, 4)),
+    "int8 product": lambda: torch._int_mm(
+        *[torch.ones(32, 32, dtype=torch.int8).t()] * 2
+    ),
+    "compressed": lambda: compressed().to_dense(),
+    "custom": lambda: torch.ops.mm_test.known(torch.ones(3)),
+}
+
+
+def nested(values):
+    return torch.nested.nested_tensor_from_jagged(values, torch.tensor([0, 2, 5]))
+
+
+def compressed():
+    rows, columns = torch.tensor([0, 1, 3]), torch.tensor([2, 0, 2])
+    return torch.sparse_csr_tensor(rows, columns, torch.ones(3), (2, 3))
+
+
+def coordinates():
+    return torch.sparse_coo_tensor(
+        torch.tensor([[0, 1, 1], [2, 0, 2]]), torch.ones(3), (2, 3)
+    )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _operators():
+    library = torch.library.Library("mm_test", "DEF")
+    for name in ("known", "unknown"):
+        library.define(f"{name}(Tensor x) -> Tensor")
+        library.impl(name, lambda x: x[:2].double(), "CPU")
+    library.impl("known", lambda x: x.new_empty(2, dtype=torch.float64), "Meta")
+    yield
+    library._destroy()
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_what_meta_knows_has_the_metadata_of_the_cpu(name):
+    real = PLAIN[name]()
+    with record() as trace:
+        made = PLAIN[name]()
+    assert made.device.type == "meta"
+    assert (made.shape, made.dtype, made.layout) == (
+        real.shape,
+        real.dtype,
+        real.layout,
+    )
+    assert len(trace.ops) > 0
+
+
+REFUSED = {
+    "coo": (lambda: coordinates() @ torch.ones(3, 4), "aten.mm.default (sparse)"),
+    "coalesce": (lambda: coordinates().coalesce(), "aten._coalesce.default (sparse)"),
+    "csr": (lambda: compressed() @ torch.ones(3, 4), "aten.mm.default (sparse)"),
+    "nested": (
+        lambda: torch.nested.nested_tensor([torch.ones(2, 4), torch.ones(3, 4)]),
+        "aten._nested_tensor_from_tensor_list.default (nested)",
+    ),
+    "quantized": (
+        lambda: torch.quantize_per_channel(
+            torch.ones(3, 4), torch.ones(3), torch.zeros(3), 0, torch.qint8
+        ),
+        "aten.quantize_per_channel.default (quantized)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_meta_cannot_do_is_refused_by_name_and_the_cpu_can(name):
+    program, op = REFUSED[name]
+    with pytest.raises((RuntimeError, NotImplementedError)) as caught, record():
+        program()
+    (note,) = caught.value.__notes__
+    assert note.startswith(f"meta_magic: on meta torch has no {op}. To go on, compute")
+    with record() as trace, torch.device("cpu"):
+        assert not program().is_meta
+    names = [call.op for call in trace.ops]
+    assert op.split(" ")[0] in names or "a nested tensor" in trace.notes[-1].text
+
+
+def test_an_encoder_with_padding_is_told_how_to_do_without_nested_tensors():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    mask = torch.tensor([[False, False, True], [False, False, False]])
+
+    def run(**options):
+        encoder = nn.TransformerEncoder(layer, 1, **options).eval()
+        with torch.no_grad():
+            return encoder(torch.ones(2, 3, 8), src_key_padding_mask=mask)
+
+    real = run()
+    layer, mask = layer.to("meta"), mask.to("meta")
+    with pytest.raises(NotImplementedError) as caught, record():
+        run()
+    assert caught.value.__notes__[0].endswith("with enable_nested_tensor=False.")
+    with record():
+        assert run(enable_nested_tensor=False).shape == real.shape
+
+
+def test_an_operator_without_a_kernel_on_meta_is_named():
+    with pytest.raises(NotImplementedError) as caught, record():
+        torch.ops.mm_test.unknown(torch.ones(3))
+    (note,) = caught.value.__notes__
+    assert note == (
+        "meta_magic: mm_test.unknown.default has no kernel on meta that says what it "
+        "returns. To go on, compute it under `with torch.device('cpu'):`, or write one "
+        "(see torch.library.register_fake)."
+    )
+
+
+def test_a_quantized_tensor_that_meta_would_make_wrong_is_refused():
+    # Torch's own kernel returns float32 on meta, qint8 on the CPU.
+    with (
+        pytest.raises(MetaMagicError, match=r"torch\.float32 on meta, not of torch\.q"),
+        record(),
+    ):
+        torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
+    with record() as trace, torch.device("cpu"):
+        torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8).dequantize()
+    assert trace.ops[1].outputs[0].dtype == torch.qint8
+
+
+def test_attention_of_nested_tensors_is_refused_by_name():
+    with pytest.raises(MetaMagicError, match="of nested tensors cannot run"), record():
+        q = nested(torch.ones(5, 8)).unflatten(-1, [2, 4]).transpose(1, 2)
+        functional.scaled_dot_product_attention(q, q, q)
+
+
+def test_sparse_gradients_that_lost_their_values_are_noted():
+    with record() as trace:
+        layer = nn.Embedding(10, 4, sparse=True)
+        layer(torch.tensor([1, 2])).sum().backward()
+    assert layer.weight.grad.layout is torch.sparse_coo
+    (note,) = trace.notes
+    assert note.text.startswith(
+        "aten.clone.default returned a sparse tensor without values, as torch does"
+    )
+
+
+def test_a_sparse_tensor_with_its_values_is_not_noted():
+    with record() as trace:
+        made = coordinates()
+    assert (made._nnz(), made.layout) == (3, torch.sparse_coo)
+    assert trace.notes == ()
+
+
+def test_a_nested_tensor_on_the_cpu_goes_through_a_module():
+    with record() as trace, torch.device("cpu"):
+        rows = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)])
+        made = nn.Linear(3, 4)(rows)
+    assert [row.shape for row in made.unbind()] == [(2, 4), (4, 4)]
+    assert any("nested" in note.text for note in trace.notes)

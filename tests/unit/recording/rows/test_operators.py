@@ -1,0 +1,103 @@
+"""What is recorded of an operator call."""
+
+import pytest
+import torch
+from torch import nn
+
+from meta_magic import record
+
+
+def ops_of(trace):
+    return [call.op for call in trace.ops]
+
+
+def test_a_linear_layer_is_a_transpose_and_an_addmm():
+    with record() as trace:
+        nn.Linear(3, 4)(torch.empty(2, 3))
+    assert ops_of(trace)[-2:] == ["aten.t.default", "aten.addmm.default"]
+
+
+def test_an_in_place_write_names_the_argument_that_it_writes():
+    with record() as trace:
+        x = torch.zeros(3)
+        x.add_(1)
+    call = trace.ops[-1]
+    assert call.op == "aten.add_.Tensor"
+    assert call.writes == (0,)
+    assert call.inputs[0].tensor_id == call.outputs[0].tensor_id
+
+
+def test_an_out_argument_is_a_write():
+    with record() as trace:
+        torch.add(torch.ones(2), 1, out=torch.empty(2))
+    call = trace.ops[-1]
+    assert call.op == "aten.add.out"
+    assert [call.inputs[i].shape for i in call.writes] == [(2,)]
+
+
+def test_arguments_are_named_as_in_the_schema():
+    with record() as trace:
+        torch.ones(2, 3).sum(dim=1, keepdim=True)
+    arguments = dict(trace.ops[-1].arguments)
+    assert arguments["dim"] == (1,)
+    assert arguments["keepdim"] is True
+    assert arguments["self"] == trace.ops[-1].inputs[0]
+
+
+def test_foreach_operators_list_every_tensor():
+    with record() as trace:
+        torch._foreach_add_([torch.ones(2), torch.ones(3)], 1.0)
+    call = trace.ops[-1]
+    assert call.op == "aten._foreach_add_.Scalar"
+    assert [tensor.shape for tensor in call.inputs] == [(2,), (3,)]
+    assert call.writes == (0, 1)
+
+
+def test_a_backward_operator_names_the_forward_operator_that_it_differentiates():
+    with record() as trace:
+        x = torch.ones(2, 3, requires_grad=True)
+        y = x.exp()
+        z = y.sum()
+        z.backward()
+    forward = {call.op: call.index for call in trace.ops if call.phase != "backward"}
+    tied = {call.op: call.forward for call in trace.ops if call.phase == "backward"}
+    assert tied["aten.expand.default"] == forward["aten.sum.default"]
+    assert tied["aten.mul.Tensor"] == forward["aten.exp.default"]
+
+
+def test_the_phases_of_a_training_step():
+    with record() as trace:
+        layer = nn.Linear(3, 4)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+        loss = layer(torch.ones(2, 3)).sum()
+        loss.backward()
+        optimizer.step()
+    phase = {call.op: call.phase for call in trace.ops}
+    assert phase["aten.uniform_.default"] == "init"
+    assert phase["aten.addmm.default"] == "forward"
+    assert phase["aten.sum.default"] == "other"
+    assert phase["aten.add_.Tensor"] == "optimizer"
+
+
+def test_the_function_is_the_python_level_call():
+    with record() as trace:
+        x = torch.ones(2, 3)
+        nn.functional.layer_norm(x, (3,))
+        x + 1
+    assert trace.ops[1].function == "torch.nn.functional.layer_norm"
+    assert trace.ops[2].function == "torch.Tensor.add"
+
+
+def test_real_tensors_are_recorded_with_their_device():
+    with record() as trace:
+        torch.ones(2, device="cpu") + 1
+    assert trace.ops[-1].inputs[0].is_real
+    assert trace.nbytes_real == 2 * 4 + 2 * 4
+
+
+def test_a_failing_block_keeps_what_was_recorded():
+    with pytest.raises(RuntimeError), record() as trace:
+        torch.ones(2, 3)
+        torch.ones(2) @ torch.ones(3)
+    assert ops_of(trace) == ["aten.ones.default"] * 3
+    assert trace.error.startswith("RuntimeError: ")

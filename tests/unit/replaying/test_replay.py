@@ -1,0 +1,64 @@
+"""replay(): recorded values beside those of a real run."""
+
+import pytest
+import torch
+
+from meta_magic import ReplayError, record, replay
+
+
+def test_an_output_has_the_value_of_a_real_run():
+    def compute():
+        torch.manual_seed(3)
+        return torch.randn(4, 5).softmax(1).t()[1:]
+
+    with record() as trace:
+        compute()
+    (made,) = replay(trace, trace.ops[-1].outputs)
+    assert torch.equal(made, compute())
+    assert made.stride() == compute().stride()
+
+
+def test_tensors_that_shared_a_storage_do_so_again():
+    with record() as trace:
+        torch.ones(2, 3).t()
+    base, view = replay(trace, [call.outputs[0] for call in trace.ops])
+    base.zero_()
+    assert view.sum() == 0
+
+
+def test_values_are_those_at_the_end():
+    with record() as trace:
+        torch.ones(2).mul_(5)
+    (made,) = replay(trace, trace.ops[0].outputs)
+    assert made.tolist() == [5, 5]
+
+
+def test_no_tensors_give_no_tensors():
+    with record() as trace:
+        torch.ones(2)
+    assert replay(trace, []) == []
+
+
+@pytest.mark.parametrize("wanted", [3, "x", torch.ones(2), None])
+def test_what_is_no_tensor_of_a_trace_is_an_error(wanted):
+    with record() as trace:
+        torch.ones(2)
+    with pytest.raises(ReplayError, match=f"not a {type(wanted).__name__}"):
+        replay(trace, [wanted])
+
+
+def test_a_tensor_of_another_trace_is_an_error():
+    with record() as trace:
+        torch.ones(2)
+    with record() as other:
+        torch.ones(2) + torch.ones(2)
+    with pytest.raises(ReplayError, match="no tensor with storage_id 2"):
+        replay(trace, other.ops[-1].outputs)
+
+
+def test_a_value_from_outside_is_an_error_that_says_so():
+    outside = torch.ones(3, device="meta")
+    with record() as trace:
+        outside + 1
+    with pytest.raises(ReplayError, match="came from outside of the recording"):
+        replay(trace, trace.ops[-1].outputs)

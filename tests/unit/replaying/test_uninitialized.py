@@ -1,0 +1,44 @@
+"""Which storages a replay leaves without values."""
+
+import torch
+
+from meta_magic import record
+from meta_magic.replaying.execution import Execution
+from meta_magic.replaying.steps import Request
+from tests.unit.replaying.replays import CPU, storages_of
+
+
+def test_a_storage_of_nothing_is_uninitialized():
+    with record() as trace:
+        x, y = torch.empty(3), torch.zeros(3)
+    numbers = storages_of(trace, x, y)
+    run = Execution(trace.program, Request(storages=frozenset(numbers)), CPU)
+    assert run.uninitialized == {numbers[0]}
+
+
+def test_what_was_computed_from_uninitialized_memory_is_uninitialized():
+    with record() as trace:
+        x = torch.empty(3) * 2
+        y = x + 1
+    (number,) = storages_of(trace, y)
+    run = Execution(trace.program, Request(storages=frozenset([number])), CPU)
+    assert run.uninitialized == {number}
+
+
+def test_memory_that_was_filled_in_part_is_uninitialized():
+    with record() as trace:
+        x = torch.empty(3)
+        x[0] = 1
+    (number,) = storages_of(trace, x)
+    run = Execution(trace.program, Request(storages=frozenset([number])), CPU)
+    assert run.uninitialized == {number}
+
+
+def test_memory_that_was_filled_part_by_part_is_not_uninitialized():
+    with record() as trace:
+        x = torch.empty(2, 3)
+        x[0].zero_()
+        x[1].zero_()
+    (number,) = storages_of(trace, x)
+    run = Execution(trace.program, Request(storages=frozenset([number])), CPU)
+    assert run.uninitialized == set()

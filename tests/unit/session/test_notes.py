@@ -1,0 +1,98 @@
+"""What a recording says of a cell without being asked."""
+
+import torch
+from torch import nn
+
+from meta_magic import record
+from tests.unit.modules import Tied
+
+
+def notes_of(trace):
+    return {note.kind: note for note in trace.notes}
+
+
+def test_a_silent_broadcast_is_noted_with_its_line():
+    with record() as trace:
+        column, row = torch.ones(5, 1), torch.ones(5)
+        column - row
+    assert notes_of(trace)["broadcast"].line == trace.ops[-1].line
+
+
+def test_a_broadcast_with_a_row_of_one_is_not_noted():
+    with record() as trace:
+        torch.ones(1, 1) - torch.ones(1)
+        torch.ones(5, 1) - torch.ones(1, 5)
+    assert trace.notes == ()
+
+
+def test_a_factory_that_ignores_meta_is_noted():
+    with record() as trace:
+        torch.ops.aten.ones.default([2, 3])
+    note = notes_of(trace)["factory"]
+    assert note.line == trace.ops[-1].line
+    assert "real tensor" in note.text
+
+
+def test_a_factory_that_was_told_its_device_is_not_noted():
+    with record() as trace:
+        torch.ones(2, device="cpu")
+    assert trace.notes == ()
+
+
+def test_float64_from_numpy_is_noted():
+    import numpy as np
+
+    with record() as trace:
+        torch.as_tensor(np.ones(3))
+        torch.as_tensor(np.ones(3), dtype=torch.float32)
+        torch.tensor(np.ones(3, dtype=np.float32))
+    (note,) = trace.notes
+    assert (note.kind, note.line) == ("float64", trace.ops[0].line)
+
+
+def test_a_tie_that_came_apart_is_noted():
+    with record() as trace:
+        model = Tied()
+        model.to_empty(device="cpu")
+    note = notes_of(trace)["untied"]
+    assert "Embedding.weight and Linear.weight" in note.text
+    assert note.line == trace.ops[-1].line
+
+
+def test_a_tie_that_holds_is_not_noted():
+    with record() as trace:
+        model = Tied()  # noqa: F841
+    assert "untied" not in notes_of(trace)
+
+
+def test_a_tensor_that_will_not_move_with_its_module_is_noted():
+    class Holder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = torch.arange(5)
+
+    with record() as trace:
+        holder = Holder()  # noqa: F841
+    note = notes_of(trace)["attribute"]
+    assert "Holder.table" in note.text
+    assert note.line == trace.ops[0].line
+
+
+def test_a_thread_is_named_as_not_recorded():
+    import threading
+
+    with record() as trace:
+        thread = threading.Thread(target=torch.ones, args=(3,), name="loader")
+        thread.start()
+        thread.join()
+    assert "'loader'" in notes_of(trace)["thread"].text
+    assert len(trace) == 0
+
+
+def test_load_state_dict_that_assigns_is_not_noted():
+    state = nn.Linear(2, 3).state_dict()
+    with record() as trace:
+        made = nn.Linear(2, 3)
+        made.load_state_dict(state, assign=True)
+    assert [note for note in trace.notes if note.kind == "load"] == []
+    assert not made.weight.is_meta
