@@ -5,7 +5,8 @@ import torch
 from torch.nn.functional import conv1d, conv2d, conv_transpose2d
 
 from meta_magic import record, replay, verify
-from meta_magic.recording.as_device.corrections import CORRECTIONS, CPU_ANSWERS
+from meta_magic.recording.as_device.adjustments import ON_CPU
+from meta_magic.recording.as_device.corrections import CORRECTIONS
 
 aten = torch.ops.aten
 
@@ -240,7 +241,7 @@ def test_every_answer_of_the_cpu_is_tested():
     with record(as_device="cpu") as trace:
         for call in ANSWERED.values():
             call()
-    assert set(CPU_ANSWERS) <= {op.op for op in trace.ops}
+    assert set(ON_CPU) <= {op.op for op in trace.ops}
 
 
 def test_training_with_norms_as_on_the_cpu_is_what_the_cpu_does():
