@@ -20,6 +20,7 @@ from typing import Final
 from tests.benchmarks.budget_cells import NAMES, count_cells
 from tests.benchmarks.budget_file import (
     BUDGETS,
+    N_KEPT,
     Ledger,
     build_budget,
     read_ledger,
@@ -102,6 +103,7 @@ def find_growths(
         (place, n - before.get(place, 0), before.get(place, 0))
         for place, n in n_by_place.items()
         if n > before.get(place, 0) and is_counted(place, kind)
+        if place in before or n >= N_KEPT
     ]
     return tuple(sorted(growths, key=lambda growth: (-growth[1], growth[0])))
 

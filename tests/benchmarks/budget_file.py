@@ -13,6 +13,7 @@ from tests.benchmarks.counts import Count, Place
 
 __all__ = [
     "BUDGETS",
+    "N_KEPT",
     "Budget",
     "Ledger",
     "read_ledger",

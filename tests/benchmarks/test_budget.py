@@ -93,6 +93,12 @@ def test_what_grew_is_named_with_its_file():
     )
 
 
+def test_what_was_too_little_to_be_kept_did_not_grow():
+    begin, draw = FLUSH._replace(function="begin"), FLUSH._replace(function="draw")
+    (change,) = changes_of(count_of(1100, {APPEND: 900, begin: 19, draw: 20}))
+    assert change.growths == ((draw, 20, 0),)
+
+
 def test_the_calls_of_others_are_compared_under_the_same_versions_alone():
     count = count_of(1000, n_total=4000)
     (change,) = changes_of(count)
