@@ -93,11 +93,15 @@ def run_record(workload: Workload) -> None:
         workload.run()
 
 
+def forget_signatures() -> None:
+    """Begin anew, as the first cell of a session, which knows no signature yet."""
+    import_module("meta_magic.recording.recorder").shared_cache_by_device.clear()
+
+
 def run_record_cold(workload: Workload) -> None:
-    """Record as the first cell of a session does, which knows no signature yet."""
-    recording = mm.record()
-    import_module("meta_magic.session.recording").shared_cache_by_device.clear()
-    with recording:
+    """Record as the first cell of a session does."""
+    forget_signatures()
+    with mm.record():
         workload.run()
 
 
