@@ -157,7 +157,7 @@ def group_targets(held: list[Held], dtype: torch.dtype | None) -> list[Target]:
         check_makeable(place)
         storage = Tensor.untyped_storage(place.tensor)
         target = targets.setdefault(
-            read_address(storage), Target(storage, place.tensor.itemsize)
+            address_of_storage(storage), Target(storage, place.tensor.itemsize)
         )
         target.held.append(place)
         if not any(place.tensor is tensor for tensor in target.tensors):
@@ -171,12 +171,7 @@ def address_of(tensor: Tensor) -> int:
     """Return what tells a tensor's storage from others; its ``id`` if it has none."""
     if tensor.layout is not torch.strided or tensor.is_nested:
         return id(tensor)
-    return read_address(tensor.untyped_storage())
-
-
-def read_address(storage: UntypedStorage) -> int:
-    """Return what tells a storage from all others that live."""
-    address: int = address_of_storage(storage)
+    address: int = address_of_storage(tensor.untyped_storage())
     return address
 
 

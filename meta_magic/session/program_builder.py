@@ -86,7 +86,7 @@ class ProgramBuilder:
             module_rows=calls.rows.tobytes(),
             module_values=calls.values.tobytes(),
             structures=tuple(calls.structures),
-            modules=tuple(name_modules(numbers, trees)),
+            modules=name_modules(numbers, trees),
             owner_by_storage=tuple(find_owners(trees).items()),
             randomness=draws.build_randomness(),
             constants=constants.build(),
@@ -108,16 +108,17 @@ def describe_failures(findings: Findings) -> Iterator[tuple[str, int | None]]:
 
 def name_modules(
     numbers: ModuleNumbers, trees: Sequence[Tree]
-) -> Iterator[tuple[int | None, str | None, str]]:
-    """Yield root, fqn and class name of each module, by its number."""
+) -> tuple[tuple[int | None, str | None, str], ...]:
+    """Return root, fqn and class name of each module, by its number."""
     root_and_fqn = {
         number: (root, fqn)
         for root, tree in enumerate(trees)
         for number, fqn in tree.fqn_by_module.items()
     }
-    for number, class_name in enumerate(numbers.class_names):
-        root, fqn = root_and_fqn.get(number, (None, None))
-        yield root, fqn, class_name
+    return tuple(
+        (*root_and_fqn.get(number, (None, None)), class_name)
+        for number, class_name in enumerate(numbers.class_names)
+    )
 
 
 def find_owners(trees: Sequence[Tree]) -> dict[int, int]:

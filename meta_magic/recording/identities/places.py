@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import starmap
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import torch
 from torch import nn
@@ -54,6 +54,12 @@ Located: TypeAlias = tuple[int, int]
 there, plus 1; 0 if there is none."""
 
 
+Running: TypeAlias = list[Any]
+"""A function of torch that runs, the frame that called it, and the ``Located`` of that
+once an operator asked for it, else None: gone with the call, as it holds a frame. No
+class: one is made for each call of torch, and its constructor would be felt."""
+
+
 class Places:
     """Intern the places that calls come from, and know which call runs now.
 
@@ -63,8 +69,9 @@ class Places:
         number_of_module: Numbers the modules that are met under construction.
 
     Attributes:
-        function: The torch function that runs now, None outside of any.
-        frame: The frame that called it.
+        running: The torch function that runs now, and the frame that called it; None
+            outside of any. Written by whoever meets the call: for each of them a method
+            would be felt.
     """
 
     def __init__(
@@ -73,9 +80,7 @@ class Places:
         top: CodeType | None,
         number_of_module: Callable[[nn.Module], int],
     ) -> None:
-        self.function: object = None
-        self.frame: FrameType | None = None
-        self._located: Located | None = None
+        self.running: Running | None = None
         self._cell_file = cell_file
         self._top = top
         self._number_of_module = number_of_module
@@ -91,15 +96,15 @@ class Places:
         self._place_by_key: dict[Key, int] = {}
         self._backward_by_key: dict[tuple[object, int], int] = {}
 
-    def begin(self, function: object, frame: FrameType) -> None:
-        """Note that a function of torch runs from now on."""
-        self.function = function
-        self.frame = frame
-        self._located = None
+    @property
+    def function(self) -> object:
+        """The torch function that runs now, None outside of any."""
+        return None if self.running is None else self.running[0]
 
-    def end(self) -> None:
-        """Note that no function runs any more, or that each call has its own place."""
-        self.function = self.frame = self._located = None
+    @property
+    def frame(self) -> FrameType | None:
+        """The frame that called it."""
+        return None if self.running is None else self.running[1]
 
     def locate_operator(self, entry: FrameType | None, site: Site) -> Located:
         """Return the place of an operator that is called now, and its owner.
@@ -110,44 +115,45 @@ class Places:
             entry: The frame in which the innermost module call runs, if any.
             site: The place from which that module was called.
         """
-        located = self._located
+        running = self.running
+        if running is None:
+            return self._locate(None, sys._getframe(2), entry, site)
+        function, frame, located = running
         if located is None:
-            frame = self.frame or sys._getframe(2)
-            if entry is not None and frame.f_back is entry:
-                located = self._locate_in_forward(frame, entry, site)
+            if entry is None or frame.f_back is not entry:
+                located = self._locate(function, frame, entry, site)
             else:
-                located = self._locate(frame, entry, site)
-            if self.function is not None:
-                self._located = located
-        return located
+                located = self._locate_in_forward(function, frame, entry, site)
+            running[2] = located
+        return cast("Located", located)
 
     def locate_backward(self) -> int:
         """Return the place of a backward operator without a forward one."""
         frame = self.frame or sys._getframe(2)
-        return self._locate(frame, None, (0, 0), BACKWARD)[0]
+        position, line, flags, _ = self.walk(frame, None, (0, 0))
+        return self._intern(Key(self.function, position, line, flags | BACKWARD))
 
     def _locate(
         self,
+        function: object,
         frame: FrameType,
         entry: FrameType | None,
         site: Site,
-        extra_flags: int = 0,
     ) -> Located:
         """Return the place of a call made from ``frame``, where the walk begins."""
         position, line, flags, owner = self.walk(frame, entry, site)
         if entry is not None:
             flags |= FORWARD
-        key = Key(self.function, position, line, flags | extra_flags)
-        return self._intern(key), owner
+        return self._intern(Key(function, position, line, flags)), owner
 
     def _locate_in_forward(
-        self, frame: FrameType, entry: FrameType, site: Site
+        self, function: object, frame: FrameType, entry: FrameType, site: Site
     ) -> Located:
         """Do so without a walk, where ``forward`` itself called it before."""
-        key = (self.function, id(frame.f_code), frame.f_lasti, site)
+        key = (function, id(frame.f_code), frame.f_lasti, site)
         located = self._located_by_instruction.get(key)
         if located is None:
-            place, _ = self._locate(frame, entry, site)
+            place, _ = self._locate(function, frame, entry, site)
             located = self._located_by_instruction[key] = place, 0
         return located
 

@@ -50,6 +50,7 @@ class TensorRegistry:
         nbytes_by_storage: Bytes of the storages that are not just as large as needed
             by the tensor through which they were first met.
         n_storages: Storages met so far.
+        freed: Storages that were freed and are not noted yet.
 
     Args:
         geometries: The geometries met, by this recording or by others.
@@ -74,16 +75,17 @@ class TensorRegistry:
         self._storage_by_address: dict[int, StorageRef] = {}
         self._seen_by_id: dict[int, Seen] = {}
         # A callback written in Python would swallow an interrupt that lands in it.
-        self._dead: list[StorageRef] = []
-        self._on_death = self._dead.append
+        self.freed: list[StorageRef] = []
+        self._on_death = self.freed.append
 
     def note_deaths(self) -> None:
         """Note the storages freed since the last time; to be called before reading.
 
-        Their addresses may have been given to others meanwhile.
+        Their addresses may have been given to others meanwhile. On the way of each
+        operator it is called only where there are ``freed`` ones.
         """
-        while self._dead:
-            ref = self._dead.pop(0)
+        while self.freed:
+            ref = self.freed.pop(0)
             if self._storage_by_address.get(ref.address) is ref:
                 del self._storage_by_address[ref.address]
             self.deaths.extend((self._clock.now, ref.number))

@@ -68,7 +68,8 @@ class Dispatch:
             if passed is not None:
                 return passed[0]
         registry, served = self._registry, self._served
-        registry.note_deaths()
+        if registry.freed:
+            registry.note_deaths()
         words = [0] * HEADER
         key = build_operator_key(registry.read, args, kwargs, words)
         table = self._table_by_op.get(func)

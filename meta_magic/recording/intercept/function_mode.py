@@ -129,7 +129,8 @@ class FunctionMode(DeviceContext):
                 return self._tell(func, args, sys._getframe(1))
             return func(*args)  # an attribute such as ``shape``: runs no operator
         caller = sys._getframe(1)
-        self._places.begin(func, caller)
+        places = self._places
+        places.running = [func, caller, None]
         try:
             if func in INDEXING:
                 keep = self._constants.note_values
@@ -146,7 +147,7 @@ class FunctionMode(DeviceContext):
             explain_mix(error, tensors_in(args, kwargs))
             raise
         finally:
-            self._places.end()
+            places.running = None
 
     def _read_data(
         self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -194,13 +195,13 @@ class FunctionMode(DeviceContext):
         is_meta: bool = func(*args)
         initializer = read_initializer(asker) if is_meta else None
         if initializer is not None:
-            self._places.begin(initializer.function, asker)
+            self._places.running = [initializer.function, asker, None]
             arguments = initializer.read_arguments(asker)
             try:
                 with DisableTorchDispatch():
                     self._dispatch.__torch_dispatch__(initializer, (), *arguments)
             finally:
-                self._places.end()
+                self._places.running = None
         elif is_loading(asker):
             if not is_meta and asker.f_locals["input_param"].is_meta:
                 self._findings.note("load", UNLOADABLE)

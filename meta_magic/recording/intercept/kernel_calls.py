@@ -87,7 +87,8 @@ class KernelCalls:
             entries, key = self._opaque_entries, (table, *key)
         draw = Drawing(args, kwargs, inputs) if table.is_random else None
         returned = self._run(table, args, kwargs, inputs, draw)
-        registry.note_deaths()
+        if registry.freed:
+            registry.note_deaths()
         made = tensors_in(returned)
         if self._special.has_unseen(made):
             return returned

@@ -53,7 +53,8 @@ class ServedFunctions:
     ) -> Any:
         """Answer a call that was seen before; else run it, and watch what it does."""
         rows, attention = self._rows, self._attention
-        self._registry.note_deaths()
+        if self._registry.freed:
+            self._registry.note_deaths()
         key, inputs = build_key(self._registry, func, args, kwargs)
         if key is None:
             return func(*args, **(kwargs or {}))

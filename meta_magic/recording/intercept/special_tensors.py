@@ -106,7 +106,7 @@ class SpecialTensors:
     def begin(self, op: str) -> None:
         """Let what an operator calls have places of its own; note what it assumes."""
         self._note(ASSUMED.get(op))
-        self._places.end()
+        self._places.running = None
 
     def _note(self, text: str | None) -> None:
         if text is not None:

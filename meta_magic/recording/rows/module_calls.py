@@ -126,7 +126,8 @@ class ModuleCallRecorder:
         *kwargs, output = rest
         row = ((self.word >> 1) - 1) * MODULE_HEADER
         words = [0]
-        self._registry.note_deaths()
+        if self._registry.freed:
+            self._registry.note_deaths()
         with DisableTorchFunction():
             key = (
                 self._describe(args, words),
@@ -215,7 +216,8 @@ class ModuleCallRecorder:
 
     def _on_parameter(self, module: nn.Module, name: str, value: object) -> None:
         if threading.get_ident() == self._thread and isinstance(value, nn.Parameter):
-            self._registry.note_deaths()
+            if self._registry.freed:
+                self._registry.note_deaths()
             with DisableTorchFunction():
                 storage = self._registry.storage_of(value)
             if storage is not None:

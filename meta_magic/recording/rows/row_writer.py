@@ -116,7 +116,8 @@ class RowWriter:
 
     def watch(self, inputs: Sequence[Argument], call: Callable[[], Any]) -> Captured:
         """Run the call of a torch function, and return what it did."""
-        self._registry.note_deaths()
+        if self._registry.freed:
+            self._registry.note_deaths()
         now, n_deaths = self._clock.now, len(self._registry.deaths)
         rows: list[tuple[Entry, Sequence[int]]] = []
         self._captured = rows
@@ -124,7 +125,8 @@ class RowWriter:
             returned = call()
         finally:
             self._captured = None
-        self._registry.note_deaths()
+        if self._registry.freed:
+            self._registry.note_deaths()
         deaths = self._registry.deaths[n_deaths:]
         return Captured(
             [tensor for tensor, _, _ in inputs], returned, rows, now, deaths
