@@ -1,1 +1,7 @@
-"""The door: ``%%meta`` and ``%meta``. The only package that imports IPython."""
+"""The door: ``%%meta`` and ``%meta``, and the only room that imports IPython.
+
+``extension`` loads and unloads, ``magics`` parses a line (``options``), ``cell``
+compiles a body, ``run`` records it with a ``progress`` line and shows the ``reports``.
+
+May import everything. Read ``magics`` first.
+"""

@@ -5,6 +5,7 @@ from typing import Any
 from meta_magic.magic.completion import build_matcher
 from meta_magic.magic.magics import MetaMagics
 from meta_magic.magic.materialize_line import COMMAND
+from meta_magic.magic.options import NAMES
 from meta_magic.magic.transformer import AwaitTransformer
 
 __all__ = ["load", "unload"]
@@ -12,23 +13,7 @@ __all__ = ["load", "unload"]
 STATE = "_meta_magic_installed"
 """Name on the shell, not in a module: ``%reload_ext`` reloads only the top package."""
 
-OPTIONS = (
-    "--out",
-    "-o",
-    "--quiet",
-    "-q",
-    "--depth",
-    "--height",
-    "--as",
-    "--assume",
-    "--parameters",
-    "--value-nbytes",
-    "--value-flops",
-    "--no-cache",
-    "--help",
-    "-h",
-)
-COMMAND_OPTIONS = (*("--help", "-h"), "--device", "--init", "--dtype")
+COMMAND_OPTIONS = ("--help", "-h", "--device", "--init", "--dtype")
 
 
 def load(shell: Any) -> None:
@@ -36,7 +21,7 @@ def load(shell: Any) -> None:
     unload(shell)
     magics, transformer = MetaMagics(shell), AwaitTransformer(shell)
     MetaMagics.meta.parser.allow_abbrev = False
-    matcher = build_matcher(OPTIONS, COMMAND, COMMAND_OPTIONS)
+    matcher = build_matcher(NAMES, COMMAND, COMMAND_OPTIONS)
     shell.register_magics(magics)
     shell.input_transformers_cleanup.append(transformer)
     shell.events.register("pre_run_cell", magics.note_cell)

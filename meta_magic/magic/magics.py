@@ -1,18 +1,22 @@
 """``%%meta`` and ``%meta``: parse the line, run the cell, show the report."""
 
-import re
 import types
 from collections.abc import Callable, Coroutine, Generator
 from keyword import iskeyword
-from typing import Any, Final
+from typing import Any
 
 from IPython.core.error import UsageError
-from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
-from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+from IPython.core.magic import Magics, magics_class, no_var_expand
+from IPython.core.magic_arguments import parse_argstring
 from traitlets import Bool, Enum, Int, List
 
 from meta_magic.magic.cell import Body
 from meta_magic.magic.materialize_line import is_command, run_command
+from meta_magic.magic.options import (
+    SMALLEST,
+    line_cell_magic_with_options,
+    split_statement,
+)
 from meta_magic.magic.run import Run
 
 try:
@@ -26,16 +30,9 @@ except ImportError:  # IPython 7
 
 __all__ = ["MetaMagics"]
 
-SMALLEST: Final = {"depth": 1, "height": 120, "value_nbytes": 0, "value_flops": 0}
-"""Of the settings that are numbers, the least that makes sense."""
-
-OPTIONS = re.compile(
-    r"\s*((-o|--out|--as|--assume|--depth|--height|--value-\w+)\s+\S+\s*|-\S+\s*)*"
-)
-
 
 @magics_class
-class MetaMagics(Magics):  # type: ignore[misc]
+class MetaMagics(Magics):
     """Magics that run code on torch's meta device and record it."""
 
     quiet = Bool(
@@ -83,82 +80,7 @@ class MetaMagics(Magics):  # type: ignore[misc]
 
     @no_var_expand
     @output_can_be_silenced
-    @magic_arguments()
-    @argument(
-        "-o",
-        "--out",
-        metavar="NAME",
-        help="Keep the trace under NAME, too; `_meta` always holds the newest. "
-        "Example: %%%%meta -o trace",
-    )
-    @argument(
-        "-q",
-        "--quiet",
-        action="store_true",
-        help="Show no report. Example: %%%%meta -q",
-    )
-    @argument(
-        "--depth",
-        type=int,
-        metavar="N",
-        help="Open N levels of the module tree and the flow. "
-        "Example: %%%%meta --depth 3",
-    )
-    @argument(
-        "--height",
-        type=int,
-        metavar="PIXELS",
-        help="Make the report's views so high. Example: %%%%meta --height 600",
-    )
-    @argument(
-        "--as",
-        dest="as_device",
-        choices=("cpu", "cuda", "meta"),
-        help="Record the kernels that this device would choose (default: cuda where "
-        "torch sees one, else cpu); the tensors stay meta. Example: %%%%meta --as cuda",
-    )
-    @argument(
-        "--assume",
-        action="append",
-        default=[],
-        metavar="WHAT",
-        help="Take for granted, where a size depends on values that take too much: "
-        "nonzero=all, nonzero=0.5 (the part of a mask that is true), routing=uniform "
-        "(each expert gets as many tokens). Example: %%%%meta --assume routing=uniform",
-    )
-    @argument(
-        "--parameters",
-        action="store_true",
-        help="Show parameters and constants in the flow, too. "
-        "Example: %%%%meta --parameters",
-    )
-    @argument(
-        "--value-nbytes",
-        type=float,
-        metavar="BYTES",
-        help="Bytes that the value of a tensor may take when the cell asks for it, as "
-        "item() does. Example: %%%%meta --value-nbytes 1e9",
-    )
-    @argument(
-        "--value-flops",
-        type=float,
-        metavar="FLOPS",
-        help="Operations that it may take. Example: %%%%meta --value-flops 1e12",
-    )
-    @argument(
-        "--no-cache",
-        action="store_true",
-        help="Run every meta kernel, also those whose answer is known, to check the "
-        "recorder against torch. Example: %%%%meta --no-cache",
-    )
-    @argument(
-        "-h",
-        "--help",
-        action="store_true",
-        help="Show this help. Example: %%meta --help",
-    )
-    @argument("statement", nargs="*", help="For %%meta: the statement to run.")
-    @line_cell_magic
+    @line_cell_magic_with_options
     def meta(self, line: str, cell: str | None = None) -> object:
         """Run a cell on torch's meta device and record every tensor operator.
 
@@ -179,11 +101,9 @@ class MetaMagics(Magics):  # type: ignore[misc]
         __tracebackhide__ = True
         if cell is None and is_command(line):
             return run_command(self.shell, line)
+        raw = self.raw_cell
         if cell is None:
-            line, cell = split_statement(line)
-            raw = None
-        else:
-            raw = self.raw_cell
+            (line, cell), raw = split_statement(line), None
         options = self._parse(line)
         if options.help:
             print(self.meta.__doc__)  # noqa: T201  asked for
@@ -196,6 +116,11 @@ class MetaMagics(Magics):  # type: ignore[misc]
             raise UsageError(
                 "%%meta: a cell that awaits needs %%meta as its first line"
             )
+        return self._run(options, body, cell)
+
+    def _run(self, options: Any, body: Body, cell: str) -> object:
+        """Run a compiled cell, and show its report."""
+        __tracebackhide__ = True
         run = Run(self, options, body, cell)
         try:
             return run.recording.guard.run(body.run)
@@ -255,13 +180,6 @@ class MetaMagics(Magics):  # type: ignore[misc]
         if newest is None:
             raise UsageError("%meta: nothing was recorded yet; %meta --help says how")
         print(newest)  # noqa: T201  asked for
-
-
-def split_statement(line: str) -> tuple[str, str]:
-    """Split the line of ``%meta`` into its options and the statement after them."""
-    options = OPTIONS.match(line)
-    end = options.end() if options is not None else 0
-    return line[:end], line[end:]
 
 
 @types.coroutine

@@ -23,7 +23,6 @@ __all__ = [
     "find_tensors",
     "group_targets",
     "own_and_nested",
-    "read_address",
 ]
 
 CONTAINERS = (list, tuple, dict)

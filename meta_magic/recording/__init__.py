@@ -1,1 +1,13 @@
-"""Running code to a trace."""
+"""Running code to a program.
+
+Five rooms, each importing from those above it in this list alone:
+
+* ``identities``: numbers of tensors, storages and modules, places in the source
+* ``signatures``: what calls have in common, and which may be answered without a kernel
+* ``rows``: what is written: operator calls, module calls, draws, constants, findings
+* ``as_device``: what a device would run: attention, autocast, optimizers, kernels
+* ``intercept``: modes, and what stands in for functions that no mode sees
+
+``session`` puts them together. May import ``errors``, ``torch_private`` and ``trace``.
+Read ``intercept/dispatch_mode`` first: every operator passes there.
+"""

@@ -15,7 +15,7 @@ from meta_magic.replaying.steps import Plan, Request, Step, StepKind
 from meta_magic.replaying.streams import Streams
 from meta_magic.trace.program import Import, Program
 
-__all__ = ["Finished", "Execution", "order_latest_first"]
+__all__ = ["Execution", "Finished", "order_latest_first"]
 
 Finished = Callable[[int, UntypedStorage | Tensor], None]
 """Takes the number and the content of a wanted storage; a tensor for sparse layouts."""

@@ -21,14 +21,12 @@ from meta_magic.trace.signature import (
 
 __all__ = ["Operator", "find_function", "find_operator"]
 
-FILLS: Final = frozenset(
-    f"aten.{name}"
-    for name in """
-    normal_.default uniform_.default random_.default random_.from random_.to
-    exponential_.default log_normal_.default cauchy_.default geometric_.default
-    bernoulli_.float zero_.default fill_.Scalar
-    """.split()
-)
+FILL_NAMES: Final = """
+normal_.default uniform_.default random_.default random_.from random_.to
+exponential_.default log_normal_.default cauchy_.default geometric_.default
+bernoulli_.float zero_.default fill_.Scalar
+"""
+FILLS: Final = frozenset(f"aten.{name}" for name in FILL_NAMES.split())
 """Operators that write all of their tensor and read nothing."""
 
 COPIES: Final = frozenset({"aten.copy_.default", "aten.fill_.Tensor"})
@@ -37,23 +35,21 @@ COPIES: Final = frozenset({"aten.copy_.default", "aten.fill_.Tensor"})
 SPLIT: Final = frozenset({"aten.uniform_.default", "aten.normal_.default"})
 """Operators that draw element by element on the CPU, or in groups of 16."""
 
-EMPTY: Final = frozenset(
-    f"aten.{name}.default"
-    for name in "empty_like empty_strided empty_permuted new_empty new_empty_strided".split()
-) | {"aten.empty.memory_format"}
+EMPTY_NAMES: Final = """
+empty_like.default empty_strided.default empty_permuted.default new_empty.default
+new_empty_strided.default empty.memory_format
+"""
+EMPTY: Final = frozenset(f"aten.{name}" for name in EMPTY_NAMES.split())
 """Operators that make memory without content."""
 
-LIKE: Final = frozenset(
-    f"aten.{name}"
-    for name in """
-    zeros_like.default ones_like.default full_like.default rand_like.default
-    randn_like.default randint_like.default randint_like.low_dtype new_zeros.default
-    new_ones.default new_full.default empty_like.default new_empty.default
-    new_empty_strided.default
-    """.split()
-)
+LIKE_NAMES: Final = """
+zeros_like.default ones_like.default full_like.default rand_like.default
+randn_like.default randint_like.default randint_like.low_dtype new_zeros.default
+new_ones.default new_full.default empty_like.default new_empty.default
+new_empty_strided.default
+"""
+LIKE: Final = frozenset(f"aten.{name}" for name in LIKE_NAMES.split())
 """Operators that read nothing of their argument but its metadata."""
-
 
 READING: Final = frozenset({"aten.from_file.default"})
 """Operators whose result lies outside of the recording."""

@@ -10,7 +10,7 @@ from meta_magic.replaying.operators import Operator, find_operator
 from meta_magic.trace.program import DRAW, HEADER, Constant, Program
 from meta_magic.trace.signature import Geometry, Place, Signature, TensorArgument
 
-__all__ = ["Call", "ProgramCalls", "Draw", "is_dense", "span_nbytes", "split_draw"]
+__all__ = ["Call", "Draw", "ProgramCalls", "is_dense", "span_nbytes", "split_draw"]
 
 MAX_DRAWN: Final = 2**20
 GROUP: Final = 16

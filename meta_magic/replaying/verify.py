@@ -22,7 +22,16 @@ if TYPE_CHECKING:
 
 __all__ = ["verify"]
 
-COLUMNS: Final = "index op line module output field recorded real".split()
+COLUMNS: Final = [
+    "index",
+    "op",
+    "line",
+    "module",
+    "output",
+    "field",
+    "recorded",
+    "real",
+]
 
 Row = tuple[int | None, str, object, object]
 """Number of the output (None: the call as a whole), field, recorded and real value."""

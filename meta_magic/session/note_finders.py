@@ -39,8 +39,9 @@ class Outside(NamedTuple):
 READ: Final = frozenset({"aten._local_scalar_dense.default", "aten._to_copy.default"})
 """Operators that give a value away, where the others give a size."""
 
+PAIRWISE: Final = "add sub mul div pow eq ne gt lt ge le"
 BINARY: Final = frozenset(
-    {f"aten.{name}.Tensor" for name in "add sub mul div pow eq ne gt lt ge le".split()}
+    {f"aten.{name}.Tensor" for name in PAIRWISE.split()}
     | {"aten.maximum.default", "aten.minimum.default", "aten.mse_loss.default"}
 )
 

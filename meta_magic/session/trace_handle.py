@@ -15,7 +15,7 @@ class TraceHandle:
     pickling go to it. Before, each question but these raises.
     """
 
-    __slots__ = ("_trace", "__weakref__")
+    __slots__ = ("__weakref__", "_trace")
 
     def __init__(self) -> None:
         self._trace: Trace | None = None
@@ -24,8 +24,8 @@ class TraceHandle:
         """Stand for ``trace`` from now on."""
         self._trace = trace
 
-    @property
-    def __class__(self) -> type[Trace]:
+    @property  # type: ignore[misc]  # an attribute that can be set, says its stub
+    def __class__(self) -> type[Trace]:  # type: ignore[override]  # on purpose
         """The class of what it stands for."""
         return Trace
 

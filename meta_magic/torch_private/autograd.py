@@ -1,7 +1,7 @@
 """What autograd knows: the running node, its number, the hooks of a tensor."""
 
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from torch import Tensor
 
@@ -20,7 +20,8 @@ __all__ = [
     "set_hooks",
 ]
 
-Hooks = tuple[object, object]
+Hooks: TypeAlias = tuple[dict[Any, Any] | None, dict[Any, Any] | None]
+"""On the gradient of a tensor, and after its accumulation."""
 
 sequence_number_of: Final = attrgetter("_sequence_nr")
 """Return what gives a node its number when called; without it, as above."""
@@ -35,7 +36,7 @@ def read_hooks(tensor: Tensor) -> Hooks:
 
 
 def set_hooks(tensor: Tensor, hooks: Hooks) -> None:
-    """Give a tensor the hooks that :func:`read_hooks` returned, those that there are."""
+    """Give a tensor those hooks that :func:`read_hooks` returned and that there are."""
     on_gradient, after_accumulation = hooks
     if on_gradient is not None:
         tensor._backward_hooks = on_gradient

@@ -26,6 +26,7 @@ __all__ = [
     "HigherOrderOperator",
     "OpOverload",
     "destroy_library",
+    "find_schema",
     "forget_kernel",
     "has_kernel",
     "higher_order_operators",
@@ -39,9 +40,16 @@ schema_of: Final = attrgetter("_schema")
 """Return an operator's schema. Without it no argument has a name, and nobody knows what
 an operator writes."""
 
-ASKS_MODE: Final = "_get_current_dispatch_mode"
-"""The name by which kernels of higher-order operators assert that no mode is on. Without
-it those refuse to run in a cell."""
+ASKS_MODE: Final = (
+    "_get_current_dispatch_mode"
+    """The name by which kernels of higher-
+order operators assert that no mode is on. Without it those refuse to run in a cell."""
+)
+
+
+def find_schema(operator: Any) -> torch.FunctionSchema | None:
+    """Return an operator's schema; None of a higher-order one, which has none."""
+    return getattr(operator, "_schema", None)
 
 
 def run_kernel(

@@ -1,5 +1,6 @@
 """The stacks of modes, the default device, and what else decides what a call does."""
 
+from collections.abc import Callable
 from functools import partial
 from operator import attrgetter
 
@@ -60,7 +61,6 @@ from torch.utils._python_dispatch import (
     _get_current_dispatch_mode_stack as dispatch_mode_stack,
 )
 from torch.utils._python_dispatch import _pop_mode as pop_dispatch_mode
-from torch.utils._python_dispatch import _push_mode as push_dispatch_mode
 
 __all__ = [
     "FLAGS",
@@ -88,6 +88,9 @@ __all__ = [
     "set_tracing_state",
     "tracing_state",
 ]
+
+push_dispatch_mode: Callable[..., None] = python_dispatch._push_mode
+"""Put a mode on the stack; without it what a mode calls itself is not recorded."""
 
 FLAGS = (
     "_is_in_torch_dispatch_mode",

@@ -1,4 +1,4 @@
-"""What ``torch.nn.Module`` holds, and the functions of ``torch.nn`` with private names."""
+"""What ``torch.nn.Module`` holds, and functions of ``torch.nn`` with private names."""
 
 from operator import attrgetter
 from typing import Final

@@ -1,4 +1,4 @@
-"""Replace functions while a recording runs, also if other recordings overlap with it."""
+"""Replace functions while a recording runs, also if others overlap with it."""
 
 from collections.abc import Callable
 from typing import Any

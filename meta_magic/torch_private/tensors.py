@@ -76,5 +76,5 @@ def n_specified(tensor: Tensor) -> int:
 
 
 def negate_lazily(tensor: Tensor) -> Tensor:
-    """Return a view whose negation is still to be done; without it, none is replayed."""
+    """Return a view whose negation is still to be done; without it none is replayed."""
     return torch._neg_view(tensor)

@@ -51,7 +51,7 @@ class Trace:
     error: str | None
     nbytes_real: int
     seconds: float = field(compare=False)
-    cell: CellSource = CellSource()
+    cell: CellSource = field(default_factory=CellSource)
     error_line: int | None = None
     roots: "tuple[weakref.ref[nn.Module] | None, ...]" = field(
         default=(), compare=False, repr=False

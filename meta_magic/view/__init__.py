@@ -1,1 +1,9 @@
-"""Records to what people see."""
+"""Records to what people see: text for terminals, HTML, and the report in a browser.
+
+``payload`` is the one wire format: the live report (``widgets``) and the saved one
+(``page``) draw the same JSON with the same JavaScript, which lies in ``static``.
+``charts`` alone knows of plotly, ``widgets`` alone of ipywidgets and anywidget.
+
+May import ``materializing``, ``replaying``, ``trace``, ``errors``. Read ``payload``
+first, then ``static/data.js``, which reads it.
+"""

@@ -10,12 +10,12 @@ from meta_magic.errors import MaterializeError
 from meta_magic.materializing.fills.empty import EmptyFill
 from meta_magic.materializing.fills.protocol import Task
 from meta_magic.materializing.libraries import TRANSFORMERS_INITIALIZE
-from meta_magic.materializing.targets import Target, address_of, read_address
+from meta_magic.materializing.targets import Target, address_of
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.storage_bytes import as_bytes
-from meta_magic.torch_private.dispatcher import OpOverload
-from meta_magic.torch_private.dispatcher import schema_of
+from meta_magic.torch_private.dispatcher import OpOverload, schema_of
 from meta_magic.torch_private.modes import TorchDispatchMode
+from meta_magic.torch_private.tensors import address_of_storage
 
 __all__ = ["ResetFill"]
 
@@ -86,7 +86,7 @@ class Watch:
         return func(*args, **(kwargs or {}))
 
     def _note(self, storage: UntypedStorage) -> None:
-        address = read_address(storage)
+        address = address_of_storage(storage)
         if address in self._kept and address not in self._saved:
             now = as_bytes(storage)
             self._saved[address] = (now, now.clone())
@@ -98,7 +98,7 @@ class Watch:
             now.copy_(before)
 
 
-class WatchMode(Watch, TorchDispatchMode):  # type: ignore[no-untyped-call]  # in torch
+class WatchMode(Watch, TorchDispatchMode):
     """The mode that is entered."""
 
 

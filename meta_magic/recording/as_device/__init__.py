@@ -1,0 +1,10 @@
+"""What a device would run, on meta: the CPU's or CUDA's kernels, without either.
+
+A context manager for each subject, entered with the recording: ``attention`` (by
+``attention_rules``), ``autocast``, ``optimizers``, ``meta_kernels``. And two tables by
+operator: ``corrections`` (meta refuses, the CPU does not) and ``adjustments`` (meta
+answers, but otherwise than the device).
+
+May import ``rows``, ``identities``, ``torch_private`` and ``trace``. Read
+``corrections`` to mend an operator, ``attention`` to see how a function of torch is replaced.
+"""

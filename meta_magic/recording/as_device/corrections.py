@@ -2,8 +2,8 @@
 
 Asked only where torch's own kernel has raised, so that an entry does no harm once torch
 is right. An operator that torch *answers* on meta, but otherwise than a device, belongs
-into ``adjustments``. ``tests/conformance/test_corrections.py`` compares each with the CPU
-and says when it can go.
+into ``adjustments``. ``tests/conformance/test_corrections.py`` compares each with the
+CPU and says when it can go.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,0 +1,8 @@
+"""Who is who: on meta addresses are 0 and ids repeat, so all that is met gets numbers.
+
+Tensors and storages (``tensors``) with their metadata (``geometries``), modules
+(``module_numbers``), places in the source (``places``), the moment (``clock``), and
+which recording made a storage (``origins``). None holds a tensor alive.
+
+May import ``torch_private`` and ``trace``. Read ``tensors`` first.
+"""

@@ -25,7 +25,7 @@ def sum_small(storage: UntypedStorage) -> int | None:
 def as_bytes(storage: UntypedStorage) -> Tensor:
     """Return a tensor of the bytes of a storage, which it shares."""
     empty = torch.empty(0, dtype=torch.uint8, device=storage.device)
-    return empty.set_(storage)  # type: ignore[call-overload]  # its stub wants a size
+    return empty.set_(storage)
 
 
 def sum_bytes(tensor: Tensor) -> int:

@@ -12,6 +12,8 @@ DATA_READERS: Final = SPLITS.union(
     getattr(torch.Tensor, name)
     for name in ("numpy", "__array__", "__format__", "__repr__", "pin_memory")
 )
+FORMAT: Final[Any] = torch.Tensor.__format__
+REPR: Final[Any] = torch.Tensor.__repr__
 NO_VALUES: Final = "tensor(..."
 """How torch begins to write a meta tensor."""
 
@@ -27,14 +29,14 @@ def read_data(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if positions is not None:
             kwargs = {**kwargs, "tensor_indices_or_sections": positions.cpu()}
         return func(tensor, *rest, **kwargs)
-    if func is torch.Tensor.__format__ and tensor.ndim:
+    if func is FORMAT and tensor.ndim:
         return func(*args, **kwargs)
     return func(tensor.cpu(), *rest, **kwargs)
 
 
 def describe_values(tensor: torch.Tensor, real: torch.Tensor | None) -> str:
     """Return a meta tensor as torch writes it, with its values if they are known."""
-    text: str = torch.Tensor.__repr__(tensor)
+    text: str = REPR(tensor)
     head, found, tail = text.partition(NO_VALUES)
     if real is None or not found:
         return text

@@ -76,7 +76,8 @@ class Dispatch:
         entry = None if table is None else table.entries.get(key)
         # A mode below, as make_fx has it, must see the operator, not its result.
         if entry is None or n_dispatch_modes() or not served.can_serve(entry, words):
-            return self._runner.run(self, func, key, words, args, kwargs or {})
+            mode: Any = self  # mixed into the mode, which alone is entered
+            return self._runner.run(mode, func, key, words, args, kwargs or {})
         returned = served.serve(entry, words, args, kwargs or {})
         self._rows.append(entry, words)
         if entry.is_random:
@@ -96,12 +97,12 @@ class DispatchMode(Dispatch, TorchDispatchMode):
 
     def __enter__(self) -> Self:
         self.functions = function_mode_stack()[-1]
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]  # torch's has no types
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.functions = None
-        super().__exit__(*exception)
+        super().__exit__(*exception)  # type: ignore[no-untyped-call]  # as above
 
     def begin_inside(self, op: str) -> None:
         """Let what an operator calls have places of its own."""

@@ -16,9 +16,9 @@ from meta_magic.torch_private.dispatcher import (
     ASKS_MODE,
     DispatchKey,
     HigherOrderOperator,
+    find_schema,
     forget_kernel,
     higher_order_operators,
-    schema_of,
 )
 from meta_magic.torch_private.modes import (
     DisableTorchFunction,
@@ -61,9 +61,10 @@ def is_on_constant(func: Any, args: Sequence[Any]) -> bool:
     Torch gives a mode the 0-dimensional tensors that TorchScript makes of numbers as
     numbers, and does not take them back.
     """
-    if not args or type(args[0]) not in NUMBERS or not hasattr(func, "_schema"):
+    schema = find_schema(func)
+    if schema is None or not args or type(args[0]) not in NUMBERS:
         return False
-    return isinstance(schema_of(func).arguments[0].type, torch.TensorType) and not any(
+    return isinstance(schema.arguments[0].type, torch.TensorType) and not any(
         isinstance(value, Tensor) for value in args
     )
 
@@ -142,7 +143,7 @@ def build_eager(operator: Any) -> Any:
     differentiate = operator.py_kernels[DispatchKey.Autograd]
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        modes = dispatch_mode_stack()
+        modes: list[Any] = dispatch_mode_stack()
         is_ours = len(modes) == 1 and hasattr(modes[0], "begin_inside")
         if not is_ours:  # something else looks on, and may trace it
             return differentiate(*args, **kwargs)

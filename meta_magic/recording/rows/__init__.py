@@ -1,0 +1,9 @@
+"""What a recording writes, each part a column or a table of the program.
+
+Operator calls (``row_writer``), module calls (``module_calls``) and trees
+(``module_trees``), random numbers (``draws``), what came from outside (``constants``,
+``imports``), what was real (``real_memory``), and all else (``findings``).
+
+May import ``signatures``, ``identities``, ``torch_private`` and ``trace``. Read
+``row_writer`` first.
+"""

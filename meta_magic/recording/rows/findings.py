@@ -1,8 +1,12 @@
 """What a recording learns besides its calls: notes, doubts, values, assumptions."""
 
+from typing import TYPE_CHECKING
+
 from meta_magic.recording.identities.places import Places
 from meta_magic.trace.notes import Note
-from meta_magic.trace.provenance import Assumption, Evaluation, KernelChoice
+
+if TYPE_CHECKING:
+    from meta_magic.trace.provenance import Assumption, Evaluation, KernelChoice
 
 __all__ = ["Findings"]
 

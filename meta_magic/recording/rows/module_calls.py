@@ -6,8 +6,7 @@ import threading
 from array import array
 from collections import Counter
 from collections.abc import Iterator
-from types import FrameType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from torch import Tensor, nn
 from torch.nn.modules.module import (
@@ -29,6 +28,9 @@ from meta_magic.torch_private.modes import DisableTorchFunction, tracing_state
 from meta_magic.torch_private.tracing import WithoutTracing
 from meta_magic.trace.program import MODULE_HEADER, Structure
 from meta_magic.trace.signature import Geometry
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 __all__ = ["ModuleCallRecorder"]
 

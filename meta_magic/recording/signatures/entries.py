@@ -10,7 +10,7 @@ from torch import Tensor
 
 from meta_magic.recording.identities.geometries import LiveGeometry
 from meta_magic.recording.identities.tensors import Seen
-from meta_magic.torch_private.dispatcher import OpOverload, has_kernel
+from meta_magic.torch_private.dispatcher import OpOverload, find_schema, has_kernel
 from meta_magic.torch_private.tensors import address_of_storage
 from meta_magic.trace.signature import Signature
 
@@ -108,7 +108,7 @@ class OpTable:
     """What the schema of one operator says, and the entries of its calls so far."""
 
     def __init__(self, func: Any) -> None:
-        schema = getattr(func, "_schema", None)
+        schema = find_schema(func)
         arguments = () if schema is None else tuple(schema.arguments)
         returned = () if schema is None else tuple(schema.returns)
         aliases = [a.alias_info for a in arguments if a.alias_info is not None]

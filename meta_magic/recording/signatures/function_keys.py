@@ -10,7 +10,7 @@ gradient is recorded for it, and no other mode, transform, autocast or tracer is
 What a function did is learnt by watching it once; see :mod:`templates`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import BuiltinFunctionType, MethodDescriptorType
 from typing import Any, Final
 
@@ -42,7 +42,7 @@ PYTHON_FUNCTIONS: Final = frozenset(
 """Those written in Python that neither warn nor keep state."""
 
 ATTENTION: Final = functional.scaled_dot_product_attention
-SWITCHES: Final = (
+SWITCHES: Final[tuple[Callable[[], bool], ...]] = (
     torch.backends.cuda.flash_sdp_enabled,
     torch.backends.cuda.mem_efficient_sdp_enabled,
     torch.backends.cuda.cudnn_sdp_enabled,

@@ -78,7 +78,6 @@ def encode(read: Callable[[Tensor], Seen], value: Any, words: list[int]) -> obje
 def has_opaque(key: Key) -> bool:
     """Whether a key holds what is known in this recording alone."""
     for part in key:
-        kind = type(part)
-        if kind is Opaque or (kind is tuple and has_opaque(part)):
+        if type(part) is Opaque or (type(part) is tuple and has_opaque(part)):
             return True
     return False

@@ -1,8 +1,9 @@
 """What other people's libraries do that a recording must know: one file for each.
 
-A library's file holds one :class:`~.library.Library` record; below, they are put into
-tables, which the function mode asks. To support a function of another library, write its
-file, add its record to ``LIBRARIES``, and a test. Imports ``library`` and torch alone.
+A library's file holds one ``Library`` record; below, they are put into tables, which
+the function mode asks. To support a function of another library, write its file, add
+its record to ``LIBRARIES``, and a test. May import ``torch_private``. Read ``library``
+first.
 """
 
 from typing import Any, Final

@@ -1,0 +1,138 @@
+"""The options of ``%%meta``, each described once for parser, help and completion."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from IPython.core.magic import line_cell_magic
+from IPython.core.magic_arguments import argument, magic_arguments
+
+__all__ = ["NAMES", "SMALLEST", "line_cell_magic_with_options", "split_statement"]
+
+SMALLEST: Final = {"depth": 1, "height": 120, "value_nbytes": 0, "value_flops": 0}
+"""Of the settings that are numbers, the least that makes sense."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One option.
+
+    Attributes:
+        names: How it is written, the long name first.
+        help: What it does.
+        example: A line with it.
+        metavar: What stands for its value in the help; "" if it takes none.
+        read: Turns the text of its value into one.
+        settings: What else ``argparse`` is told.
+    """
+
+    names: tuple[str, ...]
+    help: str
+    example: str
+    metavar: str = ""
+    read: Callable[[str], Any] = str
+    settings: tuple[tuple[str, Any], ...] = ()
+
+    def describe(self) -> dict[str, Any]:
+        """Return the arguments of ``add_argument``."""
+        text = f"{self.help} Example: {self.example}".replace("%", "%%")
+        if not self.metavar:
+            return {"action": "store_true", "help": text, **dict(self.settings)}
+        taken = {"type": self.read, "metavar": self.metavar}
+        return {**taken, "help": text, **dict(self.settings)}
+
+
+OPTIONS: Final = (
+    Option(
+        names=("--out", "-o"),
+        metavar="NAME",
+        help="Keep the trace under NAME, too; `_meta` always holds the newest.",
+        example="%%meta -o trace",
+    ),
+    Option(names=("--quiet", "-q"), help="Show no report.", example="%%meta -q"),
+    Option(
+        names=("--depth",),
+        metavar="N",
+        read=int,
+        help="Open N levels of the module tree and the flow.",
+        example="%%meta --depth 3",
+    ),
+    Option(
+        names=("--height",),
+        metavar="PIXELS",
+        read=int,
+        help="Make the report's views so high.",
+        example="%%meta --height 600",
+    ),
+    Option(
+        names=("--as",),
+        metavar="DEVICE",
+        settings=(("dest", "as_device"), ("choices", ("cpu", "cuda", "meta"))),
+        help="Record the kernels that this device would choose: cpu, cuda or meta "
+        "(default: cuda where torch sees one, else cpu); the tensors stay meta.",
+        example="%%meta --as cuda",
+    ),
+    Option(
+        names=("--assume",),
+        metavar="WHAT",
+        settings=(("action", "append"), ("default", [])),
+        help="Take for granted, where a size depends on values that take too much: "
+        "nonzero=all, nonzero=0.5 (the part of a mask that is true), routing=uniform "
+        "(each expert gets as many tokens).",
+        example="%%meta --assume routing=uniform",
+    ),
+    Option(
+        names=("--parameters",),
+        help="Show parameters and constants in the flow, too.",
+        example="%%meta --parameters",
+    ),
+    Option(
+        names=("--value-nbytes",),
+        metavar="BYTES",
+        read=float,
+        help="Bytes that the value of a tensor may take when the cell asks for it, as "
+        "item() does.",
+        example="%%meta --value-nbytes 1e9",
+    ),
+    Option(
+        names=("--value-flops",),
+        metavar="FLOPS",
+        read=float,
+        help="Operations that it may take.",
+        example="%%meta --value-flops 1e12",
+    ),
+    Option(
+        names=("--no-cache",),
+        help="Run every meta kernel, also those whose answer is known, to check the "
+        "recorder against torch.",
+        example="%%meta --no-cache",
+    ),
+    Option(names=("--help", "-h"), help="Show this help.", example="%meta --help"),
+)
+
+NAMES: Final = tuple(name for option in OPTIONS for name in option.names)
+
+VALUED: Final = "|".join(
+    n for option in OPTIONS if option.metavar for n in option.names
+)
+LEADING: Final = re.compile(rf"\s*(({VALUED})\s+\S+\s*|-\S+\s*)*")
+"""The options at the beginning of the line of ``%meta``."""
+
+
+def line_cell_magic_with_options(function: Callable[..., Any]) -> Any:
+    """Make a method a magic of lines and cells, with these options and a statement."""
+    statement = argument(
+        "statement", nargs="*", help="For %%meta: the statement to run."
+    )
+    magic: Any = statement(line_cell_magic(function))
+    for option in reversed(OPTIONS):
+        magic = argument(*option.names, **option.describe())(magic)
+    return magic_arguments()(magic)
+
+
+def split_statement(line: str) -> tuple[str, str]:
+    """Split the line of ``%meta`` into its options and the statement after them."""
+    options = LEADING.match(line)
+    end = options.end() if options is not None else 0
+    return line[:end], line[end:]

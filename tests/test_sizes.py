@@ -1,0 +1,34 @@
+"""The alarm for size: a file or a function that grew too large is to be looked at.
+
+That of JavaScript is in ``test_javascript``.
+"""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FILES = sorted([*ROOT.glob("meta_magic/**/*.py"), *ROOT.glob("tests/**/*.py")])
+MAX_LINES = 300
+MAX_FUNCTION_LINES = 40
+
+
+def name_of(path):
+    """Return a file's path within the repository."""
+    return path.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_no_file_is_over_the_alarm(path):
+    assert len(path.read_text("utf-8").splitlines()) <= MAX_LINES
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_no_function_is_over_the_alarm(path):
+    sizes = {
+        node.name: node.end_lineno - node.lineno + 1
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    assert {k: n for k, n in sizes.items() if n > MAX_FUNCTION_LINES} == {}
