@@ -50,6 +50,22 @@ def replay(
         [tensor(6.)]
     """
     place = read_device(device, ReplayError)
+    check_wanted(trace, tensors)
+    storages = frozenset(tensor.storage_id for tensor in tensors)
+    engine = Execution(trace.program, Request(storages=storages), place)
+    made: dict[int, torch.UntypedStorage | Tensor] = {}
+    with real_torch():
+        for _ in engine.run(made.__setitem__):
+            pass
+        return [build_tensor(tensor, made[tensor.storage_id]) for tensor in tensors]
+
+
+def check_wanted(trace: Trace, tensors: Sequence[object]) -> None:
+    """Refuse what is no tensor of a trace.
+
+    Raises:
+        ReplayError: Something is not.
+    """
     known = ProgramCalls(trace.program).nbytes_by_storage
     for tensor in tensors:
         if not isinstance(tensor, TensorMetadata):
@@ -60,13 +76,6 @@ def replay(
             raise ReplayError(
                 f"the trace has no tensor with storage_id {tensor.storage_id}"
             )
-    storages = frozenset(tensor.storage_id for tensor in tensors)
-    engine = Execution(trace.program, Request(storages=storages), place)
-    made: dict[int, torch.UntypedStorage | Tensor] = {}
-    with real_torch():
-        for _ in engine.run(made.__setitem__):
-            pass
-        return [build_tensor(tensor, made[tensor.storage_id]) for tensor in tensors]
 
 
 def build_tensor(

@@ -3,6 +3,7 @@
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import CodeType, MappingProxyType
 from typing import Any, Final
 
@@ -43,7 +44,7 @@ from meta_magic.session.program_builder import ProgramBuilder, Written
 from meta_magic.session.threads import ThreadWatch
 from meta_magic.session.trees import TreeFinder, modules_in
 from meta_magic.session.values_on_demand import ValuesOnDemand
-from meta_magic.trace.notes import CellSource
+from meta_magic.trace.notes import CellSource, Note
 from meta_magic.trace.options import Options
 from meta_magic.trace.program import Program
 from meta_magic.trace.trace import Trace
@@ -85,25 +86,31 @@ class Recording:
         self._real_memory = RealMemory(write.places, write.findings)
         self._threads = ThreadWatch()
         self._autocast = AutocastOf(options.device)
+        self.guard = Guard(self._make_contexts(options, cache), entry_points)
+        self._started = time.perf_counter()
+
+    def _make_contexts(
+        self, options: Options, cache: SignatureCache
+    ) -> tuple[AbstractContextManager[Any], ...]:
+        """Return what is entered around the code, in order."""
+        write, device = self._written, options.device
         kernels = write.findings.kernels
-        attention = AttentionOf(options.device, self._clock, self._autocast, kernels)
+        attention = AttentionOf(device, self._clock, self._autocast, kernels)
         functions, dispatch = self._make_modes(options, cache, attention)
-        contexts = (
+        return (
             RareCollection(),
             EagerStance(),
             self._threads,
             DataSources(write.findings.note),
             attention,
             self._autocast,
-            OptimizersOf(options.device),
-            KernelsOf(options.device),
+            OptimizersOf(device),
+            KernelsOf(device),
             write.draws,
             write.calls,
             functions,
             dispatch,
         )
-        self.guard = Guard(contexts, entry_points)
-        self._started = time.perf_counter()
 
     def _make_modes(
         self, options: Options, cache: SignatureCache, attention: AttentionOf
@@ -168,29 +175,28 @@ class Recording:
         trees = self._trees.describe(namespace or {})
         program = self._programs.build(trees, has_failed=error is not None)
         living = dict(write.numbers.living())
-        outside = Outside(
-            left_open=self.guard.odd,
-            threads=(*self._threads.names, *write.calls.threads),
-            has_failed=error is not None,
-        )
         trace = Trace(
             program=program,
             modules=tuple(tree.node for tree in trees),
-            notes=find_notes(write, program, trees, outside),
+            notes=self._find_notes(program, trees, has_failed=error is not None),
             error=None if error is None else f"{type(error).__name__}: {error}",
             nbytes_real=self._real_memory.nbytes,
             seconds=seconds,
             cell=source,
             error_line=write.places.find_error_line(error),
-            roots=tuple(
-                weakref.ref(living[tree.number]) if tree.number in living else None
-                for tree in trees
-            ),
+            roots=tuple(refer_to(living.get(tree.number)) for tree in trees),
         )
         self._keep_origin(program, trees, living, modules_in(namespace or {}))
         for part in (write.calls, write.numbers, write.registry):
             part.close()
         return trace
+
+    def _find_notes(
+        self, program: Program, trees: Sequence[Tree], *, has_failed: bool
+    ) -> tuple[Note, ...]:
+        threads = (*self._threads.names, *self._written.calls.threads)
+        outside = Outside(self.guard.odd, threads, has_failed)
+        return find_notes(self._written, program, trees, outside)
 
     def _keep_origin(
         self,
@@ -221,6 +227,11 @@ class Recording:
         if passed:  # what was only read is as it was made
             passed -= program.n_writes_by_storage.keys()
         keep_origins(origin, (ref for ref in refs if ref.number not in passed))
+
+
+def refer_to(module: nn.Module | None) -> "weakref.ref[nn.Module] | None":
+    """Return a weak reference to a module, if it is still there."""
+    return None if module is None else weakref.ref(module)
 
 
 def make_written(

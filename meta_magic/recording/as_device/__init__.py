@@ -6,5 +6,5 @@ operator: ``corrections`` (meta refuses, the CPU does not) and ``adjustments`` (
 answers, but otherwise than the device).
 
 May import ``rows``, ``identities``, ``torch_private`` and ``trace``. Read
-``corrections`` to mend an operator, ``attention`` to see how a function of torch is replaced.
+``corrections`` to mend an operator, ``attention`` to see how a function is replaced.
 """

@@ -6,31 +6,30 @@ own place was found when it began.
 """
 
 import sys
-import sysconfig
 import traceback
 from collections.abc import Callable
 from functools import lru_cache
 from itertools import starmap
-from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any, Final, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import torch
 from torch import nn
 
-from meta_magic.trace.signature import Phase, Place, SourcePosition
+from meta_magic.recording.identities.frame_kinds import (
+    BACKWARD,
+    CELL,
+    FORWARD,
+    INIT,
+    TOP,
+    USER,
+    FrameKinds,
+    find_module,
+    phase_of,
+)
+from meta_magic.trace.signature import Place, SourcePosition
 
-__all__ = ["BACKWARD", "OWN", "TORCH", "Places", "Site", "describe_function"]
-
-TORCH: Final = Path(torch.__file__).parent
-OWN: Final = (f"{TORCH}/", f"{Path(__file__).parents[2]}/", "<frozen ")
-OPTIM: Final = f"{TORCH / 'optim'}/"
-NN_INIT: Final = f"{TORCH / 'nn' / 'init.py'}"
-STDLIB: Final = f"{sysconfig.get_paths()['stdlib']}/"
-PACKAGES: Final = ("/site-packages/", "/dist-packages/")
-INIT_METHODS: Final = ("__init__", "reset_parameters", "_init_weights", "init_weights")
-
-USER, CELL, TOP, INIT, OPTIMIZER, BACKWARD, FORWARD = 1, 2, 4, 8, 16, 32, 64
+__all__ = ["Places", "Site", "describe_function"]
 
 Site: TypeAlias = tuple[int, int]
 """A position in code (its number, 0 for none) and a line of the cell (0 for none)."""
@@ -82,10 +81,8 @@ class Places:
     ) -> None:
         self.running: Running | None = None
         self._cell_file = cell_file
-        self._top = top
         self._number_of_module = number_of_module
-        self._kind_by_code: dict[int, int] = {}
-        self._kept_codes: list[CodeType] = []  # so that their ids stay theirs
+        self._kinds = FrameKinds(cell_file, top)
         self._positions: list[tuple[CodeType, Span]] = []
         self._described: list[SourcePosition] = []
         self._position_by_key: dict[tuple[int, int], int] = {}
@@ -185,12 +182,12 @@ class Places:
     ) -> tuple[int, int, int, int]:
         """Return the position, the cell's line, the kinds of frames met, the owner."""
         position = line = flags = owner = 0
-        kinds = self._kind_by_code
+        kinds = self._kinds.by_code
         while frame is not None and frame is not entry:
             code = frame.f_code
             kind = kinds.get(id(code))
             if kind is None:
-                kind = self._classify(frame)
+                kind = self._kinds.classify(frame)
             if kind:
                 flags |= kind
                 if kind & USER and not position:
@@ -198,11 +195,15 @@ class Places:
                 if kind & CELL and not line:
                     line = self._line_by_position[self._position(code, frame.f_lasti)]
                 if kind & INIT and not owner:
-                    owner = self._owner(frame)
+                    owner = self._find_owner(frame)
                 if kind & TOP or (line and entry is not None):
                     break
             frame = frame.f_back
         return position or site[0], line or site[1], flags, owner
+
+    def _find_owner(self, frame: FrameType) -> int:
+        module = find_module(frame)
+        return 0 if module is None else self._number_of_module(module) << 1 | 1
 
     def build_positions(self) -> tuple[SourcePosition, ...]:
         """Return the plain records of all positions met."""
@@ -240,55 +241,6 @@ class Places:
             position = self._position_by_key[key] = len(self._positions)
             self._line_by_position.append(span[0])
         return position
-
-    def _classify(self, frame: FrameType) -> int:
-        code = frame.f_code
-        file = code.co_filename
-        kind = USER
-        if file == self._cell_file:
-            is_top = code is self._top or code.co_name == "<module>"
-            kind = USER | CELL | (TOP if is_top else 0)
-        elif file.startswith(OPTIM):
-            kind = OPTIMIZER
-        elif file == NN_INIT:
-            kind = INIT
-        elif file.startswith(OWN) or is_stdlib(file):
-            kind = 0
-        if code.co_name in INIT_METHODS and isinstance(
-            first_argument(frame), nn.Module
-        ):
-            kind |= INIT
-        self._kind_by_code[id(code)] = kind
-        self._kept_codes.append(code)
-        return kind
-
-    def _owner(self, frame: FrameType) -> int:
-        module = first_argument(frame)
-        if not isinstance(module, nn.Module):
-            return 0
-        return self._number_of_module(module) << 1 | 1
-
-
-def phase_of(flags: int) -> Phase:
-    """Return what the program was doing, from the kinds of frames on the stack."""
-    if flags & BACKWARD:
-        return "backward"
-    if flags & OPTIMIZER:
-        return "optimizer"
-    if flags & INIT:
-        return "init"
-    return "forward" if flags & FORWARD else "other"
-
-
-def is_stdlib(file: str) -> bool:
-    """Whether ``file`` belongs to Python itself."""
-    return file.startswith(STDLIB) and not any(part in file for part in PACKAGES)
-
-
-def first_argument(frame: FrameType) -> Any:
-    """Return the first argument of the function that ``frame`` runs."""
-    names = frame.f_code.co_varnames
-    return frame.f_locals.get(names[0]) if names else None
 
 
 @lru_cache(maxsize=4096)

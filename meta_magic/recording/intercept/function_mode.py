@@ -9,8 +9,9 @@ import numpy as np
 import torch
 
 from meta_magic.recording.as_device.attention import AttentionOf
+from meta_magic.recording.identities.frame_kinds import TORCH
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.recording.identities.places import TORCH, Places
+from meta_magic.recording.identities.places import Places
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.data_readers import (
     DATA_READERS,

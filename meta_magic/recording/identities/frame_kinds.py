@@ -1,0 +1,103 @@
+"""What the frames on the stack say of a call: who called it, and to do what."""
+
+import sysconfig
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from meta_magic.trace.signature import Phase
+
+__all__ = [
+    "BACKWARD",
+    "CELL",
+    "FORWARD",
+    "INIT",
+    "OWN",
+    "TOP",
+    "TORCH",
+    "USER",
+    "FrameKinds",
+    "find_module",
+    "phase_of",
+]
+
+TORCH: Final = Path(torch.__file__).parent
+OWN: Final = (f"{TORCH}/", f"{Path(__file__).parents[2]}/", "<frozen ")
+OPTIM: Final = f"{TORCH / 'optim'}/"
+NN_INIT: Final = f"{TORCH / 'nn' / 'init.py'}"
+STDLIB: Final = f"{sysconfig.get_paths()['stdlib']}/"
+PACKAGES: Final = ("/site-packages/", "/dist-packages/")
+INIT_METHODS: Final = ("__init__", "reset_parameters", "_init_weights", "init_weights")
+
+USER, CELL, TOP, INIT, OPTIMIZER, BACKWARD, FORWARD = 1, 2, 4, 8, 16, 32, 64
+
+
+class FrameKinds:
+    """Classifies frames by their code, each code once.
+
+    Args:
+        cell_file: File name of the code whose lines are the cell's.
+        top: Code object of the outermost frame of interest; None for a module's.
+
+    Attributes:
+        by_code: The kinds by ``id`` of the code, all of which are kept alive.
+    """
+
+    def __init__(self, cell_file: str, top: CodeType | None) -> None:
+        self.by_code: dict[int, int] = {}
+        self._cell_file = cell_file
+        self._top = top
+        self._kept: list[CodeType] = []
+
+    def classify(self, frame: FrameType) -> int:
+        """Return the kinds of a frame whose code was not met before."""
+        code = frame.f_code
+        file = code.co_filename
+        kind = USER
+        if file == self._cell_file:
+            is_top = code is self._top or code.co_name == "<module>"
+            kind = USER | CELL | (TOP if is_top else 0)
+        elif file.startswith(OPTIM):
+            kind = OPTIMIZER
+        elif file == NN_INIT:
+            kind = INIT
+        elif file.startswith(OWN) or is_stdlib(file):
+            kind = 0
+        if code.co_name in INIT_METHODS and isinstance(
+            first_argument(frame), nn.Module
+        ):
+            kind |= INIT
+        self.by_code[id(code)] = kind
+        self._kept.append(code)
+        return kind
+
+
+def phase_of(flags: int) -> Phase:
+    """Return what the program was doing, from the kinds of frames on the stack."""
+    if flags & BACKWARD:
+        return "backward"
+    if flags & OPTIMIZER:
+        return "optimizer"
+    if flags & INIT:
+        return "init"
+    return "forward" if flags & FORWARD else "other"
+
+
+def is_stdlib(file: str) -> bool:
+    """Whether ``file`` belongs to Python itself."""
+    return file.startswith(STDLIB) and not any(part in file for part in PACKAGES)
+
+
+def first_argument(frame: FrameType) -> Any:
+    """Return the first argument of the function that ``frame`` runs."""
+    names = frame.f_code.co_varnames
+    return frame.f_locals.get(names[0]) if names else None
+
+
+def find_module(frame: FrameType) -> nn.Module | None:
+    """Return the module whose method ``frame`` runs, if it is one's."""
+    module = first_argument(frame)
+    return module if isinstance(module, nn.Module) else None
