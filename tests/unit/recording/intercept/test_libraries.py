@@ -1,0 +1,54 @@
+"""What functions of other people's libraries are told: known by the name of their code."""
+
+import pytest
+import torch
+
+from meta_magic import record
+from meta_magic.recording.intercept import libraries
+from meta_magic.recording.intercept.libraries import library
+
+
+def grouped_mm_experts_forward(tensor):
+    """Stands for the function of transformers."""
+    return tensor.device.type, torch.ones(2, device="cuda")
+
+
+def get_torch_context_manager_or_global_device():
+    """Stands for the function of transformers."""
+    return torch.tensor([]).device.type
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_function_that_chooses_by_device_is_told_whose_kernels_are_recorded(device):
+    with record(as_device=device):
+        told, made = grouped_mm_experts_forward(torch.ones(2))
+    assert told == device
+    assert made.is_meta
+
+
+def test_another_function_is_told_that_a_tensor_is_on_meta():
+    with record(as_device="cuda"):
+        told = torch.ones(2).device.type
+    assert told == "meta"
+
+
+def test_a_function_that_looks_where_a_factory_makes_its_tensor_is_told_the_cpu():
+    with record():
+        told = get_torch_context_manager_or_global_device()
+        elsewhere = torch.tensor([]).device.type
+    assert (told, elsewhere) == ("cpu", "meta")
+
+
+def test_a_storage_that_a_library_read_becomes_a_tensor_of_known_values():
+    storage = torch.arange(3.0).untyped_storage()
+    with record():
+        tensor = torch.asarray(storage, dtype=torch.float32)
+        values = tensor.tolist()
+    assert tensor.is_meta
+    assert values == [0.0, 1.0, 2.0]
+
+
+def test_each_library_knows_functions_that_no_other_does():
+    known = [it.make_real | it.told_device for it in libraries.LIBRARIES]
+    assert all(isinstance(it, library.Library) for it in libraries.LIBRARIES)
+    assert sum(map(len, known)) == len(libraries.MAKE_REAL | libraries.TOLD_DEVICE)
