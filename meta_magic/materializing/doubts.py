@@ -27,7 +27,7 @@ def find_doubts(plans: Sequence[Plan], device: torch.device) -> list[str]:
     doubts = dict.fromkeys(
         (text, line)
         for plan in plans
-        for text, line in (*plan.columns.program.doubts, *find_fused(plan))
+        for text, line in (*plan.recorded.program.doubts, *find_fused(plan))
     )
     told = [
         f"{text if line is None else f'line {line}: {text}'}; on {device} the cell "
@@ -39,19 +39,19 @@ def find_doubts(plans: Sequence[Plan], device: torch.device) -> list[str]:
 
 def find_fused(plan: Plan) -> Iterator[tuple[str, int | None]]:
     """Yield the calls, with their line, for which devices have one kernel."""
-    columns = plan.columns
+    recorded = plan.recorded
     for step in plan.steps:
-        name = columns.function(step.call.number) or ""
+        name = recorded.function(step.call.number) or ""
         if step.kind == StepKind.RUN and name in FUSED:
             text = f"{name} is many operators on meta, and one kernel elsewhere"
-            yield text, columns.line(step.call.number)
+            yield text, recorded.line(step.call.number)
 
 
 def find_repetitions(plans: Sequence[Plan]) -> Iterator[str]:
     """Say if two recordings drew the same numbers: meta moves no generator."""
     starts: list[bytes] = []
     for plan in plans:
-        states = plan.columns.program.randomness.states
+        states = plan.recorded.program.randomness.states
         draws = (step.draw for step in plan.steps)
         first = next((d for d in draws if d and d.generator == 0), None)
         if first is not None and first.source & 1:

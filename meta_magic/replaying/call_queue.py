@@ -13,12 +13,12 @@ class CallQueue:
     """The calls to look at, the latest first; more are added while they are taken.
 
     Args:
-        columns: The program.
+        recorded: The program.
         end: The call after the latest one.
     """
 
-    def __init__(self, columns: ProgramCalls, end: int) -> None:
-        self._writers = columns.writers
+    def __init__(self, recorded: ProgramCalls, end: int) -> None:
+        self._writers = recorded.writers
         self._now = end
         self._heap: list[int] = []
 

@@ -31,12 +31,12 @@ class CallRunner:
     """
 
     def __init__(
-        self, columns: ProgramCalls, device: torch.device, streams: Streams
+        self, recorded: ProgramCalls, device: torch.device, streams: Streams
     ) -> None:
         self.device = device
-        self.memory = Memory(columns, device)
+        self.memory = Memory(recorded, device)
         self.streams = streams
-        self._columns = columns
+        self._recorded = recorded
 
     def read_inputs(self, call: Call) -> list[Tensor]:
         """Return the tensor arguments of a call, out of memory."""
@@ -87,7 +87,7 @@ class CallRunner:
             raise
         except (RuntimeError, LookupError, TypeError, ValueError) as error:
             raise ReplayError(
-                f"{self._columns.describe(call)} failed on {self.device}: {error}"
+                f"{self._recorded.describe(call)} failed on {self.device}: {error}"
             ) from error
 
     def keep(
@@ -111,7 +111,7 @@ class CallRunner:
         """
         if len(outputs) != len(call.outputs):
             raise ReplayError(
-                f"{self._columns.describe(call)} returned {len(outputs)} tensors on "
+                f"{self._recorded.describe(call)} returned {len(outputs)} tensors on "
                 f"{self.device}, where {len(call.outputs)} were recorded"
             )
         for storage, geometry, tensor in zip(
@@ -121,7 +121,7 @@ class CallRunner:
                 continue
             if tensor.shape != geometry.shape or tensor.dtype != geometry.dtype:
                 raise ReplayError(
-                    f"{self._columns.describe(call)} returned {tensor.dtype} "
+                    f"{self._recorded.describe(call)} returned {tensor.dtype} "
                     f"{tuple(tensor.shape)} on {self.device}, where {geometry.dtype} "
                     f"{geometry.shape} was recorded",
                     storage,
@@ -145,12 +145,12 @@ class CallRunner:
         yield
         if outside != read_outside():
             raise ReplayError(
-                f"{self._columns.describe(call)} draws random numbers outside of torch"
+                f"{self._recorded.describe(call)} draws random numbers outside of torch"
             )
         if not torch.equal(generator.get_state(), before):
             generator.set_state(before)
             raise ReplayError(
-                f"{self._columns.describe(call)} draws random numbers, which its "
+                f"{self._recorded.describe(call)} draws random numbers, which its "
                 "registration does not say (torch.Tag.nondeterministic_seeded)"
             )
 
@@ -179,7 +179,7 @@ class CallRunner:
         is_alike = (
             tensor.stride() == geometry.stride
             and tensor.storage_offset() == geometry.storage_offset
-            and real.nbytes() == self._columns.nbytes_by_storage[storage]
+            and real.nbytes() == self._recorded.nbytes_by_storage[storage]
             and tensor.is_conj() == geometry.is_conj
             and tensor.is_neg() == geometry.is_neg
         )

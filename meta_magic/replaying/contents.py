@@ -20,7 +20,7 @@ def find_uninitialized(plan: Plan, given: Iterable[int]) -> set[int]:
         plan: What is done.
         given: Storages that are so before the first step.
     """
-    sizes = plan.columns.nbytes_by_storage
+    sizes = plan.recorded.nbytes_by_storage
     raw = {storage: RawMemory(sizes[storage]) for storage in (*plan.blank, *given)}
     for step in plan.steps:
         if step.kind != StepKind.DRAW:
@@ -39,7 +39,7 @@ def follow(
         plan: The plan that it belongs to.
         is_made: Whether the call just makes memory.
     """
-    sizes, births = plan.columns.nbytes_by_storage, plan.columns.births
+    sizes, births = plan.recorded.nbytes_by_storage, plan.recorded.births
     overwritten = call.overwritten
     born = {s for s in call.outputs if births.get(s) == call.number}
     is_raw = is_made or any(s in raw and not raw[s].is_written for s in call.read)

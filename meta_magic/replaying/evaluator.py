@@ -28,7 +28,7 @@ class Evaluator:
     """Computes values for one recording as it goes on, and so reads each call once."""
 
     def __init__(self) -> None:
-        self._columns: ProgramCalls | None = None
+        self._recorded: ProgramCalls | None = None
         self._earlier: dict[int, ProgramCalls] = {}
 
     def evaluate(
@@ -72,17 +72,17 @@ class Evaluator:
         return tensors, cost
 
     def _plan(self, program: Program, request: Request) -> Execution:
-        if self._columns is None:
-            self._columns = ProgramCalls(program)
+        if self._recorded is None:
+            self._recorded = ProgramCalls(program)
         else:
-            self._columns.read(program)
-        known = self._earlier | {id(program): self._columns}
+            self._recorded.read(program)
+        known = self._earlier | {id(program): self._recorded}
 
         def read(other: Program) -> ProgramCalls:
-            columns = known.get(id(other))
-            if columns is None:
-                columns = self._earlier[id(other)] = ProgramCalls(other)
-            return columns
+            recorded = known.get(id(other))
+            if recorded is None:
+                recorded = self._earlier[id(other)] = ProgramCalls(other)
+            return recorded
 
         replay = Execution(program, request, CPU, read)
         if not replay.plan.storages.isdisjoint(program.torn):

@@ -99,7 +99,7 @@ class Execution:
             own = part.peak_nbytes(kept if part is self._last else {})
             peak = max(peak, own + sum(waiting.values()))
             for storage in part.plan.wanted:
-                nbytes = part.plan.columns.nbytes_by_storage.get(storage, 0)
+                nbytes = part.plan.recorded.nbytes_by_storage.get(storage, 0)
                 for taker, _ in self._takers_of(part, storage):
                     waiting[id(taker)] = waiting.get(id(taker), 0) + nbytes
         return peak
@@ -149,19 +149,19 @@ class Part:
     """
 
     def __init__(
-        self, columns: ProgramCalls, request: Request, device: torch.device
+        self, recorded: ProgramCalls, request: Request, device: torch.device
     ) -> None:
-        program = self.program = columns.program
-        self.plan: Plan = plan_replay(columns, request)
+        program = self.program = recorded.program
+        self.plan: Plan = plan_replay(recorded, request)
         self.imports: list[Import] = [
             imported
             for imported in program.imports
             if imported.storage in self.plan.given
-            and imported.storage not in self.plan.columns.constants
+            and imported.storage not in self.plan.recorded.constants
         ]
         draws = [step.draw for step in self.plan.steps if step.draw is not None]
         streams = Streams(program.randomness, draws, self.plan.end, device)
-        self._machine = CallRunner(self.plan.columns, device, streams)
+        self._runner = CallRunner(self.plan.recorded, device, streams)
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -170,24 +170,24 @@ class Part:
 
     def peak_nbytes(self, kept: Mapping[int, int]) -> int:
         """Return the most bytes held at any moment, given storages included."""
-        is_cpu = self._machine.device.type == "cpu"
+        is_cpu = self._runner.device.type == "cpu"
         return self.plan.peak_nbytes(kept, can_split=is_cpu)
 
     def give(self, storage: int, real: UntypedStorage | Tensor) -> None:
         """Take in what an earlier recording made."""
         if isinstance(real, Tensor):
-            self._machine.memory.add_tensor(storage, real)
+            self._runner.memory.add_tensor(storage, real)
         else:
-            self._machine.memory.add(storage, real)
+            self._runner.memory.add(storage, real)
 
     def end_state(self) -> Tensor | None:
         """Return where torch's default CPU generator would stand now, if it moved."""
         end = self.plan.end
-        return None if end is None else self._machine.streams.state_at(end)
+        return None if end is None else self._runner.streams.state_at(end)
 
     def run(self, finished: Finished) -> Iterator[int]:
         """Do the steps; yield the bytes that each made or wrote."""
-        memory = self._machine.memory
+        memory = self._runner.memory
         used = {s for step in self.steps for s in (*step.frees, *step.finishes)}
         self._provide()
         for storage in self.plan.wanted - used:
@@ -201,32 +201,32 @@ class Part:
 
     def _provide(self) -> None:
         """Bring in what is there before the first step."""
-        columns, machine = self.plan.columns, self._machine
+        recorded, runner = self.plan.recorded, self._runner
         for storage in self.plan.given:
-            constant = columns.constants.get(storage)
+            constant = recorded.constants.get(storage)
             if constant is not None:
-                machine.memory.load(constant)
+                runner.memory.load(constant)
         for storage in self.plan.blank:
-            nbytes = columns.nbytes_by_storage[storage]
-            machine.memory.add(storage, allocate(nbytes, machine.device))
+            nbytes = recorded.nbytes_by_storage[storage]
+            runner.memory.add(storage, allocate(nbytes, runner.device))
 
     def _do(self, step: Step) -> None:
-        call, machine = step.call, self._machine
+        call, runner = step.call, self._runner
         if step.kind == StepKind.ALLOCATE:
             for pair in zip(call.outputs, call.signature.outputs, strict=True):
-                if pair[0] not in machine.memory:
-                    machine.memory.allocate(*pair)
+                if pair[0] not in runner.memory:
+                    runner.memory.allocate(*pair)
         elif step.kind == StepKind.DRAW:
             if step.draw is not None:
-                machine.use_up(call, step.draw, self._make_scratch(call))
+                runner.use_up(call, step.draw, self._make_scratch(call))
         else:
-            inputs = machine.read_inputs(call)
-            outputs = machine.make(call, step.draw, inputs)
-            machine.keep(call, inputs, outputs, unneeded=step.frees)
+            inputs = runner.read_inputs(call)
+            outputs = runner.make(call, step.draw, inputs)
+            runner.keep(call, inputs, outputs, unneeded=step.frees)
 
     def _make_scratch(self, call: Call) -> Iterator[list[Tensor]]:
         """Yield arguments for a call of which only the draw matters."""
-        device, sizes = self._machine.device, self.plan.columns.nbytes_by_storage
+        device, sizes = self._runner.device, self.plan.recorded.nbytes_by_storage
         pieces = split_draw(call) if device.type == "cpu" else []
         if pieces:
             dtype = call.signature.inputs[0].dtype

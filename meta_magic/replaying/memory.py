@@ -22,9 +22,9 @@ class Memory:
         device: What stands for meta.
     """
 
-    def __init__(self, columns: ProgramCalls, device: torch.device) -> None:
+    def __init__(self, recorded: ProgramCalls, device: torch.device) -> None:
         self.device = device
-        self._columns = columns
+        self._recorded = recorded
         self._storages: dict[int, UntypedStorage] = {}
         self._tensors: dict[int, Tensor] = {}  # of layouts without a storage
 
@@ -75,7 +75,7 @@ class Memory:
     def allocate(self, storage: int, geometry: Geometry) -> None:
         """Make memory without content for a storage."""
         device = self.device if geometry.device.type == "meta" else geometry.device
-        nbytes = self._columns.nbytes_by_storage[storage]
+        nbytes = self._recorded.nbytes_by_storage[storage]
         self._storages[storage] = allocate(nbytes, device)
 
     def load(self, constant: Constant) -> None:

@@ -16,28 +16,28 @@ from meta_magic.replaying.steps import Plan, Request, Step, StepKind
 __all__ = ["plan_replay"]
 
 
-def plan_replay(columns: ProgramCalls, request: Request) -> Plan:
+def plan_replay(recorded: ProgramCalls, request: Request) -> Plan:
     """Return what must be done for a request.
 
     Args:
-        columns: The program.
+        recorded: The program.
         request: What is wanted of it.
 
     Raises:
         ReplayError: Their content depends on something that was not recorded.
     """
-    return Planner(columns, request).build()
+    return Planner(recorded, request).build()
 
 
 class Planner:
     """The backward walk over a program."""
 
-    def __init__(self, columns: ProgramCalls, request: Request) -> None:
-        self._columns = columns
+    def __init__(self, recorded: ProgramCalls, request: Request) -> None:
+        self._recorded = recorded
         self._wanted = request.storages
         self._modules = request.modules
         self._can_assume = request.can_assume
-        self._n_calls = len(columns) if request.until is None else request.until
+        self._n_calls = len(recorded) if request.until is None else request.until
         self._forced: set[int] = set()
         self._calls: dict[int, Call] = {}
         self._kinds: dict[int, StepKind] = {}
@@ -59,7 +59,7 @@ class Planner:
         steps = tuple(self._order())
         last_draw = self._find_last_draw()
         return Plan(
-            columns=self._columns,
+            recorded=self._recorded,
             wanted=self._wanted,
             steps=steps,
             given=frozenset(self._given),
@@ -71,28 +71,26 @@ class Planner:
     def _call(self, index: int) -> Call:
         call = self._calls.get(index)
         if call is None:
-            call = self._calls[index] = self._columns.call(index)
+            call = self._calls[index] = self._recorded.call(index)
         return call
 
     def _walk_back(self) -> None:
         """Find the calls that the wanted content comes from."""
         self._kinds = {}
         contents, memory = set(self._wanted), set[int]()
-        births = self._columns.births
-        frontier = CallQueue(self._columns, self._n_calls)
-        frontier.add(self._forced)
-        frontier.add_writers(contents)
-        for index in frontier:
-            signature, storages = self._columns.tensors(index)
+        births = self._recorded.births
+        queue = CallQueue(self._recorded, self._n_calls)
+        queue.add(self._forced)
+        queue.add_writers(contents)
+        for index in queue:
+            signature, storages = self._recorded.tensors(index)
             born = {s for s in storages if births.get(s) == index}
             changed = born | {storages[i] for i in signature.writes}
             if index in self._forced or changed & contents:
                 self._include(index, born, contents, memory)
             self._allocate(index, memory)
-            frontier.add_writers(contents.intersection(storages))
-            frontier.add(
-                births[s] for s in memory.intersection(storages) & births.keys()
-            )
+            queue.add_writers(contents.intersection(storages))
+            queue.add(births[s] for s in memory.intersection(storages) & births.keys())
         self._given, self._blank = contents, memory - contents
 
     def _include(
@@ -107,7 +105,7 @@ class Planner:
         self._kinds[index] = StepKind.RUN
         for position in call.overwritten:
             target = call.inputs[position]
-            if call.fills(position, self._columns.nbytes_by_storage[target]):
+            if call.fills(position, self._recorded.nbytes_by_storage[target]):
                 contents.discard(target)
                 memory.add(target)
             else:
@@ -116,7 +114,7 @@ class Planner:
         memory |= set(call.inputs) - contents
 
     def _allocate(self, index: int, memory: set[int]) -> None:
-        born = {s for s in memory if self._columns.births.get(s) == index}
+        born = {s for s in memory if self._recorded.births.get(s) == index}
         if born:
             memory -= born
             self._kinds.setdefault(index, StepKind.ALLOCATE)
@@ -129,7 +127,7 @@ class Planner:
             Those that can draw into memory of no use, and those that must first have
             what they read.
         """
-        columns = self._columns
+        recorded = self._recorded
         wanted_draws = [
             draw
             for draw in self._find_draws()
@@ -141,38 +139,38 @@ class Planner:
             while link is not None and link.number not in needed:
                 needed.add(link.number)
                 if not link.source:
-                    what = columns.describe(self._call(link.call))
+                    what = recorded.describe(self._call(link.call))
                     raise ReplayError(
                         f"{what} drew from a generator whose state came from another "
                         "recording around this one or before it"
                     )
-                link = None if link.after is None else columns.draws[link.after]
-        missing = sorted(columns.draws[number].call for number in needed)
+                link = None if link.after is None else recorded.draws[link.after]
+        missing = sorted(recorded.draws[number].call for number in needed)
         missing = [i for i in missing if self._kinds.get(i) != StepKind.RUN]
         blind = [i for i in missing if self._call(i).operator.draws_blindly]
         return blind, set(missing) - set(blind)
 
     def _find_draws(self) -> Iterable[Draw]:
         """Return the draws that may be needed, in order."""
-        columns = self._columns
+        recorded = self._recorded
         if self._modules:
-            return columns.draws
-        calls = {c for s in self._wanted for c in columns.writers.get(s, ())}
-        found = columns.draws_by_call.keys() & (calls | self._kinds.keys())
-        return [columns.draws_by_call[call] for call in sorted(found)]
+            return recorded.draws
+        calls = {c for s in self._wanted for c in recorded.writers.get(s, ())}
+        found = recorded.draws_by_call.keys() & (calls | self._kinds.keys())
+        return [recorded.draws_by_call[call] for call in sorted(found)]
 
     def _is_needed(self, draw: Draw) -> bool:
         if self._kinds.get(draw.call) == StepKind.RUN:
             return True
-        if self._columns.constructs(draw.call) in self._modules:
+        if self._recorded.constructs(draw.call) in self._modules:
             return True
-        signature, storages = self._columns.tensors(draw.call)
+        signature, storages = self._recorded.tensors(draw.call)
         changed = {storages[i] for i in signature.writes}
         return bool(self._wanted & {*changed, *storages[len(signature.inputs) :]})
 
     def _add_draw(self, index: int) -> None:
         """Add a call for its draw: in place where there is memory, else on its own."""
-        call, births = self._call(index), self._columns.births
+        call, births = self._call(index), self._recorded.births
         has_memory = all(
             births.get(s) in self._kinds and self._kinds[births[s]] != StepKind.DRAW
             for s in {*call.inputs, *call.outputs}
@@ -185,9 +183,9 @@ class Planner:
         Raises:
             ReplayError: Something does.
         """
-        for assumption in self._columns.program.assumptions:
+        for assumption in self._recorded.program.assumptions:
             if assumption.call in self._kinds and not self._can_assume:
-                what = self._columns.describe(self._call(assumption.call))
+                what = self._recorded.describe(self._call(assumption.call))
                 raise ReplayError(
                     f"it rests on the size that {what} gives, which was assumed "
                     f"({assumption.text}) and is not known"
@@ -199,16 +197,16 @@ class Planner:
         Raises:
             ReplayError: Some did.
         """
-        columns = self._columns
-        imported = {i.storage: i for i in columns.program.imports}
-        for storage in sorted(self._given - columns.constants.keys()):
+        recorded = self._recorded
+        imported = {i.storage: i for i in recorded.program.imports}
+        for storage in sorted(self._given - recorded.constants.keys()):
             first = next(
                 (i for i in self._kinds if storage in self._call(i).inputs), None
             )
             where = (
                 ""
                 if first is None
-                else f", read by {columns.describe(self._call(first))},"
+                else f", read by {recorded.describe(self._call(first))},"
             )
             if storage in imported:
                 if imported[storage].is_stale:
@@ -219,7 +217,7 @@ class Planner:
                     )
                 continue
             raise ReplayError(
-                f"a tensor of {columns.nbytes_by_storage.get(storage, 0):,} bytes"
+                f"a tensor of {recorded.nbytes_by_storage.get(storage, 0):,} bytes"
                 f"{where} came from outside of the recording, on meta and so without "
                 "its values (made elsewhere, or loaded from a file onto meta): make it "
                 "in a recorded cell, too",
@@ -243,7 +241,7 @@ class Planner:
             yield Step(
                 self._kinds[index],
                 self._call(index),
-                self._columns.draws_by_call.get(index)
+                self._recorded.draws_by_call.get(index)
                 if self._kinds[index] != StepKind.ALLOCATE
                 else None,
                 tuple(s for s in ended if s not in self._wanted),
@@ -255,7 +253,7 @@ class Planner:
         return max(
             (
                 draw.number
-                for draw in self._columns.draws
+                for draw in self._recorded.draws
                 if draw.generator == 0
                 and self._kinds.get(draw.call, StepKind.ALLOCATE) != StepKind.ALLOCATE
             ),
@@ -264,7 +262,7 @@ class Planner:
 
     def _find_end(self, last_draw: int) -> int:
         """Return where the default generator stands after a draw."""
-        for draw in self._columns.draws[last_draw + 1 :]:
+        for draw in self._recorded.draws[last_draw + 1 :]:
             if draw.generator == 0:
                 return draw.source
-        return self._columns.program.randomness.ends[0]
+        return self._recorded.program.randomness.ends[0]

@@ -52,10 +52,10 @@ def replay(
     place = read_device(device, ReplayError)
     check_wanted(trace, tensors)
     storages = frozenset(tensor.storage_id for tensor in tensors)
-    engine = Execution(trace.program, Request(storages=storages), place)
+    execution = Execution(trace.program, Request(storages=storages), place)
     made: dict[int, torch.UntypedStorage | Tensor] = {}
     with real_torch():
-        for _ in engine.run(made.__setitem__):
+        for _ in execution.run(made.__setitem__):
             pass
         return [build_tensor(tensor, made[tensor.storage_id]) for tensor in tensors]
 

@@ -44,7 +44,7 @@ class Plan:
     """What to do to have the wanted storages.
 
     Attributes:
-        columns: The program.
+        recorded: The program.
         wanted: Storages to make.
         steps: What to do, in order.
         given: Storages that are there before the first step, with their content.
@@ -54,7 +54,7 @@ class Plan:
         last_draw: The last draw from that generator; -1 if there is none.
     """
 
-    columns: ProgramCalls
+    recorded: ProgramCalls
     wanted: frozenset[int]
     steps: tuple[Step, ...]
     given: frozenset[int]
@@ -75,7 +75,7 @@ class Plan:
             kept: Bytes that a wanted storage takes once it is finished.
             can_split: Whether draws of no use are made by :func:`split_draw`.
         """
-        sizes = self.columns.nbytes_by_storage
+        sizes = self.recorded.nbytes_by_storage
         alive = {storage: sizes[storage] for storage in self.given | self.blank}
         now = peak = sum(alive.values())
         for step in self.steps:

@@ -91,29 +91,29 @@ class Verifier:
     """
 
     def __init__(self, trace: Trace, device: torch.device, max_nbytes: int) -> None:
-        self._columns = ProgramCalls(trace.program)
-        streams = Streams(trace.program.randomness, self._columns.draws, None, device)
-        self._machine = CallRunner(self._columns, device, streams)
+        self._recorded = ProgramCalls(trace.program)
+        streams = Streams(trace.program.randomness, self._recorded.draws, None, device)
+        self._runner = CallRunner(self._recorded, device, streams)
         self._max_nbytes = max_nbytes
         self._made_up: set[int] = set()
 
     def run(self) -> Iterator[list[Row]]:
         """Yield the differences of each call."""
-        columns, ends = self._columns, self._find_ends()
-        for index in range(len(columns)):
+        recorded, ends = self._recorded, self._find_ends()
+        for index in range(len(recorded)):
             with real_torch():
                 try:
-                    found = list(self._check(columns.call(index)))
+                    found = list(self._check(recorded.call(index)))
                 except ReplayError as error:  # not known in this process
                     found = [(None, NOT_CHECKED, None, str(error))]
-                self._machine.memory.free(ends.get(index, ()))
+                self._runner.memory.free(ends.get(index, ()))
             yield found
 
     def _find_ends(self) -> dict[int, list[int]]:
         """Return which storages are of no use after each call."""
         last: dict[int, int] = {}
-        for index in range(len(self._columns)):
-            last.update(dict.fromkeys(self._columns.tensors(index)[1], index))
+        for index in range(len(self._recorded)):
+            last.update(dict.fromkeys(self._recorded.tensors(index)[1], index))
         ends: dict[int, list[int]] = {}
         for storage, index in last.items():
             ends.setdefault(index, []).append(storage)
@@ -123,15 +123,15 @@ class Verifier:
         """Make a call, and yield in which its outputs differ from the record."""
         if call.operator.name.startswith(PROFILER):
             return
-        machine, sizes = self._machine, self._columns.nbytes_by_storage
-        missing = {*call.inputs, *call.outputs} - machine.memory.storages()
-        needed = machine.memory.nbytes + sum(sizes[storage] for storage in missing)
+        runner, sizes = self._runner, self._recorded.nbytes_by_storage
+        missing = {*call.inputs, *call.outputs} - runner.memory.storages()
+        needed = runner.memory.nbytes + sum(sizes[storage] for storage in missing)
         if needed > self._max_nbytes:
             reason = f"needs {format_bytes(needed)} of {format_bytes(self._max_nbytes)}"
             yield None, NOT_CHECKED, None, reason
             return
         for storage, geometry in zip(call.inputs, call.signature.inputs, strict=True):
-            if storage not in machine.memory:
+            if storage not in runner.memory:
                 self._make_up(storage, geometry)
         is_made_up = not self._made_up.isdisjoint(call.inputs)
         yield from self._make(call, is_made_up=is_made_up)
@@ -139,18 +139,18 @@ class Verifier:
             self._made_up.update(call.outputs)
         if call.operator.is_empty:  # what lies there may be no valid index
             for pair in zip(call.outputs, call.signature.outputs, strict=True):
-                machine.memory.tensor(*pair).zero_()
+                runner.memory.tensor(*pair).zero_()
 
     def _make(self, call: Call, *, is_made_up: bool) -> list[Row]:
         """Make a call, keep its outputs, and return how they differ."""
-        machine = self._machine
+        runner = self._runner
         found: list[Row] = []
         try:
-            inputs = machine.read_inputs(call)
-            draw = self._columns.draws_by_call.get(call.number)
-            outputs = machine.make(call, draw, inputs)
+            inputs = runner.read_inputs(call)
+            draw = self._recorded.draws_by_call.get(call.number)
+            outputs = runner.make(call, draw, inputs)
             found += compare(call, inputs, outputs)
-            machine.keep(call, inputs, outputs)
+            runner.keep(call, inputs, outputs)
         except ReplayError as error:
             if not found:  # else that is why
                 is_ours = error.__cause__ is None
@@ -160,13 +160,13 @@ class Verifier:
 
     def _make_up(self, storage: int, geometry: Geometry) -> None:
         """Bring in a storage that no call made, or whose call was not made."""
-        machine, constant = self._machine, self._columns.constants.get(storage)
+        runner, constant = self._runner, self._recorded.constants.get(storage)
         if constant is not None:
-            machine.memory.load(constant)
+            runner.memory.load(constant)
             return
         self._made_up.add(storage)
-        machine.memory.allocate(storage, geometry)
-        machine.memory.tensor(storage, geometry).zero_()
+        runner.memory.allocate(storage, geometry)
+        runner.memory.tensor(storage, geometry).zero_()
 
 
 def compare(

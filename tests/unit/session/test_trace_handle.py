@@ -1,4 +1,4 @@
-"""What ``record()`` hands out stands for its trace, before and after the block's end."""
+"""What ``record()`` hands out stands for its trace, before and after the end."""
 
 import copy
 import pickle

@@ -1,4 +1,4 @@
-"""What functions of other people's libraries are told: known by the name of their code."""
+"""What functions of other libraries are told: known by the name of their code."""
 
 import pytest
 import torch
