@@ -5,7 +5,7 @@ on the CPU, if that takes little, and the operator runs on the real values. Only
 sizes come back, on meta again; or the value itself, where it is a number.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any, Final
 
@@ -16,8 +16,8 @@ from meta_magic.errors import MissingValueError, ValueLimitError
 from meta_magic.recording.identities.clock import Clock
 from meta_magic.recording.identities.places import Places, describe_function
 from meta_magic.recording.identities.tensors import Seen
-from meta_magic.recording.intercept.value_source import Inputs
 from meta_magic.recording.rows.findings import Findings
+from meta_magic.recording.signatures.arguments import Args, Given, Inputs
 from meta_magic.recording.signatures.entries import OpTable
 from meta_magic.replaying.evaluator import Evaluator
 from meta_magic.session.assumptions import Guess, guess_count
@@ -67,13 +67,7 @@ class ValuesOnDemand:
         self._evaluator = Evaluator()
         self._beyond: dict[tuple[str, Any], int] = {}
 
-    def evaluate(
-        self,
-        table: OpTable,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        inputs: Inputs,
-    ) -> Any:
+    def evaluate(self, table: OpTable, given: Given) -> Any:
         """Return what an operator that failed on meta returns, if it needs only values.
 
         Returns:
@@ -82,7 +76,7 @@ class ValuesOnDemand:
         Raises:
             MissingValueError: They cannot be computed, or take too much.
         """
-        chosen = find_read(table, kwargs, inputs)
+        chosen = find_read(table, given)
         if not chosen:
             return NotImplemented
         frame = self._places.frame
@@ -93,26 +87,20 @@ class ValuesOnDemand:
         guess = self._guess(table, chosen) if is_beyond else None
         if guess is None:
             try:
-                return self._run(table, args, kwargs, chosen)
+                return self._run(table, given, chosen)
             except MissingValueError as error:
                 guess = self._guess(table, chosen)
                 if guess is None:
                     raise
                 if isinstance(error, ValueLimitError):
                     self._beyond[place] = numel
-        return self._assume(table, args, chosen[0][0], guess)
+        return self._assume(table, given.args, chosen[0][0], guess)
 
-    def _run(
-        self,
-        table: OpTable,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        chosen: Inputs,
-    ) -> Any:
+    def _run(self, table: OpTable, given: Given, chosen: Inputs) -> Any:
         """Return what an operator returns, given the values that it reads."""
         real_by_id, cost = self._find_reals(table, chosen)
         with without_modes():
-            returned = call_with(table, args, kwargs, real_by_id)
+            returned = call_with(table, given, real_by_id)
         self._findings.evaluations.append(cost)  # a call that failed is not recorded
         return returned
 
@@ -127,9 +115,7 @@ class ValuesOnDemand:
         assumed = self._options.assumed
         return guess_count(self._snapshot(), ref.number, mask.shape, assumed)
 
-    def _assume(
-        self, table: OpTable, args: Sequence[Any], mask: Tensor, guess: Guess
-    ) -> Any:
+    def _assume(self, table: OpTable, args: Args, mask: Tensor, guess: Guess) -> Any:
         """Return what an operator returns if so many elements of a mask are true."""
         counts = {id(mask): guess.n_true}
         call = Assumption(self._clock.now, guess.n_true, mask.numel(), guess.text)
@@ -178,14 +164,14 @@ class ValuesOnDemand:
         return self._evaluator.evaluate(program, wanted, limits, can_assume=can_assume)
 
 
-def find_read(table: OpTable, kwargs: Mapping[str, Any], inputs: Inputs) -> Inputs:
+def find_read(table: OpTable, given: Given) -> Inputs:
     """Return the meta tensors whose values an operator reads; none of most."""
-    device = kwargs.get("device")
+    device = given.kwargs.get("device")
     is_copy = table.name == COPY and device is not None and device.type == "cpu"
     if not (table.reads_data or is_copy):
         return []
     has_masks = table.name in (INDEX, SELECT)  # and reads nothing else
-    first, *others = inputs
+    first, *others = given.inputs
     chosen = others if has_masks else [first, *others]
     return [
         (tensor, seen)
@@ -194,13 +180,9 @@ def find_read(table: OpTable, kwargs: Mapping[str, Any], inputs: Inputs) -> Inpu
     ]
 
 
-def call_with(
-    table: OpTable,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    real_by_id: Mapping[int, Tensor],
-) -> Any:
+def call_with(table: OpTable, given: Given, real_by_id: Mapping[int, Tensor]) -> Any:
     """Return what an operator returns, given the values of what it reads."""
+    args, kwargs, _ = given
     if table.name in (INDEX, SELECT):
         counts = {key: int(mask.count_nonzero()) for key, mask in real_by_id.items()}
         if table.name == INDEX:
@@ -235,7 +217,7 @@ def put_on_meta(value: Any) -> Any:
     return value
 
 
-def index_by_masks(args: Sequence[Any], count_by_id: Mapping[int, int]) -> Tensor:
+def index_by_masks(args: Args, count_by_id: Mapping[int, int]) -> Tensor:
     """Index a meta tensor; each mask stands for the positions at which it is true.
 
     Args:

@@ -7,7 +7,6 @@ forward and backward; nothing is allocated, and no CUDA is needed.
 
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final
 
@@ -23,6 +22,7 @@ from meta_magic.recording.as_device.attention_rules import (
 )
 from meta_magic.recording.as_device.autocast import ATTENTION, AutocastOf
 from meta_magic.recording.identities.clock import Clock
+from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.attention import (
     cudnn_attention,
     efficient_attention,
@@ -231,9 +231,7 @@ class AttentionOf:
         self._kernels.append(KernelChoice(first, self._clock.now, text))
         return output
 
-    def decompose(
-        self, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Any:
+    def decompose(self, operator: Any, args: Args, kwargs: Kwargs) -> Any:
         """Run an operator that torch makes of others."""
         name = str(operator).removeprefix("aten.").removesuffix(".default")
         if self._autocast.is_on and name in self._autocast.names:

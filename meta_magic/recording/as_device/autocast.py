@@ -8,13 +8,14 @@ Source: ``aten/src/ATen/autocast_mode.h`` and ``autocast_mode.cpp`` of torch 2.1
 
 import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
+from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.dispatcher import (
     DispatchKey,
     destroy_library,
@@ -131,9 +132,7 @@ class AutocastOf:
             torch.set_autocast_dtype(device, dtype)
         torch.clear_autocast_cache()
 
-    def cast(
-        self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    def cast(self, name: str, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
         """Return arguments as autocast passes them on where it is enabled.
 
         Args:

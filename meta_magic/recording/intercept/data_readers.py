@@ -1,9 +1,10 @@
 """Methods that read the data of a tensor, which torch refuses before any operator."""
 
-from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import torch
+
+from meta_magic.recording.signatures.arguments import Args, Kwargs
 
 __all__ = ["DATA_READERS", "describe_values", "read_data"]
 
@@ -18,7 +19,7 @@ NO_VALUES: Final = "tensor(..."
 """How torch begins to write a meta tensor."""
 
 
-def read_data(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def read_data(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """Call a method that reads the data of a tensor on its real values."""
     tensor, *rest = args
     if func is torch.Tensor.pin_memory:

@@ -1,6 +1,6 @@
 """The dispatch mode: meets every operator; what it does with each stands elsewhere."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, Self
 
 from torch import Tensor
@@ -11,6 +11,7 @@ from meta_magic.recording.intercept.operator_runner import OperatorRunner
 from meta_magic.recording.intercept.served_operators import ServedOperators
 from meta_magic.recording.intercept.special_tensors import SpecialTensors
 from meta_magic.recording.rows.row_writer import RowWriter
+from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.recording.signatures.cache import SignatureCache
 from meta_magic.recording.signatures.operator_keys import build_operator_key
 from meta_magic.torch_private.modes import (
@@ -59,8 +60,8 @@ class Dispatch:
         self,
         func: Any,
         types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        args: Args = (),
+        kwargs: Kwargs | None = None,
     ) -> Any:
         """Record one operator call and return what it returns."""
         if types and not PLAIN_TENSORS.issuperset(types):

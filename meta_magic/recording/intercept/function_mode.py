@@ -31,6 +31,7 @@ from meta_magic.recording.intercept.served_functions import ServedFunctions
 from meta_magic.recording.intercept.value_source import ValueSource
 from meta_magic.recording.rows.constants import VALUE_FUNCTIONS, Constants
 from meta_magic.recording.rows.findings import Findings
+from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.modes import (
     DeviceContext,
     DisableTorchDispatch,
@@ -121,8 +122,8 @@ class FunctionMode(DeviceContext):
         self,
         func: Any,
         types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        args: Args = (),
+        kwargs: Kwargs | None = None,
     ) -> Any:
         """Call ``func``, on meta if it is a factory that was told no device."""
         if type(func) is MethodWrapperType and not kwargs:
@@ -150,9 +151,7 @@ class FunctionMode(DeviceContext):
         finally:
             places.running = None
 
-    def _read_data(
-        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Any:
+    def _read_data(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
         """Call a method that reads data; what is printed leaves no trace."""
         if func is not torch.Tensor.__repr__:
             return read_data(func, args, kwargs)
@@ -164,8 +163,8 @@ class FunctionMode(DeviceContext):
     def _construct(
         self,
         func: Any,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
+        args: Args,
+        kwargs: Kwargs,
         caller: FrameType,
     ) -> Any:
         """Call a factory; keep the values of one that makes a tensor from some."""
@@ -183,7 +182,7 @@ class FunctionMode(DeviceContext):
             self._constants.note_values(made, func, args, kwargs)
         return made
 
-    def _tell(self, func: Any, args: Sequence[Any], asker: FrameType) -> Any:
+    def _tell(self, func: Any, args: Args, asker: FrameType) -> Any:
         """Tell on which device a tensor is, or whether on meta."""
         if func.__self__ is IS_META:
             return self._tell_is_meta(func, args, asker)
@@ -191,7 +190,7 @@ class FunctionMode(DeviceContext):
             return torch.device(self._attention.device)
         return func(*args)
 
-    def _tell_is_meta(self, func: Any, args: Sequence[Any], asker: FrameType) -> bool:
+    def _tell_is_meta(self, func: Any, args: Args, asker: FrameType) -> bool:
         """Tell whether a tensor is on meta; record who would do nothing then."""
         is_meta: bool = func(*args)
         initializer = read_initializer(asker) if is_meta else None
@@ -212,8 +211,8 @@ class FunctionMode(DeviceContext):
     def _choose_device(
         self,
         func: Any,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
+        args: Args,
+        kwargs: Kwargs,
         caller: FrameType,
     ) -> Mapping[str, Any]:
         """Return the keyword arguments of a factory, on meta unless it was told."""
@@ -231,8 +230,8 @@ class FunctionMode(DeviceContext):
     def _check_float64(
         self,
         func: Any,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
+        args: Args,
+        kwargs: Kwargs,
     ) -> None:
         is_leak = (
             args

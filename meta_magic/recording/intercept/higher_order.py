@@ -4,7 +4,7 @@ As one operator each, what they run would be unseen, and nobody could replay it.
 without dynamo they would not know of parameters that a branch uses: no gradient.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import cache, partial
 from types import FunctionType
 from typing import Any, Final, Protocol
@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 import torch
 from torch import Tensor
 
+from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.dispatcher import (
     ASKS_MODE,
     DispatchKey,
@@ -50,12 +51,12 @@ class Inside(Protocol):
         """Let what an operator calls have places of its own."""
 
 
-def has_inside(func: Any, args: Sequence[Any]) -> bool:
+def has_inside(func: Any, args: Args) -> bool:
     """Whether an operator only runs others, or is on a constant of TorchScript."""
     return isinstance(func, HigherOrderOperator) or is_on_constant(func, args)
 
 
-def is_on_constant(func: Any, args: Sequence[Any]) -> bool:
+def is_on_constant(func: Any, args: Args) -> bool:
     """Whether a number stands where the schema wants a tensor.
 
     Torch gives a mode the 0-dimensional tensors that TorchScript makes of numbers as
@@ -69,9 +70,7 @@ def is_on_constant(func: Any, args: Sequence[Any]) -> bool:
     )
 
 
-def run_inside(
-    mode: Inside, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Any:
+def run_inside(mode: Inside, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """Run an operator so that ``mode`` sees what it calls.
 
     Returns:

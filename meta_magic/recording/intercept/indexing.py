@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import torch
 
+from meta_magic.recording.signatures.arguments import Args
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 
 __all__ = ["INDEXING", "prepare_index"]
@@ -18,7 +19,7 @@ Keep = Callable[..., None]
 """Takes a tensor, the function that made it, and its arguments."""
 
 
-def prepare_index(args: Sequence[Any], device: str, keep: Keep) -> Sequence[Any]:
+def prepare_index(args: Args, device: str, keep: Keep) -> Sequence[Any]:
     """Return the arguments of an indexing method, with tensors of known values.
 
     Args:

@@ -1,6 +1,6 @@
 """Call the kernel of an operator, see to it that its result is right, and record it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -14,12 +14,13 @@ from meta_magic.recording.intercept.special_tensors import (
     SpecialTensors,
     explain_missing_kernel,
 )
-from meta_magic.recording.intercept.value_source import Inputs, ValueSource
+from meta_magic.recording.intercept.value_source import ValueSource
 from meta_magic.recording.rows.constants import Constants
 from meta_magic.recording.rows.draws import Drawing
 from meta_magic.recording.rows.findings import Findings
 from meta_magic.recording.rows.real_memory import RealMemory
 from meta_magic.recording.rows.row_writer import RowWriter
+from meta_magic.recording.signatures.arguments import Args, Given, Inputs, Kwargs
 from meta_magic.recording.signatures.cache import SignatureCache
 from meta_magic.recording.signatures.entries import Entry, LiveCall, OpTable, sharing
 from meta_magic.recording.signatures.operator_keys import Key, has_opaque
@@ -75,18 +76,16 @@ class KernelCalls:
         table: OpTable,
         key: Key,
         words: list[int],
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
+        args: Args,
+        kwargs: Kwargs,
     ) -> Any:
         """Call a kernel, then record the call with what it returned."""
         registry, findings = self._registry, self._findings
         inputs = [(t, registry.read(t)) for t in tensors_in(args, kwargs)]
+        given = Given(args, kwargs, inputs)
         n_storages, n_evaluated = registry.n_storages, len(findings.evaluations)
-        entries: dict[Any, Entry] = table.entries
-        if has_opaque(key):
-            entries, key = self._opaque_entries, (table, *key)
-        draw = Drawing(args, kwargs, inputs) if table.is_random else None
-        returned = self._run(table, args, kwargs, inputs, draw)
+        draw = Drawing(given) if table.is_random else None
+        returned = self._run(table, given, draw)
         if registry.freed:
             registry.note_deaths()
         made = tensors_in(returned)
@@ -96,15 +95,21 @@ class KernelCalls:
         call = LiveCall(args, kwargs, returned, inputs, outputs)
         is_evaluated = n_evaluated < len(findings.evaluations)
         self._check(table, call, n_storages, is_evaluated=is_evaluated)
-        if not table.is_pure:  # what it writes may be what it reads
-            key = (*key, *sharing_of(inputs))
         words += [seen[0] for _, seen in outputs]
-        with DisableTorchDispatch():  # it makes tensors that no other mode must see
-            entry = self._cache.intern(table, entries, key, call)
-        self._rows.append(entry, words)
+        self._rows.append(self._intern(table, key, call), words)
         if draw is not None and not draw.is_real:
             self._rows.note_draw(draw.generator)
         return returned
+
+    def _intern(self, table: OpTable, key: Key, call: LiveCall) -> Entry:
+        """Return the entry of a call; what only this recording knows stays in it."""
+        entries: dict[Any, Entry] = table.entries
+        if has_opaque(key):
+            entries, key = self._opaque_entries, (table, *key)
+        if not table.is_pure:  # what it writes may be what it reads
+            key = (*key, *sharing_of(call.inputs))
+        with DisableTorchDispatch():  # it makes tensors that no other mode must see
+            return self._cache.intern(table, entries, key, call)
 
     def _check(
         self, table: OpTable, call: LiveCall, n_storages: int, *, is_evaluated: bool
@@ -124,15 +129,9 @@ class KernelCalls:
             self._real_memory.count(call, n_storages)
         self._special.check(table, call)
 
-    def _run(
-        self,
-        table: OpTable,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        inputs: Inputs,
-        draw: Drawing | None,
-    ) -> Any:
+    def _run(self, table: OpTable, given: Given, draw: Drawing | None) -> Any:
         """Call an operator; one that draws for real from where plain meta would."""
+        args, kwargs, inputs = given
         if self._constants.note_real_inputs(inputs):
             self._findings.doubt(PAST_TORCH)
         try:
@@ -147,7 +146,7 @@ class KernelCalls:
             failure = self._findings.locate(str(table.func))
             is_first = failure not in failures
             failures[failure] = None
-            returned = self._rescue(table, args, kwargs, inputs)
+            returned = self._rescue(table, given)
             if returned is NotImplemented:
                 explain_mix(error, [tensor for tensor, _ in inputs])
                 explain_missing_kernel(error, table.name, inputs)
@@ -156,18 +155,12 @@ class KernelCalls:
                 del failures[failure]
             return returned
 
-    def _rescue(
-        self,
-        table: OpTable,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        inputs: Inputs,
-    ) -> Any:
+    def _rescue(self, table: OpTable, given: Given) -> Any:
         """Return what an operator returns that failed on meta, or NotImplemented."""
         correct = CORRECTIONS.get(table.name)
-        if correct is not None and all(seen[2].is_meta for _, seen in inputs):
-            return correct(*args, **kwargs)
-        return self._values.evaluate(table, args, kwargs, inputs)
+        if correct is not None and all(seen[2].is_meta for _, seen in given.inputs):
+            return correct(*given.args, **given.kwargs)
+        return self._values.evaluate(table, given)
 
     def _see_output(self, tensor: Tensor, inputs: Inputs) -> Seen:
         for argument, seen in inputs:

@@ -1,6 +1,6 @@
 """Run the operators that are not served: whole, taken apart, or replaced."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 import torch
@@ -12,6 +12,7 @@ from meta_magic.recording.intercept.data_sources import is_on_meta
 from meta_magic.recording.intercept.higher_order import Inside, has_inside, run_inside
 from meta_magic.recording.intercept.kernel_calls import KernelCalls
 from meta_magic.recording.intercept.special_tensors import SpecialTensors
+from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.recording.signatures.cache import SignatureCache
 from meta_magic.recording.signatures.entries import OpTable
 from meta_magic.recording.signatures.operator_keys import Key
@@ -30,8 +31,8 @@ class Mode(Inside, Protocol):
         self,
         func: Any,
         types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        args: Args = (),
+        kwargs: Kwargs | None = None,
     ) -> Any:
         """Record one operator call and return what it returns."""
 
@@ -67,8 +68,8 @@ class OperatorRunner:
         func: Any,
         key: Key,
         words: list[int],
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
+        args: Args,
+        kwargs: Kwargs,
     ) -> Any:
         """Run an operator that is not served, and record it, or what it runs.
 
@@ -96,7 +97,7 @@ class OperatorRunner:
         return self._kernels.call(table, key, words, args, kwargs)
 
     def _take_apart(
-        self, mode: Mode, table: OpTable, args: Sequence[Any], kwargs: Mapping[str, Any]
+        self, mode: Mode, table: OpTable, args: Args, kwargs: Kwargs
     ) -> Any:
         """Run what torch makes of an operator, so that the mode sees that."""
         push_dispatch_mode(mode)
@@ -106,7 +107,7 @@ class OperatorRunner:
             pop_dispatch_mode()
 
 
-def is_undivided(args: Sequence[Any]) -> bool:
+def is_undivided(args: Args) -> bool:
     """Whether torch did not take an operator apart that it makes of others.
 
     Autograd does so before this mode is asked, but in inference mode it is off. Nested
@@ -117,7 +118,7 @@ def is_undivided(args: Sequence[Any]) -> bool:
     )
 
 
-def is_legacy(func: Any, kwargs: Mapping[str, Any], places: Places) -> bool:
+def is_legacy(func: Any, kwargs: Kwargs, places: Places) -> bool:
     """Whether ``torch.Tensor(2, 3)`` makes memory, which ignores the default device."""
     if func is not torch.ops.aten.empty.memory_format:
         return False

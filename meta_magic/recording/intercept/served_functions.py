@@ -1,11 +1,11 @@
 """Answer whole calls of torch's functions that were seen before."""
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from meta_magic.recording.as_device.attention import AttentionOf
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.rows.row_writer import RowWriter
+from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.recording.signatures.cache import SignatureCache
 from meta_magic.recording.signatures.function_keys import build_key, is_alone, is_pure
 from meta_magic.recording.signatures.templates import learn
@@ -48,9 +48,7 @@ class ServedFunctions:
             known = self._is_pure_by_function[func] = is_pure(func)
         return known and is_alone()
 
-    def serve(
-        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None
-    ) -> Any:
+    def serve(self, func: Any, args: Args, kwargs: Kwargs | None) -> Any:
         """Answer a call that was seen before; else run it, and watch what it does."""
         rows, attention = self._rows, self._attention
         if self._registry.freed:

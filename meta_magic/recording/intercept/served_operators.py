@@ -1,12 +1,13 @@
 """Answer operator calls that were seen before, without their kernel."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.rows.row_writer import make_tensor
+from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.recording.signatures.entries import Entry, Kind
 from meta_magic.trace.program import HEADER
 
@@ -42,8 +43,8 @@ class ServedOperators:
         self,
         entry: Entry,
         words: list[int],
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
+        args: Args,
+        kwargs: Kwargs,
     ) -> Any:
         """Return what the kernel would, and append the words of its tensors."""
         kind, registry = entry.kind, self._registry

@@ -4,7 +4,7 @@ A subclass runs what it stands for, and that is recorded. Of sparse, quantized a
 nested tensors torch has few meta kernels, and some of those are wrong.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
@@ -16,6 +16,7 @@ from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.places import Places
 from meta_magic.recording.identities.tensors import Seen
 from meta_magic.recording.rows.findings import Findings
+from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.recording.signatures.entries import LiveCall, OpTable
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.tensors import n_specified
@@ -57,8 +58,8 @@ class SpecialTensors:
         self,
         func: Any,
         types: Sequence[type],
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any] | None,
+        args: Args,
+        kwargs: Kwargs | None,
     ) -> tuple[Any] | None:
         """Let tensor subclasses run what they stand for; None if they are plain."""
         for kind in types:
@@ -78,14 +79,14 @@ class SpecialTensors:
             self._findings.count_unseen(names[0])
         return bool(names)
 
-    def is_on_nested(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    def is_on_nested(self, args: Args, kwargs: Kwargs) -> bool:
         """Whether an operator is not recorded, as nested tensors have no shape."""
         found = any(map(is_nested, tensors_in(args, tuple(kwargs.values()))))
         if found:
             self._findings.count_unseen("a nested tensor")
         return found
 
-    def trace(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def trace(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
         """Call a higher-order operator on traced tensors; NotImplemented for others."""
         kinds = [type(tensor) for tensor in tensors_in(args, kwargs)]
         passed = self.pass_on(func, list(filter(is_traced, kinds)), args, kwargs)

@@ -1,29 +1,20 @@
 """What intercepts asks of whoever knows values: a session, which stands above."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from meta_magic.recording.identities.tensors import Seen
+from meta_magic.recording.signatures.arguments import Given
 from meta_magic.recording.signatures.entries import OpTable
 
-__all__ = ["Inputs", "ValueSource"]
-
-Inputs: TypeAlias = Sequence[tuple[Tensor, Seen]]
-"""The tensor arguments of a call, with what is known of them."""
+__all__ = ["ValueSource"]
 
 
 class ValueSource(Protocol):
     """Computes values of meta tensors while a cell runs."""
 
-    def evaluate(
-        self,
-        table: OpTable,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        inputs: Inputs,
-    ) -> Any:
+    def evaluate(self, table: OpTable, given: Given) -> Any:
         """Return what an operator that failed on meta returns, if it needs only values.
 
         Returns:

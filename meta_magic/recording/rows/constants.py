@@ -2,7 +2,7 @@
 
 import ctypes
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +16,7 @@ from meta_magic.recording.identities.storage_bytes import (
     sum_small,
 )
 from meta_magic.recording.identities.tensors import Seen, StorageRef, TensorRegistry
+from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.trace.program import Constant
 
@@ -46,8 +47,8 @@ class Constants:
         self,
         made: Tensor,
         function: Any,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
+        args: Args,
+        kwargs: Kwargs,
     ) -> None:
         """Note the values of a meta tensor that a function made from Python values."""
         is_method = function is Tensor.new_tensor

@@ -11,14 +11,14 @@ Of recordings within each other the outermost one writes the tokens: it sees all
 
 import ctypes
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from meta_magic.recording.identities.tensors import Seen
+from meta_magic.recording.signatures.arguments import Given
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.torch_private.tensors import address_of_generator
 from meta_magic.trace.program import Randomness
@@ -46,19 +46,14 @@ class Drawing:
         is_real: Whether it makes real numbers, and not just meta tensors.
     """
 
-    def __init__(
-        self,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        inputs: Sequence[tuple[Tensor, Seen]],
-    ) -> None:
-        values = (*args, *kwargs.values())
+    def __init__(self, given: Given) -> None:
+        values = (*given.args, *given.kwargs.values())
         found = (v for v in values if isinstance(v, torch.Generator))
         self.generator: torch.Generator | None = next(found, None)
-        if inputs:
-            self.is_real = not any(seen[2].is_meta for _, seen in inputs)
+        if given.inputs:
+            self.is_real = not any(seen[2].is_meta for _, seen in given.inputs)
         else:
-            device = kwargs.get("device")
+            device = given.kwargs.get("device")
             self.is_real = device is None or device.type != "meta"
 
 

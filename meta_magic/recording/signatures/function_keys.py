@@ -10,7 +10,7 @@ gradient is recorded for it, and no other mode, transform, autocast or tracer is
 What a function did is learnt by watching it once; see :mod:`templates`.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from types import BuiltinFunctionType, MethodDescriptorType
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from meta_magic.recording.identities.tensors import TensorRegistry
+from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.recording.signatures.entries import PLAIN, plain_float, sharing
 from meta_magic.recording.signatures.templates import Argument
 from meta_magic.torch_private.attention import attention_priorities
@@ -89,8 +90,8 @@ def is_alone() -> bool:
 def build_key(
     registry: TensorRegistry,
     function: Any,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any] | None,
+    args: Args,
+    kwargs: Kwargs | None,
 ) -> tuple[tuple[object, ...] | None, list[Argument]]:
     """Return what decides a call's operators, and the tensors among its arguments.
 

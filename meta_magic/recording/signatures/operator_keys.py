@@ -1,6 +1,6 @@
 """What decides the result of an operator call, as a key."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from meta_magic.recording.identities.tensors import Seen
+from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.recording.signatures.entries import PLAIN, plain_float
 from meta_magic.torch_private.modes import is_deterministic
 
@@ -27,8 +28,8 @@ class Opaque(NamedTuple):
 
 def build_operator_key(
     read: Callable[[Tensor], Seen],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any] | None,
+    args: Args,
+    kwargs: Kwargs | None,
     words: list[int],
 ) -> Key:
     """Return all that decides a result; append the words of the tensors read.

@@ -1,14 +1,16 @@
 """What a recording must know of a library."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from torch import Tensor
 
+from meta_magic.recording.signatures.arguments import Args, Kwargs
+
 __all__ = ["Adopt", "Library"]
 
-Adopt: TypeAlias = Callable[[Sequence[Any], Mapping[str, Any]], Tensor | None]
+Adopt: TypeAlias = Callable[[Args, Kwargs], Tensor | None]
 """Takes the arguments of a function of torch; returns a real tensor, to be put on the
 device of the cell, or None if torch is to be called as ever."""
 
