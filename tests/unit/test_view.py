@@ -54,26 +54,32 @@ def record_blocks(n, last=None):
     return trace
 
 
+def labels(lines):
+    return [line.values[0] for line in lines]
+
+
 def test_identical_siblings_are_folded_into_one_line():
     trace = record_blocks(12)
     (run,) = build_tree(trace.modules[0], trace.module_calls).children
-    assert run.label == "0-11: 12 x Block"
-    assert run.n_parameters == 12 * (4 * 8 + 8 + 8 * 4 + 4)
-    assert run.flow == "(2, 4) -> (2, 4)"
-    assert [child.label for child in run.children] == ["up: Linear", "down: Linear"]
+    each = 4 * 8 + 8 + 8 * 4 + 4
+    assert run.values == (
+        *("0-11: 12 x Block", 12 * each, 12 * each * 4),
+        *(("(2, 4)", "(2, 4)"), ("76, 304 bytes each",)),
+    )
+    assert labels(run.children) == ["up: Linear", "down: Linear"]
 
 
 def test_a_sibling_that_differs_ends_the_run():
     trace = record_blocks(3, nn.Linear(4, 4, device="meta"))
     tree = build_tree(trace.modules[0], trace.module_calls)
-    assert [line.label for line in tree.children] == ["0-2: 3 x Block", "3: Linear"]
+    assert labels(tree.children) == ["0-2: 3 x Block", "3: Linear"]
 
 
 def test_siblings_with_names_of_their_own_are_not_folded():
     with record() as trace:
         model = nn.ModuleDict({"q": nn.Linear(2, 2), "k": nn.Linear(2, 2)})
     tree = build_tree(trace.modules[0], trace.module_calls)
-    assert [line.label for line in tree.children] == ["q: Linear", "k: Linear"]
+    assert labels(tree.children) == ["q: Linear", "k: Linear"]
     assert model is not None
 
 
