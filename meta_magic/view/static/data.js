@@ -1,7 +1,7 @@
 // The payload that Python wrote, as columns and as records. Touches no document, so that
 // node can read it, too. `view/payload.py` writes what is read here.
 
-const VERSION = 1;
+const VERSION = 2;
 
 /** What the program was doing, by its number in the payload. */
 export const PHASES = ["init", "forward", "backward", "optimizer", "other"];
@@ -15,6 +15,10 @@ const NOWHERE = { file: "", scope: "", start: 0, end: 0, column: -1, end_column:
  * @typedef {{op: string, args: string, inputs: Geometry[], outputs: Geometry[],
  *   writes: number[], views: number[], flops: number}} Signature
  *   `views`: for each output the input whose storage it shares, or -1; `flops`: or -1
+ * @typedef {{name: string, help: string, width: number, format?: string, align?: string,
+ *   is_pinned?: boolean, values?: any[], add_up?: string}} Column
+ *   of a table. `values`: by signature or module, unless the report has them; `add_up`: what
+ *   stands for a run of modules, the "sum" or the "first"
  * @typedef {{file: string, first: number}} Cell
  * @typedef {{file: string, scope: string, first: number, text: string}} SourceText
  * @typedef {{file: string, scope: string, start: number, end: number, column: number,
@@ -71,6 +75,7 @@ export class TraceView {
   /** @type {{text: string, line: number}[]} */ notes;
   /** @type {Record<string, number>} */ nbytes_by_dtype;
   /** @type {Module[]} */ modules;
+  /** Of the tables, in their order. @type {{ops: Column[], modules: Column[]}} */ columns;
   /** Roots of the module trees. @type {number[]} */ roots = [];
 
   /** @param {any} payload */
