@@ -1,4 +1,4 @@
-"""The report as one piece of HTML: no script, no file beside it, no network."""
+"""The report without a script: as HTML in one piece, and as text beside it."""
 
 from collections.abc import Iterator, Sequence
 from html import escape
@@ -12,6 +12,7 @@ from meta_magic.trace.summary import (
     Formats,
     format_cells,
     format_headline,
+    format_summary,
 )
 from meta_magic.trace.tree import TreeLine, build_tree
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from meta_magic.trace.records import Note
     from meta_magic.trace.trace import Trace
 
-__all__ = ["render_html"]
+__all__ = ["build_bundle", "render_html"]
 
 OPEN_DEPTH: Final = 3
 """Levels of the tree that are open at first."""
@@ -32,6 +33,17 @@ CELL_STYLES: Final = {
     "marks": "opacity: 0.75",
 }
 """By format."""
+
+
+def build_bundle(trace: "Trace", html: str | None = None) -> dict[str, str]:
+    """Return the mime bundle of a trace's report: text for terminals, and HTML.
+
+    Args:
+        trace: The recording.
+        html: What notebooks show; by default the folded module trees.
+    """
+    shown = render_html(trace) if html is None else html
+    return {"text/plain": format_summary(trace), "text/html": shown}
 
 
 def render_html(trace: "Trace") -> str:
