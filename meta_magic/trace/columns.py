@@ -21,8 +21,13 @@ from meta_magic.trace.remarks import (
 
 __all__ = ["OP_COLUMNS", "Column", "Format", "OpColumn", "Wire"]
 
-Format: TypeAlias = Literal["text", "bytes", "flops", "count", "share", "flow", "marks"]
-"""How a value is written; ``static/dom.js`` has the same names for the browser."""
+Format: TypeAlias = Literal[
+    "text", "number", "bytes", "flops", "count", "share", "flow", "marks"
+]
+"""How a value is written: in the browser by ``static/dom.js``, in texts by ``summary``.
+
+What the browser does not know by name it shows as it is.
+"""
 
 Wire: TypeAlias = Literal["held", "signature"] | Callable[[Program], list[Span]]
 

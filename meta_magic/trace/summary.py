@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from meta_magic.trace.columns import Format
 from meta_magic.trace.module_columns import tree_columns
 from meta_magic.trace.tree import TreeLine, build_tree
-from meta_magic.trace.units import format_bytes, format_count, format_flops
+from meta_magic.trace.units import (
+    format_bytes,
+    format_count,
+    format_flops,
+)
 
 if TYPE_CHECKING:
     from meta_magic.trace.records import Note
@@ -26,11 +30,18 @@ __all__ = [
 MAX_SIBLINGS: Final = 40
 COLUMN_GAP: Final = 2
 
+
+def format_number(number: float) -> str:
+    """Return a number with three digits that tell, such as ``7.94`` or ``12,300``."""
+    return f"{float(f'{number:.3g}'):,.15g}"
+
+
 Formats: TypeAlias = Mapping[Format, Callable[[Any], str]]
 
 FORMATS: Final[Formats] = MappingProxyType(
     {
         "text": str,
+        "number": format_number,
         "bytes": format_bytes,
         "count": format_count,
         "flops": format_flops,

@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { FORMATS } from "../../meta_magic/view/static/dom.js";
 import { format_csv, make_filter, sort_rows } from "../../meta_magic/view/static/tables/rows.js";
 import {
   describe_op, is_op_selected, read_op,
@@ -47,6 +48,15 @@ test("a column that was sent has the value of the operator's signature", () => {
 
 test("what was sent as numbers in a row is a text, and what is absent an empty one", () => {
   assert.deepEqual([0, 1, 2, 3].map((i) => read(i).axes), ["1 0", "", "", "0"]);
+});
+
+test("a number has three digits that tell", () => {
+  assert.deepEqual([7.9379, 12345.6, 0.00123456, 3, -0.5].map(FORMATS.number),
+    ["7.94", "12,300", "0.00123", "3", "-0.5"]);
+});
+
+test("a share is in percent, as one that was written already", () => {
+  assert.deepEqual([0.5, "50.0%"].map(FORMATS.share), ["50.0%", "50.0%"]);
 });
 
 test("what is not known is empty", () => {

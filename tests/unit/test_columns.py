@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from dataclasses import fields
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -12,9 +13,10 @@ from torch import nn
 
 from meta_magic import record
 from meta_magic.trace import columns, module_columns
-from meta_magic.trace.columns import OP_COLUMNS, OpColumn
+from meta_magic.trace.columns import OP_COLUMNS, Format, OpColumn
 from meta_magic.trace.module_columns import MODULE_COLUMNS, ModuleColumn
 from meta_magic.trace.records import OpCall
+from meta_magic.trace.summary import FORMATS
 from meta_magic.trace.trace import Trace
 from meta_magic.view.html import render_html
 from meta_magic.view.payload import build_payload, pack
@@ -73,6 +75,16 @@ def test_every_field_of_a_call_is_a_column():
     names = [column.name for column in OP_COLUMNS]
     assert {field.name for field in fields(OpCall)} <= set(names)
     assert len(names) == len(set(names))
+
+
+def test_texts_know_every_format():
+    assert set(FORMATS) == set(get_args(Format))
+
+
+def test_a_number_has_three_digits_that_tell():
+    numbers = (7.9379, 12345.6, 0.00123456, 3, -0.5)
+    expected = ["7.94", "12,300", "0.00123", "3", "-0.5"]
+    assert [*map(FORMATS["number"], numbers)] == expected
 
 
 def test_the_columns_of_the_table_are_the_fields_and_what_they_tell(trace):

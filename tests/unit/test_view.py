@@ -1,13 +1,12 @@
 """The report as text and as HTML."""
 
-from html.parser import HTMLParser
-
 import torch
 from torch import nn
 
 from meta_magic import record
 from meta_magic.trace.tree import build_tree
 from meta_magic.view.html import render_html
+from tests.unit.tags import Tags
 
 
 class Block(nn.Module):
@@ -18,30 +17,6 @@ class Block(nn.Module):
 
     def forward(self, x):
         return self.down(self.up(x))
-
-
-class Tags(HTMLParser):
-    """Collects the tags and the text of a piece of HTML, and checks its nesting."""
-
-    VOID = frozenset({"img", "br", "input"})
-
-    def __init__(self, html):
-        super().__init__()
-        self.tags, self.text, self._open = [], "", []
-        self.feed(html)
-        assert self._open == []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        if tag not in self.VOID:
-            self._open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self._open.pop() == tag
-
-    def handle_data(self, data):
-        if self._open[-1:] != ["style"]:
-            self.text += data
 
 
 def record_blocks(n, last=None):

@@ -86,6 +86,7 @@ export const format_share = (share) => `${(100 * share).toFixed(1)}%`;
  */
 export const FORMATS = {
   bytes: format_bytes, count: format_count, flops: format_flops,
+  number: (n) => n.toLocaleString("en", { maximumSignificantDigits: 3 }),
   share: (value) => (Number.isFinite(value) ? format_share(value) : value),
 };
 
