@@ -16,7 +16,7 @@ from meta_magic.trace.records import ModuleNode
 from meta_magic.trace.signature import Geometry, Place, Signature, SourcePosition
 from meta_magic.trace.summary import format_headline
 from meta_magic.view.charts import treemap_html
-from meta_magic.view.columns import columns_payload, remarks_payload
+from meta_magic.view.column_values import columns_payload, remarks_payload
 from meta_magic.view.texts import find_texts
 from meta_magic.view.wire import (
     Table,
