@@ -109,6 +109,12 @@ test("the FLOPs of a run are added up, alike as it is or not", () => {
   assert.equal(read(trace, build(trace)[3], 20).FLOPs, "50.0%");
 });
 
+test("every column has a value", () => {
+  const trace = make_model();
+  const names = trace.columns.modules.map(({ name }) => name);
+  assert.deepEqual(Object.keys(read(trace, build(trace)[0])), names);
+});
+
 test("a column that was sent adds up as it says", () => {
   const trace = make_model();
   const values = trace.modules.map((_, i) => i);

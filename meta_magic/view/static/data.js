@@ -75,6 +75,8 @@ export class TraceView {
   /** @type {{text: string, line: number}[]} */ notes;
   /** @type {Record<string, number>} */ nbytes_by_dtype;
   /** @type {Module[]} */ modules;
+  /** What is said of some operators, by column. @type {Record<string, string>[]} */ remarks_of_op;
+  /** What of all others. @type {Record<string, string>} */ no_remarks;
   /** Of the tables, in their order. @type {{ops: Column[], modules: Column[]}} */ columns;
   /** Roots of the module trees. @type {number[]} */ roots = [];
 
@@ -84,13 +86,7 @@ export class TraceView {
       throw new Error(`this report reads payloads of version ${VERSION}, not ${version}`);
     }
     const { calls, positions, remarks, ...own } = plain;
-    /** What is said of some operators alone, by column. @type {Record<string, string>[]} */
-    this.remarks_of_op = [];
-    for (const [column, spans] of Object.entries(remarks)) {
-      for (const [first, end, text] of spans) {
-        for (let i = first; i < end; i += 1) (this.remarks_of_op[i] ??= {})[column] = text;
-      }
-    }
+    Object.assign(this, read_remarks(remarks));
     Object.assign(this, own);
     const find = (i) => geometries[i];
     /** @type {Signature[]} */
@@ -193,6 +189,18 @@ export class TraceView {
     }
     return runs;
   }
+}
+
+/** What is said of single operators, and of all others, by column. */
+function read_remarks(/** @type {Record<string, [number, number, string][]>} */ remarks) {
+  const no_remarks = Object.fromEntries(Object.keys(remarks).map((column) => [column, ""]));
+  const remarks_of_op = [];
+  for (const [column, spans] of Object.entries(remarks)) {
+    for (const [first, end, text] of spans) {
+      for (let i = first; i < end; i += 1) (remarks_of_op[i] ??= { ...no_remarks })[column] = text;
+    }
+  }
+  return { no_remarks, remarks_of_op };
 }
 
 /** @returns {Call[]} */

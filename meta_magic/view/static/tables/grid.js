@@ -126,7 +126,8 @@ class Grid {
   async copy() {
     const { columns, read, label } = this.view;
     const names = columns.map(({ name }) => name);
-    const csv = format_csv([names, ...this.rows.map((row) => Object.values(read(row)))]);
+    const cells = this.rows.map(read).map((values) => names.map((name) => values[name]));
+    const csv = format_csv([names, ...cells]);
     try {
       await navigator.clipboard.writeText(csv);
       this.status.textContent = "copied";

@@ -2,7 +2,7 @@
 
 import { format_share, format_shape } from "../dom.js";
 import { mount_grid } from "./grid.js";
-import { list_tensors, make_filter, read_columns } from "./rows.js";
+import { list_tensors, make_filter, add_sent } from "./rows.js";
 
 /**
  * @typedef {import("../data.js").TraceView} TraceView
@@ -68,7 +68,7 @@ export function read_module_row(trace, { modules }, flops) {
     FLOPs: add_up("flops") ? format_share(add_up("flops") / flops) : "",
     marks: module_marks(trace, index),
   };
-  return read_columns(trace.columns.modules, held, ({ values, add_up: how }) =>
+  return add_sent(trace.columns.modules, held, ({ values, add_up: how }) =>
     (how === "sum" ? sum((i) => values[i]) : values[index]));
 }
 

@@ -3,7 +3,7 @@
 import { PHASES } from "../data.js";
 import { shorten_op } from "../dom.js";
 import { mount_grid } from "./grid.js";
-import { list_tensors, make_filter, read_columns } from "./rows.js";
+import { list_tensors, make_filter, add_sent } from "./rows.js";
 
 /**
  * @typedef {import("../data.js").TraceView} TraceView
@@ -21,15 +21,15 @@ function read_held(trace, i) {
   const module = trace.modules[trace.op_module[i]];
   return {
     index: i, op, inputs: list_tensors(inputs), outputs: list_tensors(outputs), arguments: args,
-    module: module?.fqn || module?.name,
+    module: module?.fqn || module?.name || "",
     // Modules are numbered root by root.
     root: hide_none(trace.roots.findLastIndex((root) => root <= trace.op_module[i])),
     module_call: hide_none(trace.op_call[i]),
     phase: PHASES[place.phase], line: place.line || "", function: place.function,
     forward: hide_none(trace.op_forward[i]), flops: hide_none(flops),
-    views: views.filter((input) => input >= 0), writes,
+    views: views.filter((input) => input >= 0).join(" "), writes: writes.join(" "),
     position: place.file && `${place.file}:${place.start}`,
-    ...trace.remarks_of_op[i],
+    ...trace.remarks_of_op[i] ?? trace.no_remarks,
   };
 }
 
@@ -37,7 +37,7 @@ function read_held(trace, i) {
  * Return the columns of Trace.to_pandas() of an operator.
  * @param {TraceView} trace @param {number} i
  */
-export const read_op = (trace, i) => read_columns(
+export const read_op = (trace, i) => add_sent(
   trace.columns.ops, read_held(trace, i), ({ values }) => values[trace.op_signature[i]]);
 
 /**

@@ -4,7 +4,7 @@ import { format_shape, shorten_dtype } from "../dom.js";
 
 /**
  * @typedef {Record<string, string | number>} GridValues
- *   of a row, by column, in their order; an empty text for none
+ *   of a row, by column; an empty text for none
  * @typedef {import("../data.js").Column} Column
  */
 
@@ -18,13 +18,14 @@ export const list_tensors = (tensors) =>
 const to_cell = (value) => (Array.isArray(value) ? value.filter((n) => n !== null).join(" ") : value ?? "");
 
 /**
- * Return a row: of each column what was sent, or else what is held.
- * @param {Column[]} columns @param {Record<string, any>} held
+ * Add to a row what was sent for its columns; the others are held already.
+ * @param {Column[]} columns @param {GridValues} row
  * @param {(column: Column) => any} find the row's value among those that were sent
- * @returns {GridValues}
  */
-export const read_columns = (columns, held, find) => Object.fromEntries(columns.map((column) =>
-  [column.name, to_cell(column.values ? find(column) : held[column.name])]));
+export function add_sent(columns, row, find) {
+  for (const column of columns) if (column.values) row[column.name] = to_cell(find(column));
+  return row;
+}
 
 /**
  * Return the test of whether a text of small letters has each word of a filter.
