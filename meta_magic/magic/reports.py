@@ -45,7 +45,7 @@ def build_outputs(
         key: The cell.
         settings: ``depth``, ``hide`` and ``height``.
     """
-    from meta_magic.view.bundle import build_bundle  # noqa: PLC0415  needs torch
+    from meta_magic.view.html import build_bundle  # noqa: PLC0415  needs torch
 
     if not is_notebook(shell):
         return Outputs(build_bundle(trace))
@@ -55,8 +55,7 @@ def build_outputs(
 
     close_reports(key)
     packed, uid = pack(trace), f"mm-{uuid4().hex[:8]}"
-    bundle = build_bundle(trace)
-    bundle["text/html"] = render_snapshot(trace, packed, uid, settings)
+    bundle = build_bundle(trace, render_snapshot(trace, packed, uid, settings))
     live = show_report(trace, key, packed=packed, saved_id=uid, settings=settings)
     return Outputs(bundle, live)
 

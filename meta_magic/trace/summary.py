@@ -1,19 +1,56 @@
 """A trace as text: the summary line, the notes, the folded module tree."""
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from meta_magic.trace.columns import Format
+from meta_magic.trace.module_columns import tree_columns
 from meta_magic.trace.tree import TreeLine, build_tree
-from meta_magic.trace.units import format_bytes, format_count, format_flops
+from meta_magic.trace.units import (
+    format_bytes,
+    format_count,
+    format_flops,
+)
 
 if TYPE_CHECKING:
     from meta_magic.trace.notes import Note
     from meta_magic.trace.trace import Trace
 
-__all__ = ["MAX_SIBLINGS", "format_headline", "format_note", "format_summary"]
+__all__ = [
+    "FORMATS",
+    "MAX_SIBLINGS",
+    "Formats",
+    "format_cells",
+    "format_headline",
+    "format_note",
+    "format_summary",
+]
 
 MAX_SIBLINGS: Final = 40
 COLUMN_GAP: Final = 2
+
+
+def format_number(number: float) -> str:
+    """Return a number with three digits that tell, such as ``7.94`` or ``12,300``."""
+    return f"{float(f'{number:.3g}'):,.15g}"
+
+
+Formats: TypeAlias = Mapping[Format, Callable[[Any], str]]
+
+FORMATS: Final[Formats] = MappingProxyType(
+    {
+        "text": str,
+        "number": format_number,
+        "bytes": format_bytes,
+        "count": format_count,
+        "flops": format_flops,
+        "share": "{:.1%}".format,
+        "flow": " -> ".join,
+        "marks": "; ".join,
+    }
+)
+"""How texts write the values of a column, by the name of its format."""
 
 
 def format_summary(trace: "Trace") -> str:
@@ -52,23 +89,31 @@ def format_note(note: "Note") -> str:
 
 def format_lines(line: TreeLine, indent: str = "") -> Iterator[Sequence[str]]:
     """Yield the cells of a tree line and of all below it."""
-    size = format_bytes(line.nbytes) if line.nbytes else ""
-    count = format_count(line.n_parameters) if line.n_parameters else ""
-    yield indent + line.label, count, size, line.flow, "; ".join(line.marks)
+    name, *others = format_cells(line)
+    yield indent + name, *others
     for child in line.children[:MAX_SIBLINGS]:
         yield from format_lines(child, indent + "  ")
     if len(line.children) > MAX_SIBLINGS:
-        yield f"{indent}  … {len(line.children) - MAX_SIBLINGS:,} more", "", "", "", ""
+        hidden = f"{indent}  … {len(line.children) - MAX_SIBLINGS:,} more"
+        yield hidden, *("" for _ in others)
+
+
+def format_cells(line: TreeLine, formats: Formats = FORMATS) -> list[str]:
+    """Return the values of a line as texts; "" for what is absent or 0."""
+    pairs = zip(tree_columns(), line.values, strict=True)
+    return [formats[column.format](value) if value else "" for column, value in pairs]
 
 
 def align(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return rows of cells as lines whose columns stand below each other."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    pads = [
+        str.rjust if column.align == "right" else str.ljust for column in tree_columns()
+    ]
     gap = " " * COLUMN_GAP
     return [
         gap.join(
-            cell.rjust(width) if i in (1, 2) else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+            pad(cell, width) for pad, cell, width in zip(pads, row, widths, strict=True)
         ).rstrip()
         for row in rows
     ]

@@ -13,7 +13,7 @@ from meta_magic.trace.notes import CellSource, Note
 from meta_magic.trace.program import Program
 from meta_magic.trace.sequences import ModuleCalls, OpCalls
 from meta_magic.trace.summary import format_summary
-from meta_magic.trace.table import build_table
+from meta_magic.trace.table import build_table, list_columns
 
 if TYPE_CHECKING:
     import os
@@ -84,6 +84,7 @@ class Trace:
         signatures = self.program.signatures
         return sum(n * (count_flops(signatures[s]) or 0) for s, n in counts.items())
 
+    @list_columns
     def to_pandas(self) -> "pd.DataFrame":
         """Return one row per operator call, columns named as the fields of OpCall."""
         return build_table(self.ops)

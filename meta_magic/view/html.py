@@ -1,24 +1,49 @@
-"""The report as one piece of HTML: no script, no file beside it, no network."""
+"""The report without a script: as HTML in one piece, and as text beside it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
-from meta_magic.trace.summary import MAX_SIBLINGS, format_headline
+from meta_magic.trace.module_columns import tree_columns
+from meta_magic.trace.summary import (
+    FORMATS,
+    MAX_SIBLINGS,
+    Formats,
+    format_cells,
+    format_headline,
+    format_summary,
+)
 from meta_magic.trace.tree import TreeLine, build_tree
-from meta_magic.trace.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     from meta_magic.trace.notes import Note
     from meta_magic.trace.trace import Trace
 
-__all__ = ["render_html"]
+__all__ = ["build_bundle", "render_html"]
 
 OPEN_DEPTH: Final = 3
 """Levels of the tree that are open at first."""
 
-COLUMNS: Final = ("module", "parameters", "bytes", "in → out", "")
+HTML_FORMATS: Final[Formats] = {**FORMATS, "flow": " → ".join}
+"""As in plain text, which has ``->`` for the arrow."""
+
+CELL_STYLES: Final = {
+    "flow": "font-family: ui-monospace, monospace; font-size: 12px",
+    "marks": "opacity: 0.75",
+}
+"""By format."""
+
+
+def build_bundle(trace: "Trace", html: str | None = None) -> dict[str, str]:
+    """Return the mime bundle of a trace's report: text for terminals, and HTML.
+
+    Args:
+        trace: The recording.
+        html: What notebooks show; by default the folded module trees.
+    """
+    shown = render_html(trace) if html is None else html
+    return {"text/plain": format_summary(trace), "text/html": shown}
 
 
 def render_html(trace: "Trace") -> str:
@@ -27,14 +52,33 @@ def render_html(trace: "Trace") -> str:
     Every name comes from the user's code and is escaped.
     """
     style = files("meta_magic.view").joinpath("static/report.css").read_text("utf-8")
+    style += "\n".join(style_columns())
     parts = [f"<style>{style}</style>", f"<p>{escape(format_headline(trace))}</p>"]
     if trace.notes:
         parts.append(f"<ul>{''.join(map(render_note, trace.notes))}</ul>")
     if trace.modules:
-        parts.append(render_cells(COLUMNS, "mm-head", 0))
+        parts.append(render_cells(list_headings(), "mm-head", 0))
     for root in trace.modules:
         parts += render_line(build_tree(root, trace.module_calls), 0)
     return f'<div class="mm-report">{"".join(parts)}</div>'
+
+
+def style_columns() -> Iterator[str]:
+    """Yield what the columns of the tree look like."""
+    columns = tree_columns()
+    tracks = " ".join(column.track or f"{column.width}px" for column in columns)
+    yield f".mm-head, .mm-row {{ grid-template-columns: {tracks}; }}"
+    for number, column in enumerate(columns, 1):
+        child = f"span:nth-child({number})"
+        if column.align == "right":
+            yield f":is(.mm-head, .mm-row) > {child} {{ text-align: right; }}"
+        if column.format in CELL_STYLES:
+            yield f".mm-row > {child} {{ {CELL_STYLES[column.format]}; }}"
+
+
+def list_headings() -> list[str]:
+    """Return what stands above the columns of the tree."""
+    return [c.name if c.heading is None else c.heading for c in tree_columns()]
 
 
 def render_note(note: "Note") -> str:
@@ -45,13 +89,7 @@ def render_note(note: "Note") -> str:
 
 def render_line(line: TreeLine, depth: int) -> Iterator[str]:
     """Yield the HTML of a tree line and of all below it."""
-    cells = (
-        line.label,
-        format_count(line.n_parameters) if line.n_parameters else "",
-        format_bytes(line.nbytes) if line.nbytes else "",
-        line.flow.replace("->", "→"),
-        "; ".join(line.marks),
-    )
+    cells = format_cells(line, HTML_FORMATS)
     if not line.children:
         yield render_cells(cells, "mm-row", depth)
         return
@@ -61,12 +99,12 @@ def render_line(line: TreeLine, depth: int) -> Iterator[str]:
         yield from render_line(child, depth + 1)
     hidden = len(line.children) - MAX_SIBLINGS
     if hidden > 0:
-        more = (f"… {hidden:,} more", "", "", "", "")
+        more = [f"… {hidden:,} more", *("" for _ in cells[1:])]
         yield render_cells(more, "mm-row", depth + 1)
     yield "</details>"
 
 
-def render_cells(cells: tuple[str, ...], kind: str, depth: int) -> str:
+def render_cells(cells: Sequence[str], kind: str, depth: int) -> str:
     """Return one row; spaces between the cells keep it readable without the style."""
     spans = " ".join(f"<span>{escape(cell)}</span>" for cell in cells)
     return f'<div class="{kind}" style="--mm-depth:{depth}">{spans}</div>'

@@ -23,8 +23,16 @@ if TYPE_CHECKING:
 __all__ = ["join_scripts", "join_styles", "render_page", "render_snapshot"]
 
 SCRIPTS: Final = (
-    *("dom", "data", "selection", "layout", "graph", "flow", "grid", "modules"),
-    *("operators", "source", "panel", "report"),
+    *("dom", "data", "selection"),
+    *("tables/rows", "tables/cells", "tables/grid"),
+    *("tables/modules", "tables/operators"),
+    *("flow/values", "flow/items", "flow/boxes"),
+    *("flow/routes", "flow/align", "flow/layers", "flow/layout"),
+    *("flow/spots", "flow/shapes", "flow/painter"),
+    *("flow/viewport", "flow/map", "flow/pointer", "flow/keyboard"),
+    *("flow/search", "flow/export", "flow/bar", "flow/flow"),
+    *("source/lines", "source/source"),
+    *("panel", "report"),
 )
 """Files of ``static`` in the order in which each uses those before it."""
 
@@ -32,8 +40,9 @@ STYLES: Final = ("report", "shell", "tables", "flow", "source", "panel")
 
 IMPORT: Final = re.compile(r"^import .*;\n", re.MULTILINE)
 EXPORT: Final = re.compile(r"^export (default \{.*\};\n)?", re.MULTILINE)
-COMMENT: Final = re.compile(r"^ *(?://.*|/\*\*(?:[^*]|\*(?!/))*\*/)\n", re.MULTILINE)
-"""Comments on lines of their own: of no use to a browser, and a quarter of it all."""
+COMMENT: Final = re.compile(r"/\*\*(?:[^*]|\*(?!/))*\*/|(?<!\S)//.*$", re.MULTILINE)
+INDENT: Final = re.compile(r"^\s+|[ \t]+$", re.MULTILINE)
+"""What is of no use to a browser, and a third of it all. No text has such in it."""
 
 HIDE_ORPHAN: Final = (
     ".jp-OutputArea-child:has(.mm-root)+.jp-OutputArea-child "
@@ -48,7 +57,7 @@ def join_scripts() -> str:
     static = files("meta_magic.view") / "static"
     parts = [(static / f"{name}.js").read_text("utf-8") for name in SCRIPTS]
     script = "\n".join(parts)
-    for pattern in (IMPORT, EXPORT, COMMENT):
+    for pattern in (IMPORT, EXPORT, COMMENT, INDENT):
         script = pattern.sub("", script)
     return script
 

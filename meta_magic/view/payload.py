@@ -8,53 +8,33 @@ change together with ``VERSION``.
 import gzip
 import itertools
 import json
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from math import prod
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final
 
 from meta_magic.trace.flops import count_flops
-from meta_magic.trace.modules import ModuleNode, ModuleTensor
-from meta_magic.trace.signature import (
-    Argument,
-    Geometry,
-    Place,
-    Signature,
-    SourcePosition,
-)
-from meta_magic.trace.signature import TensorArgument as Stand
+from meta_magic.trace.records import ModuleNode
+from meta_magic.trace.signature import Geometry, Place, Signature, SourcePosition
 from meta_magic.trace.summary import format_headline
 from meta_magic.view.charts import treemap_html
-from meta_magic.view.remarks import find_remarks
+from meta_magic.view.column_values import columns_payload, remarks_payload
 from meta_magic.view.texts import find_texts
+from meta_magic.view.wire import (
+    Table,
+    as_deltas,
+    as_differences,
+    format_arguments,
+    write_geometry,
+    write_position,
+    write_tensor,
+)
 
 if TYPE_CHECKING:
     from meta_magic.trace.trace import Trace
 
 __all__ = ["VERSION", "build_payload", "pack"]
 
-VERSION: Final = 1
+VERSION: Final = 2
 PHASES: Final = ("init", "forward", "backward", "optimizer", "other")
-MAX_TEXT: Final = 300
-
-Item = TypeVar("Item", bound=Hashable)
-
-
-class Table(Generic[Item]):
-    """Distinct items in order of first sight, and how each is written."""
-
-    def __init__(self, write: Callable[[Item], Any]) -> None:
-        self.rows: list[Any] = []
-        self._write = write
-        self._number_by_item: dict[Item, int] = {}
-
-    def of(self, item: Item) -> int:
-        """Return the number of an item."""
-        number = self._number_by_item.get(item)
-        if number is None:
-            number = self._number_by_item[item] = len(self.rows)
-            self.rows.append(None)
-            self.rows[number] = self._write(item)
-        return number
 
 
 def pack(trace: "Trace") -> bytes:
@@ -108,7 +88,8 @@ class Payload:
                 [storage, self._find_module(number)]
                 for storage, number in program.owner_by_storage
             ],
-            "remarks": find_remarks(program),
+            "columns": columns_payload(trace),
+            "remarks": remarks_payload(trace),
             "calls": self._write_calls(),
         }
         return parts | {
@@ -207,49 +188,6 @@ class Payload:
         ]
 
 
-def write_geometry(geometry: Geometry) -> dict[str, Any]:
-    """Return what the report tells of a tensor."""
-    return {
-        "shape": geometry.shape,
-        "stride": geometry.stride,
-        "offset": geometry.storage_offset or 0,
-        "dtype": str(geometry.dtype).removeprefix("torch."),
-        "device": str(geometry.device),
-        "layout": str(geometry.layout).removeprefix("torch."),
-        "nbytes": prod(geometry.shape) * geometry.dtype.itemsize,
-    }
-
-
-def write_position(position: SourcePosition) -> dict[str, Any]:
-    """Return a stretch of source."""
-    column, end_column = position.column, position.end_column
-    return {
-        "file": position.file,
-        "scope": position.function,
-        "start": position.line,
-        "end": position.end_line,
-        "column": -1 if column is None else column,
-        "end_column": -1 if end_column is None else end_column,
-    }
-
-
-def write_tensor(tensor: ModuleTensor) -> dict[str, Any]:
-    """Return a tensor that a module holds."""
-    return {
-        "name": tensor.name,
-        "kind": tensor.kind,
-        "shape": tensor.shape,
-        "dtype": str(tensor.dtype).removeprefix("torch."),
-        "numel": tensor.numel,
-        "nbytes": tensor.nbytes,
-        "is_persistent": tensor.is_persistent,
-        "is_lazy": tensor.is_lazy,
-        "requires_grad": tensor.requires_grad,
-        "is_real": tensor.device.type != "meta",
-        "tied_to": tensor.tied_to or "",
-    }
-
-
 def count_nbytes(roots: Iterable[ModuleNode]) -> dict[str, int]:
     """Return the bytes of parameters and buffers by dtype, tied ones counted once."""
     nbytes: dict[str, int] = {}
@@ -260,48 +198,3 @@ def count_nbytes(roots: Iterable[ModuleNode]) -> dict[str, int]:
                     name = str(tensor.dtype).removeprefix("torch.")
                     nbytes[name] = nbytes.get(name, 0) + tensor.nbytes
     return nbytes
-
-
-def as_deltas(numbers: Iterable[int]) -> Iterator[int]:
-    """Yield how far each number lies below the first one not met; 0 for that itself.
-
-    Layers that are alike then read alike.
-    """
-    n_met = 0
-    for number in numbers:
-        yield n_met - number
-        n_met = max(n_met, number + 1)
-
-
-def as_differences(numbers: Iterable[int]) -> Iterator[int]:
-    """Yield the first number, and then the step to each next one."""
-    before = 0
-    for number in numbers:
-        yield number - before
-        before = number
-
-
-def format_arguments(signature: Signature) -> str:
-    """Return the arguments that are no tensors, as one would write them."""
-    shown = (
-        f"{name}={format_argument(value)}"
-        for name, value in signature.arguments
-        if has_more_than_tensors(value)
-    )
-    return ", ".join(shown)[:MAX_TEXT]
-
-
-def has_more_than_tensors(value: Argument) -> bool:
-    """Whether an argument is more than tensors."""
-    if isinstance(value, tuple) and value:
-        return any(map(has_more_than_tensors, value))
-    return not isinstance(value, Stand)
-
-
-def format_argument(value: Argument) -> str:
-    """Return an argument as one would write it."""
-    if isinstance(value, Stand):
-        return f"#{value.index}"
-    if isinstance(value, tuple):
-        return f"[{', '.join(map(format_argument, value))}]"
-    return str(value).removeprefix("torch.")

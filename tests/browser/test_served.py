@@ -10,59 +10,15 @@ from axe_playwright_python.sync_playwright import Axe
 from torch import nn
 
 from meta_magic import record
+from meta_magic.trace.columns import OP_COLUMNS
+from meta_magic.trace.module_columns import MODULE_COLUMNS
 from meta_magic.view.page import join_scripts, join_styles, render_snapshot
 from meta_magic.view.payload import pack
+from tests.browser.served import ADDRESS, CHOICE, PAGE, TRAITS
 
 pytestmark = pytest.mark.browser
 
-ADDRESS = "http://report.test/"
 VIEWS = ("Modules", "Flow", "Operators", "Source", "Charts")
-CHOICE = {
-    "root": 0,
-    "device": "cpu",
-    "init": "replay",
-    "dtype": "as built",
-    "checkpoint": "",
-}
-TRAITS = {
-    "roots": ["model: Sequential"],
-    "devices": ["cpu", "cuda:0"],
-    "inits": ["replay", "reset", "empty", "checkpoint"],
-    "dtypes": ["as built", "float32"],
-    "choice": CHOICE,
-    "needed": "1.0 KiB",
-    "free": "8.0 GiB",
-    "is_enough": True,
-    "is_real": False,
-    "state": "idle",
-    "progress": 0,
-    "message": "",
-    "report": "",
-    "saved_id": "",
-    "settings": {"depth": 2, "height": 420, "hide": ["parameters"]},
-}
-PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>report</title>
-<meta name="color-scheme" content="light dark"><style>%(styles)s</style></head>
-<body style="background: Canvas; color: CanvasText">
-<main id="notebook"><h1>Notebook</h1><div id="report"></div></main>
-<script type="module">
-%(scripts)s
-window.sent = [];
-window.reached = [];
-document.addEventListener("keydown", (event) => reached.push(event.key));
-const packed = Uint8Array.from(atob("%(payload)s"), (c) => c.charCodeAt(0));
-window.traits = { ...%(traits)s, payload: new DataView(packed.buffer) };
-window.listeners = {};
-window.model = {
-  get: (name) => traits[name],
-  set(name, value) { traits[name] = value; listeners.change?.(); },
-  on(name, listener) { listeners[name] = listener; },
-  send(message) { sent.push(message); },
-};
-await render({ model, el: document.getElementById("report") });
-window.ready = true;
-</script></body></html>"""
 
 
 class Block(nn.Module):
@@ -202,6 +158,22 @@ def test_a_resized_table_stays_where_it_was_scrolled(serve, trace, expect):
     show(page, "Flow")
     show(page, "Operators")
     expect(grid).to_have_js_property("scrollTop", 600)
+
+
+@pytest.mark.parametrize(
+    ("view", "columns"), [("Operators", OP_COLUMNS), ("Modules", MODULE_COLUMNS)]
+)
+def test_columns_are_shown_as_they_are_described(serve, trace, expect, view, columns):
+    page = serve(trace)
+    headers = show(page, view).get_by_role("columnheader")
+    expect(headers).to_have_text([column.name for column in columns])
+    for header, column in zip(headers.all(), columns, strict=True):
+        expect(header).to_have_attribute("title", column.help)
+        expect(header).to_have_css("text-align", column.align)
+        expect(header).to_have_css(
+            "position", "sticky" if column.is_pinned else "relative"
+        )
+        assert header.bounding_box()["width"] >= column.width - 0.1
 
 
 def test_two_reports_of_a_page_have_ids_of_their_own(page, trace):

@@ -2,9 +2,10 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { PHASES } from "../../meta_magic/view/static/data.js";
+import { Boxes } from "../../meta_magic/view/static/flow/boxes.js";
 import {
-  Boxes, choose_phase, find_phase, follow_values, list_phases,
-} from "../../meta_magic/view/static/graph.js";
+  choose_phase, find_phase, follow_values, list_phases,
+} from "../../meta_magic/view/static/flow/values.js";
 import { make_layers, make_trace } from "./flow_payloads.mjs";
 
 const FORWARD = 1;

@@ -1,8 +1,11 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { Boxes, choose_phase, follow_values, walk } from "../../meta_magic/view/static/graph.js";
-import { arrange, ellipsize, forget_layout, place } from "../../meta_magic/view/static/layout.js";
+import { Boxes } from "../../meta_magic/view/static/flow/boxes.js";
+import { walk } from "../../meta_magic/view/static/flow/items.js";
+import { place } from "../../meta_magic/view/static/flow/layers.js";
+import { arrange, ellipsize, forget_layout } from "../../meta_magic/view/static/flow/layout.js";
+import { choose_phase, follow_values } from "../../meta_magic/view/static/flow/values.js";
 import { make_layers, make_trace } from "./flow_payloads.mjs";
 
 /** Numbers that look random and are the same each time. */

@@ -1,9 +1,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { sort_rows } from "../../meta_magic/view/static/grid.js";
+import { sort_rows } from "../../meta_magic/view/static/tables/rows.js";
 import {
   build_module_rows, module_marks, read_module_row,
-} from "../../meta_magic/view/static/modules.js";
+} from "../../meta_magic/view/static/tables/modules.js";
 import { make_model, make_trace } from "./table_payloads.mjs";
 
 const build = (trace, changes = {}) => build_module_rows(trace, {
@@ -107,6 +107,23 @@ test("numbers of a run are its sums", () => {
 test("the FLOPs of a run are added up, alike as it is or not", () => {
   const trace = make_model();
   assert.equal(read(trace, build(trace)[3], 20).FLOPs, "50.0%");
+});
+
+test("every column has a value", () => {
+  const trace = make_model();
+  const names = trace.columns.modules.map(({ name }) => name);
+  assert.deepEqual(Object.keys(read(trace, build(trace)[0])), names);
+});
+
+test("a column that was sent adds up as it says", () => {
+  const trace = make_model();
+  const values = trace.modules.map((_, i) => i);
+  trace.columns.modules.push(
+    { name: "all", help: "", width: 90, values, add_up: "sum" },
+    { name: "one", help: "", width: 90, values, add_up: "first" },
+  );
+  const { all, one } = read(trace, build(trace)[3]);
+  assert.deepEqual([all, one], [3 + 6 + 9, 3]); // layers.0, layers.1 and layers.2
 });
 
 test("the tensors of the first call are shown", () => {

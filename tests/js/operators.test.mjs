@@ -1,9 +1,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { format_csv, make_filter, sort_rows } from "../../meta_magic/view/static/grid.js";
+import { FORMATS } from "../../meta_magic/view/static/dom.js";
+import { format_csv, make_filter, sort_rows } from "../../meta_magic/view/static/tables/rows.js";
 import {
   describe_op, is_op_selected, read_op,
-} from "../../meta_magic/view/static/operators.js";
+} from "../../meta_magic/view/static/tables/operators.js";
 import { make_model, make_trace } from "./table_payloads.mjs";
 
 const trace = make_trace({
@@ -21,30 +22,46 @@ const trace = make_trace({
     { op: "aten.add_.Tensor", inputs: [[5], [5]], outputs: [[5]], writes: [0], views: [0],
       phase: 3 },
   ],
+  columns: { ops: [
+    { name: "nbytes_read", help: "", width: 90, values: [72, 0, 88, 40] },
+    { name: "axes", help: "", width: 90, values: [[1, null, 0], null, [], [0]] },
+  ] },
 });
 const read = (index) => read_op(trace, index);
 const find = (words) => [0, 1, 2, 3].filter((i) => make_filter(words)(describe_op(read(i))));
 const sort = (key, direction, rows = [0, 1, 2, 3]) =>
   sort_rows(rows, (i) => read(i)[key], direction);
 
-test("the columns are those of to_pandas", () => {
-  assert.deepEqual(Object.keys(read(0)), [
-    "index", "op", "inputs", "outputs", "arguments", "module", "root", "module_call", "phase",
-    "line", "function", "forward", "flops", "nbytes_read", "nbytes_written", "views", "writes",
-    "position", "evaluation", "kernel", "assumed",
-  ]);
-});
-
 test("a row has all that is known of an operator", () => {
   assert.deepEqual(read(0), {
     index: 0, op: "aten.mm.default", inputs: "(2, 3) f32, (3, 4) f32", outputs: "(2, 4) f32",
     arguments: "", module: "layers.1", root: 0, module_call: "", phase: "forward", line: 7,
-    function: "torch.mm", forward: "", flops: 48,
-    nbytes_read: 72, // (6 + 12) x 4
-    nbytes_written: 32, // 8 x 4
-    views: "", writes: "", position: "/home/a/cell.py:12",
-    evaluation: "", kernel: "", assumed: "",
+    function: "torch.mm", forward: "", flops: 48, views: "", writes: "",
+    position: "/home/a/cell.py:12", evaluation: "", kernel: "", assumed: "",
+    nbytes_read: 72, axes: "1 0",
   });
+});
+
+test("a column that was sent has the value of the operator's signature", () => {
+  assert.deepEqual([0, 1, 2, 3].map((i) => read(i).nbytes_read), [72, 0, 88, 40]);
+});
+
+test("what was sent as numbers in a row is a text, and what is absent an empty one", () => {
+  assert.deepEqual([0, 1, 2, 3].map((i) => read(i).axes), ["1 0", "", "", "0"]);
+});
+
+test("every column has a value", () => {
+  const names = trace.columns.ops.map(({ name }) => name);
+  for (const i of [0, 3]) assert.deepEqual(Object.keys(read(i)).sort(), names.sort());
+});
+
+test("a number has three digits that tell", () => {
+  assert.deepEqual([7.9379, 12345.6, 0.00123456, 3, -0.5].map(FORMATS.number),
+    ["7.94", "12,300", "0.00123", "3", "-0.5"]);
+});
+
+test("a share is in percent, as one that was written already", () => {
+  assert.deepEqual([0.5, "50.0%"].map(FORMATS.share), ["50.0%", "50.0%"]);
 });
 
 test("what is not known is empty", () => {
@@ -52,14 +69,10 @@ test("what is not known is empty", () => {
   for (const value of [module, root, line, name, flops, position]) assert.equal(value, "");
 });
 
-test("a view neither reads nor writes", () => {
-  const { nbytes_read, nbytes_written, views } = read(1);
-  assert.deepEqual([nbytes_read, nbytes_written, views], [0, 0, "0"]);
-});
-
-test("an operator in place writes its input once, and is no view", () => {
-  const { nbytes_read, nbytes_written, writes, views } = read(3);
-  assert.deepEqual([nbytes_read, nbytes_written, writes, views], [40, 20, "0", "0"]);
+test("what is a view, and what is written, is told by the number of the input", () => {
+  assert.deepEqual([0, 1, 3].map((i) => [read(i).views, read(i).writes]), [
+    ["", ""], ["0", ""], ["0", "0"],
+  ]);
 });
 
 test("no filter leaves all", () => {

@@ -1,9 +1,24 @@
 // Payloads built by hand, as `view/payload.py` writes them, so small that what is expected
 // of them can be worked out.
 
+/** Columns of which the report has the values. */
+const name_columns = (...names) => names.map((name) => ({ name, help: "", width: 100 }));
+
+/** Columns as `trace/columns.py` and `trace/module_columns.py` name them. */
+const COLUMNS = {
+  ops: name_columns(
+    "index", "op", "inputs", "outputs", "arguments", "module", "root", "module_call", "phase",
+    "line", "function", "forward", "flops", "views", "writes", "position", "evaluation",
+    "kernel", "assumed",
+  ),
+  modules: name_columns(
+    "name", "class", "parameters", "bytes", "input", "output", "FLOPs", "marks",
+  ),
+};
+
 /** Whose name is a column of numbers, and whose a table of records. */
 const NOTHING = {
-  version: 1, headline: "", error: null, error_line: 0, source: "", chart: "",
+  version: 2, headline: "", error: null, error_line: 0, source: "", chart: "",
   cell: { file: "", first: 2 }, texts: [], notes: [], nbytes_by_dtype: {}, modules: [],
   signatures: [], places: [], positions: [], geometries: [], storages: [], owners: [], remarks: { evaluation: [], kernel: [], assumed: [] },
   ops: { signature: [], place: [], module: [], call: [], forward: [], tensors: [] },
@@ -13,8 +28,12 @@ const NOTHING = {
   },
 };
 
-/** A payload of which only what is not empty is given. */
-export const make_payload = (own) => ({ ...NOTHING, ...own });
+/** A payload of which only what is not empty is given, with more columns by table. */
+export const make_payload = ({ columns = {}, ...own }) => ({
+  ...NOTHING, ...own,
+  columns: Object.fromEntries(Object.entries(COLUMNS).map(([table, held]) =>
+    [table, [...held, ...columns[table] ?? []]])),
+});
 
 /** A table of distinct records, and how to get the number of one. */
 export function make_table() {

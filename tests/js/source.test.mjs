@@ -3,7 +3,7 @@ import { test } from "node:test";
 import { TraceView } from "../../meta_magic/view/static/data.js";
 import {
   source_describe, source_index, source_nest, source_passes, source_rows, source_shapes,
-} from "../../meta_magic/view/static/source.js";
+} from "../../meta_magic/view/static/source/lines.js";
 import { CELL, build_payload } from "./source_payloads.mjs";
 
 const OTHER = "/tmp/ipykernel_12/345.py";

@@ -6,6 +6,18 @@ import { make_geometry, make_modules, make_payload, make_table, to_steps } from 
 /** The file of the cell. */
 export const CELL = "<ipython-input-2-abc>";
 
+/** The columns of the calls. */
+function write_calls(calls, position, geometry) {
+  return {
+    module: calls.map(({ module = 0 }) => module), parent: calls.map(({ parent = -1 }) => parent),
+    line: calls.map(({ line }) => line), position: calls.map(position),
+    first: to_steps(calls.map(({ first }) => first)),
+    length: calls.map(({ length = 0 }) => length), structure: calls.map((_, i) => i),
+    structures: calls.map(({ shapes = [] }) =>
+      [[], shapes.map((shape) => ({ path: "", geometry: geometry(shape) }))]),
+  };
+}
+
 /**
  * Return a payload.
  * @param {{source?: string, error?: string, notes?: any[], modules?: any[], calls?: any[],
@@ -43,14 +55,7 @@ export function build_payload({
       tensors: ops.map(() => 0),
     },
     storages: ops.map(() => 0),
-    calls: {
-      module: calls.map(({ module = 0 }) => module), parent: calls.map(({ parent = -1 }) => parent),
-      line: calls.map(({ line }) => line), position: calls.map(call_position),
-      first: to_steps(calls.map(({ first }) => first)),
-      length: calls.map(({ length = 0 }) => length), structure: calls.map((_, i) => i),
-      structures: calls.map(({ shapes = [] }) =>
-        [[], shapes.map((shape) => ({ path: "", geometry: geometry(shape) }))]),
-    },
+    calls: write_calls(calls, call_position, geometry),
     places: places.rows, positions: positions.rows, signatures: signatures.rows,
     geometries: geometries.rows,
   });

@@ -10,8 +10,9 @@ import { make_geometry, make_modules, make_payload, make_table } from "./payload
  * {name, kind, shape, tied_to, is_lazy, ...}, of float32.
  * ops: {op, args, inputs, outputs (shapes), writes, views, flops, module, fn, line, phase,
  * file, at, forward}.
+ * columns: by table what is shown beside what the report has.
  */
-export function make_trace({ modules = [], ops = [] }) {
+export function make_trace({ modules = [], ops = [], columns }) {
   const geometries = make_table();
   const geometry = (shape) => geometries.number_of(make_geometry(shape));
   const called = modules.flatMap((module, i) => (module.calls ? [i] : []));
@@ -19,6 +20,7 @@ export function make_trace({ modules = [], ops = [] }) {
     [...inputs, ...outputs].map(() => 0));
   const passed = (path, shape) => ({ path, geometry: geometry(shape) });
   return new TraceView(make_payload({
+    columns,
     modules: make_modules(modules.map(({ cls = "Linear", calls = 0, shared = -1, ...own }, i) => ({
       ...own, class_name: cls, n_calls: calls, first_call: called.indexOf(i), shared_with: shared,
     }))),

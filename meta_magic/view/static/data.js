@@ -1,7 +1,7 @@
 // The payload that Python wrote, as columns and as records. Touches no document, so that
 // node can read it, too. `view/payload.py` writes what is read here.
 
-const VERSION = 1;
+const VERSION = 2;
 
 /** What the program was doing, by its number in the payload. */
 export const PHASES = ["init", "forward", "backward", "optimizer", "other"];
@@ -15,6 +15,10 @@ const NOWHERE = { file: "", scope: "", start: 0, end: 0, column: -1, end_column:
  * @typedef {{op: string, args: string, inputs: Geometry[], outputs: Geometry[],
  *   writes: number[], views: number[], flops: number}} Signature
  *   `views`: for each output the input whose storage it shares, or -1; `flops`: or -1
+ * @typedef {{name: string, help: string, width: number, format?: string, align?: string,
+ *   is_pinned?: boolean, values?: any[], add_up?: string}} Column
+ *   of a table. `values`: by signature or module, unless the report has them; `add_up`: what
+ *   stands for a run of modules, the "sum" or the "first"
  * @typedef {{file: string, first: number}} Cell
  * @typedef {{file: string, scope: string, first: number, text: string}} SourceText
  * @typedef {{file: string, scope: string, start: number, end: number, column: number,
@@ -71,6 +75,9 @@ export class TraceView {
   /** @type {{text: string, line: number}[]} */ notes;
   /** @type {Record<string, number>} */ nbytes_by_dtype;
   /** @type {Module[]} */ modules;
+  /** What is said of some operators, by column. @type {Record<string, string>[]} */ remarks_of_op;
+  /** What of all others. @type {Record<string, string>} */ no_remarks;
+  /** Of the tables, in their order. @type {{ops: Column[], modules: Column[]}} */ columns;
   /** Roots of the module trees. @type {number[]} */ roots = [];
 
   /** @param {any} payload */
@@ -79,13 +86,7 @@ export class TraceView {
       throw new Error(`this report reads payloads of version ${VERSION}, not ${version}`);
     }
     const { calls, positions, remarks, ...own } = plain;
-    /** What is said of some operators alone, by column. @type {Record<string, string>[]} */
-    this.remarks_of_op = [];
-    for (const [column, spans] of Object.entries(remarks)) {
-      for (const [first, end, text] of spans) {
-        for (let i = first; i < end; i += 1) (this.remarks_of_op[i] ??= {})[column] = text;
-      }
-    }
+    Object.assign(this, read_remarks(remarks));
     Object.assign(this, own);
     const find = (i) => geometries[i];
     /** @type {Signature[]} */
@@ -188,6 +189,18 @@ export class TraceView {
     }
     return runs;
   }
+}
+
+/** What is said of single operators, and of all others, by column. */
+function read_remarks(/** @type {Record<string, [number, number, string][]>} */ remarks) {
+  const no_remarks = Object.fromEntries(Object.keys(remarks).map((column) => [column, ""]));
+  const remarks_of_op = [];
+  for (const [column, spans] of Object.entries(remarks)) {
+    for (const [first, end, text] of spans) {
+      for (let i = first; i < end; i += 1) (remarks_of_op[i] ??= { ...no_remarks })[column] = text;
+    }
+  }
+  return { no_remarks, remarks_of_op };
 }
 
 /** @returns {Call[]} */

@@ -77,6 +77,19 @@ export const format_count = (n) => scale(n, 1000, DECIMAL);
 /** Operations, as in `1.1 PFLOPs`. @param {number} n */
 export const format_flops = (n) => scale(n, 1000, FLOPS);
 
+/** A part of a whole, as in `50.0%`. @param {number} share */
+export const format_share = (share) => `${(100 * share).toFixed(1)}%`;
+
+/**
+ * How the values of a column are shown, by the name of its format in Python.
+ * @type {Record<string, (value: any) => string>}
+ */
+export const FORMATS = {
+  bytes: format_bytes, count: format_count, flops: format_flops,
+  number: (n) => n.toLocaleString("en", { maximumSignificantDigits: 3 }),
+  share: (value) => (Number.isFinite(value) ? format_share(value) : value),
+};
+
 /** A shape as Python writes it. @param {number[]} shape */
 export const format_shape = (shape) => `(${shape.join(", ")}${shape.length === 1 ? "," : ""})`;
 

@@ -22,44 +22,59 @@ const NO_ANSWER =
   "no answer from the kernel: it is busy, or it was restarted or shut down; " +
   "then run the cell again";
 
-/** @param {{model: Model, el: HTMLElement}} context */
-export function mount_panel({ model, el }) {
+/** The fields to choose in. @param {Model} model */
+function make_controls(model) {
   const pick = (names) => make("select", {}, ...names.map((name) => make("option", {}, name)));
-  const root = pick(model.get("roots").map((name, i) => name || `module ${i}`));
-  const device = pick(model.get("devices"));
-  const init = pick(model.get("inits"));
-  const dtype = pick(model.get("dtypes"));
-  const checkpoint = make("input", { type: "text", spellcheck: "false", size: 28 });
-  const start = make("button", { type: "submit", class: "mm-start" }, "Materialize");
-  const cancel = make("button", {
-    type: "button", class: "mm-cancel", onclick: () => send("cancel"),
-  }, "Cancel");
-  const controls = { module: root, device, init, checkpoint, dtype };
-  const fields = Object.entries(controls).map(([text, control]) => {
-    control.id = make_id();
-    return make("span", { class: "mm-field" }, make("label", { for: control.id }, text), control);
-  });
-  const path = fields[3];
-  const form = make("form", {
-    class: "mm-fields", onchange: choose,
-    onsubmit: (event) => {
-      event.preventDefault();
-      send("start");
-    },
-  }, ...fields, start, cancel);
-  const budget = make("p", { class: "mm-budget" });
-  const bar = make("progress", { class: "mm-bar", max: 1, "aria-label": "Materialized" });
-  const message = make("p", { class: "mm-message", role: "status", "aria-live": "polite" });
-  const result = make("div", { class: "mm-result" });
-  let is_answered = true;
-  let n_pending = 0; // choices without an answer
-  let timer = 0;
-  let shown = "";
+  return {
+    module: pick(model.get("roots").map((name, i) => name || `module ${i}`)),
+    device: pick(model.get("devices")),
+    init: pick(model.get("inits")),
+    checkpoint: make("input", { type: "text", spellcheck: "false", size: 28 }),
+    dtype: pick(model.get("dtypes")),
+  };
+}
 
-  function send(kind) {
+/** Shows the traits; owns what was asked, and whether it was answered. */
+class Panel {
+  is_answered = true;
+  /** Choices without an answer. */ n_pending = 0;
+  timer = 0;
+  /** The report that is shown. */ shown = "";
+  start = make("button", { type: "submit", class: "mm-start" }, "Materialize");
+  cancel = make("button", {
+    type: "button", class: "mm-cancel", onclick: () => this.send("cancel"),
+  }, "Cancel");
+  budget = make("p", { class: "mm-budget" });
+  bar = make("progress", { class: "mm-bar", max: 1, "aria-label": "Materialized" });
+  message = make("p", { class: "mm-message", role: "status", "aria-live": "polite" });
+  result = make("div", { class: "mm-result" });
+
+  /** @param {Model} model */
+  constructor(model) {
+    this.model = model;
+    this.controls = make_controls(model);
+    const fields = Object.entries(this.controls).map(([text, control]) => {
+      control.id = make_id();
+      const label = make("label", { for: control.id }, text);
+      return make("span", { class: "mm-field" }, label, control);
+    });
+    this.path = fields[3];
+    const form = make("form", {
+      class: "mm-fields", onchange: this.choose,
+      onsubmit: (event) => {
+        event.preventDefault();
+        this.send("start");
+      },
+    }, ...fields, this.start, this.cancel);
+    this.parts = [form, this.budget, this.bar, this.message, this.result];
+  }
+
+  /** @param {string} kind */
+  send(kind) {
+    const { module, device, init, dtype, checkpoint } = this.controls;
     try {
-      model.send({ kind, choice: {
-        root: root.selectedIndex, device: device.value, init: init.value, dtype: dtype.value,
+      this.model.send({ kind, choice: {
+        root: module.selectedIndex, device: device.value, init: init.value, dtype: dtype.value,
         checkpoint: checkpoint.value,
       } });
     } catch {
@@ -67,58 +82,73 @@ export function mount_panel({ model, el }) {
     }
   }
 
-  function choose() {
-    path.hidden = init.value !== "checkpoint";
-    n_pending += 1;
-    clearTimeout(timer);
-    timer = setTimeout(() => {
-      is_answered = false;
-      show();
+  choose = () => {
+    this.path.hidden = this.controls.init.value !== "checkpoint";
+    this.n_pending += 1;
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => {
+      this.is_answered = false;
+      this.show();
     }, PATIENCE);
-    send("choose");
-  }
+    this.send("choose");
+  };
+
+  answer = () => {
+    clearTimeout(this.timer);
+    this.is_answered = true;
+    this.n_pending = Math.max(0, this.n_pending - 1);
+    this.show();
+  };
 
   /** Write only what differs: what the user is typing, and where the focus is, stay. */
-  function show_choice() {
-    const choice = model.get("choice");
-    root.selectedIndex = choice.root;
+  show_choice() {
+    const { module, device, init, dtype, checkpoint } = this.controls;
+    const choice = this.model.get("choice");
+    module.selectedIndex = choice.root;
     [device.value, init.value, dtype.value] = [choice.device, choice.init, choice.dtype];
     if (document.activeElement !== checkpoint) checkpoint.value = choice.checkpoint;
-    path.hidden = choice.init !== "checkpoint";
+    this.path.hidden = choice.init !== "checkpoint";
   }
 
-  function show() {
-    if (!n_pending) show_choice();
+  show = () => {
+    const { model, n_pending, controls, is_answered, budget, message, result } = this;
+    if (!n_pending) this.show_choice();
     const [needed, is_enough, state] = ["needed", "is_enough", "state"].map((name) =>
       model.get(/** @type {keyof Traits} */ (name)));
     budget.textContent = (needed ? `needs ${needed} · ` : "")
-      + `${model.get("free")} free on ${device.value}${is_enough ? "" : " — does not fit"}`;
+      + `${model.get("free")} free on ${controls.device.value}${is_enough ? "" : " — does not fit"}`;
     budget.classList.toggle("mm-danger", !is_enough);
-    const is_running = state === "running" && is_answered;
+    this.show_run(state === "running" && is_answered);
+    message.textContent = is_answered ? model.get("message") : NO_ANSWER;
+    message.classList.toggle("mm-danger", is_answered && state === "failed");
+    const report = model.get("report");
+    // The one place that sets HTML: Python made it, and escaped every name in it.
+    if (this.shown !== report) result.innerHTML = this.shown = report;
+  };
+
+  /** Let be clicked what can be; the focus stays on a button. @param {boolean} is_running */
+  show_run(is_running) {
+    const { model, controls, is_answered, start, cancel, bar } = this;
     const had_focus = [start, cancel].some((button) => button === document.activeElement);
-    for (const control of Object.values(controls)) control.disabled = is_running || !is_answered;
-    start.disabled = is_running || !is_answered || model.get("is_real");
+    const is_closed = is_running || !is_answered;
+    for (const control of Object.values(controls)) control.disabled = is_closed;
+    start.disabled = is_closed || model.get("is_real");
     cancel.hidden = bar.hidden = !is_running;
     bar.value = model.get("progress");
     const target = is_running ? cancel : start;
-    if (had_focus) (target.disabled ? device : target).focus();
-    message.textContent = is_answered ? model.get("message") : NO_ANSWER;
-    message.classList.toggle("mm-danger", is_answered && state === "failed");
-    // The one place that sets HTML: Python made it, and escaped every name in it.
-    if (shown !== model.get("report")) result.innerHTML = shown = model.get("report");
+    if (had_focus) (target.disabled ? controls.device : target).focus();
   }
+}
 
-  fill(el, { role: "group", "aria-label": "Materialize" }, [form, budget, bar, message, result]);
+/** @param {{model: Model, el: HTMLElement}} context */
+export function mount_panel({ model, el }) {
+  const panel = new Panel(model);
+  fill(el, { role: "group", "aria-label": "Materialize" }, panel.parts);
   el.classList.add("mm-panel");
-  model.on("change", show);
-  model.on("comm_live_update", choose);
-  model.on("msg:custom", () => {
-    clearTimeout(timer);
-    is_answered = true;
-    n_pending = Math.max(0, n_pending - 1);
-    show();
-  });
-  show();
-  choose();
-  return () => clearTimeout(timer);
+  model.on("change", panel.show);
+  model.on("comm_live_update", panel.choose);
+  model.on("msg:custom", panel.answer);
+  panel.show();
+  panel.choose();
+  return () => clearTimeout(panel.timer);
 }

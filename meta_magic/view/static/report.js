@@ -2,12 +2,12 @@
 
 import { decode } from "./data.js";
 import { fill, format_bytes, make, make_id } from "./dom.js";
-import { mount_flow } from "./flow.js";
-import { mount_modules } from "./modules.js";
-import { mount_operators } from "./operators.js";
+import { mount_flow } from "./flow/flow.js";
+import { mount_modules } from "./tables/modules.js";
+import { mount_operators } from "./tables/operators.js";
 import { mount_panel } from "./panel.js";
 import { Selection } from "./selection.js";
-import { mount_source } from "./source.js";
+import { mount_source } from "./source/source.js";
 
 /**
  * @typedef {import("./data.js").TraceView} TraceView
@@ -78,6 +78,22 @@ function mount_charts(element, trace, selection) {
 }
 
 /**
+ * The tabs in a row, through which the arrow keys lead.
+ * @param {HTMLElement[]} tabs @param {(i: number) => void} show
+ */
+const make_tab_bar = (tabs, show) => make("div", {
+  class: "mm-tabs", role: "tablist", "aria-label": "Views",
+  onkeydown: (event) => {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!step) return;
+    const next = (tabs.indexOf(event.target) + step + tabs.length) % tabs.length;
+    show(next);
+    tabs[next].focus();
+    event.preventDefault();
+  },
+}, ...tabs);
+
+/**
  * Make the header, the tabs, and the views; a view is drawn when it is first shown.
  * @param {TraceView} trace @param {Selection} selection @param {Settings} settings
  */
@@ -104,23 +120,12 @@ function make_parts(trace, selection, settings) {
     if (selection.current) selection.select(selection.current);
   }
 
-  const bar = make("div", {
-    class: "mm-tabs", role: "tablist", "aria-label": "Views",
-    onkeydown: (event) => {
-      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-      if (!step) return;
-      const next = (tabs.indexOf(event.target) + step + tabs.length) % tabs.length;
-      show(next);
-      tabs[next].focus();
-      event.preventDefault();
-    },
-  }, ...tabs);
   show(trace.modules.length ? 0 : names.indexOf("Operators"));
   const show_line = (line) => {
     selection.select({ kind: "line", index: line });
     show(names.indexOf(trace.source ? "Source" : "Operators"));
   };
-  return [make_header(trace, show_line), bar, make("div", {
+  return [make_header(trace, show_line), make_tab_bar(tabs, show), make("div", {
     class: "mm-views", style: settings.height ? `--mm-height: ${settings.height}px` : false,
   }, ...panes)];
 }

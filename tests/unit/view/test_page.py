@@ -9,6 +9,7 @@ import pytest
 from torch import nn
 
 from meta_magic import record
+from meta_magic.view.html import build_bundle, render_html
 from meta_magic.view.payload import build_payload
 
 
@@ -49,6 +50,14 @@ def test_half_a_character_in_a_name_does_not_stop_the_file(tmp_path):
     trace.to_html(tmp_path / "report.html")
     assert "?lone" in (tmp_path / "report.html").read_text("utf-8")
     assert len(model) == 1
+
+
+def test_the_html_of_a_bundle_is_that_given_or_the_tree(trace):
+    assert build_bundle(trace) == {
+        "text/plain": trace.summary(),
+        "text/html": render_html(trace),
+    }
+    assert build_bundle(trace, "<p>")["text/html"] == "<p>"
 
 
 def test_a_path_that_is_none_is_pythons_own_error(trace, tmp_path):

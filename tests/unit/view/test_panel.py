@@ -5,7 +5,6 @@ import json
 import re
 import threading
 import weakref
-from html.parser import HTMLParser
 
 import ipywidgets
 import pytest
@@ -13,46 +12,16 @@ import torch
 from torch import nn
 
 from meta_magic import materialize, record
-from meta_magic.materializing.report import FilledTensor, MaterializeReport
 from meta_magic.view import widgets
-from meta_magic.view.materialize_html import render_materialize_report
 from meta_magic.view.widgets import close_reports, show_report
-
-CHOICE = {
-    "root": 0,
-    "device": "cpu",
-    "init": "replay",
-    "dtype": "as built",
-    "checkpoint": "",
-}
-SCRIPT = "<img src=x onerror=alert(1)>"
-TIMEOUT = 30
+from tests.unit.panels import SCRIPT, TIMEOUT, record_model, run, send
+from tests.unit.tags import Tags
 
 
 @pytest.fixture(autouse=True)
 def no_panel_is_left():
     yield
     close_reports()
-
-
-def send(panel, kind, **fields):
-    """Send what the front end sends."""
-    message = {"kind": kind, "choice": {**CHOICE, **fields}}
-    panel._handle_custom_msg(json.loads(json.dumps(message)), [])
-
-
-def run(panel, **fields):
-    """Click Materialize, and wait for the end."""
-    send(panel, "start", **fields)
-    panel.wait(TIMEOUT)
-
-
-def record_model(build=lambda: nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))):
-    """Return a module that was built on meta with seed 0, and a panel for it."""
-    with record() as trace:
-        torch.manual_seed(0)
-        model = build()
-    return model, show_report(trace)
 
 
 def on_start(panel, action):
@@ -202,56 +171,6 @@ def test_an_error_of_the_modules_own_code_is_shown(error, message):
     assert gate.weight.is_meta
 
 
-def test_a_choice_says_what_it_needs():
-    # 4 * 8 + 8 + 8 * 2 + 2 = 58 parameters.
-    _model, panel = record_model()
-    send(panel, "choose", init="empty")
-    assert panel.needed == "232 bytes"
-    send(panel, "choose", init="empty", dtype="bfloat16")
-    assert panel.needed == "116 bytes"
-    assert panel.is_enough
-    assert re.fullmatch(r"[\d.,]+ [KMGT]iB", panel.free)
-
-
-def test_more_bytes_than_there_are_do_not_fit():
-    model, panel = record_model(lambda: nn.Linear(2**20, 2**24, bias=False))
-    send(panel, "choose", init="empty")
-    assert (panel.needed, panel.is_enough) == ("64.0 TiB", False)
-    run(panel, init="empty")
-    assert panel.state == "failed"
-    assert "it takes 64.0 TiB at its peak" in panel.message
-    assert model.weight.is_meta
-
-
-def test_a_dtype_is_what_the_module_is_cast_to():
-    model, panel = record_model()
-    run(panel, dtype="bfloat16")
-    assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
-
-
-def test_a_checkpoint_wants_a_path(tmp_path):
-    model, panel = record_model()
-    send(panel, "choose", init="checkpoint")
-    assert panel.message == (
-        "type the path of a checkpoint: a file, an index or a directory"
-    )
-    send(panel, "choose", init="checkpoint", checkpoint="nowhere.safetensors")
-    assert panel.message.startswith("there is no checkpoint 'nowhere.safetensors'")
-    assert panel.state == "idle"
-    saved = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)).state_dict()
-    torch.save(saved, tmp_path / "saved.pt")
-    run(panel, init="checkpoint", checkpoint=f" {tmp_path / 'saved.pt'}")
-    assert panel.state == "done"
-    assert all(torch.equal(v, saved[k]) for k, v in model.state_dict().items())
-
-
-def test_a_checkpoint_may_be_called_like_another_choice():
-    _model, panel = record_model()
-    run(panel, init="checkpoint", checkpoint="empty")
-    assert panel.state == "failed"
-    assert panel.message.startswith("there is no checkpoint 'empty'")
-
-
 def test_every_root_that_is_on_meta_can_be_chosen():
     with record() as trace:
         first = nn.Linear(2, 3)
@@ -341,100 +260,9 @@ def test_the_script_sets_html_in_two_places_and_asks_for_nothing_from_elsewhere(
     assert not re.search(r"https?:|@import|url\(", panel._css)
 
 
-class Tags(HTMLParser):
-    """Collects tags and text, and checks the nesting."""
-
-    def __init__(self, html):
-        super().__init__()
-        self.tags, self.cells, self._open = [], [], []
-        self.feed(html)
-        assert self._open == []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self._open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self._open.pop() == tag
-
-    def handle_data(self, data):
-        if self._open[-1:] != ["style"]:
-            self.cells.append(data)
-
-
-def filled(name, filled_by="replay", tied_to=None):
-    return FilledTensor(
-        name=name,
-        kind="parameter",
-        filled_by=filled_by,
-        shape=(2, 3),
-        dtype=torch.bfloat16,
-        tied_to=tied_to,
-    )
-
-
-def report_on(*tensors, module="Model", notes=()):
-    return MaterializeReport(
-        module=module,
-        device=torch.device("cpu"),
-        tensors=tensors,
-        nbytes=4096,
-        peak_nbytes=8192,
-        n_operators=7,
-        seconds=1.5,
-        notes=notes,
-    )
-
-
-def test_the_report_has_a_row_for_each_tensor():
-    tags = Tags(render_materialize_report(report_on(filled("a"), filled("b", "kept"))))
-    assert tags.cells[0] == "Model on cpu · 1 tensor, 4.0 KiB · 1.50 s"
-    assert tags.cells[1] == "1 by replay, 1 kept as before"
-    assert tags.cells[9:] == [
-        *("a", "parameter", "(2, 3)", "bfloat16", "12 bytes", "replay"),
-        *("b", "parameter", "(2, 3)", "bfloat16", "12 bytes", "kept"),
-    ]
-
-
-def test_what_is_uninitialized_comes_first_and_in_red():
-    html = render_materialize_report(
-        report_on(filled("good"), filled("bad", "uninitialized"))
-    )
-    cells = Tags(html).cells
-    assert cells.index("bad") < cells.index("good")
-    assert "UNINITIALIZED: 1 tensor holds whatever lay in memory before" in cells
-    assert '<tr class="mm-danger"><th scope="row">bad' in html
-    assert html.count('class="mm-danger"') == 2
-
-
-def test_a_long_table_is_folded_and_a_very_long_one_is_cut():
-    short = render_materialize_report(report_on(*map(filled, "abc")))
-    assert "<details open>" in short
-    many = (filled(f"t{i}") for i in range(1003))
-    html = render_materialize_report(report_on(*many))
-    assert "<details>" in html
-    assert "… 3 more" in html
-    assert "t999" in html
-    assert "t1000" not in html
-
-
-def test_hostile_names_are_text_in_the_report():
-    html = render_materialize_report(
-        report_on(filled(SCRIPT, tied_to=SCRIPT), module=SCRIPT, notes=(SCRIPT,))
-    )
-    tags = Tags(html)
-    assert "img" not in tags.tags
-    assert sum(SCRIPT in cell for cell in tags.cells) == 4
-
-
 def test_a_hostile_module_is_text_in_the_panel():
     hostile = type(SCRIPT, (nn.Linear,), {})
     _model, panel = record_model(lambda: nn.ModuleDict({SCRIPT: hostile(2, 2)}))
     run(panel)
     assert panel.state == "done"
     assert "img" not in Tags(panel.report).tags
-
-
-def test_the_report_asks_for_nothing_from_elsewhere():
-    html = render_materialize_report(report_on(filled("a")))
-    assert not re.search(r"<script|https?:|src=|@import|url\(", html)

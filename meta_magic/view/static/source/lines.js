@@ -1,13 +1,13 @@
-// The cell as written, and the notebook's functions that it called: each line beside the
-// shapes that it made, each expression with its tensors. Text is only ever set as text.
+// The lines of the cell and of the notebook's functions that it called, and what ran on
+// each. Touches no document.
 
-import { PHASES } from "./data.js";
-import { format_bytes, format_shape, make, shorten_dtype, shorten_op } from "./dom.js";
+import { PHASES } from "../data.js";
+import { format_bytes, format_shape, shorten_dtype, shorten_op } from "../dom.js";
 
 /**
- * @typedef {import("./data.js").TraceView} TraceView
+ * @typedef {import("../data.js").TraceView} TraceView
  * @typedef {{kind: string, index: number, first: number, end: number, name: string,
- *   module: number, outputs: {geometry: import("./data.js").Geometry}[], place: any,
+ *   module: number, outputs: {geometry: import("../data.js").Geometry}[], place: any,
  *   line: number, signature?: object, is_loop?: boolean, parent?: number, forward?: number,
  *   row?: SourceRow, caller?: SourceRow, span?: SourceSpan}} SourceItem
  *   an operator, or a call of a module with the operators from `first` to `end`; `kind` and
@@ -142,113 +142,4 @@ export function source_describe(trace, items) {
       `${format_shape(shape)} · stride ${stride && format_shape(stride)} · ${dtype}`
       + ` · ${format_bytes(nbytes)}`),
   ].filter(Boolean);
-}
-
-/**
- * Show the source of a trace.
- * @param {HTMLElement} element @param {TraceView} trace
- * @param {import("./selection.js").Selection} selection
- */
-export function mount_source(element, trace, selection) {
-  const { rows, items } = source_rows(trace);
-  const stop = { text: `stopped here: ${trace.error}`, line: trace.error_line };
-  /** What each line and expression stands for. @type {Map<HTMLElement, any>} */
-  const parts = new Map();
-  const tip = make("div", { class: "mm-source-tip", role: "tooltip", popover: "manual" });
-  const leave = () => tip.hidePopover();
-  const box = make("div", {
-    class: "mm-source", tabindex: 0, role: "group", "aria-label": "Source", onclick: choose,
-    onpointerover: show_tip, onfocusin: show_tip, onpointerleave: leave, onfocusout: leave,
-    onkeydown: ({ key, target }) => {
-      if (key === "Escape") leave();
-      if (key === "Enter" && target.matches("span")) choose({ target });
-    },
-  }, ...rows.flatMap(make_line), tip);
-  element.append(box);
-  selection.subscribe(mark);
-  // Nothing can be scrolled to while the view is hidden.
-  new ResizeObserver(reveal).observe(box);
-
-  function make_line(row) {
-    const { index, line, passes, kind, heading } = row;
-    const step = (by, text, name) => make("button", {
-      "aria-label": `${name} pass of line ${index}`, onclick: () => show_all(row, row.shown + by),
-    }, text);
-    row.label = make("output");
-    row.shapes = make("span");
-    show_pass(row, passes.length - 1);
-    const stepper = [step(-1, "‹", "Previous"), row.label, step(1, "›", "Next")];
-    const spans = [...row.spans.values()].sort((a, b) => a.from - b.from || b.to - a.to);
-    const code = source_nest(line, spans, (span, inner) =>
-      add_part(span, make("span", { class: "mm-source-expression", tabindex: 0 }, ...inner)));
-    const notes = [...trace.notes, stop].filter((note) => kind && note.line === index);
-    const part = make("div", { class: "mm-source-line" },
-      make("button", {}, index), make("code", {}, ...code),
-      make("div", { class: "mm-source-shapes" }, ...passes.length > 1 ? stepper : [], row.shapes));
-    return [heading ? make("h4", {}, heading) : "", add_part(row, part), ...notes.map((note) =>
-      make("div", { class: `mm-source-note ${note === stop && "mm-source-error"}` }, note.text))];
-  }
-
-  function add_part(of, part) {
-    parts.set(part, of);
-    return part;
-  }
-
-  function show_pass(row, shown) {
-    row.shown = shown;
-    row.label.textContent = `pass ${shown + 1} of ${row.passes.length}`;
-    const shapes = source_shapes(row.passes[shown] ?? []);
-    row.shapes.title = shapes.join("\n");
-    row.shapes.replaceChildren(...shapes.map((shape) => make("span", {}, shape)));
-  }
-
-  /** Show a pass of a line, and of all lines that ran as often. */
-  function show_all({ passes }, shown) {
-    if (!passes[shown]) return;
-    for (const row of rows) if (row.passes.length === passes.length) show_pass(row, shown);
-  }
-
-  /** What an expression did in the pass that is shown, or else last. */
-  function find_shown(span) {
-    const here = span.row.passes[span.row.shown]?.filter((item) => item.span === span);
-    return here?.length ? here : span.items.slice(-1);
-  }
-
-  function show_tip({ target }) {
-    const span = parts.get(target.closest(".mm-source-expression"));
-    tip.togglePopover(Boolean(span));
-    if (!span) return;
-    const words = source_describe(trace, find_shown(span));
-    target.ariaDescription = words.join(", ");
-    tip.replaceChildren(...words.map((line) => make("div", {}, line)));
-  }
-
-  /** Select the expression or the line that was clicked. */
-  function choose({ target }) {
-    const part = parts.get(target.closest("[class^=mm-source-]"));
-    const { kind, index } = part?.row ? find_shown(part).at(-1) : part ?? {};
-    if (kind && index >= 0) selection.select({ kind, index }, box);
-  }
-
-  /** Mark what is selected; follow what was selected elsewhere. */
-  function mark(selected, source) {
-    const is_it = ({ kind, index }) => kind === selected?.kind && index === selected.index;
-    /** @type {Set<any>} */
-    const marked = new Set(rows.filter(is_it));
-    for (const { row, caller, span, first } of items.filter(is_it)) {
-      marked.add(row).add(caller).add(span);
-      for (const on of source === box ? [] : [row, caller]) {
-        if (on) show_all(on, on.passes.findLastIndex(([begin]) => begin.first <= first));
-      }
-    }
-    for (const [part, of] of parts) part.classList.toggle("mm-selected", marked.has(of));
-    if (source !== box) reveal();
-  }
-
-  /** Scroll the box, and not the notebook, to what is selected. */
-  function reveal() {
-    const chosen = [...parts.keys()].findLast((part) => part.matches(".mm-selected"));
-    const top = chosen?.offsetTop - box.scrollTop;
-    if (top < 0 || top > box.clientHeight - 24) box.scrollTop += top - box.clientHeight / 3;
-  }
 }

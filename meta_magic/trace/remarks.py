@@ -1,4 +1,4 @@
-"""What the operator table says of some operators: values, kernels, assumptions."""
+"""What is said of some operators: values that they needed, kernels, assumptions."""
 
 from collections.abc import Iterable, Iterator
 from typing import TypeAlias
@@ -8,21 +8,25 @@ from meta_magic.trace.program import Program
 from meta_magic.trace.provenance import Evaluation
 from meta_magic.trace.units import format_bytes, format_flops
 
-__all__ = ["find_remarks"]
+__all__ = ["Span", "find_assumptions", "find_evaluations", "find_kernels"]
 
 Span: TypeAlias = tuple[int, int, str]
 """First operator, operator after the last, and what is said of them."""
 
 
-def find_remarks(program: Program) -> dict[str, list[Span]]:
-    """Return what is said, by the column of the operator table that says it."""
-    return {
-        "evaluation": [
-            (e.call, e.call + 1, format_evaluation(e)) for e in program.evaluations
-        ],
-        "kernel": [(k.first_op, k.end_op, k.text) for k in program.kernels],
-        "assumed": [*join(sorted(find_assumed(program).items()))],
-    }
+def find_evaluations(program: Program) -> list[Span]:
+    """Return what it took to compute values."""
+    return [(e.call, e.call + 1, format_evaluation(e)) for e in program.evaluations]
+
+
+def find_kernels(program: Program) -> list[Span]:
+    """Return which kernels the device would choose."""
+    return [(k.first_op, k.end_op, k.text) for k in program.kernels]
+
+
+def find_assumptions(program: Program) -> list[Span]:
+    """Return what was assumed for sizes."""
+    return [*join(sorted(find_assumed(program).items()))]
 
 
 def join(texts: Iterable[tuple[int, str]]) -> Iterator[Span]:

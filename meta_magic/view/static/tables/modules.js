@@ -1,10 +1,11 @@
 // The module trees as a table: what is alike is folded, what is asked for is opened.
 
-import { format_bytes, format_count, format_shape } from "./dom.js";
-import { list_tensors, make_filter, mount_grid } from "./grid.js";
+import { format_share, format_shape } from "../dom.js";
+import { mount_grid } from "./grid.js";
+import { list_tensors, make_filter, add_sent } from "./rows.js";
 
 /**
- * @typedef {import("./data.js").TraceView} TraceView
+ * @typedef {import("../data.js").TraceView} TraceView
  * @typedef {{filter: string, open: Map<string, boolean>, wanted: number, depth?: number,
  *   sort: (rows: {modules: number[]}[]) => {modules: number[]}[]}} ModuleFolds
  *   `filter`: words of paths and classes; `open`: what was opened and closed, by key of the
@@ -13,8 +14,6 @@ import { list_tensors, make_filter, mount_grid } from "./grid.js";
  * @typedef {import("./grid.js").GridBranch & {key: string, modules: number[]}} ModuleRow
  *   `modules`: one, or those of a run
  */
-
-const MODULE_FORMATS = { parameters: format_count, bytes: format_bytes };
 
 /**
  * Return the rows to show, parents before what is below them.
@@ -56,18 +55,21 @@ export function build_module_rows(trace, { filter, open, wanted, depth = 2, sort
  */
 export function read_module_row(trace, { modules }, flops) {
   const { index, name, class_name, first_call } = trace.modules[modules[0]];
-  const add_up = (field) => modules.reduce((sum, i) => sum + trace.modules[i][field], 0);
+  const sum = (read) => modules.reduce((total, i) => total + read(i), 0);
+  const add_up = (field) => sum((i) => trace.modules[i][field]);
   const list = (passed = []) => list_tensors(passed.map(({ geometry }) => geometry));
   const call = trace.calls[first_call];
   const n = modules.length;
-  return {
+  const held = {
     name: n > 1 ? `${name}-${trace.modules[modules[n - 1]].name}` : name || "(root)",
     class: n > 1 ? `${n} x ${class_name}` : class_name,
     parameters: add_up("n_params"), bytes: add_up("nbytes"),
     input: list(call?.inputs), output: list(call?.outputs),
-    FLOPs: add_up("flops") ? `${(100 * add_up("flops") / flops).toFixed(1)}%` : "",
+    FLOPs: add_up("flops") ? format_share(add_up("flops") / flops) : "",
     marks: module_marks(trace, index),
   };
+  return add_sent(trace.columns.modules, held, ({ values, add_up: how }) =>
+    (how === "sum" ? sum((i) => values[i]) : values[index]));
 }
 
 /** Words for what is special about a module. @param {TraceView} trace @param {number} index */
@@ -89,7 +91,7 @@ export function module_marks({ modules }, index) {
 /**
  * Show the module trees.
  * @param {HTMLElement} element @param {TraceView} trace
- * @param {import("./selection.js").Selection} selection @param {{depth?: number}} settings
+ * @param {import("../selection.js").Selection} selection @param {{depth?: number}} settings
  */
 export function mount_modules(element, trace, selection, settings = {}) {
   const flops = trace.roots.reduce((sum, i) => sum + trace.modules[i].flops, 0);
@@ -99,7 +101,7 @@ export function mount_modules(element, trace, selection, settings = {}) {
     return { module: index, op: trace.op_module[index] }[kind] ?? -1;
   };
   mount_grid(element, selection, {
-    label: "Modules", hint: "filter by path or class", formats: MODULE_FORMATS,
+    label: "Modules", hint: "filter by path or class", columns: trace.columns.modules,
     read: (row) => read_module_row(trace, row, flops),
     list: (filter, sort, wanted) => build_module_rows(trace, {
       filter, open, sort, wanted: find(wanted), depth: settings.depth,

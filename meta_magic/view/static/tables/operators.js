@@ -1,30 +1,24 @@
 // The operators as a table: to filter, to sort, to copy.
 
-import { PHASES } from "./data.js";
-import { format_bytes, format_flops, shorten_op } from "./dom.js";
-import { list_tensors, make_filter, mount_grid } from "./grid.js";
+import { PHASES } from "../data.js";
+import { shorten_op } from "../dom.js";
+import { mount_grid } from "./grid.js";
+import { list_tensors, make_filter, add_sent } from "./rows.js";
 
 /**
- * @typedef {import("./data.js").TraceView} TraceView
+ * @typedef {import("../data.js").TraceView} TraceView
  */
 
-const OP_FORMATS = {
-  flops: format_flops, nbytes_read: format_bytes, nbytes_written: format_bytes,
-};
-
-const add_bytes = (tensors) => tensors.reduce((sum, { nbytes }) => sum + nbytes, 0);
+const hide_none = (/** @type {number} */ n) => (n < 0 ? "" : n);
 
 /**
- * Return the columns of Trace.to_pandas() of an operator.
- * @param {TraceView} trace @param {number} i @returns {import("./grid.js").GridValues}
+ * Return what is known of an operator without being sent for its column.
+ * @param {TraceView} trace @param {number} i
  */
-export function read_op(trace, i) {
+function read_held(trace, i) {
   const { op, args, inputs, outputs, writes, views, flops } = trace.signature(i);
   const place = trace.place(i);
   const module = trace.modules[trace.op_module[i]];
-  const hide_none = (n) => (n < 0 ? "" : n);
-  const is_view = outputs.length && !writes.length && !views.includes(-1);
-  const written = [...outputs.filter((_, at) => views[at] < 0), ...writes.map((at) => inputs[at])];
   return {
     index: i, op, inputs: list_tensors(inputs), outputs: list_tensors(outputs), arguments: args,
     module: module?.fqn || module?.name || "",
@@ -33,16 +27,22 @@ export function read_op(trace, i) {
     module_call: hide_none(trace.op_call[i]),
     phase: PHASES[place.phase], line: place.line || "", function: place.function,
     forward: hide_none(trace.op_forward[i]), flops: hide_none(flops),
-    nbytes_read: is_view ? 0 : add_bytes(inputs), nbytes_written: add_bytes(written),
     views: views.filter((input) => input >= 0).join(" "), writes: writes.join(" "),
     position: place.file && `${place.file}:${place.start}`,
-    evaluation: "", kernel: "", assumed: "", ...trace.remarks_of_op[i],
+    ...trace.remarks_of_op[i] ?? trace.no_remarks,
   };
 }
 
 /**
+ * Return the columns of Trace.to_pandas() of an operator.
+ * @param {TraceView} trace @param {number} i
+ */
+export const read_op = (trace, i) => add_sent(
+  trace.columns.ops, read_held(trace, i), ({ values }) => values[trace.op_signature[i]]);
+
+/**
  * Return what of an operator is searched, in small letters.
- * @param {import("./grid.js").GridValues} values
+ * @param {import("./rows.js").GridValues} values
  */
 export const describe_op = (values) => [
   `op:${shorten_op(String(values.op))}`, values.op, values.inputs, values.outputs, values.function,
@@ -51,7 +51,7 @@ export const describe_op = (values) => [
 
 /**
  * Whether a selection is about an operator.
- * @param {TraceView} trace @param {import("./selection.js").Selected | null} selected
+ * @param {TraceView} trace @param {import("../selection.js").Selected | null} selected
  * @param {number} i
  */
 export function is_op_selected(trace, selected, i) {
@@ -66,14 +66,14 @@ export function is_op_selected(trace, selected, i) {
 /**
  * Show the operators.
  * @param {HTMLElement} element @param {TraceView} trace
- * @param {import("./selection.js").Selection} selection
+ * @param {import("../selection.js").Selection} selection
  */
 export function mount_operators(element, trace, selection) {
   const all = [...Array(trace.n_ops).keys()];
   const texts = [];
   const read = (i) => read_op(trace, i);
   mount_grid(element, selection, {
-    label: "Operators", hint: "filter, as in op:mm line:7", formats: OP_FORMATS, read,
+    label: "Operators", hint: "filter, as in op:mm line:7", columns: trace.columns.ops, read,
     list: (filter, sort) => {
       const is_found = make_filter(filter);
       return sort(filter ? all.filter((i) => is_found(texts[i] ??= describe_op(read(i)))) : all);

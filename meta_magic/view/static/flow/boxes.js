@@ -1,93 +1,21 @@
-// What flows where: the values of tensors, items in boxes, and the nets between the items
-// of one box. Touches no document, so that node can test it.
+// Items in boxes, and the nets between the items of one box. Touches no document, so that
+// node can test it.
 
-import { PHASES } from "./data.js";
-import { format_count, format_shape, shorten_dtype, shorten_op } from "./dom.js";
+import { format_count, format_shape, shorten_dtype, shorten_op } from "../dom.js";
+import { finish, has_inside, make_item, walk } from "./items.js";
+import { FORWARD_PHASE, OTHER_PHASE } from "./values.js";
 
-const FORWARD_PHASE = PHASES.indexOf("forward");
-const OTHER_PHASE = PHASES.indexOf("other");
-const MANY_ITEMS = 150; // items: a box with more is cut into parts
-const PART_SIZE = 100; // items
 const FEW_SOURCES = 3; // tensors of one kind, each shown alone
 
 /**
- * @typedef {import("./data.js").TraceView} TraceView
- * @typedef {{storage: number, geometry: import("./data.js").Geometry,
- *   kind: "outside" | "new" | "view" | "write", maker: number, scope: Item | null}} Value
- *   a state of a tensor; `maker`: an operator, or -1 if it came from outside; `scope`: the
- *   innermost box with its maker and all its readers, if it has any in the phase that is shown
- * @typedef {{trace: TraceView, reads: Value[][], makes: Value[][]}} Values by operator
- * @typedef {{kind: "all" | "module" | "run" | "part" | "op", op: number, module: number,
- *   call: number, title: string, parent: Item | null, position: number, items: Item[],
- *   latest: Map<number, Item> | null, n_ops: number, last_op: number, is_open: boolean,
- *   arranged: import("./layout.js").Arranged | null}} Item
- *   an operator, or a box of items; `position`: in its parent; `latest`: boxes by their key,
- *   while boxes are built; `arranged`: kept by layout.js
+ * @typedef {import("./items.js").Item} Item
+ * @typedef {import("./values.js").Value} Value
+ * @typedef {import("./values.js").Values} Values
  * @typedef {{kind: "flow" | "saved" | "parameter", from: number, to: number[],
  *   is_out: boolean, values: Value[], name: string}} Net
  *   values from one item that the same items read, by position; `from`: -1 if from outside
  *   the box. All but "flow" are shown next to their readers: lines to them would tell nothing
  */
-
-/** The phase with which an operator is shown. @param {TraceView} trace @param {number} op */
-export function find_phase(trace, op) {
-  const { phase } = trace.place(op);
-  return list_phases(trace).includes(phase) ? phase : FORWARD_PHASE;
-}
-
-/**
- * The phases to choose from. What is of no phase is shown with forward.
- * @param {TraceView} trace
- */
-export function list_phases(trace) {
-  const met = new Set(trace.op_place.map((place) => trace.places[place].phase));
-  if (met.has(FORWARD_PHASE)) met.delete(OTHER_PHASE);
-  return [...met].sort();
-}
-
-/** The phase to show first: where the program failed, or forward. @param {TraceView} trace */
-export function choose_phase(trace) {
-  const phases = list_phases(trace);
-  const last = trace.error ? trace.place(trace.n_ops - 1).phase : FORWARD_PHASE;
-  return [last, FORWARD_PHASE].find((phase) => phases.includes(phase)) ?? phases[0];
-}
-
-/**
- * Follow tensors through all operators: written in place, a tensor is a new value, and so
- * are all that share its storage.
- * @param {TraceView} trace @returns {Values}
- */
-export function follow_values(trace) {
-  const { op_tensors, op_start, storage_of_tensor } = trace;
-  const [reads, makes, latest, writers] = [[], [], [], []];
-  const renew = (tensor, geometry, kind, maker) => {
-    const storage = storage_of_tensor[tensor];
-    latest[tensor] = { storage, geometry, kind, maker, scope: null };
-    return latest[tensor];
-  };
-  const read = (tensor, geometry) => {
-    const value = latest[tensor] ?? renew(tensor, geometry, "outside", -1);
-    const writer = writers[value.storage] ?? -1;
-    if (writer <= value.maker) return value;
-    const written = renew(tensor, geometry, "write", writer);
-    makes[writer] = [...makes[writer], written];
-    return written;
-  };
-  for (let op = 0; op < trace.n_ops; op += 1) {
-    const { inputs, outputs, writes, views } = trace.signature(op);
-    const start = op_start[op];
-    reads[op] = inputs.map((geometry, i) => read(op_tensors[start + i], geometry));
-    const written = writes.map((i) => renew(op_tensors[start + i], inputs[i], "write", op));
-    for (const { storage } of written) writers[storage] = op;
-    const returned = outputs.map((geometry, i) => {
-      const tensor = op_tensors[start + inputs.length + i];
-      if (latest[tensor]?.maker === op) return latest[tensor];
-      return renew(tensor, geometry, views[i] < 0 ? "new" : "view", op);
-    });
-    makes[op] = written.length ? [...new Set([...written, ...returned])] : returned;
-  }
-  return { trace, reads, makes };
-}
 
 /** The boxes of one phase. Every net in a box leads from an item to later ones. */
 export class Boxes {
@@ -255,57 +183,6 @@ export class Boxes {
     return walk(this.root).find((item) => item.kind === "module" && is_inside(item.module));
   }
 }
-
-/** @returns {Item} */
-function make_item(kind, parent = null, more = {}) {
-  const item = {
-    kind, op: -1, module: -1, call: -1, title: "", parent, position: parent?.items.length ?? 0,
-    items: [], latest: null, n_ops: 0, last_op: -1, is_open: false, arranged: null, ...more,
-  };
-  parent?.items.push(item);
-  return item;
-}
-
-/** Fold runs, cut what is too long into parts, count; return what takes the item's place. */
-function finish(item) {
-  if (item.kind === "op") return item;
-  item.items = item.items.map(finish);
-  const [first, ...others] = item.items;
-  if (item.kind === "run" && others.length === 0) return first;
-  if (item.kind === "run" && others.length > 1) {
-    item.items = [first, adopt(make_item("run", null, { items: others }))];
-  }
-  return adopt(item);
-}
-
-/** Be the parent of what is inside, in parts where that is much. */
-function adopt(box) {
-  const n_items = box.items.length;
-  for (let size = PART_SIZE; box.items.length > MANY_ITEMS; size *= PART_SIZE) {
-    const all = box.items;
-    box.items = [];
-    for (let start = 0, first = 1; start < all.length; start += PART_SIZE, first += size) {
-      const title = `${first}–${Math.min(n_items, first + size - 1)} of ${n_items}`;
-      const items = all.slice(start, start + PART_SIZE);
-      box.items.push(adopt(make_item("part", null, { title, items })));
-    }
-  }
-  box.items.forEach((item, position) => {
-    Object.assign(item, { parent: box, position });
-    box.n_ops += item.n_ops;
-    box.last_op = Math.max(box.last_op, item.last_op);
-  });
-  return box;
-}
-
-/** An item and all that is in it. @param {Item} item @param {Item[]} met */
-export function walk(item, met = []) {
-  met.push(item);
-  for (const inner of item.items) walk(inner, met);
-  return met;
-}
-
-const has_inside = (box, item) => item === box || (item !== null && has_inside(box, item.parent));
 
 /** Join nets with the same ends, but not the few sources of one reader. */
 function merge_nets(nets) {

@@ -1,0 +1,241 @@
+"""The columns of the operators table, each described here and nowhere else.
+
+``to_pandas()`` and its docstring, the payload, and the table in the browser read them.
+A new one is an entry of :data:`OP_COLUMNS`: its name, what it tells, and how it is read
+of a call; all else has a default.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Final, Literal, TypeAlias
+
+from meta_magic.trace.program import Program
+from meta_magic.trace.records import OpCall
+from meta_magic.trace.remarks import (
+    Span,
+    find_assumptions,
+    find_evaluations,
+    find_kernels,
+)
+
+__all__ = ["OP_COLUMNS", "Column", "Format", "OpColumn", "Wire"]
+
+Format: TypeAlias = Literal[
+    "text", "number", "bytes", "flops", "count", "share", "flow", "marks"
+]
+"""How a value is written: in the browser by ``static/dom.js``, in texts by ``summary``.
+
+What the browser does not know by name it shows as it is.
+"""
+
+Wire: TypeAlias = Literal["held", "signature"] | Callable[[Program], list[Span]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """What all tables need to know of a column.
+
+    Attributes:
+        name: In the header, and in ``to_pandas()``.
+        help: What it tells, in a sentence; the header's tooltip and the docs show it.
+        format: How the report writes its values.
+        width: Pixels that it takes at least; columns share more room in proportion.
+        align: The side at which its texts begin.
+        is_pinned: Whether it stays in sight when the table is scrolled sideways.
+    """
+
+    name: str
+    help: str
+    format: Format = "text"
+    width: int = 120
+    align: Literal["left", "right"] = "left"
+    is_pinned: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpColumn(Column):
+    """A column of the operators table.
+
+    Attributes:
+        type: Of its values in ``to_pandas()``, in words. Whole numbers that can be
+            absent have pandas' nullable ``Int64`` type.
+        unit: Of its values; "" for none.
+        read: Gives the value of a call; None if it is the call's field of that name.
+        wire: How the report gets its values. ``held``: it has them, for other views
+            need them, too. ``signature``: it is sent one for each signature, read of
+            the first call that has it; a tuple of numbers is shown without its absent
+            ones. A function: yields the stretches of operators that have a value.
+    """
+
+    type: str
+    unit: str = ""
+    read: Callable[[OpCall], object] | None = None
+    wire: Wire = "signature"
+
+    @property
+    def reader(self) -> Callable[[OpCall], object]:
+        """What gives the value of a call."""
+        return self.read or attrgetter(self.name)
+
+
+OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
+    OpColumn(
+        name="index",
+        type="int",
+        help="Position in the trace, from 0.",
+        width=68,
+        align="right",
+        wire="held",
+    ),
+    OpColumn(
+        name="op",
+        type="str",
+        help="Name as torch has it, with its overload.",
+        is_pinned=True,
+        width=190,
+        wire="held",
+    ),
+    OpColumn(
+        name="inputs",
+        type="tuple",
+        help="Tensors read: their metadata in pandas, shape and dtype in the report.",
+        width=180,
+        wire="held",
+    ),
+    OpColumn(
+        name="outputs",
+        type="tuple",
+        help="Tensors returned, as those read.",
+        width=140,
+        wire="held",
+    ),
+    OpColumn(
+        name="arguments",
+        type="tuple",
+        help="Arguments as given; the report leaves out what is only tensors.",
+        width=140,
+        wire="held",
+    ),
+    OpColumn(
+        name="module",
+        type="str or None",
+        help="Name of the module within its root, as state_dict keys it.",
+        width=180,
+        wire="held",
+    ),
+    OpColumn(
+        name="root",
+        type="int or None",
+        help="Which module tree holds the module: an index into Trace.modules.",
+        width=64,
+        align="right",
+        wire="held",
+    ),
+    OpColumn(
+        name="module_call",
+        type="int or None",
+        help="Call of a module in which it ran: an index into Trace.module_calls.",
+        align="right",
+        wire="held",
+    ),
+    OpColumn(
+        name="phase",
+        type="str",
+        help="What the program was doing.",
+        width=80,
+        wire="held",
+    ),
+    OpColumn(
+        name="line",
+        type="int or None",
+        help="Line of the cell; for a backward operator, that of its forward operator.",
+        width=60,
+        align="right",
+        wire="held",
+    ),
+    OpColumn(
+        name="function",
+        type="str or None",
+        help="The Python-level torch call that it came from.",
+        width=170,
+        wire="held",
+    ),
+    OpColumn(
+        name="forward",
+        type="int or None",
+        help="For a backward operator, the index of the forward operator.",
+        width=84,
+        align="right",
+        wire="held",
+    ),
+    OpColumn(
+        name="flops",
+        type="int or None",
+        unit="FLOPs",
+        help="Operations, 2 for each multiply-add; absent where torch has no formula.",
+        format="flops",
+        width=112,
+        align="right",
+        wire="held",
+    ),
+    OpColumn(
+        name="nbytes_read",
+        type="int",
+        unit="bytes",
+        help="Bytes of the tensors read; none for a view.",
+        format="bytes",
+        align="right",
+    ),
+    OpColumn(
+        name="nbytes_written",
+        type="int",
+        unit="bytes",
+        help="Bytes of the tensors written or newly made; none for a view.",
+        format="bytes",
+        width=148,
+        align="right",
+    ),
+    OpColumn(
+        name="views",
+        type="tuple",
+        help="For each output, the input whose storage it shares.",
+        width=66,
+        wire="held",
+    ),
+    OpColumn(
+        name="writes",
+        type="tuple",
+        help="The inputs that it writes, by their number.",
+        width=72,
+        wire="held",
+    ),
+    OpColumn(
+        name="position",
+        type="SourcePosition or None",
+        help="The innermost frame that is not torch's.",
+        width=160,
+        wire="held",
+    ),
+    OpColumn(
+        name="evaluation",
+        type="Evaluation or None",
+        help="What it took to answer it with real values, because it reads data.",
+        width=180,
+        wire=find_evaluations,
+    ),
+    OpColumn(
+        name="kernel",
+        type="str or None",
+        help="For attention, the kernel that the device would choose, and why.",
+        width=240,
+        wire=find_kernels,
+    ),
+    OpColumn(
+        name="assumed",
+        type="str or None",
+        help="What was assumed for its sizes, or for those of what it reads.",
+        wire=find_assumptions,
+    ),
+)
+"""In the order in which the browser shows them."""

@@ -1,0 +1,205 @@
+"""The columns of the module trees, each described here and nowhere else.
+
+The text summary, the HTML tree and the Modules view read them. A new one is an entry of
+:data:`MODULE_COLUMNS`: its name, what it tells, how it is read of a module, and how
+those of a run of identical siblings add up; all else has a default.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from meta_magic.trace.calls import ModuleCalls
+from meta_magic.trace.columns import Column
+from meta_magic.trace.records import ModuleNode, ModuleTensor
+from meta_magic.trace.units import format_bytes, format_count, format_shape
+
+__all__ = ["MODULE_COLUMNS", "ModuleColumn", "Run", "tree_columns"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A module, or identical siblings that are shown as one.
+
+    Attributes:
+        nodes: The modules.
+        calls: The module calls of the same trace.
+    """
+
+    nodes: Sequence[ModuleNode]
+    calls: ModuleCalls
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleColumn(Column):
+    """A column of the module trees.
+
+    Attributes:
+        read: Gives the value of a module, which the report is sent; None if it has
+            that already. What is absent is None.
+        add_up: What stands for a run: the ``sum`` of its values, or the ``first``.
+        is_in_tree: Whether the text summary and the HTML tree have it, too.
+        tell: What those two show of a run, where it is not what ``read`` adds up to.
+        heading: Above it in the HTML tree; None for the name.
+        track: Its width there, as CSS writes it; None for ``width``.
+    """
+
+    read: Callable[[ModuleNode], Any] | None = None
+    add_up: Literal["sum", "first"] = "first"
+    is_in_tree: bool = True
+    tell: Callable[[Run], object] | None = None
+    heading: str | None = None
+    track: str | None = None
+
+    def tell_run(self, run: Run) -> object:
+        """Return what text and HTML show of a run, before it is formatted."""
+        if self.tell is not None:
+            return self.tell(run)
+        if self.read is None:
+            return None
+        nodes = run.nodes if self.add_up == "sum" else run.nodes[:1]
+        values = [value for node in nodes if (value := self.read(node)) is not None]
+        return sum(values) if self.add_up == "sum" else next(iter(values), None)
+
+
+def tree_columns() -> list[ModuleColumn]:
+    """Return the columns of the text summary and of the HTML tree."""
+    return [column for column in MODULE_COLUMNS if column.is_in_tree]
+
+
+def label_run(run: Run) -> str:
+    """Return ``name: Class``, or ``0-79: 80 x Class`` for several."""
+    node, n = run.nodes[0], len(run.nodes)
+    name = node.name if n == 1 else f"{node.name}-{run.nodes[-1].name}"
+    count = "" if n == 1 else f"{n} x "
+    return f"{name}: {count}{node.class_name}" if name else node.class_name
+
+
+def count_parameters(run: Run) -> int:
+    """Return the elements of all parameters, tied ones counted once."""
+    return sum(node.n_parameters for node in run.nodes)
+
+
+def count_nbytes(run: Run) -> int:
+    """Return the bytes of all parameters and buffers, tied ones counted once."""
+    return sum(node.parameter_nbytes + node.buffer_nbytes for node in run.nodes)
+
+
+def find_flow(run: Run) -> tuple[str, str] | None:
+    """Return the shapes that went in and came out; None if it was never called."""
+    number = run.nodes[0].first_call
+    if number is None:
+        return None
+    call = run.calls[number]
+    sides = (call.inputs, call.outputs)
+    entered, left = ([tensor.shape for _, tensor in side] for side in sides)
+    return format_shapes(entered), format_shapes(left)
+
+
+def format_shapes(shapes: Sequence[tuple[int, ...]]) -> str:
+    """Return the first shapes, and how many more there are."""
+    if not shapes:
+        return "none"
+    more = f" +{len(shapes) - 1}" if len(shapes) > 1 else ""
+    return format_shape(shapes[0]) + more
+
+
+def list_marks(run: Run) -> tuple[str, ...]:
+    """Return what is special about a module, or about each of a run."""
+    return tuple(describe_marks(run.nodes))
+
+
+def describe_marks(nodes: Sequence[ModuleNode]) -> Iterator[str]:
+    """Yield what is special about a module, or about each of a run, and its tensors."""
+    node = nodes[0]
+    if len(nodes) > 1 and node.n_parameters:
+        nbytes = format_bytes(node.parameter_nbytes + node.buffer_nbytes)
+        yield f"{format_count(node.n_parameters)}, {nbytes} each"
+    if node.shared_with is not None:
+        yield f"same module as {node.shared_with or 'the root'}"
+    if node.n_calls > 1:
+        yield f"called {node.n_calls:,} times"
+    for tensor in node.tensors:
+        yield from describe_tensor_marks(tensor)
+
+
+def describe_tensor_marks(tensor: ModuleTensor) -> Iterator[str]:
+    """Yield what is special about one tensor of a module."""
+    if tensor.tied_to is not None:
+        yield f"{tensor.name} tied to {tensor.tied_to}"
+    if tensor.is_lazy:
+        yield f"{tensor.name} lazy"
+    if tensor.kind == "buffer":
+        kept = "" if tensor.is_persistent else ", not persistent"
+        yield f"buffer {tensor.name} {format_shape(tensor.shape)}{kept}"
+    if tensor.kind == "attribute":
+        yield f"tensor attribute {tensor.name} {format_shape(tensor.shape)}"
+    if tensor.device.type != "meta" and not tensor.is_lazy:
+        yield f"{tensor.name} real on {tensor.device}"
+
+
+MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
+    ModuleColumn(
+        name="name",
+        help="Name within its parent, or first and last of a run of identical ones.",
+        width=170,
+        is_pinned=True,
+        tell=label_run,
+        heading="module",
+        track="minmax(170px, 2.2fr)",
+    ),
+    ModuleColumn(
+        name="class", help="Qualified name of the class.", width=139, is_in_tree=False
+    ),
+    ModuleColumn(
+        name="parameters",
+        help="Elements of all its parameters, tied ones counted once.",
+        format="count",
+        width=99,
+        align="right",
+        tell=count_parameters,
+        track="84px",
+    ),
+    ModuleColumn(
+        name="bytes",
+        help="Bytes of all its parameters and buffers, tied ones counted once.",
+        format="bytes",
+        width=85,
+        align="right",
+        tell=count_nbytes,
+        track="76px",
+    ),
+    ModuleColumn(
+        name="input",
+        help="Tensors that its first call took.",
+        format="flow",
+        width=156,
+        tell=find_flow,
+        heading="in → out",
+        track="minmax(180px, 1.8fr)",
+    ),
+    ModuleColumn(
+        name="output",
+        help="Tensors that its first call returned.",
+        width=156,
+        is_in_tree=False,
+    ),
+    ModuleColumn(
+        name="FLOPs",
+        help="Its share of the FLOPs of all modules.",
+        format="share",
+        width=71,
+        align="right",
+        is_in_tree=False,
+    ),
+    ModuleColumn(
+        name="marks",
+        help="What is special about it: ties, buffers, calls, tensors that are real.",
+        format="marks",
+        width=184,
+        tell=list_marks,
+        heading="",
+        track="minmax(110px, 2fr)",
+    ),
+)
+"""In the order in which they are shown."""

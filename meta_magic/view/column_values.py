@@ -1,0 +1,79 @@
+"""The columns of the report's tables on the wire, with the values it does not have."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Any
+
+from meta_magic.trace import columns, module_columns
+from meta_magic.trace.columns import Column, OpColumn
+
+if TYPE_CHECKING:
+    from meta_magic.trace.module_columns import ModuleColumn
+    from meta_magic.trace.records import ModuleNode, OpCall
+    from meta_magic.trace.trace import Trace
+
+__all__ = ["columns_payload", "remarks_payload"]
+
+
+def columns_payload(trace: "Trace") -> dict[str, list[dict[str, Any]]]:
+    """Return the columns by table, in the order in which they are shown."""
+    samples = find_samples(trace)
+    nodes = [node for root in trace.modules for node in root.walk()]
+    return {
+        "ops": [write_op_column(c, samples) for c in columns.OP_COLUMNS],
+        "modules": [
+            write_module_column(c, nodes) for c in module_columns.MODULE_COLUMNS
+        ],
+    }
+
+
+def remarks_payload(trace: "Trace") -> dict[str, Any]:
+    """Return what is said of some operators, by the column that says it."""
+    return {
+        column.name: column.wire(trace.program)
+        for column in columns.OP_COLUMNS
+        if callable(column.wire)
+    }
+
+
+def find_samples(trace: "Trace") -> list["OpCall | None"]:
+    """Return the first call of each signature; None for one that no call has."""
+    samples: list[OpCall | None] = [None] * len(trace.program.signatures)
+    for index, number in enumerate(trace.program.signature_numbers()):
+        if samples[number] is None:
+            samples[number] = trace.ops[index]
+    return samples
+
+
+def write_op_column(
+    column: OpColumn, samples: Sequence["OpCall | None"]
+) -> dict[str, Any]:
+    """Return a column of the operators, with a value for each signature."""
+    written = write_column(column)
+    if column.wire == "signature":
+        read = column.reader
+        written["values"] = [None if c is None else read(c) for c in samples]
+    return written
+
+
+def write_module_column(
+    column: "ModuleColumn", nodes: Sequence["ModuleNode"]
+) -> dict[str, Any]:
+    """Return a column of the modules, with a value for each."""
+    written = write_column(column)
+    if column.read is not None:
+        written |= {"add_up": column.add_up, "values": [*map(column.read, nodes)]}
+    return written
+
+
+def write_column(column: Column) -> dict[str, Any]:
+    """Return what all tables know of a column.
+
+    Left out is what is at its default, but for the width.
+    """
+    every = asdict(column)
+    return {
+        field.name: every[field.name]
+        for field in fields(Column)
+        if field.name == "width" or every[field.name] != field.default
+    }

@@ -1,0 +1,43 @@
+// The bar above the flow: what is shown, the search, zoom, export, the legend.
+
+import { PHASES } from "../data.js";
+import { make } from "../dom.js";
+import { save_picture } from "./export.js";
+import { search_flow } from "./search.js";
+import { FLOW_LEGEND } from "./shapes.js";
+import { list_phases } from "./values.js";
+
+const make_button = (text, title, onclick) =>
+  make("button", { type: "button", title, "aria-label": title, onclick }, text);
+
+/**
+ * Make the bar.
+ * @param {import("./flow.js").Flow} flow @param {boolean} has_parameters at first
+ */
+export function make_bar(flow, has_parameters) {
+  const { viewport, trace } = flow;
+  const save = (is_png) => save_picture(viewport, flow.painter.content, is_png);
+  const status = make("span", { class: "mm-flow-status", role: "status" });
+  const phases = make("select", {
+    "aria-label": "Phase", onchange: () => flow.show_phase(Number(phases.value)),
+  }, ...list_phases(trace).map((phase) => make("option", { value: phase }, PHASES[phase])));
+  const parameters = make("input", {
+    type: "checkbox", checked: has_parameters && "", onchange: () => flow.show_parameters(),
+  });
+  const element = make("div", { class: "mm-flow-bar" },
+    phases,
+    make("input", {
+      type: "search", placeholder: "Search", "aria-label": "Search in the flow",
+      onkeydown: (event) => search_flow(flow, event),
+    }),
+    make("label", {}, parameters, " parameters and constants"),
+    make_button("−", "Zoom out", () => viewport.zoom_by(0.8)),
+    make_button("+", "Zoom in", () => viewport.zoom_by(1.25)),
+    make_button("fit", "Fit all into view", () => viewport.fit()),
+    make_button("SVG", "Save as SVG", () => save(false)),
+    make_button("PNG", "Save as PNG", () => save(true)),
+    ...Object.entries(FLOW_LEGEND).map(([kind, text]) =>
+      make("span", { class: `mm-flow-key mm-key-${kind}` }, text)),
+    status);
+  return { element, phases, parameters, status };
+}

@@ -1,0 +1,205 @@
+// The Flow view: what is open, where the keyboard is, what is selected. The parts beside
+// this file lay it out, draw it, and hear the mouse and the keys.
+
+import { draw, fill, make, make_id } from "../dom.js";
+import { make_bar } from "./bar.js";
+import { Boxes } from "./boxes.js";
+import { walk } from "./items.js";
+import { press_in_flow } from "./keyboard.js";
+import { BOX_HEADER, arrange, forget_layout } from "./layout.js";
+import { FlowMap } from "./map.js";
+import { FlowPainter } from "./painter.js";
+import { follow_pointer } from "./pointer.js";
+import { draw_thing } from "./shapes.js";
+import { list_spots } from "./spots.js";
+import { choose_phase, find_phase, follow_values } from "./values.js";
+import { Viewport } from "./viewport.js";
+
+const MANY_OPEN = 50; // boxes in one box, opened at first
+
+/**
+ * @typedef {import("./items.js").Item} Item
+ * @typedef {import("../selection.js").Selected} Selected
+ * @typedef {{depth?: number, hide?: string[]}} FlowSettings
+ */
+
+/** Shows how tensors flow through the operators of a trace. */
+export class Flow {
+  /** The item where the keyboard is. @type {Item | null} */ active = null;
+  /** What is laid out. @type {import("./spots.js").Spot[]} */ spots = [];
+  svg = draw("svg", {
+    class: "mm-flow-graph", tabindex: 0, role: "tree", "aria-label": "Flow of tensors",
+    onkeydown: (event) => press_in_flow(this, event),
+  });
+  viewport = new Viewport(this.svg, () => this.paint());
+  map = new FlowMap(this.viewport);
+  painter = new FlowPainter((spot) => this.draw_spot(spot));
+
+  /**
+   * @param {import("../data.js").TraceView} trace
+   * @param {import("../selection.js").Selection} selection @param {FlowSettings} settings
+   */
+  constructor(trace, selection, { depth = 1, hide = ["parameters"] }) {
+    this.trace = trace;
+    this.selection = selection;
+    this.depth = depth;
+    this.values = follow_values(trace);
+    this.boxes = new Boxes(this.values, choose_phase(trace));
+    this.bar = make_bar(this, !hide.length);
+    this.svg.append(this.painter.content);
+    follow_pointer(this.viewport);
+  }
+
+  /** Show what belongs to a phase, open as far as the settings say. @param {number} phase */
+  show_phase(phase) {
+    this.boxes = new Boxes(this.values, phase);
+    const { boxes: { root }, bar } = this;
+    bar.phases.value = String(phase);
+    bar.status.textContent = `${root.n_ops.toLocaleString("en")} operators`;
+    this.active = null;
+    const open = (box, level) => {
+      if (box.kind === "part" || level > this.depth) return;
+      box.is_open = true;
+      for (const item of box.items.slice(0, MANY_OPEN)) open(item, level + 1);
+    };
+    open(root, 0);
+    this.show_parameters();
+  }
+
+  /** Show parameters and constants, or not. */
+  show_parameters() {
+    this.boxes.has_parameters = this.bar.parameters.checked;
+    for (const item of walk(this.boxes.root)) item.arranged = null;
+    this.refresh();
+    this.viewport.go_home();
+  }
+
+  /** Lay out what is open. */
+  refresh() {
+    const { boxes, viewport, map } = this;
+    const arranged = arrange(boxes, boxes.root);
+    viewport.extent = arranged;
+    this.spots = list_spots(arranged);
+    map.show(this.spots);
+  }
+
+  /** Draw what is in sight. */
+  paint() {
+    this.map.follow();
+    this.painter.paint(this.spots, this.viewport);
+    this.mark();
+  }
+
+  draw_spot({ thing, x, y, level }) {
+    const { item, detail } = thing;
+    const group = draw_thing(this.boxes, thing);
+    group.setAttribute("transform", `translate(${x},${y})`);
+    return item ? fill(group, {
+      role: "treeitem", id: make_id(), "aria-level": level,
+      "aria-label": `${this.boxes.name(item)} ${detail}`.trim(),
+      "aria-expanded": item.kind !== "op" && String(item.is_open),
+      onclick: () => this.act(item),
+    }) : group;
+  }
+
+  /** Where an item stands. @param {Item} item */
+  find_spot(item) {
+    return this.spots.find(({ thing }) => thing.item === item);
+  }
+
+  /** Open or close a box; its header stays where it is. @param {Item} box */
+  toggle(box) {
+    const before = this.find_spot(box);
+    box.is_open = !box.is_open;
+    forget_layout(box.parent);
+    this.refresh();
+    const { x, y } = this.find_spot(box);
+    this.viewport.shift(x - before.x, y - before.y);
+  }
+
+  /** Open what an item is in, and bring it into sight. @param {Item} item */
+  reveal(item) {
+    for (let box = item.parent; box; box = box.parent) {
+      if (!box.is_open) forget_layout(box);
+      box.is_open = true;
+    }
+    this.refresh();
+    this.go_to(item);
+  }
+
+  /** Move the keyboard to an item, and it into sight. @param {Item} item */
+  go_to(item) {
+    this.active = item;
+    const { thing, x, y } = this.find_spot(item);
+    this.viewport.reach([x, y, thing.w, Math.min(thing.h, 2 * BOX_HEADER)]);
+  }
+
+  /** Select an operator or a module; other boxes are no one thing. @param {Item} item */
+  select(item) {
+    const { kind, [kind]: index } = /** @type {any} */ (item);
+    if (index >= 0) this.selection.select({ kind, index }, this.svg);
+  }
+
+  /** Select an item; open or close it, if it is a box. @param {Item} item */
+  act(item) {
+    this.active = item;
+    this.select(item);
+    if (item.kind !== "op") this.toggle(item);
+  }
+
+  is_selected = (/** @type {Item} */ item) => {
+    const { kind, index } = this.selection.current ?? {};
+    if (kind === "line") return !item.is_open && this.trace.place(item.last_op).line === index;
+    return kind === item.kind && index === item[kind];
+  };
+
+  /** Mark what is selected, and where the keyboard is. */
+  mark() {
+    const focused = this.painter.mark(this.active, this.is_selected);
+    if (focused) this.svg.setAttribute("aria-activedescendant", focused.id);
+    else this.svg.removeAttribute("aria-activedescendant");
+  }
+
+  /** Show what was selected elsewhere. */
+  follow = (/** @type {Selected | null} */ selected, /** @type {object | null} */ source) => {
+    const { kind, index } = selected ?? {};
+    const is_other = kind === "op" && !this.boxes.items[index];
+    if (source !== this.svg && is_other) this.show_phase(find_phase(this.trace, index));
+    const { boxes } = this;
+    const item = kind === "op" ? boxes.items[index] : kind === "module" && boxes.find_box(index);
+    if (source !== this.svg && item) this.reveal(item);
+    this.mark();
+  };
+
+  /** Fill the room that there is now. */
+  resize = () => {
+    const { svg, viewport, active } = this;
+    if (!svg.clientWidth) return;
+    const was_hidden = !viewport.w;
+    this.refresh();
+    if (was_hidden) viewport.go_home();
+    else viewport.shift(0, 0);
+    if (was_hidden && active) this.go_to(active);
+  };
+}
+
+/**
+ * Show how tensors flow through the operators of a trace.
+ * @param {HTMLElement} element empty
+ * @param {import("../data.js").TraceView} trace
+ * @param {import("../selection.js").Selection} selection
+ * @param {FlowSettings} settings
+ */
+export function mount_flow(element, trace, selection, settings = {}) {
+  element.classList.add("mm-flow");
+  if (!trace.n_ops) {
+    element.append(make("p", {}, "No operator ran."));
+    return;
+  }
+  const flow = new Flow(trace, selection, settings);
+  const stage = make("div", { class: "mm-flow-stage" }, flow.svg, flow.map.element);
+  element.append(flow.bar.element, stage);
+  selection.subscribe(flow.follow);
+  new ResizeObserver(flow.resize).observe(flow.svg);
+  flow.show_phase(flow.boxes.phase);
+}

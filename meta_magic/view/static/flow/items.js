@@ -1,0 +1,68 @@
+// Operators, and the boxes that they are in: made, folded, cut into parts.
+
+const MANY_ITEMS = 150; // items: a box with more is cut into parts
+const PART_SIZE = 100; // items
+
+/**
+ * @typedef {{kind: "all" | "module" | "run" | "part" | "op", op: number, module: number,
+ *   call: number, title: string, parent: Item | null, position: number, items: Item[],
+ *   latest: Map<number, Item> | null, n_ops: number, last_op: number, is_open: boolean,
+ *   arranged: import("./layout.js").Arranged | null}} Item
+ *   an operator, or a box of items; `position`: in its parent; `latest`: boxes by their key,
+ *   while boxes are built; `arranged`: kept by layout.js
+ */
+
+/**
+ * Make an item, the last one in its parent.
+ * @param {Item["kind"]} kind @param {Item | null} parent @returns {Item}
+ */
+export function make_item(kind, parent = null, more = {}) {
+  const item = {
+    kind, op: -1, module: -1, call: -1, title: "", parent, position: parent?.items.length ?? 0,
+    items: [], latest: null, n_ops: 0, last_op: -1, is_open: false, arranged: null, ...more,
+  };
+  parent?.items.push(item);
+  return item;
+}
+
+/** Fold runs, cut what is too long into parts, count; return what takes the item's place. */
+export function finish(item) {
+  if (item.kind === "op") return item;
+  item.items = item.items.map(finish);
+  const [first, ...others] = item.items;
+  if (item.kind === "run" && others.length === 0) return first;
+  if (item.kind === "run" && others.length > 1) {
+    item.items = [first, adopt(make_item("run", null, { items: others }))];
+  }
+  return adopt(item);
+}
+
+/** Be the parent of what is inside, in parts where that is much. */
+function adopt(box) {
+  const n_items = box.items.length;
+  for (let size = PART_SIZE; box.items.length > MANY_ITEMS; size *= PART_SIZE) {
+    const all = box.items;
+    box.items = [];
+    for (let start = 0, first = 1; start < all.length; start += PART_SIZE, first += size) {
+      const title = `${first}–${Math.min(n_items, first + size - 1)} of ${n_items}`;
+      const items = all.slice(start, start + PART_SIZE);
+      box.items.push(adopt(make_item("part", null, { title, items })));
+    }
+  }
+  box.items.forEach((item, position) => {
+    Object.assign(item, { parent: box, position });
+    box.n_ops += item.n_ops;
+    box.last_op = Math.max(box.last_op, item.last_op);
+  });
+  return box;
+}
+
+/** An item and all that is in it. @param {Item} item @param {Item[]} met */
+export function walk(item, met = []) {
+  met.push(item);
+  for (const inner of item.items) walk(inner, met);
+  return met;
+}
+
+/** Whether an item is a box or in it. */
+export const has_inside = (box, item) => item === box || (item !== null && has_inside(box, item.parent));

@@ -1,0 +1,108 @@
+// Layers from top to bottom for the inside of one box; what is inside its boxes was laid
+// out before, alone. Touches no document.
+
+import { place } from "./layers.js";
+import { SMALL_LETTER } from "./routes.js";
+
+export const BOX_HEADER = 24; // of an open box
+export const BOX_INSET = 30; // from its top to what is in it
+const BOX_PADDING = 12;
+const LETTER = 6.7; // width of a letter of 11 px
+const MAX_CELLS = 42; // of a name; a wide letter takes two
+const NODE_HEIGHTS = { op: 22, closed: 38 };
+const PILL_HEIGHT = 18;
+
+/**
+ * @typedef {import("./items.js").Item} Item
+ * @typedef {import("./values.js").Value} Value
+ * @typedef {{kind: "op" | "closed" | "open" | "in" | "out" | "source" | "", item: Item | null,
+ *   values: Value[], text: string, detail: string, inner: Arranged | null, x: number, y: number,
+ *   w: number, h: number, room: number, layer: number, floor: number, offset: number,
+ *   up: ViewNode[], down: ViewNode[], leaving: Wire[], arriving: Port[],
+ *   labels: Wire[]}} ViewNode
+ *   a node that stands for an item, a pill that tells what comes in or goes out, or, without
+ *   a kind, a wire on its way through a layer. While it is placed, `x` is its middle; `room` is
+ *   its width with labels, `floor` where its layer ends
+ * @typedef {{node: ViewNode, x: number | null, above?: ViewNode}} Port where a wire meets a
+ *   node. `x`: from its middle, or null until it is placed; `above`: what it comes from
+ * @typedef {{from: ViewNode, starts: Port[], ends: Port[], label: string, kind?: string,
+ *   values?: Value[], trunk?: ViewNode[], path?: string, heads?: string, label_x?: number,
+ *   label_y?: number, left?: number, top?: number, right?: number, bottom?: number}} Wire
+ *   from a node to later ones; `trunk`: its way by layer
+ * @typedef {{w: number, h: number, nodes: ViewNode[], wires: Wire[]}} Arranged
+ */
+
+const count_cells = (text) => text.replace(/[^\0-\u10ff]/gu, "--").length;
+
+/** Cut a text to a width; wide letters, as emoji, count twice. @param {string} text */
+export function ellipsize(text, n_cells = MAX_CELLS) {
+  const line = text.replace(/\s+/g, " ");
+  if (count_cells(line) <= n_cells) return line;
+  const letters = [...line].slice(0, n_cells);
+  while (count_cells(letters.join("")) >= n_cells) letters.pop();
+  return `${letters.join("")}…`;
+}
+
+/**
+ * Lay out the inside of a box, and of the open ones in it; what was laid out is kept.
+ * @param {import("./boxes.js").Boxes} boxes @param {Item} box @returns {Arranged}
+ */
+export function arrange(boxes, box) {
+  if (box.arranged) return box.arranged;
+  const items = box.items.map((item) => make_item_node(boxes, item));
+  const [ins, outs] = [[], []];
+  const add_pill = (pills, kind, { values, name }) =>
+    pills[pills.push(make_node(kind, name, { values })) - 1];
+  const wires = boxes.connect(box).map((net) => {
+    const { values, to } = net;
+    const is_flow = net.kind === "flow";
+    const from = items[net.from] ?? add_pill(ins, is_flow ? "in" : "source", net);
+    const ends = to.flatMap((position) => find_ports(items[position], "in", values));
+    const is_told = !from.item || from.inner || (net.is_out && !to.length);
+    if (net.is_out) ends.push({ node: add_pill(outs, "out", net), x: null });
+    return {
+      from, starts: find_ports(from, "out", values), ends, values, label: is_told ? "" : net.name,
+      kind: is_flow ? values[0].kind : "source",
+    };
+  });
+  const nodes = [...ins, ...items, ...outs];
+  box.arranged = { ...place(nodes, wires), nodes, wires };
+  return box.arranged;
+}
+
+/** Lay out anew what is in a box, and all that it is in. @param {Item | null} box */
+export function forget_layout(box) {
+  for (; box; box = box.parent) box.arranged = null;
+}
+
+/** Where a node is entered or left by values: an open box, at its pills. @returns {Port[]} */
+function find_ports(node, kind, values) {
+  const { inner } = node;
+  if (!inner) return [{ node, x: null }];
+  const pills = inner.nodes.filter((pill) => pill.kind === kind
+    && pill.values.some((value) => values.includes(value)));
+  return pills.map((pill) => ({ node, x: pill.x + pill.w / 2 - inner.w / 2 }));
+}
+
+function make_item_node(boxes, item) {
+  const { error, error_line, n_ops } = boxes.trace;
+  // The operator that failed is not recorded: the last one before it, if of the same line.
+  const is_failed = error !== null && item.last_op === n_ops - 1
+    && boxes.trace.place(item.last_op).line === error_line;
+  const name = (is_failed ? "✗ " : "") + boxes.name(item);
+  if (item.kind === "op") return make_node("op", name, { item });
+  if (!item.is_open) return make_node("closed", name, { item, detail: boxes.describe(item) });
+  const inner = arrange(boxes, item);
+  const node = make_node("open", name, { item, inner, h: inner.h + BOX_INSET + BOX_PADDING });
+  return { ...node, w: Math.max(node.w, inner.w + 2 * BOX_PADDING) };
+}
+
+/** @returns {ViewNode} */
+function make_node(kind, name, more) {
+  const text = ellipsize(name);
+  const { item = null, detail = "" } = more;
+  const w = Math.max(count_cells(text) * (item ? LETTER : SMALL_LETTER),
+    detail.length * SMALL_LETTER) + (item && kind !== "op" ? 34 : 18);
+  const h = NODE_HEIGHTS[kind] ?? PILL_HEIGHT;
+  return { kind, item, values: [], text, detail, inner: null, w, h, ...more };
+}

@@ -1,0 +1,69 @@
+// What is drawn of one thing that was laid out: a node, a pill or a wire.
+
+import { draw, format_bytes, format_shape } from "../dom.js";
+import { BOX_HEADER } from "./layout.js";
+
+/** What an operator does to a tensor, in words. */
+export const FLOW_LEGEND = {
+  new: "new tensor", view: "view of its base", write: "written in place",
+};
+
+/**
+ * Draw a node or a wire.
+ * @param {import("./boxes.js").Boxes} boxes @param {any} thing of `layout.js`
+ */
+export function draw_thing(boxes, thing) {
+  const group = thing.path ? draw_wire(thing) : draw_node(thing, boxes.values);
+  group.append(draw("title", {}, explain(boxes, thing).join("\n")));
+  return group;
+}
+
+function draw_wire({ kind, path, heads, label, label_x, label_y }) {
+  return draw("g", { class: `mm-wire mm-${kind}` },
+    draw("path", { class: "mm-reach", d: path }), draw("path", { d: path }),
+    draw("path", { class: "mm-head", d: heads }),
+    draw("text", { x: label_x, y: label_y }, label));
+}
+
+function draw_node({ item, kind, w, h, text, detail }, { makes }) {
+  const is_failed = text.startsWith("✗") && kind !== "open";
+  const effect = makes[item?.op]?.[0]?.kind;
+  const rect = (more = {}) => draw("rect", { width: w, height: h, rx: item ? 4 : 9, ...more });
+  const write = (x, name, written, y = Math.min(BOX_HEADER, h) / 2 + 4) =>
+    draw("text", { x, y, class: name }, written);
+  const group = draw("g", {
+    class: `mm-node mm-${kind} mm-${effect} ${is_failed ? "mm-failed" : ""}`,
+  });
+  if (kind === "closed" && item.kind !== "module") group.append(rect({ x: 4, y: 4 }));
+  group.append(rect());
+  if (kind === "open") group.append(rect({ height: BOX_HEADER, class: "mm-handle" }));
+  if (kind !== "open" && kind !== "closed") group.append(write(w / 2, "mm-middle", text));
+  else {
+    group.append(write(7, "mm-arrow", item.is_open ? "▾" : "▸"), write(22, "", text),
+      write(22, "mm-detail", detail, 31));
+  }
+  return group;
+}
+
+/** More about what the pointer is over, in lines. */
+function explain(boxes, { item, values }) {
+  const { trace } = boxes;
+  if (item && item.kind !== "op") {
+    return [`${trace.modules[item.module]?.fqn ?? ""}  ${boxes.name(item)}`, boxes.describe(item)];
+  }
+  const made = item ? boxes.values.makes[item.op] : values;
+  const lines = made.slice(0, 8).flatMap(({ geometry, kind, storage, maker }) => {
+    const { shape, dtype, stride, nbytes, device } = geometry;
+    const origin = maker < 0 ? ""
+      : ` by ${trace.signature(maker).op}, operator ${maker}, line ${trace.place(maker).line}`;
+    return [
+      `${format_shape(shape)} ${dtype} on ${device}, ${format_bytes(nbytes)}`,
+      `  stride ${stride ? format_shape(stride) : "unknown"}, storage ${storage}`,
+      `  ${FLOW_LEGEND[kind] ?? "from outside"}${origin}`,
+    ];
+  });
+  if (!item) return lines;
+  const { op, args } = trace.signature(item.op);
+  const place = trace.place(item.op);
+  return [`${op}(${args})`, `${place.function}, line ${place.line}`, ...lines];
+}

@@ -1,0 +1,30 @@
+// Where things stand in the whole, and which of them are in sight.
+
+import { BOX_INSET } from "./layout.js";
+
+/**
+ * @typedef {{thing: any, x: number, y: number, level: number}} Spot
+ *   `thing`: a node or a wire of `layout.js`; `level`: how many boxes it is in
+ */
+
+/**
+ * What is laid out, where it stands in the whole; what is in a box comes after it.
+ * @returns {Spot[]}
+ */
+export function list_spots({ nodes, wires }, x = 0, y = 0, level = 1, spots = []) {
+  for (const thing of wires) spots.push({ thing, x, y, level });
+  for (const thing of nodes) {
+    const [left, top, inner] = [x + thing.x, y + thing.y, thing.inner];
+    spots.push({ thing, x: left, y: top, level });
+    if (!inner) continue;
+    list_spots(inner, left + (thing.w - inner.w) / 2, top + BOX_INSET, level + 1, spots);
+  }
+  return spots;
+}
+
+/** Whether what is at a spot is seen in a view at all. */
+export function is_in_sight({ thing, x, y }, view) {
+  const { left = 0, top = 0, right = thing.w, bottom = thing.h } = thing;
+  return x + left < view.x + view.w && x + right > view.x
+    && y + top < view.y + view.h && y + bottom > view.y;
+}

@@ -1,0 +1,69 @@
+// What is seen of the flow: from where on, and how large.
+
+/** Pixels round what is shown. */
+export const EDGE = 10;
+const IN_SIGHT = 60; // pixels that cannot be moved out of sight
+
+export class Viewport {
+  x = 0;
+  y = 0;
+  w = 0;
+  h = 0;
+  zoom = 1;
+  /** Size of what there is to be seen. */ extent = { w: 0, h: 0 };
+
+  /** @param {SVGSVGElement} svg @param {() => void} paint what is in sight */
+  constructor(svg, paint) {
+    this.svg = svg;
+    this.paint = paint;
+  }
+
+  /** Show what is right of and below a point. @param {number} left @param {number} top */
+  move(left, top, zoom = this.zoom) {
+    const { svg, extent } = this;
+    const [w, h] = [svg.clientWidth / zoom, svg.clientHeight / zoom];
+    // Some of it stays in sight.
+    const clamp = (start, size, room) =>
+      Math.max(IN_SIGHT / zoom - room, Math.min(size - IN_SIGHT / zoom, start));
+    const [x, y] = [clamp(left, extent.w, w), clamp(top, extent.h, h)];
+    Object.assign(this, { x, y, w, h, zoom });
+    svg.setAttribute("viewBox", `${x} ${y} ${w} ${h}`);
+    this.paint();
+  }
+
+  /** Move by as much. @param {number} right @param {number} down */
+  shift(right, down) {
+    this.move(this.x + right, this.y + down);
+  }
+
+  /** Show all; at least at a given size, from the top. */
+  fit(least = 0, height = this.svg.clientHeight) {
+    const { svg, extent: { w, h } } = this;
+    const sizes = [svg.clientWidth / (w + 2 * EDGE), height / (h + 2 * EDGE)];
+    const zoom = Math.max(least, Math.min(1, ...sizes)) || 1;
+    this.move(Math.min(-EDGE, (w - svg.clientWidth / zoom) / 2),
+      least ? -EDGE : (h - svg.clientHeight / zoom) / 2, zoom);
+  }
+
+  /** Show the beginning, so large that it can be read. */
+  go_home() {
+    this.fit(0.6, Infinity);
+  }
+
+  /** Zoom; a point of the viewport stays in place. @param {number} factor */
+  zoom_by(factor, x = this.w / 2, y = this.h / 2) {
+    const zoom = Math.min(4, Math.max(0.005, this.zoom * factor));
+    const part = 1 - this.zoom / zoom;
+    this.move(this.x + x * part, this.y + y * part, zoom);
+  }
+
+  /** Move as little as brings something into sight. @param {number[]} box x, y, w and h */
+  reach([x, y, w, h]) {
+    const edge = EDGE / this.zoom;
+    const find_shift = (start, size, room) => {
+      if (start >= edge && start + size <= room - edge) return 0;
+      return start - Math.max(edge, (room - size) / 2);
+    };
+    this.shift(find_shift(x - this.x, w, this.w), find_shift(y - this.y, h, this.h));
+  }
+}

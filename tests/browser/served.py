@@ -1,0 +1,49 @@
+"""A page with the report's script, and a stub for the widget's model."""
+
+ADDRESS = "http://report.test/"
+CHOICE = {
+    "root": 0,
+    "device": "cpu",
+    "init": "replay",
+    "dtype": "as built",
+    "checkpoint": "",
+}
+TRAITS = {
+    "roots": ["model: Sequential"],
+    "devices": ["cpu", "cuda:0"],
+    "inits": ["replay", "reset", "empty", "checkpoint"],
+    "dtypes": ["as built", "float32"],
+    "choice": CHOICE,
+    "needed": "1.0 KiB",
+    "free": "8.0 GiB",
+    "is_enough": True,
+    "is_real": False,
+    "state": "idle",
+    "progress": 0,
+    "message": "",
+    "report": "",
+    "saved_id": "",
+    "settings": {"depth": 2, "height": 420, "hide": ["parameters"]},
+}
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>report</title>
+<meta name="color-scheme" content="light dark"><style>%(styles)s</style></head>
+<body style="background: Canvas; color: CanvasText">
+<main id="notebook"><h1>Notebook</h1><div id="report"></div></main>
+<script type="module">
+%(scripts)s
+window.sent = [];
+window.reached = [];
+document.addEventListener("keydown", (event) => reached.push(event.key));
+const packed = Uint8Array.from(atob("%(payload)s"), (c) => c.charCodeAt(0));
+window.traits = { ...%(traits)s, payload: new DataView(packed.buffer) };
+window.listeners = {};
+window.model = {
+  get: (name) => traits[name],
+  set(name, value) { traits[name] = value; listeners.change?.(); },
+  on(name, listener) { listeners[name] = listener; },
+  send(message) { sent.push(message); },
+};
+await render({ model, el: document.getElementById("report") });
+window.ready = true;
+</script></body></html>"""

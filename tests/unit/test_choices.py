@@ -1,0 +1,66 @@
+"""What is chosen in the Materialize panel, and what it says of that."""
+
+import re
+
+import pytest
+import torch
+from torch import nn
+
+from meta_magic.view.widgets import close_reports
+from tests.unit.panels import record_model, run, send
+
+
+@pytest.fixture(autouse=True)
+def no_panel_is_left():
+    yield
+    close_reports()
+
+
+def test_a_choice_says_what_it_needs():
+    # 4 * 8 + 8 + 8 * 2 + 2 = 58 parameters.
+    _model, panel = record_model()
+    send(panel, "choose", init="empty")
+    assert panel.needed == "232 bytes"
+    send(panel, "choose", init="empty", dtype="bfloat16")
+    assert panel.needed == "116 bytes"
+    assert panel.is_enough
+    assert re.fullmatch(r"[\d.,]+ [KMGT]iB", panel.free)
+
+
+def test_more_bytes_than_there_are_do_not_fit():
+    model, panel = record_model(lambda: nn.Linear(2**20, 2**24, bias=False))
+    send(panel, "choose", init="empty")
+    assert (panel.needed, panel.is_enough) == ("64.0 TiB", False)
+    run(panel, init="empty")
+    assert panel.state == "failed"
+    assert "it takes 64.0 TiB at its peak" in panel.message
+    assert model.weight.is_meta
+
+
+def test_a_dtype_is_what_the_module_is_cast_to():
+    model, panel = record_model()
+    run(panel, dtype="bfloat16")
+    assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
+
+
+def test_a_checkpoint_wants_a_path(tmp_path):
+    model, panel = record_model()
+    send(panel, "choose", init="checkpoint")
+    assert panel.message == (
+        "type the path of a checkpoint: a file, an index or a directory"
+    )
+    send(panel, "choose", init="checkpoint", checkpoint="nowhere.safetensors")
+    assert panel.message.startswith("there is no checkpoint 'nowhere.safetensors'")
+    assert panel.state == "idle"
+    saved = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)).state_dict()
+    torch.save(saved, tmp_path / "saved.pt")
+    run(panel, init="checkpoint", checkpoint=f" {tmp_path / 'saved.pt'}")
+    assert panel.state == "done"
+    assert all(torch.equal(v, saved[k]) for k, v in model.state_dict().items())
+
+
+def test_a_checkpoint_may_be_called_like_another_choice():
+    _model, panel = record_model()
+    run(panel, init="checkpoint", checkpoint="empty")
+    assert panel.state == "failed"
+    assert panel.message.startswith("there is no checkpoint 'empty'")

@@ -1,0 +1,174 @@
+"""One column, one place: what is described once is in every table."""
+
+import json
+import shutil
+import subprocess
+from dataclasses import fields
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import torch
+from torch import nn
+
+from meta_magic import record
+from meta_magic.trace import columns, module_columns
+from meta_magic.trace.columns import OP_COLUMNS, Format, OpColumn
+from meta_magic.trace.module_columns import MODULE_COLUMNS, ModuleColumn
+from meta_magic.trace.records import OpCall
+from meta_magic.trace.summary import FORMATS
+from meta_magic.trace.trace import Trace
+from meta_magic.view.html import render_html
+from meta_magic.view.payload import build_payload, pack
+
+NODE = shutil.which("node")
+DUMP = Path(__file__).parents[1] / "js" / "dump.mjs"
+
+needs_node = pytest.mark.skipif(NODE is None, reason="no Node.js on this machine")
+
+INTENSITY = OpColumn(
+    name="intensity",
+    type="float",
+    unit="FLOPs per byte",
+    help="FLOPs for each byte that it moves.",
+    read=lambda call: (call.flops or 0) / (call.nbytes_read + call.nbytes_written or 1),
+)
+CALLS = ModuleColumn(
+    name="calls",
+    help="How often it was called.",
+    format="count",
+    align="right",
+    read=lambda node: node.n_calls,
+    add_up="sum",
+)
+
+
+@pytest.fixture
+def trace():
+    with record() as trace:
+        model = nn.Sequential(nn.Linear(2, 3), *(nn.Linear(3, 3) for _ in range(2)))
+        model(torch.ones(4, 2)).sum()
+    return trace
+
+
+@pytest.fixture
+def more_columns(monkeypatch):
+    op_columns = (*OP_COLUMNS[:2], INTENSITY, *OP_COLUMNS[2:])
+    monkeypatch.setattr(columns, "OP_COLUMNS", op_columns)
+    monkeypatch.setattr(module_columns, "MODULE_COLUMNS", (*MODULE_COLUMNS, CALLS))
+
+
+def read_in_node(trace, tmp_path):
+    (tmp_path / "trace.gz").write_bytes(pack(trace))
+    done = subprocess.run(
+        [NODE, DUMP, tmp_path / "trace.gz"], capture_output=True, text=True, check=True
+    )
+    return json.loads(done.stdout)
+
+
+def find_column(trace, table, name):
+    (column,) = [c for c in build_payload(trace)["columns"][table] if c["name"] == name]
+    return column
+
+
+def test_every_field_of_a_call_is_a_column():
+    names = [column.name for column in OP_COLUMNS]
+    assert {field.name for field in fields(OpCall)} <= set(names)
+    assert len(names) == len(set(names))
+
+
+def test_texts_know_every_format():
+    assert set(FORMATS) == set(get_args(Format))
+
+
+def test_a_number_has_three_digits_that_tell():
+    numbers = (7.9379, 12345.6, 0.00123456, 3, -0.5)
+    expected = ["7.94", "12,300", "0.00123", "3", "-0.5"]
+    assert [*map(FORMATS["number"], numbers)] == expected
+
+
+def test_the_columns_of_the_table_are_the_fields_and_what_they_tell(trace):
+    expected = [field.name for field in fields(OpCall)]
+    assert list(trace.to_pandas()) == [*expected, "nbytes_read", "nbytes_written"]
+
+
+def test_the_docstring_lists_the_columns_with_their_units():
+    lines = Trace.to_pandas.__doc__.splitlines()
+    assert lines[0].startswith("Return one row per operator call")
+    listed = [line.split()[0] for line in lines if line.startswith("    ")]
+    assert sorted(listed) == sorted(column.name for column in OP_COLUMNS)
+    assert (
+        "    nbytes_read (int, bytes): Bytes of the tensors read; none for a view."
+        in (lines)
+    )
+
+
+def test_a_column_tells_how_it_is_shown(trace):
+    column = find_column(trace, "ops", "flops")
+    assert column.pop("help").startswith("Operations, 2 for each multiply-add")
+    expected = {"name": "flops", "format": "flops", "width": 112, "align": "right"}
+    assert column == expected
+
+
+def test_what_the_report_has_is_not_sent_again(trace):
+    sent = [c["name"] for c in build_payload(trace)["columns"]["ops"] if "values" in c]
+    assert sent == ["nbytes_read", "nbytes_written"]
+    assert not any("values" in c for c in build_payload(trace)["columns"]["modules"])
+
+
+@needs_node
+def test_the_report_has_the_values_of_the_table(trace, tmp_path):
+    table = trace.to_pandas().astype(object)
+    rows = read_in_node(trace, tmp_path)["rows"]
+    plain = [c.name for c in OP_COLUMNS if c.type.split()[0] in ("int", "str")]
+    assert len(rows) == len(table) > 10
+    assert set(rows[0]) == {c.name for c in OP_COLUMNS}
+    for name in plain:
+        shown = table[name].where(table[name].notna(), "")
+        assert [row[name] for row in rows] == list(shown), name
+
+
+def test_a_new_column_is_in_pandas(trace, more_columns):
+    table = trace.to_pandas()
+    (linear,) = [call for call in trace.ops if call.flops == 2 * 4 * 2 * 3]
+    # Reads a bias of 3, (4, 2) and (2, 3); writes (4, 3); 4 bytes each.
+    moved = 4 * (3 + 8 + 6 + 12)
+    assert table["intensity"][linear.index] == 48 / moved
+    assert list(table)[-1] != "op"
+
+
+def test_a_new_column_is_sent_with_a_value_for_each_signature(trace, more_columns):
+    names = [c["name"] for c in build_payload(trace)["columns"]["ops"]]
+    assert names[:4] == ["index", "op", "intensity", "inputs"]
+    column = find_column(trace, "ops", "intensity")
+    assert column["help"] == INTENSITY.help
+    numbers = [*trace.program.signature_numbers()]
+    expected = trace.to_pandas()["intensity"]
+    assert [column["values"][number] for number in numbers] == list(expected)
+
+
+@needs_node
+def test_a_new_column_is_in_the_report(trace, more_columns, tmp_path):
+    read = read_in_node(trace, tmp_path)
+    expected = list(trace.to_pandas()["intensity"])
+    assert [row["intensity"] for row in read["rows"]] == expected
+    assert [row["calls"] for row in read["module_rows"]] == [1, 1, 1, 1]
+
+
+def test_a_new_column_of_the_modules_is_in_the_text(trace, more_columns):
+    first, run = trace.summary().splitlines()[-2:]
+    assert (first.split()[-1], run.split()[-1]) == ("1", "2")
+
+
+def test_a_new_column_of_the_modules_is_in_the_html(trace, more_columns):
+    html = render_html(trace)
+    assert "<span>calls</span></div>" in html
+    assert "<span>2</span></div>" in html
+    assert "minmax(110px, 2fr) 120px;" in html
+
+
+def test_a_new_column_of_the_modules_is_sent(trace, more_columns):
+    column = find_column(trace, "modules", "calls")
+    assert (column["values"], column["add_up"]) == ([1, 1, 1, 1], "sum")
+    shown = (column["help"], column["format"], column["align"])
+    assert shown == (CALLS.help, "count", "right")
