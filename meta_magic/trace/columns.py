@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final, Literal, TypeAlias
 
+from meta_magic.trace.calls import OpCall
 from meta_magic.trace.program import Program
-from meta_magic.trace.records import OpCall
 from meta_magic.trace.remarks import (
     Span,
     find_assumptions,

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from meta_magic.trace.calls import ModuleCalls
 from meta_magic.trace.columns import Column
-from meta_magic.trace.records import ModuleNode, ModuleTensor
+from meta_magic.trace.modules import ModuleNode, ModuleTensor
+from meta_magic.trace.sequences import ModuleCalls
 from meta_magic.trace.units import format_bytes, format_count, format_shape
 
 __all__ = ["MODULE_COLUMNS", "ModuleColumn", "Run", "tree_columns"]

@@ -7,11 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from meta_magic.trace.columns import Format
 from meta_magic.trace.module_columns import tree_columns
 from meta_magic.trace.tree import TreeLine, build_tree
-from meta_magic.trace.units import (
-    format_bytes,
-    format_count,
-    format_flops,
-)
+from meta_magic.trace.units import format_bytes, format_count, format_flops
 
 if TYPE_CHECKING:
     from meta_magic.trace.notes import Note

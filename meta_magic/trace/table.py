@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, TypeVar
 
 from meta_magic.trace import columns
-from meta_magic.trace.records import OpCall
+from meta_magic.trace.calls import OpCall
 
 if TYPE_CHECKING:
     import pandas as pd

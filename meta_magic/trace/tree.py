@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from meta_magic.trace.calls import ModuleCalls
 from meta_magic.trace.module_columns import Run, tree_columns
-from meta_magic.trace.records import ModuleNode
+from meta_magic.trace.modules import ModuleNode
+from meta_magic.trace.sequences import ModuleCalls
 
 __all__ = ["TreeLine", "build_tree"]
 

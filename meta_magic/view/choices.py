@@ -14,7 +14,7 @@ from meta_magic.materializing.targets import find_tensors
 from meta_magic.trace.units import format_bytes
 
 if TYPE_CHECKING:
-    from meta_magic.trace.records import ModuleNode
+    from meta_magic.trace.modules import ModuleNode
 
 __all__ = [
     "CHECKPOINT",

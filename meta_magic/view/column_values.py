@@ -8,8 +8,9 @@ from meta_magic.trace import columns, module_columns
 from meta_magic.trace.columns import Column, OpColumn
 
 if TYPE_CHECKING:
+    from meta_magic.trace.calls import OpCall
     from meta_magic.trace.module_columns import ModuleColumn
-    from meta_magic.trace.records import ModuleNode, OpCall
+    from meta_magic.trace.modules import ModuleNode
     from meta_magic.trace.trace import Trace
 
 __all__ = ["columns_payload", "remarks_payload"]

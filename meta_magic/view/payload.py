@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from meta_magic.trace.flops import count_flops
-from meta_magic.trace.records import ModuleNode
+from meta_magic.trace.modules import ModuleNode
 from meta_magic.trace.signature import Geometry, Place, Signature, SourcePosition
 from meta_magic.trace.summary import format_headline
 from meta_magic.view.charts import treemap_html

@@ -4,7 +4,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from math import prod
 from typing import Any, Final, Generic, TypeVar
 
-from meta_magic.trace.records import ModuleTensor
+from meta_magic.trace.modules import ModuleTensor
 from meta_magic.trace.signature import Argument, Geometry, Signature, SourcePosition
 from meta_magic.trace.signature import TensorArgument as Stand
 

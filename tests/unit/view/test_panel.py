@@ -14,8 +14,8 @@ from torch import nn
 from meta_magic import materialize, record
 from meta_magic.view import widgets
 from meta_magic.view.widgets import close_reports, show_report
-from tests.unit.panels import SCRIPT, TIMEOUT, record_model, run, send
-from tests.unit.tags import Tags
+from tests.unit.view.panels import SCRIPT, TIMEOUT, record_model, run, send
+from tests.unit.view.tags import Tags
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ from torch import nn
 from meta_magic import record
 from meta_magic.trace.tree import build_tree
 from meta_magic.view.html import render_html
-from tests.unit.tags import Tags
+from tests.unit.view.tags import Tags
 
 
 class Block(nn.Module):

@@ -6,8 +6,8 @@ import torch
 
 from meta_magic.materializing.report import FilledTensor, MaterializeReport
 from meta_magic.view.materialize_html import render_materialize_report
-from tests.unit.panels import SCRIPT
-from tests.unit.tags import Tags
+from tests.unit.view.panels import SCRIPT
+from tests.unit.view.tags import Tags
 
 
 def filled(name, filled_by="replay", tied_to=None):

@@ -13,16 +13,16 @@ from torch import nn
 
 from meta_magic import record
 from meta_magic.trace import columns, module_columns
+from meta_magic.trace.calls import OpCall
 from meta_magic.trace.columns import OP_COLUMNS, Format, OpColumn
 from meta_magic.trace.module_columns import MODULE_COLUMNS, ModuleColumn
-from meta_magic.trace.records import OpCall
 from meta_magic.trace.summary import FORMATS
 from meta_magic.trace.trace import Trace
 from meta_magic.view.html import render_html
 from meta_magic.view.payload import build_payload, pack
 
 NODE = shutil.which("node")
-DUMP = Path(__file__).parents[1] / "js" / "dump.mjs"
+DUMP = Path(__file__).parents[2] / "js" / "dump.mjs"
 
 needs_node = pytest.mark.skipif(NODE is None, reason="no Node.js on this machine")
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from meta_magic.view.widgets import close_reports
-from tests.unit.panels import record_model, run, send
+from tests.unit.view.panels import record_model, run, send
 
 
 @pytest.fixture(autouse=True)

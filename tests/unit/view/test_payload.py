@@ -14,7 +14,7 @@ from meta_magic import record
 from meta_magic.view.payload import build_payload, pack
 
 NODE = shutil.which("node")
-DUMP = Path(__file__).parents[1] / "js" / "dump.mjs"
+DUMP = Path(__file__).parents[2] / "js" / "dump.mjs"
 
 needs_node = pytest.mark.skipif(NODE is None, reason="no Node.js on this machine")
 
