@@ -1,6 +1,6 @@
 """Operators as torch's dispatcher has them: schemas, kernels, keys, libraries."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
@@ -31,6 +31,7 @@ __all__ = [
     "has_kernel",
     "higher_order_operators",
     "list_kernels",
+    "override_kernel",
     "parse_schema",
     "run_kernel",
     "schema_of",
@@ -64,6 +65,17 @@ def run_kernel(
     what is below them.
     """
     return operator._op_dk(key, *args, **kwargs)
+
+
+def override_kernel(
+    library: torch.library.Library, name: str, kernel: Callable[..., Any]
+) -> None:
+    """Have an operator of a library run a kernel on meta, above autograd.
+
+    Also over that of a recording around this one, for which torch 2.11 must be asked.
+    Without the key ``AutogradMeta``, attention and autocast on meta are those of meta.
+    """
+    library.impl(name, kernel, "AutogradMeta", allow_override=True)
 
 
 def destroy_library(library: torch.library.Library) -> None:

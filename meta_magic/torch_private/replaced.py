@@ -4,6 +4,7 @@ Each is a pair of the module, or class, and the name in it, as
 :class:`meta_magic.torch_private.replacing.Replacements` takes them.
 """
 
+import sys
 from types import ModuleType
 from typing import Final, TypeAlias
 
@@ -20,6 +21,7 @@ __all__ = [
     "AUTOCAST_ENTRY",
     "AUTOCAST_EXIT",
     "AUTOCAST_INIT",
+    "CAPTURABLE_DEVICES",
     "CHECK_OF_FLEX_ATTENTION",
     "CHECK_OF_TRACE",
     "DEVICE_OF_CHECKPOINT",
@@ -53,6 +55,15 @@ FOREACH_DEVICES_OF_OPTIMIZERS: Final = (
     "_get_foreach_kernels_supported_devices",
 )
 FUSED_DEVICES: Final = (optimizer, "_get_fused_kernels_supported_devices")
+
+CAPTURABLE_DEVICES: Final = tuple(
+    (module, "_get_capturable_supported_devices")
+    for name, module in sys.modules.items()
+    if name.startswith("torch.optim.")
+    if hasattr(module, "_get_capturable_supported_devices")
+)
+"""In each optimizer's module, which imports it by name. Without them
+``capturable=True`` is refused on meta."""
 
 CHECK_OF_FLEX_ATTENTION: Final = (flex_attention, "_validate_device")
 """Without it ``flex_attention`` refuses meta tensors."""

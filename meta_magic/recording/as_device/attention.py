@@ -30,7 +30,12 @@ from meta_magic.torch_private.attention import (
     flash_attention_on_cpu,
     math_attention,
 )
-from meta_magic.torch_private.dispatcher import DispatchKey, destroy_library, run_kernel
+from meta_magic.torch_private.dispatcher import (
+    DispatchKey,
+    destroy_library,
+    override_kernel,
+    run_kernel,
+)
 from meta_magic.torch_private.modes import DisableAutocast
 from meta_magic.trace.options import DeviceName
 from meta_magic.trace.provenance import KernelChoice
@@ -179,7 +184,7 @@ class AttentionOf:
         self._library = torch.library.Library("aten", "IMPL")
         with warnings.catch_warnings():  # of the override by a recording around it
             warnings.simplefilter("ignore")
-            self._library.impl(ATTENTION, self.attend, "AutogradMeta")
+            override_kernel(self._library, ATTENTION, self.attend)
 
     def __exit__(
         self,

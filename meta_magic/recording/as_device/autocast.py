@@ -21,7 +21,9 @@ from meta_magic.torch_private.dispatcher import (
     destroy_library,
     has_kernel,
     list_kernels,
+    override_kernel,
     run_kernel,
+    schema_of,
 )
 from meta_magic.torch_private.modes import DisableAutocast
 from meta_magic.torch_private.replaced import (
@@ -148,8 +150,8 @@ class AutocastOf:
             narrow = torch.get_autocast_dtype(self._device)
             dtype = torch.float32 if torch.float32 in met else narrow
         elif self._device == "cuda" and name in WITH_DTYPE:
-            is_told = kwargs.get("dtype") is not None or not is_eligible(args[0])
-            return args, kwargs if is_told else {**kwargs, "dtype": dtype}
+            is_cast = is_eligible(args[0])
+            return tell_dtype(name, args, kwargs) if is_cast else (args, kwargs)
         return (
             [self._cast(value, dtype) for value in args],
             {key: self._cast(value, dtype) for key, value in kwargs.items()},
@@ -252,7 +254,17 @@ class AutocastOf:
             with DisableAutocast():
                 return run_kernel(operator, key, given, named)
 
-        library.impl(name, call, "AutogradMeta")
+        override_kernel(library, name, call)
+
+
+def tell_dtype(name: str, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+    """Return arguments with float32 as the dtype to return, if they tell none."""
+    names = [a.name for a in schema_of(find_operator(name)[0]).arguments]
+    place = names.index("dtype")
+    if len(args) <= place:
+        told = kwargs.get("dtype") or torch.float32
+        return args, {**kwargs, "dtype": told}
+    return (*args[:place], args[place] or torch.float32, *args[place + 1 :]), kwargs
 
 
 def find_operator(name: str) -> tuple[Any, Any]:

@@ -2,7 +2,8 @@
 
 An optimizer looks at the device of its parameters: on CUDA it takes all of them at once
 (``foreach``), on the CPU and on meta one after the other; ``fused=True`` is refused on
-meta, and clipping of gradients goes one by one. Here meta counts as the device.
+meta as ``capturable=True`` is, and clipping of gradients goes one by one. Here meta
+counts as the device.
 
 Source: ``optim/optimizer.py`` and ``utils/_foreach_utils.py`` of torch 2.13.
 """
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from meta_magic.torch_private.replaced import (
+    CAPTURABLE_DEVICES,
     FOREACH_DEVICES,
     FOREACH_DEVICES_OF_OPTIMIZERS,
     FUSED_DEVICES,
@@ -23,7 +25,12 @@ __all__ = ["OptimizersOf"]
 REPLACED: Final[dict[str, tuple[Replaceable, ...]]] = {
     # Clipping of gradients asks for the first and adds the CPU to the answer.
     "cpu": (FOREACH_DEVICES, FUSED_DEVICES),
-    "cuda": (FOREACH_DEVICES, FOREACH_DEVICES_OF_OPTIMIZERS, FUSED_DEVICES),
+    "cuda": (
+        FOREACH_DEVICES,
+        FOREACH_DEVICES_OF_OPTIMIZERS,
+        FUSED_DEVICES,
+        *CAPTURABLE_DEVICES,
+    ),
 }
 """The functions that say which devices have kernels, by the device wanted."""
 
@@ -49,7 +56,7 @@ class OptimizersOf(Replacements):
 def with_meta(before: ListDevices) -> ListDevices:
     """Return a function that adds meta to a list of devices."""
 
-    def list_devices(*args: object) -> list[str]:
-        return [*before(*args), "meta"]
+    def list_devices(*args: object, **kwargs: object) -> list[str]:
+        return [*before(*args, **kwargs), "meta"]
 
     return list_devices

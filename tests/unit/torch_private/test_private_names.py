@@ -14,7 +14,7 @@ from meta_magic.torch_private import (
 )
 
 ROOMS = (attention, autograd, dispatcher, modes, modules, replaced, tensors)
-REPLACED = [name for name in replaced.__all__ if name.isupper()]
+SINGLE = [n for n in replaced.__all__ if n.isupper() and n != "CAPTURABLE_DEVICES"]
 
 
 @pytest.mark.parametrize(
@@ -24,9 +24,14 @@ def test_a_private_name_of_torch_is_where_it_was(room, name):
     assert hasattr(room, name)
 
 
-@pytest.mark.parametrize("name", REPLACED)
+@pytest.mark.parametrize("name", SINGLE)
 def test_what_is_replaced_is_there(name):
     assert callable(getattr(*getattr(replaced, name)))
+
+
+def test_optimizers_say_on_which_devices_they_are_capturable():
+    modules = [module.__name__ for module, _ in replaced.CAPTURABLE_DEVICES]
+    assert "torch.optim.adamw" in modules or "torch.optim.adam" in modules
 
 
 def test_a_backward_node_has_the_number_that_was_next_before_its_forward():

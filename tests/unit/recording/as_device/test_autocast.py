@@ -104,6 +104,8 @@ def test_a_training_step_is_that_of_the_cpu():
         (lambda x: F.linear(x, x), torch.float16),
         (lambda x: (x @ x).exp(), torch.float32),
         (lambda x: (x @ x).softmax(-1), torch.float32),
+        (lambda x: torch.softmax(x @ x, -1, None), torch.float32),
+        (lambda x: torch.softmax(x @ x, -1, torch.float64), torch.float64),
         (lambda x: (x @ x).sum(), torch.float32),
         (lambda x: (x @ x).norm(), torch.float32),
         (lambda x: F.layer_norm(x @ x, (4,)), torch.float32),
@@ -121,6 +123,19 @@ def test_as_cuda_casts_are_those_of_torchs_table(call, dtype):
             assert torch.is_autocast_enabled("cuda")
         assert (x @ x).dtype == torch.float32
     assert not torch.is_autocast_enabled("cuda")
+
+
+def test_as_cuda_cross_entropy_of_a_layer_keeps_the_dtype_that_it_tells():
+    # CrossEntropyLoss in LossNLL.cpp tells log_softmax the dtype of the scores.
+    with record(as_device="cuda") as trace, torch.autocast("cuda"):
+        scores = nn.Linear(3, 4)(torch.zeros(2, 3))
+        F.cross_entropy(scores, torch.zeros(2, dtype=torch.long))
+    met = [(op.op, op.outputs[0].dtype) for op in trace.ops if "detach" not in op.op]
+    assert met[-3:] == [
+        ("aten._log_softmax.default", torch.float16),
+        ("aten._to_copy.default", torch.float32),
+        ("aten.nll_loss_forward.default", torch.float32),
+    ]
 
 
 def test_as_cuda_what_is_unsafe_is_refused():

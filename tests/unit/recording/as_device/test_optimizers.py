@@ -3,7 +3,7 @@
 import pytest
 import torch
 from torch import nn
-from torch.optim import optimizer
+from torch.optim import adamax, optimizer
 from torch.utils._foreach_utils import _get_foreach_kernels_supported_devices
 
 from meta_magic import record
@@ -55,6 +55,26 @@ def test_as_cuda_all_parameters_are_updated_at_once():
     assert not [name for name in names if name.startswith("aten.addcdiv_")]
 
 
+def test_as_cuda_a_capturable_optimizer_counts_its_steps_in_tensors():
+    # What the CUDA build of torch 2.13 runs for fake tensors on CUDA.
+    with record(as_device="cuda") as trace:
+        step(lambda p: torch.optim.AdamW(p, capturable=True))
+    names = [op.op for op in trace.ops if op.phase == "optimizer"]
+    assert names.count("aten._foreach_pow.ScalarAndTensor") == 4
+    assert "aten._local_scalar_dense.default" not in names
+
+
+def test_as_cpu_a_capturable_optimizer_is_refused_in_torchs_words():
+    def capture():
+        step(lambda p: torch.optim.AdamW(p, capturable=True, foreach=True))
+
+    with pytest.raises(AssertionError) as real:
+        capture()
+    with pytest.raises(AssertionError) as met, record(as_device="cpu"):
+        capture()
+    assert str(met.value) == str(real.value)
+
+
 def test_as_meta_fused_is_refused_in_torchs_words():
     with pytest.raises(RuntimeError, match="fused=True"), record(as_device="meta"):
         step(OPTIMIZERS["fused"])
@@ -66,3 +86,4 @@ def test_afterwards_torch_is_as_it_was():
     assert "meta" not in _get_foreach_kernels_supported_devices()
     assert "meta" not in optimizer._get_foreach_kernels_supported_devices()
     assert "meta" not in optimizer._get_fused_kernels_supported_devices()
+    assert "meta" not in adamax._get_capturable_supported_devices()
