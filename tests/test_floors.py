@@ -33,7 +33,6 @@ UP = {
     ("trace.trace", "magic.reports"): "Trace.show() is for users, who hold a trace",
     ("trace.trace", "view.page"): "Trace.to_html(), as well",
     ("trace.summary", "trace.trace"): "types alone: it formats what Trace hands it",
-    ("magic.run", "magic.magics"): "types alone: a run belongs to the magics",
 }
 """The arrows that go up, or round, each with its reason."""
 

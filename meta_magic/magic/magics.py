@@ -165,6 +165,7 @@ class MetaMagics(Magics):
         if name is not None and (not name.isidentifier() or iskeyword(name)):
             raise UsageError(f"%%meta: -o needs a name, and {options.out!r} is none")
         options.quiet = options.quiet or self.quiet
+        options.hide = [] if options.parameters else list(self.hide)
         for setting, least in SMALLEST.items():
             value = getattr(options, setting)
             if value is None:

@@ -1,7 +1,7 @@
 """One run of a cell: its recording, its progress line, its report."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
 from IPython.core.error import UsageError
 from IPython.display import display
@@ -12,7 +12,6 @@ from meta_magic.magic.reports import build_outputs, find_cell_id, is_notebook
 from meta_magic.magic.tracebacks import trim_traceback
 
 if TYPE_CHECKING:
-    from meta_magic.magic.magics import MetaMagics
     from meta_magic.session.recording import Recording
     from meta_magic.trace.trace import Trace
 
@@ -21,13 +20,25 @@ __all__ = ["Run"]
 NO_TORCH = "%%meta needs PyTorch, which is not installed: run `pip install torch`"
 
 
+class Magics(Protocol):
+    """What a run needs of the magics that it belongs to.
+
+    Attributes:
+        shell: The IPython shell.
+        running: File name by text of the cells that are running now.
+        raw_cell: The newest cell as it was typed.
+    """
+
+    shell: Any
+    running: dict[str, str]
+    raw_cell: str | None
+
+
 class Run:
     """One run of a cell: its recording, its progress line, its report."""
 
-    def __init__(
-        self, magics: "MetaMagics", options: Any, body: Body, cell: str
-    ) -> None:
-        self._shell = cast("Any", magics.shell)
+    def __init__(self, magics: Magics, options: Any, body: Body, cell: str) -> None:
+        self._shell = magics.shell
         self._running = magics.running
         self._options = options
         self._cell = cell
@@ -38,7 +49,7 @@ class Run:
         self._settings = {
             "depth": options.depth,
             "height": options.height,
-            "hide": [] if options.parameters else list(magics.hide),
+            "hide": options.hide,
         }
         self.recording = start_recording(body.name, options, self._shell.user_ns)
         self._progress = ProgressLine(

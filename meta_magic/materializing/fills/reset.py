@@ -1,7 +1,7 @@
 """``init="reset"``: call the initializers that modules bring along."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 import torch
 from torch import Tensor, UntypedStorage, nn
@@ -9,15 +9,17 @@ from torch import Tensor, UntypedStorage, nn
 from meta_magic.errors import MaterializeError
 from meta_magic.materializing.fills.empty import EmptyFill
 from meta_magic.materializing.fills.protocol import Task
-from meta_magic.materializing.libraries import TRANSFORMERS_INITIALIZE
 from meta_magic.materializing.targets import Target, address_of
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.storage_bytes import as_bytes
+from meta_magic.recording.intercept.libraries import INITIALIZE
 from meta_magic.torch_private.dispatcher import OpOverload, schema_of
 from meta_magic.torch_private.modes import TorchDispatchMode
 from meta_magic.torch_private.tensors import address_of_storage
 
 __all__ = ["ResetFill"]
+
+Initializer: TypeAlias = tuple[str, Callable[[nn.Module], object]]
 
 RESETS: Final = ("reset_parameters", "_reset_parameters")
 
@@ -132,16 +134,23 @@ def reset_module(module: nn.Module, kept: Iterable[int]) -> set[int]:
 
 
 def find_resets(
-    module: nn.Module, inherited: Callable[[nn.Module], object] | None = None
+    module: nn.Module, inherited: Initializer | None = None
 ) -> Iterator[tuple[nn.Module, str, Callable[[], object]]]:
-    """Yield module, name and call of each initializer, children first."""
-    initialize = getattr(module, TRANSFORMERS_INITIALIZE, None) or inherited
+    """Yield module, name and call of each initializer, children first.
+
+    Args:
+        module: The module.
+        inherited: Name and method by which a module above initializes those below.
+    """
+    own = ((name, getattr(module, name, None)) for name in INITIALIZE)
+    found = next(((name, method) for name, method in own if method), inherited)
     for child in module.children():
-        yield from find_resets(child, initialize)
+        yield from find_resets(child, found)
     for name in RESETS:
         method = getattr(module, name, None)
         if callable(method):
             yield module, name, method
             break
-    if initialize is not None:
-        yield module, TRANSFORMERS_INITIALIZE, lambda: initialize(module)
+    if found is not None:
+        name, initialize = found
+        yield module, name, lambda: initialize(module)

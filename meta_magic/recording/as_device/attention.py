@@ -20,7 +20,8 @@ from meta_magic.recording.as_device.attention_rules import (
     check_arguments,
     choose,
 )
-from meta_magic.recording.as_device.autocast import ATTENTION, AutocastOf
+from meta_magic.recording.as_device.autocast import AutocastOf
+from meta_magic.recording.as_device.autocast_rules import ATTENTION
 from meta_magic.recording.identities.clock import Clock
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.attention import (

@@ -1,9 +1,9 @@
 """What other people's libraries do that a recording must know: one file for each.
 
 A library's file holds one ``Library`` record; below, they are put into tables, which
-the function mode asks. To support a function of another library, write its file, add
-its record to ``LIBRARIES``, and a test. May import ``torch_private``. Read ``library``
-first.
+the function mode and ``init="reset"`` ask. To support a function of another library,
+write its file, add its record to ``LIBRARIES``, and a test. May import
+``torch_private``. Read ``library`` first.
 """
 
 from typing import Any, Final
@@ -12,7 +12,7 @@ from meta_magic.recording.intercept.libraries.library import Adopt
 from meta_magic.recording.intercept.libraries.safetensors import SAFETENSORS
 from meta_magic.recording.intercept.libraries.transformers import TRANSFORMERS
 
-__all__ = ["ADOPTED", "MAKE_REAL", "TOLD_DEVICE"]
+__all__ = ["ADOPTED", "INITIALIZE", "MAKE_REAL", "TOLD_DEVICE"]
 
 LIBRARIES: Final = (TRANSFORMERS, SAFETENSORS)
 
@@ -26,3 +26,6 @@ ADOPTED: Final[dict[Any, Adopt]] = {
     function: adopt for it in LIBRARIES for function, adopt in it.adopted.items()
 }
 """By torch's function: what makes a tensor of memory that a library made."""
+
+INITIALIZE: Final = tuple(name for it in LIBRARIES for name in it.initialize)
+"""Names of the methods by which models initialize each of their submodules."""

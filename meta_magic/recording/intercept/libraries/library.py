@@ -29,8 +29,11 @@ class Library:
             whose kernels are recorded, because they choose by it what these take.
         adopted: By torch's function, what makes a tensor of memory that the library
             made.
+        initialize: Names of the methods by which its models initialize each of their
+            submodules, given that: ``init="reset"`` calls them.
     """
 
     make_real: frozenset[str] = frozenset()
     told_device: frozenset[str] = frozenset()
     adopted: Mapping[Any, Adopt] = field(default_factory=dict)
+    initialize: tuple[str, ...] = ()
