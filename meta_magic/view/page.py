@@ -22,18 +22,15 @@ if TYPE_CHECKING:
 
 __all__ = ["join_scripts", "join_styles", "render_page", "render_snapshot"]
 
-SCRIPTS: Final = (
-    *("dom", "data", "selection"),
-    *("tables/rows", "tables/cells", "tables/grid"),
-    *("tables/modules", "tables/operators"),
-    *("flow/values", "flow/items", "flow/boxes"),
-    *("flow/routes", "flow/align", "flow/layers", "flow/layout"),
-    *("flow/spots", "flow/shapes", "flow/painter"),
-    *("flow/viewport", "flow/map", "flow/pointer", "flow/keyboard"),
-    *("flow/search", "flow/export", "flow/bar", "flow/flow"),
-    *("source/lines", "source/source"),
-    *("panel", "report"),
-)
+SCRIPT_NAMES: Final = """
+dom data selection
+tables/rows tables/cells tables/grid tables/modules tables/operators
+flow/values flow/items flow/boxes flow/routes flow/align flow/layers flow/layout
+flow/spots flow/shapes flow/painter flow/viewport flow/map flow/pointer flow/keyboard
+flow/search flow/export flow/bar flow/flow
+source/lines source/source panel report
+"""
+SCRIPTS: Final = tuple(SCRIPT_NAMES.split())
 """Files of ``static`` in the order in which each uses those before it."""
 
 STYLES: Final = ("report", "shell", "tables", "flow", "source", "panel")
