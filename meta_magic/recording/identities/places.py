@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from itertools import starmap
 from types import CodeType, FrameType
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import nn
@@ -115,14 +115,16 @@ class Places:
         running = self.running
         if running is None:
             return self._locate(None, sys._getframe(2), entry, site)
-        function, frame, located = running
-        if located is None:
-            if entry is None or frame.f_back is not entry:
-                located = self._locate(function, frame, entry, site)
-            else:
-                located = self._locate_in_forward(function, frame, entry, site)
-            running[2] = located
-        return cast("Located", located)
+        known: Located | None = running[2]
+        if known is not None:
+            return known
+        function, frame, _ = running
+        if entry is None or frame.f_back is not entry:
+            located = self._locate(function, frame, entry, site)
+        else:
+            located = self._locate_in_forward(function, frame, entry, site)
+        running[2] = located
+        return located
 
     def locate_backward(self) -> int:
         """Return the place of a backward operator without a forward one."""
