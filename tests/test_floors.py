@@ -1,81 +1,10 @@
-"""The import graph of the package: a file imports only from floors below its own.
-
-Every way to import counts: at the top, in a function, under ``TYPE_CHECKING``, and by
-``import_module`` or a string that names a module of ours.
-"""
+"""The import graph of the package: a file imports only from floors below its own."""
 
 import ast
-from pathlib import Path
 
 import pytest
 
-import meta_magic
-
-ROOT = Path(meta_magic.__file__).parent
-FLOORS = (
-    "errors",
-    "torch_private",
-    "trace",
-    "recording.identities",
-    "recording.signatures",
-    "recording.rows",
-    "recording.as_device",
-    "recording.intercept",
-    "replaying",
-    "session",
-    "materializing",
-    "view",
-    "magic",
-)
-"""From the ground up. Folders inside of a floor are floors of their own, below it."""
-
-UP = {
-    ("trace.trace", "magic.reports"): "Trace.show() is for users, who hold a trace",
-    ("trace.trace", "view.page"): "Trace.to_html(), as well",
-    ("trace.summary", "trace.trace"): "types alone: it formats what Trace hands it",
-}
-"""The arrows that go up, or round, each with its reason."""
-
-PATHS = sorted(ROOT.rglob("*.py"))
-
-
-def name_of(path):
-    """Return a file's module name within the package."""
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(part for part in parts if part != "__init__")
-
-
-MODULES = {name_of(path): path for path in PATHS}
-OWN_NAMES = {f"meta_magic.{name}" for name in MODULES}
-
-
-def floor_of(module):
-    """Return the floor of a module, or -1 of the package itself, which is the top."""
-    found = [f for f in FLOORS if module == f or module.startswith(f"{f}.")]
-    assert found or module in {"", "recording"}, f"{module} is on no floor"
-    return FLOORS.index(max(found, key=len)) if found else len(FLOORS)
-
-
-def find_imports(tree):
-    """Yield the full names of the modules that code imports, in whatever way."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom):
-            yield node.module or ""
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.Constant) and str(node.value) in OWN_NAMES:
-            yield node.value
-
-
-def find_own_imports(path):
-    """Return the package's own modules that a file imports."""
-    names = find_imports(ast.parse(path.read_text(encoding="utf-8")))
-    own = {name.removeprefix("meta_magic.") for name in names if "meta_magic." in name}
-    return {name for name in own if name in MODULES} - {name_of(path)}
-
-
-GRAPH = {name: find_own_imports(path) for name, path in MODULES.items() if name}
+from tests.house import FLOORS, GRAPH, MODULES, UP, find_imports, floor_of, is_literal
 
 
 @pytest.mark.parametrize("module", GRAPH)
@@ -190,93 +119,8 @@ def test_a_library_is_imported_in_one_place_alone(library, home):
     assert {name for name in users if not name.startswith(home)} == set()
 
 
-def test_every_room_says_what_it_is_for():
-    for module, path in MODULES.items():
-        if path.name == "__init__.py" and module:
-            lines = ast.get_docstring(ast.parse(path.read_text("utf-8"))).splitlines()
-            assert 3 <= len(lines) <= 14, module
-            assert "import" in " ".join(lines), module
-            assert "Read " in " ".join(lines), module
-
-
-# Private names of torch.
-
-OURS = frozenset(
-    {
-        *("_getframe", "_MEIPASS"),  # Python's own, of sys
-        *("_replace", "_fields", "_asdict"),  # of named tuples
-        "_render_traceback_",  # IPython's protocol for exceptions
-        "_filename_map",  # IPython's compiler, in magic
-        "_esm",  # anywidget's protocol
-        "_css",
-    }
-)
-"""Names with an underscore that are no private ones of torch."""
-
-
-def find_private(tree):
-    """Yield the private names that code takes from what is not its own."""
-    own = {
-        node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)
-    } | {
-        node.attr
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute)
-        and isinstance(node.ctx, ast.Store)
-        and isinstance(node.value, ast.Name)
-        and node.value.id in {"self", "cls"}
-    }
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch"):
-            parts = node.module.split(".")
-            yield from (part for part in parts if is_private(part))
-            yield from (a.name for a in node.names if is_private(a.name))
-        elif isinstance(node, ast.Attribute) and is_private(node.attr):
-            if node.attr not in own:
-                yield node.attr
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) in LOOKUPS:
-            named = node.args[1:2]
-            yield from (
-                n.value
-                for n in named
-                if isinstance(n, ast.Constant) and is_private(str(n.value))
-            )
-
-
-LOOKUPS = frozenset({"getattr", "hasattr", "setattr", "attrgetter", "self.replace"})
-
-
-def is_private(name):
-    """Whether a name begins with one underscore."""
-    return bool(name.startswith("_") and not name.startswith("__"))
-
-
-def find_foreign(source):
-    """Return the private names in code that are neither its own nor known."""
-    return set(find_private(ast.parse(source))) - OURS
-
-
-@pytest.mark.parametrize("module", [m for m in MODULES if m])
-def test_private_names_of_torch_stand_in_one_room_alone(module):
-    if not module.startswith("torch_private"):
-        assert find_foreign(MODULES[module].read_text(encoding="utf-8")) == set()
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import torch\ntorch._C.f()",
-        "from torch._C import f",
-        "from torch import _meta_registrations",
-        "def f(tensor): return tensor.untyped_storage()._cdata",
-        "def f(module): return getattr(module, '_parameters', {})",
-        "class A:\n    def f(self, library): library._destroy()",
-    ],
-)
-def test_a_private_name_is_seen_wherever_it_stands(code):
-    assert find_foreign(code)
-
-
-def test_a_private_name_of_ones_own_is_none_of_torch():
-    code = "class A:\n    def f(self, other):\n        self._x = other._x + self._f()\n"
-    assert find_foreign(code + "    def _f(self): return 1\n") == set()
+@pytest.mark.parametrize("module", GRAPH)
+def test_a_module_is_imported_by_a_name_that_is_written(module):
+    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    assert all(map(is_literal, calls))

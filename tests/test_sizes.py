@@ -32,3 +32,7 @@ def test_no_function_is_over_the_alarm(path):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }
     assert {k: n for k, n in sizes.items() if n > MAX_FUNCTION_LINES} == {}
+
+
+def test_the_readme_is_what_a_user_needs_and_no_more():
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 180

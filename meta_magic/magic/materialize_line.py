@@ -64,6 +64,8 @@ def run_command(shell: Any, line: str) -> "MaterializeReport | None":
 
 def build_parser() -> MagicArgumentParser:
     """Return what reads the rest of the line."""
+    from meta_magic.materializing.fills.table import INITS  # noqa: PLC0415  torch
+
     parser = MagicArgumentParser(
         f"meta {COMMAND}",
         description="Make a module real, in place. Example: %meta materialize "
@@ -74,8 +76,7 @@ def build_parser() -> MagicArgumentParser:
     parser.add_argument(
         "--init",
         default="replay",
-        help="replay (what the cell would have built), reset, empty, or the path of a "
-        "checkpoint.",
+        help=f"{', '.join(INITS)}, or the path of a checkpoint.",
     )
     parser.add_argument("--dtype", help="Cast to it, such as bfloat16.")
     parser.add_argument("-h", "--help", action="store_true", help="Show this help.")

@@ -8,7 +8,7 @@ from torch import nn
 
 from meta_magic.errors import MaterializeError
 from meta_magic.materializing.fills.protocol import Task
-from meta_magic.materializing.fills.table import INITS, Init, choose_fill
+from meta_magic.materializing.fills.table import INITS, Init, choose_fill, list_inits
 from meta_magic.materializing.preparation import Preparation, Progress
 from meta_magic.materializing.report import MaterializeReport
 from meta_magic.materializing.targets import find_tensors, group_targets
@@ -34,6 +34,7 @@ class Arguments:
     trace: Trace | None
 
 
+@list_inits
 def materialize(  # noqa: PLR0913  the options of to_empty, and what fills it
     module: nn.Module,
     device: str | torch.device = "cpu",
@@ -54,12 +55,7 @@ def materialize(  # noqa: PLR0913  the options of to_empty, and what fills it
         device: ``"cpu"``, or a CUDA device.
         init: What the tensors get:
 
-            * ``"replay"``: what the recorded cell would have computed, to the bit on
-              the CPU; also a submodule alone gets what it has within the whole;
-            * ``"reset"``: each submodule's ``reset_parameters`` and ``_init_weights``;
-            * ``"empty"``: nothing; all is uninitialized memory;
-            * a path or a state dict: a checkpoint, assigned without a copy where dtype
-              and strides allow it; what it lacks is replayed.
+            INITS
         dtype: What floating-point and complex tensors are cast to.
         trace: The recording to replay, as it was at its end; by default the latest one
             that each tensor was in.

@@ -1,6 +1,4 @@
-"""Running code to a program.
-
-Five rooms, each importing from those above it in this list alone:
+"""Running code to a program, in five rooms; each stands on those above it here.
 
 * ``identities``: numbers of tensors, storages and modules, places in the source
 * ``signatures``: what calls have in common, and which may be answered without a kernel

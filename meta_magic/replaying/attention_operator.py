@@ -25,10 +25,9 @@ class AttentionOperator(Operator):
     """A fused kernel of attention; on another device than its own, the math of it."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(name, find_function(name))
         self._home = HOMES[name]
-        self._fused = self._call
-        self._call = self._run
+        self._fused = find_function(name)
+        super().__init__(name, self._fused, run=self._run)
 
     def call(
         self,

@@ -58,6 +58,11 @@ READING: Final = frozenset({"aten.from_file.default"})
 class Operator:
     """An operator that a program calls.
 
+    Args:
+        name: Name as torch has it.
+        function: What has that name.
+        run: What is called in its place; None for the function itself.
+
     Attributes:
         name: Name as torch has it.
         is_fill: Whether it writes all of its first tensor without reading it.
@@ -72,7 +77,9 @@ class Operator:
         unread: Indices of the tensors of which it reads nothing but their metadata.
     """
 
-    def __init__(self, name: str, function: Any) -> None:
+    def __init__(
+        self, name: str, function: Any, run: Callable[..., Any] | None = None
+    ) -> None:
         initializer = INITIALIZERS.get(name)
         self.name = name
         self.is_fill = name in FILLS or name in COPIES or initializer is not None
@@ -95,9 +102,8 @@ class Operator:
             or self.reads_metadata
             or not tensors
         )
-        self._call: Callable[..., Any] = (
-            function if initializer is None else initializer.function
-        )
+        made = function if initializer is None else initializer.function
+        self._call: Callable[..., Any] = run or made
         # Two of its draws would come from different generators.
         self._takes_generator = name != "nn.init.sparse_"
         self._call_with = (

@@ -69,29 +69,27 @@ class ProgramBuilder:
             has_failed: Whether the recording ended by an error, or has not ended: what
                 failed is then no doubt.
         """
-        registry, numbers, places, calls, draws, rows, constants, imports, findings = (
-            self._written
-        )
-        rows.flush()
-        positions = places.build_positions()
+        write, findings = self._written, self._written.findings
+        write.rows.flush()
+        positions = write.places.build_positions()
         failures = () if has_failed else describe_failures(findings)
         return Program(
-            words=rows.words.tobytes(),
-            signatures=tuple(entry.signature for entry in rows.entries),
-            places=places.build_places(positions),
+            words=write.rows.words.tobytes(),
+            signatures=tuple(entry.signature for entry in write.rows.entries),
+            places=write.places.build_places(positions),
             positions=positions,
-            storage_by_tensor=registry.storage_by_tensor.tobytes(),
-            deaths=registry.deaths.tobytes(),
-            nbytes_by_storage=tuple(registry.nbytes_by_storage.items()),
-            module_rows=calls.rows.tobytes(),
-            module_values=calls.values.tobytes(),
-            structures=tuple(calls.structures),
-            modules=name_modules(numbers, trees),
+            storage_by_tensor=write.registry.storage_by_tensor.tobytes(),
+            deaths=write.registry.deaths.tobytes(),
+            nbytes_by_storage=tuple(write.registry.nbytes_by_storage.items()),
+            module_rows=write.calls.rows.tobytes(),
+            module_values=write.calls.values.tobytes(),
+            structures=tuple(write.calls.structures),
+            modules=name_modules(write.numbers, trees),
             owner_by_storage=tuple(find_owners(trees).items()),
-            randomness=draws.build_randomness(),
-            constants=constants.build(),
-            imports=imports.build(),
-            torn=tuple(sorted(constants.torn)),
+            randomness=write.draws.build_randomness(),
+            constants=write.constants.build(),
+            imports=write.imports.build(),
+            torn=tuple(sorted(write.constants.torn)),
             doubts=(*failures, *findings.doubts),
             evaluations=tuple(findings.evaluations),
             assumptions=tuple(findings.assumptions),

@@ -15,14 +15,15 @@ class TraceHandle:
     pickling go to it. Before, each question but these raises.
     """
 
-    __slots__ = ("__weakref__", "_trace")
+    __slots__ = ("__weakref__", "_made")
+    __dataclass_fields__ = Trace.__dataclass_fields__
 
     def __init__(self) -> None:
-        self._trace: Trace | None = None
+        self._made: Trace | None = None
 
     def fulfil(self, trace: Trace) -> None:
         """Stand for ``trace`` from now on."""
-        self._trace = trace
+        self._made = trace
 
     @property  # type: ignore[misc]  # an attribute that can be set, says its stub
     def __class__(self) -> type[Trace]:  # type: ignore[override]  # on purpose
@@ -30,23 +31,25 @@ class TraceHandle:
         return Trace
 
     def __getattr__(self, name: str) -> Any:
-        if self._trace is None:
+        if self._made is None:
             if name.startswith("_"):
                 raise AttributeError(name)
             raise UnfinishedTraceError(
                 f"trace.{name} is known when the `with record()` block has ended"
             )
-        return getattr(self._trace, name)
+        return getattr(self._made, name)
 
     def _finished(self) -> Trace:
-        if self._trace is None:
+        if self._made is None:
             raise UnfinishedTraceError(
                 "the trace is known when the `with record()` block has ended"
             )
-        return self._trace
+        return self._made
 
     def __eq__(self, other: object) -> bool:
-        return self is other or self._finished() == other
+        if not isinstance(other, Trace):
+            return NotImplemented
+        return id(self) == id(other) or self._finished() == other
 
     def __hash__(self) -> int:
         return hash(self._finished())
@@ -58,7 +61,7 @@ class TraceHandle:
         return str(self._finished())
 
     def __repr__(self) -> str:
-        return "<Trace: recording>" if self._trace is None else repr(self._trace)
+        return "<Trace: recording>" if self._made is None else repr(self._made)
 
     def __dir__(self) -> list[str]:
         return dir(Trace)

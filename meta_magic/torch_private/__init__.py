@@ -6,6 +6,6 @@ name when one is gone, so that a new release says so before a user does, and
 ``tests/test_floors.py`` fails where a private name is used in another room.
 
 On top of the names: what replaces functions of torch for a while (``replacing``), and
-what notes and restores its modes (``snapshot``). Imports torch alone. Read ``modes``
+what notes and restores its modes (``snapshot``). May import torch alone. Read ``modes``
 first: it is what a recording stands on.
 """

@@ -12,6 +12,7 @@ import torch
 from torch._C import _get_sdp_priority_order as attention_priorities
 
 __all__ = [
+    "ON_CPU",
     "attention_priorities",
     "cudnn_attention",
     "efficient_attention",
@@ -19,6 +20,9 @@ __all__ = [
     "flash_attention_on_cpu",
     "math_attention",
 ]
+
+ON_CPU: Final = "_for_cpu"
+"""In the names of the CPU's kernels, which compute what CUDA's do."""
 
 math_attention: Final = torch.ops.aten._scaled_dot_product_attention_math
 flash_attention_on_cpu: Final = (

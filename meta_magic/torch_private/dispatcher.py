@@ -41,11 +41,9 @@ schema_of: Final = attrgetter("_schema")
 """Return an operator's schema. Without it no argument has a name, and nobody knows what
 an operator writes."""
 
-ASKS_MODE: Final = (
-    "_get_current_dispatch_mode"
-    """The name by which kernels of higher-
-order operators assert that no mode is on. Without it those refuse to run in a cell."""
-)
+ASKS_MODE: Final = "_get_current_dispatch_mode"
+"""By this name kernels of higher-order operators assert that no mode is on. Without it
+those refuse to run in a cell."""
 
 
 def find_schema(operator: Any) -> torch.FunctionSchema | None:

@@ -7,7 +7,10 @@ from torch import nn
 from torch.nn import init
 
 __all__ = [
+    "IS_ASSIGNING",
+    "LOADED",
     "LOADING",
+    "PREFIX",
     "buffers_of",
     "children_of",
     "initialize_truncated",
@@ -29,6 +32,13 @@ a checkpoint rightly lacks would be called missing."""
 LOADING: Final = nn.Module._load_from_state_dict.__code__
 """What runs while a state dict is loaded. Without it a copy into tensors without data,
 which does nothing, is not recorded."""
+
+LOADED: Final = "input_param"
+IS_ASSIGNING: Final = "assign_to_params_buffers"
+"""Names of variables there: what is loaded, and whether it takes the tensor's place."""
+
+PREFIX: Final = "_no_grad_"
+"""Of functions that run an initializer; without it a recording names them otherwise."""
 
 initialize_truncated: Final = init._no_grad_trunc_normal_
 """What ``trunc_normal_`` runs; without it, it does nothing on meta, unseen."""

@@ -26,6 +26,7 @@ __all__ = [
     "CHECK_OF_TRACE",
     "DEVICE_OF_CHECKPOINT",
     "DEVICE_OF_META_KERNELS",
+    "DYNAMO",
     "FOREACH_DEVICES",
     "FOREACH_DEVICES_OF_OPTIMIZERS",
     "FUSED_DEVICES",
@@ -34,6 +35,9 @@ __all__ = [
 ]
 
 Replaceable: TypeAlias = tuple[ModuleType | type, str]
+
+DYNAMO: Final = "torch._dynamo"
+"""Without it compiled code that meets a cell stays uncompiled for ever."""
 
 DEVICE_OF_META_KERNELS: Final = (_meta_registrations, "device_hint")
 """Without it meta kernels that differ by device answer as CUDA's do."""
@@ -58,7 +62,7 @@ FUSED_DEVICES: Final = (optimizer, "_get_fused_kernels_supported_devices")
 
 CAPTURABLE_DEVICES: Final = tuple(
     (module, "_get_capturable_supported_devices")
-    for name, module in sys.modules.items()
+    for name, module in list(sys.modules.items())
     if name.startswith("torch.optim.")
     if hasattr(module, "_get_capturable_supported_devices")
 )

@@ -1,10 +1,11 @@
 """Count the floating-point operations of a signature with torch's own formulas."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import torch
 
+from meta_magic.torch_private.attention import ON_CPU
 from meta_magic.torch_private.dispatcher import schema_of
 from meta_magic.trace.signature import Argument, Geometry, Signature, TensorArgument
 
@@ -42,16 +43,12 @@ def count_flops(signature: Signature) -> int | None:
         return None  # a formula that wants the tensors themselves
 
 
-CPU: Final = "_for_cpu"
-"""In the names of the CPU's kernels of attention, which compute what CUDA's do."""
-
-
 def find_formula(op: str) -> Any:
     """Return torch's formula for an operator's name, or None."""
     from torch.utils.flop_counter import flop_registry  # noqa: PLC0415  0.2 s, first use
 
     namespace, _, rest = op.partition(".")
-    name = rest.partition(".")[0].replace(CPU, "")
+    name = rest.partition(".")[0].replace(ON_CPU, "")
     packet = getattr(getattr(torch.ops, namespace, None), name, None)
     return flop_registry.get(packet)
 

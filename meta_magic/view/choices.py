@@ -41,7 +41,7 @@ class Choice:
     Attributes:
         root: Index of the root module.
         device: Name of the device.
-        init: One of torch's names for what fills the tensors, or ``checkpoint``.
+        init: A name of ``init=`` for what fills the tensors, or ``checkpoint``.
         dtype: Name of a dtype in torch, or ``as built``.
         checkpoint: Path to read when ``init`` is ``checkpoint``.
     """

@@ -4,6 +4,6 @@
 A new one: a class here that has all of ``protocol.Fill``, and its row in the table; one
 that wraps another hands on all that the other says. Read ``protocol`` first.
 
-May import what the rest of ``materializing`` may; of that, not ``materialize`` and
-``preparation``, which stand on this room.
+May import what ``materializing`` may (errors, torch_private, trace, recording,
+replaying), and of that all but ``materialize`` and ``preparation``.
 """

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor, UntypedStorage
@@ -30,6 +31,11 @@ class CheckpointFill:
         MaterializeError: The checkpoint is one of another module, or what it lacks
             cannot be replayed.
     """
+
+    gives: ClassVar = (
+        "a checkpoint, assigned without a copy where dtype and strides allow it; what "
+        "it lacks is replayed"
+    )
 
     def __init__(self, task: Task, entries: Mapping[str, Entry]) -> None:
         match_names(task.held, entries)

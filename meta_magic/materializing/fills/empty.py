@@ -1,6 +1,7 @@
 """``init="empty"``: memory without content."""
 
 from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -17,13 +18,18 @@ class EmptyFill:
 
     Args:
         task: What is to be filled.
+
+    Attributes:
+        device: Where they are made.
     """
+
+    gives: ClassVar = "nothing; all is uninitialized memory"
 
     def __init__(self, task: Task) -> None:
         self.targets = task.targets
         self.n_work = 0
         self.n_operators = 0
-        self._device = task.device
+        self.device = task.device
 
     def peak_nbytes(self) -> int:
         """Return the bytes of all targets."""
@@ -32,7 +38,7 @@ class EmptyFill:
     def run(self, put: Put) -> Iterator[int]:
         """Allocate all targets."""
         for target in self.targets:
-            put(target, allocate(target.nbytes, self._device))
+            put(target, allocate(target.nbytes, self.device))
         yield 0
 
     def finish(self) -> Sequence[str]:

@@ -10,7 +10,7 @@ from torch import Tensor, UntypedStorage, nn
 from meta_magic.materializing.targets import Held, Target
 from meta_magic.trace.program import Program
 
-__all__ = ["Content", "Fill", "Put", "Task"]
+__all__ = ["Content", "Fill", "MakesFill", "Put", "Task"]
 
 Content: TypeAlias = UntypedStorage | Tensor
 """What a target gets: a storage like its own, or a tensor in place of its only one."""
@@ -38,6 +38,19 @@ class Task:
     program: Program | None
 
 
+class MakesFill(Protocol):
+    """What a name of ``init=`` stands for: in general, a class of :class:`Fill`.
+
+    Attributes:
+        gives: What the tensors get, as the docstring of ``materialize`` has it.
+    """
+
+    gives: str
+
+    def __call__(self, task: Task, /) -> "Fill":
+        """Plan to fill what a task says."""
+
+
 class Fill(Protocol):
     """A source of content, planned and not begun.
 
@@ -62,7 +75,7 @@ class Fill(Protocol):
     def run(self, put: Put) -> Iterator[int]:
         """Make the content of all targets; yield the bytes done by each step.
 
-        Under :func:`meta_magic.replaying.call_runner.real_torch`.
+        Under :func:`meta_magic.torch_private.snapshot.real_torch`.
         """
 
     def finish(self) -> Sequence[str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -44,6 +45,11 @@ class ReplayFill:
         rest: The targets that something else leaves over; None if all are replayed.
             For a rest, what is real stays, and so does torch's generator.
     """
+
+    gives: ClassVar = (
+        "what the recorded cell would have computed, to the bit on the CPU; also a "
+        "submodule alone gets what it has within the whole"
+    )
 
     def __init__(self, task: Task, *, rest: Sequence[Target] | None = None) -> None:
         self.targets = find_all_targets(task) if rest is None else rest

@@ -1,7 +1,7 @@
 """``init="reset"``: call the initializers that modules bring along."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 import torch
 from torch import Tensor, UntypedStorage, nn
@@ -30,6 +30,10 @@ class ResetFill(EmptyFill):
     Args:
         task: What is to be filled.
     """
+
+    gives: ClassVar = (
+        "what each submodule's ``reset_parameters`` and ``_init_weights`` give"
+    )
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)

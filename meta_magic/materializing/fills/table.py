@@ -1,23 +1,26 @@
 """Which filling each ``init=`` stands for; a new one is a class and a row here."""
 
+import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from torch import Tensor
 
 from meta_magic.materializing.checkpoint_reader import open_checkpoint
 from meta_magic.materializing.fills.checkpoint import CheckpointFill
 from meta_magic.materializing.fills.empty import EmptyFill
-from meta_magic.materializing.fills.protocol import Fill, Task
+from meta_magic.materializing.fills.protocol import Fill, MakesFill, Task
 from meta_magic.materializing.fills.replay import ReplayFill
 from meta_magic.materializing.fills.reset import ResetFill
 
-__all__ = ["FILL_BY_INIT", "INITS", "Init", "choose_fill"]
+__all__ = ["FILL_BY_INIT", "INITS", "Init", "choose_fill", "list_inits"]
+
+Function = TypeVar("Function", bound=Callable[..., object])
 
 Init: TypeAlias = str | Path | Mapping[str, Tensor]
 
-FILL_BY_INIT: Final[Mapping[str, Callable[[Task], Fill]]] = {
+FILL_BY_INIT: Final[Mapping[str, MakesFill]] = {
     "replay": ReplayFill,
     "reset": ResetFill,
     "empty": EmptyFill,
@@ -40,3 +43,14 @@ def choose_fill(init: Init, task: Task) -> Fill:
     if make is not None:
         return make(task)
     return CheckpointFill(task, open_checkpoint(init, task.device, FILL_BY_INIT))
+
+
+def list_inits(function: Function) -> Function:
+    """Put what each ``init=`` gives into a docstring, where that says INITS."""
+    named = [f'* ``"{name}"``: {fill.gives};' for name, fill in FILL_BY_INIT.items()]
+    named.append(f"* a path or a state dict: {CheckpointFill.gives}.")
+    item = textwrap.TextWrapper(width=88, subsequent_indent=" " * 14)
+    item.initial_indent = " " * 12
+    lines = "\n".join(item.fill(line) for line in named).strip()
+    function.__doc__ = (function.__doc__ or "").replace("INITS", lines)
+    return function

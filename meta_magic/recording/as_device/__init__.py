@@ -5,6 +5,6 @@ A context manager for each subject, entered with the recording: ``attention`` (b
 operator: ``corrections`` (meta refuses, the CPU does not) and ``adjustments`` (meta
 answers, but otherwise than the device).
 
-May import ``rows``, ``identities``, ``torch_private`` and ``trace``. Read
+May import ``signatures``, ``identities``, ``torch_private`` and ``trace``. Read
 ``corrections`` to mend an operator, ``attention`` to see how a function is replaced.
 """

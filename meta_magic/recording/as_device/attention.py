@@ -20,7 +20,7 @@ from meta_magic.recording.as_device.attention_rules import (
     check_arguments,
     choose,
 )
-from meta_magic.recording.as_device.autocast import AutocastOf
+from meta_magic.recording.as_device.autocast import AutocastOf, AutocastOff
 from meta_magic.recording.as_device.autocast_rules import ATTENTION
 from meta_magic.recording.identities.clock import Clock
 from meta_magic.recording.signatures.arguments import Args, Kwargs
@@ -242,14 +242,11 @@ class AttentionOf:
         name = str(operator).removeprefix("aten.").removesuffix(".default")
         if self._autocast.is_on and name in self._autocast.names:
             args, kwargs = self._autocast.cast(name, args, kwargs)
-        was_on, self._autocast.is_on = self._autocast.is_on, False
-        try:
+        with AutocastOff(self._autocast):
             if name == ATTENTION and self.device != "meta" and args[0].is_meta:
                 return self.attend(*args, **kwargs)
             # Not its own decompose(), which prefers what is for torch.compile.
             return run_kernel(operator, COMPOSITE, args, kwargs)
-        finally:
-            self._autocast.is_on = was_on
 
     def note(self, text: str, n_calls: int) -> None:
         """Note what was chosen for calls that come next."""

@@ -45,7 +45,25 @@ from meta_magic.torch_private.replacing import Replacements
 from meta_magic.torch_private.tensors import is_view
 from meta_magic.trace.options import DeviceName
 
-__all__ = ["AutocastOf"]
+__all__ = ["AutocastOf", "AutocastOff"]
+
+
+class AutocastOff:
+    """Context manager in which an autocast casts nothing where a mode asks.
+
+    Args:
+        autocast: What is off within.
+    """
+
+    def __init__(self, autocast: "AutocastOf") -> None:
+        self._autocast = autocast
+        self._was_on = False
+
+    def __enter__(self) -> None:
+        self._was_on, self._autocast.is_on = self._autocast.is_on, False
+
+    def __exit__(self, *_: object) -> None:
+        self._autocast.is_on = self._was_on
 
 
 class AutocastOf:

@@ -56,7 +56,8 @@ there, plus 1; 0 if there is none."""
 Running: TypeAlias = list[Any]
 """A function of torch that runs, the frame that called it, and the ``Located`` of that
 once an operator asked for it, else None: gone with the call, as it holds a frame. No
-class: one is made for each call of torch, and its constructor would be felt."""
+class, and no methods to begin and end a call: these were 7 % of all calls of functions
+in a recorded GPT-2."""
 
 
 class Places:

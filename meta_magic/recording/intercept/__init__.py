@@ -7,5 +7,6 @@ seen before, it is served (``served_functions``, ``served_operators``), else run
 ``compiled_functions``, ``special_tensors``, ``mixed_devices``; and other people's
 libraries in ``libraries``. Values come from above, through ``value_source``.
 
-May import all other rooms of ``recording``. Read ``dispatch_mode`` first.
+May import all other rooms of ``recording``, ``errors``, ``torch_private``, ``trace``.
+Read ``dispatch_mode`` first.
 """

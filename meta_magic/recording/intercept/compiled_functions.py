@@ -21,12 +21,12 @@ from meta_magic.torch_private.replaced import (
     ATTENTION_OF_NESTED,
     CHECK_OF_FLEX_ATTENTION,
     CHECK_OF_TRACE,
+    DYNAMO,
 )
 from meta_magic.torch_private.replacing import Replacements
 
 __all__ = ["EagerStance"]
 
-DYNAMO: Final = "torch._dynamo"
 JAGGED: Final = (
     "scaled_dot_product_attention of nested tensors cannot run on meta: torch chooses "
     "its kernel by the device. Compute it under `with torch.device('cpu'):`, or with "

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from meta_magic.recording.identities.tensors import TensorRegistry
+from meta_magic.recording.intercept.higher_order import Inside
 from meta_magic.recording.intercept.operator_runner import OperatorRunner
 from meta_magic.recording.intercept.served_operators import ServedOperators
 from meta_magic.recording.intercept.special_tensors import SpecialTensors
@@ -77,8 +78,7 @@ class Dispatch:
         entry = None if table is None else table.entries.get(key)
         # A mode below, as make_fx has it, must see the operator, not its result.
         if entry is None or n_dispatch_modes() or not served.can_serve(entry, words):
-            mode: Any = self  # mixed into the mode, which alone is entered
-            return self._runner.run(mode, func, key, words, args, kwargs or {})
+            return self._runner.run(self, func, key, words, args, kwargs or {})
         returned = served.serve(entry, words, args, kwargs or {})
         self._rows.append(entry, words)
         if entry.is_random:
@@ -86,7 +86,7 @@ class Dispatch:
         return returned
 
 
-class DispatchMode(Dispatch, TorchDispatchMode):
+class DispatchMode(Dispatch, Inside, TorchDispatchMode):
     """The mode that is entered.
 
     Attributes:
@@ -94,7 +94,6 @@ class DispatchMode(Dispatch, TorchDispatchMode):
     """
 
     supports_higher_order_operators = True
-    functions: Any = None
 
     def __enter__(self) -> Self:
         self.functions = function_mode_stack()[-1]

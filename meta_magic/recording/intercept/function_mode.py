@@ -40,6 +40,7 @@ from meta_magic.torch_private.modes import (
     pop_function_mode,
     push_function_mode,
 )
+from meta_magic.torch_private.modules import LOADED
 from meta_magic.torch_private.snapshot import without_modes
 
 __all__ = ["FunctionMode"]
@@ -203,7 +204,7 @@ class FunctionMode(DeviceContext):
             finally:
                 self._places.running = None
         elif is_loading(asker):
-            if not is_meta and asker.f_locals["input_param"].is_meta:
+            if not is_meta and asker.f_locals[LOADED].is_meta:
                 self._findings.note("load", UNLOADABLE)
             return False  # torch warns that a copy does nothing: it is recorded
         return is_meta

@@ -7,7 +7,7 @@ without dynamo they would not know of parameters that a branch uses: no gradient
 from collections.abc import Callable
 from functools import cache, partial
 from types import FunctionType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -38,17 +38,18 @@ ABOVE: Final = DispatchKey.AutogradMeta
 NUMBERS: Final = frozenset({bool, int, float})
 
 
-class Inside(Protocol):
+class Inside:
     """The dispatch mode, as far as it takes part in higher-order operators.
 
     Attributes:
         functions: The function mode that goes with it.
     """
 
-    functions: Any
+    functions: Any = None
 
     def begin_inside(self, op: str) -> None:
         """Let what an operator calls have places of its own."""
+        raise NotImplementedError
 
 
 def has_inside(func: Any, args: Args) -> bool:
@@ -125,7 +126,7 @@ class EagerOperators:
         if EagerOperators.n_entered:  # a recording around this one needs them
             return
         for operator in list(higher_order_operators.values()):
-            if getattr(operator.py_kernels.get(ABOVE), "is_ours", False):
+            if isinstance(operator.py_kernels.get(ABOVE), EagerKernel):
                 self._put(operator, None)
 
     def _put(self, operator: Any, kernel: Any) -> None:
@@ -135,21 +136,29 @@ class EagerOperators:
             operator.py_kernels[ABOVE] = kernel
 
 
-@cache
-def build_eager(operator: Any) -> Any:
-    """Return a kernel for meta tensors that runs, above autograd, what it is given."""
-    kernel = unaware_of_modes(operator.py_kernels[KERNEL])
-    differentiate = operator.py_kernels[DispatchKey.Autograd]
+class EagerKernel:
+    """A kernel for meta tensors that runs, above autograd, what it is given.
 
-    def run(*args: Any, **kwargs: Any) -> Any:
+    Args:
+        operator: A higher-order operator.
+    """
+
+    def __init__(self, operator: Any) -> None:
+        self._operator = operator
+        self._kernel = unaware_of_modes(operator.py_kernels[KERNEL])
+        self._differentiate = operator.py_kernels[DispatchKey.Autograd]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the operator; something else that looks on may trace it."""
         modes: list[Any] = dispatch_mode_stack()
-        is_ours = len(modes) == 1 and hasattr(modes[0], "begin_inside")
-        if not is_ours:  # something else looks on, and may trace it
-            return differentiate(*args, **kwargs)
-        return run_as_called(modes[0], operator, partial(kernel, *args, **kwargs))
+        if len(modes) != 1 or not isinstance(modes[0], Inside):
+            return self._differentiate(*args, **kwargs)
+        call = partial(self._kernel, *args, **kwargs)
+        return run_as_called(modes[0], self._operator, call)
 
-    run.is_ours = True  # type: ignore[attr-defined]
-    return run
+
+build_eager = cache(EagerKernel)
+"""Return the kernel of an operator, the same each time."""
 
 
 def unaware_of_modes(kernel: Any) -> Any:

@@ -13,7 +13,12 @@ from torch import Tensor
 from torch.nn import init
 
 from meta_magic.torch_private.dispatcher import parse_schema
-from meta_magic.torch_private.modules import LOADING, initialize_truncated
+from meta_magic.torch_private.modules import (
+    IS_ASSIGNING,
+    LOADING,
+    PREFIX,
+    initialize_truncated,
+)
 
 __all__ = ["INITIALIZERS", "IS_META", "Initializer", "is_loading", "read_initializer"]
 
@@ -30,7 +35,7 @@ class Initializer:
     """
 
     def __init__(self, function: Any, arguments: str) -> None:
-        self._name = f"nn.init.{function.__name__.removeprefix('_no_grad_')}"
+        self._name = f"nn.init.{function.__name__.removeprefix(PREFIX)}"
         self._schema = parse_schema(
             f"init::_(Tensor(a!) tensor{arguments})->Tensor(a!)"
         )
@@ -82,4 +87,4 @@ def read_initializer(frame: FrameType) -> Initializer | None:
 
 def is_loading(frame: FrameType) -> bool:
     """Whether ``frame`` loads a state dict into tensors without data, in vain."""
-    return frame.f_code is LOADING and not frame.f_locals["assign_to_params_buffers"]
+    return frame.f_code is LOADING and not frame.f_locals[IS_ASSIGNING]

@@ -1,7 +1,6 @@
 """Run the operators that are not served: whole, taken apart, or replaced."""
 
-from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -9,7 +8,7 @@ from torch import Tensor
 from meta_magic.recording.as_device.attention import AttentionOf
 from meta_magic.recording.identities.places import Places
 from meta_magic.recording.intercept.data_sources import is_on_meta
-from meta_magic.recording.intercept.higher_order import Inside, has_inside, run_inside
+from meta_magic.recording.intercept.higher_order import has_inside, run_inside
 from meta_magic.recording.intercept.kernel_calls import KernelCalls
 from meta_magic.recording.intercept.special_tensors import SpecialTensors
 from meta_magic.recording.signatures.arguments import Args, Kwargs
@@ -22,19 +21,6 @@ from meta_magic.torch_private.modes import pop_dispatch_mode, push_dispatch_mode
 __all__ = ["OperatorRunner"]
 
 META: Final = torch.device("meta")
-
-
-class Mode(Inside, Protocol):
-    """The dispatch mode, on which torch calls operators again."""
-
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Sequence[type],
-        args: Args = (),
-        kwargs: Kwargs | None = None,
-    ) -> Any:
-        """Record one operator call and return what it returns."""
 
 
 class OperatorRunner:
@@ -64,7 +50,7 @@ class OperatorRunner:
 
     def run(  # noqa: PLR0913, PLR0917  the operator's call, as the mode has it
         self,
-        mode: Mode,
+        mode: Any,
         func: Any,
         key: Key,
         words: list[int],
@@ -96,9 +82,7 @@ class OperatorRunner:
             return mode.__torch_dispatch__(func, (), args, {**kwargs, "device": META})
         return self._kernels.call(table, key, words, args, kwargs)
 
-    def _take_apart(
-        self, mode: Mode, table: OpTable, args: Args, kwargs: Kwargs
-    ) -> Any:
+    def _take_apart(self, mode: Any, table: OpTable, args: Args, kwargs: Kwargs) -> Any:
         """Run what torch makes of an operator, so that the mode sees that."""
         push_dispatch_mode(mode)
         try:

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from meta_magic import MaterializeError, materialize, record
+from meta_magic.materializing.fills.table import INITS
 from tests.unit.eager import is_untouched, tensors_of
 from tests.unit.materializing.refusals import build, recorded
 
@@ -51,7 +52,8 @@ def test_a_misspelt_init_is_an_error_that_lists_what_there_is(init):
     with pytest.raises(MaterializeError) as caught:
         materialize(made, init=init)
     if init:
-        assert "'replay', 'reset', 'empty', a path or a state dict" in str(caught.value)
+        listed = ", ".join(map(repr, INITS))
+        assert f"{listed}, a path or a state dict" in str(caught.value)
     assert is_untouched(made, before)
 
 
@@ -59,8 +61,15 @@ def test_a_misspelt_init_is_an_error_that_lists_what_there_is(init):
     "init", [None, 3, b"model.safetensors", [("weight", 1)], nn.Linear(2, 3), True]
 )
 def test_an_init_of_another_type_is_an_error_that_lists_what_there_is(init):
-    with pytest.raises(MaterializeError, match="'replay', 'reset', 'empty'"):
+    with pytest.raises(MaterializeError, match=", ".join(map(repr, INITS))):
         materialize(recorded(), init=init)
+
+
+def test_the_docstring_says_what_each_init_gives():
+    for name in ("replay", "reset", "empty"):
+        assert f'* ``"{name}"``: ' in materialize.__doc__
+    assert "INITS" not in materialize.__doc__
+    assert max(map(len, materialize.__doc__.splitlines())) <= 88
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from torch import nn
 from meta_magic import MaterializeError, materialize, record
 from meta_magic.materializing.fills.empty import EmptyFill
 from meta_magic.materializing.fills.table import FILL_BY_INIT, INITS
+from meta_magic.recording.identities.storage_bytes import as_bytes
 
 
 def build_with(make):
@@ -79,12 +80,12 @@ def test_a_state_dict_leaves_the_generator_alone_though_the_rest_is_drawn():
 # The table
 
 
-class ZerosFill(EmptyFill):
-    """Fills all with zeros."""
+class BlankFill(EmptyFill):
+    """Fills all with zeros, for the test."""
 
     def run(self, put):
         def put_zeros(target, content):
-            put(target, content.fill_(0))
+            put(target, as_bytes(content).zero_().untyped_storage())
 
         return super().run(put_zeros)
 
@@ -92,18 +93,18 @@ class ZerosFill(EmptyFill):
         return ("all is zero",)
 
     def filled_by(self, _target, _tensor, /):
-        return "zeros"
+        return "blank"
 
 
 def test_a_new_init_is_a_class_and_a_row(monkeypatch):
-    monkeypatch.setitem(FILL_BY_INIT, "zeros", ZerosFill)
+    monkeypatch.setitem(FILL_BY_INIT, "blank", BlankFill)
     with torch.device("meta"):
         made = nn.Linear(2, 2)
-    report = materialize(made, init="zeros")
+    report = materialize(made, init="blank")
     assert made.weight.tolist() == [[0, 0], [0, 0]]
-    assert report.names("zeros") == ("weight", "bias")
+    assert report.names("blank") == ("weight", "bias")
     assert str(report).splitlines()[1:] == [
-        "  zeros: 2 (weight, bias)",
+        "  blank: 2 (weight, bias)",
         "  all is zero",
     ]
 

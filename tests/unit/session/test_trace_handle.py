@@ -1,6 +1,7 @@
 """What ``record()`` hands out stands for its trace, before and after the end."""
 
 import copy
+import dataclasses
 import pickle
 
 import pytest
@@ -23,7 +24,7 @@ def test_before_the_end_a_question_is_an_error_that_names_it(question):
         getattr(handle, question)
 
 
-@pytest.mark.parametrize("ask", [len, str, pickle.dumps, lambda h: h == 1])
+@pytest.mark.parametrize("ask", [len, str, pickle.dumps, hash])
 def test_before_the_end_it_is_no_value(ask):
     with record() as handle, pytest.raises(UnfinishedTraceError):
         ask(handle)
@@ -32,6 +33,8 @@ def test_before_the_end_it_is_no_value(ask):
 def test_before_the_end_it_can_be_printed_by_a_debugger():
     with record() as handle:
         assert repr(handle) == "<Trace: recording>"
+        assert handle == handle  # noqa: PLR0124
+        assert handle != 1
         assert not hasattr(handle, "_repr_html_")
 
 
@@ -62,6 +65,12 @@ def test_two_equal_recordings_are_equal_and_others_are_not(handle):
     assert handle == handle  # noqa: PLR0124
     assert handle != other
     assert handle != 1
+
+
+def test_functions_of_dataclasses_take_it_for_one(handle):
+    assert dataclasses.is_dataclass(handle)
+    assert dataclasses.replace(handle, error="none").error == "none"
+    assert dataclasses.fields(handle)[0].name == "program"
 
 
 def test_a_trace_cannot_be_changed(handle):

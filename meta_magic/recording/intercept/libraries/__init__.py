@@ -3,7 +3,7 @@
 A library's file holds one ``Library`` record; below, they are put into tables, which
 the function mode and ``init="reset"`` ask. To support a function of another library,
 write its file, add its record to ``LIBRARIES``, and a test. May import
-``torch_private``. Read ``library`` first.
+``signatures`` and ``torch_private``. Read ``library`` first.
 """
 
 from typing import Any, Final
