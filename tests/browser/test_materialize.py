@@ -146,6 +146,7 @@ def test_a_path_is_asked_for_where_a_checkpoint_is_chosen(open_notebook, expect)
     path.fill("nowhere.pt")
     path.press("Enter")
     expect(status).to_contain_text("there is no checkpoint 'nowhere.pt'")
+    expect(status).to_have_class(re.compile("mm-danger"))  # it was tried, and is over
     path.fill("saved.pt")
     path.press("Enter")
     expect(status).to_have_text("done: model: Linear is real, on cpu", timeout=WAIT)
