@@ -124,3 +124,8 @@ def test_a_module_is_imported_by_a_name_that_is_written(module):
     tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     assert all(map(is_literal, calls))
+
+
+def test_no_two_files_have_one_name():
+    names = [path.name for path in MODULES.values() if path.name != "__init__.py"]
+    assert sorted(set(names)) == sorted(names)

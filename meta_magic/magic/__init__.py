@@ -1,6 +1,6 @@
 """The door: ``%%meta`` and ``%meta``, and the only room that imports IPython.
 
-``extension`` loads and unloads, ``magics`` parses a line (``options``), ``cell``
+``extension`` loads and unloads, ``magics`` parses a line (``line_options``), ``cell``
 compiles a body, ``run`` records it with a ``progress`` line and shows the ``reports``.
 
 May import everything. Read ``magics`` first.

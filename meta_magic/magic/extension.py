@@ -3,9 +3,9 @@
 from typing import Any
 
 from meta_magic.magic.completion import build_matcher
+from meta_magic.magic.line_options import NAMES
 from meta_magic.magic.magics import MetaMagics
 from meta_magic.magic.materialize_line import COMMAND
-from meta_magic.magic.options import NAMES
 from meta_magic.magic.transformer import AwaitTransformer
 
 __all__ = ["load", "unload"]

@@ -11,12 +11,12 @@ from IPython.core.magic_arguments import parse_argstring
 from traitlets import Bool, Enum, Int, List
 
 from meta_magic.magic.cell import Body
-from meta_magic.magic.materialize_line import is_command, run_command
-from meta_magic.magic.options import (
+from meta_magic.magic.line_options import (
     SMALLEST,
     line_cell_magic_with_options,
     split_statement,
 )
+from meta_magic.magic.materialize_line import is_command, run_command
 from meta_magic.magic.run import Run
 
 try:

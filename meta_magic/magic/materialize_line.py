@@ -64,7 +64,7 @@ def run_command(shell: Any, line: str) -> "MaterializeReport | None":
 
 def build_parser() -> MagicArgumentParser:
     """Return what reads the rest of the line."""
-    from meta_magic.materializing.fills.table import INITS  # noqa: PLC0415  torch
+    from meta_magic.materializing.fills.inits import INITS  # noqa: PLC0415  torch
 
     parser = MagicArgumentParser(
         f"meta {COMMAND}",

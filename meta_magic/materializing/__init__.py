@@ -2,7 +2,7 @@
 
 ``materialize`` finds out what is asked for, ``preparation`` does it: make the content,
 put it below the tensors, report. What makes content is one class each in ``fills``, and
-``fills/table`` says which ``init=`` is which. Read ``fills/protocol`` first.
+``fills/inits`` says which ``init=`` is which. Read ``fills/protocol`` first.
 
 May import errors, torch_private, trace, recording and replaying; never session, view
 or magic.

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from meta_magic.errors import MaterializeError
 
-__all__ = ["Entry", "open_checkpoint", "shorten", "unreadable"]
+__all__ = ["CheckpointEntry", "open_checkpoint", "shorten", "unreadable"]
 
 INDICES: Final = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 FILES: Final = ("model.safetensors", "pytorch_model.bin")
@@ -25,7 +25,7 @@ ZIP: Final = b"PK\x03\x04"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class CheckpointEntry:
     """One tensor of a checkpoint.
 
     Attributes:
@@ -44,7 +44,7 @@ def open_checkpoint(
     source: str | Path | Mapping[str, Tensor],
     device: torch.device,
     names: Iterable[str],
-) -> dict[str, Entry]:
+) -> dict[str, CheckpointEntry]:
     """Return what a checkpoint holds, by name.
 
     Args:
@@ -101,7 +101,7 @@ def find_in_directory(path: Path) -> Path:
     )
 
 
-def read_index(path: Path, device: torch.device) -> dict[str, Entry]:
+def read_index(path: Path, device: torch.device) -> dict[str, CheckpointEntry]:
     """Return the tensors of all files that an index names."""
     index = json.loads(path.read_text(encoding="utf-8"))
     file_by_name = index.get("weight_map") if isinstance(index, dict) else None
@@ -111,7 +111,7 @@ def read_index(path: Path, device: torch.device) -> dict[str, Entry]:
         raise MaterializeError(
             f"{path} is no index: it has no weight_map from names to files"
         )
-    entries: dict[str, Entry] = {}
+    entries: dict[str, CheckpointEntry] = {}
     for file in sorted(set(file_by_name.values())):
         part = path.parent / file
         if not part.is_file():
@@ -128,7 +128,7 @@ def read_index(path: Path, device: torch.device) -> dict[str, Entry]:
     return entries
 
 
-def read_file(path: Path, device: torch.device) -> dict[str, Entry]:
+def read_file(path: Path, device: torch.device) -> dict[str, CheckpointEntry]:
     """Return the tensors of one file."""
     if path.suffix == ".safetensors":
         return dict(read_safetensors(path, device))
@@ -140,7 +140,9 @@ def read_file(path: Path, device: torch.device) -> dict[str, Entry]:
     return read_mapping(loaded, str(path))
 
 
-def read_safetensors(path: Path, device: torch.device) -> Iterator[tuple[str, Entry]]:
+def read_safetensors(
+    path: Path, device: torch.device
+) -> Iterator[tuple[str, CheckpointEntry]]:
     """Yield the tensors of a safetensors file.
 
     Raises:
@@ -160,10 +162,10 @@ def read_safetensors(path: Path, device: torch.device) -> Iterator[tuple[str, En
         raise unreadable(path, error) from error
     for name, shape in zip(names, shapes, strict=True):
         load = partial(file.get_tensor, name)
-        yield name, Entry(source=str(path), shape=shape, load=load)
+        yield name, CheckpointEntry(source=str(path), shape=shape, load=load)
 
 
-def read_mapping(source: object, what: str) -> dict[str, Entry]:
+def read_mapping(source: object, what: str) -> dict[str, CheckpointEntry]:
     """Return the tensors of a state dict.
 
     Raises:
@@ -194,7 +196,7 @@ def read_mapping(source: object, what: str) -> dict[str, Entry]:
                 f"{what} holds {name!r} on meta, without values: load it outside of "
                 "%%meta"
             )
-        entries[str(name)] = Entry(
+        entries[str(name)] = CheckpointEntry(
             source=what, shape=tuple(tensor.shape), load=tensor.detach
         )
     return entries

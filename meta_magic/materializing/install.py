@@ -19,7 +19,7 @@ from torch import Tensor
 
 from meta_magic.torch_private.autograd import read_hooks, set_hooks
 from meta_magic.torch_private.modes import DisableTorchFunction
-from meta_magic.torch_private.tensors import swap_tensor_impl
+from meta_magic.torch_private.tensor_internals import swap_tensor_impl
 
 __all__ = ["Installation"]
 

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from meta_magic.errors import MaterializeError
+from meta_magic.materializing.fills.inits import INITS, Init, choose_fill, list_inits
 from meta_magic.materializing.fills.protocol import Task
-from meta_magic.materializing.fills.table import INITS, Init, choose_fill, list_inits
 from meta_magic.materializing.preparation import Preparation, Progress
 from meta_magic.materializing.report import MaterializeReport
 from meta_magic.materializing.targets import find_tensors, group_targets

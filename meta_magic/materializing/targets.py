@@ -12,8 +12,8 @@ from torch.nn.parameter import is_lazy
 from meta_magic.errors import MaterializeError
 from meta_magic.recording.rows.module_trees import own_tensors
 from meta_magic.torch_private.modes import DisableTorchFunction
-from meta_magic.torch_private.modules import names_not_persistent
-from meta_magic.torch_private.tensors import address_of_storage
+from meta_magic.torch_private.module_internals import names_not_persistent
+from meta_magic.torch_private.tensor_internals import address_of_storage
 from meta_magic.trace.signature import Geometry
 
 __all__ = [

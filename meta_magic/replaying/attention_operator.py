@@ -7,7 +7,7 @@ import torch
 from torch import Generator, Tensor
 
 from meta_magic.replaying.operators import Operator, find_function
-from meta_magic.torch_private.attention import math_attention
+from meta_magic.torch_private.attention_operators import math_attention
 from meta_magic.trace.signature import Signature
 
 __all__ = ["HOMES", "AttentionOperator"]

@@ -15,7 +15,7 @@ from meta_magic.replaying.memory import Memory
 from meta_magic.replaying.operators import default_generator
 from meta_magic.replaying.program_calls import Call, Draw, ProgramCalls
 from meta_magic.replaying.streams import Streams
-from meta_magic.torch_private.tensors import address_of_storage
+from meta_magic.torch_private.tensor_internals import address_of_storage
 from meta_magic.trace.signature import Geometry
 
 __all__ = ["CallRunner"]

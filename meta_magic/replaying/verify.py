@@ -12,7 +12,7 @@ from meta_magic.replaying.devices import free_nbytes, read_device
 from meta_magic.replaying.program_calls import Call, ProgramCalls
 from meta_magic.replaying.streams import Streams
 from meta_magic.torch_private.snapshot import real_torch
-from meta_magic.torch_private.tensors import address_of_storage
+from meta_magic.torch_private.tensor_internals import address_of_storage
 from meta_magic.trace.signature import Geometry
 from meta_magic.trace.trace import Trace
 from meta_magic.trace.units import format_bytes

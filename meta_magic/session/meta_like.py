@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn import Parameter
 
-from meta_magic.torch_private.tensors import MetaConverter
+from meta_magic.torch_private.tensor_internals import MetaConverter
 
 __all__ = ["meta_like"]
 

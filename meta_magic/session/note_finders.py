@@ -12,7 +12,7 @@ from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.rows.findings import Findings
 from meta_magic.recording.rows.module_trees import Tree
 from meta_magic.session.program_builder import Written, describe_failures
-from meta_magic.torch_private.modules import parameters_of
+from meta_magic.torch_private.module_internals import parameters_of
 from meta_magic.trace.notes import Note
 from meta_magic.trace.program import HEADER, Program
 from meta_magic.trace.sequences import OpCalls

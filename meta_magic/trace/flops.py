@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from meta_magic.torch_private.attention import ON_CPU
+from meta_magic.torch_private.attention_operators import ON_CPU
 from meta_magic.torch_private.dispatcher import schema_of
 from meta_magic.trace.signature import Argument, Geometry, Signature, TensorArgument
 

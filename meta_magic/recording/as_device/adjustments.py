@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from meta_magic.torch_private.tensors import suggest_memory_format
+from meta_magic.torch_private.tensor_internals import suggest_memory_format
 
 __all__ = ["ADJUSTMENTS"]
 

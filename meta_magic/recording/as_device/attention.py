@@ -24,7 +24,7 @@ from meta_magic.recording.as_device.autocast import AutocastOf, AutocastOff
 from meta_magic.recording.as_device.autocast_rules import ATTENTION
 from meta_magic.recording.identities.clock import Clock
 from meta_magic.recording.signatures.arguments import Args, Kwargs
-from meta_magic.torch_private.attention import (
+from meta_magic.torch_private.attention_operators import (
     cudnn_attention,
     efficient_attention,
     flash_attention,

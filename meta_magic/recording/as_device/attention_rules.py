@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
-from meta_magic.torch_private.attention import attention_priorities
+from meta_magic.torch_private.attention_operators import attention_priorities
 
-__all__ = ["Attention", "Choice", "FusingDevice", "check_arguments", "choose"]
+__all__ = ["Attention", "FusingDevice", "KernelPick", "check_arguments", "choose"]
 
 FusingDevice: TypeAlias = Literal["cpu", "cuda"]
 Kernel: TypeAlias = Literal["flash", "efficient", "cudnn", "math"]
@@ -27,7 +27,7 @@ MAX_HEAD_DIM: Final = {"flash": 256, "cudnn": 128}
 ALIGNMENT: Final = 8
 
 
-class Choice(NamedTuple):
+class KernelPick(NamedTuple):
     """The kernel that a device would run.
 
     Attributes:
@@ -111,7 +111,7 @@ def check_arguments(call: Attention) -> None:
         )
 
 
-def choose(call: Attention, device: FusingDevice) -> Choice:
+def choose(call: Attention, device: FusingDevice) -> KernelPick:
     """Return what a device would run.
 
     Raises:
@@ -121,10 +121,10 @@ def choose(call: Attention, device: FusingDevice) -> Choice:
     kernels = choose_on_cpu if device == "cpu" else choose_on_cuda
     kernel, reason = (None, reason) if reason else kernels(call)
     if kernel is not None:
-        return Choice(kernel)
+        return KernelPick(kernel)
     if not torch.backends.cuda.math_sdp_enabled():
         raise RuntimeError(f"No available kernel. Aborting execution. ({reason})")
-    return Choice("math", reason)
+    return KernelPick("math", reason)
 
 
 def find_obstacle(call: Attention, device: FusingDevice) -> str:

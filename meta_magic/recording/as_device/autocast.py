@@ -42,7 +42,7 @@ from meta_magic.torch_private.replaced import (
     enable_autocast,
 )
 from meta_magic.torch_private.replacing import Replacements
-from meta_magic.torch_private.tensors import is_view
+from meta_magic.torch_private.tensor_internals import is_view
 from meta_magic.trace.options import DeviceName
 
 __all__ = ["AutocastOf", "AutocastOff"]

@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from meta_magic.torch_private.tensors import empty_sparse
+from meta_magic.torch_private.tensor_internals import empty_sparse
 
 __all__ = ["CORRECTIONS"]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from torch import Tensor, UntypedStorage, nn
 
 from meta_magic.recording.identities.tensors import StorageRef
-from meta_magic.torch_private.tensors import address_of_storage, version_of
+from meta_magic.torch_private.tensor_internals import address_of_storage, version_of
 from meta_magic.trace.program import Program
 
 __all__ = ["Origin", "find_origin", "keep_origins", "read_version"]

@@ -39,7 +39,7 @@ Span: TypeAlias = tuple[int, int, int | None, int | None]
 """First line, last line, first column, column after the last."""
 
 
-class Key(NamedTuple):
+class PlaceKey(NamedTuple):
     """What makes a place: the running function, where it was called, what was met."""
 
     function: object
@@ -48,16 +48,16 @@ class Key(NamedTuple):
     flags: int
 
 
-Located: TypeAlias = tuple[int, int]
+PlaceAndOwner: TypeAlias = tuple[int, int]
 """The number of a place, from 1, and its owner: twice the module under construction
 there, plus 1; 0 if there is none."""
 
 
 Running: TypeAlias = list[Any]
-"""A function of torch that runs, the frame that called it, and the ``Located`` of that
-once an operator asked for it, else None: gone with the call, as it holds a frame. No
-class, and no methods to begin and end a call: these were 7 % of all calls of functions
-in a recorded GPT-2."""
+"""A function of torch that runs, the frame that called it, and the ``PlaceAndOwner`` of
+that once an operator asked for it, else None: gone with the call, as it holds a frame.
+No class, and no methods to begin and end a call: these were 7 % of the functions that a
+recorded GPT-2 calls."""
 
 
 class Places:
@@ -88,10 +88,12 @@ class Places:
         self._described: list[SourcePosition] = []
         self._position_by_key: dict[tuple[int, int], int] = {}
         self._line_by_position = [0]
-        self._keys: list[Key] = []
+        self._keys: list[PlaceKey] = []
         self._built: list[Place] = []
-        self._located_by_instruction: dict[tuple[object, int, int, Site], Located] = {}
-        self._place_by_key: dict[Key, int] = {}
+        self._located_by_instruction: dict[
+            tuple[object, int, int, Site], PlaceAndOwner
+        ] = {}
+        self._place_by_key: dict[PlaceKey, int] = {}
         self._backward_by_key: dict[tuple[object, int], int] = {}
 
     @property
@@ -104,7 +106,7 @@ class Places:
         """The frame that called it."""
         return None if self.running is None else self.running[1]
 
-    def locate_operator(self, entry: FrameType | None, site: Site) -> Located:
+    def locate_operator(self, entry: FrameType | None, site: Site) -> PlaceAndOwner:
         """Return the place of an operator that is called now, and its owner.
 
         One place for all operators of a function; without one, a walk for each.
@@ -116,7 +118,7 @@ class Places:
         running = self.running
         if running is None:
             return self._locate(None, sys._getframe(2), entry, site)
-        known: Located | None = running[2]
+        known: PlaceAndOwner | None = running[2]
         if known is not None:
             return known
         function, frame, _ = running
@@ -131,7 +133,7 @@ class Places:
         """Return the place of a backward operator without a forward one."""
         frame = self.frame or sys._getframe(2)
         position, line, flags, _ = self.walk(frame, None, (0, 0))
-        return self._intern(Key(self.function, position, line, flags | BACKWARD))
+        return self._intern(PlaceKey(self.function, position, line, flags | BACKWARD))
 
     def _locate(
         self,
@@ -139,16 +141,16 @@ class Places:
         frame: FrameType,
         entry: FrameType | None,
         site: Site,
-    ) -> Located:
+    ) -> PlaceAndOwner:
         """Return the place of a call made from ``frame``, where the walk begins."""
         position, line, flags, owner = self.walk(frame, entry, site)
         if entry is not None:
             flags |= FORWARD
-        return self._intern(Key(function, position, line, flags)), owner
+        return self._intern(PlaceKey(function, position, line, flags)), owner
 
     def _locate_in_forward(
         self, function: object, frame: FrameType, entry: FrameType, site: Site
-    ) -> Located:
+    ) -> PlaceAndOwner:
         """Do so without a walk, where ``forward`` itself called it before."""
         key = (function, id(frame.f_code), frame.f_lasti, site)
         located = self._located_by_instruction.get(key)
@@ -228,7 +230,7 @@ class Places:
         )
         return tuple(done)
 
-    def _intern(self, key: Key) -> int:
+    def _intern(self, key: PlaceKey) -> int:
         place = self._place_by_key.get(key)
         if place is None:
             self._keys.append(key)

@@ -19,7 +19,7 @@ from meta_magic.recording.identities.geometries import (
     LiveGeometry,
     span_nbytes,
 )
-from meta_magic.torch_private.tensors import address_of_storage
+from meta_magic.torch_private.tensor_internals import address_of_storage
 
 __all__ = ["Seen", "StorageRef", "TensorRegistry"]
 

@@ -40,7 +40,7 @@ from meta_magic.torch_private.modes import (
     pop_function_mode,
     push_function_mode,
 )
-from meta_magic.torch_private.modules import LOADED
+from meta_magic.torch_private.module_internals import LOADED
 from meta_magic.torch_private.snapshot import without_modes
 
 __all__ = ["FunctionMode"]

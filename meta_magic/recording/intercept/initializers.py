@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import init
 
 from meta_magic.torch_private.dispatcher import parse_schema
-from meta_magic.torch_private.modules import (
+from meta_magic.torch_private.module_internals import (
     IS_ASSIGNING,
     LOADING,
     PREFIX,

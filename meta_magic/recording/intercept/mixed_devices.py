@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from meta_magic.errors import MetaMagicError, MixedDeviceError
 from meta_magic.recording.identities.frame_kinds import OWN, TORCH
 from meta_magic.recording.signatures.entries import LiveCall
-from meta_magic.torch_private.modules import parameters_of
-from meta_magic.torch_private.tensors import address_of_storage
+from meta_magic.torch_private.module_internals import parameters_of
+from meta_magic.torch_private.tensor_internals import address_of_storage
 from meta_magic.trace.units import format_shape
 
 __all__ = ["check_devices", "explain_mix"]

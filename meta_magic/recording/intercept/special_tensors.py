@@ -19,7 +19,7 @@ from meta_magic.recording.rows.findings import Findings
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.recording.signatures.entries import LiveCall, OpTable
 from meta_magic.torch_private.modes import DisableTorchFunction
-from meta_magic.torch_private.tensors import n_specified
+from meta_magic.torch_private.tensor_internals import n_specified
 
 __all__ = ["SpecialTensors", "explain_missing_kernel"]
 

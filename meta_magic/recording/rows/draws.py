@@ -20,7 +20,7 @@ from torch import Generator, Tensor
 
 from meta_magic.recording.signatures.arguments import Given
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
-from meta_magic.torch_private.tensors import address_of_generator
+from meta_magic.torch_private.tensor_internals import address_of_generator
 from meta_magic.trace.program import Randomness
 
 __all__ = ["Drawing", "Draws"]

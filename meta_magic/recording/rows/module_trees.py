@@ -14,7 +14,7 @@ from meta_magic.recording.identities.module_numbers import ModuleNumbers
 from meta_magic.recording.identities.origins import read_version
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.torch_private.modes import DisableTorchFunction
-from meta_magic.torch_private.modules import (
+from meta_magic.torch_private.module_internals import (
     buffers_of,
     children_of,
     names_not_persistent,

@@ -11,7 +11,7 @@ from torch import Tensor
 from meta_magic.recording.identities.geometries import LiveGeometry
 from meta_magic.recording.identities.tensors import Seen
 from meta_magic.torch_private.dispatcher import OpOverload, find_schema, has_kernel
-from meta_magic.torch_private.tensors import address_of_storage
+from meta_magic.torch_private.tensor_internals import address_of_storage
 from meta_magic.trace.signature import Signature
 
 __all__ = [

@@ -22,7 +22,7 @@ from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.recording.signatures.entries import PLAIN, plain_float, sharing
 from meta_magic.recording.signatures.templates import Argument
-from meta_magic.torch_private.attention import attention_priorities
+from meta_magic.torch_private.attention_operators import attention_priorities
 from meta_magic.torch_private.autograd import current_autograd_node
 from meta_magic.torch_private.modes import (
     device_constructors,

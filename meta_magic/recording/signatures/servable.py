@@ -16,7 +16,7 @@ from torch import Tensor
 
 from meta_magic.recording.identities.tensors import Seen
 from meta_magic.recording.signatures.entries import Kind, LiveCall, OpTable
-from meta_magic.torch_private.tensors import is_zero_tensor
+from meta_magic.torch_private.tensor_internals import is_zero_tensor
 
 __all__ = ["choose_kind", "is_as_empty_strided"]
 

@@ -10,7 +10,7 @@ from meta_magic.recording.identities.tensors import Seen, TensorRegistry
 from meta_magic.recording.signatures.entries import Entry, Kind
 from meta_magic.recording.signatures.servable import is_as_empty_strided
 from meta_magic.torch_private.modes import DisableTorchDispatch
-from meta_magic.torch_private.tensors import is_view, version_of
+from meta_magic.torch_private.tensor_internals import is_view, version_of
 from meta_magic.trace.program import HEADER
 
 __all__ = ["Argument", "Captured", "Template", "learn"]

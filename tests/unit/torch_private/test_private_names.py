@@ -1,10 +1,22 @@
 """Each private name of torch that we stand on is there and does what we need of it."""
 
+from importlib.util import find_spec
+
 import pytest
 import torch
 
 from meta_magic.torch_private import (
-    attention,
+    attention_operators,
+    autograd,
+    dispatcher,
+    modes,
+    replaced,
+)
+from meta_magic.torch_private import module_internals as modules
+from meta_magic.torch_private import tensor_internals as tensors
+
+ROOMS = (
+    attention_operators,
     autograd,
     dispatcher,
     modes,
@@ -12,9 +24,8 @@ from meta_magic.torch_private import (
     replaced,
     tensors,
 )
-
-ROOMS = (attention, autograd, dispatcher, modes, modules, replaced, tensors)
-SINGLE = [n for n in replaced.__all__ if n.isupper() and n != "CAPTURABLE_DEVICES"]
+OTHERS = {"CAPTURABLE_DEVICES", "DYNAMO"}
+SINGLE = [n for n in replaced.__all__ if n.isupper() and n not in OTHERS]
 
 
 @pytest.mark.parametrize(
@@ -27,6 +38,10 @@ def test_a_private_name_of_torch_is_where_it_was(room, name):
 @pytest.mark.parametrize("name", SINGLE)
 def test_what_is_replaced_is_there(name):
     assert callable(getattr(*getattr(replaced, name)))
+
+
+def test_the_compiler_is_where_it_was():
+    assert find_spec(replaced.DYNAMO) is not None
 
 
 def test_optimizers_say_on_which_devices_they_are_capturable():
@@ -83,5 +98,65 @@ def test_the_default_device_is_read_from_a_device_context_on_the_stack():
         modes.pop_function_mode()
 
 
-def test_no_forward_mode_level_is_open():
-    assert torch.autograd.forward_ad._current_level == -1
+def test_no_forward_mode_level_is_open_but_within_one():
+    assert modes.forward_mode_level() < 0
+    with torch.autograd.forward_ad.dual_level():
+        assert modes.forward_mode_level() == 0
+
+
+def test_a_kernel_of_meta_can_be_overridden_and_taken_back():
+    def twice(a):
+        return torch.empty(2 * a.shape[0], device="meta")
+
+    before = torch.ops.aten.trace(torch.eye(3, device="meta")).shape
+    library = torch.library.Library("aten", "IMPL")
+    dispatcher.override_kernel(library, "trace", twice)
+    try:
+        assert torch.ops.aten.trace(torch.eye(3, device="meta")).shape == (6,)
+    finally:
+        dispatcher.destroy_library(library)
+    assert torch.ops.aten.trace(torch.eye(3, device="meta")).shape == before
+
+
+def test_an_operator_runs_the_kernel_of_a_key():
+    key = dispatcher.DispatchKey.CompositeImplicitAutograd
+    linear = torch.ops.aten.linear.default
+    made = dispatcher.run_kernel(linear, key, (torch.ones(1, 2), torch.ones(3, 2)), {})
+    assert made.tolist() == [[2, 2, 2]]
+
+
+def test_kernels_of_higher_order_operators_ask_for_the_mode_by_its_name():
+    kernels = dispatcher.higher_order_operators["cond"].py_kernels
+    kernel = kernels[dispatcher.DispatchKey.CompositeExplicitAutograd]
+    assert dispatcher.ASKS_MODE in kernel.__code__.co_names
+
+
+def test_a_higher_order_operator_looks_for_its_kernel_again():
+    operator = dispatcher.higher_order_operators["cond"]
+    key = dispatcher.DispatchKey.AutogradMeta
+    operator._dispatch_cache[key] = "stale"
+    dispatcher.forget_kernel(operator, key)
+    assert key not in operator._dispatch_cache
+
+
+def test_hooks_are_read_and_given_to_another_tensor():
+    met = []
+    first, second = (torch.ones(1, requires_grad=True) for _ in range(2))
+    first.register_hook(lambda _: met.append("gradient"))
+    first.register_post_accumulate_grad_hook(lambda _: met.append("accumulated"))
+    autograd.set_hooks(second, autograd.read_hooks(first))
+    (second * 2).sum().backward()
+    assert "accumulated" in met
+
+
+def test_autocast_is_turned_on_where_torch_turned_it_off():
+    region = torch.autocast("cpu", enabled=False)
+    replaced.enable_autocast(region, is_enabled=True)
+    with region:
+        assert torch.is_autocast_enabled("cpu")
+
+
+def test_loading_is_known_by_its_code_and_its_variables():
+    names = modules.LOADING.co_varnames
+    assert {modules.LOADED, modules.IS_ASSIGNING} <= {*names}
+    assert modules.initialize_truncated.__name__.startswith(modules.PREFIX)

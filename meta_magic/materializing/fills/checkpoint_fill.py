@@ -8,10 +8,14 @@ import torch
 from torch import Tensor, UntypedStorage
 
 from meta_magic.errors import MaterializeError
-from meta_magic.materializing.checkpoint_reader import Entry, shorten, unreadable
-from meta_magic.materializing.fills.empty import EmptyFill
+from meta_magic.materializing.checkpoint_reader import (
+    CheckpointEntry,
+    shorten,
+    unreadable,
+)
+from meta_magic.materializing.fills.empty_fill import EmptyFill
 from meta_magic.materializing.fills.protocol import Content, Fill, Put, Task
-from meta_magic.materializing.fills.replay import ReplayFill
+from meta_magic.materializing.fills.replay_fill import ReplayFill
 from meta_magic.materializing.targets import Held, Target
 from meta_magic.replaying.memory import allocate, make_view
 
@@ -37,7 +41,7 @@ class CheckpointFill:
         "it lacks is replayed"
     )
 
-    def __init__(self, task: Task, entries: Mapping[str, Entry]) -> None:
+    def __init__(self, task: Task, entries: Mapping[str, CheckpointEntry]) -> None:
         match_names(task.held, entries)
         self.targets = task.targets
         self._device = task.device
@@ -187,7 +191,7 @@ def is_plain(target: Target) -> bool:
     return not others and first.nbytes == target.storage.nbytes()
 
 
-def match_names(held: Sequence[Held], entries: Mapping[str, Entry]) -> None:
+def match_names(held: Sequence[Held], entries: Mapping[str, CheckpointEntry]) -> None:
     """Compare names and shapes of a module with those of a checkpoint.
 
     Raises:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, UntypedStorage, nn
 
 from meta_magic.errors import MaterializeError
-from meta_magic.materializing.fills.empty import EmptyFill
+from meta_magic.materializing.fills.empty_fill import EmptyFill
 from meta_magic.materializing.fills.protocol import Task
 from meta_magic.materializing.targets import Target, address_of
 from meta_magic.recording.identities.nested_tensors import tensors_in
@@ -15,7 +15,7 @@ from meta_magic.recording.identities.storage_bytes import as_bytes
 from meta_magic.recording.intercept.libraries import INITIALIZE
 from meta_magic.torch_private.dispatcher import OpOverload, schema_of
 from meta_magic.torch_private.modes import TorchDispatchMode
-from meta_magic.torch_private.tensors import address_of_storage
+from meta_magic.torch_private.tensor_internals import address_of_storage
 
 __all__ = ["ResetFill"]
 

@@ -8,11 +8,11 @@ from typing import Final, TypeAlias, TypeVar
 from torch import Tensor
 
 from meta_magic.materializing.checkpoint_reader import open_checkpoint
-from meta_magic.materializing.fills.checkpoint import CheckpointFill
-from meta_magic.materializing.fills.empty import EmptyFill
+from meta_magic.materializing.fills.checkpoint_fill import CheckpointFill
+from meta_magic.materializing.fills.empty_fill import EmptyFill
 from meta_magic.materializing.fills.protocol import Fill, MakesFill, Task
-from meta_magic.materializing.fills.replay import ReplayFill
-from meta_magic.materializing.fills.reset import ResetFill
+from meta_magic.materializing.fills.replay_fill import ReplayFill
+from meta_magic.materializing.fills.reset_fill import ResetFill
 
 __all__ = ["FILL_BY_INIT", "INITS", "Init", "choose_fill", "list_inits"]
 
