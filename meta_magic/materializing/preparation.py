@@ -69,8 +69,8 @@ class Preparation:
         installation = Installation(list(self._pair(contents)))
         installation.install()
         try:
-            write_anew(contents)
             notes = self.fill.finish()
+            write_anew(contents)
         except BaseException:
             installation.undo()
             raise

@@ -29,7 +29,7 @@ Format: TypeAlias = Literal[
 What the browser does not know by name it shows as it is.
 """
 
-Wire: TypeAlias = Literal["held", "signature"] | Callable[[Program], list[Span]]
+Wire: TypeAlias = Literal["held", "call", "signature"] | Callable[[Program], list[Span]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,16 +62,18 @@ class OpColumn(Column):
             absent have pandas' nullable ``Int64`` type.
         unit: Of its values; "" for none.
         read: Gives the value of a call; None if it is the call's field of that name.
-        wire: How the report gets its values. ``held``: it has them, for other views
-            need them, too. ``signature``: it is sent one for each signature, read of
-            the first call that has it; a tuple of numbers is shown without its absent
-            ones. A function: yields the stretches of operators that have a value.
+        wire: How the report gets its values. ``call``: it is sent one for each call; a
+            tuple of numbers is shown without its absent ones. ``signature``: it is sent
+            one for each signature, read of the first call that has it, which is right
+            only if the value follows from shapes, dtypes and arguments alone.
+            ``held``: it has them, for other views need them, too. A function: yields
+            the stretches of operators that have a value.
     """
 
     type: str
     unit: str = ""
     read: Callable[[OpCall], object] | None = None
-    wire: Wire = "signature"
+    wire: Wire = "call"
 
     @property
     def reader(self) -> Callable[[OpCall], object]:
@@ -186,6 +188,7 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         help="Bytes of the tensors read; none for a view.",
         format="bytes",
         align="right",
+        wire="signature",
     ),
     OpColumn(
         name="nbytes_written",
@@ -195,6 +198,7 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         format="bytes",
         width=148,
         align="right",
+        wire="signature",
     ),
     OpColumn(
         name="views",

@@ -1,11 +1,11 @@
 """The columns of the report's tables on the wire, with the values it does not have."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 from meta_magic.trace import columns, module_columns
-from meta_magic.trace.columns import Column, OpColumn
+from meta_magic.trace.columns import Column, OpColumn, Wire
 
 if TYPE_CHECKING:
     from meta_magic.trace.calls import OpCall
@@ -18,10 +18,13 @@ __all__ = ["columns_payload", "remarks_payload"]
 
 def columns_payload(trace: "Trace") -> dict[str, list[dict[str, Any]]]:
     """Return the columns by table, in the order in which they are shown."""
-    samples = find_samples(trace)
+    calls: dict[Wire, Sequence[OpCall | None]] = {
+        "call": trace.ops,
+        "signature": find_samples(trace),
+    }
     nodes = [node for root in trace.modules for node in root.walk()]
     return {
-        "ops": [write_op_column(c, samples) for c in columns.OP_COLUMNS],
+        "ops": [write_op_column(c, calls) for c in columns.OP_COLUMNS],
         "modules": [
             write_module_column(c, nodes) for c in module_columns.MODULE_COLUMNS
         ],
@@ -47,13 +50,14 @@ def find_samples(trace: "Trace") -> list["OpCall | None"]:
 
 
 def write_op_column(
-    column: OpColumn, samples: Sequence["OpCall | None"]
+    column: OpColumn, calls: Mapping[Wire, Sequence["OpCall | None"]]
 ) -> dict[str, Any]:
-    """Return a column of the operators, with a value for each signature."""
+    """Return a column of the operators, with a value for each call or signature."""
     written = write_column(column)
-    if column.wire == "signature":
+    if column.wire in calls:
         read = column.reader
-        written["values"] = [None if c is None else read(c) for c in samples]
+        values = [None if c is None else read(c) for c in calls[column.wire]]
+        written |= {"wire": column.wire, "values": values}
     return written
 
 

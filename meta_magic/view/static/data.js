@@ -16,9 +16,9 @@ const NOWHERE = { file: "", scope: "", start: 0, end: 0, column: -1, end_column:
  *   writes: number[], views: number[], flops: number}} Signature
  *   `views`: for each output the input whose storage it shares, or -1; `flops`: or -1
  * @typedef {{name: string, help: string, width: number, format?: string, align?: string,
- *   is_pinned?: boolean, values?: any[], add_up?: string}} Column
- *   of a table. `values`: by signature or module, unless the report has them; `add_up`: what
- *   stands for a run of modules, the "sum" or the "first"
+ *   is_pinned?: boolean, values?: any[], wire?: string, add_up?: string}} Column
+ *   of a table. `values`: unless the report has them, by what `wire` names, "call" or
+ *   "signature", or by module; `add_up`: what stands for a run of modules, the "sum" or the "first"
  * @typedef {{file: string, first: number}} Cell
  * @typedef {{file: string, scope: string, first: number, text: string}} SourceText
  * @typedef {{file: string, scope: string, start: number, end: number, column: number,

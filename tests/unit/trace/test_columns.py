@@ -3,7 +3,7 @@
 import json
 import shutil
 import subprocess
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import get_args
 
@@ -33,6 +33,7 @@ SPARE = OpColumn(
     help="FLOPs for each byte that it moves.",
     read=lambda call: (call.flops or 0) / (call.nbytes_read + call.nbytes_written or 1),
 )
+BY_SIGNATURE = replace(SPARE, name="sent once", wire="signature")
 CALLS = ModuleColumn(
     name="calls",
     help="How often it was called.",
@@ -53,7 +54,7 @@ def trace():
 
 @pytest.fixture
 def more_columns(monkeypatch):
-    op_columns = (*OP_COLUMNS[:2], SPARE, *OP_COLUMNS[2:])
+    op_columns = (*OP_COLUMNS[:2], SPARE, BY_SIGNATURE, *OP_COLUMNS[2:])
     monkeypatch.setattr(columns, "OP_COLUMNS", op_columns)
     monkeypatch.setattr(module_columns, "MODULE_COLUMNS", (*MODULE_COLUMNS, CALLS))
 
@@ -140,14 +141,20 @@ def test_a_new_column_is_in_pandas(trace, more_columns):
     assert list(table)[-1] != "op"
 
 
-def test_a_new_column_is_sent_with_a_value_for_each_signature(trace, more_columns):
+def test_a_new_column_is_sent_with_a_value_for_each_call(trace, more_columns):
     names = [c["name"] for c in build_payload(trace)["columns"]["ops"]]
-    assert names[:4] == ["index", "op", "spare", "inputs"]
+    assert names[:5] == ["index", "op", "spare", "sent once", "inputs"]
     column = find_column(trace, "ops", "spare")
     assert column["help"] == SPARE.help
+    assert column["values"] == list(trace.to_pandas()["spare"])
+
+
+def test_a_value_that_follows_from_the_signature_is_sent_once(trace, more_columns):
+    values = find_column(trace, "ops", "sent once")["values"]
     numbers = [*trace.program.signature_numbers()]
+    assert len(values) < len(numbers)
     expected = trace.to_pandas()["spare"]
-    assert [column["values"][number] for number in numbers] == list(expected)
+    assert [values[number] for number in numbers] == list(expected)
 
 
 @needs_node
@@ -155,6 +162,7 @@ def test_a_new_column_is_in_the_report(trace, more_columns, tmp_path):
     read = read_in_node(trace, tmp_path)
     expected = list(trace.to_pandas()["spare"])
     assert [row["spare"] for row in read["rows"]] == expected
+    assert [row["sent once"] for row in read["rows"]] == expected
     assert [row["calls"] for row in read["module_rows"]] == [1, 1, 1, 1]
 
 

@@ -38,7 +38,7 @@ function read_held(trace, i) {
  * @param {TraceView} trace @param {number} i
  */
 export const read_op = (trace, i) => add_sent(
-  trace.columns.ops, read_held(trace, i), ({ values }) => values[trace.op_signature[i]]);
+  trace.columns.ops, read_held(trace, i), ({ wire, values }) => values[wire === "call" ? i : trace.op_signature[i]]);
 
 /**
  * Return what of an operator is searched, in small letters.
