@@ -26,7 +26,7 @@ def build_matcher(
     if not HAS_MATCHERS:
         return None
 
-    @context_matcher()  # type: ignore[untyped-decorator]
+    @context_matcher()  # type: ignore[untyped-decorator]  # IPython's has no types
     def match_meta_options(context: Any) -> dict[str, Any]:
         words = context.full_text.split()[:2]
         if context.cursor_line != 0 or words[:1] not in (["%%meta"], ["%meta"]):
@@ -40,4 +40,4 @@ def build_matcher(
             "suppress": bool(found),
         }
 
-    return match_meta_options  # type: ignore[no-any-return]
+    return match_meta_options  # type: ignore[no-any-return]  # as above

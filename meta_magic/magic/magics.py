@@ -23,7 +23,7 @@ try:
     from IPython.core.magic import output_can_be_silenced
 except ImportError:  # IPython 7
 
-    def output_can_be_silenced(magic_func: Any) -> Any:  # type: ignore[misc]
+    def output_can_be_silenced(magic_func: Any) -> Any:  # type: ignore[misc]  # stands in for the import
         """Leave the magic as it is: there a semicolon silences nothing."""
         return magic_func
 

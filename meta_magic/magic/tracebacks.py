@@ -49,7 +49,7 @@ def trim_traceback(shell: Any, error: BaseException, name: str) -> None:
         return [*lines, *(note for note in notes if note not in text)]  # IPython 7
 
     try:
-        error._render_traceback_ = render  # type: ignore[attr-defined]
+        error._render_traceback_ = render  # type: ignore[attr-defined]  # read by IPython
     except AttributeError:  # an exception with slots: shown in full
         return
 

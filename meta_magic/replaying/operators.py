@@ -212,7 +212,7 @@ def find_variant(function: Any) -> Callable[..., Any] | None:
     for name in () if packet is None else packet.overloads():
         overload = getattr(packet, name)
         if {argument.name for argument in schema_of(overload).arguments} == wanted:
-            return overload  # type: ignore[no-any-return]
+            return overload  # type: ignore[no-any-return]  # torch's packets have no types
     return None
 
 

@@ -243,7 +243,7 @@ def index_by_masks(args: Args, count_by_id: Mapping[int, int]) -> Tensor:
                 )
             made = [torch.empty(count, dtype=torch.long, device="meta")] * mask.ndim
             positions.extend(made)
-    return torch.ops.aten.index.Tensor(tensor, positions)  # type: ignore[no-any-return]
+    return torch.ops.aten.index.Tensor(tensor, positions)  # type: ignore[no-any-return]  # torch.ops has no types
 
 
 def select_by_mask(

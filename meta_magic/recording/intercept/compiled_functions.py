@@ -57,7 +57,7 @@ class OnImport(MetaPathFinder):
                 load(module)
                 self._act()
 
-            spec.loader.exec_module = load_and_act  # type: ignore[method-assign]
+            spec.loader.exec_module = load_and_act  # type: ignore[method-assign]  # of this loader alone
         return spec
 
 
