@@ -57,7 +57,7 @@ class ReplayFill:
         self._moves_generator = rest is None and task.device.type == "cpu"
         built = {id(m) for m in task.module.modules()} if rest is None else set()
         self._shares = [
-            Share(located=located, replay=plan_replay(located, built, task.device))
+            Share(located=located, replay=plan_execution(located, built, task.device))
             for located in locate(self.targets, task.program)
         ]
         self.n_operators = sum(len(share.replay.steps) for share in self._shares)
@@ -129,7 +129,9 @@ def find_all_targets(task: Task) -> list[Target]:
     return [*task.targets, *group_targets(find_redrawn(task.held), None)]
 
 
-def plan_replay(located: Located, modules: set[int], device: torch.device) -> Execution:
+def plan_execution(
+    located: Located, modules: set[int], device: torch.device
+) -> Execution:
     """Return what makes the targets of a recording.
 
     Args:

@@ -47,7 +47,7 @@ class DataSources(Replacements):
         """Load onto meta, unless it is told where; what comes is from outside."""
         told = args[1] if len(args) > 1 else kwargs.get("map_location")
         is_told = told is not None
-        is_moved = not is_told and is_on_meta()
+        is_moved = not is_told and is_default_on_meta()
         if is_moved:
             args, kwargs["map_location"] = args[:1], "meta"
         with without_modes():
@@ -100,7 +100,7 @@ def replace_here(plain: Any, method: Any) -> Any:
     return replaced
 
 
-def is_on_meta() -> bool:
+def is_default_on_meta() -> bool:
     """Whether the innermost ``with torch.device`` is that of the cell."""
     for mode in reversed(function_mode_stack()):
         if isinstance(mode, DeviceContext):

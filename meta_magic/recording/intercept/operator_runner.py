@@ -7,7 +7,7 @@ from torch import Tensor
 
 from meta_magic.recording.as_device.attention import AttentionOf
 from meta_magic.recording.identities.places import Places
-from meta_magic.recording.intercept.data_sources import is_on_meta
+from meta_magic.recording.intercept.data_sources import is_default_on_meta
 from meta_magic.recording.intercept.higher_order import has_inside, run_inside
 from meta_magic.recording.intercept.kernel_calls import KernelCalls
 from meta_magic.recording.intercept.special_tensors import SpecialTensors
@@ -109,4 +109,4 @@ def is_legacy(func: Any, kwargs: Kwargs, places: Places) -> bool:
     device = kwargs.get("device")
     is_real = device is not None and device.type == "cpu"
     is_unasked = places.function is None and current_autograd_node() is None
-    return is_real and is_unasked and is_on_meta()
+    return is_real and is_unasked and is_default_on_meta()
