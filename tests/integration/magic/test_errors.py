@@ -1,5 +1,6 @@
 """Errors of a ``%%meta`` cell: shown once, at the user's line, without our frames."""
 
+import io
 import re
 import sys
 import traceback
@@ -94,9 +95,16 @@ def test_tb_shows_the_error_again_as_it_was(shell, run):
     assert again.strip() == shown.strip()
 
 
-def test_debug_stands_in_the_frame_that_raised(shell, monkeypatch, capsys):
-    import io
+@pytest.fixture
+def keep_tracer():
+    """A debugger that quits takes away the trace function by which coverage counts."""
+    tracer = sys.gettrace()
+    yield
+    sys.settrace(tracer)
 
+
+@pytest.mark.usefixtures("keep_tracer")
+def test_debug_stands_in_the_frame_that_raised(shell, monkeypatch, capsys):
     assert issubclass(shell.debugger_cls, Pdb)
     shell.run_cell("def fail():\n    secret = 41 + 1\n    return 1 / 0")
     shell.run_cell("%%meta\nfail()")
