@@ -152,9 +152,7 @@ class OpCalls(Rows[OpCall]):
             views=signature.views,
             module=module,
             root=root,
-            module_call=None
-            if module_word % 2 or not module_word
-            else module_word // 2 - 1,
+            module_call=call_of(module_word),
             phase=place.phase,
             line=place.line,
             position=place.position,
@@ -194,7 +192,7 @@ class OpCalls(Rows[OpCall]):
                 module=self._module_number(
                     word, map(self._storages.__getitem__, written)
                 ),
-                call=None if word % 2 or not word else word // 2 - 1,
+                call=call_of(word),
                 forward=forward,
             )
 
@@ -205,8 +203,9 @@ class OpCalls(Rows[OpCall]):
         return self._words[self._program.offsets[forward] + 2]
 
     def _module_number(self, word: int, written: Iterable[int]) -> int | None:
-        if word and not word & 1:
-            return self._module_rows[(word // 2 - 1) * MODULE_HEADER]
+        call = call_of(word)
+        if call is not None:
+            return self._module_rows[call * MODULE_HEADER]
         # Outside of module calls: what is made or written for a parameter belongs to
         # the module that holds the parameter, whoever initializes it.
         for storage in written:
@@ -264,6 +263,12 @@ class ModuleCalls(Rows[ModuleCall]):
 
     def _value(self, word: int, geometry: Geometry) -> TensorMetadata:
         return self._tensor(word >> 1, geometry, requires_grad=bool(word & 1))
+
+
+def call_of(module_word: int) -> int | None:
+    """Return the module call that a module word of ``program.py`` names."""
+    is_call = module_word and not module_word % 2
+    return module_word // 2 - 1 if is_call else None
 
 
 def fill(value: Argument, tensors: Sequence[TensorMetadata]) -> Argument:
