@@ -157,7 +157,7 @@ class RowWriter:
         if numbers is None:
             numbers = self._numbers_by_template[template] = self._add_entries(template)
         values = [*numbers, place, module, 0, *arguments, *made]
-        self._buffer += [values[pick] for pick in template.picks]
+        self._buffer += template.pick(values)
         if len(self._buffer) > FLUSH_AT:
             self.flush()
         now = self._clock.now

@@ -1,6 +1,7 @@
 """What torch's functions do, learnt by watching one call of each kind."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 from torch import Tensor
@@ -28,7 +29,7 @@ class Template:
 
     Attributes:
         entries: The signatures of its operators, each once.
-        picks: For each word of its rows, where it stands in that list.
+        pick: Returns the words of its rows, out of that list.
         n_rows: Operators that it makes.
         random_rows: Those of them that would draw from a generator.
         first_reads: (argument, tensors made before) in the order of first reading:
@@ -54,12 +55,12 @@ class Template:
         "n_rows",
         "n_storages",
         "outputs",
-        "picks",
+        "pick",
         "random_rows",
         "storages",
     )
     entries: tuple[Entry, ...]
-    picks: tuple[int, ...]
+    pick: Callable[[Sequence[int]], tuple[int, ...]]
     n_rows: int
     random_rows: tuple[int, ...]
     n_storages: int
@@ -113,7 +114,7 @@ def learn(registry: TensorRegistry, captured: Captured) -> Template | None:
         return None
     template = Template()
     template.entries = tuple(numbering.entries)
-    template.picks = numbering.find_picks()
+    template.pick = itemgetter(*numbering.find_picks())
     template.n_rows = len(captured.rows)
     template.random_rows = tuple(
         index for index, (entry, _) in enumerate(captured.rows) if entry.is_random
