@@ -1,4 +1,4 @@
-"""``init="empty"``: memory without content."""
+"""``init="empty"``: memory without content, and what writes into it to inherit."""
 
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
@@ -8,43 +8,52 @@ from torch import Tensor
 from meta_magic.materializing.fills.protocol import Put, Task
 from meta_magic.materializing.report import UNINITIALIZED
 from meta_magic.materializing.targets import Target
-from meta_magic.replaying.memory import allocate
+from meta_magic.replaying.memory import allocate, make_view
 
 __all__ = ["EmptyFill"]
 
 
 class EmptyFill:
-    """Leaves all targets uninitialized.
+    """Leaves all targets uninitialized; a subclass may :meth:`write` them.
 
     Args:
         task: What is to be filled.
-
-    Attributes:
-        device: Where they are made.
     """
 
     gives: ClassVar = "nothing; all is uninitialized memory"
+    source: ClassVar = UNINITIALIZED
+    """How the report calls what filled a tensor."""
 
     def __init__(self, task: Task) -> None:
         self.targets = task.targets
-        self.n_work = 0
+        self.n_work = sum(target.nbytes for target in task.targets)
         self.n_operators = 0
-        self.device = task.device
+        self._device = task.device
 
     def peak_nbytes(self) -> int:
         """Return the bytes of all targets."""
-        return sum(target.nbytes for target in self.targets)
+        return self.n_work
 
     def run(self, put: Put) -> Iterator[int]:
-        """Allocate all targets."""
+        """Allocate and write all targets."""
         for target in self.targets:
-            put(target, allocate(target.nbytes, self.device))
-        yield 0
+            storage = allocate(target.nbytes, self._device)
+            for tensor in target.tensors:
+                self.write(make_view(storage, target.geometry_of(tensor)))
+            put(target, storage)
+            yield target.nbytes
+
+    def write(self, tensor: Tensor) -> None:
+        """Write the content of a tensor, which is real, cast and laid out; nothing.
+
+        Called for each tensor of the module that is on meta: tensors that share memory
+        come one after the other, one that is tied comes once.
+        """
 
     def finish(self) -> Sequence[str]:
         """Leave it at that."""
         return ()
 
     def filled_by(self, _target: Target, _tensor: Tensor, /) -> str:
-        """Say that nothing fills the target."""
-        return UNINITIALIZED
+        """Say what fills the target."""
+        return self.source

@@ -21,6 +21,3 @@ def holding(tensor, kind="buffer"):
     else:
         module.odd = nn.Parameter(tensor, requires_grad=False)
     return module
-
-
-INITS = ["replay", "reset", "empty"]

@@ -66,7 +66,7 @@ def test_an_init_of_another_type_is_an_error_that_lists_what_there_is(init):
 
 
 def test_the_docstring_says_what_each_init_gives():
-    for name in ("replay", "reset", "empty"):
+    for name in INITS:
         assert f'* ``"{name}"``: ' in materialize.__doc__
     assert "INITS" not in materialize.__doc__
     assert max(map(len, materialize.__doc__.splitlines())) <= 88

@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 from meta_magic import MaterializeError, materialize, record
+from meta_magic.materializing.fills.inits import INITS
 from tests.unit.eager import is_untouched, tensors_of
-from tests.unit.materializing.refusals import INITS, holding
+from tests.unit.materializing.refusals import holding
 
 
 def huge():

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from meta_magic import MaterializeError, materialize, record
+from meta_magic.materializing.fills.inits import INITS
 from tests.unit.eager import assert_bit_equal, build_twice
 from tests.unit.materializing.modules import Shared
 from tests.unit.materializing.refusals import holding
@@ -37,7 +38,7 @@ def test_dtype_keeps_ties_and_views():
     assert made.matrix[:2, 0].tolist() == [5, 5]
 
 
-@pytest.mark.parametrize("init", ["reset", "empty"])
+@pytest.mark.parametrize("init", sorted({*INITS} - {"replay"}))
 def test_dtype_casts_without_a_replay(init):
     _, made, _, _ = build_twice(lambda: nn.Linear(3, 4))
     report = materialize(made, init=init, dtype=torch.float16)

@@ -7,7 +7,6 @@ from torch import nn
 from meta_magic import MaterializeError, materialize, record
 from meta_magic.materializing.fills.empty_fill import EmptyFill
 from meta_magic.materializing.fills.inits import FILL_BY_INIT, INITS
-from meta_magic.recording.identities.storage_bytes import as_bytes
 
 
 def build_with(make):
@@ -83,17 +82,13 @@ def test_a_state_dict_leaves_the_generator_alone_though_the_rest_is_drawn():
 class BlankFill(EmptyFill):
     """Fills all with zeros, for the test."""
 
-    def run(self, put):
-        def put_zeros(target, content):
-            put(target, as_bytes(content).zero_().untyped_storage())
+    source = "blank"
 
-        return super().run(put_zeros)
+    def write(self, tensor):
+        tensor.zero_()
 
     def finish(self):
         return ("all is zero",)
-
-    def filled_by(self, _target, _tensor, /):
-        return "blank"
 
 
 def test_a_new_init_is_a_class_and_a_row(monkeypatch):

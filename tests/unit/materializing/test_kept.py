@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from meta_magic import materialize, record
+from meta_magic.materializing.fills.inits import INITS
 from tests.unit.eager import assert_bit_equal, build_twice, tensors_of
 from tests.unit.materializing.modules import Masked, Shared, Tied
 
@@ -21,7 +22,7 @@ def test_tensors_stay_the_same_objects():
     assert all(after[name] is before[name] for name in before)
 
 
-@pytest.mark.parametrize("init", ["replay", "reset", "empty"])
+@pytest.mark.parametrize("init", INITS)
 def test_a_tie_is_kept(init):
     _, made, _, _ = build_twice(Tied)
     report = materialize(made, init=init)
@@ -59,7 +60,7 @@ def test_channels_last_is_kept():
     assert_bit_equal(made, real)
 
 
-@pytest.mark.parametrize("init", ["reset", "empty"])
+@pytest.mark.parametrize("init", sorted({*INITS} - {"replay"}))
 def test_strides_are_kept_without_a_replay(init):
     _, made, _, _ = build_twice(
         lambda: nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)

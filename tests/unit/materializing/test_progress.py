@@ -4,10 +4,11 @@ import pytest
 from torch import nn
 
 from meta_magic import materialize
+from meta_magic.materializing.fills.inits import INITS
 from tests.unit.eager import build_twice
 
 
-@pytest.mark.parametrize("init", ["replay", "reset", "empty", "checkpoint"])
+@pytest.mark.parametrize("init", [*INITS, "checkpoint"])
 def test_progress_never_goes_back_and_ends_at_one(init):
     real, made, _, _ = build_twice(lambda: nn.TransformerEncoderLayer(8, 2, 16))
     fractions = []

@@ -5,8 +5,9 @@ import torch
 from torch import nn
 
 from meta_magic import MaterializeError, MetaMagicError, materialize, record
+from meta_magic.materializing.fills.inits import INITS
 from tests.unit.eager import assert_bit_equal, build_twice, is_untouched, tensors_of
-from tests.unit.materializing.refusals import INITS, holding
+from tests.unit.materializing.refusals import holding
 
 
 def test_a_lazy_parameter_is_an_error_that_says_to_call_the_module():
