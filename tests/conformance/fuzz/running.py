@@ -1,0 +1,157 @@
+"""Programs run for real and recorded, and what can be compared of each run."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import meta_magic as mm
+from tests.conformance.exactness import generator_states
+from tests.conformance.fuzz.programs import Program
+from tests.conformance.fuzz.surroundings import surroundings
+from tests.conformance.model_runs import Log
+
+__all__ = ["Error", "Run", "run_plain", "run_real", "run_recorded"]
+
+Ask: TypeAlias = Callable[["Run"], Any]
+
+FILE = "<program>"
+PLAIN = "if True:"
+LOGGED = "with logs.setdefault({n}, Log()):"
+RECORDED = 'with mm.record(as_device="cpu", cache={cache}) as trace_{n}:'
+
+
+class Error(NamedTuple):
+    """What a program raised: class, text, and the line of its source."""
+
+    name: str
+    text: str
+    line: int
+
+
+@dataclass(slots=True)
+class Run:
+    """One run of a program, and what it left.
+
+    Attributes:
+        program: What ran.
+        namespace: Its variables.
+        error: What it raised, or None.
+        logs: What each cell's operators returned, in a real run.
+        generators: Where the generators stood after it, its own included.
+        asked: What was asked of it at its end returned, or raised.
+    """
+
+    program: Program
+    namespace: dict[str, Any]
+    error: Error | None = None
+    logs: dict[int, Log] = field(default_factory=dict)
+    generators: dict[str, Any] = field(default_factory=dict)
+    asked: Any = None
+
+    @property
+    def traces(self) -> dict[int, mm.Trace]:
+        """The trace of each cell."""
+        named = (n for n in self.namespace if n.startswith("trace_"))
+        return {int(name[6:]): self.namespace[name] for name in named}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return all tensors that the variables hold, by an expression for each."""
+        found: dict[str, Tensor] = {}
+        for name, value in self.namespace.items():
+            if not name.startswith("_"):
+                found |= find_tensors(name, value)
+        return found
+
+    def values(self) -> dict[str, str]:
+        """Return the variables that are plain values, as text."""
+        return {
+            name: repr(value)
+            for name, value in self.namespace.items()
+            if name[0] == "v" and name[1:].isdigit() and not isinstance(value, Tensor)
+            if "object at" not in repr(value)
+        }
+
+    def remember_generators(self) -> None:
+        """Note where the generators stand now."""
+        self.generators = generator_states() | {
+            name: value.get_state().numpy().tobytes()
+            for name, value in self.namespace.items()
+            if isinstance(value, torch.Generator)
+        }
+
+
+def find_tensors(name: str, value: Any) -> dict[str, Tensor]:
+    """Return the tensors of a variable: itself, its gradient, those of a module."""
+    if isinstance(value, Tensor):
+        has_grad = value.is_leaf and value.grad is not None
+        return {name: value} | ({f"{name}.grad": value.grad} if has_grad else {})
+    if isinstance(value, nn.Module):
+        return find_module_tensors(name, value)
+    if isinstance(value, torch.optim.Optimizer):
+        states = enumerate(value.state.values())
+        return {
+            f"{name}[{n}].{key}": tensor
+            for n, state in states
+            for key, tensor in sorted(state.items())
+            if isinstance(tensor, Tensor)
+        }
+    return {}
+
+
+def find_module_tensors(name: str, module: nn.Module) -> dict[str, Tensor]:
+    """Return a module's parameters, their gradients, and buffers."""
+    found: dict[str, Tensor] = {}
+    for key, parameter in module.named_parameters(name, remove_duplicate=False):
+        if not isinstance(parameter, nn.UninitializedParameter):
+            found |= find_tensors(key, parameter)
+    buffers = module.named_buffers(name, remove_duplicate=False)
+    return found | {key: b for key, b in buffers if b is not None}
+
+
+def run(program: Program, opening: str, ask: Ask | None = None, **names: Any) -> Run:
+    """Run a program, and ask something of what it left, from the same state each time."""
+    namespace: dict[str, Any] = dict(names)
+    made = Run(program, namespace, logs=names.get("logs", {}))
+    with surroundings(program.seed):
+        code = compile(program.source(opening), FILE, "exec")
+        try:
+            exec(code, namespace)
+        except Exception as error:
+            made.error = describe(error)
+        if ask is not None and made.error is None:
+            try:
+                made.asked = ask(made)
+            except Exception as error:
+                made.asked = error
+        made.remember_generators()
+    return made
+
+
+def run_plain(program: Program) -> Run:
+    """Run a program for real, as a user would."""
+    return run(program, PLAIN)
+
+
+def run_real(program: Program) -> Run:
+    """Run a program for real, and note what its operators return."""
+    return run(program, LOGGED, logs={}, Log=Log)
+
+
+def run_recorded(program: Program, ask: Ask | None = None, *, cache: bool) -> Run:
+    """Run a program with its cells recorded."""
+    return run(program, RECORDED.replace("{cache}", str(cache)), ask)
+
+
+def describe(error: Exception) -> Error:
+    """Return what was raised, and by which line of the program."""
+    line, traceback = 0, error.__traceback__
+    while traceback is not None:
+        if traceback.tb_frame.f_code.co_filename == FILE:
+            line = traceback.tb_lineno
+        traceback = traceback.tb_next
+    return Error(type(error).__name__, " ".join(str(error).split())[:200], line)
