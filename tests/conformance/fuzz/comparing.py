@@ -1,82 +1,17 @@
-"""How a recorded program differs from the same one on the CPU."""
+"""How what a recording says differs from what the CPU did."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import meta_magic as mm
-from tests.benchmarks.record import forget_signatures
-from tests.conformance.exactness import as_bits
-from tests.conformance.fuzz.programs import Program
-from tests.conformance.fuzz.running import Run, run_plain, run_real, run_recorded
+from tests.conformance.fuzz.findings import Finding
+from tests.conformance.fuzz.running import Run
 from tests.conformance.model_runs import WRAPPERS, is_reading
 
-__all__ = ["KINDS", "Finding", "check", "worst"]
-
-KINDS = ("silent", "crashed", "refused", "noted", "accepted", "unstable")
-"""What may be found, the worst first: other than on the CPU without a word; an error
-where the CPU has none; one of ours, with its reason; other than on the CPU, and a note
-says so; no error, or another one, where the CPU has one; a program that is not the same
-in two real runs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One difference.
-
-    Attributes:
-        kind: One of ``KINDS``.
-        check: What was compared.
-        text: What differs.
-        about: What it is about, without the names of variables, to tell causes apart.
-    """
-
-    kind: str
-    check: str
-    text: str
-    about: str = ""
-
-
-def worst(findings: list[Finding]) -> Finding | None:
-    """Return the finding that counts for a program, None if there is none."""
-    return min(findings, key=lambda f: KINDS.index(f.kind), default=None)
-
-
-def check(program: Program) -> list[Finding]:
-    """Run a program in all ways, and return in what they differ."""
-    plain, real = run_plain(program), run_real(program)
-    if plain.error != real.error or list(differing_values(plain, real.tensors())):
-        return [Finding("unstable", "real runs", "two real runs differ")]
-    forget_signatures()
-    cold = run_recorded(program, cache=True)
-    if plain.error or cold.error:
-        return list(compare_errors(plain, cold))
-    warm = run_recorded(program, replay_all, cache=True)
-    off = run_recorded(program, cache=False)
-    findings = [*compare_runs(real, cold), *compare_replayed(plain, warm)]
-    for other, name in ((warm, "warm"), (off, "off")):
-        findings += compare_traces(other, cold, name)
-        met = {f.about for f in findings}
-        again = [f for f in compare_runs(real, other) if f.about not in met]
-        findings += [replace(f, check=f"{f.check}, {name}") for f in again]
-    real_made = run_recorded(program, materialize_all, cache=True)
-    return [*findings, *compare_materialized(plain, real_made)]
-
-
-def compare_errors(real: Run, recorded: Run) -> Iterator[Finding]:
-    """Yield how what two runs raise differs."""
-    a, b = real.error, recorded.error
-    if b is None:
-        yield Finding("accepted", "error", f"the CPU raises {a}", a.name)
-    elif a is None or b.line < a.line:
-        is_ours = b.name in vars(mm) or b.name == "ValueLimitError"
-        kind = "refused" if is_ours else "crashed"
-        yield Finding(kind, "error", str(b), f"{b.name}: {b.text[:40]}")
-    elif (a.name, a.line) != (b.name, b.line):
-        yield Finding("accepted", "error", f"{b}, on the CPU {a}", a.name)
+__all__ = ["compare_runs", "compare_traces", "differing_facts", "notes_of", "partition"]
 
 
 def compare_runs(real: Run, recorded: Run) -> Iterator[Finding]:
@@ -113,6 +48,8 @@ def compare_operators(made: list[Any], trace: mm.Trace) -> Iterator[Finding]:
     wanted = [m for m in made if m.op not in WRAPPERS]
     met = [op for op in trace.ops if op.op not in WRAPPERS and not is_reading(op)]
     for a, b in zip(wanted, met, strict=False):
+        if b.op.startswith("nn.init."):  # many operators for real, one row here
+            return
         shapes = [(t.shape, t.dtype) for t in b.outputs]
         strides = [t.stride for t in b.outputs]
         if a.op != b.op:
@@ -185,100 +122,6 @@ def compare_traces(a: Run, b: Run, name: str) -> Iterator[Finding]:
             return
 
 
-def replay_all(run: Run) -> dict[str, Tensor]:
-    """Return the values of all variables, those on meta replayed."""
-    tensors = run.tensors()
-    on_meta = {n: t for n, t in tensors.items() if t.is_meta and is_strided(t)}
-    with mm.record(as_device="cpu") as trace, torch.no_grad():
-        for tensor in on_meta.values():
-            tensor.detach()
-    values = mm.replay(trace, [op.outputs[0] for op in trace.ops])
-    return tensors | dict(zip(on_meta, values, strict=True))
-
-
-def compare_replayed(real: Run, recorded: Run) -> Iterator[Finding]:
-    """Yield which variables have another value when they are replayed."""
-    if isinstance(recorded.asked, Exception):
-        yield describe_failure("replay", recorded.asked)
-        return
-    kind = "noted" if notes_of(recorded) else "silent"
-    for name in differing_values(real, recorded.asked):
-        yield Finding(kind, "replay", f"{name} has another value", "values")
-
-
-def describe_failure(check: str, error: Exception) -> Finding:
-    """Return the finding that something was not done: refused by us, or crashed."""
-    kind = "refused" if isinstance(error, mm.MetaMagicError) else "crashed"
-    text = f"{type(error).__name__}: {error}"
-    return Finding(kind, check, text, text[:60])
-
-
-def is_strided(tensor: Tensor) -> bool:
-    """Whether a tensor has strides."""
-    return tensor.layout is torch.strided
-
-
 def notes_of(run: Run) -> list[str]:
     """Return what the traces say may make a replay differ."""
     return [text for t in run.traces.values() for text, _ in t.program.doubts]
-
-
-def differing_values(real: Run, met: Mapping[str, Tensor]) -> Iterator[str]:
-    """Yield the names of tensors whose bits differ from those of a real run."""
-    for name, tensor in real.tensors().items():
-        other = met.get(name)
-        if other is None or not is_strided(tensor):
-            continue
-        if not torch.equal(as_bits(tensor), as_bits(other)):
-            yield name
-
-
-class Holder(nn.Module):
-    """Holds all variables of a program, to be materialized at once."""
-
-    def __init__(self, namespace: Mapping[str, Any]) -> None:
-        super().__init__()
-        for name, value in namespace.items():
-            if isinstance(value, Tensor | nn.Module):
-                setattr(self, name, value)
-
-
-def materialize_all(run: Run) -> mm.MaterializeReport | None:
-    """Make all variables real; None if all are."""
-    if not any(t.is_meta for t in run.tensors().values()):
-        return None
-    return mm.materialize(Holder(run.namespace))
-
-
-def compare_materialized(real: Run, recorded: Run) -> Iterator[Finding]:
-    """Yield what differs once all variables are real, and the generators with them."""
-    report = recorded.asked
-    if isinstance(report, Exception):
-        yield describe_failure("materialize", report)
-    if not isinstance(report, mm.MaterializeReport):
-        return
-    kind = "noted" if report.notes or notes_of(recorded) else "silent"
-    yield from compare_made(real, recorded, kind)
-    for name, state in real.generators.items():
-        if recorded.generators[name] != state:
-            what = "own" if name[0] == "g" else name
-            yield Finding(kind, "generator", f"{name} stands elsewhere", what)
-
-
-def compare_made(real: Run, recorded: Run, kind: str) -> Iterator[Finding]:
-    """Yield which tensors are not what they are in a real run."""
-    wanted, met = real.tensors(), recorded.tensors()
-    facts = ("type", "shape", "dtype", "strides", "offset", "requires_grad")
-    for name, tensor in met.items():
-        if tensor.is_meta:
-            yield Finding("silent", "materialize", f"{name} is on meta", "on meta")
-            return
-        for fact, (a, b) in differing_facts(tensor, wanted[name], facts):
-            text = f"{name}: {fact} is {a}, not {b}"
-            yield Finding("silent", "materialize", text, fact)
-    kept = {name: wanted[name] for name in met}
-    if partition(kept) != partition(met):
-        text = f"{partition(met)}, not {partition(kept)}"
-        yield Finding("silent", "materialize", f"other aliases: {text}", "aliases")
-    for name in differing_values(real, met):
-        yield Finding(kind, "materialize", f"{name} has another value", "values")

@@ -6,7 +6,7 @@ gaps are words from ``WORDS``. A line that the CPU refuses is thrown away, so no
 be valid each time: a new operator is one more line.
 """
 
-from tests.conformance.fuzz import learning, operators, tensors, writes
+from tests.conformance.fuzz.statements import learning, operators, tensors, writes
 
 __all__ = ["FAMILIES", "SIMPLE", "THEMES", "WORDS"]
 

@@ -3,7 +3,8 @@
 import re
 from collections.abc import Callable
 
-from tests.conformance.fuzz.comparing import Finding, check
+from tests.conformance.fuzz.checking import check
+from tests.conformance.fuzz.findings import Finding
 from tests.conformance.fuzz.programs import Program, Statement
 
 __all__ = ["reduce", "render"]

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from tests.conformance.fuzz.grammar import FAMILIES, SIMPLE, WORDS
-from tests.conformance.fuzz.learning import find_input
-from tests.conformance.fuzz.tensors import SHAPES
+from tests.conformance.fuzz.statements.learning import find_input
+from tests.conformance.fuzz.statements.tensors import SHAPES
 
 __all__ = ["EmptyGapError", "Scope"]
 

@@ -3,7 +3,16 @@
 import torch
 from torch import nn
 
-__all__ = ["AUTOGRAD", "BETWEEN", "CONSTRUCTION", "FLAGS", "LEARNING", "OPTIMIZERS", "WORDS", "find_input"]
+__all__ = [
+    "AUTOGRAD",
+    "BETWEEN",
+    "CONSTRUCTION",
+    "FLAGS",
+    "LEARNING",
+    "OPTIMIZERS",
+    "WORDS",
+    "find_input",
+]
 
 MODULES = """
 nn.Linear(4, 4)
@@ -210,7 +219,19 @@ WORDS = {
     "loss": ["l1_loss", "smooth_l1_loss", "huber_loss", "kl_div"],
     "reduction": ['"mean"', '"sum"', '"none"'],
     "optimizer_class": (
-        "SGD Adam AdamW RMSprop Adagrad Adadelta NAdam RAdam Adamax ASGD Rprop".split()
+        [
+            "SGD",
+            "Adam",
+            "AdamW",
+            "RMSprop",
+            "Adagrad",
+            "Adadelta",
+            "NAdam",
+            "RAdam",
+            "Adamax",
+            "ASGD",
+            "Rprop",
+        ]
     ),
     "implementation": ["foreach", "fused", "amsgrad", "capturable", "maximize"],
 }

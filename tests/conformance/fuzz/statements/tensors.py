@@ -172,10 +172,22 @@ WORDS = {
     "number": ["1", "2", "-1", "3", "0", "1.5", "-.25", "True", "1e-3", "2.0"],
     "dtype": [
         f"torch.{name}"
-        for name in (
-            "float32 float64 float16 bfloat16 int64 int32 int16 int8 uint8 bool "
-            "complex64 complex128 float32 float32"
-        ).split()
+        for name in [
+            "float32",
+            "float64",
+            "float16",
+            "bfloat16",
+            "int64",
+            "int32",
+            "int16",
+            "int8",
+            "uint8",
+            "bool",
+            "complex64",
+            "complex128",
+            "float32",
+            "float32",
+        ]
     ],
     "fdtype": [f"torch.{n}" for n in ("float32", "float64", "bfloat16", "float16")],
     "flag": ["True", "False"],

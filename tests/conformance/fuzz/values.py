@@ -1,0 +1,121 @@
+"""Variables made real, by replay and by materialize, and compared to the bit."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import meta_magic as mm
+from tests.conformance.fuzz.comparing import differing_facts, notes_of, partition
+from tests.conformance.fuzz.findings import Finding
+from tests.conformance.fuzz.running import Run
+
+__all__ = [
+    "compare_materialized",
+    "compare_replayed",
+    "differing_values",
+    "materialize_all",
+    "replay_all",
+]
+
+
+def replay_all(run: Run) -> dict[str, Tensor]:
+    """Return the values of all variables, those on meta replayed."""
+    tensors = run.tensors()
+    on_meta = {n: t for n, t in tensors.items() if t.is_meta and is_strided(t)}
+    with mm.record(as_device="cpu") as trace, torch.no_grad():
+        for tensor in on_meta.values():
+            tensor.detach()
+    values = mm.replay(trace, [op.outputs[0] for op in trace.ops])
+    return tensors | dict(zip(on_meta, values, strict=True))
+
+
+def compare_replayed(real: Run, recorded: Run) -> Iterator[Finding]:
+    """Yield which variables have another value when they are replayed."""
+    if isinstance(recorded.asked, Exception):
+        yield describe_failure("replay", recorded.asked)
+        return
+    kind = "noted" if notes_of(recorded) else "silent"
+    for name in differing_values(real, recorded.asked):
+        yield Finding(kind, "replay", f"{name} has another value", "values")
+
+
+def describe_failure(check: str, error: Exception) -> Finding:
+    """Return the finding that something was not done: refused by us, or crashed."""
+    kind = "refused" if isinstance(error, mm.MetaMagicError) else "crashed"
+    text = f"{type(error).__name__}: {error}"
+    return Finding(kind, check, text, text[:60])
+
+
+def is_strided(tensor: Tensor) -> bool:
+    """Whether a tensor has strides."""
+    return tensor.layout is torch.strided
+
+
+def as_bits(tensor: Tensor) -> Tensor:
+    """Return the bytes of a tensor: nan equals nan in them, and -0.0 not 0.0."""
+    dense = tensor.detach().resolve_conj().resolve_neg().reshape(-1)
+    return dense.clone(memory_format=torch.contiguous_format).view(torch.uint8)
+
+
+def differing_values(real: Run, met: Mapping[str, Tensor]) -> Iterator[str]:
+    """Yield the names of tensors whose bits differ from those of a real run."""
+    for name, tensor in real.tensors().items():
+        other = met.get(name)
+        if other is None or not is_strided(tensor):
+            continue
+        if not torch.equal(as_bits(tensor), as_bits(other)):
+            yield name
+
+
+class Holder(nn.Module):
+    """Holds all variables of a program, to be materialized at once."""
+
+    def __init__(self, namespace: Mapping[str, Any]) -> None:
+        super().__init__()
+        for name, value in namespace.items():
+            if isinstance(value, Tensor | nn.Module):
+                setattr(self, name, value)
+
+
+def materialize_all(run: Run) -> mm.MaterializeReport | None:
+    """Make all variables real; None if all are."""
+    if not any(t.is_meta for t in run.tensors().values()):
+        return None
+    return mm.materialize(Holder(run.namespace))
+
+
+def compare_materialized(real: Run, recorded: Run) -> Iterator[Finding]:
+    """Yield what differs once all variables are real, and the generators with them."""
+    report = recorded.asked
+    if isinstance(report, Exception):
+        yield describe_failure("materialize", report)
+    if not isinstance(report, mm.MaterializeReport):
+        return
+    notes = [note for note in report.notes if "gradients were dropped" not in note]
+    kind = "noted" if notes or notes_of(recorded) else "silent"
+    yield from compare_made(real, recorded, kind)
+    for name, state in real.generators.items():
+        if recorded.generators[name] != state:
+            what = "own" if name[0] == "g" else name
+            yield Finding(kind, "generator", f"{name} stands elsewhere", what)
+
+
+def compare_made(real: Run, recorded: Run, kind: str) -> Iterator[Finding]:
+    """Yield which tensors are not what they are in a real run."""
+    wanted, met = real.tensors(), recorded.tensors()
+    facts = ("type", "shape", "dtype", "strides", "offset", "requires_grad")
+    for name, tensor in met.items():
+        if tensor.is_meta:
+            yield Finding("silent", "materialize", f"{name} is on meta", "on meta")
+            return
+        for fact, (a, b) in differing_facts(tensor, wanted[name], facts):
+            text = f"{name}: {fact} is {a}, not {b}"
+            yield Finding("silent", "materialize", text, fact)
+    kept = {name: wanted[name] for name in met}
+    if partition(kept) != partition(met):
+        text = f"{partition(met)}, not {partition(kept)}"
+        yield Finding("silent", "materialize", f"other aliases: {text}", "aliases")
+    for name in differing_values(real, met):
+        yield Finding(kind, "materialize", f"{name} has another value", "values")
