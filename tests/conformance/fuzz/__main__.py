@@ -1,4 +1,4 @@
-"""``python -m tests.conformance.fuzz --seeds 10 --programs 1000``: how many differ, how.
+"""How random programs differ: ``python -m tests.conformance.fuzz --seeds 10``.
 
 Prints a table of outcomes, then each cause once, reduced to a program that can be run.
 """

@@ -46,7 +46,7 @@ def compare_values(real: Run, recorded: Run) -> Iterator[Finding]:
 def compare_operators(made: list[Any], trace: mm.Trace) -> Iterator[Finding]:
     """Yield how the first operator that differs does so."""
     wanted = [m for m in made if m.op not in WRAPPERS]
-    met = [op for op in trace.ops if op.op not in WRAPPERS and not is_reading(op)]
+    met = [op for op in trace.ops if op.op not in WRAPPERS and not is_move(op)]
     for a, b in zip(wanted, met, strict=False):
         if b.op.startswith("nn.init."):  # many operators for real, one row here
             return
@@ -67,6 +67,12 @@ def compare_operators(made: list[Any], trace: mm.Trace) -> Iterator[Finding]:
         more = [m.op for m in (*wanted, *met)[min(len(wanted), len(met)) :]][:1]
         text = f"{len(met)} operators, not {len(wanted)}"
         yield Finding("silent", "operators", text, str(more))
+
+
+def is_move(op: mm.OpCall) -> bool:
+    """Whether a call takes a value off the device or brings one there."""
+    is_copy = op.op == "aten._to_copy.default"
+    return is_reading(op) or (is_copy and op.inputs[0].is_real)
 
 
 FACTS: dict[str, Callable[[Tensor], Any]] = {

@@ -80,6 +80,8 @@ def make_program(seed: int, number: int) -> Program:
     with surroundings(number):
         for block in range(2 * n_cells - 1):
             is_cell = block % 2 == 0
+            if block and is_cell and chance.random() < 0.7:
+                statements.append(Statement(f"torch.manual_seed({block})", block))
             for _ in range(chance.randint(4, 14) if is_cell else chance.randint(0, 2)):
                 families = theme if is_cell else {"between": 1}
                 statements += add_statement(scope, block, families)

@@ -112,7 +112,7 @@ def find_module_tensors(name: str, module: nn.Module) -> dict[str, Tensor]:
 
 
 def run(program: Program, opening: str, ask: Ask | None = None, **names: Any) -> Run:
-    """Run a program, and ask something of what it left, from the same state each time."""
+    """Run a program from the same state each time, then ask something of it."""
     namespace: dict[str, Any] = dict(names)
     made = Run(program, namespace, logs=names.get("logs", {}))
     with surroundings(program.seed):

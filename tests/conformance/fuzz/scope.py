@@ -65,6 +65,21 @@ def is_broadcastable(a: Tensor, b: Tensor) -> bool:
     return all(m == n or 1 in (m, n) for m, n in sizes)
 
 
+PAIRS: dict[str, Callable[[Tensor, Tensor], bool]] = {
+    "same": is_broadcastable,
+    "twin": lambda a, b: (
+        (a.shape, a.dtype, a.requires_grad) == (b.shape, b.dtype, False)
+    ),
+}
+"""Which tensors fit into the gap of a name, given the first of the line."""
+
+NEW = {"new": "t", "m": "m", "o": "o", "g": "g", "v": "v"}
+"""How the new names in a gap begin."""
+
+OF_FIRST = frozenset({"dim", "index", "view", "size"})
+"""Gaps that belong to the first tensor of the line."""
+
+
 class Scope:
     """The variables of a program that is being generated.
 
@@ -104,18 +119,15 @@ class Scope:
             return self.pick(lambda v: is_tensor(v) and FITS[name](v))
         if name in OBJECTS:
             return self.pick(lambda v: isinstance(v, OBJECTS[name]))
-        if name == "same":
-            return self.pick(lambda v: is_tensor(v) and is_broadcastable(v, picked[0]))
-        if name == "twin":
-            return self.pick(lambda v: is_twin(v, picked[0]))
-        if name in ("new", "m", "o", "g", "v"):
+        if name in PAIRS:
+            return self.pick(lambda v: is_tensor(v) and PAIRS[name](v, picked[0]))
+        if name in NEW:
             self._n_names += 1
-            return f"{'t' if name == 'new' else name}{self._n_names}"
-        if name in ("dim", "index", "view", "size"):
-            return str(getattr(self, f"make_{name}")(picked[0]))
-        if name in ("shape", "gen", "statement", "input"):
-            return getattr(self, f"make_{name}")()
-        return self.chance.choice(WORDS[name])
+            return f"{NEW[name]}{self._n_names}"
+        make = getattr(self, f"make_{name}", None)
+        if make is None:
+            return self.chance.choice(WORDS[name])
+        return str(make(picked[0]) if name in OF_FIRST else make())
 
     def pick(self, fits: Callable[[Any], bool]) -> str:
         """Return the name of a variable, rather of one that was made lately."""
@@ -196,13 +208,3 @@ class Scope:
 def is_tensor(value: Any) -> bool:
     """Whether something is a tensor that any operator may take."""
     return isinstance(value, Tensor) and is_plain(value)
-
-
-def is_twin(value: Any, other: Tensor) -> bool:
-    """Whether something is a tensor of the shape and dtype of another."""
-    return (
-        is_tensor(value)
-        and value.shape == other.shape
-        and value.dtype == other.dtype
-        and not value.requires_grad
-    )

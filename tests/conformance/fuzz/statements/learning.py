@@ -124,7 +124,6 @@ LEARNING = """
 with torch.no_grad(): {new} = {input}
 with torch.inference_mode(): {new} = {input}
 with torch.autocast("cpu", dtype=torch.bfloat16): {new} = {input}
-with torch.device("cpu"): {new} = torch.rand(3)
 nn.utils.clip_grad_norm_({module}.parameters(), 1.)
 {v} = sum(p.numel() for p in {module}.parameters())
 """  # noqa: E501

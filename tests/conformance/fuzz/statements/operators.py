@@ -2,164 +2,30 @@
 
 __all__ = ["POINTWISE", "PRODUCTS", "REDUCTIONS", "SHAPING", "WORDS"]
 
-UNARY = [
-    "abs",
-    "neg",
-    "exp",
-    "exp2",
-    "expm1",
-    "log",
-    "log1p",
-    "log2",
-    "sqrt",
-    "rsqrt",
-    "sin",
-    "cos",
-    "tan",
-    "asin",
-    "atan",
-    "sinh",
-    "cosh",
-    "tanh",
-    "asinh",
-    "erf",
-    "erfc",
-    "erfinv",
-    "sigmoid",
-    "reciprocal",
-    "square",
-    "sign",
-    "floor",
-    "ceil",
-    "round",
-    "trunc",
-    "frac",
-    "digamma",
-    "lgamma",
-    "isnan",
-    "isfinite",
-    "isinf",
-    "logical_not",
-    "logit",
-    "positive",
-    "sgn",
-    "deg2rad",
-    "nan_to_num",
-    "angle",
-    "relu",
-    "selu",
-]
-BINARY = [
-    "add",
-    "sub",
-    "mul",
-    "div",
-    "true_divide",
-    "maximum",
-    "minimum",
-    "fmax",
-    "fmin",
-    "atan2",
-    "hypot",
-    "fmod",
-    "remainder",
-    "floor_divide",
-    "eq",
-    "ne",
-    "lt",
-    "le",
-    "gt",
-    "ge",
-    "logical_and",
-    "logical_or",
-    "logical_xor",
-    "copysign",
-    "nextafter",
-    "logaddexp",
-    "xlogy",
-    "heaviside",
-    "dist",
-    "isclose",
-    "pow",
-    "float_power",
-]
-REDUCED = [
-    "sum",
-    "mean",
-    "prod",
-    "amax",
-    "amin",
-    "argmax",
-    "argmin",
-    "std",
-    "var",
-    "logsumexp",
-    "all",
-    "any",
-    "cumsum",
-    "cumprod",
-    "softmax",
-    "log_softmax",
-    "count_nonzero",
-    "nansum",
-    "nanmean",
-    "norm",
-    "median",
-    "nanmedian",
-    "argsort",
-    "sort",
-    "max",
-    "min",
-    "cummax",
-    "cummin",
-    "logcumsumexp",
-    "flip",
-    "mode",
-]
-WHOLE = [
-    "sum",
-    "mean",
-    "prod",
-    "amax",
-    "amin",
-    "argmax",
-    "argmin",
-    "std",
-    "var",
-    "all",
-    "any",
-    "count_nonzero",
-    "norm",
-    "median",
-    "max",
-    "min",
-    "std_mean",
-    "var_mean",
-    "aminmax",
-    "unique",
-    "nonzero",
-    "flatten",
-    "ravel",
-    "diff",
-]
-ACTIVATION = [
-    "relu",
-    "gelu",
-    "silu",
-    "elu",
-    "leaky_relu",
-    "hardtanh",
-    "hardswish",
-    "hardsigmoid",
-    "mish",
-    "relu6",
-    "softplus",
-    "softsign",
-    "tanhshrink",
-    "logsigmoid",
-    "celu",
-    "selu",
-]
+UNARY = """
+abs neg exp exp2 expm1 log log1p log2 sqrt rsqrt sin cos tan asin atan sinh cosh tanh
+asinh erf erfc erfinv sigmoid reciprocal square sign floor ceil round trunc frac
+digamma lgamma isnan isfinite isinf logical_not logit positive sgn deg2rad nan_to_num
+angle relu selu
+"""
+BINARY = """
+add sub mul div true_divide maximum minimum fmax fmin atan2 hypot fmod remainder
+floor_divide eq ne lt le gt ge logical_and logical_or logical_xor copysign nextafter
+logaddexp xlogy heaviside dist isclose pow float_power
+"""
+REDUCED = """
+sum mean prod amax amin argmax argmin std var logsumexp all any cumsum cumprod softmax
+log_softmax count_nonzero nansum nanmean norm median nanmedian argsort sort max min
+cummax cummin logcumsumexp flip mode
+"""
+WHOLE = """
+sum mean prod amax amin argmax argmin std var all any count_nonzero norm median max
+min std_mean var_mean aminmax unique nonzero flatten ravel diff
+"""
+ACTIVATION = """
+relu gelu silu elu leaky_relu hardtanh hardswish hardsigmoid mish relu6 softplus
+softsign tanhshrink logsigmoid celu selu
+"""
 
 POINTWISE = """
 {new} = torch.{unary}({any})
@@ -310,11 +176,11 @@ SHAPING = """
 """  # noqa: E501
 
 WORDS = {
-    "unary": UNARY,
-    "binary": BINARY,
-    "reduced": REDUCED,
-    "whole": WHOLE,
-    "activation": ACTIVATION,
+    "unary": UNARY.split(),
+    "binary": BINARY.split(),
+    "reduced": REDUCED.split(),
+    "whole": WHOLE.split(),
+    "activation": ACTIVATION.split(),
     "operator": ["+", "-", "*", "/", "//", "%", "**", "==", "<", ">=", "!="],
     "special": ["entr", "expit", "erfcx", "i0", "i1", "log_ndtr", "ndtr", "bessel_j0"],
     "keepable": [

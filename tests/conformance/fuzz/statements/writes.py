@@ -95,11 +95,11 @@ if {one} > 0: {new} = {one} * 2
 """
 
 IN_PLACE = """
-add_(1)|mul_(2)|sub_(3)|div_(3)|zero_()|fill_(2)|exp_()|neg_()|abs_()|clamp_(0, 1)
-sqrt_()|relu_()|sigmoid_()|tanh_()|round_()|floor_()|t_()|transpose_(0, -1)|unsqueeze_(0)
-squeeze_()|pow_(2)|reciprocal_()|erf_()|cumsum_(0)|triu_()|tril_()|clamp_min_(.5)
-nan_to_num_()|cos_()|fill_diagonal_(2)|fill_(True)|add_(1.5)|mul_(torch.tensor(2.))|copy_(torch.tensor(3))
-"""
+add_(1)|mul_(2)|sub_(3)|div_(3)|zero_()|fill_(2)|exp_()|neg_()|abs_()|clamp_(0, 1)|sqrt_()
+relu_()|sigmoid_()|tanh_()|round_()|floor_()|t_()|transpose_(0, -1)|unsqueeze_(0)|squeeze_()
+pow_(2)|reciprocal_()|erf_()|cumsum_(0)|triu_()|tril_()|clamp_min_(.5)|nan_to_num_()|cos_()
+fill_diagonal_(2)|fill_(True)|add_(1.5)|mul_(torch.tensor(2.))|copy_(torch.tensor(3))
+"""  # noqa: E501
 
 WORDS = {
     "in_place": IN_PLACE.strip().replace("\n", "|").split("|"),
