@@ -13,7 +13,7 @@ import torch
 
 from tests.conformance.fuzz.checking import check
 from tests.conformance.fuzz.findings import KINDS, Finding, worst
-from tests.conformance.fuzz.programs import make_program
+from tests.conformance.fuzz.programs import Program, make_program
 from tests.conformance.fuzz.reducing import reduce, render
 from tests.conformance.model_runs import in_child
 
@@ -37,31 +37,30 @@ def key_of(finding: Finding) -> Key:
     return finding.kind, finding.check, finding.about
 
 
-def check_many(seed: int, numbers: range) -> list[Found]:
-    """Check programs in turn."""
+def check_many(seed: int, numbers: range, without: tuple[str, ...]) -> list[Found]:
+    """Check programs in turn, none of which has a statement with one of some texts."""
     torch.set_num_threads(1)
     found = []
     for number in numbers:
-        findings = check(make_program(seed, number))
+        findings = check(make_program(seed, number, without))
         first = worst(findings)
         found.append(Found(seed, number, first.kind if first else "same", findings))
     return found
 
 
-def check_apart(seed: int, numbers: range) -> list[Found]:
+def check_apart(seed: int, numbers: range, without: tuple[str, ...]) -> list[Found]:
     """Check programs in a process of their own, and each in one if that one ends."""
-    found, reason = in_child(check_many, seed, numbers)
+    found, reason = in_child(check_many, seed, numbers, without)
     if found is not None:
         return found
     if len(numbers) > 1:
-        return [f for n in numbers for f in check_apart(seed, range(n, n + 1))]
+        return [f for n in numbers for f in check_apart(seed, range(n, n + 1), without)]
     died = Finding("crashed", "process", reason, reason[:60])
     return [Found(seed, numbers[0], "crashed", [died])]
 
 
-def shorten(seed: int, number: int, finding: Finding) -> str:
+def shorten(program: Program, finding: Finding) -> str:
     """Return the program of a finding, reduced, as text."""
-    program = make_program(seed, number)
     if finding.check != "process":
         program, finding = reduce(program, finding)
     return render(program, finding)
@@ -78,7 +77,7 @@ def print_table(outcomes: dict[int, Counter[str]]) -> None:
         print(f"| {seed} | {counts.total():,} | {cells} |")
 
 
-def print_causes(found: list[Found], kinds: list[str]) -> None:
+def print_causes(found: list[Found], options: argparse.Namespace) -> None:
     """Print each cause once: how often it was met, and a program that shows it."""
     counts = Counter(key for f in found for key in {key_of(g) for g in f.findings})
     first: dict[Key, tuple[int, int, Finding]] = {}
@@ -88,8 +87,9 @@ def print_causes(found: list[Found], kinds: list[str]) -> None:
     for key, n in sorted(counts.items(), key=lambda item: KINDS.index(item[0][0])):
         seed, number, finding = first[key]
         print(f"\n## {', '.join(key)} ({n}; first in {seed}/{number})", flush=True)
-        if finding.kind in kinds:
-            text, reason = in_child(shorten, seed, number, finding)
+        if finding.kind in options.reduce:
+            program = make_program(seed, number, options.without)
+            text, reason = in_child(shorten, program, finding)
             print(text or f"(not reduced: {reason})", flush=True)
 
 
@@ -103,7 +103,9 @@ def main() -> None:
     parser.add_argument(
         "--reduce", nargs="*", choices=KINDS, default=["silent", "crashed", "refused"]
     )
+    parser.add_argument("--without", nargs="*", default=(), help="texts to leave out")
     options = parser.parse_args()
+    options.without = tuple(options.without)
     warnings.simplefilter("ignore")
     found: list[Found] = []
     outcomes: dict[int, Counter[str]] = {}
@@ -111,11 +113,11 @@ def main() -> None:
         outcomes[seed] = Counter()
         end = options.start + options.programs
         for n in range(options.start, end, N_TOGETHER):
-            met = check_apart(seed, range(n, min(n + N_TOGETHER, end)))
+            met = check_apart(seed, range(n, min(n + N_TOGETHER, end)), options.without)
             outcomes[seed].update(f.outcome for f in met)
             found += met
     print_table(outcomes)
-    print_causes(found, options.reduce)
+    print_causes(found, options)
 
 
 if __name__ == "__main__":

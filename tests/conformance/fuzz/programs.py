@@ -68,12 +68,18 @@ class Program:
         return replace(self, statements=statements)
 
 
-def make_program(seed: int, number: int) -> Program:
-    """Return a program; the same one for the same numbers."""
+def make_program(seed: int, number: int, without: tuple[str, ...] = ()) -> Program:
+    """Return a program; the same one for the same arguments.
+
+    Args:
+        seed: Of a series of programs.
+        number: Of the program in it.
+        without: Texts of which none may stand in a statement.
+    """
     chance = random.Random(f"{seed}/{number}")
     namespace: dict[str, Any] = {}
     exec(PRELUDE, namespace)
-    scope = Scope(chance, namespace)
+    scope = Scope(chance, namespace, without)
     n_cells = chance.choice([1, 1, 1, 1, 2, 2, 3])
     statements: list[Statement] = []
     theme = chance.choice(THEMES)

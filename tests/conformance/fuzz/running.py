@@ -6,12 +6,14 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import meta_magic as mm
 from tests.conformance.exactness import generator_states
 from tests.conformance.fuzz.programs import Program
 from tests.conformance.fuzz.surroundings import surroundings
-from tests.conformance.model_runs import Log
+from tests.conformance.model_runs import Made
 
 __all__ = ["Error", "Run", "run_plain", "run_real", "run_recorded"]
 
@@ -29,6 +31,28 @@ class Error(NamedTuple):
     name: str
     text: str
     line: int
+
+
+class Log(TorchDispatchMode):
+    """Notes what operators return."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: list[Made] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if torch.is_inference_mode_enabled():  # nobody has taken it apart before
+            with self:
+                made = func.decompose(*args, **kwargs)
+            if made is not NotImplemented:
+                return made
+        returned = func(*args, **kwargs)
+        tensors = [t for t in tree_leaves(returned) if isinstance(t, Tensor)]
+        metadata = [(tuple(t.shape), t.dtype) for t in tensors]
+        strides = [t.stride() if t.layout is torch.strided else None for t in tensors]
+        self.made.append(Made(str(func), metadata, strides))
+        return returned
 
 
 @dataclass(slots=True)

@@ -86,10 +86,17 @@ class Scope:
     Args:
         chance: What decides.
         namespace: The variables by name, with real values.
+        without: Texts that must not stand in a statement.
     """
 
-    def __init__(self, chance: random.Random, namespace: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        chance: random.Random,
+        namespace: Mapping[str, Any],
+        without: tuple[str, ...] = (),
+    ) -> None:
         self.chance = chance
+        self.without = without
         self.namespace = namespace
         self._n_names = 0
         self._depth = 0
@@ -111,7 +118,10 @@ class Scope:
                 filled[gap] = self.answer(name, picked)
                 value = self.namespace.get(filled[gap])
                 picked += [value] if isinstance(value, Tensor) else []
-        return GAP.sub(lambda match: filled[match.group(0)], template)
+        text = GAP.sub(lambda match: filled[match.group(0)], template)
+        if any(part in text for part in self.without):
+            raise EmptyGapError
+        return text
 
     def answer(self, name: str, picked: list[Tensor]) -> str:
         """Return what to put into a gap, given the tensors picked in earlier ones."""
