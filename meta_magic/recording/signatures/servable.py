@@ -20,6 +20,9 @@ from meta_magic.torch_private.tensor_internals import is_zero_tensor
 
 __all__ = ["choose_kind", "is_as_empty_strided"]
 
+META: Final = torch.device("meta")
+"""Not by name, which is how a cell would say it, where the function mode is on."""
+
 UNSERVED: Final = frozenset({"aten.detach.default"})
 """Autograd saves results by it with its own keys active: an ``as_strided`` in its place
 would give the saved tensor a history, and so tie graph and result into a cycle."""
@@ -112,6 +115,6 @@ def is_as_empty_strided(tensor: Tensor, seen: Seen) -> bool:
     if record.storage_offset != 0 or record.stride is None or is_zero_tensor(tensor):
         return False
     again = torch.empty_strided(
-        record.shape, record.stride, dtype=record.dtype, device="meta"
+        record.shape, record.stride, dtype=record.dtype, device=META
     )
     return again.untyped_storage().nbytes() == tensor.untyped_storage().nbytes()

@@ -134,3 +134,9 @@ def test_default_dtype_set_inside_is_honoured_by_known_signatures():
             torch.set_default_dtype(before)
     assert [t.dtype for t in first] == [torch.float32] * 2
     assert [t.dtype for t in second] == [torch.float64] * 2
+
+
+def test_what_is_asked_of_torch_for_a_new_signature_is_no_doubt_about_the_cell():
+    with record(as_device="cpu") as trace:
+        torch.Tensor(7, 11, 13)  # reaches the operator with the function mode on
+    assert trace.program.doubts == ()
