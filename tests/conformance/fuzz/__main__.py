@@ -59,11 +59,12 @@ def check_apart(seed: int, numbers: range, without: tuple[str, ...]) -> list[Fou
     return [Found(seed, numbers[0], "crashed", [died])]
 
 
-def shorten(program: Program, finding: Finding) -> str:
-    """Return the program of a finding, reduced, as text."""
+def shorten(program: Program, finding: Finding) -> tuple[str, list[str]]:
+    """Return the program of a finding, reduced, as text, and what it was made from."""
     if finding.check != "process":
         program, finding = reduce(program, finding)
-    return render(program, finding)
+    templates = sorted({s.template for s in program.statements if s.template})
+    return render(program, finding), templates
 
 
 def print_table(outcomes: dict[int, Counter[str]]) -> None:
@@ -84,13 +85,17 @@ def print_causes(found: list[Found], options: argparse.Namespace) -> None:
     for f in found:
         for finding in f.findings:
             first.setdefault(key_of(finding), (f.seed, f.number, finding))
+    shown: dict[str, str] = {}
     for key, n in sorted(counts.items(), key=lambda item: KINDS.index(item[0][0])):
         seed, number, finding = first[key]
-        print(f"\n## {', '.join(key)} ({n}; first in {seed}/{number})", flush=True)
+        title = ", ".join(key)
+        print(f"\n## {title} ({n}; first in {seed}/{number})", flush=True)
         if finding.kind in options.reduce:
             program = make_program(seed, number, options.without)
-            text, reason = in_child(shorten, program, finding)
-            print(text or f"(not reduced: {reason})", flush=True)
+            made, reason = in_child(shorten, program, finding)
+            text, templates = made or (f"(not reduced: {reason})", [title])
+            same = shown.setdefault(str(templates), title)
+            print(text if same == title else f"As {same}.", flush=True)
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -109,7 +110,7 @@ class Run:
 
 def find_tensors(name: str, value: Any) -> dict[str, Tensor]:
     """Return the tensors of a variable: itself, its gradient, those of a module."""
-    if isinstance(value, Tensor):
+    if isinstance(value, Tensor) and not is_lazy(value):
         has_grad = value.is_leaf and value.grad is not None
         return {name: value} | ({f"{name}.grad": value.grad} if has_grad else {})
     if isinstance(value, nn.Module):
@@ -129,10 +130,8 @@ def find_module_tensors(name: str, module: nn.Module) -> dict[str, Tensor]:
     """Return a module's parameters, their gradients, and buffers."""
     found: dict[str, Tensor] = {}
     for key, parameter in module.named_parameters(name, remove_duplicate=False):
-        if not isinstance(parameter, nn.UninitializedParameter):
-            found |= find_tensors(key, parameter)
-    buffers = module.named_buffers(name, remove_duplicate=False)
-    return found | {key: b for key, b in buffers if b is not None}
+        found |= find_tensors(key, parameter)
+    return found | dict(module.named_buffers(name, remove_duplicate=False))
 
 
 def run(program: Program, opening: str, ask: Ask | None = None, **names: Any) -> Run:

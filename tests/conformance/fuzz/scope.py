@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from tests.conformance.fuzz.grammar import FAMILIES, SIMPLE, WORDS
 from tests.conformance.fuzz.statements.learning import find_input
@@ -25,8 +26,9 @@ class EmptyGapError(Exception):
 
 def is_plain(tensor: Tensor) -> bool:
     """Whether a tensor is small and has strides, so that any operator may take it."""
-    is_small = tensor.numel() <= MAX_NUMEL and tensor.ndim <= MAX_NDIM
-    return tensor.layout is torch.strided and is_small
+    if tensor.layout is not torch.strided or is_lazy(tensor):
+        return False
+    return tensor.numel() <= MAX_NUMEL and tensor.ndim <= MAX_NDIM
 
 
 FITS: dict[str, Callable[[Tensor], bool]] = {

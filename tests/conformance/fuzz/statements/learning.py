@@ -207,7 +207,6 @@ del {any}
 {module}.eval()
 {module}.zero_grad()
 {module}.train()
-{new} = torch.ones(3).sum()
 torch.manual_seed({n}); {v} = torch.rand(2).tolist()
 """
 """Real code between two cells."""

@@ -89,7 +89,6 @@ if {one} > 0: {new} = {one} * 2
 {v} = tuple({any}.shape), {any}.stride(), {any}.is_contiguous()
 {v} = str({any}.dtype), {any}.requires_grad, {any}.is_leaf
 {v} = {any}.data_ptr() == {any}.detach().data_ptr()
-{v} = repr({constant})
 {v} = {any}.nonzero().shape[0]
 {v} = {any}.sum().ge(0).item()
 """
