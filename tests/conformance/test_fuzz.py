@@ -5,7 +5,7 @@ import torch
 
 from tests.conformance.fuzz.checking import check
 from tests.conformance.fuzz.findings import worst
-from tests.conformance.fuzz.programs import make_program
+from tests.conformance.fuzz.programs import Program, Statement, make_program
 from tests.conformance.fuzz.reducing import reduce, render
 
 SEED = 12
@@ -22,3 +22,17 @@ def test_a_recorded_program_is_the_program_that_the_cpu_runs(number):
     finding = worst(check(program))
     if finding is not None and finding.kind in FAILURES:
         pytest.fail(render(*reduce(program, finding)), pytrace=False)
+
+
+def test_a_program_is_the_same_for_the_same_numbers():
+    assert make_program(SEED, 7) == make_program(SEED, 7)
+    assert make_program(SEED, 7) != make_program(SEED, 8)
+
+
+def test_what_differs_is_found_and_reduced_to_the_statements_that_make_it():
+    lines = ["t1 = torch.ones(2)", "t2 = t1 + 1", "v3 = t1.is_meta", "t4 = t2.sum()"]
+    program = Program(tuple(Statement(line, 0) for line in lines), seed=0)
+    finding = worst(check(program))
+    assert (finding.kind, finding.text) == ("silent", "v3 is True, not False")
+    short, _ = reduce(program, finding)
+    assert [s.text for s in short.statements] == ["t1 = torch.ones(2)", lines[2]]
