@@ -34,6 +34,14 @@ class Error(NamedTuple):
     line: int
 
 
+COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+
+
+def is_composite(func: torch._ops.OpOverload) -> bool:
+    """Whether an operator is made of others on every device."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), COMPOSITE)
+
+
 class Log(TorchDispatchMode):
     """Notes what operators return."""
 
@@ -43,11 +51,9 @@ class Log(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if torch.is_inference_mode_enabled():  # nobody has taken it apart before
-            with self:
-                made = func.decompose(*args, **kwargs)
-            if made is not NotImplemented:
-                return made
+        if torch.is_inference_mode_enabled() and is_composite(func):
+            with self:  # autograd, which is off, would have taken it apart before
+                return func._op_dk(COMPOSITE, *args, **kwargs)
         returned = func(*args, **kwargs)
         tensors = [t for t in tree_leaves(returned) if isinstance(t, Tensor)]
         metadata = [(tuple(t.shape), t.dtype) for t in tensors]
