@@ -104,6 +104,19 @@ def test_a_new_init_is_a_class_and_a_row(monkeypatch):
     ]
 
 
+def test_a_tensor_that_torch_refuses_to_write_is_named(monkeypatch):
+    class NormalFill(EmptyFill):
+        def write(self, tensor):
+            tensor.normal_()
+
+    monkeypatch.setitem(FILL_BY_INIT, "normal", NormalFill)
+    made = nn.Linear(2, 2, device="meta")
+    made.register_buffer("steps", torch.zeros(3, dtype=torch.int64, device="meta"))
+    with pytest.raises(MaterializeError, match="cannot write 'steps', torch.int64"):
+        materialize(made, init="normal")
+    assert made.weight.is_meta
+
+
 def test_what_a_filling_raises_in_the_end_leaves_the_module_on_meta(monkeypatch):
     class FailingFill(EmptyFill):
         def finish(self):
