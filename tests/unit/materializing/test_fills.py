@@ -112,7 +112,7 @@ def test_a_tensor_that_torch_refuses_to_write_is_named(monkeypatch):
     monkeypatch.setitem(FILL_BY_INIT, "normal", NormalFill)
     made = nn.Linear(2, 2, device="meta")
     made.register_buffer("steps", torch.zeros(3, dtype=torch.int64, device="meta"))
-    with pytest.raises(MaterializeError, match="cannot write 'steps', torch.int64"):
+    with pytest.raises(MaterializeError, match="cannot write 'steps'"):
         materialize(made, init="normal")
     assert made.weight.is_meta
 
