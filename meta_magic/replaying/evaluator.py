@@ -71,6 +71,28 @@ class Evaluator:
             raise MissingValueError(str(error)) from error
         return tensors, cost
 
+    def state_at(
+        self, program: Program, source: int, limits: ValueLimits
+    ) -> Tensor | None:
+        """Return where a CPU generator would stand; None if it takes too much.
+
+        Args:
+            program: All that was recorded so far.
+            source: The place, as the source of a draw.
+            limits: What it may take.
+        """
+        try:
+            replay = self._plan(program, Request(sources=frozenset({source})))
+            cost = weigh(replay, 0)
+            if cost.nbytes > limits.nbytes or cost.flops > limits.flops:
+                return None
+            with real_torch():
+                for _ in replay.run(lambda *_: None):
+                    pass
+        except ReplayError:
+            return None
+        return replay.state_at(source)
+
     def _plan(self, program: Program, request: Request) -> Execution:
         if self._recorded is None:
             self._recorded = ProgramCalls(program)

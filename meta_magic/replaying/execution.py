@@ -1,6 +1,8 @@
 """Run the steps of a plan on a real device."""
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from math import prod
 
 import torch
@@ -13,7 +15,7 @@ from meta_magic.replaying.plan import plan_replay
 from meta_magic.replaying.program_calls import Call, ProgramCalls, split_draw
 from meta_magic.replaying.steps import Plan, Request, Step, StepKind
 from meta_magic.replaying.streams import Streams
-from meta_magic.trace.program import Import, Program
+from meta_magic.trace.program import EarlierEnd, Import, Program
 
 __all__ = ["Execution", "Finished", "order_latest_first"]
 
@@ -47,6 +49,7 @@ class Execution:
         read: Callable[[Program], ProgramCalls] = ProgramCalls,
     ) -> None:
         requests = {id(program): request}
+        asked = Request(can_assume=request.can_assume)
         parts: list[Part] = []
         for current in order_latest_first(program):
             if id(current) not in requests:
@@ -54,11 +57,13 @@ class Execution:
             part = Part(read(current), requests[id(current)], device)
             parts.append(part)
             for imported in part.imports:
-                known = requests.get(id(imported.program), Request())
+                known = requests.get(id(imported.program), asked)
                 storages = known.storages | {imported.origin}
-                requests[id(imported.program)] = Request(
-                    storages=storages, can_assume=request.can_assume
-                )
+                requests[id(imported.program)] = replace(known, storages=storages)
+            for end in part.plan.earlier_ends.values():
+                known = requests.get(id(end.program), asked)
+                sources = known.sources | {end.source}
+                requests[id(end.program)] = replace(known, sources=sources)
         self._last = parts[0]
         self._parts = parts[::-1]
         self.plan = self._last.plan
@@ -116,13 +121,20 @@ class Execution:
         Raises:
             ReplayError: A step failed, or gave something else than was recorded.
         """
+        done: dict[int, Part] = {}
         for part in self._parts:
             is_last = part is self._last
+            part.go_on_from(done)
+            done[id(part.program)] = part
             yield from part.run(finished if is_last else self._passing_on(part))
 
     def end_state(self) -> Tensor | None:
         """Return where torch's default CPU generator would stand now, if it moved."""
         return self._last.end_state()
+
+    def state_at(self, source: int) -> Tensor | None:
+        """Return where a CPU generator of the program stood at a requested source."""
+        return self._last.state_at(source)
 
     def _takers_of(self, part: "Part", storage: int) -> list[tuple["Part", int]]:
         return self._takers.get((id(part.program), storage), [])
@@ -152,7 +164,7 @@ class Part:
         self, recorded: ProgramCalls, request: Request, device: torch.device
     ) -> None:
         program = self.program = recorded.program
-        self.plan: Plan = plan_replay(recorded, request)
+        self.plan: Plan = plan_replay(recorded, request, device)
         self.imports: list[Import] = [
             imported
             for imported in program.imports
@@ -160,7 +172,7 @@ class Part:
             and imported.storage not in self.plan.recorded.constants
         ]
         draws = [step.draw for step in self.plan.steps if step.draw is not None]
-        streams = Streams(program.randomness, draws, self.plan.end, device)
+        streams = Streams(program.randomness, draws, self.plan.sources, device)
         self._runner = CallRunner(self.plan.recorded, device, streams)
 
     @property
@@ -183,7 +195,17 @@ class Part:
     def end_state(self) -> Tensor | None:
         """Return where torch's default CPU generator would stand now, if it moved."""
         end = self.plan.end
-        return None if end is None else self._runner.streams.state_at(end)
+        return None if end is None else self.state_at(end)
+
+    def state_at(self, source: int, device: str = "cpu") -> Tensor | None:
+        """Return where a generator on a device stood at a requested source."""
+        return self._runner.streams.state_at(source, device)
+
+    def go_on_from(self, done: Mapping[int, "Part"]) -> None:
+        """Take in where earlier recordings brought generators, by their programs."""
+        for number, end in self.plan.earlier_ends.items():
+            told = partial(done[id(end.program)].state_at, end.source)
+            self._runner.streams.give(number, told)
 
     def run(self, finished: Finished) -> Iterator[int]:
         """Do the steps; yield the bytes that each made or wrote."""
@@ -230,16 +252,18 @@ class Part:
         pieces = split_draw(call) if device.type == "cpu" else []
         if pieces:
             dtype = call.signature.inputs[0].dtype
-            scratch = torch.empty(max(pieces), dtype=dtype, device=device)
-            yield from ([scratch[:numel]] for numel in pieces)
+            whole = torch.empty(max(pieces), dtype=dtype, device=device)
+            yield from ([whole[:numel]] for numel in pieces)
             return
         storages = {s: allocate(sizes[s], device) for s in call.inputs}
-        yield [
-            make_view(storages[storage], geometry)
-            for storage, geometry in zip(
-                call.inputs, call.signature.inputs, strict=True
-            )
+        pairs = zip(call.inputs, call.signature.inputs, strict=True)
+        scratch = [
+            make_view(storages[storage], geometry) for storage, geometry in pairs
         ]
+        if call.operator.draws_by_shape:
+            for tensor in scratch:
+                tensor.fill_(1)  # a probability, a mean, a deviation, a weight
+        yield scratch
 
 
 def step_nbytes(step: Step) -> int:
@@ -266,4 +290,7 @@ def order_latest_first(program: Program) -> list[Program]:
 
 def sources_of(program: Program) -> list[Program]:
     """Return the recordings from which one went on directly."""
-    return list({id(i.program): i.program for i in program.imports}.values())
+    states = program.randomness.states
+    found = [s.program for s in states if isinstance(s, EarlierEnd)]
+    found += [imported.program for imported in program.imports]
+    return list({id(earlier): earlier for earlier in found}.values())

@@ -92,7 +92,7 @@ class Verifier:
 
     def __init__(self, trace: Trace, device: torch.device, max_nbytes: int) -> None:
         self._recorded = ProgramCalls(trace.program)
-        streams = Streams(trace.program.randomness, self._recorded.draws, None, device)
+        streams = Streams(trace.program.randomness, self._recorded.draws, (), device)
         self._runner = CallRunner(self._recorded, device, streams)
         self._max_nbytes = max_nbytes
         self._made_up: set[int] = set()

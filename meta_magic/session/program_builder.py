@@ -1,7 +1,7 @@
 """Put the columns of a recording together: at its end, or for a value in its middle."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from meta_magic.recording.identities.module_numbers import ModuleNumbers
 from meta_magic.recording.identities.places import Places
@@ -15,6 +15,11 @@ from meta_magic.recording.rows.module_trees import Tree
 from meta_magic.recording.rows.row_writer import RowWriter
 from meta_magic.trace.options import DeviceName
 from meta_magic.trace.program import Program
+
+GAP: Final = (
+    "torch's generator was used between two recordings, without the numbers that the "
+    "first draws (seed the second one)"
+)
 
 __all__ = ["ProgramBuilder", "Written", "describe_failures"]
 
@@ -73,6 +78,7 @@ class ProgramBuilder:
         write.rows.flush()
         positions = write.places.build_positions()
         failures = () if has_failed else describe_failures(findings)
+        gaps = [(GAP, None)] if write.draws.has_gap else []
         return Program(
             words=write.rows.words.tobytes(),
             signatures=tuple(entry.signature for entry in write.rows.entries),
@@ -90,7 +96,7 @@ class ProgramBuilder:
             constants=write.constants.build(),
             imports=write.imports.build(),
             torn=tuple(sorted(write.constants.torn)),
-            doubts=(*failures, *findings.doubts),
+            doubts=(*failures, *findings.doubts, *gaps),
             evaluations=tuple(findings.evaluations),
             assumptions=tuple(findings.assumptions),
             kernels=tuple(findings.kernels),

@@ -174,6 +174,7 @@ class Recording:
         write.registry.note_deaths()
         trees = self._trees.describe(namespace or {})
         program = self._programs.build(trees, has_failed=error is not None)
+        write.draws.keep_ends(program)
         living = dict(write.numbers.living())
         trace = Trace(
             program=program,

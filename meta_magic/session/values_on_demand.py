@@ -138,6 +138,11 @@ class ValuesOnDemand:
             return None
         return reals[0]
 
+    def state_at(self, source: int) -> Tensor | None:
+        """Return where a CPU generator would stand; None if that takes too much."""
+        limits = self._options.limits
+        return self._evaluator.state_at(self._snapshot(), source, limits)
+
     def _find_reals(
         self, table: OpTable, chosen: Inputs
     ) -> tuple[dict[int, Tensor], Evaluation]:

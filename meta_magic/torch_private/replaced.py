@@ -49,7 +49,8 @@ AUTOCAST_ENTRY: Final = (autocast_class, "__enter__")
 AUTOCAST_EXIT: Final = (autocast_class, "__exit__")
 
 DEVICE_OF_CHECKPOINT: Final = (checkpoint, "_infer_device_type")
-"""Without it activations that are computed again are not cast as they were."""
+"""Without it activations that are computed again are not cast as they were, nor drawn
+from where they were."""
 
 FOREACH_DEVICES: Final = (_foreach_utils, "_get_foreach_kernels_supported_devices")
 """Without these three optimizers on meta are those of meta, and not of a device."""

@@ -97,8 +97,7 @@ class AutocastOf:
         self._replacements.wrap(AUTOCAST_INIT, self._make_init)
         self._replacements.wrap(AUTOCAST_ENTRY, self._make_entry)
         self._replacements.wrap(AUTOCAST_EXIT, self._make_entry)
-        if self._device == "cuda":  # of the CPU, torch asks itself
-            self._replacements.wrap(DEVICE_OF_CHECKPOINT, self._make_inference)
+        self._replacements.wrap(DEVICE_OF_CHECKPOINT, self._make_inference)
         self._thread = threading.get_ident()
         self._follow()
 
@@ -181,11 +180,14 @@ class AutocastOf:
         return init
 
     def _make_inference(self, before: Callable[..., str]) -> Callable[..., str]:
-        """Return how checkpointing finds the device whose autocast it goes on with."""
+        """Return how checkpointing finds the device that it puts back as it was.
+
+        For the CPU torch takes its default one, and the CPU's state at any rate.
+        """
 
         def infer(*args: Any) -> str:
             found = before(*args)
-            return self._device if found == "meta" else found
+            return before() if found == "meta" else found
 
         return infer
 

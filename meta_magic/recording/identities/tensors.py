@@ -9,7 +9,7 @@ never weakly referenced: ``torch.utils.swap_tensors`` would then refuse them.
 import weakref
 from array import array
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from torch import Tensor, UntypedStorage
 
@@ -69,6 +69,8 @@ class TensorRegistry:
         self.deaths = array("I")
         self.nbytes_by_storage: dict[int, int] = {}
         self.n_storages = 0
+        self._aside: set[int] = set()
+        self._first_aside: int | None = None
         self._geometries = geometries
         self._clock = clock
         self._on_new_storage = on_new_storage
@@ -198,6 +200,21 @@ class TensorRegistry:
                 self.nbytes_by_storage[ref.number] = storage.nbytes()
             self._on_new_storage(tensor, ref.number)
         return ref
+
+    def put_aside(self, make: Callable[[], Any]) -> Any:
+        """Call what makes tensors that the cell wants on meta, and return them."""
+        before, first = self._first_aside, self.n_storages
+        self._first_aside = first
+        try:
+            return make()
+        finally:
+            self._aside.update(range(first, self.n_storages))
+            self._first_aside = before
+
+    def is_aside(self, storage: int) -> bool:
+        """Whether the cell put a storage on meta by name."""
+        first = self._first_aside
+        return storage in self._aside or (first is not None and storage >= first)
 
     def living(self) -> list[StorageRef]:
         """Return a reference to each storage that lives."""

@@ -82,7 +82,7 @@ class Dispatch:
         returned = served.serve(entry, words, args, kwargs or {})
         self._rows.append(entry, words)
         if entry.is_random:
-            self._rows.note_draw()
+            self._rows.note_draw(words)
         return returned
 
 

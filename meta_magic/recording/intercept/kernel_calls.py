@@ -28,6 +28,10 @@ from meta_magic.torch_private.modes import DisableTorchDispatch
 
 __all__ = ["KernelCalls"]
 
+UNMADE: Final = (
+    "real numbers were drawn without those that the cell draws before them on meta, "
+    "which would take too much (see torch.manual_seed, --value-flops)"
+)
 PAST_TORCH: Final = "a real tensor was written unseen by torch, as numpy does it"
 
 
@@ -98,7 +102,7 @@ class KernelCalls:
         words += [seen[0] for _, seen in outputs]
         self._rows.append(self._intern(table, key, call), words)
         if draw is not None and not draw.is_real:
-            self._rows.note_draw(draw.generator)
+            self._rows.note_draw(words, draw.generator)
         return returned
 
     def _intern(self, table: OpTable, key: Key, call: LiveCall) -> Entry:
@@ -140,7 +144,7 @@ class KernelCalls:
                 adjust = self._adjustments.get(table.name)
                 return returned if adjust is None else adjust(returned, *args, **kwargs)
             call = partial(table.func, *args, **kwargs)
-            return self._rows.draw_for_real(draw.generator, call)
+            return self._rows.draw_for_real(draw.generator, call, self._find_state)
         except Exception as error:
             failures = self._findings.failures
             failure = self._findings.locate(str(table.func))
@@ -154,6 +158,14 @@ class KernelCalls:
             if is_first:
                 del failures[failure]
             return returned
+
+    def _find_state(self, source: int) -> Tensor | None:
+        """Return where a generator would stand, had all draws been made."""
+        state = self._values.state_at(source)
+        if state is None:
+            self._findings.note("draw", UNMADE)
+            self._findings.doubt(UNMADE)
+        return state
 
     def _rescue(self, table: OpTable, given: Given) -> Any:
         """Return what an operator returns that failed on meta, or NotImplemented."""

@@ -20,6 +20,7 @@ from meta_magic.torch_private.autograd import (
     sequence_number_of,
 )
 from meta_magic.torch_private.modes import DisableTorchDispatch
+from meta_magic.trace.program import HEADER
 
 __all__ = ["RowWriter", "make_tensor"]
 
@@ -99,15 +100,38 @@ class RowWriter:
         if len(self._buffer) > FLUSH_AT:
             self.flush()
 
-    def note_draw(self, generator: torch.Generator | None = None) -> None:
-        """Record that the call just written would have drawn random numbers."""
-        self.draws.note(self._clock.now - 1, generator)
+    def note_draw(
+        self, words: Sequence[int], generator: torch.Generator | None = None
+    ) -> None:
+        """Record that the call just written would have drawn random numbers.
+
+        Args:
+            words: Its row.
+            generator: What it was told to draw from.
+        """
+        registry = self._registry
+        numbers = words[HEADER : HEADER + 1]  # what it writes, or makes
+        is_aside = any(
+            registry.is_aside(registry.storage_by_tensor[n]) for n in numbers
+        )
+        self.draws.note(self._clock.now - 1, generator, is_aside=is_aside)
 
     def draw_for_real(
-        self, generator: torch.Generator | None, call: Callable[[], Any]
+        self,
+        generator: torch.Generator | None,
+        call: Callable[[], Any],
+        state_at: Callable[[int], torch.Tensor | None],
     ) -> Any:
-        """Run a call that draws real numbers, the next to be written."""
-        return self.draws.run(self._clock.now, generator, call)
+        """Run a call that draws real numbers, the next to be written.
+
+        Args:
+            generator: What it was told to draw from.
+            call: Runs it.
+            state_at: Returns where a generator would stand, had all draws been made.
+        """
+        missing = self.draws.find_missing(generator)
+        state = state_at(missing) if missing else None
+        return self.draws.run(self._clock.now, generator, call, state)
 
     def flush(self) -> None:
         """Move the words out of the buffer."""
