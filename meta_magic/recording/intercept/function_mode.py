@@ -137,7 +137,8 @@ class FunctionMode(DeviceContext):
         try:
             if func in INDEXING:
                 keep = self._constants.note_values
-                args = prepare_index(args, self._attention.device, keep)
+                device = self._attention.device
+                func, args = prepare_index(func, args, device, keep)
             if func in DATA_READERS and args and args[0].is_meta:
                 # Torch refuses a meta tensor before any operator is called.
                 return self._read_data(func, args, kwargs or {})
