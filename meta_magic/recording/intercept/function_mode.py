@@ -224,7 +224,9 @@ class FunctionMode(DeviceContext):
         if type(device) is str and device.startswith("meta"):
             self._findings.doubt(BY_NAME)
         is_choice = caller.f_code.co_name in TOLD_DEVICE  # told another device
-        is_told = device is not None and not is_choice
+        is_told = (device is not None and not is_choice) or "out" in kwargs
+        # Of tensors it needs no device, and takes none.
+        is_told = is_told or (func is torch.normal and bool(tensors_in(args, kwargs)))
         if is_told or caller.f_code.co_filename in REAL_FACTORY_FILES:
             return kwargs
         return {**kwargs, "device": self.device}
