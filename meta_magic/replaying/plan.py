@@ -163,7 +163,11 @@ class Planner:
                 link = recorded.draws[after or 0] if has_more else None
         missing = sorted(recorded.draws[number].call for number in needed)
         missing = [i for i in missing if self._kinds.get(i) != StepKind.RUN]
-        blind = [i for i in missing if self._call(i).operator.draws_blindly]
+        blind = [
+            i
+            for i in missing
+            if i not in self._kinds and self._call(i).operator.draws_blindly
+        ]
         return blind, set(missing) - set(blind)
 
     def _find_draws(self) -> Iterable[Draw]:

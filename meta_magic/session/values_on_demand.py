@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from meta_magic.errors import MissingValueError, ValueLimitError
+from meta_magic.recording.as_device.cpu_kernels import put_on_meta
 from meta_magic.recording.identities.clock import Clock
 from meta_magic.recording.identities.places import Places, describe_function
 from meta_magic.recording.identities.tensors import Seen
@@ -208,17 +209,6 @@ def replace(value: Any, real_by_id: Mapping[int, Tensor]) -> Any:
         return type(value)([replace(item, real_by_id) for item in value])
     if isinstance(value, Mapping):
         return {name: replace(item, real_by_id) for name, item in value.items()}
-    return value
-
-
-def put_on_meta(value: Any) -> Any:
-    """Return what an operator returned, its tensors without their data."""
-    if isinstance(value, Tensor):
-        return torch.empty_strided(
-            value.shape, value.stride(), dtype=value.dtype, device="meta"
-        )
-    if isinstance(value, (list, tuple)):
-        return type(value)([put_on_meta(item) for item in value])
     return value
 
 

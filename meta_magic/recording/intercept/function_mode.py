@@ -154,7 +154,8 @@ class FunctionMode(DeviceContext):
         try:
             if func in INDEXING:
                 keep = self._constants.note_values
-                args = prepare_index(args, self._attention.device, keep)
+                device = self._attention.device
+                func, args = prepare_index(func, args, device, keep)
             if func in DATA_READERS and args and args[0].is_meta:
                 # Torch refuses a meta tensor before any operator is called.
                 return self._read_data(func, args, kwargs or {})
@@ -243,7 +244,9 @@ class FunctionMode(DeviceContext):
             self._check_float64(func, args, kwargs)
         device = kwargs.get("device")
         is_choice = caller.f_code.co_name in TOLD_DEVICE  # told another device
-        is_told = device is not None and not is_choice
+        is_told = (device is not None and not is_choice) or "out" in kwargs
+        # Of tensors it needs no device, and takes none.
+        is_told = is_told or (func is torch.normal and bool(tensors_in(args, kwargs)))
         if is_told or caller.f_code.co_filename in REAL_FACTORY_FILES:
             return kwargs
         return {**kwargs, "device": self.device}

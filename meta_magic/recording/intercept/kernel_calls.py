@@ -7,6 +7,7 @@ from typing import Any, Final
 from torch import Tensor
 
 from meta_magic.recording.as_device.corrections import CORRECTIONS
+from meta_magic.recording.as_device.cpu_kernels import ask_cpu, is_without_kernel
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import Seen, TensorRegistry
 from meta_magic.recording.intercept.mixed_devices import check_devices, explain_mix
@@ -150,7 +151,7 @@ class KernelCalls:
             failure = self._findings.locate(str(table.func))
             is_first = failure not in failures
             failures[failure] = None
-            returned = self._rescue(table, given)
+            returned = self._rescue(table, given, error)
             if returned is NotImplemented:
                 explain_mix(error, [tensor for tensor, _ in inputs])
                 explain_missing_kernel(error, table.name, inputs)
@@ -167,12 +168,15 @@ class KernelCalls:
             self._findings.doubt(UNMADE)
         return state
 
-    def _rescue(self, table: OpTable, given: Given) -> Any:
+    def _rescue(self, table: OpTable, given: Given, error: Exception) -> Any:
         """Return what an operator returns that failed on meta, or NotImplemented."""
         correct = CORRECTIONS.get(table.name)
         if correct is not None and all(seen[2].is_meta for _, seen in given.inputs):
             return correct(*given.args, **given.kwargs)
-        return self._values.evaluate(table, given)
+        returned = self._values.evaluate(table, given)
+        if returned is NotImplemented and is_without_kernel(error):
+            return ask_cpu(table.func, given.args, given.kwargs)
+        return returned
 
     def _see_output(self, tensor: Tensor, inputs: Inputs) -> Seen:
         for argument, seen in inputs:

@@ -3,9 +3,9 @@
 from typing import Any, Final
 
 import torch
-from torch import Tensor
 
 from meta_magic.recording.as_device.attention import AttentionOf
+from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.places import Places
 from meta_magic.recording.intercept.data_sources import is_default_on_meta
 from meta_magic.recording.intercept.higher_order import has_inside, run_inside
@@ -16,7 +16,11 @@ from meta_magic.recording.signatures.cache import SignatureCache
 from meta_magic.recording.signatures.entries import OpTable
 from meta_magic.recording.signatures.operator_keys import Key
 from meta_magic.torch_private.autograd import current_autograd_node
-from meta_magic.torch_private.modes import pop_dispatch_mode, push_dispatch_mode
+from meta_magic.torch_private.modes import (
+    DisableTorchFunction,
+    pop_dispatch_mode,
+    push_dispatch_mode,
+)
 
 __all__ = ["OperatorRunner"]
 
@@ -94,12 +98,16 @@ class OperatorRunner:
 def is_undivided(args: Args) -> bool:
     """Whether torch did not take an operator apart that it makes of others.
 
-    Autograd does so before this mode is asked, but in inference mode it is off. Nested
-    tensors have kernels of their own.
+    Autograd does so before this mode is asked, but in inference mode it is off, and of
+    tensors made there it knows nothing. Nested tensors have kernels of their own.
     """
-    return torch.is_inference_mode_enabled() and not any(
-        isinstance(value, Tensor) and value.is_nested for value in args
-    )
+    tensors = tensors_in(args)
+    with DisableTorchFunction():
+        if any(tensor.is_nested for tensor in tensors):
+            return False
+        return torch.is_inference_mode_enabled() or any(
+            tensor.is_inference() for tensor in tensors
+        )
 
 
 def is_legacy(func: Any, kwargs: Kwargs, places: Places) -> bool:
