@@ -15,7 +15,7 @@ from meta_magic.trace.signature import (
     TensorArgument,
 )
 
-__all__ = ["describe_signature"]
+__all__ = ["describe_opaque", "describe_signature"]
 
 STATISTICS: Final = frozenset({"running_mean", "running_var"})
 WRITING_STATISTICS: Final = frozenset(
@@ -101,9 +101,12 @@ class Describer:
             return tuple(self.describe(item) for item in value)
         if isinstance(value, float) and isnan(value):
             return NAN
-        if isinstance(value, (Generator, UntypedStorage)):
-            # In torch's words a generator's address, or all bytes of a storage.
-            return OpaqueArgument(f"{type(value).__name__} on {value.device}")
-        if type(value) in PLAIN:
-            return value
-        return OpaqueArgument(f"{type(value).__name__} {str(value)[:200]}")
+        return value if type(value) in PLAIN else describe_opaque(value)
+
+
+def describe_opaque(value: object) -> OpaqueArgument:
+    """Return what stands for a value that is no plain one."""
+    if isinstance(value, (Generator, UntypedStorage)):
+        # In torch's words a generator's address, or all bytes of a storage.
+        return OpaqueArgument(f"{type(value).__name__} on {value.device}")
+    return OpaqueArgument(f"{type(value).__name__} {str(value)[:200]}")
