@@ -72,6 +72,8 @@ class TensorRegistry:
         self._geometries = geometries
         self._clock = clock
         self._on_new_storage = on_new_storage
+        # Only one that was met is told from the rest, which its strides do not do.
+        self._has_negatives = False
         self._storage_by_address: dict[int, StorageRef] = {}
         self._seen_by_id: dict[int, Seen] = {}
         # A callback written in Python would swallow an interrupt that lands in it.
@@ -113,13 +115,24 @@ class TensorRegistry:
             is storage
             and tensor.stride() == geometry.stride
             and tensor.storage_offset() == geometry.offset
-            and not self._geometries.has_negatives
+            and not self._has_negatives
         )
 
     def find(self, tensor: Tensor) -> Seen | None:
         """Return what is known of ``tensor`` if it was seen before as it is now."""
         seen = self._seen_by_id.get(id(tensor))
-        return seen if seen is not None and self._is_as_seen(tensor, seen) else None
+        if seen is None or self._is_as_seen(tensor, seen):
+            return seen
+        is_same = (
+            seen[1] is not None
+            and seen[1].number == self.find_storage(tensor)
+            and seen[2] is self._geometries.of(tensor)
+        )
+        return seen if is_same else None
+
+    def forget(self, tensor: Tensor) -> None:
+        """Have a tensor that was just made be new, whatever was at its address."""
+        self._seen_by_id.pop(id(tensor), None)
 
     def find_storage(self, tensor: Tensor) -> int | None:
         """Return the number of a tensor's storage if that was met."""
@@ -230,6 +243,7 @@ class TensorRegistry:
             self.n_storages += 1
         else:
             number_of_storage = storage.number
+        self._has_negatives |= geometry.record.is_neg
         seen = (len(self.storage_by_tensor), storage, geometry)
         self.storage_by_tensor.append(number_of_storage)
         self._seen_by_id[id(tensor)] = seen

@@ -79,10 +79,12 @@ class ModuleCallRecorder:
         self._structure_by_key: dict[object, int] = {}
         self._built: set[int] = set()
         self._held: dict[int, nn.Module] = {}
+        self._living: list[tuple[int, nn.Module]] = []
         self._thread = 0
         self._handles: list[Any] = []
 
     def __enter__(self) -> Self:
+        self._living.clear()
         self._thread = threading.get_ident()
         self._handles = [
             register_module_forward_pre_hook(self._before),
@@ -98,6 +100,9 @@ class ModuleCallRecorder:
     def __exit__(self, *_: object) -> None:
         while self._handles:
             self._handles.pop().remove()
+        # What dies after this by chance, of garbage that is collected, lived here.
+        self._registry.note_deaths()
+        self._living = self._numbers.living()
 
     def _before(self, module: nn.Module, args: tuple[object, ...]) -> None:
         del args  # seen after the call, with the keyword arguments
@@ -207,6 +212,7 @@ class ModuleCallRecorder:
     def close(self) -> None:
         """Let go of all modules and frames."""
         self._held.clear()
+        self._living.clear()
         self._stack.clear()
         self.entry = None
 
