@@ -51,6 +51,8 @@ class TensorRegistry:
             by the tensor through which they were first met.
         n_storages: Storages met so far.
         freed: Storages that were freed and are not noted yet.
+        forget: Takes the ``id()`` of a tensor that was just made, and None: it is new,
+            whatever was there before.
 
     Args:
         geometries: The geometries met, by this recording or by others.
@@ -76,6 +78,7 @@ class TensorRegistry:
         self._has_negatives = False
         self._storage_by_address: dict[int, StorageRef] = {}
         self._seen_by_id: dict[int, Seen] = {}
+        self.forget = self._seen_by_id.pop
         # A callback written in Python would swallow an interrupt that lands in it.
         self.freed: list[StorageRef] = []
         self._on_death = self.freed.append
@@ -129,10 +132,6 @@ class TensorRegistry:
             and seen[2] is self._geometries.of(tensor)
         )
         return seen if is_same else None
-
-    def forget(self, tensor: Tensor) -> None:
-        """Have a tensor that was just made be new, whatever was at its address."""
-        self._seen_by_id.pop(id(tensor), None)
 
     def find_storage(self, tensor: Tensor) -> int | None:
         """Return the number of a tensor's storage if that was met."""

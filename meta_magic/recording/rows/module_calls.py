@@ -25,6 +25,7 @@ from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.rows.module_trees import Tree, describe_tree
 from meta_magic.torch_private.autograd import current_autograd_node
 from meta_magic.torch_private.modes import DisableTorchFunction, tracing_state
+from meta_magic.torch_private.module_internals import hooks_with_kwargs
 from meta_magic.torch_private.tracing import WithoutTracing
 from meta_magic.trace.program import MODULE_HEADER, Structure
 from meta_magic.trace.signature import Geometry
@@ -99,7 +100,9 @@ class ModuleCallRecorder:
 
     def __exit__(self, *_: object) -> None:
         while self._handles:
-            self._handles.pop().remove()
+            handle = self._handles.pop()
+            handle.remove()
+            hooks_with_kwargs.pop(handle.id, None)
         # What dies after this by chance, of garbage that is collected, lived here.
         self._registry.note_deaths()
         self._living = self._numbers.living()

@@ -107,6 +107,25 @@ def test_a_function_is_still_served_after_a_lazily_negated_tensor():
     assert len(cache.template_by_key) == templates + 1
 
 
+REPLACED = {
+    "layer_norm": (functional.layer_norm, torch, ((4,),)),
+    "rms_norm": (functional.rms_norm, torch, ((4,),)),
+    "group_norm": (functional.group_norm, torch, (2,)),
+    "relu": (functional.relu, torch, ()),
+    "silu": (functional.silu, torch._C._nn, ()),
+}
+
+
+@pytest.mark.parametrize("name", REPLACED)
+def test_a_function_is_not_served_after_what_it_calls_was_replaced(monkeypatch, name):
+    function, owner, arguments = REPLACED[name]
+    for _ in range(2):
+        run(lambda: function(torch.ones(2, 4), *arguments))
+    monkeypatch.setattr(owner, name, lambda x, *_: x.neg())
+    trace = run(lambda: function(torch.ones(2, 4), *arguments))
+    assert [call.op for call in trace.ops] == ["aten.ones.default", "aten.neg.default"]
+
+
 def test_a_signature_says_of_a_value_that_was_read_what_it_is_alone():
     with record() as trace:
         torch.tensor(1.5).item()
