@@ -24,6 +24,7 @@ from meta_magic.recording.intercept.data_sources import DataSources
 from meta_magic.recording.intercept.dispatch_mode import DispatchMode
 from meta_magic.recording.intercept.function_mode import FunctionMode
 from meta_magic.recording.intercept.kernel_calls import KernelCalls
+from meta_magic.recording.intercept.new_parameters import NewParameters
 from meta_magic.recording.intercept.operator_runner import OperatorRunner
 from meta_magic.recording.intercept.served_functions import ServedFunctions
 from meta_magic.recording.intercept.special_tensors import SpecialTensors
@@ -102,6 +103,7 @@ class Recording:
             EagerStance(),
             self._threads,
             DataSources(write.findings.note),
+            NewParameters(write.registry.forget),
             attention,
             self._autocast,
             OptimizersOf(device),
@@ -134,7 +136,7 @@ class Recording:
             values=values,
             adjustments=ADJUSTMENTS[options.device],
         )
-        runner = OperatorRunner(places, cache, special, attention, kernels)
+        runner = OperatorRunner(places, special, attention, kernels)
         dispatch = DispatchMode(registry, rows, cache, special, runner)
         functions = FunctionMode(
             registry=registry,
@@ -171,7 +173,6 @@ class Recording:
         if isinstance(error, KeyboardInterrupt):  # perhaps while it entered a region
             self._autocast.restore()
         write.calls.close_open_calls()
-        write.registry.note_deaths()
         trees = self._trees.describe(namespace or {})
         program = self._programs.build(trees, has_failed=error is not None)
         write.draws.keep_ends(program)
@@ -218,7 +219,7 @@ class Recording:
         origin = Origin(
             program=program,
             generator_state=write.draws.state_left(),
-            modules=weakref.WeakValueDictionary(living),
+            modules={number: weakref.ref(m) for number, m in living.items()},
             versions=versions,
             checksums=write.constants.sum_made(
                 ref for ref in refs if ref.number in owned

@@ -30,6 +30,7 @@ __all__ = [
     "FOREACH_DEVICES",
     "FOREACH_DEVICES_OF_OPTIMIZERS",
     "FUSED_DEVICES",
+    "MAKE_PARAMETER",
     "Replaceable",
     "enable_autocast",
 ]
@@ -78,6 +79,10 @@ ATTENTION_OF_NESTED: Final = (sdpa, "_autocast")
 
 CHECK_OF_TRACE: Final = (torch.jit._trace, "_check_trace")
 """Without it ``torch.jit.trace`` compares results by value, which meta has none of."""
+
+MAKE_PARAMETER: Final = (torch.nn.Parameter, "__new__")
+"""Without it a parameter that takes the address of a tensor that is gone is mistaken
+for that."""
 
 
 def enable_autocast(region: autocast_class, *, is_enabled: bool) -> None:

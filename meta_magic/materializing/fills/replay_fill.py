@@ -149,7 +149,7 @@ def plan_execution(
     Raises:
         MaterializeError: A target depends on something that was not recorded.
     """
-    numbers = [n for n, m in located.origin.modules.items() if id(m) in modules]
+    numbers = [n for n, m in located.origin.modules.items() if id(m()) in modules]
     request = Request(
         storages=frozenset(located.target_by_storage), modules=frozenset(numbers)
     )

@@ -51,6 +51,8 @@ class TensorRegistry:
             by the tensor through which they were first met.
         n_storages: Storages met so far.
         freed: Storages that were freed and are not noted yet.
+        forget: Takes the ``id()`` of a tensor that was just made, and None: it is new,
+            whatever was there before.
 
     Args:
         geometries: The geometries met, by this recording or by others.
@@ -74,8 +76,11 @@ class TensorRegistry:
         self._geometries = geometries
         self._clock = clock
         self._on_new_storage = on_new_storage
+        # Only one that was met is told from the rest, which its strides do not do.
+        self._has_negatives = False
         self._storage_by_address: dict[int, StorageRef] = {}
         self._seen_by_id: dict[int, Seen] = {}
+        self.forget = self._seen_by_id.pop
         # A callback written in Python would swallow an interrupt that lands in it.
         self.freed: list[StorageRef] = []
         self._on_death = self.freed.append
@@ -115,13 +120,20 @@ class TensorRegistry:
             is storage
             and tensor.stride() == geometry.stride
             and tensor.storage_offset() == geometry.offset
-            and not self._geometries.has_negatives
+            and not self._has_negatives
         )
 
     def find(self, tensor: Tensor) -> Seen | None:
         """Return what is known of ``tensor`` if it was seen before as it is now."""
         seen = self._seen_by_id.get(id(tensor))
-        return seen if seen is not None and self._is_as_seen(tensor, seen) else None
+        if seen is None or self._is_as_seen(tensor, seen):
+            return seen
+        is_same = (
+            seen[1] is not None
+            and seen[1].number == self.find_storage(tensor)
+            and seen[2] is self._geometries.of(tensor)
+        )
+        return seen if is_same else None
 
     def find_storage(self, tensor: Tensor) -> int | None:
         """Return the number of a tensor's storage if that was met."""
@@ -247,6 +259,7 @@ class TensorRegistry:
             self.n_storages += 1
         else:
             number_of_storage = storage.number
+        self._has_negatives |= geometry.record.is_neg
         seen = (len(self.storage_by_tensor), storage, geometry)
         self.storage_by_tensor.append(number_of_storage)
         self._seen_by_id[id(tensor)] = seen

@@ -12,7 +12,6 @@ from meta_magic.recording.intercept.higher_order import has_inside, run_inside
 from meta_magic.recording.intercept.kernel_calls import KernelCalls
 from meta_magic.recording.intercept.special_tensors import SpecialTensors
 from meta_magic.recording.signatures.arguments import Args, Kwargs
-from meta_magic.recording.signatures.cache import SignatureCache
 from meta_magic.recording.signatures.entries import OpTable
 from meta_magic.recording.signatures.operator_keys import Key
 from meta_magic.torch_private.autograd import current_autograd_node
@@ -22,7 +21,7 @@ from meta_magic.torch_private.modes import (
     push_dispatch_mode,
 )
 
-__all__ = ["OperatorRunner"]
+__all__ = ["OperatorRunner", "is_undivided"]
 
 META: Final = torch.device("meta")
 
@@ -32,7 +31,6 @@ class OperatorRunner:
 
     Args:
         places: Which function of torch is running.
-        cache: What is known of operators.
         special: Knows what is no plain tensor.
         attention: Runs what torch makes of other operators, as a device does.
         kernels: Runs kernels, and records them.
@@ -41,13 +39,11 @@ class OperatorRunner:
     def __init__(
         self,
         places: Places,
-        cache: SignatureCache,
         special: SpecialTensors,
         attention: AttentionOf,
         kernels: KernelCalls,
     ) -> None:
         self._places = places
-        self._cache = cache
         self._special = special
         self._attention = attention
         self._kernels = kernels
@@ -55,7 +51,7 @@ class OperatorRunner:
     def run(  # noqa: PLR0913, PLR0917  the operator's call, as the mode has it
         self,
         mode: Any,
-        func: Any,
+        table: OpTable,
         key: Key,
         words: list[int],
         args: Args,
@@ -65,12 +61,13 @@ class OperatorRunner:
 
         Args:
             mode: The mode that met it.
-            func: The operator.
+            table: The operator.
             key: What decides its result.
             words: Its row, with the tensors that it reads.
             args: Its positional arguments.
             kwargs: Its others.
         """
+        func = table.func
         if self._special.is_on_nested(args, kwargs):
             return func(*args, **kwargs)
         if has_inside(func, args):
@@ -79,14 +76,11 @@ class OperatorRunner:
                 returned = run_inside(mode, func, args, kwargs)
             if returned is not NotImplemented:
                 return returned
-        table = self._cache.table_by_op.get(func) or self._cache.open(func)
-        if table.is_composite and is_undivided(args):
-            return self._take_apart(mode, table, args, kwargs)
         if is_legacy(func, kwargs, self._places):
             return mode.__torch_dispatch__(func, (), args, {**kwargs, "device": META})
         return self._kernels.call(table, key, words, args, kwargs)
 
-    def _take_apart(self, mode: Any, table: OpTable, args: Args, kwargs: Kwargs) -> Any:
+    def take_apart(self, mode: Any, table: OpTable, args: Args, kwargs: Kwargs) -> Any:
         """Run what torch makes of an operator, so that the mode sees that."""
         push_dispatch_mode(mode)
         try:

@@ -175,6 +175,10 @@ class RowWriter:
     ) -> tuple[Sequence[int], Sequence[int]]:
         """Append the rows of a function's call; return the numbers of what it makes."""
         place, module = self._locate()
+        sequence = next_sequence_number()
+        if sequence != self._last_sequence:  # a function of the user's own began
+            self._last_sequence = sequence
+            self._forward_by_sequence[sequence - 1] = (self._clock.now, place)
         arguments = [number for _, number, _ in inputs]
         made, storages = self._number_made(template, inputs, arguments)
         numbers = self._numbers_by_template.get(template)
