@@ -13,6 +13,7 @@ import torch
 from meta_magic.errors import ReplayError
 from meta_magic.replaying.call_queue import CallQueue
 from meta_magic.replaying.program_calls import Call, Draw, ProgramCalls
+from meta_magic.replaying.refusals import check_assumptions, check_given
 from meta_magic.replaying.steps import Plan, Request, Step, StepKind
 
 __all__ = ["plan_replay"]
@@ -62,8 +63,10 @@ class Planner:
             self._forced |= reading  # what they read must be there, too
         for index in blind:
             self._add_draw(index)
-        self._check_assumptions()
-        self._check_given()
+        calls = [self._call(index) for index in self._kinds]
+        if not self._can_assume:
+            check_assumptions(self._recorded, calls)
+        check_given(self._recorded, calls, self._given)
         steps = tuple(self._order())
         last_draw = self._find_last_draw()
         end = None if last_draw < 0 else self._find_end(last_draw)
@@ -212,53 +215,6 @@ class Planner:
             for s in {*call.inputs, *call.outputs}
         )
         self._kinds[index] = StepKind.RUN if has_memory else StepKind.DRAW
-
-    def _check_assumptions(self) -> None:
-        """Refuse what rests on sizes that were assumed.
-
-        Raises:
-            ReplayError: Something does.
-        """
-        for assumption in self._recorded.program.assumptions:
-            if assumption.call in self._kinds and not self._can_assume:
-                what = self._recorded.describe(self._call(assumption.call))
-                raise ReplayError(
-                    f"it rests on the size that {what} gives, which was assumed "
-                    f"({assumption.text}) and is not known"
-                )
-
-    def _check_given(self) -> None:
-        """Refuse what came from outside without its content.
-
-        Raises:
-            ReplayError: Some did.
-        """
-        recorded = self._recorded
-        imported = {i.storage: i for i in recorded.program.imports}
-        for storage in sorted(self._given - recorded.constants.keys()):
-            first = next(
-                (i for i in self._kinds if storage in self._call(i).inputs), None
-            )
-            where = (
-                ""
-                if first is None
-                else f", read by {recorded.describe(self._call(first))},"
-            )
-            if storage in imported:
-                if imported[storage].is_stale:
-                    raise ReplayError(
-                        f"a tensor of an earlier recording{where} was changed in place "
-                        "outside of any recording: do that in a recorded cell, too",
-                        storage,
-                    )
-                continue
-            raise ReplayError(
-                f"a tensor of {recorded.nbytes_by_storage.get(storage, 0):,} bytes"
-                f"{where} came from outside of the recording, on meta and so without "
-                "its values (made elsewhere, or loaded from a file onto meta): make it "
-                "in a recorded cell, too",
-                storage,
-            )
 
     def _order(self) -> Iterator[Step]:
         """Yield the steps, each with what may go after it."""

@@ -187,7 +187,8 @@ class AutocastOf:
 
         def infer(*args: Any) -> str:
             found = before(*args)
-            return before() if found == "meta" else found
+            known = self._device if self._device == "cuda" else before()
+            return known if found == "meta" else found
 
         return infer
 

@@ -56,14 +56,6 @@ def test_a_state_dict_that_lacks_nothing_replays_no_operators():
     assert (report.n_operators, report.notes) == (0, ())
 
 
-def test_a_state_dict_names_recordings_that_drew_the_same_numbers():
-    first, second = (build_with(lambda: torch.rand(3)) for _ in range(2))
-    made = nn.Sequential(first, second)
-    state = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)).state_dict()
-    notes = materialize(made, init=state).notes
-    assert any("drew the same numbers: seed each" in note for note in notes)
-
-
 def test_a_state_dict_leaves_the_generator_alone_though_the_rest_is_drawn():
     made = build_with(lambda: torch.rand(3))
     before = torch.get_rng_state()

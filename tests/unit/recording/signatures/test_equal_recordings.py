@@ -72,6 +72,7 @@ PROGRAMS = (
 
 def run(program, **options):
     """Return the trace of a program."""
+    torch.manual_seed(0)
     with record(**options) as trace:
         program()
     return trace
