@@ -68,11 +68,13 @@ class Plan:
     @property
     def earlier_ends(self) -> dict[int, EarlierEnd]:
         """Where earlier recordings must bring a generator first, by the state here."""
-        states = self.recorded.program.randomness.states
+        states = enumerate(self.recorded.program.randomness.states)
+        ends = {n: end for n, end in states if isinstance(end, EarlierEnd)}
+        if not ends:
+            return {}
         draws = (step.draw for step in self.steps)
         sources = {d.source for d in draws if d is not None} | self.sources
-        ends = {source // 2: states[source // 2] for source in sources if source & 1}
-        return {n: end for n, end in ends.items() if isinstance(end, EarlierEnd)}
+        return {n: end for n, end in ends.items() if 2 * n + 1 in sources}
 
     @property
     def storages(self) -> set[int]:

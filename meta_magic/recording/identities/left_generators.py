@@ -18,6 +18,7 @@ from typing import Final
 import numpy as np
 from torch import Generator, Tensor
 
+from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.trace.program import EarlierEnd, Program
 
 __all__ = [
@@ -87,8 +88,9 @@ def was_used_since(state: bytes) -> bool:
     last = next((left for left in reversed(kept) if left.is_default), None)
     if last is None or state == last.state or state[SEED] != last.state[SEED]:
         return False
-    seeded = Generator().manual_seed(int.from_bytes(state[SEED], "little"))
-    return seeded.get_state().numpy().tobytes() != state
+    with DisableTorchFunction(), DisableTorchDispatch():
+        seeded = Generator().manual_seed(int.from_bytes(state[SEED], "little"))
+        return seeded.get_state().numpy().tobytes() != state
 
 
 def mark_state(state: Tensor) -> Tensor:

@@ -89,7 +89,7 @@ class KernelCalls:
         inputs = [(t, registry.read(t)) for t in tensors_in(args, kwargs)]
         given = Given(args, kwargs, inputs)
         n_storages, n_evaluated = registry.n_storages, len(findings.evaluations)
-        draw = Drawing(given) if table.is_random else None
+        draw = Drawing(given) if table.draws(args, kwargs) else None
         returned = self._run(table, given, draw)
         if registry.freed:
             registry.note_deaths()
