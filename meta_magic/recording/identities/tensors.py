@@ -51,6 +51,7 @@ class TensorRegistry:
             by the tensor through which they were first met.
         n_storages: Storages met so far.
         freed: Storages that were freed and are not noted yet.
+        has_aside: Whether the cell put any tensor on meta by name.
         forget: Takes the ``id()`` of a tensor that was just made, and None: it is new,
             whatever was there before.
 
@@ -71,6 +72,7 @@ class TensorRegistry:
         self.deaths = array("I")
         self.nbytes_by_storage: dict[int, int] = {}
         self.n_storages = 0
+        self.has_aside = False
         self._aside: set[int] = set()
         self._first_aside: int | None = None
         self._geometries = geometries
@@ -215,6 +217,7 @@ class TensorRegistry:
 
     def put_aside(self, make: Callable[[], Any]) -> Any:
         """Call what makes tensors that the cell wants on meta, and return them."""
+        self.has_aside = True
         before, first = self._first_aside, self.n_storages
         self._first_aside = first
         try:
@@ -223,9 +226,9 @@ class TensorRegistry:
             self._aside.update(range(first, self.n_storages))
             self._first_aside = before
 
-    def is_aside(self, storage: int) -> bool:
-        """Whether the cell put a storage on meta by name."""
-        first = self._first_aside
+    def is_aside(self, tensor: int) -> bool:
+        """Whether the cell put a tensor on meta by name."""
+        storage, first = self.storage_by_tensor[tensor], self._first_aside
         return storage in self._aside or (first is not None and storage >= first)
 
     def living(self) -> list[StorageRef]:

@@ -110,10 +110,7 @@ class RowWriter:
             generator: What it was told to draw from.
         """
         registry = self._registry
-        numbers = words[HEADER : HEADER + 1]  # what it writes, or makes
-        is_aside = any(
-            registry.is_aside(registry.storage_by_tensor[n]) for n in numbers
-        )
+        is_aside = registry.has_aside and any(map(registry.is_aside, words[HEADER:]))
         self.draws.note(self._clock.now - 1, generator, is_aside=is_aside)
 
     def draw_for_real(
