@@ -30,6 +30,7 @@ __all__ = [
     "FOREACH_DEVICES",
     "FOREACH_DEVICES_OF_OPTIMIZERS",
     "FUSED_DEVICES",
+    "JIT_TRACES",
     "Replaceable",
     "enable_autocast",
 ]
@@ -77,6 +78,12 @@ ATTENTION_OF_NESTED: Final = (sdpa, "_autocast")
 
 CHECK_OF_TRACE: Final = (torch.jit._trace, "_check_trace")
 """Without it ``torch.jit.trace`` compares results by value, which meta has none of."""
+
+JIT_TRACES: Final = (
+    (torch.jit._trace, "_trace_impl"),
+    (torch.jit._trace, "trace_module"),
+)
+"""Without them ``torch.jit.trace`` takes what a convolution makes for a constant."""
 
 
 def enable_autocast(region: autocast_class, *, is_enabled: bool) -> None:
