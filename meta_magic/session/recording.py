@@ -172,6 +172,7 @@ class Recording:
             self._autocast.restore()
         write.calls.close_open_calls()
         write.registry.note_deaths()
+        self._doubt_foreign_casts()
         trees = self._trees.describe(namespace or {})
         program = self._programs.build(trees, has_failed=error is not None)
         living = dict(write.numbers.living())
@@ -190,6 +191,15 @@ class Recording:
         for part in (write.calls, write.numbers, write.registry):
             part.close()
         return trace
+
+    def _doubt_foreign_casts(self) -> None:
+        """Note the operators that a library would have cast by a kernel of its own."""
+        for entry in self._written.rows.entries if self._autocast.foreign else ():
+            op = entry.signature.op
+            namespace, _, name = op.removesuffix(".default").partition(".")
+            if f"{namespace}::{name}" in self._autocast.foreign:
+                text = f"{op} casts by a kernel of its own under autocast, not on meta"
+                self._written.findings.doubts[text, None] = None
 
     def _find_notes(
         self, program: Program, trees: Sequence[Tree], *, has_failed: bool
