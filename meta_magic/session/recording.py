@@ -30,6 +30,7 @@ from meta_magic.recording.intercept.special_tensors import SpecialTensors
 from meta_magic.recording.rows.constants import Constants
 from meta_magic.recording.rows.draws import Draws
 from meta_magic.recording.rows.findings import Findings
+from meta_magic.recording.rows.flag_changes import FlagChanges
 from meta_magic.recording.rows.imports import Imports
 from meta_magic.recording.rows.module_calls import ModuleCallRecorder
 from meta_magic.recording.rows.module_trees import Tree, read_versions
@@ -106,6 +107,7 @@ class Recording:
             self._autocast,
             OptimizersOf(device),
             KernelsOf(device),
+            write.flags,
             write.draws,
             write.calls,
             functions,
@@ -261,5 +263,6 @@ def make_written(
         rows=RowWriter(registry, clock, places, calls, draws),
         constants=Constants(registry),
         imports=imports,
+        flags=FlagChanges(clock),
         findings=Findings(places),
     )
