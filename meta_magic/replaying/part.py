@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, UntypedStorage
 
 from meta_magic.replaying.call_runner import CallRunner
+from meta_magic.replaying.flags_in_force import FlagsOf
 from meta_magic.replaying.memory import allocate, make_view
 from meta_magic.replaying.plan import plan_replay
 from meta_magic.replaying.program_calls import Call, ProgramCalls, split_draw
@@ -84,7 +85,11 @@ class Part:
         for storage in self.plan.wanted - used:
             finished(storage, memory.take(storage))
         for step in self.steps:
-            self._do(step)
+            if not self.program.flags:
+                self._do(step)
+            else:
+                with FlagsOf(self.program, step.call.number):
+                    self._do(step)
             memory.free(step.frees)
             for storage in step.finishes:
                 finished(storage, memory.take(storage))

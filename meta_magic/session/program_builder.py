@@ -9,6 +9,7 @@ from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.rows.constants import Constants
 from meta_magic.recording.rows.draws import Draws
 from meta_magic.recording.rows.findings import Findings
+from meta_magic.recording.rows.flag_changes import FlagChanges
 from meta_magic.recording.rows.imports import Imports
 from meta_magic.recording.rows.module_calls import ModuleCallRecorder
 from meta_magic.recording.rows.module_trees import Tree
@@ -36,6 +37,7 @@ class Written(NamedTuple):
         rows: Operator calls.
         constants: Content that came from outside.
         imports: Storages of earlier recordings.
+        flags: What was set of torch's backends.
         findings: All else.
     """
 
@@ -47,6 +49,7 @@ class Written(NamedTuple):
     rows: RowWriter
     constants: Constants
     imports: Imports
+    flags: FlagChanges
     findings: Findings
 
 
@@ -100,6 +103,7 @@ class ProgramBuilder:
             evaluations=tuple(findings.evaluations),
             assumptions=tuple(findings.assumptions),
             kernels=tuple(findings.kernels),
+            flags=tuple(write.flags.changes),
             as_device=self._device,
         )
 

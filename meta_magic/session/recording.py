@@ -31,6 +31,7 @@ from meta_magic.recording.intercept.special_tensors import SpecialTensors
 from meta_magic.recording.rows.constants import Constants
 from meta_magic.recording.rows.draws import Draws
 from meta_magic.recording.rows.findings import Findings
+from meta_magic.recording.rows.flag_changes import FlagChanges
 from meta_magic.recording.rows.imports import Imports
 from meta_magic.recording.rows.module_calls import ModuleCallRecorder
 from meta_magic.recording.rows.module_trees import Tree, read_versions
@@ -108,6 +109,7 @@ class Recording:
             self._autocast,
             OptimizersOf(device),
             KernelsOf(device),
+            write.flags,
             write.draws,
             write.calls,
             functions,
@@ -173,6 +175,7 @@ class Recording:
         if isinstance(error, KeyboardInterrupt):  # perhaps while it entered a region
             self._autocast.restore()
         write.calls.close_open_calls()
+        self._doubt_foreign_casts()
         trees = self._trees.describe(namespace or {})
         program = self._programs.build(trees, has_failed=error is not None)
         write.draws.keep_ends(program)
@@ -192,6 +195,15 @@ class Recording:
         for part in (write.calls, write.numbers, write.registry):
             part.close()
         return trace
+
+    def _doubt_foreign_casts(self) -> None:
+        """Note the operators that a library would have cast by a kernel of its own."""
+        for entry in self._written.rows.entries if self._autocast.foreign else ():
+            op = entry.signature.op
+            namespace, _, name = op.removesuffix(".default").partition(".")
+            if f"{namespace}::{name}" in self._autocast.foreign:
+                text = f"{op} casts by a kernel of its own under autocast, not on meta"
+                self._written.findings.doubts[text, None] = None
 
     def _find_notes(
         self, program: Program, trees: Sequence[Tree], *, has_failed: bool
@@ -253,5 +265,6 @@ def make_written(
         rows=RowWriter(registry, clock, places, calls, draws),
         constants=Constants(registry),
         imports=imports,
+        flags=FlagChanges(clock),
         findings=Findings(places),
     )

@@ -30,6 +30,7 @@ __all__ = [
     "FOREACH_DEVICES",
     "FOREACH_DEVICES_OF_OPTIMIZERS",
     "FUSED_DEVICES",
+    "JIT_TRACES",
     "MAKE_PARAMETER",
     "Replaceable",
     "enable_autocast",
@@ -83,6 +84,12 @@ CHECK_OF_TRACE: Final = (torch.jit._trace, "_check_trace")
 MAKE_PARAMETER: Final = (torch.nn.Parameter, "__new__")
 """Without it a parameter that takes the address of a tensor that is gone is mistaken
 for that."""
+
+JIT_TRACES: Final = (
+    (torch.jit._trace, "_trace_impl"),
+    (torch.jit._trace, "trace_module"),
+)
+"""Without them ``torch.jit.trace`` takes what a convolution makes for a constant."""
 
 
 def enable_autocast(region: autocast_class, *, is_enabled: bool) -> None:

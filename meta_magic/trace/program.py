@@ -169,6 +169,8 @@ class Program:
         evaluations: The calls that were answered with real values.
         assumptions: The calls whose sizes were assumed.
         kernels: Which kernels were chosen.
+        flags: (call from which on, name, value) of the flags of torch's backends that
+            are not torch's defaults.
         as_device: The device whose kernels these are; ``meta`` for torch's own there.
     """
 
@@ -192,6 +194,7 @@ class Program:
     evaluations: tuple[Evaluation, ...] = ()
     assumptions: tuple[Assumption, ...] = ()
     kernels: tuple[KernelChoice, ...] = ()
+    flags: tuple[tuple[int, str, object], ...] = ()
     as_device: str = "meta"
 
     def __getstate__(self) -> dict[str, object]:

@@ -34,6 +34,8 @@ def sum_bytes(tensor: Tensor) -> int:
 
     Read from memory: torch resizes no storage that numpy has seen.
     """
-    real = tensor.cpu()
-    buffer = ctypes.c_char * real.numel()
-    return zlib.crc32(buffer.from_address(real.data_ptr())) if real.numel() else 0
+    storage = tensor.cpu().untyped_storage()
+    buffer = ctypes.c_char * storage.nbytes()
+    return (
+        zlib.crc32(buffer.from_address(storage.data_ptr())) if storage.nbytes() else 0
+    )
