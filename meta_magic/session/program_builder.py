@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from meta_magic.recording.identities.clock import Clock
 from meta_magic.recording.identities.module_numbers import ModuleNumbers
 from meta_magic.recording.identities.places import Places
 from meta_magic.recording.identities.tensors import TensorRegistry
@@ -50,11 +51,13 @@ class ProgramBuilder:
 
     Args:
         written: The parts that write.
+        clock: How many operator calls were written.
         device: Whose kernels are recorded.
     """
 
-    def __init__(self, written: Written, device: DeviceName) -> None:
+    def __init__(self, written: Written, clock: Clock, device: DeviceName) -> None:
         self._written = written
+        self._clock = clock
         self._device = device
 
     def snapshot(self) -> Program:
@@ -73,6 +76,7 @@ class ProgramBuilder:
         write.rows.flush()
         positions = write.places.build_positions()
         failures = () if has_failed else describe_failures(findings)
+        n_calls = self._clock.now  # what was found of the next one may have no call
         return Program(
             words=write.rows.words.tobytes(),
             signatures=tuple(entry.signature for entry in write.rows.entries),
@@ -91,8 +95,8 @@ class ProgramBuilder:
             imports=write.imports.build(),
             torn=tuple(sorted(write.constants.torn)),
             doubts=(*failures, *findings.doubts),
-            evaluations=tuple(findings.evaluations),
-            assumptions=tuple(findings.assumptions),
+            evaluations=tuple(e for e in findings.evaluations if e.call < n_calls),
+            assumptions=tuple(a for a in findings.assumptions if a.call < n_calls),
             kernels=tuple(findings.kernels),
             as_device=self._device,
         )

@@ -19,6 +19,7 @@ import torch
 from torch import Generator, Tensor
 
 from meta_magic.recording.signatures.arguments import Given
+from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.torch_private.tensor_internals import address_of_generator
 from meta_magic.trace.program import Randomness
@@ -205,6 +206,7 @@ class Draws:
         stream.shadow = self._shadows[draw]
         return 2 * draw + 2
 
+    @unbroken
     def _add(self, op: int, stream: Stream, source: int) -> None:
         draw = len(self._shadows)
         if draw == 0 and torch.cuda.is_initialized():

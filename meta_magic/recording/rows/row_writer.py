@@ -19,6 +19,7 @@ from meta_magic.torch_private.autograd import (
     next_sequence_number,
     sequence_number_of,
 )
+from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.torch_private.modes import DisableTorchDispatch
 
 __all__ = ["RowWriter", "make_tensor"]
@@ -109,6 +110,7 @@ class RowWriter:
         """Run a call that draws real numbers, the next to be written."""
         return self.draws.run(self._clock.now, generator, call)
 
+    @unbroken
     def flush(self) -> None:
         """Move the words out of the buffer."""
         self.words.fromlist(self._buffer)
@@ -146,6 +148,7 @@ class RowWriter:
         for tensor, (index, _, geometry) in zip(tensors, template.outputs, strict=True):
             self._registry.add_known(tensor, made[index], geometry)
 
+    @unbroken
     def _append_template(
         self, template: Template, inputs: Sequence[Argument]
     ) -> tuple[Sequence[int], Sequence[int]]:
