@@ -12,7 +12,7 @@ from meta_magic.replaying.execution import Execution
 from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.replaying.replay import build_tensor
 from meta_magic.replaying.steps import Request, Step, StepKind
-from meta_magic.torch_private.snapshot import real_torch
+from meta_magic.torch_private.snapshot import RealTorch
 from meta_magic.trace.flops import count_flops
 from meta_magic.trace.program import Program
 from meta_magic.trace.provenance import Evaluation, ValueLimits
@@ -63,12 +63,16 @@ class Evaluator:
             cost = weigh(replay, len(program.offsets) - 1)
             if cost.nbytes > limits.nbytes or cost.flops > limits.flops:
                 raise ValueLimitError(explain_cost(cost, limits))
-            with real_torch():
+            with RealTorch():
                 for _ in replay.run(made.__setitem__):
                     pass
                 tensors = [build_tensor(g, made[storage]) for storage, g in wanted]
         except ReplayError as error:
             raise MissingValueError(str(error)) from error
+        except KeyboardInterrupt:  # perhaps half read
+            self._recorded = None
+            self._earlier.clear()
+            raise
         return tensors, cost
 
     def state_at(
@@ -86,7 +90,7 @@ class Evaluator:
             cost = weigh(replay, 0)
             if cost.nbytes > limits.nbytes or cost.flops > limits.flops:
                 return None
-            with real_torch():
+            with RealTorch():
                 for _ in replay.run(lambda *_: None):
                     pass
         except ReplayError:

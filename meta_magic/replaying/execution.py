@@ -102,7 +102,7 @@ class Execution:
         return peak
 
     def run(self, finished: Finished) -> Iterator[int]:
-        """Do it, one step at a time; under :func:`real_torch`.
+        """Do it, one step at a time; under :func:`RealTorch`.
 
         Args:
             finished: Given each wanted storage as soon as nothing changes it any more.

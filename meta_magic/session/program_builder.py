@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from meta_magic.recording.identities.clock import Clock
 from meta_magic.recording.identities.module_numbers import ModuleNumbers
 from meta_magic.recording.identities.places import Places
 from meta_magic.recording.identities.tensors import TensorRegistry
@@ -58,11 +59,13 @@ class ProgramBuilder:
 
     Args:
         written: The parts that write.
+        clock: How many operator calls were written.
         device: Whose kernels are recorded.
     """
 
-    def __init__(self, written: Written, device: DeviceName) -> None:
+    def __init__(self, written: Written, clock: Clock, device: DeviceName) -> None:
         self._written = written
+        self._clock = clock
         self._device = device
 
     def snapshot(self) -> Program:
@@ -82,6 +85,7 @@ class ProgramBuilder:
         positions = write.places.build_positions()
         failures = () if has_failed else describe_failures(findings)
         gaps = [(GAP, None)] if write.draws.has_gap else []
+        n_calls = self._clock.now  # what was found of the next one may have no call
         return Program(
             words=write.rows.words.tobytes(),
             signatures=tuple(entry.signature for entry in write.rows.entries),
@@ -100,8 +104,8 @@ class ProgramBuilder:
             imports=write.imports.build(),
             torn=tuple(sorted(write.constants.torn)),
             doubts=(*failures, *findings.doubts, *gaps),
-            evaluations=tuple(findings.evaluations),
-            assumptions=tuple(findings.assumptions),
+            evaluations=tuple(e for e in findings.evaluations if e.call < n_calls),
+            assumptions=tuple(a for a in findings.assumptions if a.call < n_calls),
             kernels=tuple(findings.kernels),
             flags=tuple(write.flags.changes),
             as_device=self._device,

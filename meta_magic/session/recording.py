@@ -84,7 +84,7 @@ class Recording:
         cache, self._clock = pick_cache(options), Clock()
         self._written = write = make_written(cache, self._clock, cell_file, top)
         self._trees = TreeFinder(write.registry, write.numbers, write.calls, namespace)
-        self._programs = ProgramBuilder(write, options.device)
+        self._programs = ProgramBuilder(write, self._clock, options.device)
         self._real_memory = RealMemory(write.places, write.findings)
         self._threads = ThreadWatch()
         self._autocast = AutocastOf(options.device)

@@ -22,7 +22,7 @@ from meta_magic.recording.signatures.arguments import Args, Given, Inputs
 from meta_magic.recording.signatures.entries import OpTable
 from meta_magic.replaying.evaluator import Evaluator
 from meta_magic.session.assumptions import Guess, guess_count
-from meta_magic.torch_private.snapshot import without_modes
+from meta_magic.torch_private.snapshot import WithoutModes
 from meta_magic.trace.options import Options
 from meta_magic.trace.program import Program
 from meta_magic.trace.provenance import Assumption, Evaluation
@@ -100,7 +100,7 @@ class ValuesOnDemand:
     def _run(self, table: OpTable, given: Given, chosen: Inputs) -> Any:
         """Return what an operator returns, given the values that it reads."""
         real_by_id, cost = self._find_reals(table, chosen)
-        with without_modes():
+        with WithoutModes():
             returned = call_with(table, given, real_by_id)
         self._findings.evaluations.append(cost)  # a call that failed is not recorded
         return returned
@@ -120,7 +120,7 @@ class ValuesOnDemand:
         """Return what an operator returns if so many elements of a mask are true."""
         counts = {id(mask): guess.n_true}
         call = Assumption(self._clock.now, guess.n_true, mask.numel(), guess.text)
-        with without_modes():
+        with WithoutModes():
             if table.name == INDEX:
                 returned = index_by_masks(args, counts)
             elif table.name == SELECT:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.signatures.arguments import Args, Kwargs
-from meta_magic.torch_private.snapshot import real_torch
+from meta_magic.torch_private.snapshot import RealTorch
 from meta_magic.torch_private.tensor_internals import (
     empty_sparse,
     is_view,
@@ -44,7 +44,7 @@ def ask_cpu(func: Any, args: Args, kwargs: Kwargs) -> Any:
         the CPU cannot tell.
     """
     met = tensors_in(args, kwargs)
-    with real_torch():
+    with RealTorch():
         is_askable = str(func).startswith("aten.") and all(map(is_plain, met))
         if not met or not is_askable or sum(map(count_nbytes, met)) > MAX_NBYTES:
             return NotImplemented

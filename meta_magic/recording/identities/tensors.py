@@ -19,6 +19,7 @@ from meta_magic.recording.identities.geometries import (
     LiveGeometry,
     span_nbytes,
 )
+from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.torch_private.tensor_internals import address_of_storage
 
 __all__ = ["Seen", "StorageRef", "TensorRegistry"]
@@ -87,6 +88,7 @@ class TensorRegistry:
         self.freed: list[StorageRef] = []
         self._on_death = self.freed.append
 
+    @unbroken
     def note_deaths(self) -> None:
         """Note the storages freed since the last time; to be called before reading.
 

@@ -42,7 +42,7 @@ from meta_magic.torch_private.modes import (
     push_function_mode,
 )
 from meta_magic.torch_private.module_internals import LOADED
-from meta_magic.torch_private.snapshot import without_modes
+from meta_magic.torch_private.snapshot import WithoutModes
 
 __all__ = ["FunctionMode"]
 
@@ -176,7 +176,7 @@ class FunctionMode(DeviceContext):
             return read_data(func, args, kwargs)
         self._registry.note_deaths()
         real = self._values.peek(args[0], self._registry.read(args[0]))
-        with without_modes():
+        with WithoutModes():
             return describe_values(args[0], real)
 
     def _construct(

@@ -35,6 +35,7 @@ from meta_magic.recording.rows.generator_tokens import (
     put_state,
 )
 from meta_magic.recording.signatures.arguments import Given
+from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.torch_private.tensor_internals import address_of_generator
 from meta_magic.trace.program import EarlierEnd, Program, Randomness
 
@@ -244,6 +245,7 @@ class Draws:
         stream.shadow = self._shadows[draw]
         return 2 * draw + 2
 
+    @unbroken
     def _add(self, op: int, stream: Stream, source: int) -> None:
         draw = len(self._shadows)
         if draw == 0 and torch.cuda.is_initialized():

@@ -24,6 +24,7 @@ from meta_magic.recording.identities.places import Places, Site
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.rows.module_trees import Tree, describe_tree
 from meta_magic.torch_private.autograd import current_autograd_node
+from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.torch_private.modes import DisableTorchFunction, tracing_state
 from meta_magic.torch_private.module_internals import hooks_with_kwargs
 from meta_magic.torch_private.tracing import WithoutTracing
@@ -107,6 +108,7 @@ class ModuleCallRecorder:
         self._registry.note_deaths()
         self._living = self._numbers.living()
 
+    @unbroken
     def _before(self, module: nn.Module, args: tuple[object, ...]) -> None:
         del args  # seen after the call, with the keyword arguments
         if threading.get_ident() != self._thread:
@@ -125,6 +127,7 @@ class ModuleCallRecorder:
         self.site = (position, line)
         self.is_in_backward = current_autograd_node() is not None
 
+    @unbroken
     def _after(self, module: nn.Module, args: tuple[object, ...], *rest: Any) -> None:
         if threading.get_ident() != self._thread or not self._stack:
             return

@@ -19,6 +19,7 @@ from meta_magic.torch_private.autograd import (
     next_sequence_number,
     sequence_number_of,
 )
+from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.torch_private.modes import DisableTorchDispatch
 from meta_magic.trace.program import HEADER
 
@@ -130,6 +131,7 @@ class RowWriter:
         state = state_at(missing) if missing else None
         return self.draws.run(self._clock.now, generator, call, state)
 
+    @unbroken
     def flush(self) -> None:
         """Move the words out of the buffer."""
         self.words.fromlist(self._buffer)
@@ -167,6 +169,7 @@ class RowWriter:
         for tensor, (index, _, geometry) in zip(tensors, template.outputs, strict=True):
             self._registry.add_known(tensor, made[index], geometry)
 
+    @unbroken
     def _append_template(
         self, template: Template, inputs: Sequence[Argument]
     ) -> tuple[Sequence[int], Sequence[int]]:

@@ -44,8 +44,8 @@ PYTHON_FUNCTIONS: Final[dict[Any, tuple[Any, str]]] = {
     getattr(functional, name): (torch, name)
     for name in ("relu", "layer_norm", "rms_norm", "group_norm", "embedding")
 }
-"""Those written in Python that neither warn nor keep state, and where they look for
-what they call: somebody may have put something of his own there."""
+"""Those written in Python that neither warn nor keep state, and where each looks for
+what it calls: somebody may have put something else there."""
 
 ATTENTION: Final = functional.scaled_dot_product_attention
 SWITCHES: Final[tuple[Callable[[], bool], ...]] = (
