@@ -28,6 +28,12 @@ def torch_is_left_alone():
     assert torch_state() == (0, 0, "cpu")
 
 
+@pytest.fixture(autouse=True)
+def seed():
+    """No test goes on from the random numbers of another."""
+    torch.manual_seed(0)
+
+
 @pytest.fixture
 def shell():
     """A real IPython shell with the extension loaded and no history on disk."""

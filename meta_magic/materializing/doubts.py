@@ -29,12 +29,11 @@ def find_doubts(plans: Sequence[Plan], device: torch.device) -> list[str]:
         for plan in plans
         for text, line in (*plan.recorded.program.doubts, *find_fused(plan))
     )
-    told = [
+    return [
         f"{text if line is None else f'line {line}: {text}'}; on {device} the cell "
         "itself may give other values"
         for text, line in doubts
     ]
-    return [*told, *find_repetitions(plans)]
 
 
 def find_fused(plan: Plan) -> Iterator[tuple[str, int | None]]:
@@ -45,19 +44,3 @@ def find_fused(plan: Plan) -> Iterator[tuple[str, int | None]]:
         if step.kind == StepKind.RUN and name in FUSED:
             text = f"{name} is many operators on meta, and one kernel elsewhere"
             yield text, recorded.line(step.call.number)
-
-
-def find_repetitions(plans: Sequence[Plan]) -> Iterator[str]:
-    """Say if two recordings drew the same numbers: meta moves no generator."""
-    starts: list[bytes] = []
-    for plan in plans:
-        states = plan.recorded.program.randomness.states
-        draws = (step.draw for step in plan.steps)
-        first = next((d for d in draws if d and d.generator == 0), None)
-        if first is not None and first.source & 1:
-            starts.append(states[first.source // 2])
-    if len(set(starts)) < len(starts):
-        yield (
-            "two recordings began at the same state of torch's generator, which meta "
-            "does not move, and so drew the same numbers: seed each"
-        )

@@ -7,24 +7,17 @@ there is such a graph or a weak reference; here neither matters, as both go on t
 what they meant.
 """
 
-import signal
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from types import FrameType
-from typing import TypeAlias
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from meta_magic.torch_private.autograd import read_hooks, set_hooks
+from meta_magic.torch_private.interrupts import Interrupts
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.tensor_internals import swap_tensor_impl
 
 __all__ = ["Installation"]
-
-Interrupt: TypeAlias = tuple[int, FrameType | None]
-"""What a signal's handler is given."""
 
 
 class Installation:
@@ -40,7 +33,7 @@ class Installation:
 
     def install(self) -> None:
         """Put all in place. An interrupt waits, and then takes all out again."""
-        with uninterrupted() as pending, DisableTorchFunction(), torch.no_grad():
+        with Uninterrupted() as interrupts, DisableTorchFunction(), torch.no_grad():
             try:
                 for tensor, real in self._pairs:
                     real.requires_grad_(tensor.requires_grad)
@@ -49,12 +42,12 @@ class Installation:
             except BaseException:
                 self._undo()
                 raise
-            if pending:
+            if interrupts.pending is not None:
                 self._undo()
 
     def undo(self) -> None:
         """Take all out again."""
-        with uninterrupted(), DisableTorchFunction():
+        with Uninterrupted(), DisableTorchFunction():
             self._undo()
 
     def _undo(self) -> None:
@@ -69,19 +62,14 @@ def swap(tensor: Tensor, real: Tensor) -> None:
     set_hooks(tensor, hooks)
 
 
-@contextmanager
-def uninterrupted() -> Iterator[list[Interrupt]]:
-    """Hold back an interrupt until the block has ended; yield those that came."""
-    pending: list[Interrupt] = []
-    handler = signal.getsignal(signal.SIGINT)
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or not callable(handler):
-        yield pending
-        return
-    signal.signal(signal.SIGINT, lambda *interrupt: pending.append(interrupt))
-    try:
-        yield pending
-    finally:
-        signal.signal(signal.SIGINT, handler)
-        if pending:
-            handler(*pending[0])
+class Uninterrupted:
+    """Context manager in which interrupts wait; gives what knows whether one came."""
+
+    def __enter__(self) -> Interrupts:
+        self._interrupts = Interrupts()
+        self._interrupts.is_held = True
+        self._interrupts.own()
+        return self._interrupts
+
+    def __exit__(self, *_: object) -> None:
+        self._interrupts.give_back()

@@ -9,7 +9,7 @@ from meta_magic.errors import MaterializeError
 from meta_magic.materializing.targets import Held, Target
 from meta_magic.recording.identities.origins import Origin, find_origin
 from meta_magic.recording.identities.storage_bytes import as_bytes, sum_bytes
-from meta_magic.replaying.execution import order_latest_first
+from meta_magic.replaying.execution import imported_by, order_latest_first
 from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.trace.program import Program
 
@@ -86,7 +86,10 @@ def trace_back(
         number: Number of the storage there.
         program: A recording, which may be an earlier or a later one.
     """
-    if any(earlier is origin.program for earlier in order_latest_first(program)):
+    if any(
+        earlier is origin.program
+        for earlier in order_latest_first(program, imported_by)
+    ):
         return origin, number
     current = origin.program
     while current is not program:

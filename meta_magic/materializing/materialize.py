@@ -14,7 +14,7 @@ from meta_magic.materializing.report import MaterializeReport
 from meta_magic.materializing.targets import find_tensors, group_targets
 from meta_magic.replaying.devices import read_device
 from meta_magic.torch_private.modes import functorch_interpreter
-from meta_magic.torch_private.snapshot import real_torch
+from meta_magic.torch_private.snapshot import RealTorch
 from meta_magic.trace.program import Program
 from meta_magic.trace.trace import Trace
 
@@ -92,7 +92,7 @@ def run_alone(given: Arguments, progress: Progress | None) -> MaterializeReport:
             "another module is being materialized: wait until that is done"
         )
     try:
-        with real_torch():
+        with RealTorch():
             return plan(given).carry_out(progress)
     finally:
         running.release()

@@ -12,7 +12,7 @@ from meta_magic.replaying.execution import Execution
 from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.replaying.replay import build_tensor
 from meta_magic.replaying.steps import Request, Step, StepKind
-from meta_magic.torch_private.snapshot import real_torch
+from meta_magic.torch_private.snapshot import RealTorch
 from meta_magic.trace.flops import count_flops
 from meta_magic.trace.program import Program
 from meta_magic.trace.provenance import Evaluation, ValueLimits
@@ -63,13 +63,39 @@ class Evaluator:
             cost = weigh(replay, len(program.offsets) - 1)
             if cost.nbytes > limits.nbytes or cost.flops > limits.flops:
                 raise ValueLimitError(explain_cost(cost, limits))
-            with real_torch():
+            with RealTorch():
                 for _ in replay.run(made.__setitem__):
                     pass
                 tensors = [build_tensor(g, made[storage]) for storage, g in wanted]
         except ReplayError as error:
             raise MissingValueError(str(error)) from error
+        except KeyboardInterrupt:  # perhaps half read
+            self._recorded = None
+            self._earlier.clear()
+            raise
         return tensors, cost
+
+    def state_at(
+        self, program: Program, source: int, limits: ValueLimits
+    ) -> Tensor | None:
+        """Return where a CPU generator would stand; None if it takes too much.
+
+        Args:
+            program: All that was recorded so far.
+            source: The place, as the source of a draw.
+            limits: What it may take.
+        """
+        try:
+            replay = self._plan(program, Request(sources=frozenset({source})))
+            cost = weigh(replay, 0)
+            if cost.nbytes > limits.nbytes or cost.flops > limits.flops:
+                return None
+            with RealTorch():
+                for _ in replay.run(lambda *_: None):
+                    pass
+        except ReplayError:
+            return None
+        return replay.state_at(source)
 
     def _plan(self, program: Program, request: Request) -> Execution:
         if self._recorded is None:

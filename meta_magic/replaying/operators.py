@@ -51,6 +51,13 @@ new_empty_strided.default
 LIKE: Final = frozenset(f"aten.{name}" for name in LIKE_NAMES.split())
 """Operators that read nothing of their argument but its metadata."""
 
+BY_SHAPE_NAMES: Final = """
+bernoulli.default bernoulli.p bernoulli_.Tensor native_dropout.default
+multinomial.default normal.Tensor_float normal.float_Tensor normal.Tensor_Tensor
+"""
+BY_SHAPE: Final = frozenset(f"aten.{name}" for name in BY_SHAPE_NAMES.split())
+"""Operators that draw as much whatever their tensors hold, if that is allowed."""
+
 READING: Final = frozenset({"aten.from_file.default"})
 """Operators whose result lies outside of the recording."""
 
@@ -73,6 +80,7 @@ class Operator:
         is_random: Whether it draws random numbers.
         can_split: Whether drawing for a part of the elements after the other uses up
             the same numbers, on the CPU.
+        draws_by_shape: Whether it draws as much for any values that it allows.
         draws_blindly: Whether how much it draws depends on no tensor's values.
         unread: Indices of the tensors of which it reads nothing but their metadata.
     """
@@ -96,11 +104,9 @@ class Operator:
         )
         self._names = [argument.name for argument in schema_of(function).arguments]
         tensors = [a for a in schema_of(function).arguments if "Tensor" in str(a.type)]
+        self.draws_by_shape = name in BY_SHAPE
         self.draws_blindly = (
-            name in FILLS
-            or initializer is not None
-            or self.reads_metadata
-            or not tensors
+            self.is_fill or self.draws_by_shape or self.reads_metadata or not tensors
         )
         made = function if initializer is None else initializer.function
         self._call: Callable[..., Any] = run or made

@@ -6,35 +6,44 @@ whatever drew from it earlier must draw again, into memory that is thrown away i
 nobody wants it.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
 
 from meta_magic.errors import ReplayError
 from meta_magic.replaying.call_queue import CallQueue
 from meta_magic.replaying.program_calls import Call, Draw, ProgramCalls
+from meta_magic.replaying.refusals import check_assumptions, check_given
 from meta_magic.replaying.steps import Plan, Request, Step, StepKind
 
 __all__ = ["plan_replay"]
 
 
-def plan_replay(recorded: ProgramCalls, request: Request) -> Plan:
+def plan_replay(recorded: ProgramCalls, request: Request, device: torch.device) -> Plan:
     """Return what must be done for a request.
 
     Args:
         recorded: The program.
         request: What is wanted of it.
+        device: Where it will be done.
 
     Raises:
         ReplayError: Their content depends on something that was not recorded.
     """
-    return Planner(recorded, request).build()
+    return Planner(recorded, request, device).build()
 
 
 class Planner:
     """The backward walk over a program."""
 
-    def __init__(self, recorded: ProgramCalls, request: Request) -> None:
+    def __init__(
+        self, recorded: ProgramCalls, request: Request, device: torch.device
+    ) -> None:
         self._recorded = recorded
         self._wanted = request.storages
+        self._sources = request.sources
+        known = recorded.program.randomness.known if device.type == "cpu" else ()
+        self._known = {draw for draw, _ in known}
         self._modules = request.modules
         self._can_assume = request.can_assume
         self._n_calls = len(recorded) if request.until is None else request.until
@@ -54,17 +63,21 @@ class Planner:
             self._forced |= reading  # what they read must be there, too
         for index in blind:
             self._add_draw(index)
-        self._check_assumptions()
-        self._check_given()
+        calls = [self._call(index) for index in self._kinds]
+        if not self._can_assume:
+            check_assumptions(self._recorded, calls)
+        check_given(self._recorded, calls, self._given)
         steps = tuple(self._order())
         last_draw = self._find_last_draw()
+        end = None if last_draw < 0 else self._find_end(last_draw)
         return Plan(
             recorded=self._recorded,
             wanted=self._wanted,
             steps=steps,
             given=frozenset(self._given),
             blank=frozenset(self._blank),
-            end=None if last_draw < 0 else self._find_end(last_draw),
+            end=end,
+            sources=self._sources if end is None else self._sources | {end},
             last_draw=last_draw,
         )
 
@@ -133,6 +146,10 @@ class Planner:
             for draw in self._find_draws()
             if draw.call < self._n_calls and self._is_needed(draw)
         ]
+        if self._modules:
+            wanted_draws += self._find_tail(wanted_draws)
+        ends = [s // 2 - 1 for s in self._sources if s and not s & 1]
+        wanted_draws += [recorded.draws[n] for n in ends if n not in self._known]
         needed: set[int] = set()
         for draw in reversed(wanted_draws):
             link: Draw | None = draw
@@ -144,10 +161,16 @@ class Planner:
                         f"{what} drew from a generator whose state came from another "
                         "recording around this one or before it"
                     )
-                link = None if link.after is None else recorded.draws[link.after]
+                after = link.after
+                has_more = after is not None and after not in self._known
+                link = recorded.draws[after or 0] if has_more else None
         missing = sorted(recorded.draws[number].call for number in needed)
         missing = [i for i in missing if self._kinds.get(i) != StepKind.RUN]
-        blind = [i for i in missing if self._call(i).operator.draws_blindly]
+        blind = [
+            i
+            for i in missing
+            if i not in self._kinds and self._call(i).operator.draws_blindly
+        ]
         return blind, set(missing) - set(blind)
 
     def _find_draws(self) -> Iterable[Draw]:
@@ -158,6 +181,22 @@ class Planner:
         calls = {c for s in self._wanted for c in recorded.writers.get(s, ())}
         found = recorded.draws_by_call.keys() & (calls | self._kinds.keys())
         return [recorded.draws_by_call[call] for call in sorted(found)]
+
+    def _find_tail(self, wanted: Sequence[Draw]) -> Iterator[Draw]:
+        """Yield the draws after the last wanted one that fill nothing of a module.
+
+        For these nobody will ask later, and so they are made now.
+        """
+        recorded = self._recorded
+        owned = {storage for storage, _ in recorded.program.owner_by_storage}
+        last = max((d.number for d in wanted if d.generator == 0), default=None)
+        for draw in () if last is None else recorded.draws[last + 1 :]:
+            _, storages = recorded.tensors(draw.call)
+            is_blind = self._call(draw.call).operator.draws_blindly
+            if not (draw.source and is_blind and owned.isdisjoint(storages)):
+                return
+            if draw.generator == 0:
+                yield draw
 
     def _is_needed(self, draw: Draw) -> bool:
         if self._kinds.get(draw.call) == StepKind.RUN:
@@ -171,58 +210,11 @@ class Planner:
     def _add_draw(self, index: int) -> None:
         """Add a call for its draw: in place where there is memory, else on its own."""
         call, births = self._call(index), self._recorded.births
-        has_memory = all(
+        has_memory = not call.operator.draws_by_shape and all(
             births.get(s) in self._kinds and self._kinds[births[s]] != StepKind.DRAW
             for s in {*call.inputs, *call.outputs}
         )
         self._kinds[index] = StepKind.RUN if has_memory else StepKind.DRAW
-
-    def _check_assumptions(self) -> None:
-        """Refuse what rests on sizes that were assumed.
-
-        Raises:
-            ReplayError: Something does.
-        """
-        for assumption in self._recorded.program.assumptions:
-            if assumption.call in self._kinds and not self._can_assume:
-                what = self._recorded.describe(self._call(assumption.call))
-                raise ReplayError(
-                    f"it rests on the size that {what} gives, which was assumed "
-                    f"({assumption.text}) and is not known"
-                )
-
-    def _check_given(self) -> None:
-        """Refuse what came from outside without its content.
-
-        Raises:
-            ReplayError: Some did.
-        """
-        recorded = self._recorded
-        imported = {i.storage: i for i in recorded.program.imports}
-        for storage in sorted(self._given - recorded.constants.keys()):
-            first = next(
-                (i for i in self._kinds if storage in self._call(i).inputs), None
-            )
-            where = (
-                ""
-                if first is None
-                else f", read by {recorded.describe(self._call(first))},"
-            )
-            if storage in imported:
-                if imported[storage].is_stale:
-                    raise ReplayError(
-                        f"a tensor of an earlier recording{where} was changed in place "
-                        "outside of any recording: do that in a recorded cell, too",
-                        storage,
-                    )
-                continue
-            raise ReplayError(
-                f"a tensor of {recorded.nbytes_by_storage.get(storage, 0):,} bytes"
-                f"{where} came from outside of the recording, on meta and so without "
-                "its values (made elsewhere, or loaded from a file onto meta): make it "
-                "in a recorded cell, too",
-                storage,
-            )
 
     def _order(self) -> Iterator[Step]:
         """Yield the steps, each with what may go after it."""

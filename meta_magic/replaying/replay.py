@@ -11,7 +11,7 @@ from meta_magic.replaying.execution import Execution
 from meta_magic.replaying.memory import make_view
 from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.replaying.steps import Request
-from meta_magic.torch_private.snapshot import real_torch
+from meta_magic.torch_private.snapshot import RealTorch
 from meta_magic.trace.calls import TensorMetadata
 from meta_magic.trace.signature import Geometry
 from meta_magic.trace.trace import Trace
@@ -54,7 +54,7 @@ def replay(
     storages = frozenset(tensor.storage_id for tensor in tensors)
     execution = Execution(trace.program, Request(storages=storages), place)
     made: dict[int, torch.UntypedStorage | Tensor] = {}
-    with real_torch():
+    with RealTorch():
         for _ in execution.run(made.__setitem__):
             pass
         return [build_tensor(tensor, made[tensor.storage_id]) for tensor in tensors]

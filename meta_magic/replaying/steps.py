@@ -6,6 +6,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from meta_magic.replaying.program_calls import Call, Draw, ProgramCalls, split_draw
+from meta_magic.trace.program import EarlierEnd
 
 __all__ = ["Plan", "Request", "Step", "StepKind"]
 
@@ -51,6 +52,7 @@ class Plan:
         blank: Storages that are there before the first step as mere memory.
         end: Where torch's default generator stands afterwards, as the source of a
             draw; None if it does not move.
+        sources: All sources at which the state of a generator will be asked for.
         last_draw: The last draw from that generator; -1 if there is none.
     """
 
@@ -60,7 +62,19 @@ class Plan:
     given: frozenset[int]
     blank: frozenset[int]
     end: int | None
+    sources: frozenset[int]
     last_draw: int
+
+    @property
+    def earlier_ends(self) -> dict[int, EarlierEnd]:
+        """Where earlier recordings must bring a generator first, by the state here."""
+        states = enumerate(self.recorded.program.randomness.states)
+        ends = {n: end for n, end in states if isinstance(end, EarlierEnd)}
+        if not ends:
+            return {}
+        draws = (step.draw for step in self.steps)
+        sources = {d.source for d in draws if d is not None} | self.sources
+        return {n: end for n, end in ends.items() if 2 * n + 1 in sources}
 
     @property
     def storages(self) -> set[int]:
@@ -108,14 +122,17 @@ class Request:
 
     Attributes:
         storages: Numbers of storages, as they are after the calls looked at.
+        sources: Where generators are to be brought, as the sources of draws.
         modules: Numbers of the modules they belong to. What was drawn while these
-            were constructed is drawn even if it was thrown away, so that torch's
-            generator can go on from where construction would have left it.
+            were constructed is drawn even if it was thrown away, and so is what was
+            drawn after it and fills no other module, so that torch's generator can go
+            on from where the cell would have left it.
         until: Calls to look at; None for all of them.
         can_assume: Whether it may rest on sizes that were assumed.
     """
 
     storages: frozenset[int] = frozenset()
+    sources: frozenset[int] = frozenset()
     modules: frozenset[int] = frozenset()
     until: int | None = None
     can_assume: bool = False

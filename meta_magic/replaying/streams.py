@@ -1,6 +1,6 @@
 """Put generators where each draw of a program began."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import numpy as np
 import torch
@@ -9,11 +9,12 @@ from torch import Generator
 from meta_magic.errors import ReplayError
 from meta_magic.replaying.operators import default_generator
 from meta_magic.replaying.program_calls import Draw
-from meta_magic.trace.program import Randomness
+from meta_magic.trace.program import EarlierEnd, Randomness
 
 __all__ = ["Streams"]
 
-States = tuple[torch.Tensor, ...]
+StateOn = Callable[[str], torch.Tensor | None]
+"""Returns the state of a generator on a device, if it is known there."""
 
 
 class Streams:
@@ -22,7 +23,7 @@ class Streams:
     Args:
         randomness: What the program used.
         draws: The draws to be made, in order.
-        end: Where torch's default generator is to stand afterwards, or None.
+        sources: Those at which :meth:`state_at` will be asked.
         device: What stands for meta.
     """
 
@@ -30,7 +31,7 @@ class Streams:
         self,
         randomness: Randomness,
         draws: Sequence[Draw],
-        end: int | None,
+        sources: Collection[int],
         device: torch.device,
     ) -> None:
         self._randomness = randomness
@@ -38,12 +39,14 @@ class Streams:
         self._generators: dict[tuple[int, str], Generator] = {}
         self._stands: dict[int, int] = {}
         self._saved: dict[int, dict[str, torch.Tensor]] = {}
-        self._returned_to = find_returns(draws, end)
+        self._given: dict[int, StateOn] = {}
+        self._known = {2 * draw + 2: state for draw, state in randomness.known}
+        self._returned_to = find_returns(draws) | {*sources}
 
     def prepare(self, draw: Draw, device: torch.device) -> Generator:
         """Return the generator of a draw on ``device``, where the draw began."""
         kind = self._randomness.generators[draw.generator]
-        if draw.generator and torch.device(kind).type != device.type:
+        if draw.generator and kind and torch.device(kind).type != device.type:
             raise ReplayError(
                 f"the recording draws from a generator on {kind}, which does not work "
                 f"on {device}: give the cell a generator on that device"
@@ -63,14 +66,32 @@ class Streams:
                 if number == draw.generator
             }
 
-    def state_at(self, source: int) -> torch.Tensor | None:
-        """Return the state of torch's default CPU generator at ``source``, if known."""
+    def give(self, state: int, told: StateOn) -> None:
+        """Take in where an earlier recording brought a generator.
+
+        Args:
+            state: The number of that state here.
+            told: Returns it on a device.
+        """
+        self._given[state] = told
+
+    def state_at(self, source: int, device: str = "cpu") -> torch.Tensor | None:
+        """Return the state of a generator on a device at ``source``, if known."""
         if source & 1:
-            return read_state(self._randomness.states[source // 2])
-        if self._stands.get(0) == source:
-            generator = self._generators.get((0, "cpu"))
-            return None if generator is None else generator.get_state()
-        return self._saved.get(source, {}).get("cpu")
+            return self._read_state(source // 2, device)
+        saved = self._saved.get(source, {}).get(device)
+        if saved is None and device == "cpu" and source in self._known:
+            return read_state(self._known[source])
+        return saved
+
+    def _read_state(self, number: int, device: str) -> torch.Tensor | None:
+        """Return a recorded state, or that at which an earlier recording ended."""
+        if number in self._given:
+            return self._given[number](device)
+        state = self._randomness.states[number]
+        if device != "cpu" or isinstance(state, EarlierEnd):
+            return None
+        return read_state(state)
 
     def _open(self, number: int, device: torch.device) -> Generator:
         key = (number, str(device))
@@ -85,39 +106,36 @@ class Streams:
         for (number, device), generator in self._generators.items():
             if number != draw.generator:
                 continue
-            if source & 1:
-                self._set(generator, source // 2)
-            else:
-                state = self._saved.get(source, {}).get(device)
-                if state is not None:
-                    generator.set_state(state)
+            state = self.state_at(source, device)
+            if state is not None:
+                generator.set_state(state)
+            elif source & 1:
+                self._set(generator, number, source // 2)
         self._stands[draw.generator] = source
 
-    def _set(self, generator: Generator, number: int) -> None:
-        """Put a generator into a recorded state, or what corresponds to it."""
-        state = read_state(self._randomness.states[number])
-        if generator.device.type == "cpu":
-            generator.set_state(state)
-            return
-        device = str(generator.device)
-        known = dict(self._randomness.accelerator).get(device)
+    def _set(self, generator: Generator, number: int, state: int) -> None:
+        """Put a generator of a device into what corresponds to a state of the CPU's."""
+        recorded = self._randomness.states[state]
+        known = dict(self._randomness.accelerator).get(str(generator.device))
+        is_default = not number or not self._randomness.generators[number]
         like = Generator()
-        like.set_state(state)
+        if isinstance(recorded, bytes):
+            like.set_state(read_state(recorded))
         seed = like.initial_seed()
-        if number == 0 and known is not None:
+        if is_default and known is not None:
             generator.set_state(read_state(known))
-        elif torch.equal(like.manual_seed(seed).get_state(), state):
+        elif recorded == like.manual_seed(seed).get_state().numpy().tobytes():
             generator.manual_seed(seed)
-        elif number == 0:
+        elif is_default:
             generator.set_state(default_generator(generator.device).get_state())
         else:
             raise ReplayError(
                 "the cell put the CPU's generator into a state that no seed leads to "
-                f"directly, and {device} has none that corresponds to it"
+                f"directly, and {generator.device} has none that corresponds to it"
             )
 
 
-def find_returns(draws: Iterable[Draw], end: int | None) -> set[int]:
+def find_returns(draws: Iterable[Draw]) -> set[int]:
     """Return the sources to which a generator is set back after it went on."""
     stands: dict[int, int] = {}
     returns = set()
@@ -125,8 +143,6 @@ def find_returns(draws: Iterable[Draw], end: int | None) -> set[int]:
         if stands.get(draw.generator) != draw.source:
             returns.add(draw.source)
         stands[draw.generator] = 2 * draw.number + 2
-    if end is not None and stands.get(0) != end:
-        returns.add(end)
     return returns
 
 

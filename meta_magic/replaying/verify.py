@@ -11,7 +11,7 @@ from meta_magic.replaying.call_runner import CallRunner
 from meta_magic.replaying.devices import free_nbytes, read_device
 from meta_magic.replaying.program_calls import Call, ProgramCalls
 from meta_magic.replaying.streams import Streams
-from meta_magic.torch_private.snapshot import real_torch
+from meta_magic.torch_private.snapshot import RealTorch
 from meta_magic.torch_private.tensor_internals import address_of_storage
 from meta_magic.trace.signature import Geometry
 from meta_magic.trace.trace import Trace
@@ -92,7 +92,7 @@ class Verifier:
 
     def __init__(self, trace: Trace, device: torch.device, max_nbytes: int) -> None:
         self._recorded = ProgramCalls(trace.program)
-        streams = Streams(trace.program.randomness, self._recorded.draws, None, device)
+        streams = Streams(trace.program.randomness, self._recorded.draws, (), device)
         self._runner = CallRunner(self._recorded, device, streams)
         self._max_nbytes = max_nbytes
         self._made_up: set[int] = set()
@@ -101,7 +101,7 @@ class Verifier:
         """Yield the differences of each call."""
         recorded, ends = self._recorded, self._find_ends()
         for index in range(len(recorded)):
-            with real_torch():
+            with RealTorch():
                 try:
                     found = list(self._check(recorded.call(index)))
                 except ReplayError as error:  # not known in this process

@@ -10,7 +10,7 @@ from typing import Final
 
 __all__ = ["RareCollection"]
 
-YOUNG_OBJECTS: Final = 20_000
+YOUNG_OBJECTS: Final = 200_000
 
 
 class RareCollection:

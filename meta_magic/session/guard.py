@@ -6,20 +6,18 @@ the exit pop the wrong one. So everything is noted before, restored by identity 
 and an interrupt is delivered only while the block itself runs.
 """
 
-import signal
-import threading
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from types import FrameType
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
+from meta_magic.torch_private.interrupts import Interrupts, must_wait
 from meta_magic.torch_private.snapshot import Snapshot
 
 __all__ = ["Guard"]
 
 T = TypeVar("T")
-
-RETRY_SECONDS: Final = 0.001
 
 
 class Guard:
@@ -45,9 +43,7 @@ class Guard:
         self._contexts = contexts
         self._entered: list[AbstractContextManager[Any]] = []
         self._snapshot: Snapshot | None = None
-        self._is_in_block = False
-        self._pending: tuple[int, FrameType | None] | None = None
-        self._old_handler: Any = None
+        self._interrupts = Interrupts(self._must_wait)
 
     def run(self, block: Callable[[], T]) -> T:
         """Run ``block`` inside the contexts; can be called again."""
@@ -60,24 +56,25 @@ class Guard:
 
     def enter(self) -> None:
         """Enter all contexts; on any failure or interrupt none stays entered."""
-        self._pending, self._entered = None, []
+        self._entered = []
         self._snapshot = Snapshot()
+        self._interrupts.is_held = True
         try:
-            self._own_interrupts()
+            self._interrupts.own()
             for context in self._contexts:
                 context.__enter__()
                 self._entered.append(context)
         except BaseException:
             self.leave()
             raise
-        if self._was_interrupted():
+        if self._interrupts.pending is not None:
             self.leave()  # delivers it
-        self._is_in_block = True
+        # A plain store: Python looks for signals at calls and jumps only.
+        self._interrupts.is_held = False
 
     def leave(self) -> None:
         """Leave all contexts, restore, then deliver an interrupt that came."""
-        # A plain store: Python looks for signals at calls and jumps only.
-        self._is_in_block = False
+        self._interrupts.is_held = True  # a plain store, as above
         if self._snapshot is not None:
             for text in self._snapshot.describe_left_open(self._contexts):
                 self._note(text)
@@ -88,42 +85,17 @@ class Guard:
             except Exception as error:  # noqa: BLE001  the snapshot is authoritative
                 self._note(f"{type(context).__name__} was not left cleanly: {error}")
         if self._snapshot is not None:
+            if isinstance(sys.exc_info()[1], KeyboardInterrupt):
+                self._snapshot.restore_gradients()
             for text in self._snapshot.restore():
                 self._note(text)
-        self._return_interrupts()
-
-    def _was_interrupted(self) -> bool:
-        return self._pending is not None
+        self._interrupts.give_back()
 
     def _note(self, text: str) -> None:
         if text not in self.odd:
             self.odd.append(text)
 
-    def _own_interrupts(self) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            return
-        handler = signal.getsignal(signal.SIGINT)
-        if callable(handler):
-            self._old_handler = handler
-            signal.signal(signal.SIGINT, self._handle)
-
-    def _return_interrupts(self) -> None:
-        handler, self._old_handler = self._old_handler, None
-        if handler is None:
-            return
-        if signal.getsignal(signal.SIGINT) == self._handle:
-            signal.signal(signal.SIGINT, handler)
-        if self._pending is not None:
-            pending, self._pending = self._pending, None
-            handler(*pending)
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        if not self._is_in_block:
-            self._pending = (number, frame)
-        elif frame is not None and frame.f_code in self._own_codes:
-            # On the way into or out of the block: come again in a moment.
-            again = threading.Timer(RETRY_SECONDS, signal.raise_signal, (number,))
-            again.name = "meta_magic interrupt"
-            again.start()
-        else:
-            self._old_handler(number, frame)
+    def _must_wait(self, frame: FrameType | None) -> bool:
+        """Whether an interrupt landed on the way into or out of the block."""
+        is_own = frame is not None and frame.f_code in self._own_codes
+        return is_own or must_wait(frame)

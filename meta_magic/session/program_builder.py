@@ -1,20 +1,27 @@
 """Put the columns of a recording together: at its end, or for a value in its middle."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from meta_magic.recording.identities.clock import Clock
 from meta_magic.recording.identities.module_numbers import ModuleNumbers
 from meta_magic.recording.identities.places import Places
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.rows.constants import Constants
 from meta_magic.recording.rows.draws import Draws
 from meta_magic.recording.rows.findings import Findings
+from meta_magic.recording.rows.flag_changes import FlagChanges
 from meta_magic.recording.rows.imports import Imports
 from meta_magic.recording.rows.module_calls import ModuleCallRecorder
 from meta_magic.recording.rows.module_trees import Tree
 from meta_magic.recording.rows.row_writer import RowWriter
 from meta_magic.trace.options import DeviceName
 from meta_magic.trace.program import Program
+
+GAP: Final = (
+    "torch's generator was used between two recordings, without the numbers that the "
+    "first draws (seed the second one)"
+)
 
 __all__ = ["ProgramBuilder", "Written", "describe_failures"]
 
@@ -31,6 +38,7 @@ class Written(NamedTuple):
         rows: Operator calls.
         constants: Content that came from outside.
         imports: Storages of earlier recordings.
+        flags: What was set of torch's backends.
         findings: All else.
     """
 
@@ -42,6 +50,7 @@ class Written(NamedTuple):
     rows: RowWriter
     constants: Constants
     imports: Imports
+    flags: FlagChanges
     findings: Findings
 
 
@@ -50,11 +59,13 @@ class ProgramBuilder:
 
     Args:
         written: The parts that write.
+        clock: How many operator calls were written.
         device: Whose kernels are recorded.
     """
 
-    def __init__(self, written: Written, device: DeviceName) -> None:
+    def __init__(self, written: Written, clock: Clock, device: DeviceName) -> None:
         self._written = written
+        self._clock = clock
         self._device = device
 
     def snapshot(self) -> Program:
@@ -73,6 +84,8 @@ class ProgramBuilder:
         write.rows.flush()
         positions = write.places.build_positions()
         failures = () if has_failed else describe_failures(findings)
+        gaps = [(GAP, None)] if write.draws.has_gap else []
+        n_calls = self._clock.now  # what was found of the next one may have no call
         return Program(
             words=write.rows.words.tobytes(),
             signatures=tuple(entry.signature for entry in write.rows.entries),
@@ -90,10 +103,11 @@ class ProgramBuilder:
             constants=write.constants.build(),
             imports=write.imports.build(),
             torn=tuple(sorted(write.constants.torn)),
-            doubts=(*failures, *findings.doubts),
-            evaluations=tuple(findings.evaluations),
-            assumptions=tuple(findings.assumptions),
+            doubts=(*failures, *findings.doubts, *gaps),
+            evaluations=tuple(e for e in findings.evaluations if e.call < n_calls),
+            assumptions=tuple(a for a in findings.assumptions if a.call < n_calls),
             kernels=tuple(findings.kernels),
+            flags=tuple(write.flags.changes),
             as_device=self._device,
         )
 

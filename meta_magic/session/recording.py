@@ -24,12 +24,14 @@ from meta_magic.recording.intercept.data_sources import DataSources
 from meta_magic.recording.intercept.dispatch_mode import DispatchMode
 from meta_magic.recording.intercept.function_mode import FunctionMode
 from meta_magic.recording.intercept.kernel_calls import KernelCalls
+from meta_magic.recording.intercept.new_parameters import NewParameters
 from meta_magic.recording.intercept.operator_runner import OperatorRunner
 from meta_magic.recording.intercept.served_functions import ServedFunctions
 from meta_magic.recording.intercept.special_tensors import SpecialTensors
 from meta_magic.recording.rows.constants import Constants
 from meta_magic.recording.rows.draws import Draws
 from meta_magic.recording.rows.findings import Findings
+from meta_magic.recording.rows.flag_changes import FlagChanges
 from meta_magic.recording.rows.imports import Imports
 from meta_magic.recording.rows.module_calls import ModuleCallRecorder
 from meta_magic.recording.rows.module_trees import Tree, read_versions
@@ -82,7 +84,7 @@ class Recording:
         cache, self._clock = pick_cache(options), Clock()
         self._written = write = make_written(cache, self._clock, cell_file, top)
         self._trees = TreeFinder(write.registry, write.numbers, write.calls, namespace)
-        self._programs = ProgramBuilder(write, options.device)
+        self._programs = ProgramBuilder(write, self._clock, options.device)
         self._real_memory = RealMemory(write.places, write.findings)
         self._threads = ThreadWatch()
         self._autocast = AutocastOf(options.device)
@@ -102,10 +104,12 @@ class Recording:
             EagerStance(),
             self._threads,
             DataSources(write.findings.note),
+            NewParameters(write.registry.forget),
             attention,
             self._autocast,
             OptimizersOf(device),
             KernelsOf(device),
+            write.flags,
             write.draws,
             write.calls,
             functions,
@@ -134,7 +138,7 @@ class Recording:
             values=values,
             adjustments=ADJUSTMENTS[options.device],
         )
-        runner = OperatorRunner(places, cache, special, attention, kernels)
+        runner = OperatorRunner(places, special, attention, kernels)
         dispatch = DispatchMode(registry, rows, cache, special, runner)
         functions = FunctionMode(
             registry=registry,
@@ -171,9 +175,10 @@ class Recording:
         if isinstance(error, KeyboardInterrupt):  # perhaps while it entered a region
             self._autocast.restore()
         write.calls.close_open_calls()
-        write.registry.note_deaths()
+        self._doubt_foreign_casts()
         trees = self._trees.describe(namespace or {})
         program = self._programs.build(trees, has_failed=error is not None)
+        write.draws.keep_ends(program)
         living = dict(write.numbers.living())
         trace = Trace(
             program=program,
@@ -190,6 +195,15 @@ class Recording:
         for part in (write.calls, write.numbers, write.registry):
             part.close()
         return trace
+
+    def _doubt_foreign_casts(self) -> None:
+        """Note the operators that a library would have cast by a kernel of its own."""
+        for entry in self._written.rows.entries if self._autocast.foreign else ():
+            op = entry.signature.op
+            namespace, _, name = op.removesuffix(".default").partition(".")
+            if f"{namespace}::{name}" in self._autocast.foreign:
+                text = f"{op} casts by a kernel of its own under autocast, not on meta"
+                self._written.findings.doubts[text, None] = None
 
     def _find_notes(
         self, program: Program, trees: Sequence[Tree], *, has_failed: bool
@@ -217,7 +231,7 @@ class Recording:
         origin = Origin(
             program=program,
             generator_state=write.draws.state_left(),
-            modules=weakref.WeakValueDictionary(living),
+            modules={number: weakref.ref(m) for number, m in living.items()},
             versions=versions,
             checksums=write.constants.sum_made(
                 ref for ref in refs if ref.number in owned
@@ -251,5 +265,6 @@ def make_written(
         rows=RowWriter(registry, clock, places, calls, draws),
         constants=Constants(registry),
         imports=imports,
+        flags=FlagChanges(clock),
         findings=Findings(places),
     )

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from meta_magic.errors import MissingValueError, ValueLimitError
+from meta_magic.recording.as_device.cpu_kernels import put_on_meta
 from meta_magic.recording.identities.clock import Clock
 from meta_magic.recording.identities.places import Places, describe_function
 from meta_magic.recording.identities.tensors import Seen
@@ -21,7 +22,7 @@ from meta_magic.recording.signatures.arguments import Args, Given, Inputs
 from meta_magic.recording.signatures.entries import OpTable
 from meta_magic.replaying.evaluator import Evaluator
 from meta_magic.session.assumptions import Guess, guess_count
-from meta_magic.torch_private.snapshot import without_modes
+from meta_magic.torch_private.snapshot import WithoutModes
 from meta_magic.trace.options import Options
 from meta_magic.trace.program import Program
 from meta_magic.trace.provenance import Assumption, Evaluation
@@ -99,7 +100,7 @@ class ValuesOnDemand:
     def _run(self, table: OpTable, given: Given, chosen: Inputs) -> Any:
         """Return what an operator returns, given the values that it reads."""
         real_by_id, cost = self._find_reals(table, chosen)
-        with without_modes():
+        with WithoutModes():
             returned = call_with(table, given, real_by_id)
         self._findings.evaluations.append(cost)  # a call that failed is not recorded
         return returned
@@ -119,7 +120,7 @@ class ValuesOnDemand:
         """Return what an operator returns if so many elements of a mask are true."""
         counts = {id(mask): guess.n_true}
         call = Assumption(self._clock.now, guess.n_true, mask.numel(), guess.text)
-        with without_modes():
+        with WithoutModes():
             if table.name == INDEX:
                 returned = index_by_masks(args, counts)
             elif table.name == SELECT:
@@ -137,6 +138,11 @@ class ValuesOnDemand:
         except MissingValueError:
             return None
         return reals[0]
+
+    def state_at(self, source: int) -> Tensor | None:
+        """Return where a CPU generator would stand; None if that takes too much."""
+        limits = self._options.limits
+        return self._evaluator.state_at(self._snapshot(), source, limits)
 
     def _find_reals(
         self, table: OpTable, chosen: Inputs
@@ -203,17 +209,6 @@ def replace(value: Any, real_by_id: Mapping[int, Tensor]) -> Any:
         return type(value)([replace(item, real_by_id) for item in value])
     if isinstance(value, Mapping):
         return {name: replace(item, real_by_id) for name, item in value.items()}
-    return value
-
-
-def put_on_meta(value: Any) -> Any:
-    """Return what an operator returned, its tensors without their data."""
-    if isinstance(value, Tensor):
-        return torch.empty_strided(
-            value.shape, value.stride(), dtype=value.dtype, device="meta"
-        )
-    if isinstance(value, (list, tuple)):
-        return type(value)([put_on_meta(item) for item in value])
     return value
 
 

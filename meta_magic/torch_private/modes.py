@@ -1,8 +1,11 @@
 """The stacks of modes, the default device, and what else decides what a call does."""
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from operator import attrgetter
+from typing import Any
+
+import torch
 
 # Without it a set_default_device inside a cell cannot be undone.
 from torch import _GLOBAL_DEVICE_CONTEXT as GLOBAL_DEVICE_CONTEXT
@@ -49,7 +52,7 @@ from torch.utils import _python_dispatch as python_dispatch
 # Without it torch.get_default_device() would not say "meta" in a cell, and factories
 # would need a second function mode on every call.
 from torch.utils._device import DeviceContext
-from torch.utils._device import _device_constructors as device_constructors
+from torch.utils._device import _device_constructors as constructors_of_torch
 
 # Without it nothing is recorded.
 from torch.utils._python_dispatch import (
@@ -91,6 +94,16 @@ __all__ = [
 
 push_dispatch_mode: Callable[..., None] = python_dispatch._push_mode
 """Put a mode on the stack; without it what a mode calls itself is not recorded."""
+
+
+@cache
+def device_constructors() -> frozenset[Any]:
+    """Return the functions that are to build on the default device.
+
+    Torch leaves ``normal`` out, which then draws for real.
+    """
+    return frozenset(constructors_of_torch()) | {torch.normal}
+
 
 FLAGS = (
     "_is_in_torch_dispatch_mode",

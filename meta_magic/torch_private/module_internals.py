@@ -3,8 +3,14 @@
 from operator import attrgetter
 from typing import Final
 
+import torch
 from torch import nn
 from torch.nn import init
+
+# Without it each recording leaves one entry behind: its handle forgets this one.
+from torch.nn.modules.module import (
+    _global_forward_hooks_with_kwargs as hooks_with_kwargs,
+)
 
 __all__ = [
     "IS_ASSIGNING",
@@ -13,8 +19,10 @@ __all__ = [
     "PREFIX",
     "buffers_of",
     "children_of",
+    "hooks_with_kwargs",
     "initialize_truncated",
     "names_not_persistent",
+    "native_functions",
     "parameters_of",
 ]
 
@@ -24,6 +32,9 @@ two, a module tree cannot be described without running the module's own code."""
 
 buffers_of: Final = attrgetter("_buffers")
 children_of: Final = attrgetter("_modules")
+
+native_functions: Final = torch._C._nn
+"""What ``functional.silu`` calls. Without it, it is served after that was replaced."""
 
 names_not_persistent: Final = attrgetter("_non_persistent_buffers_set")
 """Return the names of the buffers that ``state_dict`` leaves out; without it those that

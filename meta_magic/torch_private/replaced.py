@@ -30,6 +30,8 @@ __all__ = [
     "FOREACH_DEVICES",
     "FOREACH_DEVICES_OF_OPTIMIZERS",
     "FUSED_DEVICES",
+    "JIT_TRACES",
+    "MAKE_PARAMETER",
     "Replaceable",
     "enable_autocast",
 ]
@@ -49,7 +51,8 @@ AUTOCAST_ENTRY: Final = (autocast_class, "__enter__")
 AUTOCAST_EXIT: Final = (autocast_class, "__exit__")
 
 DEVICE_OF_CHECKPOINT: Final = (checkpoint, "_infer_device_type")
-"""Without it activations that are computed again are not cast as they were."""
+"""Without it activations that are computed again are not cast as they were, nor drawn
+from where they were."""
 
 FOREACH_DEVICES: Final = (_foreach_utils, "_get_foreach_kernels_supported_devices")
 """Without these three optimizers on meta are those of meta, and not of a device."""
@@ -77,6 +80,16 @@ ATTENTION_OF_NESTED: Final = (sdpa, "_autocast")
 
 CHECK_OF_TRACE: Final = (torch.jit._trace, "_check_trace")
 """Without it ``torch.jit.trace`` compares results by value, which meta has none of."""
+
+MAKE_PARAMETER: Final = (torch.nn.Parameter, "__new__")
+"""Without it a parameter that takes the address of a tensor that is gone is mistaken
+for that."""
+
+JIT_TRACES: Final = (
+    (torch.jit._trace, "_trace_impl"),
+    (torch.jit._trace, "trace_module"),
+)
+"""Without them ``torch.jit.trace`` takes what a convolution makes for a constant."""
 
 
 def enable_autocast(region: autocast_class, *, is_enabled: bool) -> None:

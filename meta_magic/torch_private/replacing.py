@@ -12,12 +12,12 @@ class Replaced:
     """An attribute that some recordings replaced.
 
     Attributes:
-        original: What it was.
+        original: What it was, as its owner holds it.
         stack: What it was replaced by, the newest last.
     """
 
-    def __init__(self, original: Any) -> None:
-        self.original = original
+    def __init__(self, owner: Any, name: str) -> None:
+        self.original = vars(owner)[name]  # a static method, say: not what it gives
         self.stack: list[Any] = []
 
 
@@ -38,7 +38,7 @@ class Replacements:
         """Set an attribute of a module or class."""
         place = id(owner), name
         if place not in replaced_by_place:
-            replaced_by_place[place] = Replaced(getattr(owner, name))
+            replaced_by_place[place] = Replaced(owner, name)
         replaced_by_place[place].stack.append(value)
         self._made.append((owner, name, value))
         setattr(owner, name, value)

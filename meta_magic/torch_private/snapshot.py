@@ -1,11 +1,11 @@
 """Note torch's modes and default device, and put them back by identity."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from meta_magic.torch_private.interrupts import Interrupts
 from meta_magic.torch_private.modes import (
     FLAGS,
     GLOBAL_DEVICE_CONTEXT,
@@ -21,7 +21,10 @@ from meta_magic.torch_private.modes import (
     set_compile_internals_flag,
 )
 
-__all__ = ["Snapshot", "real_torch", "without_modes"]
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+__all__ = ["RealTorch", "Snapshot", "WithoutModes"]
 
 
 class Snapshot:
@@ -31,6 +34,7 @@ class Snapshot:
         self._dispatch_modes = list(dispatch_mode_stack())
         self._function_modes = list(function_mode_stack())
         self._flags = {name: getattr(python_dispatch, name) for name in FLAGS}
+        self._has_gradients = torch.is_grad_enabled()
         self._current_device = device_module.CURRENT_DEVICE
         self._default_context = getattr(GLOBAL_DEVICE_CONTEXT, "device_context", None)
 
@@ -47,6 +51,10 @@ class Snapshot:
             if id(mode) not in known
         ]
         return [f"modes left open were closed: {', '.join(left)}"] if left else []
+
+    def restore_gradients(self) -> None:
+        """Have gradients recorded or not, as before."""
+        torch.set_grad_enabled(self._has_gradients)
 
     def restore(self) -> list[str]:
         """Put everything back, and say in words what else was not as before."""
@@ -89,17 +97,19 @@ def restore_stack(
         push(mode)
 
 
-@contextmanager
-def without_modes() -> Iterator[None]:
-    """Have torch do as it is told within the block: no mode, no autocast."""
-    snapshot = Snapshot()
-    restore_stack([], dispatch_mode_stack, (pop_dispatch_mode, push_dispatch_mode))
-    restore_stack([], function_mode_stack, (pop_function_mode, push_function_mode))
-    try:
-        with DisableAutocast():
-            yield
-    finally:
-        snapshot.restore()
+class WithoutModes:
+    """Context manager in which torch does as it is told: no mode, no autocast."""
+
+    def __enter__(self) -> None:
+        self._snapshot = Snapshot()
+        self._without_autocast: Any = DisableAutocast()
+        restore_stack([], dispatch_mode_stack, (pop_dispatch_mode, push_dispatch_mode))
+        restore_stack([], function_mode_stack, (pop_function_mode, push_function_mode))
+        self._without_autocast.__enter__()
+
+    def __exit__(self, *exception: object) -> None:
+        self._without_autocast.__exit__(*exception)
+        self._snapshot.restore()
 
 
 def is_same(a: object, b: object) -> bool:
@@ -107,11 +117,25 @@ def is_same(a: object, b: object) -> bool:
     return a is b
 
 
-@contextmanager
-def real_torch() -> Iterator[None]:
-    """Have torch do as it is told within the block: no modes, no gradients.
+class RealTorch:
+    """Context manager in which torch does as it is told: no modes, no gradients.
 
-    Nor inference mode, whose tensors could never be trained.
+    Nor inference mode, whose tensors could never be trained. An interrupt within waits
+    until the contexts that are being entered or left have been.
     """
-    with without_modes(), torch.inference_mode(mode=False), torch.no_grad():
-        yield
+
+    def __enter__(self) -> None:
+        self._interrupts = Interrupts()
+        self._contexts: tuple[AbstractContextManager[Any], ...] = (
+            WithoutModes(),
+            torch.inference_mode(mode=False),
+            torch.no_grad(),
+        )
+        self._interrupts.own()  # from here on they wait: this is an entry
+        for context in self._contexts:
+            context.__enter__()
+
+    def __exit__(self, *_: object) -> None:
+        for context in reversed(self._contexts):
+            context.__exit__(None, None, None)
+        self._interrupts.give_back()

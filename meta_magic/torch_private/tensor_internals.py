@@ -26,6 +26,7 @@ __all__ = [
     "empty_sparse",
     "is_view",
     "is_zero_tensor",
+    "mark_coalesced",
     "n_specified",
     "negate_lazily",
     "suggest_memory_format",
@@ -65,6 +66,14 @@ def is_view(tensor: Tensor) -> bool:
 def is_zero_tensor(tensor: Tensor) -> bool:
     """Whether a tensor stands for zeros without memory; one such is not served."""
     return tensor._is_zerotensor()
+
+
+def mark_coalesced(tensor: Tensor, *, is_coalesced: bool) -> Tensor:
+    """Say whether a sparse tensor holds each position once; on meta it is not known.
+
+    Without it operators on sparse tensors refuse, or run another kernel.
+    """
+    return tensor._coalesced_(is_coalesced)
 
 
 def n_specified(tensor: Tensor) -> int:

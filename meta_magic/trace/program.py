@@ -21,6 +21,7 @@ __all__ = [
     "HEADER",
     "MODULE_HEADER",
     "Constant",
+    "EarlierEnd",
     "Import",
     "Program",
     "Randomness",
@@ -46,6 +47,19 @@ an earlier one, or twice the state + 1 in one of ``Randomness.states``.
 """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EarlierEnd:
+    """Where an earlier recording would have left a generator, had it drawn.
+
+    Attributes:
+        program: The recording.
+        source: Where it left it, as the source of a draw there.
+    """
+
+    program: "Program" = field(repr=False)
+    source: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Randomness:
     """What the random operators of a recording would have drawn from.
@@ -56,7 +70,9 @@ class Randomness:
     Attributes:
         draws: ``DRAW`` words for each random operator.
         states: Generator states that were not reached by drawing: those at the start,
-            after ``manual_seed`` and ``set_state``.
+            after ``manual_seed`` and ``set_state``. Where an earlier recording left
+            the generator, and nothing drew from it since, the end of that one.
+        known: (draw, state after it) of draws that were made for real.
         generators: Device of each generator; that at 0 is torch's default on the CPU.
         ends: For each generator, where the block left it, as the source of a draw.
         accelerator: (device, state) of the default generators of CUDA devices at the
@@ -64,7 +80,8 @@ class Randomness:
     """
 
     draws: bytes = b""
-    states: tuple[bytes, ...] = ()
+    states: tuple[bytes | EarlierEnd, ...] = ()
+    known: tuple[tuple[int, bytes], ...] = ()
     generators: tuple[str, ...] = ("cpu",)
     ends: tuple[int, ...] = (0,)
     accelerator: tuple[tuple[str, bytes], ...] = ()
@@ -152,6 +169,8 @@ class Program:
         evaluations: The calls that were answered with real values.
         assumptions: The calls whose sizes were assumed.
         kernels: Which kernels were chosen.
+        flags: (call from which on, name, value) of the flags of torch's backends that
+            are not torch's defaults.
         as_device: The device whose kernels these are; ``meta`` for torch's own there.
     """
 
@@ -175,6 +194,7 @@ class Program:
     evaluations: tuple[Evaluation, ...] = ()
     assumptions: tuple[Assumption, ...] = ()
     kernels: tuple[KernelChoice, ...] = ()
+    flags: tuple[tuple[int, str, object], ...] = ()
     as_device: str = "meta"
 
     def __getstate__(self) -> dict[str, object]:

@@ -33,6 +33,10 @@ GROUPED = {
         torch.randn(4, 8), torch.randn(8, 4), offs=groups(4, 8)
     ),
 }
+RANGES = {
+    "halves": lambda: torch.arange(0, 3, 0.5, dtype=torch.uint8),
+    "downwards": lambda: torch.arange(3, 0, -0.7, dtype=torch.int32),
+}
 FACTORS = {
     "wide": lambda: torch.geqrf(torch.randn(2, 3, 5)),
     "high": lambda: torch.geqrf(torch.randn(5, 3)),
@@ -74,8 +78,8 @@ FUSED = {
         maximize=False,
     ),
 }
-CALLS = GROUPED | FACTORS | HISTOGRAMS | SPARSE | FUSED
-REFUSALS = r"BF16|Meta kernel|SparseMeta"
+CALLS = GROUPED | RANGES | FACTORS | HISTOGRAMS | SPARSE | FUSED
+REFUSALS = r"BF16|Meta kernel|SparseMeta|step must be nonzero"
 
 
 def describe(returned):

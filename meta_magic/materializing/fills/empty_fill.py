@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from meta_magic.errors import MaterializeError
 from meta_magic.materializing.fills.protocol import Put, Task
 from meta_magic.materializing.report import UNINITIALIZED
 from meta_magic.materializing.targets import Target
@@ -35,11 +36,22 @@ class EmptyFill:
         return self.n_work
 
     def run(self, put: Put) -> Iterator[int]:
-        """Allocate and write all targets."""
+        """Allocate and write all targets.
+
+        Raises:
+            MaterializeError: Torch refuses to write one, as it does for some dtypes.
+        """
         for target in self.targets:
             storage = allocate(target.nbytes, self._device)
             for tensor in target.tensors:
-                self.write(make_view(storage, target.geometry_of(tensor)))
+                real = make_view(storage, target.geometry_of(tensor))
+                try:
+                    self.write(real)
+                except RuntimeError as error:
+                    raise MaterializeError(
+                        f"cannot write {target.name!r}, {real.dtype} of shape "
+                        f"{tuple(real.shape)}: {error}"
+                    ) from error
             put(target, storage)
             yield target.nbytes
 

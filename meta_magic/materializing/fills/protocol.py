@@ -75,7 +75,7 @@ class Fill(Protocol):
     def run(self, put: Put) -> Iterator[int]:
         """Make the content of all targets; yield the bytes done by each step.
 
-        Under :func:`meta_magic.torch_private.snapshot.real_torch`.
+        Under :func:`meta_magic.torch_private.snapshot.RealTorch`.
         """
 
     def finish(self) -> Sequence[str]:

@@ -13,10 +13,16 @@ from meta_magic.materializing.fills.protocol import Content, Put, Task
 from meta_magic.materializing.located import Located, find_redrawn, locate
 from meta_magic.materializing.report import UNINITIALIZED
 from meta_magic.materializing.targets import Target, group_targets
+from meta_magic.recording.identities.left_generators import (
+    LeftGenerator,
+    forget_left,
+    keep_left,
+    mark_state,
+)
 from meta_magic.recording.identities.origins import Origin
 from meta_magic.replaying.execution import Execution, Finished
 from meta_magic.replaying.steps import Request
-from meta_magic.trace.program import Program
+from meta_magic.trace.program import EarlierEnd, Program
 
 __all__ = ["ReplayFill"]
 
@@ -143,7 +149,7 @@ def plan_execution(
     Raises:
         MaterializeError: A target depends on something that was not recorded.
     """
-    numbers = [n for n, m in located.origin.modules.items() if id(m) in modules]
+    numbers = [n for n, m in located.origin.modules.items() if id(m()) in modules]
     request = Request(
         storages=frozenset(located.target_by_storage), modules=frozenset(numbers)
     )
@@ -168,6 +174,14 @@ def move_generator(origin: Origin, replay: Execution) -> bool:
         return True  # another submodule, materialized before, drew further
     if torch.get_rng_state().numpy().tobytes() != origin.generator_state:
         return False
+    program = origin.program
+    forget_left(program)
+    end = program.randomness.ends[0]
+    if replay.plan.end != end:
+        # What follows in the program is still to be drawn before anything else.
+        state = mark_state(state)
+        earlier = EarlierEnd(program=program, source=end)
+        keep_left(LeftGenerator(state.numpy().tobytes(), earlier, is_default=True))
     torch.set_rng_state(state)
     origin.generator_state = state.numpy().tobytes()
     origin.last_draw = last_draw

@@ -4,11 +4,12 @@ Torch casts for devices that it knows, and meta is none of them. Which operators
 device casts is asked of torch's dispatcher; which way, ``autocast_rules`` says.
 """
 
+import sys
 import threading
 import warnings
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -47,6 +48,11 @@ from meta_magic.trace.options import DeviceName
 
 __all__ = ["AutocastOf", "AutocastOff"]
 
+ATEN: Final = "aten::"
+ORDER: Final = 1 if sys.platform == "darwin" else -1
+"""In which arguments are cast: C++ leaves that to the compiler, and GCC, by which torch
+is built for Linux, begins with the last."""
+
 
 class AutocastOff:
     """Context manager in which an autocast casts nothing where a mode asks.
@@ -75,11 +81,14 @@ class AutocastOf:
     Attributes:
         is_on: Whether it is enabled where the cell runs: a mode is not told.
         names: The operators that it casts, once it was on.
+        foreign: Those that libraries cast by kernels of their own, which do nothing on
+            meta; with their namespace.
     """
 
     def __init__(self, device: DeviceName) -> None:
         self.is_on = False
         self.names: frozenset[str] = frozenset()
+        self.foreign: frozenset[str] = frozenset()
         self._device = device
         self._library: torch.library.Library | None = None
         self._casts: dict[tuple[int, torch.dtype], tuple[Tensor, Tensor]] = {}
@@ -96,9 +105,8 @@ class AutocastOf:
             return
         self._replacements.wrap(AUTOCAST_INIT, self._make_init)
         self._replacements.wrap(AUTOCAST_ENTRY, self._make_entry)
-        self._replacements.wrap(AUTOCAST_EXIT, self._make_entry)
-        if self._device == "cuda":  # of the CPU, torch asks itself
-            self._replacements.wrap(DEVICE_OF_CHECKPOINT, self._make_inference)
+        self._replacements.wrap(AUTOCAST_EXIT, self._make_exit)
+        self._replacements.wrap(DEVICE_OF_CHECKPOINT, self._make_inference)
         self._thread = threading.get_ident()
         self._follow()
 
@@ -138,10 +146,9 @@ class AutocastOf:
         elif self._device == "cuda" and name in WITH_DTYPE:
             is_cast = is_eligible(args[0])
             return tell_dtype(name, args, kwargs) if is_cast else (args, kwargs)
-        return (
-            [self._cast(value, dtype) for value in args],
-            {key: self._cast(value, dtype) for key, value in kwargs.items()},
-        )
+        values = [*args, *kwargs.values()][::ORDER]
+        cast = [self._cast(value, dtype) for value in values][::ORDER]
+        return cast[: len(args)], dict(zip(kwargs, cast[len(args) :], strict=True))
 
     def _cast(self, value: Any, dtype: torch.dtype) -> Any:
         """Return an argument in a dtype; of a parameter the same copy each time."""
@@ -181,24 +188,42 @@ class AutocastOf:
         return init
 
     def _make_inference(self, before: Callable[..., str]) -> Callable[..., str]:
-        """Return how checkpointing finds the device whose autocast it goes on with."""
+        """Return how checkpointing finds the device that it puts back as it was.
+
+        For the CPU torch takes its default one, and the CPU's state at any rate.
+        """
 
         def infer(*args: Any) -> str:
             found = before(*args)
-            return self._device if found == "meta" else found
+            known = self._device if self._device == "cuda" else before()
+            return known if found == "meta" else found
 
         return infer
 
     def _make_entry(self, before: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a method of autocast after which the operators are as it says."""
+        """Return how autocast is entered so that the operators are as it says."""
 
-        def enter_or_leave(autocast: Any, *args: Any) -> Any:
+        def enter(autocast: Any, *args: Any) -> Any:
+            entered = before(autocast, *args)
+            try:
+                self._follow()
+            except BaseException:  # else the region would stay entered for ever
+                autocast.__exit__(None, None, None)
+                raise
+            return entered
+
+        return enter
+
+    def _make_exit(self, before: Callable[..., Any]) -> Callable[..., Any]:
+        """Return how autocast is left so that the operators are as it says."""
+
+        def leave(autocast: Any, *args: Any) -> Any:
             try:
                 return before(autocast, *args)
             finally:
                 self._follow()
 
-        return enter_or_leave
+        return leave
 
     def _follow(self) -> None:
         """Cast from now on if autocast is enabled for the device, else no more."""
@@ -209,8 +234,10 @@ class AutocastOf:
             self._casts.clear()
         if self.is_on and self._library is None:
             self._library = torch.library.Library("aten", "IMPL")
-            kernels = list_kernels(f"Autocast{self._device.upper()}")
-            self.names = frozenset(name.removeprefix("aten::") for name in kernels)
+            kernels = frozenset(list_kernels(f"Autocast{self._device.upper()}"))
+            own = {name for name in kernels if name.startswith(ATEN)}
+            self.names = frozenset(name.removeprefix(ATEN) for name in own)
+            self.foreign = kernels - own
             for name in self.names:
                 self._override(self._library, name)
 

@@ -7,6 +7,7 @@ CPU and says when it can go.
 """
 
 from collections.abc import Callable, Mapping
+from math import ceil
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -41,6 +42,20 @@ def grouped_mm(
     leading = () if any(is_matrix) and not all(is_matrix) else (n_groups,)
     shape = (*leading, a.shape[-2], b.shape[-1])
     return torch.empty(shape, dtype=out_dtype or a.dtype, device="meta")
+
+
+def arange(start: float, end: float, step: float = 1, **options: Any) -> Tensor | Any:
+    """Return integers in steps that are less than one; ``NotImplemented`` for others.
+
+    Source:
+        ``arange_out`` in ``aten/src/ATen/native/RangeFactories.cpp`` of torch 2.13: the
+        CPU counts them before it rounds the step, but for int64.
+    """
+    dtype = options.get("dtype")
+    is_narrow = dtype is not None and not dtype.is_floating_point
+    if not is_narrow or dtype is torch.int64 or not step or int(step):
+        return NotImplemented
+    return torch.empty(ceil((end - start) / step), dtype=dtype, device="meta")
 
 
 def geqrf(a: Tensor) -> tuple[Tensor, Tensor]:
@@ -124,6 +139,7 @@ def write_nothing(*_: object, **__: object) -> None:
 CORRECTIONS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
     {
         "aten._grouped_mm.default": grouped_mm,
+        "aten.arange.start_step": arange,
         "aten.geqrf.default": geqrf,
         "aten._fused_sgd_.default": write_nothing,
         "aten._fused_adagrad_.default": write_nothing,

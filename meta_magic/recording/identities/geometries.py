@@ -55,14 +55,9 @@ class LiveGeometry:
 
 
 class GeometryTable:
-    """All geometries met so far, one :class:`LiveGeometry` for each.
-
-    Attributes:
-        has_negatives: Whether a lazily negated tensor was ever met.
-    """
+    """All geometries met so far, one :class:`LiveGeometry` for each."""
 
     def __init__(self) -> None:
-        self.has_negatives = False
         self._geometry_by_key: dict[tuple[object, ...], LiveGeometry] = {}
 
     def of(self, tensor: Tensor) -> LiveGeometry:
@@ -76,7 +71,6 @@ class GeometryTable:
 
     def _of(self, tensor: Tensor) -> LiveGeometry:
         is_conj, is_neg = tensor.is_conj(), tensor.is_neg()
-        self.has_negatives |= is_neg
         try:
             stride, offset = tensor.stride(), int(tensor.storage_offset())
         except (RuntimeError, NotImplementedError):  # sparse and nested layouts

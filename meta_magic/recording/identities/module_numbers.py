@@ -21,12 +21,12 @@ class ModuleNumbers:
     def of(self, module: nn.Module) -> int:
         """Return the number of ``module``, from 0 in order of first sight."""
         known = self._known_by_id.get(id(module))
-        if known is not None:
+        if known is not None and known[1]() is module:
             return known[0]
-        number, key, known_by_id = len(self.class_names), id(module), self._known_by_id
+        number = len(self.class_names)
         self.class_names.append(type(module).__qualname__)
-        ref = weakref.ref(module, lambda _: known_by_id.pop(key, None))
-        known_by_id[key] = (number, ref)
+        # No callback: one written in Python would swallow an interrupt.
+        self._known_by_id[id(module)] = (number, weakref.ref(module))
         return number
 
     def living(self) -> list[tuple[int, nn.Module]]:
@@ -35,5 +35,5 @@ class ModuleNumbers:
         return sorted(((n, m) for n, m in found if m is not None), key=lambda p: p[0])
 
     def close(self) -> None:
-        """Let go of all modules: their references and callbacks form a cycle."""
+        """Let go of all modules."""
         self._known_by_id.clear()

@@ -29,7 +29,8 @@ class Origin:
         generator_state: Where the block, or what made up for its draws later, left
             torch's default generator; None if the block drew nothing from it.
         last_draw: The last draw that was made up for since; -1 for none.
-        modules: The modules met that still live, by their number in the program.
+        modules: The modules met that lived when the block ended, by their number in
+            the program.
         versions: For the tensors of modules, by storage and ``id``, how often they had
             been written in place when the block ended, as torch counts it.
         checksums: Of those that are real and that the block made.
@@ -38,9 +39,7 @@ class Origin:
     program: Program
     generator_state: bytes | None = None
     last_draw: int = -1
-    modules: "weakref.WeakValueDictionary[int, nn.Module]" = field(
-        default_factory=weakref.WeakValueDictionary
-    )
+    modules: dict[int, weakref.ref[nn.Module]] = field(default_factory=dict)
     versions: dict[tuple[int, int], int] = field(default_factory=dict)
     checksums: dict[int, int] = field(default_factory=dict)
 

@@ -1,5 +1,6 @@
 """The bytes of a storage as a tensor, and their checksum."""
 
+import ctypes
 import zlib
 from typing import Final
 
@@ -29,5 +30,12 @@ def as_bytes(storage: UntypedStorage) -> Tensor:
 
 
 def sum_bytes(tensor: Tensor) -> int:
-    """Return a checksum of a tensor of bytes."""
-    return zlib.crc32(tensor.cpu().numpy().data)
+    """Return a checksum of a tensor of bytes.
+
+    Read from memory: torch resizes no storage that numpy has seen.
+    """
+    storage = tensor.cpu().untyped_storage()
+    buffer = ctypes.c_char * storage.nbytes()
+    return (
+        zlib.crc32(buffer.from_address(storage.data_ptr())) if storage.nbytes() else 0
+    )

@@ -9,7 +9,7 @@ never weakly referenced: ``torch.utils.swap_tensors`` would then refuse them.
 import weakref
 from array import array
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from torch import Tensor, UntypedStorage
 
@@ -19,6 +19,7 @@ from meta_magic.recording.identities.geometries import (
     LiveGeometry,
     span_nbytes,
 )
+from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.torch_private.tensor_internals import address_of_storage
 
 __all__ = ["Seen", "StorageRef", "TensorRegistry"]
@@ -51,6 +52,9 @@ class TensorRegistry:
             by the tensor through which they were first met.
         n_storages: Storages met so far.
         freed: Storages that were freed and are not noted yet.
+        has_aside: Whether the cell put any tensor on meta by name.
+        forget: Takes the ``id()`` of a tensor that was just made, and None: it is new,
+            whatever was there before.
 
     Args:
         geometries: The geometries met, by this recording or by others.
@@ -69,15 +73,22 @@ class TensorRegistry:
         self.deaths = array("I")
         self.nbytes_by_storage: dict[int, int] = {}
         self.n_storages = 0
+        self.has_aside = False
+        self._aside: set[int] = set()
+        self._first_aside: int | None = None
         self._geometries = geometries
         self._clock = clock
         self._on_new_storage = on_new_storage
+        # Only one that was met is told from the rest, which its strides do not do.
+        self._has_negatives = False
         self._storage_by_address: dict[int, StorageRef] = {}
         self._seen_by_id: dict[int, Seen] = {}
+        self.forget = self._seen_by_id.pop
         # A callback written in Python would swallow an interrupt that lands in it.
         self.freed: list[StorageRef] = []
         self._on_death = self.freed.append
 
+    @unbroken
     def note_deaths(self) -> None:
         """Note the storages freed since the last time; to be called before reading.
 
@@ -113,13 +124,20 @@ class TensorRegistry:
             is storage
             and tensor.stride() == geometry.stride
             and tensor.storage_offset() == geometry.offset
-            and not self._geometries.has_negatives
+            and not self._has_negatives
         )
 
     def find(self, tensor: Tensor) -> Seen | None:
         """Return what is known of ``tensor`` if it was seen before as it is now."""
         seen = self._seen_by_id.get(id(tensor))
-        return seen if seen is not None and self._is_as_seen(tensor, seen) else None
+        if seen is None or self._is_as_seen(tensor, seen):
+            return seen
+        is_same = (
+            seen[1] is not None
+            and seen[1].number == self.find_storage(tensor)
+            and seen[2] is self._geometries.of(tensor)
+        )
+        return seen if is_same else None
 
     def find_storage(self, tensor: Tensor) -> int | None:
         """Return the number of a tensor's storage if that was met."""
@@ -199,6 +217,22 @@ class TensorRegistry:
             self._on_new_storage(tensor, ref.number)
         return ref
 
+    def put_aside(self, make: Callable[[], Any]) -> Any:
+        """Call what makes tensors that the cell wants on meta, and return them."""
+        self.has_aside = True
+        before, first = self._first_aside, self.n_storages
+        self._first_aside = first
+        try:
+            return make()
+        finally:
+            self._aside.update(range(first, self.n_storages))
+            self._first_aside = before
+
+    def is_aside(self, tensor: int) -> bool:
+        """Whether the cell put a tensor on meta by name."""
+        storage, first = self.storage_by_tensor[tensor], self._first_aside
+        return storage in self._aside or (first is not None and storage >= first)
+
     def living(self) -> list[StorageRef]:
         """Return a reference to each storage that lives."""
         self.note_deaths()
@@ -230,6 +264,7 @@ class TensorRegistry:
             self.n_storages += 1
         else:
             number_of_storage = storage.number
+        self._has_negatives |= geometry.record.is_neg
         seen = (len(self.storage_by_tensor), storage, geometry)
         self.storage_by_tensor.append(number_of_storage)
         self._seen_by_id[id(tensor)] = seen

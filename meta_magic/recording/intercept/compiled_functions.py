@@ -7,6 +7,7 @@ when somebody imports it.
 """
 
 import sys
+import warnings
 from collections.abc import Callable
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -17,16 +18,25 @@ import torch
 
 from meta_magic.errors import MetaMagicError
 from meta_magic.recording.intercept.higher_order import EagerOperators
+from meta_magic.torch_private.dispatcher import (
+    DispatchKey,
+    destroy_library,
+    override_kernel,
+    run_kernel,
+)
 from meta_magic.torch_private.replaced import (
     ATTENTION_OF_NESTED,
     CHECK_OF_FLEX_ATTENTION,
     CHECK_OF_TRACE,
     DYNAMO,
+    JIT_TRACES,
 )
 from meta_magic.torch_private.replacing import Replacements
+from meta_magic.torch_private.tracing import WithoutTracing, trace_convolution
 
 __all__ = ["EagerStance"]
 
+CONVOLUTION: Final = torch.ops.aten.convolution.default
 JAGGED: Final = (
     "scaled_dot_product_attention of nested tensors cannot run on meta: torch chooses "
     "its kernel by the device. Compute it under `with torch.device('cpu'):`, or with "
@@ -65,7 +75,7 @@ class EagerStance:
     """Context manager in which compiled functions run eagerly and are recorded.
 
     Three of torch's functions written in Python ask what meta cannot say: they are
-    replaced for as long as the cell runs.
+    replaced for as long as the cell runs; so is what ``torch.jit`` traces by.
     """
 
     def __init__(self) -> None:
@@ -83,6 +93,8 @@ class EagerStance:
         for function, build in REPLACEMENTS:
             if hasattr(*function):  # not in every version of torch
                 self._replacements.wrap(function, build)
+        for function in JIT_TRACES:
+            self._replacements.wrap(function, build_trace)
 
     def __exit__(self, *exception: object) -> None:
         self._operators.__exit__(*exception)
@@ -117,6 +129,30 @@ def refuse_meta(autocast: Any) -> Any:
         return autocast(query, *others)
 
     return autocast_unless_meta
+
+
+def build_trace(before: Any) -> Any:
+    """Return a function that traces, and sees convolutions as it does on the CPU."""
+
+    def trace(*args: Any, **kwargs: Any) -> Any:
+        library = torch.library.Library("aten", "IMPL")
+        with warnings.catch_warnings():  # of the override by autocast
+            warnings.simplefilter("ignore")
+            override_kernel(library, "convolution", convolve)
+        try:
+            return before(*args, **kwargs)
+        finally:
+            destroy_library(library)
+
+    return trace
+
+
+def convolve(*args: Any) -> Any:
+    """Convolve, and tell the tracer by which operator."""
+    with WithoutTracing():
+        made = run_kernel(CONVOLUTION, DispatchKey.Autograd, args, {})
+    trace_convolution(made, args)
+    return made
 
 
 def skip(_: Any) -> Any:

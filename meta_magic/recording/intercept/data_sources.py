@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.torch_private.modes import DeviceContext, function_mode_stack
 from meta_magic.torch_private.replacing import Replacements
-from meta_magic.torch_private.snapshot import without_modes
+from meta_magic.torch_private.snapshot import WithoutModes
 
 __all__ = ["DataSources"]
 
@@ -50,7 +50,7 @@ class DataSources(Replacements):
         is_moved = not is_told and is_default_on_meta()
         if is_moved:
             args, kwargs["map_location"] = args[:1], "meta"
-        with without_modes():
+        with WithoutModes():
             loaded = plain(*args, **kwargs)
         if is_moved and holds_meta(loaded):
             self._note(

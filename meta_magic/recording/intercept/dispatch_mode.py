@@ -8,7 +8,7 @@ from torch.nn import Parameter
 
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.higher_order import Inside
-from meta_magic.recording.intercept.operator_runner import OperatorRunner
+from meta_magic.recording.intercept.operator_runner import OperatorRunner, is_undivided
 from meta_magic.recording.intercept.served_operators import ServedOperators
 from meta_magic.recording.intercept.special_tensors import SpecialTensors
 from meta_magic.recording.rows.row_writer import RowWriter
@@ -52,6 +52,7 @@ class Dispatch:
         super().__init__()
         self._registry = registry
         self._rows = rows
+        self._cache = cache
         self._table_by_op = cache.table_by_op
         self._special = special
         self._runner = runner
@@ -72,17 +73,20 @@ class Dispatch:
         registry, served = self._registry, self._served
         if registry.freed:
             registry.note_deaths()
+        table = self._table_by_op.get(func) or self._cache.open(func)
+        # Before it is read: what it runs reads its arguments in an order of its own.
+        if table.is_composite and is_undivided(args):
+            return self._runner.take_apart(self, table, args, kwargs or {})
         words = [0] * HEADER
         key = build_operator_key(registry.read, args, kwargs, words)
-        table = self._table_by_op.get(func)
-        entry = None if table is None else table.entries.get(key)
+        entry = table.entries.get(key)
         # A mode below, as make_fx has it, must see the operator, not its result.
         if entry is None or n_dispatch_modes() or not served.can_serve(entry, words):
-            return self._runner.run(self, func, key, words, args, kwargs or {})
+            return self._runner.run(self, table, key, words, args, kwargs or {})
         returned = served.serve(entry, words, args, kwargs or {})
         self._rows.append(entry, words)
         if entry.is_random:
-            self._rows.note_draw()
+            self._rows.note_draw(words)
         return returned
 
 

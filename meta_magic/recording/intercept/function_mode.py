@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import FrameType, MethodWrapperType
 from typing import Any, Final
 
@@ -41,7 +42,7 @@ from meta_magic.torch_private.modes import (
     push_function_mode,
 )
 from meta_magic.torch_private.module_internals import LOADED
-from meta_magic.torch_private.snapshot import without_modes
+from meta_magic.torch_private.snapshot import WithoutModes
 
 __all__ = ["FunctionMode"]
 
@@ -61,6 +62,22 @@ UNLOADABLE: Final = (
     "module (see meta_magic.materialize for the module that they are from)"
 )
 FROM_NUMPY: Final = frozenset({torch.tensor, torch.as_tensor, torch.asarray})
+
+
+WRITTEN: Final = sys.intern("meta")
+"""The string as a literal of source code is; ``str(x.device)`` is another object, and
+means the device of the cell."""
+
+CONTEXT: Final = DeviceContext.__torch_function__.__code__
+"""Runs where ``with torch.device(...)`` is on, and calls on."""
+
+
+def is_meta_by_name(device: object, caller: FrameType) -> bool:
+    """Whether a factory was told meta, by its argument or by ``with torch.device``."""
+    if device is WRITTEN:
+        return True
+    is_context = caller.f_code is CONTEXT
+    return is_context and caller.f_locals["self"].device == META
 
 
 class FunctionMode(DeviceContext):
@@ -137,7 +154,8 @@ class FunctionMode(DeviceContext):
         try:
             if func in INDEXING:
                 keep = self._constants.note_values
-                args = prepare_index(args, self._attention.device, keep)
+                device = self._attention.device
+                func, args = prepare_index(func, args, device, keep)
             if func in DATA_READERS and args and args[0].is_meta:
                 # Torch refuses a meta tensor before any operator is called.
                 return self._read_data(func, args, kwargs or {})
@@ -158,7 +176,7 @@ class FunctionMode(DeviceContext):
             return read_data(func, args, kwargs)
         self._registry.note_deaths()
         real = self._values.peek(args[0], self._registry.read(args[0]))
-        with without_modes():
+        with WithoutModes():
             return describe_values(args[0], real)
 
     def _construct(
@@ -176,9 +194,14 @@ class FunctionMode(DeviceContext):
         adopted = None if adopt is None else adopt(args, kwargs)
         if adopted is not None:
             return adopted.to(kwargs.get("device") or self.device)
+        is_aside = False
         if func in self._constructors:
+            is_aside = is_meta_by_name(kwargs.get("device"), caller)
             kwargs = self._choose_device(func, args, kwargs, caller)
-        made = func(*args, **kwargs)
+        make = partial(func, *args, **kwargs)
+        if is_aside:
+            self._findings.doubt(BY_NAME)
+        made = self._registry.put_aside(make) if is_aside else make()
         if func in VALUE_FUNCTIONS:
             self._constants.note_values(made, func, args, kwargs)
         return made
@@ -220,10 +243,10 @@ class FunctionMode(DeviceContext):
         if func in FROM_NUMPY:
             self._check_float64(func, args, kwargs)
         device = kwargs.get("device")
-        if type(device) is str and device.startswith("meta"):
-            self._findings.doubt(BY_NAME)
         is_choice = caller.f_code.co_name in TOLD_DEVICE  # told another device
-        is_told = device is not None and not is_choice
+        is_told = (device is not None and not is_choice) or "out" in kwargs
+        # Of tensors it needs no device, and takes none.
+        is_told = is_told or (func is torch.normal and bool(tensors_in(args, kwargs)))
         if is_told or caller.f_code.co_filename in REAL_FACTORY_FILES:
             return kwargs
         return {**kwargs, "device": self.device}

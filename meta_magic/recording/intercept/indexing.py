@@ -1,11 +1,12 @@
 """Indices as torch reads them: it makes tensors of lists and numbers, unseen."""
 
 from collections.abc import Callable, Sequence
-from numbers import Real
+from numbers import Number
 from types import EllipsisType, NoneType
 from typing import Any, Final
 
 import torch
+from torch import Tensor
 
 from meta_magic.recording.signatures.arguments import Args
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
@@ -14,41 +15,89 @@ __all__ = ["INDEXING", "prepare_index"]
 
 INDEXING: Final = frozenset({torch.Tensor.__getitem__, torch.Tensor.__setitem__})
 SLICES: Final = frozenset({int, slice, NoneType, EllipsisType})
+LISTS: Final = frozenset({list, tuple})
+MAX_LIKE_TUPLE: Final = 32
+"""From how many items on a list is a tensor, whatever it holds."""
 
 Keep = Callable[..., None]
 """Takes a tensor, the function that made it, and its arguments."""
 
 
-def prepare_index(args: Args, device: str, keep: Keep) -> Sequence[Any]:
-    """Return the arguments of an indexing method, with tensors of known values.
+def prepare_index(
+    func: Any, args: Args, device: str, keep: Keep
+) -> tuple[Any, Sequence[Any]]:
+    """Return an indexing method and its arguments, with tensors of known values.
 
     Args:
+        func: The method.
         args: The tensor, the index, and what is written.
-        device: Whose operators are recorded. A number is written from a tensor on the
-            CPU there, which fills; torch would make one on meta, which is copied.
+        device: Whose operators are recorded. What has no dimensions is written from
+            the CPU there, which fills; torch would copy it from meta.
         keep: Notes the values of what is made.
+
+    Returns:
+        Both; or what writes the same at a view, as the device does it.
     """
     tensor, index, *rest = args
     if not tensor.is_meta:
-        return args
-    if type(index) is tuple:
-        index = tuple([keep_positions(item, keep) for item in index])
+        return func, args
+    if type(index) is tuple or is_like_tuple(index):
+        index = type(index)([keep_positions(item, keep) for item in index])
     else:
         index = keep_positions(index, keep)
-    is_number = bool(rest) and isinstance(rest[0], Real)
-    if is_number and device != "meta" and is_of_slices(index):
+    if not rest or device == "meta":
+        return func, (tensor, index, *rest)
+    if isinstance(rest[0], Number):
         with DisableTorchFunction(), DisableTorchDispatch():
             rest = [torch.tensor(rest[0], dtype=tensor.dtype, device="cpu")]
-    return (tensor, index, *rest)
+    elif device == "cpu" and is_of_slices(index) and is_scalar(rest[0]):
+        view = find_filled(tensor, index)
+        if view is not None:
+            return torch.Tensor.fill_, (view, *rest)
+    return func, (tensor, index, *rest)
+
+
+def find_filled(tensor: Tensor, index: Any) -> Tensor | None:
+    """Return the view that torch fills at an index; None if it copies one element."""
+    with DisableTorchFunction(), DisableTorchDispatch():
+        written = tensor[index]
+        is_whole = written.shape == tensor.shape and written.stride() == tensor.stride()
+        is_element = not written.ndim
+    if is_element:
+        return None
+    return tensor if is_whole else tensor[index]
+
+
+def is_scalar(value: Any) -> bool:
+    """Whether a value is a tensor on meta without dimensions."""
+    return isinstance(value, Tensor) and value.is_meta and not value.ndim
+
+
+def is_like_tuple(index: Any) -> bool:
+    """Whether torch takes a list for a tuple: if it holds more than numbers."""
+    return (
+        type(index) is list
+        and len(index) < MAX_LIKE_TUPLE
+        and not all(isinstance(item, Number) for item in index)
+    )
 
 
 def keep_positions(item: Any, keep: Keep) -> Any:
-    """Return a list of integers as a tensor, and anything else as it is."""
-    if type(item) is not list or not item or {*map(type, item)} != {int}:
+    """Return a list of positions or of truths as a tensor; anything else as it is."""
+    if type(item) not in LISTS or not is_of_numbers(item):
         return item
     made = torch.tensor(item, device="meta")
+    if made.dtype is not torch.bool:
+        made = torch.tensor(item, dtype=torch.long, device="meta")
     keep(made, torch.tensor, (item,), {})
     return made
+
+
+def is_of_numbers(item: Any) -> bool:
+    """Whether a value is a number, or a list of nothing else."""
+    if type(item) in LISTS:
+        return all(map(is_of_numbers, item))
+    return isinstance(item, Number)
 
 
 def is_of_slices(index: Any) -> bool:

@@ -7,6 +7,7 @@ from typing import Any, Final
 from torch import Tensor
 
 from meta_magic.recording.as_device.corrections import CORRECTIONS
+from meta_magic.recording.as_device.cpu_kernels import ask_cpu, is_without_kernel
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import Seen, TensorRegistry
 from meta_magic.recording.intercept.mixed_devices import check_devices, explain_mix
@@ -28,6 +29,10 @@ from meta_magic.torch_private.modes import DisableTorchDispatch
 
 __all__ = ["KernelCalls"]
 
+UNMADE: Final = (
+    "real numbers were drawn without those that the cell draws before them on meta, "
+    "which would take too much (see torch.manual_seed, --value-flops)"
+)
 PAST_TORCH: Final = "a real tensor was written unseen by torch, as numpy does it"
 
 
@@ -84,7 +89,7 @@ class KernelCalls:
         inputs = [(t, registry.read(t)) for t in tensors_in(args, kwargs)]
         given = Given(args, kwargs, inputs)
         n_storages, n_evaluated = registry.n_storages, len(findings.evaluations)
-        draw = Drawing(given) if table.is_random else None
+        draw = Drawing(given) if table.draws(args, kwargs) else None
         returned = self._run(table, given, draw)
         if registry.freed:
             registry.note_deaths()
@@ -98,7 +103,7 @@ class KernelCalls:
         words += [seen[0] for _, seen in outputs]
         self._rows.append(self._intern(table, key, call), words)
         if draw is not None and not draw.is_real:
-            self._rows.note_draw(draw.generator)
+            self._rows.note_draw(words, draw.generator)
         return returned
 
     def _intern(self, table: OpTable, key: Key, call: LiveCall) -> Entry:
@@ -140,13 +145,13 @@ class KernelCalls:
                 adjust = self._adjustments.get(table.name)
                 return returned if adjust is None else adjust(returned, *args, **kwargs)
             call = partial(table.func, *args, **kwargs)
-            return self._rows.draw_for_real(draw.generator, call)
+            return self._rows.draw_for_real(draw.generator, call, self._find_state)
         except Exception as error:
             failures = self._findings.failures
             failure = self._findings.locate(str(table.func))
             is_first = failure not in failures
             failures[failure] = None
-            returned = self._rescue(table, given)
+            returned = self._rescue(table, given, error)
             if returned is NotImplemented:
                 explain_mix(error, [tensor for tensor, _ in inputs])
                 explain_missing_kernel(error, table.name, inputs)
@@ -155,12 +160,23 @@ class KernelCalls:
                 del failures[failure]
             return returned
 
-    def _rescue(self, table: OpTable, given: Given) -> Any:
+    def _find_state(self, source: int) -> Tensor | None:
+        """Return where a generator would stand, had all draws been made."""
+        state = self._values.state_at(source)
+        if state is None:
+            self._findings.note("draw", UNMADE)
+            self._findings.doubt(UNMADE)
+        return state
+
+    def _rescue(self, table: OpTable, given: Given, error: Exception) -> Any:
         """Return what an operator returns that failed on meta, or NotImplemented."""
         correct = CORRECTIONS.get(table.name)
         if correct is not None and all(seen[2].is_meta for _, seen in given.inputs):
             return correct(*given.args, **given.kwargs)
-        return self._values.evaluate(table, given)
+        returned = self._values.evaluate(table, given)
+        if returned is NotImplemented and is_without_kernel(error):
+            return ask_cpu(table.func, given.args, given.kwargs)
+        return returned
 
     def _see_output(self, tensor: Tensor, inputs: Inputs) -> Seen:
         for argument, seen in inputs:

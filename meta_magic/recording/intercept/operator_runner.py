@@ -3,22 +3,25 @@
 from typing import Any, Final
 
 import torch
-from torch import Tensor
 
 from meta_magic.recording.as_device.attention import AttentionOf
+from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.places import Places
 from meta_magic.recording.intercept.data_sources import is_default_on_meta
 from meta_magic.recording.intercept.higher_order import has_inside, run_inside
 from meta_magic.recording.intercept.kernel_calls import KernelCalls
 from meta_magic.recording.intercept.special_tensors import SpecialTensors
 from meta_magic.recording.signatures.arguments import Args, Kwargs
-from meta_magic.recording.signatures.cache import SignatureCache
 from meta_magic.recording.signatures.entries import OpTable
 from meta_magic.recording.signatures.operator_keys import Key
 from meta_magic.torch_private.autograd import current_autograd_node
-from meta_magic.torch_private.modes import pop_dispatch_mode, push_dispatch_mode
+from meta_magic.torch_private.modes import (
+    DisableTorchFunction,
+    pop_dispatch_mode,
+    push_dispatch_mode,
+)
 
-__all__ = ["OperatorRunner"]
+__all__ = ["OperatorRunner", "is_undivided"]
 
 META: Final = torch.device("meta")
 
@@ -28,7 +31,6 @@ class OperatorRunner:
 
     Args:
         places: Which function of torch is running.
-        cache: What is known of operators.
         special: Knows what is no plain tensor.
         attention: Runs what torch makes of other operators, as a device does.
         kernels: Runs kernels, and records them.
@@ -37,13 +39,11 @@ class OperatorRunner:
     def __init__(
         self,
         places: Places,
-        cache: SignatureCache,
         special: SpecialTensors,
         attention: AttentionOf,
         kernels: KernelCalls,
     ) -> None:
         self._places = places
-        self._cache = cache
         self._special = special
         self._attention = attention
         self._kernels = kernels
@@ -51,7 +51,7 @@ class OperatorRunner:
     def run(  # noqa: PLR0913, PLR0917  the operator's call, as the mode has it
         self,
         mode: Any,
-        func: Any,
+        table: OpTable,
         key: Key,
         words: list[int],
         args: Args,
@@ -61,12 +61,13 @@ class OperatorRunner:
 
         Args:
             mode: The mode that met it.
-            func: The operator.
+            table: The operator.
             key: What decides its result.
             words: Its row, with the tensors that it reads.
             args: Its positional arguments.
             kwargs: Its others.
         """
+        func = table.func
         if self._special.is_on_nested(args, kwargs):
             return func(*args, **kwargs)
         if has_inside(func, args):
@@ -75,14 +76,11 @@ class OperatorRunner:
                 returned = run_inside(mode, func, args, kwargs)
             if returned is not NotImplemented:
                 return returned
-        table = self._cache.table_by_op.get(func) or self._cache.open(func)
-        if table.is_composite and is_undivided(args):
-            return self._take_apart(mode, table, args, kwargs)
         if is_legacy(func, kwargs, self._places):
             return mode.__torch_dispatch__(func, (), args, {**kwargs, "device": META})
         return self._kernels.call(table, key, words, args, kwargs)
 
-    def _take_apart(self, mode: Any, table: OpTable, args: Args, kwargs: Kwargs) -> Any:
+    def take_apart(self, mode: Any, table: OpTable, args: Args, kwargs: Kwargs) -> Any:
         """Run what torch makes of an operator, so that the mode sees that."""
         push_dispatch_mode(mode)
         try:
@@ -94,12 +92,16 @@ class OperatorRunner:
 def is_undivided(args: Args) -> bool:
     """Whether torch did not take an operator apart that it makes of others.
 
-    Autograd does so before this mode is asked, but in inference mode it is off. Nested
-    tensors have kernels of their own.
+    Autograd does so before this mode is asked, but in inference mode it is off, and of
+    tensors made there it knows nothing. Nested tensors have kernels of their own.
     """
-    return torch.is_inference_mode_enabled() and not any(
-        isinstance(value, Tensor) and value.is_nested for value in args
-    )
+    tensors = tensors_in(args)
+    with DisableTorchFunction():
+        if any(tensor.is_nested for tensor in tensors):
+            return False
+        return torch.is_inference_mode_enabled() or any(
+            tensor.is_inference() for tensor in tensors
+        )
 
 
 def is_legacy(func: Any, kwargs: Kwargs, places: Places) -> bool:

@@ -26,3 +26,12 @@ class ValueSource(Protocol):
 
     def peek(self, tensor: Tensor, seen: Seen) -> Tensor | None:
         """Return what a tensor holds, if that takes little; the trace says nothing."""
+
+    def state_at(self, source: int) -> Tensor | None:
+        """Return where a CPU generator would stand, had the draws before been made.
+
+        None if that takes too much.
+
+        Args:
+            source: The place, as the source of a draw.
+        """

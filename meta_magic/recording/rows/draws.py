@@ -6,34 +6,40 @@ then takes the state, puts it back or seeds anew (``get_state``, ``fork_rng``,
 ``manual_seed``) carries tokens about, and the next draw reads from the state which
 earlier draw it would have followed. Outside of the block no token is left.
 
+Numbers that a cell draws for real come from where the cell, run for real, would draw
+them: whoever knows values makes up for the draws before (``find_missing``).
+
 Of recordings within each other the outermost one writes the tokens: it sees all draws.
 """
 
-import ctypes
 from array import array
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Generator, Tensor
 
+from meta_magic.recording.identities.left_generators import (
+    LeftGenerator,
+    find_left,
+    keep_left,
+    was_used_since,
+)
+from meta_magic.recording.rows.generator_tokens import (
+    MARK,
+    UNKNOWN,
+    Stream,
+    as_plain,
+    copy_state,
+    mark,
+    put_state,
+)
 from meta_magic.recording.signatures.arguments import Given
-from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
+from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.torch_private.tensor_internals import address_of_generator
-from meta_magic.trace.program import Randomness
+from meta_magic.trace.program import EarlierEnd, Program, Randomness
 
 __all__ = ["Drawing", "Draws"]
-
-MARK: Final = 0x6D6D << 48
-"""Highest bits of every token, then 16 of the recording and 32 of the draw."""
-
-MAGIC: Final = 0x746F6B6E
-TOKEN: Final = slice(3, 6)
-"""Where in a CPU generator's state, as words of 64 bits, a token and the magic stand:
-in the place of the first numbers of its Mersenne Twister, of 32 bits each."""
-
-UNKNOWN: Final = 0
 
 n_recordings = 0
 
@@ -57,65 +63,28 @@ class Drawing:
             self.is_real = device is None or device.type != "meta"
 
 
-class Stream:
-    """One generator while recording.
+class Draws:
+    """The draws of one recording; entered and left with each stretch of it.
 
     Attributes:
-        number: Its place in ``Randomness.generators``.
-        generator: The generator.
-        shadow: The state that it would have on plain meta, where only real draws move
-            it; a user who draws real numbers gets them from here.
-        end: Where the block left it, as the source of a draw.
-        left: Its state when the block was left the last time, and the token that it
-            had in there.
+        has_gap: Whether something drew from torch's default generator between an
+            earlier recording and this one, without the numbers of the earlier one.
     """
-
-    def __init__(self, number: int, generator: Generator) -> None:
-        self.number = number
-        self.generator = generator
-        self.shadow: Tensor | None = None
-        self.end = UNKNOWN
-        self.left: tuple[bytes, int] | None = None
-        self._marked: tuple[Tensor, Tensor] | None = None
-
-    def put(self, token: int) -> None:
-        """Write a token into the generator, over the state of plain meta."""
-        if self.generator.device.type != "cpu" or self.shadow is None:
-            self.generator.manual_seed(token)
-            return
-        with DisableTorchFunction(), DisableTorchDispatch():
-            if self._marked is None or self._marked[0] is not self.shadow:
-                self._marked = (self.shadow, self.shadow.clone())
-            marked = self._marked[1]
-            words = marked.numpy().view(np.uint64)[TOKEN]
-            words[:] = token >> 32, token & 0xFFFFFFFF, MAGIC
-            self.generator.set_state(marked)
-
-    def read(self) -> tuple[int | None, Tensor]:
-        """Return the token that is in the generator, if any, and its state."""
-        state = copy_state(self.generator)
-        if self.generator.device.type != "cpu":
-            seed = self.generator.initial_seed()
-            return (seed if seed >> 48 == MARK >> 48 else None), state
-        with DisableTorchFunction(), DisableTorchDispatch():
-            high, low, magic = state.numpy().view(np.uint64)[TOKEN].tolist()
-        is_token = magic == MAGIC and high >> 16 == MARK >> 48
-        return (high << 32 | low if is_token else None), state
-
-
-class Draws:
-    """The draws of one recording; entered and left with each stretch of it."""
 
     def __init__(self) -> None:
         global n_recordings  # noqa: PLW0603  tokens of two recordings must differ
         n_recordings += 1
+        self.has_gap = False
         self._base = MARK | (n_recordings & 0xFFFF) << 32
         self._words = array("I")
         self._shadows: list[Tensor | None] = []
-        self._states: list[bytes] = []
+        self._states: list[bytes | EarlierEnd] = []
+        self._made: dict[int, Tensor] = {}
+        self._known: dict[int, bytes] = {}
         self._streams: dict[int, Stream] = {}
         self._accelerator: tuple[tuple[str, bytes], ...] = ()
         self._default = self._open(torch.default_generator)
+        self._aside: dict[int, Stream] = {}
 
     def __enter__(self) -> None:
         for stream in self._streams.values():
@@ -128,45 +97,97 @@ class Draws:
             token = stream.read()[0]
             stream.end = self._find_source(stream)
             stream.left = None
-            if token is not None and stream.end and stream.shadow is not None:
-                put_state(stream.generator, stream.shadow)
-                stream.left = (as_plain(stream.shadow), token)
+            state = stream.shadow
+            if token is not None and stream.end and state is not None:
+                if not self._is_there(stream.end):
+                    state = mark(stream.generator, state)
+                put_state(stream.generator, state)
+                stream.left = (as_plain(state), token)
 
-    def note(self, op: int, generator: Generator | None = None) -> None:
+    def keep_ends(self, program: Program) -> None:
+        """Let later recordings go on where this one, run for real, would have ended.
+
+        Args:
+            program: What was recorded.
+        """
+        for stream in self._streams.values():
+            if stream.left is not None and not self._is_there(stream.end):
+                end = EarlierEnd(program=program, source=stream.end)
+                is_default = stream is self._default
+                keep_left(LeftGenerator(stream.left[0], end, is_default))
+
+    def note(
+        self, op: int, generator: Generator | None = None, *, is_aside: bool = False
+    ) -> None:
         """Record that a meta operator would have drawn now.
 
         Args:
             op: Its number.
             generator: What it was told to draw from.
+            is_aside: Whether the cell asked for meta, by which nothing is drawn on the
+                CPU either: it has numbers, and takes them from nobody.
         """
         stream = self._stream_of(generator)
-        self._add(op, stream, self._find_source(stream))
+        if is_aside:
+            stream = self._open_aside(stream)
+        source = self._find_source(stream)
+        state = None if source & 1 else self._made.get(source // 2 - 1)
+        if state is not None:
+            self._known[source // 2 - 1] = as_plain(state)
+        self._add(op, stream, source)
 
-    def run(self, op: int, generator: Generator | None, call: Callable[[], Any]) -> Any:
-        """Run an operator that draws for real, from where plain meta would have it."""
+    def find_missing(self, generator: Generator | None) -> int:
+        """Return the source that a generator has, and does not stand at; or 0."""
+        source = self._find_source(self._stream_of(generator))
+        return 0 if self._is_there(source) else source
+
+    def run(
+        self,
+        op: int,
+        generator: Generator | None,
+        call: Callable[[], Any],
+        state: Tensor | None,
+    ) -> Any:
+        """Run an operator that draws for real.
+
+        Args:
+            op: Its number.
+            generator: What it was told to draw from.
+            call: Runs it.
+            state: Where the generator stands, if that is missing and known.
+        """
         stream = self._stream_of(generator)
         token, before = stream.read()
         source = self._find_source(stream)
-        if token is not None and source and stream.shadow is not None:
+        is_made = state is not None or self._is_there(source)
+        if state is not None:
+            put_state(stream.generator, state)
+        elif token is not None and source and stream.shadow is not None:
             put_state(stream.generator, stream.shadow)
         try:
             returned = call()
         except BaseException:
             put_state(stream.generator, before)
             raise
-        token, state = stream.read()
+        token, after = stream.read()
         if token is None:
-            stream.shadow = state
+            stream.shadow = after
+            if is_made and stream.generator.device.type == "cpu":
+                self._made[len(self._shadows)] = after
         self._add(op, stream, source if token is None else UNKNOWN)
         return returned
 
     def build_randomness(self) -> Randomness:
         """Return the record of all draws."""
-        streams = self._streams.values()
+        streams, asides = self._streams.values(), self._aside.values()
         return Randomness(
             draws=self._words.tobytes(),
             states=tuple(self._states),
-            generators=tuple(str(stream.generator.device) for stream in streams),
+            known=tuple(self._known.items()),
+            generators=tuple(
+                "" if stream in asides else str(stream.generator.device)
+                for stream in streams
+            ),
             ends=tuple(stream.end for stream in streams),
             accelerator=self._accelerator,
         )
@@ -190,14 +211,33 @@ class Draws:
         self._streams[address_of_generator(generator)] = stream
         return stream
 
+    def _open_aside(self, stream: Stream) -> Stream:
+        """Return a stream beside one, for what is drawn on meta by name."""
+        aside = self._aside.get(stream.number)
+        if aside is None:
+            generator = Generator()
+            if stream.generator.device.type == "cpu":
+                put_state(generator, copy_state(stream.generator))
+            aside = self._aside[stream.number] = self._open(generator)
+        return aside
+
+    def _is_there(self, source: int) -> bool:
+        """Whether a generator that has a source stands there for real."""
+        if source & 1:
+            return isinstance(self._states[source // 2], bytes)
+        return not source or source // 2 - 1 in self._made
+
     def _find_source(self, stream: Stream) -> int:
-        """Return where a generator stands, and note what plain meta would have."""
+        """Return where a generator stands, and note the state that it really has."""
         token, state = stream.read()
         if token is None:
             stream.shadow = state
             plain = as_plain(state)
-            if not self._states or self._states[-1] != plain:
-                self._states.append(plain)
+            found = find_left(plain) or plain
+            if not self._states and found is plain and stream is self._default:
+                self.has_gap = was_used_since(plain)
+            if not self._states or self._states[-1] != found:
+                self._states.append(found)
             return 2 * len(self._states) - 1
         draw = token - self._base
         if not 0 <= draw < len(self._shadows):
@@ -205,6 +245,7 @@ class Draws:
         stream.shadow = self._shadows[draw]
         return 2 * draw + 2
 
+    @unbroken
     def _add(self, op: int, stream: Stream, source: int) -> None:
         draw = len(self._shadows)
         if draw == 0 and torch.cuda.is_initialized():
@@ -213,24 +254,6 @@ class Draws:
         self._shadows.append(stream.shadow)
         if source:  # else it holds the token of a recording around this one
             stream.put(self._base | draw)
-
-
-def copy_state(generator: Generator) -> Tensor:
-    """Return the state of a generator, unseen by any mode."""
-    with DisableTorchFunction(), DisableTorchDispatch():
-        return generator.get_state()
-
-
-def put_state(generator: Generator, state: Tensor) -> None:
-    """Set the state of a generator, unseen by any mode."""
-    with DisableTorchFunction(), DisableTorchDispatch():
-        generator.set_state(state)
-
-
-def as_plain(state: Tensor) -> bytes:
-    """Return the state of a generator as plain data."""
-    with DisableTorchFunction(), DisableTorchDispatch():
-        return ctypes.string_at(state.data_ptr(), state.numel())
 
 
 def read_accelerators() -> tuple[tuple[str, bytes], ...]:

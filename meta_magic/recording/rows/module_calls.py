@@ -24,7 +24,9 @@ from meta_magic.recording.identities.places import Places, Site
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.rows.module_trees import Tree, describe_tree
 from meta_magic.torch_private.autograd import current_autograd_node
+from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.torch_private.modes import DisableTorchFunction, tracing_state
+from meta_magic.torch_private.module_internals import hooks_with_kwargs
 from meta_magic.torch_private.tracing import WithoutTracing
 from meta_magic.trace.program import MODULE_HEADER, Structure
 from meta_magic.trace.signature import Geometry
@@ -79,10 +81,12 @@ class ModuleCallRecorder:
         self._structure_by_key: dict[object, int] = {}
         self._built: set[int] = set()
         self._held: dict[int, nn.Module] = {}
+        self._living: list[tuple[int, nn.Module]] = []
         self._thread = 0
         self._handles: list[Any] = []
 
     def __enter__(self) -> Self:
+        self._living.clear()
         self._thread = threading.get_ident()
         self._handles = [
             register_module_forward_pre_hook(self._before),
@@ -97,8 +101,14 @@ class ModuleCallRecorder:
 
     def __exit__(self, *_: object) -> None:
         while self._handles:
-            self._handles.pop().remove()
+            handle = self._handles.pop()
+            handle.remove()
+            hooks_with_kwargs.pop(handle.id, None)
+        # What dies after this by chance, of garbage that is collected, lived here.
+        self._registry.note_deaths()
+        self._living = self._numbers.living()
 
+    @unbroken
     def _before(self, module: nn.Module, args: tuple[object, ...]) -> None:
         del args  # seen after the call, with the keyword arguments
         if threading.get_ident() != self._thread:
@@ -117,6 +127,7 @@ class ModuleCallRecorder:
         self.site = (position, line)
         self.is_in_backward = current_autograd_node() is not None
 
+    @unbroken
     def _after(self, module: nn.Module, args: tuple[object, ...], *rest: Any) -> None:
         if threading.get_ident() != self._thread or not self._stack:
             return
@@ -207,6 +218,7 @@ class ModuleCallRecorder:
     def close(self) -> None:
         """Let go of all modules and frames."""
         self._held.clear()
+        self._living.clear()
         self._stack.clear()
         self.entry = None
 

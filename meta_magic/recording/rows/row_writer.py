@@ -19,7 +19,9 @@ from meta_magic.torch_private.autograd import (
     next_sequence_number,
     sequence_number_of,
 )
+from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.torch_private.modes import DisableTorchDispatch
+from meta_magic.trace.program import HEADER
 
 __all__ = ["RowWriter", "make_tensor"]
 
@@ -99,16 +101,37 @@ class RowWriter:
         if len(self._buffer) > FLUSH_AT:
             self.flush()
 
-    def note_draw(self, generator: torch.Generator | None = None) -> None:
-        """Record that the call just written would have drawn random numbers."""
-        self.draws.note(self._clock.now - 1, generator)
+    def note_draw(
+        self, words: Sequence[int], generator: torch.Generator | None = None
+    ) -> None:
+        """Record that the call just written would have drawn random numbers.
+
+        Args:
+            words: Its row.
+            generator: What it was told to draw from.
+        """
+        registry = self._registry
+        is_aside = registry.has_aside and any(map(registry.is_aside, words[HEADER:]))
+        self.draws.note(self._clock.now - 1, generator, is_aside=is_aside)
 
     def draw_for_real(
-        self, generator: torch.Generator | None, call: Callable[[], Any]
+        self,
+        generator: torch.Generator | None,
+        call: Callable[[], Any],
+        state_at: Callable[[int], torch.Tensor | None],
     ) -> Any:
-        """Run a call that draws real numbers, the next to be written."""
-        return self.draws.run(self._clock.now, generator, call)
+        """Run a call that draws real numbers, the next to be written.
 
+        Args:
+            generator: What it was told to draw from.
+            call: Runs it.
+            state_at: Returns where a generator would stand, had all draws been made.
+        """
+        missing = self.draws.find_missing(generator)
+        state = state_at(missing) if missing else None
+        return self.draws.run(self._clock.now, generator, call, state)
+
+    @unbroken
     def flush(self) -> None:
         """Move the words out of the buffer."""
         self.words.fromlist(self._buffer)
@@ -146,11 +169,16 @@ class RowWriter:
         for tensor, (index, _, geometry) in zip(tensors, template.outputs, strict=True):
             self._registry.add_known(tensor, made[index], geometry)
 
+    @unbroken
     def _append_template(
         self, template: Template, inputs: Sequence[Argument]
     ) -> tuple[Sequence[int], Sequence[int]]:
         """Append the rows of a function's call; return the numbers of what it makes."""
         place, module = self._locate()
+        sequence = next_sequence_number()
+        if sequence != self._last_sequence:  # a function of the user's own began
+            self._last_sequence = sequence
+            self._forward_by_sequence[sequence - 1] = (self._clock.now, place)
         arguments = [number for _, number, _ in inputs]
         made, storages = self._number_made(template, inputs, arguments)
         numbers = self._numbers_by_template.get(template)

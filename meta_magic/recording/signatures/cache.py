@@ -63,5 +63,5 @@ class SignatureCache:
                 kind, rebuild = choose_kind(table, call)
             signature = describe_signature(table, call)
             entry = entries[key] = Entry(signature, outputs, int(kind), rebuild)
-            entry.is_random = table.is_random
+            entry.is_random = table.draws(call.args, call.kwargs)
         return entry

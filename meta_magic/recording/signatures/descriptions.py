@@ -15,7 +15,7 @@ from meta_magic.trace.signature import (
     TensorArgument,
 )
 
-__all__ = ["describe_signature"]
+__all__ = ["describe_opaque", "describe_signature"]
 
 STATISTICS: Final = frozenset({"running_mean", "running_var"})
 WRITING_STATISTICS: Final = frozenset(
@@ -41,7 +41,7 @@ def describe_signature(table: OpTable, call: LiveCall) -> Signature:
     return Signature(
         op=table.name,
         arguments=arguments,
-        returns=Describer().describe(call.returned),
+        returns=Describer(reads_data=table.reads_data).describe(call.returned),
         inputs=tuple(seen[2].record for _, seen in call.inputs),
         outputs=tuple(seen[2].record for _, seen in call.outputs),
         writes=describer.positions(table.written | find_undeclared(table, arguments)),
@@ -63,9 +63,14 @@ def find_undeclared(
 
 
 class Describer:
-    """Turn live arguments into plain ones, numbering the tensors on the way."""
+    """Turn live arguments into plain ones, numbering the tensors on the way.
 
-    def __init__(self) -> None:
+    Args:
+        reads_data: Whether values depend on data: calls alike have their type alone.
+    """
+
+    def __init__(self, *, reads_data: bool = False) -> None:
+        self._reads_data = reads_data
         self._n_tensors = 0
         self._span_by_name: dict[str, range] = {}
 
@@ -99,11 +104,16 @@ class Describer:
             return TensorArgument(self._n_tensors - 1)
         if isinstance(value, (tuple, list)):
             return tuple(self.describe(item) for item in value)
+        if self._reads_data and value is not None:
+            return OpaqueArgument(f"a value of type {type(value).__name__}")
         if isinstance(value, float) and isnan(value):
             return NAN
-        if isinstance(value, (Generator, UntypedStorage)):
-            # In torch's words a generator's address, or all bytes of a storage.
-            return OpaqueArgument(f"{type(value).__name__} on {value.device}")
-        if type(value) in PLAIN:
-            return value
-        return OpaqueArgument(f"{type(value).__name__} {str(value)[:200]}")
+        return value if type(value) in PLAIN else describe_opaque(value)
+
+
+def describe_opaque(value: object) -> OpaqueArgument:
+    """Return what stands for a value that is no plain one."""
+    if isinstance(value, (Generator, UntypedStorage)):
+        # In torch's words a generator's address, or all bytes of a storage.
+        return OpaqueArgument(f"{type(value).__name__} on {value.device}")
+    return OpaqueArgument(f"{type(value).__name__} {str(value)[:200]}")

@@ -130,6 +130,14 @@ class OpTable:
         self.is_pure = not aliases and not any(r.alias_info for r in returned)
         self.entries: dict[tuple[object, ...], Entry] = {}
 
+    def draws(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Whether a call would draw: attention and dropout may have theirs off."""
+        if not self.is_random:
+            return False
+        given = {**dict(zip(self.arguments, args, strict=False)), **kwargs}
+        is_off = "dropout_p" in self.arguments and not given.get("dropout_p")
+        return not is_off and given.get("train") is not False
+
 
 def plain_float(value: Any) -> object:
     """Return what stands for a float or complex number in a key.

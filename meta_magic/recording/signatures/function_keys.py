@@ -33,14 +33,19 @@ from meta_magic.torch_private.modes import (
     n_dispatch_modes,
     tracing_state,
 )
+from meta_magic.torch_private.module_internals import native_functions
 
 __all__ = ["build_key", "is_alone", "is_pure"]
 
-PYTHON_FUNCTIONS: Final = frozenset(
-    {functional.silu, functional.relu, functional.layer_norm, functional.rms_norm}
-    | {functional.group_norm, functional.dropout, functional.embedding}
-)
-"""Those written in Python that neither warn nor keep state."""
+PYTHON_FUNCTIONS: Final[dict[Any, tuple[Any, str]]] = {
+    functional.silu: (native_functions, "silu"),
+    functional.dropout: (functional, "dropout"),
+} | {
+    getattr(functional, name): (torch, name)
+    for name in ("relu", "layer_norm", "rms_norm", "group_norm", "embedding")
+}
+"""Those written in Python that neither warn nor keep state, and where each looks for
+what it calls: somebody may have put something else there."""
 
 ATTENTION: Final = functional.scaled_dot_product_attention
 SWITCHES: Final[tuple[Callable[[], bool], ...]] = (
@@ -105,7 +110,9 @@ def build_key(
         is_deterministic(),
         is_inference_mode(),
     ]
-    if function is ATTENTION:
+    if function in PYTHON_FUNCTIONS:
+        key.append(getattr(*PYTHON_FUNCTIONS[function]))
+    elif function is ATTENTION:
         key += (*attention_priorities(), *(is_on() for is_on in SWITCHES))
     is_servable = extend_key(registry, args, key, inputs)
     if is_servable and kwargs:

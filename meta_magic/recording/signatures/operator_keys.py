@@ -1,7 +1,7 @@
 """What decides the result of an operator call, as a key."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -9,21 +9,16 @@ from torch.nn import Parameter
 
 from meta_magic.recording.identities.tensors import Seen
 from meta_magic.recording.signatures.arguments import Args, Kwargs
+from meta_magic.recording.signatures.descriptions import describe_opaque
 from meta_magic.recording.signatures.entries import PLAIN, plain_float
 from meta_magic.torch_private.modes import is_deterministic
+from meta_magic.trace.signature import OpaqueArgument
 
 __all__ = ["Key", "build_operator_key", "has_opaque"]
 
 Key: TypeAlias = tuple[object, ...]
 
 default_dtype = torch.get_default_dtype
-
-
-class Opaque(NamedTuple):
-    """Stands for an argument that is known only in this recording: a generator, say."""
-
-    kind: type
-    identity: int
 
 
 def build_operator_key(
@@ -72,13 +67,13 @@ def encode(read: Callable[[Tensor], Seen], value: Any, words: list[int]) -> obje
     if kind is float or kind is complex:
         return plain_float(value)
     if kind not in PLAIN:
-        return Opaque(kind, id(value))
+        return describe_opaque(value)  # never by its id(), which others get again
     return (kind, value)
 
 
 def has_opaque(key: Key) -> bool:
-    """Whether a key holds what is known in this recording alone."""
+    """Whether a key holds what it cannot tell from others of its kind: a generator."""
     for part in key:
-        if type(part) is Opaque or (type(part) is tuple and has_opaque(part)):
+        if type(part) is OpaqueArgument or (type(part) is tuple and has_opaque(part)):
             return True
     return False

@@ -56,14 +56,6 @@ def test_a_state_dict_that_lacks_nothing_replays_no_operators():
     assert (report.n_operators, report.notes) == (0, ())
 
 
-def test_a_state_dict_names_recordings_that_drew_the_same_numbers():
-    first, second = (build_with(lambda: torch.rand(3)) for _ in range(2))
-    made = nn.Sequential(first, second)
-    state = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)).state_dict()
-    notes = materialize(made, init=state).notes
-    assert any("drew the same numbers: seed each" in note for note in notes)
-
-
 def test_a_state_dict_leaves_the_generator_alone_though_the_rest_is_drawn():
     made = build_with(lambda: torch.rand(3))
     before = torch.get_rng_state()
@@ -102,6 +94,19 @@ def test_a_new_init_is_a_class_and_a_row(monkeypatch):
         "  blank: 2 (weight, bias)",
         "  all is zero",
     ]
+
+
+def test_a_tensor_that_torch_refuses_to_write_is_named(monkeypatch):
+    class NormalFill(EmptyFill):
+        def write(self, tensor):
+            tensor.normal_()
+
+    monkeypatch.setitem(FILL_BY_INIT, "normal", NormalFill)
+    made = nn.Linear(2, 2, device="meta")
+    made.register_buffer("steps", torch.zeros(3, dtype=torch.int64, device="meta"))
+    with pytest.raises(MaterializeError, match="cannot write 'steps'"):
+        materialize(made, init="normal")
+    assert made.weight.is_meta
 
 
 def test_what_a_filling_raises_in_the_end_leaves_the_module_on_meta(monkeypatch):

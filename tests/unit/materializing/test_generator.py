@@ -3,6 +3,8 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from meta_magic import materialize, record
 from tests.unit.eager import assert_bit_equal, build_twice
@@ -61,6 +63,61 @@ def test_what_is_drawn_and_thrown_away_in_construction_counts():
     materialize(made)
     assert_bit_equal(made, real)
     assert draws_on_like(state)
+
+
+def thrown_away_last():
+    made = nn.Linear(4, 4)
+    nn.Linear(3, 3)
+    return made
+
+
+def run_once():
+    made = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
+    made(torch.randn(2, 4))
+    torch.bernoulli(torch.full((5,), 0.5))
+    torch.multinomial(torch.arange(1.0, 6), 3)
+    return made
+
+
+@pytest.mark.parametrize("build", [thrown_away_last, run_once])
+def test_what_the_cell_draws_after_the_module_and_for_no_other_counts(build):
+    real, made, _, state = build_twice(build)
+    materialize(made)
+    assert_bit_equal(made, real)
+    assert draws_on_like(state)
+
+
+def test_what_the_cell_draws_for_the_next_module_is_left_to_that():
+    torch.manual_seed(0)
+    nn.Linear(2, 3)
+    state = torch.get_rng_state()
+    torch.manual_seed(0)
+    with record():
+        made, other = nn.Linear(2, 3), nn.Linear(3, 4)
+    materialize(made)
+    drawn = torch.rand(9)
+    torch.set_rng_state(state)
+    assert torch.equal(drawn, torch.rand(9))
+    assert other.weight.is_meta
+
+
+def checkpointed():
+    x = torch.randn(4, requires_grad=True)
+    y = checkpoint(lambda a: functional.dropout(a, 0.3), x, use_reentrant=False)
+    nn.Linear(2, 2)
+    y.sum().backward()
+    return nn.Linear(2, 2)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_activations_that_are_computed_again_draw_what_they_drew(device):
+    torch.manual_seed(0)
+    real = checkpointed()
+    torch.manual_seed(0)
+    with record(as_device=device):
+        made = checkpointed()
+    materialize(made)
+    assert_bit_equal(made, real)
 
 
 def test_a_seed_within_the_cell_counts():

@@ -163,16 +163,6 @@ def test_a_change_of_one_of_two_tensors_on_a_storage_is_refused():
         materialize(made)
 
 
-def test_two_recordings_that_drew_the_same_numbers_are_named():
-    torch.manual_seed(0)
-    with record():
-        first = nn.Linear(3, 3)
-    with record():
-        second = nn.Linear(3, 3)
-    notes = materialize(nn.Sequential(first, second)).notes
-    assert any("drew the same numbers: seed each" in note for note in notes)
-
-
 def test_recordings_that_need_each_other_are_replayed_once_each():
     tensors = []
     for _ in range(2):

@@ -24,7 +24,8 @@ def storages_of(trace, *tensors):
 
 def plan(trace, *tensors, **options):
     wanted = frozenset(storages_of(trace, *tensors))
-    return plan_replay(ProgramCalls(trace.program), Request(storages=wanted, **options))
+    request = Request(storages=wanted, **options)
+    return plan_replay(ProgramCalls(trace.program), request, CPU)
 
 
 def ops(made):

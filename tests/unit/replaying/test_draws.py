@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch import nn
+from torch import distributions, nn
 from torch.nn import functional
 
 from meta_magic import record
@@ -57,6 +57,34 @@ def test_a_draw_that_depends_on_values_has_what_it_reads():
     assert_same_tensor(made, real)
 
 
+def gradient_of(distribution, *others):
+    """Return the gradient of a sample."""
+    a = torch.tensor([0.5, 0.7, 2.0], requires_grad=True)
+    distribution(a, *others).rsample().square().sum().backward()
+    return a.grad
+
+
+GENERATED = {
+    "exponential": lambda g: torch.empty(5).exponential_(2.0, generator=g),
+    "cauchy": lambda g: torch.empty(5).cauchy_(generator=g),
+    "log normal": lambda g: torch.empty(5).log_normal_(generator=g),
+    "geometric": lambda g: torch.empty(5).geometric_(0.4, generator=g),
+    "normal": lambda g: torch.normal(0.0, 1.0, (5,), generator=g),
+    "bernoulli": lambda g: torch.bernoulli(torch.full((5,), 0.5), generator=g),
+}
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_a_draw_from_a_generator_of_ones_own_is_bit_equal_to_eager(name):
+    def build():
+        generator = torch.Generator().manual_seed(3)
+        first = GENERATED[name](generator)
+        return torch.cat([first, torch.rand(2, generator=generator), torch.rand(2)])
+
+    real, made = both(build)
+    assert_same_tensor(made, real)
+
+
 DRAWS = {
     "rand": lambda: torch.rand(5),
     "randn": lambda: torch.randn(5),
@@ -99,8 +127,25 @@ DRAWS = {
     "kaiming": lambda: nn.init.kaiming_normal_(torch.empty(4, 3)),
     "xavier": lambda: nn.init.xavier_uniform_(torch.empty(4, 3)),
     "gamma": lambda: torch._standard_gamma(torch.ones(5)),
+    "gamma's gradient": lambda: gradient_of(distributions.Gamma, 1.0),
+    "dirichlet": lambda: distributions.Dirichlet(torch.ones(2, 3)).sample((4,)),
+    "dirichlet's gradient": lambda: gradient_of(distributions.Dirichlet),
+    "beta": lambda: distributions.Beta(torch.full((5,), 0.5), 2.0).rsample(),
+    "binomial": lambda: distributions.Binomial(9, torch.full((5,), 0.4)).sample(),
+    "cholesky": lambda: distributions.LKJCholesky(3, 0.5).sample(),
+    "von Mises": lambda: distributions.VonMises(torch.zeros(2), 4.0).sample((3,)),
+    "normal of numbers": lambda: torch.normal(0.0, 1.0, (5,)),
     "stacked": lambda: torch.stack([torch.rand(2) for _ in range(3)]),
 }
+
+
+def test_a_draw_like_a_constant_is_made_where_only_its_memory_is_wanted():
+    def draw():
+        noise = torch.rand_like(torch.tensor([1.0, 2.0]))
+        return torch.cat([torch.zeros_like(noise), torch.rand(2)])
+
+    real, made = both(draw)
+    assert_same_tensor(made, real)
 
 
 @pytest.mark.parametrize("name", DRAWS)

@@ -105,3 +105,12 @@ def test_a_recording_within_a_device_context_leaves_that_context():
             assert torch.ones(1).is_meta
         assert torch.ones(1).device.type == "cpu"
         assert torch.get_default_device().type == "cpu"
+
+
+def test_no_table_of_hooks_is_longer_after_a_recording():
+    module = torch.nn.modules.module
+    tables = [name for name in vars(module) if name.startswith("_global_")]
+    before = {name: len(getattr(module, name) or ()) for name in tables}
+    with record():
+        nn.Linear(2, 2)(torch.ones(2))
+    assert {name: len(getattr(module, name) or ()) for name in tables} == before

@@ -10,6 +10,7 @@ from meta_magic import UnfinishedTraceError, record
 
 
 def make_trace(**options):
+    torch.manual_seed(0)
     with record(**options) as trace:
         model = nn.Sequential(nn.Linear(3, 4), nn.ReLU())
         loss = model(torch.ones(2, 3)).sum()

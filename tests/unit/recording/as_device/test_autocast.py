@@ -4,9 +4,11 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from meta_magic import record
+from meta_magic.recording.as_device.autocast import read_nesting
 from tests.unit.eager import Names
 
 
@@ -166,6 +168,84 @@ def test_as_meta_autocast_is_torchs_own():
         x = torch.zeros(2, 2)
         with torch.autocast("cpu"):
             assert (x @ x).dtype == torch.float32
+
+
+ORDERED = {
+    name: CALLS[name]
+    for name in ("linear", "conv2d", "matmul", "baddbmm", "prelu", "attention")
+} | {
+    "scaled dot product": lambda: F.scaled_dot_product_attention(
+        *(torch.zeros(1, 1, n, 8) for n in (5, 6, 6)), torch.zeros(5, 6)
+    ),
+    "two dtypes": lambda: F.mse_loss(torch.zeros(2).bfloat16(), torch.zeros(2).half()),
+}
+
+
+class Casts(TorchDispatchMode):
+    """Notes what is cast, in order."""
+
+    def __init__(self):
+        super().__init__()
+        self.shapes = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten._to_copy.default:
+            self.shapes.append((tuple(args[0].shape), args[0].dtype))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", ORDERED)
+def test_arguments_are_cast_in_the_order_of_the_cpu(name):
+    with Casts() as real, torch.autocast("cpu"):
+        ORDERED[name]()
+    with record(as_device="cpu") as trace, torch.autocast("cpu"):
+        ORDERED[name]()
+    inputs = [op.inputs[0] for op in trace.ops if op.op == "aten._to_copy.default"]
+    assert [(t.shape, t.dtype) for t in inputs] == real.shapes
+
+
+@pytest.fixture
+def _library():
+    """A library that registers kernels for autocast, as torchvision does."""
+    library = torch.library.Library("mm_cast", "DEF")
+    library.define("double(Tensor x) -> Tensor")
+    library.define("double.of(Tensor x, int n) -> Tensor")
+    for device in ("CPU", "CUDA"):
+        for name in ("double", "double.of"):
+            library.impl(name, lambda x, *_: x * 2, f"Autocast{device}")
+    library.impl("double", lambda x: x * 2, "CompositeExplicitAutograd")
+    yield
+    library._destroy()
+
+
+@pytest.mark.usefixtures("_library")
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_library_with_casts_of_its_own_changes_nothing_for_others(device):
+    with record(as_device=device), torch.autocast(device, torch.bfloat16):
+        assert nn.Linear(3, 4)(torch.zeros(2, 3)).dtype == torch.bfloat16
+    assert not torch.is_autocast_enabled(device)
+
+
+@pytest.mark.usefixtures("_library")
+def test_that_a_library_would_cast_by_itself_is_said():
+    def double():
+        with torch.autocast("cpu", torch.bfloat16):
+            torch.ops.mm_cast.double(torch.zeros(2))
+
+    with record(as_device="cpu") as trace:
+        double()
+    assert "mm_cast.double.default casts by a kernel" in trace.program.doubts[0][0]
+
+
+def test_a_region_that_cannot_be_entered_is_left(monkeypatch):
+    def fail(*_):
+        raise LookupError
+
+    monkeypatch.setattr("meta_magic.recording.as_device.autocast.list_kernels", fail)
+    with record(as_device="cpu"), pytest.raises(LookupError), torch.autocast("cpu"):
+        pass
+    assert not torch.is_autocast_enabled("cpu")
+    assert read_nesting() == 0
 
 
 def test_afterwards_torch_is_as_it_was():

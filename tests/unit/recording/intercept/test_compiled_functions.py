@@ -4,12 +4,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import meta_magic
-from meta_magic import record
+from meta_magic import materialize, record
 
 COND = torch.ops.higher_order.cond
 
@@ -50,7 +51,7 @@ def test_a_module_scripted_in_a_cell_is_recorded():
 
 FIRST = """
 import sys, torch
-from meta_magic import record
+from meta_magic import materialize, record
 
 assert "torch._dynamo" not in sys.modules
 finders = list(sys.meta_path)
@@ -99,3 +100,25 @@ def test_torch_jit_traces_a_module_and_its_operators_are_recorded_alone():
         assert trace_module() == (2, 4)
     assert "aten.eq.Scalar" not in {op.op for op in trace.ops}
     assert [op.op for op in trace.ops].count("aten.addmm.default") == 2
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_torch_jit_traces_convolutions_and_their_values_are_those_of_the_cpu():
+    def trace_module():
+        torch.manual_seed(0)
+        module = nn.Sequential(
+            *(nn.Conv2d(3, 3, 3, padding=1), nn.BatchNorm2d(3)),
+            *(nn.Conv2d(3, 3, 3, padding=1), nn.Flatten(), nn.Linear(48, 2)),
+        )
+        traced = torch.jit.trace(module, torch.ones(1, 3, 4, 4))
+        return module, traced(torch.ones(2, 3, 4, 4)), str(traced.inlined_graph)
+
+    _, wanted, graph = trace_module()
+    for _ in range(2):  # the second one knows all of the operators
+        with record(as_device="cpu"):
+            module, met, met_graph = trace_module()
+            assert met.tolist() == wanted.tolist()
+        assert met_graph.count("aten::_convolution") == 2
+        assert "aten::_convolution" in graph
+        materialize(module)
+        assert torch.equal(module(torch.ones(2, 3, 4, 4)), wanted)

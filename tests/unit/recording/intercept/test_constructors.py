@@ -14,3 +14,28 @@ def test_a_legacy_constructor_is_on_meta():
     assert [t.is_meta for t in (*made, real)] == [True, True, False]
     assert [t.shape for t in made] == [(2, 3), (4,)]
     assert trace.nbytes_real == 2 * 4
+
+
+def test_a_real_tensor_is_filled_by_a_factory_that_is_given_it():
+    def fill():
+        with torch.device("cpu"):
+            real = torch.empty(2)
+        torch.full((2,), 3.0, out=real)
+        torch.manual_seed(0)
+        drawn = torch.randn(2, out=real)
+        assert drawn is real
+        return real.tolist()
+
+    with record():
+        met = fill()
+    assert met == fill()
+
+
+def test_a_real_tensor_grows_in_a_cell_and_after_it():
+    with torch.device("cpu"):
+        real = torch.ones(1)
+    with record():
+        real.mul_(2)
+        torch.zeros(3, out=real.resize_(0))
+    assert real.tolist() == [0, 0, 0]
+    assert real.resize_(5).shape == (5,)

@@ -25,3 +25,71 @@ def test_a_number_written_at_an_index_is_the_operator_of_the_cpu(index, value):
     assert met == wanted
     names = [op.op for op in trace.ops if "lift" not in op.op]
     assert names == [op for op in real.ops if "lift" not in op]
+
+
+SCALARS = {
+    "row": lambda x: x.__setitem__(0, torch.tensor(5.0)),
+    "rows": lambda x: x.__setitem__(slice(0, 2), torch.tensor(5)),
+    "all": lambda x: x.__setitem__(slice(None), torch.tensor(5.0)),
+    "ellipsis": lambda x: x.__setitem__(..., torch.tensor(5.0)),
+    "part of a row": lambda x: x.__setitem__((0, slice(1, 3)), torch.tensor(5.0)),
+    "element": lambda x: x.__setitem__((0, 1), torch.tensor(5.0)),
+    "mask": lambda x: x.__setitem__(x == 0, torch.tensor(5.0)),
+    "number at a mask": lambda x: x.__setitem__(x == 0, 5),
+    "number at positions": lambda x: x.__setitem__([0, 1], 5),
+    "number at truths": lambda x: x.__setitem__([True, False, True], 5),
+}
+LISTS = {
+    "truths": [True, False, True],
+    "of columns": (slice(None), [True, False, True]),
+    "none true": [False] * 3,
+    "positions and truths": [[True, False, True], [0, 1]],
+    "rows and columns": [[0, 1], [1, 2]],
+    "table": ([[0, 1], [1, 0]],),
+    "tuple": (0, (1, 2)),
+    "truth among numbers": [0, True],
+    "fraction": [1.5],
+    "nothing": [],
+}
+
+
+@pytest.mark.parametrize("name", SCALARS)
+def test_what_has_no_dimensions_is_written_by_the_operator_of_the_cpu(name):
+    def write():
+        x = torch.zeros(3, 3)
+        SCALARS[name](x)
+        return x.tolist()
+
+    with Names() as real:
+        wanted = write()
+    with record(as_device="cpu") as trace:
+        assert write() == wanted
+    names = [op.op for op in trace.ops if "lift" not in op.op]
+    skipped = "lift", "_local_scalar_dense", "_to_copy"  # of tolist
+    assert [name for name in names if not any(s in name for s in skipped)] == [
+        op for op in real.ops if not any(s in op for s in skipped)
+    ]
+
+
+def test_a_gradient_flows_through_what_fills_a_row():
+    def differentiate():
+        weight = torch.tensor(3.0, requires_grad=True)
+        x = torch.zeros(3, 4)
+        x[0] = weight
+        x.sum().backward()
+        return weight.grad.item()
+
+    with record(as_device="cpu"):
+        met = differentiate()
+    assert met == differentiate()
+
+
+@pytest.mark.filterwarnings("ignore:Using a non-tuple sequence")
+@pytest.mark.parametrize("name", LISTS)
+def test_a_list_at_an_index_takes_what_it_takes_for_real(name):
+    def take():
+        return torch.arange(9).view(3, 3)[LISTS[name]].tolist()
+
+    with record():
+        met = take()
+    assert met == take()

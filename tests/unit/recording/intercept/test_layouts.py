@@ -24,6 +24,11 @@ PLAIN = {
         *[torch.ones(32, 32, dtype=torch.int8).t()] * 2
     ),
     "compressed": lambda: compressed().to_dense(),
+    "coordinates by matrix": lambda: coordinates() @ torch.ones(3, 4),
+    "coordinates by coordinates": lambda: coordinates() @ coordinates().t(),
+    "sparse product": lambda: torch.sparse.mm(coordinates(), torch.ones(3, 4)),
+    "coalesced": lambda: coordinates().coalesce(),
+    "softmax of coordinates": lambda: torch.sparse.softmax(coordinates(), 1),
     "custom": lambda: torch.ops.mm_test.known(torch.ones(3)),
 }
 
@@ -68,9 +73,18 @@ def test_what_meta_knows_has_the_metadata_of_the_cpu(name):
     assert len(trace.ops) > 0
 
 
+def test_a_sparse_product_has_the_values_of_the_cpu():
+    def multiply():
+        weight = torch.ones(3, 4, requires_grad=True)
+        torch.sparse.mm(coordinates(), weight).square().sum().backward()
+        return weight.grad.tolist()
+
+    with record():
+        met = multiply()
+    assert met == multiply()
+
+
 REFUSED = {
-    "coo": (lambda: coordinates() @ torch.ones(3, 4), "aten.mm.default (sparse)"),
-    "coalesce": (lambda: coordinates().coalesce(), "aten._coalesce.default (sparse)"),
     "csr": (lambda: compressed() @ torch.ones(3, 4), "aten.mm.default (sparse)"),
     "nested": (
         lambda: torch.nested.nested_tensor([torch.ones(2, 4), torch.ones(3, 4)]),

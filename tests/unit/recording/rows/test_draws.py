@@ -7,31 +7,34 @@ import torch
 from torch import nn
 
 from meta_magic import materialize, record
+from meta_magic.trace.provenance import ValueLimits
 from tests.unit.eager import assert_bit_equal
 
 both = pytest.mark.parametrize("cache", [True, False])
 
 
-def with_meta(cell, seed=0):
-    """Run a cell on plain meta; return what it returns and the generator's state."""
-    torch.manual_seed(seed)
-    try:
-        with torch.device("meta"):
-            returned = cell()
-    except ZeroDivisionError:
-        returned = None
-    return returned, torch.get_rng_state()
-
-
-def with_record(cell, seed=0, *, cache=True):
-    torch.manual_seed(seed)
+def on_the_cpu(cell):
+    """Run a cell for real; return what it returns, and what is drawn next."""
+    torch.manual_seed(0)
     returned = None
-    try:
-        with record(cache=cache):
-            returned = cell()
-    except ZeroDivisionError:
-        pass
-    return returned, torch.get_rng_state()
+    with contextlib.suppress(ZeroDivisionError):
+        returned = cell()
+    return returned, torch.rand(700, device="cpu")
+
+
+def recorded(cell, *, cache=True):
+    """Run a cell under record(); return as above."""
+    torch.manual_seed(0)
+    returned = None
+    with contextlib.suppress(ZeroDivisionError), record(cache=cache):
+        returned = cell()
+    return returned, torch.rand(700, device="cpu")
+
+
+def on_meta(cell):
+    """Run a cell on plain meta, which draws nothing; return as above."""
+    with torch.device("meta"):
+        return on_the_cpu(cell)
 
 
 def raising():
@@ -100,18 +103,27 @@ def put_back():
     return torch.stack([a, torch.rand(3, device="cpu")])
 
 
-CELLS = {
+NOTHING_REAL = {
     "no draw": lambda: torch.ones(2),
     "meta draws": lambda: (torch.rand(3), nn.Linear(2, 3))[0],
+    "a real draw first": lambda: (torch.rand(3, device="cpu"), torch.rand(3))[0],
+    "a seed": lambda: (torch.rand(1), torch.manual_seed(4), torch.rand(1))[2],
+    "a seed last": lambda: (torch.rand(1), torch.manual_seed(4))[0],
+    "an error": raising,
+    "a fork": forked,
+    "nested": nested,
+    "nested first": nested_first,
+    "nested last": nested_last,
+    "nested alone": nested_alone,
+}
+"""Cells that draw on meta, and for real before that at most."""
+
+REAL_LAST = {
     "a real draw": lambda: torch.rand(3, device="cpu"),
     "a real draw after a meta draw": lambda: (
         torch.rand(3),
         torch.rand(3, device="cpu"),
     )[1],
-    "a meta draw after a real draw": lambda: (
-        torch.rand(3, device="cpu"),
-        torch.rand(3),
-    )[0],
     "in turns": lambda: torch.stack(
         [(torch.rand(2), torch.rand(2, device="cpu"))[1] for _ in range(4)]
     ),
@@ -121,23 +133,14 @@ CELLS = {
         torch.rand(1),
         torch.randn(3, device="cpu"),
     )[3],
-    "a seed": lambda: (torch.rand(1), torch.manual_seed(4), torch.rand(1))[2],
-    "a seed last": lambda: (torch.rand(1), torch.manual_seed(4))[0],
     "a seed and a real draw": lambda: (
         torch.rand(1),
         torch.manual_seed(4),
         torch.rand(1),
         torch.rand(2, device="cpu"),
     )[3],
-    "an error": raising,
     "an error in a real draw": raising_in_a_draw,
-    "a fork": forked,
     "a state put back": put_back,
-    "a seed that is read": seed_read,
-    "nested": nested,
-    "nested first": nested_first,
-    "nested last": nested_last,
-    "nested alone": nested_alone,
     "nested with real draws": nested_real,
     "an initializer of a real tensor": lambda: (
         torch.rand(1),
@@ -151,39 +154,94 @@ CELLS = {
         torch.rand(1),
         torch.empty(3, device="cpu").uniform_(),
     )[1],
+    "after draws that depend on values": lambda: (
+        torch.poisson(torch.rand(5) * 9),
+        torch.multinomial(torch.rand(6), 3),
+        torch.rand(3, device="cpu"),
+    )[2],
+    "after a fork": lambda: (forked(), torch.rand(3, device="cpu"))[1],
+    "a permutation of a loader": lambda: (
+        nn.Linear(2, 2),
+        torch.tensor(list(torch.utils.data.RandomSampler(range(9))), device="cpu"),
+    )[1],
 }
+"""Cells of which the last draw is real."""
 
 
 @both
-@pytest.mark.parametrize("name", CELLS)
-def test_the_generator_is_left_as_plain_meta_leaves_it(name, cache):
-    _, wanted = with_meta(CELLS[name])
-    _, state = with_record(CELLS[name], cache=cache)
-    assert torch.equal(state, wanted)
+@pytest.mark.parametrize("name", NOTHING_REAL)
+def test_a_generator_from_which_nothing_real_was_drawn_is_where_it_was(name, cache):
+    _, wanted = on_meta(NOTHING_REAL[name])
+    _, drawn = recorded(NOTHING_REAL[name], cache=cache)
+    assert torch.equal(drawn, wanted)
 
 
 @both
-@pytest.mark.parametrize("name", CELLS)
-def test_real_numbers_in_a_cell_are_those_of_plain_meta(name, cache):
-    wanted, _ = with_meta(CELLS[name])
-    returned, _ = with_record(CELLS[name], cache=cache)
-    assert (returned is None) == (wanted is None)
-    if wanted is not None and not wanted.is_meta:
-        assert torch.equal(returned, wanted)
+@pytest.mark.parametrize("name", REAL_LAST)
+def test_a_real_draw_is_that_of_a_real_cell_and_so_is_what_follows(name, cache):
+    returned, drawn = recorded(REAL_LAST[name], cache=cache)
+    wanted, following = on_the_cpu(REAL_LAST[name])
+    assert torch.equal(returned, wanted)
+    assert torch.equal(drawn, following)
 
 
-def test_a_generator_of_ones_own_is_left_as_plain_meta_leaves_it():
+def test_a_seed_that_is_read_is_that_of_a_real_cell():
+    assert recorded(seed_read)[0] == on_the_cpu(seed_read)[0]
+
+
+def test_a_real_draw_that_would_take_too_much_is_drawn_all_the_same_and_noted():
+    torch.manual_seed(0)
+    with record(limits=ValueLimits(flops=5)) as trace:
+        torch.rand(9)
+        drawn = torch.rand(3, device="cpu")
+    torch.manual_seed(0)
+    assert torch.equal(drawn, torch.rand(3))
+    assert [note.kind for note in trace.notes if note.kind == "draw"] == ["draw"]
+
+
+def test_a_generator_of_ones_own_is_left_where_the_last_real_draw_left_it():
     def cell(generator):
-        torch.empty(3, device="meta").normal_(generator=generator)
-        torch.rand(2, generator=generator, device="cpu")
-        torch.empty(3, device="meta").normal_(generator=generator)
+        torch.empty(3).normal_(generator=generator)
+        return torch.rand(2, generator=generator, device="cpu")
 
     plain, used = torch.Generator().manual_seed(3), torch.Generator().manual_seed(3)
-    cell(plain)
+    wanted = cell(plain)
     with record():
-        cell(used)
-    assert torch.equal(used.get_state(), plain.get_state())
+        drawn = cell(used)
+        torch.empty(3).normal_(generator=used)
+    assert torch.equal(drawn, wanted)
+    assert torch.equal(torch.rand(3, generator=used), torch.rand(3, generator=plain))
     assert used.initial_seed() == 3
+
+
+def test_what_is_put_on_meta_by_name_draws_nothing():
+    def cell():
+        with torch.device("meta"):
+            nn.Linear(4, 4)
+        nn.Linear(4, 4, device="meta")
+        return nn.Linear(2, 2)
+
+    torch.manual_seed(0)
+    real = cell()
+    torch.manual_seed(0)
+    with record():
+        made = cell()
+    materialize(made)
+    assert_bit_equal(made, real)
+
+
+def test_a_device_that_was_asked_for_is_none_by_name():
+    def cell():
+        torch.rand(2, device=str(torch.ones(1).device))
+        return nn.Linear(2, 2)
+
+    torch.manual_seed(0)
+    real = cell()
+    torch.manual_seed(0)
+    with record():
+        made = cell()
+    materialize(made)
+    assert_bit_equal(made, real)
 
 
 def test_a_generator_that_is_made_in_the_cell_shows_no_token_afterwards():
@@ -191,17 +249,6 @@ def test_a_generator_that_is_made_in_the_cell_shows_no_token_afterwards():
         generator = torch.Generator().manual_seed(3)
         torch.empty(3).normal_(generator=generator)
     assert generator.initial_seed() == 3
-
-
-def test_a_random_sampler_in_a_cell_draws_as_if_meta_drew_nothing():
-    sampler = torch.utils.data.RandomSampler(range(9))
-    torch.manual_seed(0)
-    wanted = list(sampler)
-    torch.manual_seed(0)
-    with record():
-        nn.Linear(2, 2)
-        drawn = list(sampler)
-    assert drawn == wanted
 
 
 def test_the_seed_is_the_users_after_the_cell():
@@ -229,13 +276,3 @@ def test_draws_of_a_cell_that_raised_can_be_made_up_for():
         raise ZeroDivisionError
     materialize(made)
     assert_bit_equal(made, real)
-
-
-def test_a_real_draw_goes_on_where_a_real_cell_would_not():
-    # On meta nothing moves the generator: both cells draw the same.
-    torch.manual_seed(0)
-    with record():
-        torch.rand(3)
-        first = torch.rand(2, device="cpu")
-    torch.manual_seed(0)
-    assert torch.equal(first, torch.rand(2))

@@ -1,0 +1,157 @@
+"""What the CPU's kernel returns, where torch has none for meta: the CPU is asked.
+
+Once for each signature, with ones and zeros of the same metadata, or with no
+elements if they are sparse. Who wants the answer
+for tensors of any size writes a correction (see ``corrections``).
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from meta_magic.recording.identities.nested_tensors import tensors_in
+from meta_magic.recording.signatures.arguments import Args, Kwargs
+from meta_magic.torch_private.snapshot import RealTorch
+from meta_magic.torch_private.tensor_internals import (
+    empty_sparse,
+    is_view,
+    mark_coalesced,
+)
+
+__all__ = ["ask_cpu", "is_without_kernel", "put_on_meta"]
+
+MAX_NBYTES: Final = 2**28
+"""What the tensors that the CPU is asked with may take."""
+
+LAYOUTS: Final = frozenset({torch.strided, torch.sparse_coo})
+
+REFUSALS: Final = (RuntimeError, ValueError, IndexError, TypeError)
+"""By these torch refuses arguments, on the CPU, too."""
+
+
+def is_without_kernel(error: Exception) -> bool:
+    """Whether torch has no kernel for meta, or one written in Python that broke."""
+    return isinstance(error, NotImplementedError) or not isinstance(error, REFUSALS)
+
+
+def ask_cpu(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Return what an operator of torch returns, by its kernel on the CPU.
+
+    Returns:
+        That, on meta, what it wrote being the argument itself; ``NotImplemented`` if
+        the CPU cannot tell.
+    """
+    met = tensors_in(args, kwargs)
+    with RealTorch():
+        is_askable = str(func).startswith("aten.") and all(map(is_plain, met))
+        if not met or not is_askable or sum(map(count_nbytes, met)) > MAX_NBYTES:
+            return NotImplemented
+        stand_ins = {id(tensor): make_stand_in(tensor) for tensor in met}
+        before = torch.default_generator.get_state()
+        try:
+            real_args, real_kwargs = (replace(v, stand_ins) for v in (args, kwargs))
+            returned = func(*real_args, **real_kwargs)
+        except Exception:  # noqa: BLE001  then what meta said stands
+            return NotImplemented
+        finally:
+            torch.default_generator.set_state(before)
+        return take_over(returned, {id(stand_ins[id(t)]): t for t in met})
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Whether a stand-in can be made of a tensor."""
+    is_lazy = tensor.is_conj() or tensor.is_neg()
+    return tensor.is_meta and tensor.layout in LAYOUTS and not is_lazy
+
+
+def count_nbytes(tensor: Tensor) -> int:
+    """Return the bytes from a storage's start to a tensor's last element."""
+    if not tensor.numel() or tensor.layout is not torch.strided:
+        return 0
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    last = tensor.storage_offset() + sum((n - 1) * step for n, step in pairs)
+    return int(last + 1) * tensor.itemsize
+
+
+def make_stand_in(tensor: Tensor) -> Tensor:
+    """Return ones, or zeros where they might be positions, laid out as a tensor."""
+    if tensor.layout is torch.sparse_coo:
+        return make_sparse(tensor, "cpu")
+    numel = count_nbytes(tensor) // tensor.itemsize
+    is_number = tensor.is_floating_point() or tensor.is_complex()
+    flat = torch.full([numel], int(is_number), dtype=tensor.dtype, device="cpu")
+    return flat.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+
+def make_sparse(like: Tensor, device: str) -> Tensor:
+    """Return coordinates of no elements."""
+    made: Tensor = empty_sparse(
+        *(like.sparse_dim(), like.dense_dim(), like.shape),
+        dtype=like.dtype,
+        layout=like.layout,
+        device=device,
+    )
+    return mark_coalesced(made, is_coalesced=like.is_coalesced())
+
+
+def replace(value: Any, stand_ins: Mapping[int, Tensor]) -> Any:
+    """Return arguments with all that is on meta, or draws, on the CPU."""
+    if isinstance(value, Tensor):
+        return stand_ins[id(value)]
+    if isinstance(value, torch.device):
+        return torch.device("cpu")
+    if isinstance(value, torch.Generator):
+        return torch.Generator()
+    if isinstance(value, (list, tuple)):
+        return [replace(item, stand_ins) for item in value]
+    if isinstance(value, Mapping):
+        return {name: replace(item, stand_ins) for name, item in value.items()}
+    return value
+
+
+def take_over(returned: Any, met: Mapping[int, Tensor]) -> Any:
+    """Return what the CPU returned, on meta; ``NotImplemented`` if it is no new one.
+
+    Args:
+        returned: That.
+        met: By the identity of a stand-in, the argument on meta.
+    """
+    new = [tensor for tensor in tensors_in(returned) if id(tensor) not in met]
+    is_new = all(
+        t.layout in LAYOUTS and not (is_view(t) or t.is_quantized or t.is_nested)
+        for t in new
+    )
+    return (
+        put_on_meta(returned, met)
+        if is_new and not is_value(returned)
+        else NotImplemented
+    )
+
+
+def is_value(returned: Any) -> bool:
+    """Whether an operator returned something else than tensors, known by data."""
+    if isinstance(returned, (list, tuple)):
+        return any(map(is_value, returned))
+    return returned is not None and not isinstance(returned, Tensor)
+
+
+def put_on_meta(value: Any, known: Mapping[int, Tensor] | None = None) -> Any:
+    """Return what an operator returned, its tensors without their data.
+
+    Args:
+        value: That.
+        known: By their identity, what on meta stands for some tensors.
+    """
+    if isinstance(value, Tensor):
+        if known and id(value) in known:
+            return known[id(value)]
+        if value.layout is torch.sparse_coo:
+            return make_sparse(value, "meta")
+        return torch.empty_strided(
+            value.shape, value.stride(), dtype=value.dtype, device="meta"
+        )
+    if isinstance(value, (list, tuple)):
+        return type(value)([put_on_meta(item, known) for item in value])
+    return value

@@ -1,0 +1,91 @@
+"""A generator while recording, with a token in its state; how states are put there."""
+
+import ctypes
+from typing import Final
+
+import numpy as np
+from torch import Generator, Tensor
+
+from meta_magic.recording.identities.left_generators import mark_state
+from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
+
+__all__ = ["MARK", "UNKNOWN", "Stream", "as_plain", "copy_state", "mark", "put_state"]
+
+MARK: Final = 0x6D6D << 48
+"""Highest bits of every token, then 16 of the recording and 32 of the draw."""
+
+MAGIC: Final = 0x746F6B6E
+TOKEN: Final = slice(3, 6)
+"""Where in a CPU generator's state, as words of 64 bits, a token and the magic stand:
+in the place of the first numbers of its Mersenne Twister, of 32 bits each."""
+
+UNKNOWN: Final = 0
+
+
+class Stream:
+    """One generator while recording.
+
+    Attributes:
+        number: Its place in ``Randomness.generators``.
+        generator: The generator.
+        shadow: The state in which the last real draw left it, or who seeded it.
+        end: Where the block left it, as the source of a draw.
+        left: Its state when the block was left the last time, and the token that it
+            had in there.
+    """
+
+    def __init__(self, number: int, generator: Generator) -> None:
+        self.number = number
+        self.generator = generator
+        self.shadow: Tensor | None = None
+        self.end = UNKNOWN
+        self.left: tuple[bytes, int] | None = None
+        self._marked: tuple[Tensor, Tensor] | None = None
+
+    def put(self, token: int) -> None:
+        """Write a token into the generator, over the state of plain meta."""
+        if self.generator.device.type != "cpu" or self.shadow is None:
+            self.generator.manual_seed(token)
+            return
+        with DisableTorchFunction(), DisableTorchDispatch():
+            if self._marked is None or self._marked[0] is not self.shadow:
+                self._marked = (self.shadow, self.shadow.clone())
+            marked = self._marked[1]
+            words = marked.numpy().view(np.uint64)[TOKEN]
+            words[:] = token >> 32, token & 0xFFFFFFFF, MAGIC
+            self.generator.set_state(marked)
+
+    def read(self) -> tuple[int | None, Tensor]:
+        """Return the token that is in the generator, if any, and its state."""
+        state = copy_state(self.generator)
+        if self.generator.device.type != "cpu":
+            seed = self.generator.initial_seed()
+            return (seed if seed >> 48 == MARK >> 48 else None), state
+        with DisableTorchFunction(), DisableTorchDispatch():
+            high, low, magic = state.numpy().view(np.uint64)[TOKEN].tolist()
+        is_token = magic == MAGIC and high >> 16 == MARK >> 48
+        return (high << 32 | low if is_token else None), state
+
+
+def mark(generator: Generator, state: Tensor) -> Tensor:
+    """Return a state of a generator by which the next recording knows it."""
+    with DisableTorchFunction(), DisableTorchDispatch():
+        return mark_state(state) if generator.device.type == "cpu" else state
+
+
+def copy_state(generator: Generator) -> Tensor:
+    """Return the state of a generator, unseen by any mode."""
+    with DisableTorchFunction(), DisableTorchDispatch():
+        return generator.get_state()
+
+
+def put_state(generator: Generator, state: Tensor) -> None:
+    """Set the state of a generator, unseen by any mode."""
+    with DisableTorchFunction(), DisableTorchDispatch():
+        generator.set_state(state)
+
+
+def as_plain(state: Tensor) -> bytes:
+    """Return the state of a generator as plain data."""
+    with DisableTorchFunction(), DisableTorchDispatch():
+        return ctypes.string_at(state.data_ptr(), state.numel())

@@ -1,0 +1,147 @@
+"""Run the steps of one recording's plan on a real device."""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from math import prod
+
+import torch
+from torch import Tensor, UntypedStorage
+
+from meta_magic.replaying.call_runner import CallRunner
+from meta_magic.replaying.flags_in_force import FlagsOf
+from meta_magic.replaying.memory import allocate, make_view
+from meta_magic.replaying.plan import plan_replay
+from meta_magic.replaying.program_calls import Call, ProgramCalls, split_draw
+from meta_magic.replaying.steps import Plan, Request, Step, StepKind
+from meta_magic.replaying.streams import Streams
+
+__all__ = ["Finished", "Part", "step_nbytes"]
+
+Finished = Callable[[int, UntypedStorage | Tensor], None]
+"""Takes the number and the content of a wanted storage; a tensor for sparse layouts."""
+
+
+class Part:
+    """What is replayed of one recording.
+
+    Attributes:
+        program: The recording.
+        plan: What is done of it.
+        imports: The storages that earlier recordings make for it.
+    """
+
+    def __init__(
+        self, recorded: ProgramCalls, request: Request, device: torch.device
+    ) -> None:
+        program = self.program = recorded.program
+        self.plan: Plan = plan_replay(recorded, request, device)
+        self.imports = [
+            imported
+            for imported in program.imports
+            if imported.storage in self.plan.given
+            and imported.storage not in self.plan.recorded.constants
+        ]
+        draws = [step.draw for step in self.plan.steps if step.draw is not None]
+        streams = Streams(program.randomness, draws, self.plan.sources, device)
+        self._runner = CallRunner(self.plan.recorded, device, streams)
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The steps of the plan."""
+        return self.plan.steps
+
+    def peak_nbytes(self, kept: Mapping[int, int]) -> int:
+        """Return the most bytes held at any moment, given storages included."""
+        is_cpu = self._runner.device.type == "cpu"
+        return self.plan.peak_nbytes(kept, can_split=is_cpu)
+
+    def give(self, storage: int, real: UntypedStorage | Tensor) -> None:
+        """Take in what an earlier recording made."""
+        if isinstance(real, Tensor):
+            self._runner.memory.add_tensor(storage, real)
+        else:
+            self._runner.memory.add(storage, real)
+
+    def end_state(self) -> Tensor | None:
+        """Return where torch's default CPU generator would stand now, if it moved."""
+        end = self.plan.end
+        return None if end is None else self.state_at(end)
+
+    def state_at(self, source: int, device: str = "cpu") -> Tensor | None:
+        """Return where a generator on a device stood at a requested source."""
+        return self._runner.streams.state_at(source, device)
+
+    def go_on_from(self, done: Mapping[int, "Part"]) -> None:
+        """Take in where earlier recordings brought generators, by their programs."""
+        for number, end in self.plan.earlier_ends.items():
+            told = partial(done[id(end.program)].state_at, end.source)
+            self._runner.streams.give(number, told)
+
+    def run(self, finished: Finished) -> Iterator[int]:
+        """Do the steps; yield the bytes that each made or wrote."""
+        memory = self._runner.memory
+        used = {s for step in self.steps for s in (*step.frees, *step.finishes)}
+        self._provide()
+        for storage in self.plan.wanted - used:
+            finished(storage, memory.take(storage))
+        for step in self.steps:
+            if not self.program.flags:
+                self._do(step)
+            else:
+                with FlagsOf(self.program, step.call.number):
+                    self._do(step)
+            memory.free(step.frees)
+            for storage in step.finishes:
+                finished(storage, memory.take(storage))
+            yield step_nbytes(step)
+
+    def _provide(self) -> None:
+        """Bring in what is there before the first step."""
+        recorded, runner = self.plan.recorded, self._runner
+        for storage in self.plan.given:
+            constant = recorded.constants.get(storage)
+            if constant is not None:
+                runner.memory.load(constant)
+        for storage in self.plan.blank:
+            nbytes = recorded.nbytes_by_storage[storage]
+            runner.memory.add(storage, allocate(nbytes, runner.device))
+
+    def _do(self, step: Step) -> None:
+        call, runner = step.call, self._runner
+        if step.kind == StepKind.ALLOCATE:
+            for pair in zip(call.outputs, call.signature.outputs, strict=True):
+                if pair[0] not in runner.memory:
+                    runner.memory.allocate(*pair)
+        elif step.kind == StepKind.DRAW:
+            if step.draw is not None:
+                runner.use_up(call, step.draw, self._make_scratch(call))
+        else:
+            inputs = runner.read_inputs(call)
+            outputs = runner.make(call, step.draw, inputs)
+            runner.keep(call, inputs, outputs, unneeded=step.frees)
+
+    def _make_scratch(self, call: Call) -> Iterator[list[Tensor]]:
+        """Yield arguments for a call of which only the draw matters."""
+        device, sizes = self._runner.device, self.plan.recorded.nbytes_by_storage
+        pieces = split_draw(call) if device.type == "cpu" else []
+        if pieces:
+            dtype = call.signature.inputs[0].dtype
+            whole = torch.empty(max(pieces), dtype=dtype, device=device)
+            yield from ([whole[:numel]] for numel in pieces)
+            return
+        storages = {s: allocate(sizes[s], device) for s in call.inputs}
+        pairs = zip(call.inputs, call.signature.inputs, strict=True)
+        scratch = [
+            make_view(storages[storage], geometry) for storage, geometry in pairs
+        ]
+        if call.operator.draws_by_shape:
+            for tensor in scratch:
+                tensor.fill_(1)  # a probability, a mean, a deviation, a weight
+        yield scratch
+
+
+def step_nbytes(step: Step) -> int:
+    """Return the bytes that a step makes or writes."""
+    if step.kind == StepKind.ALLOCATE:
+        return 0
+    return sum(prod(g.shape) * g.dtype.itemsize for g in step.call.signature.outputs)

@@ -1,0 +1,116 @@
+"""Have interrupts wait where they would leave torch, or what is written, half changed.
+
+Python raises ``KeyboardInterrupt`` at almost any call. In the entry or the exit of a
+context manager it leaves the context neither entered nor left; a generator that stands
+for one goes on when its traceback is freed, and undoes what was put right meanwhile; a
+callback of a weak reference, or ``__del__``, drops it.
+"""
+
+import contextlib
+import signal
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, Final, TypeVar
+
+import torch
+
+__all__ = ["Interrupts", "must_wait", "unbroken"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+RETRY_SECONDS: Final = 0.001
+TORCH: Final = f"{Path(torch.__file__).parent}/"
+PLACES: Final = (TORCH, f"{Path(__file__).parents[1]}/")
+"""Where the context managers are that change what each operator does."""
+
+WEAK: Final = frozenset({weakref.__file__, f"{TORCH}utils/weak.py"})
+"""Files whose functions are callbacks of weak references."""
+
+ENTRIES: Final = frozenset({"__enter__", "__exit__"})
+
+unbroken_codes: set[CodeType] = set()
+
+
+def unbroken(function: Function) -> Function:
+    """Have interrupts wait until a function has ended: a decorator that costs nothing.
+
+    For what would leave records half written. What it calls is waited for as well.
+    """
+    unbroken_codes.add(function.__code__)
+    return function
+
+
+def must_wait(frame: FrameType | None) -> bool:
+    """Whether an interrupt that landed in a frame would break what runs."""
+    while frame is not None:
+        code = frame.f_code
+        file, name = code.co_filename, code.co_name
+        if code in unbroken_codes or file in WEAK or name == "__del__":
+            return True
+        if name in ENTRIES:
+            if file == contextlib.__file__:  # of a generator: the user's is his affair
+                generator = getattr(frame.f_locals.get("self"), "gen", None)
+                file = "" if generator is None else generator.gi_code.co_filename
+            if file.startswith(PLACES):
+                return True
+        frame = frame.f_back
+    return False
+
+
+class Interrupts:
+    """Owns the handler of interrupts for a while; on the main thread alone.
+
+    Args:
+        waits: Whether one that landed in a frame must wait.
+
+    Attributes:
+        is_held: Whether each waits, wherever it lands.
+        pending: The one that waits, as a handler is given it.
+    """
+
+    def __init__(self, waits: Callable[[FrameType | None], bool] = must_wait) -> None:
+        self.is_held = False
+        self.pending: tuple[int, FrameType | None] | None = None
+        self._waits = waits
+        self._handler: Any = None
+
+    def own(self) -> None:
+        """Have them come here."""
+        self.pending = None
+        if threading.current_thread() is not threading.main_thread():
+            return
+        handler = signal.getsignal(signal.SIGINT)
+        if callable(handler):
+            self._handler = handler
+            signal.signal(signal.SIGINT, self._handle)
+
+    def give_back(self) -> None:
+        """Have them go where they went before, the one that waits first."""
+        handler, self._handler = self._handler, None
+        if handler is None:
+            return
+        if signal.getsignal(signal.SIGINT) == self._handle:
+            signal.signal(signal.SIGINT, handler)
+        pending, self.pending = self.pending, None
+        if pending is not None:
+            handler(pending[0], None)  # where it landed does not matter any more
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if not self.is_held and not self._waits(frame):
+            self.pending = None
+            self._handler(number, frame)
+            return
+        self.pending = (number, frame)
+        if not self.is_held:
+            again = threading.Timer(RETRY_SECONDS, self._come_again)
+            again.name = "meta_magic interrupt"
+            again.start()
+
+    def _come_again(self) -> None:
+        """Send the one that waits once more, if it still does."""
+        pending = self.pending
+        if pending is not None:
+            signal.raise_signal(pending[0])

@@ -1,0 +1,74 @@
+"""Operators that torch has no kernel for on meta, beside the CPU's own."""
+
+import pytest
+import torch
+from torch.nn.functional import (
+    binary_cross_entropy,
+    huber_loss,
+    l1_loss,
+    mse_loss,
+)
+
+from meta_magic import record, verify
+
+
+def describe(tensor):
+    return tensor.shape, tensor.dtype, tensor.stride()
+
+
+FAKE_QUANTIZED = {
+    "tensor": lambda a: torch.fake_quantize_per_tensor_affine(a, 0.1, 0, -128, 127),
+    "scale of a tensor": lambda a: torch.fake_quantize_per_tensor_affine(
+        a, torch.tensor(0.1), torch.tensor(0, dtype=torch.int32), -128, 127
+    ),
+    "channels": lambda a: torch.fake_quantize_per_channel_affine(
+        a, torch.full((4,), 0.1), torch.zeros(4, dtype=torch.int32), 0, -128, 127
+    ),
+    "learnable": lambda a: torch._fake_quantize_learnable_per_tensor_affine(
+        *(a, torch.tensor([0.1]), torch.zeros(1), -128, 127, 1.0)
+    ),
+}
+EMPTY = {
+    "mse": mse_loss,
+    "l1": l1_loss,
+    "huber": huber_loss,
+    "cross entropy": binary_cross_entropy,
+}
+ASKED = {
+    name: lambda a, quantize=quantize: quantize(a.t())
+    for name, quantize in FAKE_QUANTIZED.items()
+} | {
+    name: lambda a, loss=loss: loss(a[:0], torch.empty(0, 4))
+    for name, loss in EMPTY.items()
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_what_has_no_kernel_on_meta_is_asked_of_the_cpu(name):
+    def differentiate():
+        a = torch.linspace(0.1, 0.9, 12).view(3, 4).requires_grad_()
+        returned = ASKED[name](a)
+        returned.sum().backward()
+        return returned, a.grad
+
+    returned, gradient = differentiate()
+    wanted = [describe(returned), describe(gradient)]
+    with record(as_device="cpu") as trace:
+        met = differentiate()
+        assert met[1].tolist() == gradient.tolist()
+    assert [describe(tensor) for tensor in met] == wanted
+    assert verify(trace, "cpu").empty
+
+
+def test_the_cpu_is_asked_without_a_trace_in_its_generator():
+    torch.manual_seed(0)
+    wanted = torch.rand(3)
+    torch.manual_seed(0)
+    with record():
+        torch.binomial(torch.full((3,), 9.0), torch.full((3,), 0.5))
+    assert torch.equal(torch.rand(3), wanted)
+
+
+def test_what_is_too_large_to_ask_of_the_cpu_is_refused():
+    with record(), pytest.raises(NotImplementedError, match="fake_quantize"):
+        torch.fake_quantize_per_tensor_affine(torch.empty(2**30), 0.1, 0, 0, 9)

@@ -1,0 +1,169 @@
+"""The same program gives the same record, whatever was recorded before."""
+
+import copy
+import gc
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from meta_magic.recording.signatures.operator_keys import build_operator_key
+from meta_magic.session.caches import shared_cache_by_device
+from meta_magic.session.record import record
+
+
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * ctx.saved_tensors[0]
+
+
+def call_own_function():
+    x = torch.zeros(2, requires_grad=True)
+    (Double.apply(x) * x).sum().backward()
+
+
+def negate_lazily():
+    x, z = torch.ones(3, 4), torch.ones(2, dtype=torch.complex64)
+    for _ in range(2):
+        negated = z.conj().imag
+        functional.relu(torch.tanh(x) + x)
+        functional.relu(negated + 1)
+
+
+def read_values():
+    for value in (1.5, 2.5):
+        torch.full((2,), (torch.tensor(value) * 2).item())
+
+
+def normalize_weights():
+    with pytest.warns(FutureWarning, match="weight_norm"):
+        layer = nn.utils.weight_norm(nn.Linear(4, 4))
+    with torch.no_grad():
+        layer(torch.ones(2, 4))
+
+
+def copy_lazy_modules():
+    lazy = nn.LazyLinear(3)
+    for layer in (copy.deepcopy(lazy), copy.deepcopy(lazy)):
+        layer(torch.ones(2, 4))
+
+
+def call_functions():
+    x = torch.ones(3, 4)
+    functional.relu(torch.tanh(x) + x)
+
+
+PROGRAMS = (
+    call_functions,
+    call_own_function,
+    negate_lazily,
+    read_values,
+    normalize_weights,
+    copy_lazy_modules,
+)
+
+
+def run(program, **options):
+    """Return the trace of a program."""
+    torch.manual_seed(0)
+    with record(**options) as trace:
+        program()
+    return trace
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_has_one_record_whether_its_calls_are_known_or_not(program):
+    shared_cache_by_device.clear()
+    traces = [run(program, cache=cache) for cache in (False, True, True)]
+    run(negate_lazily)
+    traces.append(run(program))
+    assert [trace == traces[0] for trace in traces] == [True] * 4
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_module_of_an_earlier_recording_is_numbered_alike_each_time(mode):
+    shared_cache_by_device.clear()
+    words = []
+    for cache in (False, True, True):
+        with record(cache=cache):
+            layer = nn.Linear(4, 4)
+        with record(cache=cache) as trace, mode():
+            layer(torch.ones(2, 4))
+        words.append(trace.program.words)
+    assert words == [words[0]] * 3
+
+
+def test_a_function_is_still_served_after_a_lazily_negated_tensor():
+    run(negate_lazily)
+    cache = shared_cache_by_device["cpu"]
+    templates = len(cache.template_by_key)
+    run(lambda: torch.exp(torch.ones(7, 11, 13)))
+    assert len(cache.template_by_key) == templates + 1
+
+
+REPLACED = {
+    "layer_norm": (functional.layer_norm, torch, ((4,),)),
+    "rms_norm": (functional.rms_norm, torch, ((4,),)),
+    "group_norm": (functional.group_norm, torch, (2,)),
+    "relu": (functional.relu, torch, ()),
+    "silu": (functional.silu, torch._C._nn, ()),
+}
+
+
+@pytest.mark.parametrize("name", REPLACED)
+def test_a_function_is_not_served_after_what_it_calls_was_replaced(monkeypatch, name):
+    function, owner, arguments = REPLACED[name]
+    for _ in range(2):
+        run(lambda: function(torch.ones(2, 4), *arguments))
+    monkeypatch.setattr(owner, name, lambda x, *_: x.neg())
+    trace = run(lambda: function(torch.ones(2, 4), *arguments))
+    assert [call.op for call in trace.ops] == ["aten.ones.default", "aten.neg.default"]
+
+
+def test_a_signature_says_of_a_value_that_was_read_what_it_is_alone():
+    with record() as trace:
+        torch.tensor(1.5).item()
+    (signature,) = trace.program.signatures
+    assert signature.returns.text == "a value of type float"
+
+
+def test_an_argument_that_is_no_plain_value_is_not_told_by_its_address():
+    generators = torch.Generator(), torch.Generator()
+    keys = [build_operator_key(None, (2, g), None, []) for g in generators]
+    assert keys[0] == keys[1]
+
+
+def test_a_parameter_is_not_mistaken_for_a_tensor_that_is_gone():
+    with record() as trace:
+        x = torch.ones(3)
+        for _ in range(1000):
+            other = x.detach()
+            other.add(1)
+            address = id(other)
+            del other
+            parameter = nn.Parameter(x)
+            if id(parameter) == address:
+                break
+        parameter.add(1)
+    assert id(parameter) == address
+    earlier = {t.tensor_id for call in trace.ops[:-1] for t in call.inputs}
+    assert trace.ops[-1].inputs[0].tensor_id not in earlier
+
+
+def test_garbage_that_happens_to_be_collected_early_is_recorded_as_all_garbage():
+    thresholds = gc.get_threshold()
+    try:
+        traces = []
+        for threshold in (1, 0):
+            gc.set_threshold(threshold)
+            traces.append(run(lambda: nn.LazyLinear(3)))
+    finally:
+        gc.set_threshold(*thresholds)
+    assert traces[0] == traces[1]

@@ -1,0 +1,95 @@
+"""Flags of torch's backends: in a replay those that were in force in the cell."""
+
+import pytest
+import torch
+from torch.nn.functional import conv2d
+
+from meta_magic import record
+from tests.unit.eager import assert_same_tensor
+from tests.unit.replaying.replays import both, replay
+
+HIGHEST = torch.get_float32_matmul_precision()
+
+
+def convolve():
+    return conv2d(torch.randn(2, 8, 17, 17), torch.randn(16, 8, 3, 3))
+
+
+def convolve_without_mkldnn():
+    with torch.backends.mkldnn.flags(enabled=False):
+        return convolve()
+
+
+def convolve_after_it_was_switched_off():
+    torch.backends.mkldnn.enabled = False
+    try:
+        return convolve()
+    finally:
+        torch.backends.mkldnn.enabled = True
+
+
+def convolve_with_it_again():
+    convolve_without_mkldnn()
+    return convolve()
+
+
+def flush():
+    torch.set_flush_denormal(True)
+    try:
+        return torch.full((3,), 1e-39) * 0.5
+    finally:
+        torch.set_flush_denormal(False)
+
+
+PROGRAMS = {
+    "mkldnn off": convolve_without_mkldnn,
+    "mkldnn set off": convolve_after_it_was_switched_off,
+    "mkldnn on again": convolve_with_it_again,
+    "denormals flushed": flush,
+}
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_replay_has_the_flags_of_the_cell(name, seed):
+    real, made = both(PROGRAMS[name], seed=seed)
+    assert_same_tensor(made, real)
+
+
+def test_a_value_has_the_flags_of_the_cell():
+    with record():
+        met = flush().tolist()
+    assert met == flush().tolist() == [0, 0, 0]
+
+
+def test_what_was_set_before_the_cell_holds_in_its_replay():
+    with torch.backends.mkldnn.flags(enabled=False):
+        torch.manual_seed(0)
+        real = convolve()
+        torch.manual_seed(0)
+        with record() as trace:
+            made = convolve()
+    assert_same_tensor(replay(trace, made)[0], real)
+    assert torch.backends.mkldnn.enabled
+
+
+def test_flags_are_noted_from_the_call_on_that_they_hold_for():
+    with record() as trace:
+        torch.ones(1)
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.set_float32_matmul_precision("high")
+        torch.ones(2)
+        torch.use_deterministic_algorithms(False)
+        torch.set_float32_matmul_precision(HIGHEST)
+    assert [(call, value) for call, _, value in trace.program.flags] == [
+        *((1, 1), (1, "high")),
+        *((2, 0), (2, HIGHEST)),
+    ]
+
+
+def test_without_flags_nothing_is_noted_and_afterwards_torch_is_as_it_was():
+    setters = torch._C._set_mkldnn_enabled, torch.set_flush_denormal
+    with record() as trace:
+        torch.ones(1)
+    assert trace.program.flags == ()
+    assert setters == (torch._C._set_mkldnn_enabled, torch.set_flush_denormal)
