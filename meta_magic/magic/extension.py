@@ -6,6 +6,7 @@ from meta_magic.magic.completion import build_matcher
 from meta_magic.magic.line_options import NAMES
 from meta_magic.magic.magics import MetaMagics
 from meta_magic.magic.materialize_line import COMMAND
+from meta_magic.magic.torch_versions import describe_untested
 from meta_magic.magic.transformer import AwaitTransformer
 
 __all__ = ["load", "unload"]
@@ -29,6 +30,9 @@ def load(shell: Any) -> None:
         shell.Completer.custom_matchers.append(matcher)
     add_formatters(shell)
     setattr(shell, STATE, (magics, transformer, matcher))
+    untested = describe_untested()
+    if untested:
+        print(untested)  # noqa: T201  one line, and no failure
 
 
 def add_formatters(shell: Any) -> None:

@@ -22,6 +22,7 @@ from meta_magic.recording.as_device.attention_rules import (
 )
 from meta_magic.recording.as_device.autocast import AutocastOf, AutocastOff
 from meta_magic.recording.as_device.autocast_rules import ATTENTION
+from meta_magic.recording.as_device.cpu_answers import adds_batch_to_attention
 from meta_magic.recording.identities.clock import Clock
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.attention_operators import (
@@ -229,6 +230,12 @@ class AttentionOf:
         check_arguments(call)
         if is_elsewhere:
             return run_math(call)
+        if call.lacks_batch() and adds_batch_to_attention():
+            return self._run(call.with_batch(), device).squeeze(0)
+        return self._run(call, device)
+
+    def _run(self, call: Attention, device: FusingDevice) -> Tensor:
+        """Run the kernel that a device chooses, and note which it is."""
         first = self._clock.now
         kernel, reason = choose(call, device)
         with DisableAutocast():

@@ -66,6 +66,22 @@ class Attention(NamedTuple):
         """Size of a head."""
         return self.query.shape[-1]
 
+    def lacks_batch(self) -> bool:
+        """Whether all have three dimensions."""
+        return all(t.ndim == BATCHED - 1 for t in self.tensors)
+
+    def with_batch(self) -> "Attention":
+        """Return it as that of a batch of one.
+
+        Source:
+            ``scaled_dot_product_attention`` of torch 2.15, of the CPU and of meta.
+        """
+        q, k, v = (t.unsqueeze(0) for t in self.tensors)
+        mask = self.mask
+        while mask is not None and mask.ndim < BATCHED:
+            mask = mask.unsqueeze(0)
+        return self._replace(query=q, key=k, value=v, mask=mask)
+
     def has_fitting_heads(self) -> bool:
         """Whether all have as many heads, or those of the query can be grouped."""
         q, k, v = (t.shape[1] for t in self.tensors)

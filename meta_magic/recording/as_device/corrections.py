@@ -16,7 +16,7 @@ from torch import Tensor
 
 from meta_magic.torch_private.tensor_internals import empty_sparse
 
-__all__ = ["CORRECTIONS"]
+__all__ = ["CORRECTIONS", "RIGHT_SINCE"]
 
 
 def grouped_mm(
@@ -35,7 +35,7 @@ def grouped_mm(
 
     Source:
         torch 2.13 on meta: "Expected inputs of BF16 type", which the CPU does not ask
-        for; right again in torch 2.15.
+        for.
     """
     is_matrix = a.ndim == 2, b.ndim == 2  # noqa: PLR2004
     n_groups = len(offs) if offs is not None and all(is_matrix) else a.shape[0]
@@ -154,3 +154,16 @@ CORRECTIONS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
     }
 )
 """By the operator's name."""
+
+RIGHT_SINCE: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
+    dict.fromkeys(
+        (
+            "aten._grouped_mm.default",
+            "aten._histogramdd_bin_edges.default",
+            "aten._histogramdd_from_bin_tensors.default",
+            "aten._histogramdd_from_bin_cts.default",
+        ),
+        (2, 15),
+    )
+)
+"""The version from which torch is right by itself: both go with the older ones."""

@@ -8,6 +8,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from meta_magic.recording.as_device.cpu_answers import fills_with_numbers
 from meta_magic.recording.signatures.arguments import Args
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 
@@ -32,7 +33,8 @@ def prepare_index(
         func: The method.
         args: The tensor, the index, and what is written.
         device: Whose operators are recorded. What has no dimensions is written from
-            the CPU there, which fills; torch would copy it from meta.
+            the CPU there, which fills; torch would copy it from meta. Newer versions
+            write numbers alike on both.
         keep: Notes the values of what is made.
 
     Returns:
@@ -47,7 +49,10 @@ def prepare_index(
         index = keep_positions(index, keep)
     if not rest or device == "meta":
         return func, (tensor, index, *rest)
-    if isinstance(rest[0], Number):
+    is_number = isinstance(rest[0], Number)
+    if is_number and fills_with_numbers() and is_of_one_tensor(index):
+        return func, (tensor, index, *rest)
+    if is_number:
         with DisableTorchFunction(), DisableTorchDispatch():
             rest = [torch.tensor(rest[0], dtype=tensor.dtype, device="cpu")]
     elif device == "cpu" and is_of_slices(index) and is_scalar(rest[0]):
@@ -98,6 +103,14 @@ def is_of_numbers(item: Any) -> bool:
     if type(item) in LISTS:
         return all(map(is_of_numbers, item))
     return isinstance(item, Number)
+
+
+def is_of_one_tensor(index: Any) -> bool:
+    """Whether an index has no tensor but one of positions or truths, or none."""
+    parts = index if type(index) is tuple else (index,)
+    tensors = [p for p in parts if getattr(p, "ndim", 0)]
+    dtypes = [str(t.dtype).removeprefix("torch.") for t in tensors]  # numpy's, too
+    return not dtypes or dtypes in (["int64"], ["bool"])
 
 
 def is_of_slices(index: Any) -> bool:

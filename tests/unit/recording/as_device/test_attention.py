@@ -8,6 +8,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from meta_magic import record
+from meta_magic.recording.as_device.cpu_answers import adds_batch_to_attention
 from tests.unit.eager import Names
 
 
@@ -39,6 +40,21 @@ CALLS = {
     ),
     "narrow values": lambda: (make((1, 2, 4, 8), (1, 2, 4, 8), (1, 2, 4, 6)), {}),
     "three dimensions": lambda: (same(2, 4, 8), {}),
+    "three dimensions, dropout": lambda: (same(2, 4, 8), {"dropout_p": 0.1}),
+    "three dimensions, masked": lambda: (
+        same(2, 4, 8),
+        {"attn_mask": torch.ones(4, 4, dtype=torch.bool)},
+    ),
+    "three dimensions, a mask of four": lambda: (
+        same(2, 4, 8),
+        {"attn_mask": torch.zeros(3, 2, 4, 4)},
+    ),
+    "three dimensions, a row as mask": lambda: (
+        same(2, 4, 8),
+        {"attn_mask": torch.zeros(4)},
+    ),
+    "two dimensions": lambda: (same(4, 8), {}),
+    "three dimensions by four": lambda: (make((2, 4, 8), *[(1, 2, 4, 8)] * 2), {}),
     "float64": lambda: (same(1, 2, 4, 8, dtype=torch.float64), {}),
     "bfloat16": lambda: (same(1, 2, 4, 8, dtype=torch.bfloat16), {}),
     "rows apart": lambda: ([t.mT for t in same(1, 2, 8, 4)], {}),
@@ -63,9 +79,10 @@ def test_as_cpu_the_operators_are_those_of_the_cpu(name):
     assert (met.dtype, met.is_meta) == (wanted.dtype, True)
 
 
-def test_backward_is_that_of_the_same_kernel():
+@pytest.mark.parametrize("batch", [(1,), ()], ids=["batch", "no batch"])
+def test_backward_is_that_of_the_same_kernel(batch):
     def step(device):
-        shapes = ((1, 2, 3, 8), (1, 2, 5, 8), (1, 2, 5, 8))
+        shapes = [(*batch, 2, n, 8) for n in (3, 5, 5)]
         tensors = [torch.zeros(s, device=device, requires_grad=True) for s in shapes]
         scaled_dot_product_attention(*tensors).sum().backward()
 
@@ -208,6 +225,17 @@ def test_in_inference_mode_operators_and_their_cost_are_those_without_gradients(
     assert names == [op.op for op in wanted.ops if op.op != "aten.detach.default"]
     assert trace.flops == wanted.flops > 0
     assert [k.text for k in trace.program.kernels] == ["flash attention, as on cpu"]
+
+
+@pytest.mark.parametrize("guard", [torch.no_grad, torch.inference_mode])
+def test_without_gradients_attention_of_three_dimensions_is_that_of_the_cpu(guard):
+    adds_batch_to_attention.cache_clear()  # asked where a recording stands now
+    with Names() as real, torch.no_grad():
+        attend("three dimensions")
+    with record(as_device="cpu") as trace, guard():
+        attend("three dimensions")
+    names = [op.op for op in trace.ops if op.op != "aten.detach.default"]
+    assert names == real.ops
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

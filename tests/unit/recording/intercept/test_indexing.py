@@ -9,7 +9,9 @@ from tests.unit.eager import Names
 
 
 @pytest.mark.parametrize(
-    "index", [0, slice(1, 3), (slice(None), 0), ..., (None, 1), (1, 2)], ids=str
+    "index",
+    [0, slice(1, 3), (slice(None), 0), ..., (None, 1), (1, 2), [0, 2], (1, [3])],
+    ids=str,
 )
 @pytest.mark.parametrize("value", [7, 0.5, True, np.float64(2), np.int64(3)], ids=str)
 def test_a_number_written_at_an_index_is_the_operator_of_the_cpu(index, value):
@@ -37,6 +39,10 @@ SCALARS = {
     "mask": lambda x: x.__setitem__(x == 0, torch.tensor(5.0)),
     "number at a mask": lambda x: x.__setitem__(x == 0, 5),
     "number at positions": lambda x: x.__setitem__([0, 1], 5),
+    "number at a tensor": lambda x: x.__setitem__(torch.tensor([0, 2]), 5),
+    "number at a position": lambda x: x.__setitem__(torch.tensor(1), 5),
+    "number at columns": lambda x: x.__setitem__((0, torch.tensor([1, 2])), 5),
+    "number at pairs": lambda x: x.__setitem__((torch.arange(3), torch.arange(3)), 5),
     "number at truths": lambda x: x.__setitem__([True, False, True], 5),
 }
 LISTS = {
