@@ -103,6 +103,7 @@ class Import:
         storage: Number of the storage here.
         program: The recording that made it.
         origin: Number of the storage there.
+        nbytes: Its bytes, when it was met.
         version: How often it had been written in place, as torch counts it.
         is_stale: Whether it had been written since, outside of any recording.
     """
@@ -110,6 +111,7 @@ class Import:
     storage: int
     program: "Program" = field(repr=False)
     origin: int
+    nbytes: int
     version: int
     is_stale: bool
 

@@ -29,6 +29,7 @@ class Imports:
                     storage=number,
                     program=origin.program,
                     origin=there,
+                    nbytes=tensor.untyped_storage().nbytes(),
                     version=read_version(tensor),
                     is_stale=origin.is_stale(tensor, there),
                 )
