@@ -90,7 +90,11 @@ class ProgramBuilder:
             constants=write.constants.build(),
             imports=write.imports.build(),
             torn=tuple(sorted(write.constants.torn)),
-            doubts=(*failures, *findings.doubts),
+            doubts=(
+                *failures,
+                *findings.doubts,
+                *((text, None) for text in write.imports.doubts),
+            ),
             evaluations=tuple(findings.evaluations),
             assumptions=tuple(findings.assumptions),
             kernels=tuple(findings.kernels),

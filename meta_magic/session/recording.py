@@ -16,7 +16,11 @@ from meta_magic.recording.as_device.meta_kernels import KernelsOf
 from meta_magic.recording.as_device.optimizers import OptimizersOf
 from meta_magic.recording.identities.clock import Clock
 from meta_magic.recording.identities.module_numbers import ModuleNumbers
-from meta_magic.recording.identities.origins import Origin, keep_origins
+from meta_magic.recording.identities.origins import (
+    Origin,
+    build_versions,
+    keep_origins,
+)
 from meta_magic.recording.identities.places import Places
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.compiled_functions import EagerStance
@@ -213,12 +217,14 @@ class Recording:
         for module in namespace.values():
             if id(module) not in roots:
                 versions |= read_versions(write.registry, module)
+        aliased = write.registry.aliased | program.storages_met_by(is_set)
         owned = {storage for tree in trees for storage in tree.owner_by_storage}
         origin = Origin(
             program=program,
             generator_state=write.draws.state_left(),
             modules=weakref.WeakValueDictionary(living),
-            versions=versions,
+            versions=build_versions(program, refs, aliased, versions),
+            aliased=aliased,
             checksums=write.constants.sum_made(
                 ref for ref in refs if ref.number in owned
             ),
@@ -227,6 +233,11 @@ class Recording:
         if passed:  # what was only read is as it was made
             passed -= program.n_writes_by_storage.keys()
         keep_origins(origin, (ref for ref in refs if ref.number not in passed))
+
+
+def is_set(op: str) -> bool:
+    """Whether an operator puts a tensor on another storage."""
+    return op.startswith("aten.set_.")
 
 
 def refer_to(module: nn.Module | None) -> "weakref.ref[nn.Module] | None":

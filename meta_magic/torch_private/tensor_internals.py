@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Final
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, UntypedStorage
 
 # Without it a materialized parameter is a new object, and an optimizer keeps the old.
 from torch._C import _swap_tensor_impl as swap_tensor_impl
@@ -23,7 +23,9 @@ __all__ = [
     "MetaConverter",
     "address_of_generator",
     "address_of_storage",
+    "count_owners",
     "empty_sparse",
+    "is_counted_with",
     "is_view",
     "is_zero_tensor",
     "n_specified",
@@ -52,6 +54,28 @@ def address_of_generator(generator: Generator) -> int:
     """
     address: int = generator._cdata  # type: ignore[attr-defined]  # not in its stub
     return address
+
+
+def count_owners(storage: UntypedStorage) -> int:
+    """Return how many tensors lie on a storage, those of no Python object among them.
+
+    Without it nobody would know when to look for a tensor that another one does not
+    count the writes of.
+    """
+    # One more is the Python object of the storage itself.
+    return int(torch._C._storage_Use_Count(address_of_storage(storage))) - 1
+
+
+def is_counted_with(tensor: Tensor, other: Tensor) -> bool:
+    """Whether a write of one tensor counts as one of another, too.
+
+    Without what puts the count back, a tensor that was made by ``.data`` could not be
+    told from a view, if both were written as often.
+    """
+    before = version_of(other)
+    with torch.autograd.grad_mode._unsafe_preserve_version_counter(tensor):
+        torch.autograd.graph.increment_version(tensor)
+        return bool(version_of(other) != before)
 
 
 def is_view(tensor: Tensor) -> bool:

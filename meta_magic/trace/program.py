@@ -6,9 +6,10 @@ in a table; one operator call is a handful of 32-bit words that point there.
 
 from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Final, TypeAlias
 
 import torch
@@ -209,14 +210,34 @@ class Program:
     @cached_property
     def n_writes_by_storage(self) -> Counter[int]:
         """How many operators wrote each storage, besides those that made it."""
+        return self.count_writes(lambda _op: True)
+
+    def count_writes(self, is_meant: Callable[[str], bool]) -> Counter[int]:
+        """Return how many calls wrote each storage, of the operators that are meant."""
+        writes = [s.writes if is_meant(s.op) else () for s in self.signatures]
+        if not any(writes):
+            return Counter()
         words = memoryview(self.words).cast("I")
         storages = memoryview(self.storage_by_tensor).cast("I")
-        writes = [signature.writes for signature in self.signatures]
         return Counter(
             storages[words[offset + HEADER + index]]
             for offset in self.offsets[:-1]
             for index in writes[words[offset]]
         )
+
+    def storages_met_by(self, is_meant: Callable[[str], bool]) -> set[int]:
+        """Return the storages that the calls of some operators read or returned."""
+        meant = {n for n, s in enumerate(self.signatures) if is_meant(s.op)}
+        if not meant:
+            return set()
+        words = memoryview(self.words).cast("I")
+        storages = memoryview(self.storage_by_tensor).cast("I")
+        return {
+            storages[number]
+            for offset, end in pairwise(self.offsets)
+            if words[offset] in meant
+            for number in words[offset + HEADER : end]
+        }
 
     def signature_numbers(self) -> Iterator[int]:
         """Yield the signature of each call in turn."""

@@ -19,6 +19,7 @@ from meta_magic.recording.identities.geometries import (
     LiveGeometry,
     span_nbytes,
 )
+from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.tensor_internals import address_of_storage
 
 __all__ = ["Seen", "StorageRef", "TensorRegistry"]
@@ -51,6 +52,7 @@ class TensorRegistry:
             by the tensor through which they were first met.
         n_storages: Storages met so far.
         freed: Storages that were freed and are not noted yet.
+        aliased: Storages on which a tensor was made that counts its own writes.
 
     Args:
         geometries: The geometries met, by this recording or by others.
@@ -69,6 +71,7 @@ class TensorRegistry:
         self.deaths = array("I")
         self.nbytes_by_storage: dict[int, int] = {}
         self.n_storages = 0
+        self.aliased: set[int] = set()
         self._geometries = geometries
         self._clock = clock
         self._on_new_storage = on_new_storage
@@ -198,6 +201,14 @@ class TensorRegistry:
                 self.nbytes_by_storage[ref.number] = storage.nbytes()
             self._on_new_storage(tensor, ref.number)
         return ref
+
+    def note_alias(self, tensor: Tensor) -> None:
+        """Note that a tensor was made on the storage of another, by ``.data``."""
+        with DisableTorchFunction():
+            self.note_deaths()
+            ref = self.storage_of(tensor) if tensor.is_meta else None
+        if ref is not None:
+            self.aliased.add(ref.number)
 
     def living(self) -> list[StorageRef]:
         """Return a reference to each storage that lives."""

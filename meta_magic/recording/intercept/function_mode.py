@@ -52,8 +52,9 @@ REAL_FACTORY_FILES: Final = frozenset(
 )
 """Files whose factories draw seeds and permutations that Python must read."""
 
-ASKED: Final = frozenset[Any]({IS_META, torch.Tensor.device})
-"""Attributes whose answer may depend on who asks."""
+DATA: Final[Any] = torch.Tensor.data
+ASKED: Final = frozenset[Any]({IS_META, torch.Tensor.device, DATA})
+"""Attributes whose answer may depend on who asks, or makes another tensor."""
 
 BY_NAME: Final = "what was put on 'meta' by name counts as on the device of the cell"
 UNLOADABLE: Final = (
@@ -184,9 +185,12 @@ class FunctionMode(DeviceContext):
         return made
 
     def _tell(self, func: Any, args: Args, asker: FrameType) -> Any:
-        """Tell on which device a tensor is, or whether on meta."""
+        """Tell on which device a tensor is, or whether on meta; note ``.data``."""
         if func.__self__ is IS_META:
             return self._tell_is_meta(func, args, asker)
+        if func.__self__ is DATA:
+            self._registry.note_alias(args[-1])  # read, or given to another
+            return func(*args)
         if asker.f_code.co_name in TOLD_DEVICE:
             return torch.device(self._attention.device)
         return func(*args)

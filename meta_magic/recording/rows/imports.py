@@ -1,18 +1,32 @@
 """The meta storages of a recording that earlier recordings made."""
 
+from typing import Final
+
 from torch import Tensor
 
-from meta_magic.recording.identities.origins import find_origin, read_version
+from meta_magic.recording.identities.living_tensors import LivingTensors, read_version
+from meta_magic.recording.identities.origins import find_origin
 from meta_magic.trace.program import Import
 
 __all__ = ["Imports"]
 
+UNCOUNTED: Final = (
+    "a tensor of an earlier cell was made in inference mode, where torch does not "
+    "count writes: one outside of any recording since is not seen"
+)
+
 
 class Imports:
-    """Finds out where the storages come from that no operator of a recording made."""
+    """Finds out where the storages come from that no operator of a recording made.
+
+    Attributes:
+        doubts: What may make them otherwise than the earlier recordings say.
+    """
 
     def __init__(self) -> None:
+        self.doubts: tuple[str, ...] = ()
         self._imports: list[Import] = []
+        self._living = LivingTensors()
 
     def note(self, tensor: Tensor, number: int) -> None:
         """Note a storage that is met for the first time.
@@ -24,6 +38,8 @@ class Imports:
         found = find_origin(tensor.untyped_storage()) if tensor.is_meta else None
         if found is not None:
             origin, there = found
+            if tensor.is_inference():
+                self.doubts = (UNCOUNTED,)
             self._imports.append(
                 Import(
                     storage=number,
@@ -31,7 +47,7 @@ class Imports:
                     origin=there,
                     nbytes=tensor.untyped_storage().nbytes(),
                     version=read_version(tensor),
-                    is_stale=origin.is_stale(tensor, there),
+                    is_stale=origin.is_stale(tensor, there, self._living),
                 )
             )
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from meta_magic.recording.identities.geometries import LiveGeometry
+from meta_magic.recording.identities.living_tensors import read_version
 from meta_magic.recording.identities.module_numbers import ModuleNumbers
-from meta_magic.recording.identities.origins import read_version
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.module_internals import (

@@ -56,6 +56,18 @@ def test_a_backward_node_has_the_number_that_was_next_before_its_forward():
     assert autograd.sequence_number_of(y.grad_fn)() == number
 
 
+def test_the_tensors_on_a_storage_are_counted():
+    x = torch.zeros(2, device="meta")
+    view = x[1:]
+    assert tensors.count_owners(x.untyped_storage()) == len([x, view])
+
+
+def test_a_view_counts_the_writes_of_its_base_and_data_does_not():
+    x = torch.zeros(2, device="meta")
+    assert [tensors.is_counted_with(t, x) for t in (x[1:], x.data)] == [True, False]
+    assert tensors.version_of(x) == 0
+
+
 def test_the_names_on_tensors_modules_and_generators_are_there():
     x = torch.zeros(2)
     layer = torch.nn.BatchNorm1d(2)
