@@ -7,7 +7,7 @@ import torch
 
 from meta_magic.errors import MaterializeError
 from meta_magic.materializing.targets import Held, Target
-from meta_magic.recording.identities.living_tensors import LivingTensors
+from meta_magic.recording.identities.living_tensors import LivingTensors, read_version
 from meta_magic.recording.identities.origins import Origin, find_origin
 from meta_magic.recording.identities.storage_bytes import as_bytes, sum_bytes
 from meta_magic.replaying.execution import order_latest_first
@@ -45,7 +45,7 @@ def locate(targets: Sequence[Target], program: Program | None) -> list[Located]:
     for target in targets:
         origin, number = locate_one(target, program)
         if program is None and any(
-            origin.is_stale(tensor, number, living) for tensor in target.tensors
+            origin.is_stale(t, read_version(t), number, living) for t in target.tensors
         ):
             raise MaterializeError(
                 f"cannot replay {target.name!r}: it was changed in place outside of "

@@ -18,8 +18,8 @@ from meta_magic.recording.identities.clock import Clock
 from meta_magic.recording.identities.module_numbers import ModuleNumbers
 from meta_magic.recording.identities.origins import (
     Origin,
-    build_versions,
     keep_origins,
+    look_for_versions,
 )
 from meta_magic.recording.identities.places import Places
 from meta_magic.recording.identities.tensors import TensorRegistry
@@ -217,13 +217,14 @@ class Recording:
         for module in namespace.values():
             if id(module) not in roots:
                 versions |= read_versions(write.registry, module)
-        aliased = write.registry.aliased | program.storages_met_by(is_set)
+        aliased = frozenset(write.registry.aliased)
+        versions |= look_for_versions(program, refs, aliased, versions)
         owned = {storage for tree in trees for storage in tree.owner_by_storage}
         origin = Origin(
             program=program,
             generator_state=write.draws.state_left(),
             modules=weakref.WeakValueDictionary(living),
-            versions=build_versions(program, refs, aliased, versions),
+            versions=versions,
             aliased=aliased,
             checksums=write.constants.sum_made(
                 ref for ref in refs if ref.number in owned
@@ -233,11 +234,6 @@ class Recording:
         if passed:  # what was only read is as it was made
             passed -= program.n_writes_by_storage.keys()
         keep_origins(origin, (ref for ref in refs if ref.number not in passed))
-
-
-def is_set(op: str) -> bool:
-    """Whether an operator puts a tensor on another storage."""
-    return op.startswith("aten.set_.")
 
 
 def refer_to(module: nn.Module | None) -> "weakref.ref[nn.Module] | None":

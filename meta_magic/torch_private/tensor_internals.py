@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Final
 
 import torch
-from torch import Generator, Tensor, UntypedStorage
+from torch import Generator, Tensor
 
 # Without it a materialized parameter is a new object, and an optimizer keeps the old.
 from torch._C import _swap_tensor_impl as swap_tensor_impl
@@ -56,14 +56,15 @@ def address_of_generator(generator: Generator) -> int:
     return address
 
 
-def count_owners(storage: UntypedStorage) -> int:
-    """Return how many tensors lie on a storage, those of no Python object among them.
+def count_owners(address: int) -> int:
+    """Return how many tensors lie on the storage of an address, if that lives.
 
     Without it nobody would know when to look for a tensor that another one does not
     count the writes of.
     """
     # One more is the Python object of the storage itself.
-    return int(torch._C._storage_Use_Count(address_of_storage(storage))) - 1
+    n_owners: int = torch._C._storage_Use_Count(address) - 1
+    return n_owners
 
 
 def is_counted_with(tensor: Tensor, other: Tensor) -> bool:

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
 from typing import Final, TypeAlias
 
 import torch
@@ -214,7 +213,9 @@ class Program:
 
     def count_writes(self, is_meant: Callable[[str], bool]) -> Counter[int]:
         """Return how many calls wrote each storage, of the operators that are meant."""
-        writes = [s.writes if is_meant(s.op) else () for s in self.signatures]
+        writes = [
+            s.writes if s.writes and is_meant(s.op) else () for s in self.signatures
+        ]
         if not any(writes):
             return Counter()
         words = memoryview(self.words).cast("I")
@@ -224,20 +225,6 @@ class Program:
             for offset in self.offsets[:-1]
             for index in writes[words[offset]]
         )
-
-    def storages_met_by(self, is_meant: Callable[[str], bool]) -> set[int]:
-        """Return the storages that the calls of some operators read or returned."""
-        meant = {n for n, s in enumerate(self.signatures) if is_meant(s.op)}
-        if not meant:
-            return set()
-        words = memoryview(self.words).cast("I")
-        storages = memoryview(self.storage_by_tensor).cast("I")
-        return {
-            storages[number]
-            for offset, end in pairwise(self.offsets)
-            if words[offset] in meant
-            for number in words[offset + HEADER : end]
-        }
 
     def signature_numbers(self) -> Iterator[int]:
         """Yield the signature of each call in turn."""

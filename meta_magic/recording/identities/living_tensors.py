@@ -21,7 +21,7 @@ from meta_magic.torch_private.tensor_internals import (
     version_of,
 )
 
-__all__ = ["LivingTensors", "is_counted", "read_version"]
+__all__ = ["LivingTensors", "is_counted", "is_uncounted", "read_version"]
 
 COUNTING: Final = "ADInplaceOrView"
 """Of the kernels of operators that count: foreach, fused and norms have none."""
@@ -93,3 +93,8 @@ def is_counted(op: str) -> bool:
         return bool(has_kernel(name, COUNTING))
     except RuntimeError:  # an initializer
         return False
+
+
+def is_uncounted(op: str) -> bool:
+    """Whether torch does not count the writes of an operator."""
+    return not is_counted(op)

@@ -18,13 +18,13 @@ from torch import Tensor, UntypedStorage, nn
 from meta_magic.recording.identities.living_tensors import (
     LivingTensors,
     is_counted,
-    read_version,
+    is_uncounted,
 )
 from meta_magic.recording.identities.tensors import StorageRef
 from meta_magic.torch_private.tensor_internals import address_of_storage, count_owners
 from meta_magic.trace.program import Program
 
-__all__ = ["Origin", "build_versions", "find_origin", "keep_origins"]
+__all__ = ["Origin", "find_origin", "keep_origins", "look_for_versions"]
 
 
 @dataclass(eq=False)
@@ -51,44 +51,45 @@ class Origin:
     modules: "weakref.WeakValueDictionary[int, nn.Module]" = field(
         default_factory=weakref.WeakValueDictionary
     )
-    versions: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
+    versions: Mapping[tuple[int, int], int] = field(default_factory=dict)
     aliased: AbstractSet[int] = frozenset()
     n_owners: dict[int, int] = field(default_factory=dict)
     checksums: dict[int, int] = field(default_factory=dict)
 
-    def is_stale(self, tensor: Tensor, storage: int, living: LivingTensors) -> bool:
+    def is_stale(
+        self, tensor: Tensor, version: int, storage: int, living: LivingTensors
+    ) -> bool:
         """Whether a tensor was written since, outside of any recording.
 
         Itself, or what lies on its storage and counts its own writes.
 
         Args:
             tensor: The tensor.
+            version: How often it was written by now.
             storage: Number of its storage here.
             living: Where to look for those others.
         """
-        real, known = tensor.untyped_storage(), self.versions.get(storage, {})
-        last = known.get(id(tensor), None if known else self._n_counted[storage])
-        if last is not None and read_version(tensor) > last:
+        last = self.versions.get((storage, id(tensor)))
+        if last is None and storage not in self._known_by_storage:
+            last = self._n_counted[storage]
+        if last is not None and version > last:
             return True
+        real = tensor.untyped_storage()
         has_others = last is None or storage in self.aliased
-        if not has_others and count_owners(real) <= self.n_owners.get(storage, 0):
+        n_owners = count_owners(address_of_storage(real))
+        if not has_others and n_owners <= self.n_owners.get(storage, 0):
             return False
-        return self._has_stale(living.on(real), known, storage)
+        return self._has_stale(living.on(real), storage)
 
-    def _has_stale(
-        self,
-        groups: Sequence[Mapping[int, int]],
-        known: Mapping[int, int],
-        storage: int,
-    ) -> bool:
+    def _has_stale(self, groups: Sequence[Mapping[int, int]], storage: int) -> bool:
         """Whether some of the tensors on a storage were written outside.
 
         Args:
             groups: How often they were written, by ``id``; as torch counts them.
-            known: How often they had been.
             storage: Number of the storage here.
         """
-        if not known:  # and so but one that was written
+        known = self._known_by_storage.get(storage)
+        if known is None:  # and so but one that was written
             n_writes = sorted(max(group.values()) for group in groups)
             return any(n_writes[:-1]) or n_writes[-1:] > [self._n_counted[storage]]
         return any(
@@ -96,6 +97,10 @@ class Origin:
             for group in groups
             for version in group.values()
         )
+
+    @cached_property
+    def _known_by_storage(self) -> dict[int, dict[int, int]]:
+        return by_storage(self.versions)
 
     @cached_property
     def _n_counted(self) -> Counter[int]:
@@ -106,13 +111,23 @@ class Origin:
         return counted
 
 
-def build_versions(
+def by_storage(
+    versions: Mapping[tuple[int, int], int],
+) -> dict[int, dict[int, int]]:
+    """Return versions by ``id``, by storage."""
+    found: dict[int, dict[int, int]] = {}
+    for (storage, key), version in versions.items():
+        found.setdefault(storage, {})[key] = version
+    return found
+
+
+def look_for_versions(
     program: Program,
     refs: Iterable[StorageRef],
     aliased: AbstractSet[int],
     known: Mapping[tuple[int, int], int],
-) -> dict[int, dict[int, int]]:
-    """Return the versions that an origin is to keep.
+) -> dict[tuple[int, int], int]:
+    """Return the versions that no count of operators says and that are not known.
 
     Args:
         program: What was recorded.
@@ -120,21 +135,18 @@ def build_versions(
         aliased: Those of which some tensors count their own writes.
         known: The versions that were read, by storage and ``id``.
     """
-    versions: dict[int, dict[int, int]] = {}
-    for (number, key), version in known.items():
-        versions.setdefault(number, {})[key] = version
-    uncounted = program.count_writes(lambda op: not is_counted(op)).keys()
-    suspects, living = aliased | uncounted, LivingTensors()
+    suspects = aliased | program.count_writes(is_uncounted).keys()
+    n_known = Counter(storage for storage, _ in known) if suspects else Counter()
+    living, found = LivingTensors(), {}
     for ref in refs:
-        storage = ref() if ref.number in suspects else None
+        number, storage = ref.number, ref() if ref.number in suspects else None
         if storage is None:
             continue
-        n_wanted = count_owners(storage) if ref.number in aliased else 1
-        of_storage = versions.setdefault(ref.number, {})
-        if len(of_storage) < n_wanted:
+        n_wanted = count_owners(ref.address) if number in aliased else 1
+        if n_known[number] < n_wanted:
             for group in living.on(storage):
-                of_storage |= group
-    return versions
+                found.update({(number, key): v for key, v in group.items()})
+    return found
 
 
 class OriginRef(weakref.ref[UntypedStorage]):
@@ -162,7 +174,7 @@ def keep_origins(origin: Origin, refs: Iterable[StorageRef]) -> None:
             # A callback written in Python would swallow an interrupt.
             kept = OriginRef(storage, dead.append)
             kept.origin, kept.number, kept.address = origin, ref.number, ref.address
-            origin.n_owners[ref.number] = count_owners(storage)
+            origin.n_owners[ref.number] = count_owners(ref.address)
             ref_by_address[ref.address] = kept
 
 

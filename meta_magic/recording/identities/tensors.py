@@ -58,14 +58,14 @@ class TensorRegistry:
         geometries: The geometries met, by this recording or by others.
         clock: Dates the deaths of storages.
         on_new_storage: Called with the first tensor met on each storage that no served
-            operator made, and the number of the storage.
+            operator made, the number of the storage, and that.
     """
 
     def __init__(
         self,
         geometries: GeometryTable,
         clock: Clock,
-        on_new_storage: Callable[[Tensor, int], None],
+        on_new_storage: Callable[[Tensor, int, UntypedStorage], None],
     ) -> None:
         self.storage_by_tensor = array("I")
         self.deaths = array("I")
@@ -183,6 +183,8 @@ class TensorRegistry:
         """Return what is known of an argument after an operator may have written it."""
         geometry, storage = self._geometries.of(tensor), self.storage_of(tensor)
         if storage is not seen[1]:
+            if storage is not None:
+                self.aliased.add(storage.number)
             return self._add(tensor, storage, geometry)
         renewed = (seen[0], storage, geometry)
         self._seen_by_id[id(tensor)] = renewed
@@ -199,7 +201,7 @@ class TensorRegistry:
             ref = self._add_storage(storage)
             if storage.nbytes() != span_nbytes(tensor):
                 self.nbytes_by_storage[ref.number] = storage.nbytes()
-            self._on_new_storage(tensor, ref.number)
+            self._on_new_storage(tensor, ref.number, storage)
         return ref
 
     def note_alias(self, tensor: Tensor) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from torch import Tensor
+from torch import Tensor, UntypedStorage
 
 from meta_magic.recording.identities.living_tensors import LivingTensors, read_version
 from meta_magic.recording.identities.origins import find_origin
@@ -28,28 +28,31 @@ class Imports:
         self._imports: list[Import] = []
         self._living = LivingTensors()
 
-    def note(self, tensor: Tensor, number: int) -> None:
+    def note(self, tensor: Tensor, number: int, storage: UntypedStorage) -> None:
         """Note a storage that is met for the first time.
 
         Args:
             tensor: The first tensor met on it.
             number: Number of the storage.
+            storage: The storage.
         """
-        found = find_origin(tensor.untyped_storage()) if tensor.is_meta else None
-        if found is not None:
-            origin, there = found
-            if tensor.is_inference():
-                self.doubts = (UNCOUNTED,)
-            self._imports.append(
-                Import(
-                    storage=number,
-                    program=origin.program,
-                    origin=there,
-                    nbytes=tensor.untyped_storage().nbytes(),
-                    version=read_version(tensor),
-                    is_stale=origin.is_stale(tensor, there, self._living),
-                )
+        found = find_origin(storage) if tensor.is_meta else None
+        if found is None:
+            return
+        origin, there = found
+        if tensor.is_inference():
+            self.doubts = (UNCOUNTED,)
+        version = read_version(tensor)
+        self._imports.append(
+            Import(
+                storage=number,
+                program=origin.program,
+                origin=there,
+                nbytes=storage.nbytes(),
+                version=version,
+                is_stale=origin.is_stale(tensor, version, there, self._living),
             )
+        )
 
     def build(self) -> tuple[Import, ...]:
         """Return all that were found."""
