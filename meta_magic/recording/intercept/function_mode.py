@@ -13,6 +13,13 @@ from meta_magic.recording.identities.frame_kinds import TORCH
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.places import Places
 from meta_magic.recording.identities.tensors import TensorRegistry
+from meta_magic.recording.intercept.copies import (
+    DEEPCOPY,
+    REBUILDING,
+    UNPICKLED,
+    copy_deeply,
+    copy_flatly,
+)
 from meta_magic.recording.intercept.data_readers import (
     DATA_READERS,
     describe_values,
@@ -53,6 +60,9 @@ REAL_FACTORY_FILES: Final = frozenset(
 """Files whose factories draw seeds and permutations that Python must read."""
 
 DATA: Final[Any] = torch.Tensor.data
+READERS: Final = DATA_READERS | {DEEPCOPY}
+"""Methods that torch treats otherwise on meta, before any operator."""
+
 ASKED: Final = frozenset[Any]({IS_META, torch.Tensor.device, DATA})
 """Attributes whose answer may depend on who asks, or makes another tensor."""
 
@@ -139,7 +149,7 @@ class FunctionMode(DeviceContext):
             if func in INDEXING:
                 keep = self._constants.note_values
                 args = prepare_index(args, self._attention.device, keep)
-            if func in DATA_READERS and args and args[0].is_meta:
+            if func in READERS and args and args[0].is_meta:
                 # Torch refuses a meta tensor before any operator is called.
                 return self._read_data(func, args, kwargs or {})
             if self._is_serving and self._served.can_serve(func):
@@ -155,6 +165,8 @@ class FunctionMode(DeviceContext):
 
     def _read_data(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
         """Call a method that reads data; what is printed leaves no trace."""
+        if func is DEEPCOPY:
+            return copy_deeply(args, self._registry.note_alias)
         if func is not torch.Tensor.__repr__:
             return read_data(func, args, kwargs)
         self._registry.note_deaths()
@@ -170,6 +182,8 @@ class FunctionMode(DeviceContext):
         caller: FrameType,
     ) -> Any:
         """Call a factory; keep the values of one that makes a tensor from some."""
+        if caller.f_code is REBUILDING:
+            return self._rebuild(func, args, kwargs, caller)
         if caller.f_code.co_name in MAKE_REAL:
             with DisableTorchDispatch():
                 return func(*args, **kwargs)
@@ -183,6 +197,15 @@ class FunctionMode(DeviceContext):
         if func in VALUE_FUNCTIONS:
             self._constants.note_values(made, func, args, kwargs)
         return made
+
+    def _rebuild(self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
+        """Make the tensor that Python copies, or say that it has no content."""
+        copied = copy_flatly(caller, self._registry.note_alias)
+        if copied is not None:
+            return copied
+        self._findings.note("load", UNPICKLED)
+        self._findings.doubt(UNPICKLED)
+        return func(*args, **kwargs)
 
     def _tell(self, func: Any, args: Args, asker: FrameType) -> Any:
         """Tell on which device a tensor is, or whether on meta; note ``.data``."""

@@ -8,6 +8,7 @@ import torch
 from meta_magic.torch_private import (
     attention_operators,
     autograd,
+    copying,
     dispatcher,
     modes,
     replaced,
@@ -18,6 +19,7 @@ from meta_magic.torch_private import tensor_internals as tensors
 ROOMS = (
     attention_operators,
     autograd,
+    copying,
     dispatcher,
     modes,
     modules,
