@@ -83,7 +83,9 @@ def describe(returned):
     many = [returned] if isinstance(returned, torch.Tensor) else [*returned]
     flat = [t for one in many for t in (one if isinstance(one, tuple) else [one])]
     return [
-        (t.shape, t.dtype, t.stride())
+        None
+        if t is None
+        else (t.shape, t.dtype, t.stride())
         if t.layout is torch.strided
         else (t.shape, t.dtype, t.layout, t.sparse_dim(), t.is_coalesced())
         for t in flat
@@ -202,7 +204,26 @@ IMAGES = {
         torch.ones(8, 8, 3, 3).to(memory_format=torch.channels_last),
     ),
 }
-ANSWERED = NORMS | IMAGES
+
+
+def norm_backward(operator, *rest):
+    """Return a call of the backward of a norm whose input wants no gradient."""
+
+    def call():
+        a, w = torch.ones(3, 2, 4), torch.ones(2)
+        mask = [False, True, True]
+        return operator(a, a, w, w, w, w, w, True, 1e-5, mask, *(r() for r in rest))
+
+    return call
+
+
+BACKWARDS = {
+    "first layer": norm_backward(aten.native_batch_norm_backward),
+    "first layer, updating": norm_backward(
+        aten.batch_norm_backward, lambda: torch.ones(0)
+    ),
+}
+ANSWERED = NORMS | IMAGES | BACKWARDS
 ALIKE = {
     "channels first": lambda: conv2d(torch.ones(2, 8, 5, 5), torch.ones(8, 8, 3, 3)),
     "of rows": lambda: conv1d(torch.ones(2, 5, 8).transpose(1, 2), torch.ones(4, 8, 3)),
