@@ -19,6 +19,7 @@ from meta_magic.torch_private.module_internals import (
     children_of,
     names_not_persistent,
     parameters_of,
+    walk_modules,
 )
 from meta_magic.trace.modules import ModuleNode, ModuleTensor
 
@@ -213,7 +214,7 @@ def read_versions(
     """
     versions: dict[tuple[int, int], int] = {}
     with DisableTorchFunction():
-        for module in root.modules():
+        for _, module in walk_modules(root):
             for _, _, tensor in own_tensors(module):
                 storage = registry.find_storage(tensor)
                 if storage is not None:
