@@ -7,6 +7,7 @@ from torch.nn.functional import conv1d, conv2d, conv_transpose2d
 from meta_magic import record, replay, verify
 from meta_magic.recording.as_device.adjustments import ON_CPU
 from meta_magic.recording.as_device.corrections import CORRECTIONS
+from tests.conformance.norm_backwards import BACKWARDS
 
 aten = torch.ops.aten
 
@@ -83,12 +84,11 @@ def describe(returned):
     many = [returned] if isinstance(returned, torch.Tensor) else [*returned]
     flat = [t for one in many for t in (one if isinstance(one, tuple) else [one])]
     return [
-        None
-        if t is None
-        else (t.shape, t.dtype, t.stride())
+        (t.shape, t.dtype, t.stride())
         if t.layout is torch.strided
         else (t.shape, t.dtype, t.layout, t.sparse_dim(), t.is_coalesced())
         for t in flat
+        if t is not None
     ]
 
 
@@ -202,25 +202,6 @@ IMAGES = {
     "weights with channels last": lambda: conv2d(
         torch.ones(2, 8, 5, 5),
         torch.ones(8, 8, 3, 3).to(memory_format=torch.channels_last),
-    ),
-}
-
-
-def norm_backward(operator, *rest):
-    """Return a call of the backward of a norm whose input wants no gradient."""
-
-    def call():
-        a, w = torch.ones(3, 2, 4), torch.ones(2)
-        mask = [False, True, True]
-        return operator(a, a, w, w, w, w, w, True, 1e-5, mask, *(r() for r in rest))
-
-    return call
-
-
-BACKWARDS = {
-    "first layer": norm_backward(aten.native_batch_norm_backward),
-    "first layer, updating": norm_backward(
-        aten.batch_norm_backward, lambda: torch.ones(0)
     ),
 }
 ANSWERED = NORMS | IMAGES | BACKWARDS
