@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from meta_magic.errors import MaterializeError
 from meta_magic.materializing.budget import check_budget
@@ -69,10 +69,9 @@ class Preparation:
         installation = Installation(list(self._pair(contents)))
         self._install(installation)
         try:
-            check_real(self.task.module, self.device)
             notes = self.fill.finish()
             write_anew(contents)
-            check_real(self.task.module, self.device)
+            replaced = look_again(self.task)
         except BaseException:
             installation.undo()
             raise
@@ -85,7 +84,7 @@ class Preparation:
             peak_nbytes=needed,
             n_operators=self.fill.n_operators,
             seconds=time.perf_counter() - started,
-            notes=(*dropped, *notes, *find_replaced(self.task)),
+            notes=(*dropped, *notes, *replaced),
         )
 
     def _make(self, progress: Progress | None) -> dict[Target, Content]:
@@ -175,25 +174,21 @@ def is_leaf(tensor: Tensor) -> bool:
         return False
 
 
-def check_real(module: nn.Module, device: torch.device) -> None:
-    """Look at what the user holds now.
+def look_again(task: Task) -> list[str]:
+    """Return in words which tensors that the user holds are not those that were filled.
 
     Raises:
-        MaterializeError: Some of it is on meta still.
+        MaterializeError: Some are on meta still.
     """
-    on_meta = [place.name for place in find_tensors(module) if place.tensor.is_meta]
+    now = {place.name: place.tensor for place in find_tensors(task.module)}
+    on_meta = [name for name, tensor in now.items() if tensor.is_meta]
     if on_meta:
         raise MaterializeError(
-            f"{', '.join(map(repr, on_meta))} would still be on meta: while it was "
-            f"made real on {device}, the module put another tensor in its place, as "
+            f"{', '.join(map(repr, on_meta))} would still be on meta: while it was made "
+            f"real on {task.device}, the module put another tensor in its place, as "
             "reset_parameters() or progress= may do. Choose another init=, or "
             "materialize the submodules one by one"
         )
-
-
-def find_replaced(task: Task) -> list[str]:
-    """Return in words which tensors are not those that were filled."""
-    now = {place.name: place.tensor for place in find_tensors(task.module)}
     names = [h.name for h in task.held if now.get(h.name) is not h.tensor]
     return [
         f"{name} is not the tensor that was filled: the module replaced it meanwhile"
