@@ -25,11 +25,15 @@ class Installation:
 
     Args:
         pairs: (tensor on meta, real tensor).
+
+    Attributes:
+        n_installed: How many were in place when it ended, or failed.
     """
 
     def __init__(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
         self._pairs = pairs
         self._done: list[tuple[Tensor, Tensor]] = []
+        self.n_installed = 0
 
     def install(self) -> None:
         """Put all in place. An interrupt waits, and then takes all out again."""
@@ -39,6 +43,7 @@ class Installation:
                     real.requires_grad_(tensor.requires_grad)
                     swap(tensor, real)
                     self._done.append((tensor, real))
+                    self.n_installed += 1
             except BaseException:
                 self._undo()
                 raise

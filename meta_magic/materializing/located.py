@@ -7,6 +7,7 @@ import torch
 
 from meta_magic.errors import MaterializeError
 from meta_magic.materializing.targets import Held, Target
+from meta_magic.recording.identities.living_tensors import LivingTensors, read_version
 from meta_magic.recording.identities.origins import Origin, find_origin
 from meta_magic.recording.identities.storage_bytes import as_bytes, sum_bytes
 from meta_magic.replaying.execution import imported_by, order_latest_first
@@ -40,8 +41,17 @@ def locate(targets: Sequence[Target], program: Program | None) -> list[Located]:
         MaterializeError: One was made by no recording, or changed outside of one.
     """
     groups: dict[int, tuple[Origin, dict[int, Target]]] = {}
+    living = LivingTensors()
     for target in targets:
         origin, number = locate_one(target, program)
+        if program is None and any(
+            origin.is_stale(t, read_version(t), number, living) for t in target.tensors
+        ):
+            raise MaterializeError(
+                f"cannot replay {target.name!r}: it was changed in place outside of "
+                "any recording. Do that under %%meta or mm.record(), too, or choose "
+                "init='reset', init='empty' or a checkpoint"
+            )
         _, target_by_storage = groups.setdefault(id(origin.program), (origin, {}))
         target_by_storage[number] = target
     return [
@@ -54,7 +64,7 @@ def locate_one(target: Target, program: Program | None) -> tuple[Origin, int]:
     """Return the recording that made a target, and the number of its storage there.
 
     Raises:
-        MaterializeError: There is none, or it was changed outside of one.
+        MaterializeError: There is none.
     """
     found = find_origin(target.storage)
     if found is not None and program is not None:
@@ -66,14 +76,7 @@ def locate_one(target: Target, program: Program | None) -> tuple[Origin, int]:
             "Build the module under %%meta or mm.record() and materialize it after "
             "that, or choose init='reset', init='empty' or a checkpoint"
         )
-    origin, number = found
-    if program is None and any(origin.is_stale(t, number) for t in target.tensors):
-        raise MaterializeError(
-            f"cannot replay {target.name!r}: it was changed in place outside of "
-            "any recording. Do that under %%meta or mm.record(), too, or choose "
-            "init='reset', init='empty' or a checkpoint"
-        )
-    return origin, number
+    return found
 
 
 def trace_back(

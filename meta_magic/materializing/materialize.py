@@ -14,6 +14,7 @@ from meta_magic.materializing.report import MaterializeReport
 from meta_magic.materializing.targets import find_tensors, group_targets
 from meta_magic.replaying.devices import read_device
 from meta_magic.torch_private.modes import functorch_interpreter
+from meta_magic.torch_private.module_internals import walk_modules
 from meta_magic.torch_private.snapshot import RealTorch
 from meta_magic.trace.program import Program
 from meta_magic.trace.trace import Trace
@@ -144,7 +145,7 @@ def check_surroundings(module: nn.Module) -> None:
     Raises:
         MaterializeError: The module is compiled, or a transform is being taken.
     """
-    for name, part in module.named_modules():
+    for name, part in walk_modules(module):
         if isinstance(part, torch.jit.ScriptModule):
             raise MaterializeError(
                 f"{name or 'the module'} is a scripted module, which holds its tensors "

@@ -13,7 +13,7 @@ from meta_magic.materializing.budget import check_budget
 from meta_magic.materializing.fills.protocol import Content, Fill, Task
 from meta_magic.materializing.install import Installation
 from meta_magic.materializing.report import KEPT, FilledTensor, MaterializeReport
-from meta_magic.materializing.targets import Target, address_of
+from meta_magic.materializing.targets import Target, address_of, find_tensors
 from meta_magic.recording.identities.storage_bytes import as_bytes
 from meta_magic.replaying.memory import make_view
 
@@ -67,10 +67,11 @@ class Preparation:
         contents = self._make(progress)
         n_gradients = self._count_gradients()
         installation = Installation(list(self._pair(contents)))
-        installation.install()
+        self._install(installation)
         try:
             notes = self.fill.finish()
             write_anew(contents)
+            replaced = look_again(self.task)
         except BaseException:
             installation.undo()
             raise
@@ -83,7 +84,7 @@ class Preparation:
             peak_nbytes=needed,
             n_operators=self.fill.n_operators,
             seconds=time.perf_counter() - started,
-            notes=(*dropped, *notes),
+            notes=(*dropped, *notes, *replaced),
         )
 
     def _make(self, progress: Progress | None) -> dict[Target, Content]:
@@ -102,10 +103,30 @@ class Preparation:
             progress(1.0)
         return contents
 
+    def _install(self, installation: Installation) -> None:
+        """Put all real tensors in place.
+
+        Raises:
+            MaterializeError: Torch refuses to exchange one; none is.
+        """
+        try:
+            installation.install()
+        except RuntimeError as error:
+            n_done = installation.n_installed
+            tensors = [t for target in self.targets for t in target.tensors]
+            refused = tensors[n_done] if n_done < len(tensors) else None
+            names = [h.name for h in self.task.held if h.tensor is refused]
+            raise MaterializeError(
+                f"cannot exchange {', '.join(map(repr, names)) or 'a tensor'} for a "
+                "real one while something below Python refers to it weakly, as "
+                "retain_grad() does until the graph is gone: hold its detach(), or "
+                f"materialize before that. Torch says: {error}"
+            ) from error
+
     def _count_gradients(self) -> int:
         """Return how many tensors have a gradient, which real ones will not have."""
         return sum(
-            tensor.is_leaf and tensor.grad is not None
+            is_leaf(tensor) and tensor.grad is not None
             for target in self.targets
             for tensor in target.tensors
         )
@@ -143,6 +164,36 @@ def build_tensor(target: Target, tensor: Tensor, content: Content) -> Tensor:
     if isinstance(content, Tensor):
         return content
     return make_view(content, target.geometry_of(tensor))
+
+
+def is_leaf(tensor: Tensor) -> bool:
+    """Whether a tensor is a leaf of autograd's graph."""
+    try:
+        return tensor.is_leaf
+    except RuntimeError:  # a view whose base was written, in a way that has no gradient
+        return False
+
+
+def look_again(task: Task) -> list[str]:
+    """Return in words which tensors that the user holds are not those that were filled.
+
+    Raises:
+        MaterializeError: Some are on meta still.
+    """
+    now = {place.name: place.tensor for place in find_tensors(task.module)}
+    on_meta = [name for name, tensor in now.items() if tensor.is_meta]
+    if on_meta:
+        raise MaterializeError(
+            f"{', '.join(map(repr, on_meta))} would still be on meta: while made "
+            f"real on {task.device}, the module put another tensor in its place, as "
+            "reset_parameters() or progress= may do. Choose another init=, or "
+            "materialize the submodules one by one"
+        )
+    names = [h.name for h in task.held if now.get(h.name) is not h.tensor]
+    return [
+        f"{name} is not the tensor that was filled: the module replaced it meanwhile"
+        for name in dict.fromkeys(names)
+    ]
 
 
 def write_anew(contents: Mapping[Target, Content]) -> None:

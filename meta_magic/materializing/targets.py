@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 from meta_magic.errors import MaterializeError
 from meta_magic.recording.rows.module_trees import own_tensors
 from meta_magic.torch_private.modes import DisableTorchFunction
-from meta_magic.torch_private.module_internals import names_not_persistent
+from meta_magic.torch_private.module_internals import names_not_persistent, walk_modules
 from meta_magic.torch_private.tensor_internals import address_of_storage
 from meta_magic.trace.signature import Geometry
 
@@ -101,7 +101,7 @@ def find_tensors(module: nn.Module) -> Iterator[Held]:
     """Yield every tensor of a module and all below it, at every place."""
     registered: set[int] = set()
     with DisableTorchFunction():
-        for prefix, owner in module.named_modules(remove_duplicate=False):
+        for prefix, owner in walk_modules(module):
             for name, kind, tensor in own_and_nested(owner):
                 if kind != "attribute":
                     registered.add(id(tensor))

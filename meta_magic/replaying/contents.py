@@ -41,7 +41,8 @@ def follow(
     """
     sizes, births = plan.recorded.nbytes_by_storage, plan.recorded.births
     overwritten = call.overwritten
-    born = {s for s in call.outputs if births.get(s) == call.number}
+    made = zip(call.outputs, call.signature.outputs, strict=True)
+    born = [(s, geometry) for s, geometry in made if births.get(s) == call.number]
     is_raw = is_made or any(s in raw and not raw[s].is_written for s in call.read)
     for index in call.signature.writes:
         storage = call.inputs[index]
@@ -53,7 +54,9 @@ def follow(
             after = dict(zip(signature.views, signature.outputs, strict=True))
             raw[storage].write(after.get(index, signature.inputs[index]))
     if is_raw:
-        raw.update((storage, RawMemory(sizes[storage])) for storage in born)
+        for storage, geometry in born:
+            raw[storage] = RawMemory(sizes[storage])
+            raw[storage].leave_out_gaps(geometry)
 
 
 class RawMemory:
@@ -71,18 +74,31 @@ class RawMemory:
             self._is_byte_written, self._is_whole = None, True
         return self._is_whole
 
+    def leave_out_gaps(self, geometry: Geometry) -> None:
+        """Take what lies between the elements of the only tensor for written."""
+        if geometry.storage_offset is not None and not self._is_filled_by(geometry):
+            self._is_byte_written = np.ones(self._nbytes, np.bool_)
+            self._mark(geometry, is_written=False)
+
     def write(self, geometry: Geometry) -> None:
         """Write the elements of a tensor."""
-        shape, stride = geometry.shape, geometry.stride
-        itemsize = geometry.dtype.itemsize
-        is_whole = is_dense(geometry) and span_nbytes(geometry) == self._nbytes
-        if is_whole or stride is None or geometry.storage_offset is None:
+        if geometry.storage_offset is None or self._is_filled_by(geometry):
             self._is_byte_written, self._is_whole = None, True
-        elif prod(shape) and not self._is_whole:
+        elif not self._is_whole:
             if self._is_byte_written is None:
                 self._is_byte_written = np.zeros(self._nbytes, np.bool_)
-            np.lib.stride_tricks.as_strided(
-                self._is_byte_written[geometry.storage_offset * itemsize :],
-                (*shape, itemsize),
-                (*(step * itemsize for step in stride), 1),
-            )[...] = True
+            self._mark(geometry, is_written=True)
+
+    def _is_filled_by(self, geometry: Geometry) -> bool:
+        return is_dense(geometry) and span_nbytes(geometry) == self._nbytes
+
+    def _mark(self, geometry: Geometry, *, is_written: bool) -> None:
+        stride, offset = geometry.stride, geometry.storage_offset
+        bits, itemsize = self._is_byte_written, geometry.dtype.itemsize
+        if bits is None or stride is None or offset is None or not prod(geometry.shape):
+            return
+        np.lib.stride_tricks.as_strided(
+            bits[offset * itemsize :],
+            (*geometry.shape, itemsize),
+            (*(step * itemsize for step in stride), 1),
+        )[...] = is_written

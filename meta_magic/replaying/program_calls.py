@@ -120,12 +120,13 @@ class ProgramCalls:
         self._operators: dict[int, Operator] = {}
         self._assumptions = {a.call: a for a in program.assumptions}
         self._find_writers()
-        for storage, nbytes in program.nbytes_by_storage:
+        # What came from outside no operator may ever have met.
+        given = [(i.storage, i.nbytes) for i in program.imports]
+        given += ((c.storage, c.nbytes) for c in program.constants)
+        for storage, nbytes in (*program.nbytes_by_storage, *given):
             self.nbytes_by_storage[storage] = max(
                 nbytes, self.nbytes_by_storage.get(storage, 0)
             )
-        for constant in program.constants:  # that no operator may ever have met
-            self.nbytes_by_storage[constant.storage] = constant.nbytes
 
     def __len__(self) -> int:
         return len(self.program.offsets) - 1

@@ -59,6 +59,7 @@ def find_notes(
     """
     found = [
         *written.findings.notes,
+        *(Note(kind="inference", text=t, line=None) for t in written.imports.doubts),
         *find_silent_broadcasts(program),
         *find_evaluated(program),
         *find_sizes_assumed(program),

@@ -85,6 +85,7 @@ class ProgramBuilder:
         positions = write.places.build_positions()
         failures = () if has_failed else describe_failures(findings)
         gaps = [(GAP, None)] if write.draws.has_gap else []
+        aliases = [(text, None) for text in write.imports.doubts]
         n_calls = self._clock.now  # what was found of the next one may have no call
         return Program(
             words=write.rows.words.tobytes(),
@@ -103,7 +104,7 @@ class ProgramBuilder:
             constants=write.constants.build(),
             imports=write.imports.build(),
             torn=tuple(sorted(write.constants.torn)),
-            doubts=(*failures, *findings.doubts, *gaps),
+            doubts=(*failures, *findings.doubts, *gaps, *aliases),
             evaluations=tuple(e for e in findings.evaluations if e.call < n_calls),
             assumptions=tuple(a for a in findings.assumptions if a.call < n_calls),
             kernels=tuple(findings.kernels),

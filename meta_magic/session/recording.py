@@ -16,7 +16,11 @@ from meta_magic.recording.as_device.meta_kernels import KernelsOf
 from meta_magic.recording.as_device.optimizers import OptimizersOf
 from meta_magic.recording.identities.clock import Clock
 from meta_magic.recording.identities.module_numbers import ModuleNumbers
-from meta_magic.recording.identities.origins import Origin, keep_origins
+from meta_magic.recording.identities.origins import (
+    Origin,
+    keep_origins,
+    look_for_versions,
+)
 from meta_magic.recording.identities.places import Places
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.compiled_functions import EagerStance
@@ -227,12 +231,15 @@ class Recording:
         for module in namespace.values():
             if id(module) not in roots:
                 versions |= read_versions(write.registry, module)
+        aliased = frozenset(write.registry.aliased)
+        versions |= look_for_versions(program, refs, aliased, versions)
         owned = {storage for tree in trees for storage in tree.owner_by_storage}
         origin = Origin(
             program=program,
             generator_state=write.draws.state_left(),
             modules={number: weakref.ref(m) for number, m in living.items()},
             versions=versions,
+            aliased=aliased,
             checksums=write.constants.sum_made(
                 ref for ref in refs if ref.number in owned
             ),

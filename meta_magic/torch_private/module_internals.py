@@ -1,5 +1,6 @@
 """What ``torch.nn.Module`` holds, and functions of ``torch.nn`` with private names."""
 
+from collections.abc import Iterator
 from operator import attrgetter
 from typing import Final
 
@@ -24,6 +25,7 @@ __all__ = [
     "names_not_persistent",
     "native_functions",
     "parameters_of",
+    "walk_modules",
 ]
 
 parameters_of: Final = attrgetter("_parameters")
@@ -35,6 +37,25 @@ children_of: Final = attrgetter("_modules")
 
 native_functions: Final = torch._C._nn
 """What ``functional.silu`` calls. Without it, it is served after that was replaced."""
+
+
+def walk_modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield name and module of all in a tree, parents first, each at every place.
+
+    As ``named_modules(remove_duplicate=False)`` does, but at any depth, and without
+    what a class has in its place, which may change the modules: peft's does.
+    """
+    stack = [("", root)]
+    while stack:
+        fqn, module = stack.pop()
+        yield fqn, module
+        children = [
+            (f"{fqn}.{name}" if fqn else name, child)
+            for name, child in children_of(module).items()
+            if child is not None
+        ]
+        stack += reversed(children)
+
 
 names_not_persistent: Final = attrgetter("_non_persistent_buffers_set")
 """Return the names of the buffers that ``state_dict`` leaves out; without it those that

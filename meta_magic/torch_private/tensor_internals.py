@@ -23,7 +23,9 @@ __all__ = [
     "MetaConverter",
     "address_of_generator",
     "address_of_storage",
+    "count_owners",
     "empty_sparse",
+    "is_counted_with",
     "is_view",
     "is_zero_tensor",
     "mark_coalesced",
@@ -53,6 +55,29 @@ def address_of_generator(generator: Generator) -> int:
     """
     address: int = generator._cdata  # type: ignore[attr-defined]  # not in its stub
     return address
+
+
+def count_owners(address: int) -> int:
+    """Return how many tensors lie on the storage of an address, if that lives.
+
+    Without it nobody would know when to look for a tensor that another one does not
+    count the writes of.
+    """
+    # One more is the Python object of the storage itself.
+    n_owners: int = torch._C._storage_Use_Count(address) - 1
+    return n_owners
+
+
+def is_counted_with(tensor: Tensor, other: Tensor) -> bool:
+    """Whether a write of one tensor counts as one of another, too.
+
+    Without what puts the count back, a tensor that was made by ``.data`` could not be
+    told from a view, if both were written as often.
+    """
+    before = version_of(other)
+    with torch.autograd.grad_mode._unsafe_preserve_version_counter(tensor):
+        torch.autograd.graph.increment_version(tensor)
+        return bool(version_of(other) != before)
 
 
 def is_view(tensor: Tensor) -> bool:

@@ -6,7 +6,7 @@ in a table; one operator call is a handful of 32-bit words that point there.
 
 from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, TypeAlias
@@ -120,6 +120,7 @@ class Import:
         storage: Number of the storage here.
         program: The recording that made it.
         origin: Number of the storage there.
+        nbytes: Its bytes, when it was met.
         version: How often it had been written in place, as torch counts it.
         is_stale: Whether it had been written since, outside of any recording.
     """
@@ -127,6 +128,7 @@ class Import:
     storage: int
     program: "Program" = field(repr=False)
     origin: int
+    nbytes: int
     version: int
     is_stale: bool
 
@@ -227,9 +229,17 @@ class Program:
     @cached_property
     def n_writes_by_storage(self) -> Counter[int]:
         """How many operators wrote each storage, besides those that made it."""
+        return self.count_writes(lambda _op: True)
+
+    def count_writes(self, is_meant: Callable[[str], bool]) -> Counter[int]:
+        """Return how many calls wrote each storage, of the operators that are meant."""
+        writes = [
+            s.writes if s.writes and is_meant(s.op) else () for s in self.signatures
+        ]
+        if not any(writes):
+            return Counter()
         words = memoryview(self.words).cast("I")
         storages = memoryview(self.storage_by_tensor).cast("I")
-        writes = [signature.writes for signature in self.signatures]
         return Counter(
             storages[words[offset + HEADER + index]]
             for offset in self.offsets[:-1]

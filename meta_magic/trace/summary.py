@@ -5,6 +5,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from meta_magic.trace.columns import Format
+from meta_magic.trace.deep_trees import at_any_depth
 from meta_magic.trace.module_columns import tree_columns
 from meta_magic.trace.tree import TreeLine, build_tree
 from meta_magic.trace.units import format_bytes, format_count, format_flops
@@ -49,6 +50,7 @@ FORMATS: Final[Formats] = MappingProxyType(
 """How texts write the values of a column, by the name of its format."""
 
 
+@at_any_depth
 def format_summary(trace: "Trace") -> str:
     """Return what ``print(trace)`` shows."""
     lines = [format_headline(trace)]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
+from meta_magic.trace.deep_trees import at_any_depth
 from meta_magic.trace.tree import split_runs
 from meta_magic.trace.units import format_bytes
 
@@ -71,6 +72,7 @@ class Box:
         return f"{self.label} — {format_bytes(self.nbytes)}"
 
 
+@at_any_depth
 def treemap_bundle(trace: "Trace") -> dict[str, object] | None:
     """Return parameter bytes by module as a mime bundle; None without parameters."""
     whole = build_whole(trace)
@@ -83,6 +85,7 @@ def treemap_bundle(trace: "Trace") -> dict[str, object] | None:
     }
 
 
+@at_any_depth
 def treemap_html(trace: "Trace") -> str:
     """Return parameter bytes by module as an SVG, or "" without parameters."""
     whole = build_whole(trace)

@@ -5,6 +5,7 @@ from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
+from meta_magic.trace.deep_trees import at_any_depth
 from meta_magic.trace.module_columns import tree_columns
 from meta_magic.trace.summary import (
     FORMATS,
@@ -46,6 +47,7 @@ def build_bundle(trace: "Trace", html: str | None = None) -> dict[str, str]:
     return {"text/plain": format_summary(trace), "text/html": shown}
 
 
+@at_any_depth
 def render_html(trace: "Trace") -> str:
     """Return the summary line, the notes and the folded module trees as HTML.
 

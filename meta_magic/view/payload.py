@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from meta_magic.trace.deep_trees import at_any_depth
 from meta_magic.trace.flops import count_flops
 from meta_magic.trace.modules import ModuleNode
 from meta_magic.trace.signature import Geometry, Place, Signature, SourcePosition
@@ -43,6 +44,7 @@ def pack(trace: "Trace") -> bytes:
     return gzip.compress(text.encode("utf-8", "surrogatepass"), mtime=0)
 
 
+@at_any_depth
 def build_payload(trace: "Trace") -> dict[str, Any]:
     """Return all that the report shows of a trace, as plain lists and numbers."""
     return Payload(trace).build()

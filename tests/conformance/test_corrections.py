@@ -9,6 +9,7 @@ from torch.nn.functional import conv1d, conv2d, conv_transpose2d
 from meta_magic import record, replay, verify
 from meta_magic.recording.as_device.adjustments import ON_CPU
 from meta_magic.recording.as_device.corrections import CORRECTIONS, RIGHT_SINCE
+from tests.conformance.norm_backwards import BACKWARDS
 
 aten = torch.ops.aten
 
@@ -94,6 +95,7 @@ def describe(returned):
         if t.layout is torch.strided
         else (t.shape, t.dtype, t.layout, t.sparse_dim(), t.is_coalesced())
         for t in flat
+        if t is not None
     ]
 
 
@@ -217,7 +219,7 @@ IMAGES = {
         torch.ones(8, 8, 3, 3).to(memory_format=torch.channels_last),
     ),
 }
-ANSWERED = NORMS | IMAGES
+ANSWERED = NORMS | IMAGES | BACKWARDS
 ALIKE = {
     "channels first": lambda: conv2d(torch.ones(2, 8, 5, 5), torch.ones(8, 8, 3, 3)),
     "of rows": lambda: conv1d(torch.ones(2, 5, 8).transpose(1, 2), torch.ones(4, 8, 3)),

@@ -22,6 +22,7 @@ from meta_magic.recording.identities.left_generators import (
 from meta_magic.recording.identities.origins import Origin
 from meta_magic.replaying.execution import Execution, Finished
 from meta_magic.replaying.steps import Request
+from meta_magic.torch_private.module_internals import walk_modules
 from meta_magic.trace.program import EarlierEnd, Program
 
 __all__ = ["ReplayFill"]
@@ -61,7 +62,8 @@ class ReplayFill:
         self.targets = find_all_targets(task) if rest is None else rest
         self._device = task.device
         self._moves_generator = rest is None and task.device.type == "cpu"
-        built = {id(m) for m in task.module.modules()} if rest is None else set()
+        is_whole = rest is None
+        built = {id(m) for _, m in walk_modules(task.module)} if is_whole else set()
         self._shares = [
             Share(located=located, replay=plan_execution(located, built, task.device))
             for located in locate(self.targets, task.program)

@@ -72,6 +72,20 @@ def lay_out_image(returned: Tensor, a: Tensor, weight: Tensor, *_: object) -> Te
     )
 
 
+def leave_out(
+    returned: tuple[Tensor | None, ...], *arguments: Any
+) -> tuple[Tensor | None, ...]:
+    """Return the gradients of a batch norm that are asked for.
+
+    Source:
+        ``native_batch_norm_backward`` in torch 2.13's decompositions, which meta runs,
+        gives that of the input always; the kernels of devices look at ``output_mask``.
+    """
+    masks = (v for v in arguments if isinstance(v, (list, tuple)) and True in v)
+    mask = next(masks, [False] * len(returned))
+    return tuple(t if m else None for t, m in zip(returned, mask, strict=True))
+
+
 ON_CPU: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
     {
         "aten.convolution.default": lay_out_image,
@@ -82,12 +96,20 @@ ON_CPU: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
         "aten._native_batch_norm_legit.no_stats": keep_statistics,
         "aten._batch_norm_with_update.default": keep_statistics,
         "aten._batch_norm_no_update.default": drop_statistics,
+        "aten.native_batch_norm_backward.default": leave_out,
+        "aten.batch_norm_backward.default": leave_out,
     }
 )
 ADJUSTMENTS: Final[Mapping[str, Mapping[str, Callable[..., Any]]]] = MappingProxyType(
     {
         "cpu": ON_CPU,
-        "cuda": MappingProxyType({"aten.convolution.default": lay_out_image}),
+        "cuda": MappingProxyType(
+            {
+                "aten.convolution.default": lay_out_image,
+                "aten.native_batch_norm_backward.default": leave_out,
+                "aten.batch_norm_backward.default": leave_out,
+            }
+        ),
         "meta": MappingProxyType({}),
     }
 )

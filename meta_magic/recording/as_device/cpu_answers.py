@@ -13,7 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.modes import TorchDispatchMode
-from meta_magic.torch_private.snapshot import real_torch
+from meta_magic.torch_private.snapshot import RealTorch
 
 __all__ = ["adds_batch_to_attention", "fills_with_numbers"]
 
@@ -43,7 +43,7 @@ class ListingMode(Listing, TorchDispatchMode):
 
 def list_operators(call: Callable[[torch.Tensor], object]) -> list[str]:
     """Return the operators that a call of one zero runs on the CPU, in order."""
-    with real_torch():
+    with RealTorch():
         zero = torch.zeros(1, 1, 1, device="cpu")
         listing = ListingMode()
         with listing:

@@ -2,7 +2,8 @@
 
 Tensors and storages (``tensors``) with their metadata (``geometries``), modules
 (``module_numbers``), places in the source (``places``), the moment (``clock``), and
-which recording made a storage (``origins``). None holds a tensor alive.
+which recording made a storage (``origins``), and whether it was written since
+(``living_tensors``). None holds a tensor alive.
 
 May import ``torch_private`` and ``trace``. Read ``tensors`` first.
 """

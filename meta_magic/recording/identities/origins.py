@@ -7,17 +7,24 @@ are held weakly; a program is kept while one of its storages lives.
 
 import threading
 import weakref
-from collections import deque
-from collections.abc import Iterable
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from torch import Tensor, UntypedStorage, nn
 
+from meta_magic.recording.identities.living_tensors import (
+    LivingTensors,
+    is_counted,
+    is_uncounted,
+)
 from meta_magic.recording.identities.tensors import StorageRef
-from meta_magic.torch_private.tensor_internals import address_of_storage, version_of
+from meta_magic.torch_private.tensor_internals import address_of_storage, count_owners
 from meta_magic.trace.program import Program
 
-__all__ = ["Origin", "find_origin", "keep_origins", "read_version"]
+__all__ = ["Origin", "find_origin", "keep_origins", "look_for_versions"]
 
 
 @dataclass(eq=False)
@@ -31,8 +38,11 @@ class Origin:
         last_draw: The last draw that was made up for since; -1 for none.
         modules: The modules met that lived when the block ended, by their number in
             the program.
-        versions: For the tensors of modules, by storage and ``id``, how often they had
-            been written in place when the block ended, as torch counts it.
+        versions: By storage and ``id``, how often tensors had been written in place
+            when the block ended, as torch counts it: those of modules, and others
+            where no count of operators says it.
+        aliased: Storages with tensors each of which counts its own writes.
+        n_owners: How many tensors lay on each storage.
         checksums: Of those that are real and that the block made.
     """
 
@@ -40,24 +50,102 @@ class Origin:
     generator_state: bytes | None = None
     last_draw: int = -1
     modules: dict[int, weakref.ref[nn.Module]] = field(default_factory=dict)
-    versions: dict[tuple[int, int], int] = field(default_factory=dict)
+    versions: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    aliased: AbstractSet[int] = frozenset()
+    n_owners: dict[int, int] = field(default_factory=dict)
     checksums: dict[int, int] = field(default_factory=dict)
 
-    def is_stale(self, tensor: Tensor, storage: int) -> bool:
+    def is_stale(
+        self, tensor: Tensor, version: int, storage: int, living: LivingTensors
+    ) -> bool:
         """Whether a tensor was written since, outside of any recording.
+
+        Itself, or what lies on its storage and counts its own writes.
 
         Args:
             tensor: The tensor.
+            version: How often it was written by now.
             storage: Number of its storage here.
+            living: Where to look for those others.
         """
-        version = self.versions.get((storage, id(tensor)))
-        if version is None:
-            # In no module then: as often as operators say, or less.
-            program = self.program
-            version = program.n_writes_by_storage[storage] + sum(
-                i.version for i in program.imports if i.storage == storage
-            )
-        return read_version(tensor) > version
+        last = self.versions.get((storage, id(tensor)))
+        if last is None and storage not in self._known_by_storage:
+            last = self._n_counted[storage]
+        if last is not None and version > last:
+            return True
+        real = tensor.untyped_storage()
+        has_others = last is None or storage in self.aliased
+        n_owners = count_owners(address_of_storage(real))
+        if not has_others and n_owners <= self.n_owners.get(storage, 0):
+            return False
+        return self._has_stale(living.on(real), storage)
+
+    def _has_stale(self, groups: Sequence[Mapping[int, int]], storage: int) -> bool:
+        """Whether some of the tensors on a storage were written outside.
+
+        Args:
+            groups: How often they were written, by ``id``; as torch counts them.
+            storage: Number of the storage here.
+        """
+        known = self._known_by_storage.get(storage)
+        if known is None:  # and so but one that was written
+            n_writes = sorted(max(group.values()) for group in groups)
+            return any(n_writes[:-1]) or n_writes[-1:] > [self._n_counted[storage]]
+        return any(
+            version > max((known[k] for k in group if k in known), default=0)
+            for group in groups
+            for version in group.values()
+        )
+
+    @cached_property
+    def _known_by_storage(self) -> dict[int, dict[int, int]]:
+        return by_storage(self.versions)
+
+    @cached_property
+    def _n_counted(self) -> Counter[int]:
+        """How many writes torch has counted of each storage."""
+        counted = self.program.count_writes(is_counted)
+        for imported in self.program.imports:
+            counted[imported.storage] += imported.version
+        return counted
+
+
+def by_storage(
+    versions: Mapping[tuple[int, int], int],
+) -> dict[int, dict[int, int]]:
+    """Return versions by ``id``, by storage."""
+    found: dict[int, dict[int, int]] = {}
+    for (storage, key), version in versions.items():
+        found.setdefault(storage, {})[key] = version
+    return found
+
+
+def look_for_versions(
+    program: Program,
+    refs: Iterable[StorageRef],
+    aliased: AbstractSet[int],
+    known: Mapping[tuple[int, int], int],
+) -> dict[tuple[int, int], int]:
+    """Return the versions that no count of operators says and that are not known.
+
+    Args:
+        program: What was recorded.
+        refs: The storages that live.
+        aliased: Those of which some tensors count their own writes.
+        known: The versions that were read, by storage and ``id``.
+    """
+    suspects = aliased | program.count_writes(is_uncounted).keys()
+    n_known = Counter(storage for storage, _ in known) if suspects else Counter()
+    living, found = LivingTensors(), {}
+    for ref in refs:
+        number, storage = ref.number, ref() if ref.number in suspects else None
+        if storage is None:
+            continue
+        n_wanted = count_owners(ref.address) if number in aliased else 1
+        if n_known[number] < n_wanted:
+            for group in living.on(storage):
+                found.update({(number, key): v for key, v in group.items()})
+    return found
 
 
 class OriginRef(weakref.ref[UntypedStorage]):
@@ -85,6 +173,7 @@ def keep_origins(origin: Origin, refs: Iterable[StorageRef]) -> None:
             # A callback written in Python would swallow an interrupt.
             kept = OriginRef(storage, dead.append)
             kept.origin, kept.number, kept.address = origin, ref.number, ref.address
+            origin.n_owners[ref.number] = count_owners(ref.address)
             ref_by_address[ref.address] = kept
 
 
@@ -96,11 +185,6 @@ def find_origin(storage: UntypedStorage) -> tuple[Origin, int] | None:
         if ref is None or ref() is None:
             return None
         return ref.origin, ref.number
-
-
-def read_version(tensor: Tensor) -> int:
-    """Return how often a tensor was written in place, as torch counts it."""
-    return 0 if tensor.is_inference() else int(version_of(tensor))
 
 
 def forget_dead() -> None:

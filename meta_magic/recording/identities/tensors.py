@@ -20,6 +20,7 @@ from meta_magic.recording.identities.geometries import (
     span_nbytes,
 )
 from meta_magic.torch_private.interrupts import unbroken
+from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.tensor_internals import address_of_storage
 
 __all__ = ["Seen", "StorageRef", "TensorRegistry"]
@@ -55,19 +56,20 @@ class TensorRegistry:
         has_aside: Whether the cell put any tensor on meta by name.
         forget: Takes the ``id()`` of a tensor that was just made, and None: it is new,
             whatever was there before.
+        aliased: Storages on which a tensor was made that counts its own writes.
 
     Args:
         geometries: The geometries met, by this recording or by others.
         clock: Dates the deaths of storages.
         on_new_storage: Called with the first tensor met on each storage that no served
-            operator made, and the number of the storage.
+            operator made, the number of the storage, and that.
     """
 
     def __init__(
         self,
         geometries: GeometryTable,
         clock: Clock,
-        on_new_storage: Callable[[Tensor, int], None],
+        on_new_storage: Callable[[Tensor, int, UntypedStorage], None],
     ) -> None:
         self.storage_by_tensor = array("I")
         self.deaths = array("I")
@@ -76,6 +78,7 @@ class TensorRegistry:
         self.has_aside = False
         self._aside: set[int] = set()
         self._first_aside: int | None = None
+        self.aliased: set[int] = set()
         self._geometries = geometries
         self._clock = clock
         self._on_new_storage = on_new_storage
@@ -198,6 +201,8 @@ class TensorRegistry:
         """Return what is known of an argument after an operator may have written it."""
         geometry, storage = self._geometries.of(tensor), self.storage_of(tensor)
         if storage is not seen[1]:
+            if storage is not None:
+                self.aliased.add(storage.number)
             return self._add(tensor, storage, geometry)
         renewed = (seen[0], storage, geometry)
         self._seen_by_id[id(tensor)] = renewed
@@ -214,7 +219,7 @@ class TensorRegistry:
             ref = self._add_storage(storage)
             if storage.nbytes() != span_nbytes(tensor):
                 self.nbytes_by_storage[ref.number] = storage.nbytes()
-            self._on_new_storage(tensor, ref.number)
+            self._on_new_storage(tensor, ref.number, storage)
         return ref
 
     def put_aside(self, make: Callable[[], Any]) -> Any:
@@ -232,6 +237,14 @@ class TensorRegistry:
         """Whether the cell put a tensor on meta by name."""
         storage, first = self.storage_by_tensor[tensor], self._first_aside
         return storage in self._aside or (first is not None and storage >= first)
+
+    def note_alias(self, tensor: Tensor) -> None:
+        """Note that a tensor was made on the storage of another, by ``.data``."""
+        with DisableTorchFunction():
+            self.note_deaths()
+            ref = self.storage_of(tensor) if tensor.is_meta else None
+        if ref is not None:
+            self.aliased.add(ref.number)
 
     def living(self) -> list[StorageRef]:
         """Return a reference to each storage that lives."""

@@ -14,6 +14,13 @@ from meta_magic.recording.identities.frame_kinds import TORCH
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.places import Places
 from meta_magic.recording.identities.tensors import TensorRegistry
+from meta_magic.recording.intercept.copies import (
+    DEEPCOPY,
+    REBUILDING,
+    UNPICKLED,
+    copy_deeply,
+    copy_flatly,
+)
 from meta_magic.recording.intercept.data_readers import (
     DATA_READERS,
     describe_values,
@@ -53,8 +60,12 @@ REAL_FACTORY_FILES: Final = frozenset(
 )
 """Files whose factories draw seeds and permutations that Python must read."""
 
-ASKED: Final = frozenset[Any]({IS_META, torch.Tensor.device})
-"""Attributes whose answer may depend on who asks."""
+DATA: Final[Any] = torch.Tensor.data
+READERS: Final = DATA_READERS | {DEEPCOPY}
+"""Methods that torch treats otherwise on meta, before any operator."""
+
+ASKED: Final = frozenset[Any]({IS_META, torch.Tensor.device, DATA})
+"""Attributes whose answer may depend on who asks, or makes another tensor."""
 
 BY_NAME: Final = "what was put on 'meta' by name counts as on the device of the cell"
 UNLOADABLE: Final = (
@@ -156,7 +167,7 @@ class FunctionMode(DeviceContext):
                 keep = self._constants.note_values
                 device = self._attention.device
                 func, args = prepare_index(func, args, device, keep)
-            if func in DATA_READERS and args and args[0].is_meta:
+            if func in READERS and args and args[0].is_meta:
                 # Torch refuses a meta tensor before any operator is called.
                 return self._read_data(func, args, kwargs or {})
             if self._is_serving and self._served.can_serve(func):
@@ -172,6 +183,8 @@ class FunctionMode(DeviceContext):
 
     def _read_data(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
         """Call a method that reads data; what is printed leaves no trace."""
+        if func is DEEPCOPY:
+            return copy_deeply(args, self._registry.note_alias)
         if func is not torch.Tensor.__repr__:
             return read_data(func, args, kwargs)
         self._registry.note_deaths()
@@ -187,6 +200,8 @@ class FunctionMode(DeviceContext):
         caller: FrameType,
     ) -> Any:
         """Call a factory; keep the values of one that makes a tensor from some."""
+        if caller.f_code is REBUILDING:
+            return self._rebuild(func, args, kwargs, caller)
         if caller.f_code.co_name in MAKE_REAL:
             with DisableTorchDispatch():
                 return func(*args, **kwargs)
@@ -206,10 +221,22 @@ class FunctionMode(DeviceContext):
             self._constants.note_values(made, func, args, kwargs)
         return made
 
+    def _rebuild(self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
+        """Make the tensor that Python copies, or say that it has no content."""
+        copied = copy_flatly(caller, self._registry.note_alias)
+        if copied is not None:
+            return copied
+        self._findings.note("load", UNPICKLED)
+        self._findings.doubt(UNPICKLED)
+        return func(*args, **kwargs)
+
     def _tell(self, func: Any, args: Args, asker: FrameType) -> Any:
-        """Tell on which device a tensor is, or whether on meta."""
+        """Tell on which device a tensor is, or whether on meta; note ``.data``."""
         if func.__self__ is IS_META:
             return self._tell_is_meta(func, args, asker)
+        if func.__self__ is DATA:
+            self._registry.note_alias(args[-1])  # read, or given to another
+            return func(*args)
         if asker.f_code.co_name in TOLD_DEVICE:
             return torch.device(self._attention.device)
         return func(*args)

@@ -1,5 +1,6 @@
 """Answer whole calls of torch's functions that were seen before."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from meta_magic.recording.as_device.attention import AttentionOf
@@ -8,7 +9,7 @@ from meta_magic.recording.rows.row_writer import RowWriter
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.recording.signatures.cache import SignatureCache
 from meta_magic.recording.signatures.function_keys import build_key, is_alone, is_pure
-from meta_magic.recording.signatures.templates import learn
+from meta_magic.recording.signatures.templates import Argument, learn
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 
 __all__ = ["ServedFunctions"]
@@ -59,6 +60,9 @@ class ServedFunctions:
         template = self._template_by_key.get(key)
         if template is not None:
             if template.is_native:
+                for tensor, number, _ in inputs:
+                    if number < 0:  # met before there is a second tensor on it
+                        self._registry.storage_of(tensor)
                 with DisableTorchDispatch():
                     views = func(*args, **(kwargs or {}))
                 rows.append_views(template, inputs, views)
@@ -66,13 +70,19 @@ class ServedFunctions:
             if template.kernel:
                 attention.note(template.kernel, template.n_rows)
             return rows.append_function(template, inputs)
-        n_kernels = attention.n_chosen
-        captured = rows.watch(inputs, lambda: func(*args, **(kwargs or {})))
+        return self._learn(key, inputs, func, lambda: func(*args, **(kwargs or {})))
+
+    def _learn(
+        self, key: Any, inputs: Sequence[Argument], func: Any, call: Callable[[], Any]
+    ) -> Any:
+        """Run a call that was not seen before, and keep what it did."""
+        n_kernels = self._attention.n_chosen
+        captured = self._rows.watch(inputs, call)
         with DisableTorchFunction():
             template = learn(self._registry, captured)
         if template is None:  # a view, say: not worth a key the next time
             self._is_pure_by_function[func] = False
         else:
-            template.kernel = attention.last_chosen(since=n_kernels)
+            template.kernel = self._attention.last_chosen(since=n_kernels)
             self._template_by_key[key] = template
         return captured.returned

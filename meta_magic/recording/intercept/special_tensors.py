@@ -102,7 +102,10 @@ class SpecialTensors:
         if "quantize" in table.name and metas:
             check_quantized(table.name, call, metas[0][1].dtype)
         if any(record.layout is torch.sparse_coo for _, record in metas):
-            self._note(describe_loss(table.name, call, [tensor for tensor, _ in metas]))
+            loss = describe_loss(table.name, call, [tensor for tensor, _ in metas])
+            if loss is not None:
+                self._note(loss)
+                self._findings.doubt(loss)
 
     def begin(self, op: str) -> None:
         """Let what an operator calls have places of its own; note what it assumes."""

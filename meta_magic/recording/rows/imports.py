@@ -1,38 +1,58 @@
 """The meta storages of a recording that earlier recordings made."""
 
-from torch import Tensor
+from typing import Final
 
-from meta_magic.recording.identities.origins import find_origin, read_version
+from torch import Tensor, UntypedStorage
+
+from meta_magic.recording.identities.living_tensors import LivingTensors, read_version
+from meta_magic.recording.identities.origins import find_origin
 from meta_magic.trace.program import Import
 
 __all__ = ["Imports"]
 
+UNCOUNTED: Final = (
+    "a tensor of an earlier cell was made in inference mode, where torch does not "
+    "count writes: one outside of any recording since is not seen"
+)
+
 
 class Imports:
-    """Finds out where the storages come from that no operator of a recording made."""
+    """Finds out where the storages come from that no operator of a recording made.
+
+    Attributes:
+        doubts: What may make them otherwise than the earlier recordings say.
+    """
 
     def __init__(self) -> None:
+        self.doubts: tuple[str, ...] = ()
         self._imports: list[Import] = []
+        self._living = LivingTensors()
 
-    def note(self, tensor: Tensor, number: int) -> None:
+    def note(self, tensor: Tensor, number: int, storage: UntypedStorage) -> None:
         """Note a storage that is met for the first time.
 
         Args:
             tensor: The first tensor met on it.
             number: Number of the storage.
+            storage: The storage.
         """
-        found = find_origin(tensor.untyped_storage()) if tensor.is_meta else None
-        if found is not None:
-            origin, there = found
-            self._imports.append(
-                Import(
-                    storage=number,
-                    program=origin.program,
-                    origin=there,
-                    version=read_version(tensor),
-                    is_stale=origin.is_stale(tensor, there),
-                )
+        found = find_origin(storage) if tensor.is_meta else None
+        if found is None:
+            return
+        origin, there = found
+        if tensor.is_inference():
+            self.doubts = (UNCOUNTED,)
+        version = read_version(tensor)
+        self._imports.append(
+            Import(
+                storage=number,
+                program=origin.program,
+                origin=there,
+                nbytes=storage.nbytes(),
+                version=version,
+                is_stale=origin.is_stale(tensor, version, there, self._living),
             )
+        )
 
     def build(self) -> tuple[Import, ...]:
         """Return all that were found."""

@@ -176,11 +176,11 @@ class ModuleCallRecorder:
         if isinstance(value, (tuple, list)):
             return tuple([self._describe(item, words, depth + 1) for item in value])
         if isinstance(value, dict):
-            return tuple(
+            return Named(
                 [(k, self._describe(v, words, depth + 1)) for k, v in value.items()]
             )
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            return tuple(
+            return Named(
                 (f.name, self._describe(getattr(value, f.name), words, depth + 1))
                 for f in dataclasses.fields(value)
             )
@@ -240,12 +240,18 @@ class ModuleCallRecorder:
                 self.registered.append((number, name, storage.number))
 
 
+class Named(tuple[tuple[str, object], ...]):
+    """What was described of a dict or a dataclass: pairs of a name and its value."""
+
+    __slots__ = ()
+
+
 def flatten(described: object, path: str) -> Iterator[tuple[str, Geometry]]:
     """Yield path and geometry of each tensor in what :meth:`_describe` returned."""
     if isinstance(described, LiveGeometry):
         yield path, described.record
     elif isinstance(described, tuple):
-        for index, item in enumerate(described):
-            is_named = isinstance(item, tuple) and item and isinstance(item[0], str)
-            name, value = item if is_named else (str(index), item)
-            yield from flatten(value, f"{path}.{name}" if path else name)
+        is_named = isinstance(described, Named)
+        items = described if is_named else enumerate(described)
+        for name, value in items:
+            yield from flatten(value, f"{path}.{name}" if path else str(name))

@@ -1,8 +1,9 @@
 """Describe module trees: live modules to records."""
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType, NoneType
 from typing import Final, TypeAlias
 
@@ -10,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from meta_magic.recording.identities.geometries import LiveGeometry
+from meta_magic.recording.identities.living_tensors import read_version
 from meta_magic.recording.identities.module_numbers import ModuleNumbers
-from meta_magic.recording.identities.origins import read_version
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.module_internals import (
@@ -19,6 +20,7 @@ from meta_magic.torch_private.module_internals import (
     children_of,
     names_not_persistent,
     parameters_of,
+    walk_modules,
 )
 from meta_magic.trace.modules import ModuleNode, ModuleTensor
 
@@ -31,6 +33,9 @@ CallsByModule: TypeAlias = Mapping[int, tuple[int | None, int]]
 """Index of the first call and number of calls, by module number."""
 
 NO_CALLS: Final = (None, 0)
+
+Part: TypeAlias = tuple[Callable[..., ModuleNode], int]
+"""What makes a node of its ``children``, and the index of its parent."""
 
 __all__ = ["Tree", "describe_tree", "find_roots", "own_tensors", "read_versions"]
 
@@ -70,16 +75,33 @@ class Tree:
 
 
 def add_calls(
-    node: ModuleNode, calls_by_fqn: Mapping[str, tuple[int | None, int]]
+    root: ModuleNode, calls_by_fqn: Mapping[str, tuple[int | None, int]]
 ) -> ModuleNode:
-    """Return ``node`` with its calls and those of all below it."""
-    first_call, n_calls = calls_by_fqn.get(node.fqn, NO_CALLS)
-    return replace(
-        node,
-        n_calls=n_calls,
-        first_call=first_call,
-        children=tuple(add_calls(child, calls_by_fqn) for child in node.children),
-    )
+    """Return a tree with the calls of all its modules."""
+    parts: list[Part] = []
+    stack = [(root, 0)]
+    while stack:
+        node, parent = stack.pop()
+        first_call, n_calls = calls_by_fqn.get(node.fqn, NO_CALLS)
+        make = partial(replace, node, n_calls=n_calls, first_call=first_call)
+        stack += [(child, len(parts)) for child in reversed(node.children)]
+        parts.append((make, parent))
+    return assemble(parts)
+
+
+def assemble(parts: Sequence[Part]) -> ModuleNode:
+    """Return the root of a tree; however deep it is.
+
+    Args:
+        parts: What makes each node of its children, parents first, and the index of
+            the parent.
+    """
+    children: list[list[ModuleNode]] = [[] for _ in parts]
+    for index in reversed(range(len(parts))):
+        make, parent = parts[index]
+        node = make(children=tuple(reversed(children[index])))
+        children[parent].append(node)
+    return node
 
 
 def describe_tree(
@@ -101,7 +123,7 @@ def describe_tree(
     describer = TreeDescriber(registry, numbers, calls)
     registry.note_deaths()
     with DisableTorchFunction():
-        node = describer.describe(root, name, "")
+        node = describer.describe(root, name)
     return Tree(
         node=node,
         fqn_by_module=describer.fqn_by_module,
@@ -130,8 +152,23 @@ class TreeDescriber:
         self._fqn_by_tensor: dict[object, str] = {}
         self._record_by_key: dict[object, ModuleTensor] = {}
 
-    def describe(self, module: nn.Module, name: str, fqn: str) -> ModuleNode:
-        """Return the record of ``module`` and all below it."""
+    def describe(self, root: nn.Module, name: str) -> ModuleNode:
+        """Return the record of a module and all below it."""
+        parts: list[Part] = []
+        stack: list[tuple[nn.Module, str, str, int]] = [(root, name, "", 0)]
+        while stack:
+            module, name, fqn, parent = stack.pop()
+            prefix, index = f"{fqn}." if fqn else "", len(parts)
+            parts.append((self._describe_module(module, name, fqn), parent))
+            if self.fqn_by_module[self._numbers.of(module)] == fqn:
+                below = reversed(children_of(module).items())
+                stack += [(m, n, prefix + n, index) for n, m in below if m is not None]
+        return assemble(parts)
+
+    def _describe_module(
+        self, module: nn.Module, name: str, fqn: str
+    ) -> Callable[..., ModuleNode]:
+        """Return what makes the record of a module of those of its children."""
         number = self._numbers.of(module)
         first = self.fqn_by_module.setdefault(number, fqn)
         prefix = f"{fqn}." if fqn else ""
@@ -139,18 +176,12 @@ class TreeDescriber:
         first_call, n_calls = (
             self._calls.get(number, NO_CALLS) if is_first else NO_CALLS
         )
-        return ModuleNode(
+        return partial(
+            ModuleNode,
             name=name,
             fqn=fqn,
             class_name=type(module).__qualname__,
             tensors=tuple(self._describe_tensors(module, prefix)) if is_first else (),
-            children=tuple(
-                self.describe(child, child_name, prefix + child_name)
-                for child_name, child in children_of(module).items()
-                if child is not None
-            )
-            if is_first
-            else (),
             n_calls=n_calls,
             first_call=first_call,
             shared_with=None if is_first else first,
@@ -213,7 +244,7 @@ def read_versions(
     """
     versions: dict[tuple[int, int], int] = {}
     with DisableTorchFunction():
-        for module in root.modules():
+        for _, module in walk_modules(root):
             for _, _, tensor in own_tensors(module):
                 storage = registry.find_storage(tensor)
                 if storage is not None:

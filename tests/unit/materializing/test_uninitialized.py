@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from meta_magic import materialize, record
-from tests.unit.eager import build_twice
+from tests.unit.eager import assert_bit_equal, build_twice
 from tests.unit.materializing.modules import Raw, holding
 
 
@@ -42,6 +42,34 @@ def test_memory_that_out_fills_is_not_marked():
     with record():
         made = holding(made=torch.add(torch.ones(3), 1, out=torch.empty(3)))
     assert materialize(made).uninitialized == ()
+
+
+GAPS = {
+    "filled": lambda x: x.fill_(3),
+    "copied": lambda x: x.copy_(torch.arange(6.0).view(2, 3)),
+    "row by row": lambda x: (x[0].fill_(1), x[1].fill_(2)),
+}
+
+
+@pytest.mark.parametrize("name", GAPS)
+@pytest.mark.parametrize("stride", [(5, 1), (8, 2), (1, 4)])
+def test_gaps_between_elements_are_not_marked(name, stride):
+    def build():
+        x = torch.empty_strided((2, 3), stride)
+        GAPS[name](x)
+        return holding(made=x)
+
+    real, made, _, _ = build_twice(build)
+    assert materialize(made).uninitialized == ()
+    assert_bit_equal(made, real)
+
+
+def test_elements_beside_gaps_that_nothing_filled_are_marked():
+    with record():
+        x = torch.empty_strided((2, 3), (5, 1))
+        x[0].fill_(1)
+        made = holding(made=x)
+    assert materialize(made).uninitialized == ("made",)
 
 
 def test_filling_row_by_row_is_planned_in_no_time():

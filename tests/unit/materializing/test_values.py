@@ -88,6 +88,19 @@ def test_submodules_one_by_one_in_any_order_are_the_whole():
     assert_bit_equal(made, real)
 
 
+def test_a_batch_norm_that_was_trained_as_first_layer_has_its_values():
+    def build():
+        module = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 4))
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        module(torch.randn(3, 4)).pow(2).mean().backward()
+        optimizer.step()
+        return module
+
+    real, made, _, _ = build_twice(build)
+    materialize(made)
+    assert_bit_equal(made, real)
+
+
 def test_a_module_put_together_of_two_recordings_has_the_values_of_both():
     real_first, first, _, _ = build_twice(lambda: nn.Linear(2, 3), seed=1)
     real_second, second, _, _ = build_twice(lambda: nn.Linear(3, 2), seed=2)

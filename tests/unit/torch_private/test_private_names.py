@@ -8,6 +8,7 @@ import torch
 from meta_magic.torch_private import (
     attention_operators,
     autograd,
+    copying,
     dispatcher,
     modes,
     replaced,
@@ -18,6 +19,7 @@ from meta_magic.torch_private import tensor_internals as tensors
 ROOMS = (
     attention_operators,
     autograd,
+    copying,
     dispatcher,
     modes,
     modules,
@@ -54,6 +56,20 @@ def test_a_backward_node_has_the_number_that_was_next_before_its_forward():
     number = autograd.next_sequence_number()
     y = x * 2
     assert autograd.sequence_number_of(y.grad_fn)() == number
+
+
+def test_the_tensors_on_a_storage_are_counted():
+    x = torch.zeros(2, device="meta")
+    view = x[1:]
+    storage = x.untyped_storage()
+    address = tensors.address_of_storage(storage)
+    assert tensors.count_owners(address) == len([x, view])
+
+
+def test_a_view_counts_the_writes_of_its_base_and_data_does_not():
+    x = torch.zeros(2, device="meta")
+    assert [tensors.is_counted_with(t, x) for t in (x[1:], x.data)] == [True, False]
+    assert tensors.version_of(x) == 0
 
 
 def test_the_names_on_tensors_modules_and_generators_are_there():

@@ -33,6 +33,32 @@ def test_keyword_arguments_and_nested_outputs_are_recorded():
     ]
 
 
+class Keyed(nn.Module):
+    def forward(self, given):
+        return {("b",): ("tag", given[0, 1]), "names": ("x", "y"), 7: [given[0, 1]]}
+
+
+def test_tensors_in_a_dict_have_paths_whatever_its_keys_are():
+    with record() as trace:
+        Keyed()({(0, 1): torch.ones(2), "n": ("p", "q")})
+    (call,) = trace.module_calls
+    assert [path for path, _ in call.inputs] == ["0.(0, 1)"]
+    assert [path for path, _ in call.outputs] == ["('b',).1", "7.0"]
+
+
+class Labelled(nn.Module):
+    def forward(self, names, x):
+        return names, (("single",), x)
+
+
+def test_tuples_of_strings_go_into_a_module_and_out():
+    with record() as trace:
+        Labelled()(("q", "r", "s"), torch.ones(2))
+    (call,) = trace.module_calls
+    assert [path for path, _ in call.inputs] == ["1"]
+    assert [path for path, _ in call.outputs] == ["1.1"]
+
+
 def test_a_call_inside_a_call_names_its_parent():
     with record() as trace:
         model = nn.Sequential(nn.Linear(2, 2))

@@ -1,0 +1,100 @@
+"""How often tensors were written in place: of one, or of all that live.
+
+Torch counts writes by tensor: views and what ``detach`` gives count with their base,
+``.data`` and ``set_`` make a tensor that counts for itself. No list of the tensors on
+a storage is to be had, but that of the garbage collector, which takes some 50 ms.
+"""
+
+import gc
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from itertools import compress
+from typing import Final
+
+from torch import Tensor, UntypedStorage
+
+from meta_magic.torch_private.dispatcher import has_kernel
+from meta_magic.torch_private.modes import DisableTorchFunction
+from meta_magic.torch_private.tensor_internals import (
+    address_of_storage,
+    is_counted_with,
+    version_of,
+)
+
+__all__ = ["LivingTensors", "is_counted", "is_uncounted", "read_version"]
+
+COUNTING: Final = "ADInplaceOrView"
+"""Of the kernels of operators that count: foreach, fused and norms have none."""
+
+
+class LivingTensors:
+    """The versions of all meta tensors that live when first asked for."""
+
+    def __init__(self) -> None:
+        self._by_address: dict[int, list[dict[int, int]]] | None = None
+
+    def on(self, storage: UntypedStorage) -> list[dict[int, int]]:
+        """Return the versions of the tensors on a storage, by their ``id``.
+
+        Those that count together stand together.
+        """
+        if self._by_address is None:
+            self._by_address = find_versions()
+        return self._by_address.get(address_of_storage(storage), [])
+
+
+def find_versions() -> dict[int, list[dict[int, int]]]:
+    """Return the versions of all living meta tensors, by storage."""
+    found: dict[int, list[Tensor]] = {}
+    with DisableTorchFunction():
+        for tensor in find_living():
+            try:
+                address = address_of_storage(tensor.untyped_storage())
+            except (RuntimeError, NotImplementedError, ValueError):  # it has none
+                continue
+            if tensor.is_meta:
+                found.setdefault(address, []).append(tensor)
+        return {address: group(tensors) for address, tensors in found.items()}
+
+
+def find_living() -> Iterator[Tensor]:
+    """Return all tensors that live."""
+    objects = gc.get_objects()
+    kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, Tensor)}
+    return compress(objects, map(kinds.__contains__, map(type, objects)))
+
+
+def group(tensors: Iterable[Tensor]) -> list[dict[int, int]]:
+    """Return the versions of tensors by ``id``; those together that count together."""
+    groups: list[tuple[Tensor, dict[int, int]]] = []
+    for tensor in tensors:
+        version = read_version(tensor)
+        for first, versions in groups:
+            if version == read_version(first) and (
+                tensor.is_inference() or is_counted_with(tensor, first)
+            ):
+                versions[id(tensor)] = version
+                break
+        else:
+            groups.append((tensor, {id(tensor): version}))
+    return [versions for _, versions in groups]
+
+
+def read_version(tensor: Tensor) -> int:
+    """Return how often a tensor was written in place, as torch counts it."""
+    return 0 if tensor.is_inference() else int(version_of(tensor))
+
+
+@lru_cache(maxsize=4096)
+def is_counted(op: str) -> bool:
+    """Whether torch counts the writes of an operator, by its name in a program."""
+    name = op.replace(".", "::", 1).removesuffix(".default")
+    try:
+        return bool(has_kernel(name, COUNTING))
+    except RuntimeError:  # an initializer
+        return False
+
+
+def is_uncounted(op: str) -> bool:
+    """Whether torch does not count the writes of an operator."""
+    return not is_counted(op)

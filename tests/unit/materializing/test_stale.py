@@ -1,0 +1,190 @@
+"""What was written outside of any recording is noticed; what was inside, is not."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from meta_magic import MaterializeError, MissingValueError, materialize, record
+from tests.unit.eager import assert_bit_equal, build_twice
+from tests.unit.materializing.modules import holding, register
+
+
+def written_by_data():
+    x = torch.zeros(3)
+    x.data.fill_(1)
+    return x
+
+
+def written_by_set():
+    x = torch.zeros(3)
+    x.set_(torch.ones(3))
+    return x
+
+
+def written_by_foreach():
+    x = torch.zeros(3)
+    torch._foreach_add_([x], 1)
+    return x
+
+
+def trained(**options):
+    weight = torch.ones(3, requires_grad=True)
+    optimizer = torch.optim.Adam([weight], lr=0.1, **options)
+    weight.sum().backward()
+    optimizer.step()
+    return weight.detach()
+
+
+def truncated():
+    x = torch.zeros(3)
+    return nn.init.trunc_normal_(x)
+
+
+def normalized():
+    mean, var = torch.zeros(3), torch.ones(3)
+    functional.batch_norm(torch.arange(12.0).view(4, 3), mean, var, training=True)
+    return mean
+
+
+WRITES = {
+    "data": written_by_data,
+    "data of what is set": written_by_set,
+    "foreach": written_by_foreach,
+    "fused optimizer": lambda: trained(fused=True),
+    "foreach optimizer": lambda: trained(foreach=True),
+    "initializer": truncated,
+    "statistics": normalized,
+    "an operator": lambda: torch.zeros(3).add_(1),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_write_outside_after_one_inside_is_refused(name):
+    with record():
+        x = WRITES[name]()
+    x.add_(5)
+    with pytest.raises(MaterializeError, match="'buffer': it was changed in place"):
+        materialize(register(x))
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_write_outside_of_what_a_later_cell_reads_is_refused(name):
+    with record():
+        x = WRITES[name]()
+    x.add_(5)
+    with record(), pytest.raises(MissingValueError, match="changed in place outside"):
+        x.tolist()
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_what_was_written_inside_alone_is_not_refused(name):
+    real, made, _, _ = build_twice(lambda: register(WRITES[name]()))
+    materialize(made)
+    assert_bit_equal(made, real)
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_what_was_written_inside_of_two_cells_is_not_refused(name):
+    torch.manual_seed(0)
+    wanted = WRITES[name]().mul_(2)
+    torch.manual_seed(0)
+    with record():
+        x = WRITES[name]()
+    with record():
+        x.data.mul_(2)
+        met = x.tolist()
+    assert met == wanted.tolist()
+
+
+def test_a_write_outside_through_an_alias_made_inside_is_refused():
+    with record():
+        made = nn.Linear(2, 2)
+        kept = made.weight.data
+    kept.add_(1)
+    with pytest.raises(MaterializeError, match="'weight': it was changed in place"):
+        materialize(made)
+
+
+def test_a_write_outside_through_an_alias_that_lives_outside_is_refused():
+    with record():
+        made = nn.Linear(2, 2)
+    kept = made.weight.data
+    kept.add_(1)
+    with pytest.raises(MaterializeError, match="'weight': it was changed in place"):
+        materialize(made)
+
+
+def test_an_alias_outside_of_what_a_cell_reads_is_looked_at():
+    with record():
+        x = torch.ones(2)
+    kept = x.data
+    kept.add_(1)
+    with record(), pytest.raises(MissingValueError, match="changed in place outside"):
+        x.tolist()
+
+
+def test_a_write_outside_is_noticed_where_the_next_cell_writes_by_data():
+    with record():
+        x = torch.ones(2)
+    x.add_(1)
+    with record():
+        x.data.mul_(2)
+    with pytest.raises(MaterializeError, match="changed in place outside"):
+        materialize(register(x))
+
+
+def test_aliases_that_nobody_wrote_outside_are_no_reason_to_refuse():
+    def build():
+        module = nn.Linear(2, 2)
+        nn.init.ones_(module.weight)
+        kept.append(module.weight.data.mul_(2))
+        return module
+
+    kept = []
+    real, made, _, _ = build_twice(build)
+    views = made.weight[0], made.weight.detach(), made.weight.data, copy.copy(kept)
+    materialize(made)
+    assert views
+    assert_bit_equal(made, real)
+
+
+def test_a_step_inside_of_an_optimizer_that_torch_does_not_count_is_not_refused():
+    def train():
+        module = nn.Linear(2, 2)
+        optimizer = torch.optim.Adam(module.parameters(), fused=True)
+        for _ in range(2):
+            module(torch.ones(2)).sum().backward()
+            optimizer.step()
+        return holding(**{f"p{i}": s["exp_avg"] for i, s in states_of(optimizer)})
+
+    real, made, _, _ = build_twice(train)
+    materialize(made)
+    assert_bit_equal(made, real)
+
+
+def states_of(optimizer):
+    return enumerate(optimizer.state.values())
+
+
+def test_a_write_outside_to_a_step_of_a_fused_optimizer_is_refused():
+    with record():
+        module = nn.Linear(2, 2)
+        optimizer = torch.optim.Adam(module.parameters(), fused=True)
+        module(torch.ones(2)).sum().backward()
+        optimizer.step()
+    state = optimizer.state[module.weight]["exp_avg"]
+    state.add_(1)
+    with pytest.raises(MaterializeError, match="changed in place outside"):
+        materialize(register(state))
+
+
+def test_that_nobody_counts_the_writes_of_an_inference_tensor_is_said():
+    with record(), torch.inference_mode():
+        x = torch.zeros(3)
+    with record() as trace:
+        y = x * 2
+    assert [note.kind for note in trace.notes] == ["inference"]
+    assert any("inference mode" in note for note in materialize(register(y)).notes)

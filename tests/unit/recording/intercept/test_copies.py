@@ -1,0 +1,147 @@
+"""Copies by Python's ``copy`` and ``pickle``: those that the CPU makes."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from meta_magic import materialize, record
+from tests.unit.eager import assert_bit_equal, build_twice
+from tests.unit.materializing.modules import holding
+
+
+def copy_base_first():
+    a = torch.arange(4.0)
+    return copy.deepcopy(holding(a=a, b=a[:2]))
+
+
+def copy_view_first():
+    a = torch.arange(4.0)
+    return copy.deepcopy(holding(b=a[1:3], a=a))
+
+
+def copy_transposed():
+    a = torch.arange(6.0).view(2, 3)
+    return copy.deepcopy(holding(a=a.t(), b=a))
+
+
+def copy_other_dtype():
+    a = torch.arange(4, dtype=torch.int32)
+    return copy.deepcopy(holding(a=a, b=a.view(torch.int16)[2:4]))
+
+
+def copy_expanded():
+    a = torch.arange(3.0)
+    return copy.deepcopy(holding(a=a.expand(2, 3), b=a))
+
+
+def copy_same():
+    a = torch.arange(3.0)
+    return copy.deepcopy(holding(a=a, b=a))
+
+
+def copy_list():
+    a = torch.arange(4.0)
+    b, c = copy.deepcopy([a, a[2:]])
+    return holding(a=b, b=c)
+
+
+COPIES = {
+    "base first": copy_base_first,
+    "view first": copy_view_first,
+    "transposed": copy_transposed,
+    "of another dtype": copy_other_dtype,
+    "expanded": copy_expanded,
+    "the same": copy_same,
+    "in a list": copy_list,
+}
+
+
+def offsets_of(module):
+    return {name: b.storage_offset() for name, b in module.named_buffers()}
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_what_shares_a_storage_still_does_after_a_deep_copy(name):
+    def build():
+        module = COPIES[name]()
+        module.b.view(-1)[0] = 7  # seen through the other one
+        return module
+
+    real, made, _, _ = build_twice(build)
+    assert offsets_of(made) == offsets_of(real)
+    materialize(made)
+    assert_bit_equal(made, real)
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_a_deep_copy_shares_nothing_with_what_was_copied(name):
+    def build():
+        module = COPIES[name]()
+        copied = copy.deepcopy(module)
+        module.a.zero_() if name != "expanded" else module.b.zero_()
+        return copied
+
+    real, made, _, _ = build_twice(build)
+    materialize(made)
+    assert_bit_equal(made, real)
+
+
+def test_a_deep_copy_takes_gradient_and_attributes_along():
+    def build():
+        x = torch.ones(2, requires_grad=True)
+        (x * 3).sum().backward()
+        x.label = "x"
+        return copy.deepcopy(x)
+
+    real = build()
+    with record():
+        made = build()
+        values = made.tolist(), made.grad.tolist()
+    assert (made.label, made.requires_grad, made.is_leaf) == ("x", True, True)
+    assert values == (real.tolist(), real.grad.tolist())
+
+
+def test_what_no_leaf_is_refuses_a_deep_copy_as_on_the_cpu():
+    with record(), pytest.raises(RuntimeError, match="created explicitly by the user"):
+        copy.deepcopy(torch.ones(2, requires_grad=True) * 2)
+
+
+@pytest.mark.parametrize("kind", [lambda x: x, nn.Parameter])
+def test_a_flat_copy_lies_on_the_storage_of_the_tensor(kind):
+    def build():
+        x = kind(torch.arange(3.0))
+        y = copy.copy(x)
+        with torch.no_grad():
+            x.add_(1)
+        return holding(y=y)
+
+    real, made, _, _ = build_twice(build)
+    materialize(made)
+    assert_bit_equal(made, real)
+
+
+def test_a_flat_copy_keeps_class_attributes_and_gradient_flag():
+    with record():
+        x = torch.ones(2, requires_grad=True)
+        x.label = "x"
+        y = copy.copy(x)
+    assert (y.label, y.requires_grad, y is x) == ("x", True, False)
+
+
+def test_what_is_unpickled_is_said_to_have_no_data():
+    with record() as trace:
+        made = pickle.loads(pickle.dumps(nn.Linear(2, 2)))
+    assert [(note.kind, note.line) for note in trace.notes] == [
+        ("load", made_in(test_what_is_unpickled_is_said_to_have_no_data))
+    ]
+    report = materialize(made)
+    assert report.uninitialized == ("weight", "bias")
+    assert any("unpickled without data" in note for note in report.notes)
+
+
+def made_in(test):
+    """Return the line of a test in which its module is made."""
+    return test.__code__.co_firstlineno + 2
