@@ -47,7 +47,7 @@ an earlier one, or twice the state + 1 in one of ``Randomness.states``.
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EarlierEnd:
     """Where an earlier recording would have left a generator, had it drawn.
 
