@@ -10,6 +10,7 @@ __all__ = [
     "FLAGS",
     "LEARNING",
     "OPTIMIZERS",
+    "OUTSIDE",
     "WORDS",
     "find_input",
 ]
@@ -194,6 +195,16 @@ with torch.set_grad_enabled({flag}): {statement}
 {new} = torch.full((3,), 1e-39) * 1.5
 del {any}
 """
+
+OUTSIDE = """
+{constant}.add_(5)
+{constant}[0] = 2
+{constant}.data.mul_(3)
+torch._foreach_add_([{constant}], 1)
+{optimizer}.step()
+with torch.no_grad(): {float}.mul_(2)
+"""
+"""Writes that no cell records: what they leave cannot be known, and is refused."""
 
 BETWEEN = """
 torch.manual_seed({n})
