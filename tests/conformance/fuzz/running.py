@@ -51,8 +51,8 @@ class Log(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if torch.is_inference_mode_enabled() and is_composite(func):
-            with self:  # autograd, which is off, would have taken it apart before
+        if is_composite(func):  # no autograd has taken it apart: of inference tensors
+            with self:
                 return func._op_dk(COMPOSITE, *args, **kwargs)
         returned = func(*args, **kwargs)
         tensors = [t for t in tree_leaves(returned) if isinstance(t, Tensor)]

@@ -50,7 +50,6 @@ nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))
 nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4))
 nn.utils.parametrizations.orthogonal(nn.Linear(4, 4))
 nn.utils.weight_norm(nn.Linear(4, 4))
-nn.LazyLinear(4)
 Tied()
 Stateful()
 Checkpointed()
@@ -99,6 +98,9 @@ def find_input(module: nn.Module) -> str | None:
 CONSTRUCTION = """
 {m} = {constructor}
 {m} = nn.Sequential({constructor}, nn.Tanh())
+{m} = {constructor}
+{m} = nn.Sequential({constructor}, nn.Tanh())
+{m} = nn.LazyLinear(4); {m}(torch.ones(2, 4))
 """
 
 LEARNING = """
