@@ -116,7 +116,9 @@ class Run:
 
 def find_tensors(name: str, value: Any) -> dict[str, Tensor]:
     """Return the tensors of a variable: itself, its gradient, those of a module."""
-    if isinstance(value, Tensor) and not is_lazy(value):
+    if isinstance(value, Tensor):
+        if is_lazy(value) or has_lost_its_history(value):
+            return {}
         has_grad = value.is_leaf and value.grad is not None
         return {name: value} | ({f"{name}.grad": value.grad} if has_grad else {})
     if isinstance(value, nn.Module):
@@ -130,6 +132,15 @@ def find_tensors(name: str, value: Any) -> dict[str, Tensor]:
             if isinstance(tensor, Tensor)
         }
     return {}
+
+
+def has_lost_its_history(tensor: Tensor) -> bool:
+    """Whether it is one of several views whose base was written: torch refuses it."""
+    try:
+        tensor.grad_fn
+    except RuntimeError:
+        return True
+    return False
 
 
 def find_module_tensors(name: str, module: nn.Module) -> dict[str, Tensor]:

@@ -215,7 +215,7 @@ torch.manual_seed({n})
 {v} = tuple({any}.shape)
 del {any}
 {new} = {any}.detach()
-{new} = {any}[{index}]
+{new} = {dims}[:1]
 {g} = torch.Generator().manual_seed({n})
 {module}.eval()
 {module}.zero_grad()
