@@ -42,6 +42,15 @@ def is_composite(func: torch._ops.OpOverload) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), COMPOSITE)
 
 
+def is_inference(arguments: Any) -> bool:
+    """Whether autograd is off for a call, by the mode or by its tensors."""
+    return torch.is_inference_mode_enabled() or any(
+        tensor.is_inference()
+        for tensor in tree_leaves(arguments)
+        if isinstance(tensor, Tensor)
+    )
+
+
 class Log(TorchDispatchMode):
     """Notes what operators return."""
 
@@ -51,8 +60,8 @@ class Log(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if is_composite(func):  # no autograd has taken it apart: of inference tensors
-            with self:
+        if is_composite(func) and is_inference((args, kwargs)):
+            with self:  # autograd, which is off, would have taken it apart before
                 return func._op_dk(COMPOSITE, *args, **kwargs)
         returned = func(*args, **kwargs)
         tensors = [t for t in tree_leaves(returned) if isinstance(t, Tensor)]
