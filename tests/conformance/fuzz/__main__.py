@@ -75,7 +75,7 @@ def print_table(outcomes: dict[int, Counter[str]]) -> None:
     print("|---|" + "--:|" * (len(kinds) + 1))
     for seed, counts in (*outcomes.items(), ("all", sum(outcomes.values(), Counter()))):
         cells = " | ".join(f"{counts[kind]:,}" for kind in kinds)
-        print(f"| {seed} | {counts.total():,} | {cells} |")
+        print(f"| {seed} | {counts.total():,} | {cells} |", flush=True)
 
 
 def print_causes(found: list[Found], options: argparse.Namespace) -> None:

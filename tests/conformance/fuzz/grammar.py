@@ -37,6 +37,7 @@ FAMILIES = {
         "optimizers": learning.OPTIMIZERS,
         "flags": learning.FLAGS,
         "between": learning.BETWEEN,
+        "outside": learning.OUTSIDE,
     }.items()
 }
 

@@ -63,6 +63,11 @@ class Program:
             lines += [indent + line for line in statement.text.splitlines()]
         return "\n".join(lines) + "\n"
 
+    @property
+    def writes_outside(self) -> bool:
+        """Whether real code writes what a cell made, so that nobody can replay it."""
+        return any(s.template in FAMILIES["outside"] for s in self.statements)
+
     def with_statements(self, statements: tuple[Statement, ...]) -> "Program":
         """Return the same program of other statements."""
         return replace(self, statements=statements)
@@ -89,7 +94,7 @@ def make_program(seed: int, number: int, without: tuple[str, ...] = ()) -> Progr
             if block and is_cell and chance.random() < 0.7:
                 statements.append(Statement(f"torch.manual_seed({block})", block))
             for _ in range(chance.randint(4, 14) if is_cell else chance.randint(0, 2)):
-                families = theme if is_cell else {"between": 1}
+                families = theme if is_cell else {"between": 6, "outside": 1}
                 statements += add_statement(scope, block, families)
     return Program(tuple(statements), number)
 

@@ -42,6 +42,15 @@ def is_composite(func: torch._ops.OpOverload) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), COMPOSITE)
 
 
+def is_inference(arguments: Any) -> bool:
+    """Whether autograd is off for a call, by the mode or by its tensors."""
+    return torch.is_inference_mode_enabled() or any(
+        tensor.is_inference()
+        for tensor in tree_leaves(arguments)
+        if isinstance(tensor, Tensor)
+    )
+
+
 class Log(TorchDispatchMode):
     """Notes what operators return."""
 
@@ -51,7 +60,7 @@ class Log(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if torch.is_inference_mode_enabled() and is_composite(func):
+        if is_composite(func) and is_inference((args, kwargs)):
             with self:  # autograd, which is off, would have taken it apart before
                 return func._op_dk(COMPOSITE, *args, **kwargs)
         returned = func(*args, **kwargs)
@@ -116,7 +125,9 @@ class Run:
 
 def find_tensors(name: str, value: Any) -> dict[str, Tensor]:
     """Return the tensors of a variable: itself, its gradient, those of a module."""
-    if isinstance(value, Tensor) and not is_lazy(value):
+    if isinstance(value, Tensor):
+        if is_lazy(value) or has_lost_its_history(value):
+            return {}
         has_grad = value.is_leaf and value.grad is not None
         return {name: value} | ({f"{name}.grad": value.grad} if has_grad else {})
     if isinstance(value, nn.Module):
@@ -130,6 +141,15 @@ def find_tensors(name: str, value: Any) -> dict[str, Tensor]:
             if isinstance(tensor, Tensor)
         }
     return {}
+
+
+def has_lost_its_history(tensor: Tensor) -> bool:
+    """Whether it is one of several views whose base was written: torch refuses it."""
+    try:
+        tensor.grad_fn
+    except RuntimeError:
+        return True
+    return False
 
 
 def find_module_tensors(name: str, module: nn.Module) -> dict[str, Tensor]:

@@ -105,7 +105,9 @@ def compare_materialized(real: Run, recorded: Run) -> Iterator[Finding]:
 def compare_made(real: Run, recorded: Run, kind: str) -> Iterator[Finding]:
     """Yield which tensors are not what they are in a real run."""
     wanted, met = real.tensors(), recorded.tensors()
-    met = {name: t for name, t in met.items() if "[" not in name}  # not of optimizers
+    met = {  # not those of optimizers
+        name: t for name, t in met.items() if "[" not in name and name in wanted
+    }
     facts = ("type", "shape", "dtype", "strides", "offset", "requires_grad")
     for name, tensor in met.items():
         if tensor.is_meta:

@@ -10,6 +10,7 @@ __all__ = [
     "FLAGS",
     "LEARNING",
     "OPTIMIZERS",
+    "OUTSIDE",
     "WORDS",
     "find_input",
 ]
@@ -49,7 +50,6 @@ nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))
 nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4))
 nn.utils.parametrizations.orthogonal(nn.Linear(4, 4))
 nn.utils.weight_norm(nn.Linear(4, 4))
-nn.LazyLinear(4)
 Tied()
 Stateful()
 Checkpointed()
@@ -98,6 +98,9 @@ def find_input(module: nn.Module) -> str | None:
 CONSTRUCTION = """
 {m} = {constructor}
 {m} = nn.Sequential({constructor}, nn.Tanh())
+{m} = {constructor}
+{m} = nn.Sequential({constructor}, nn.Tanh())
+{m} = nn.LazyLinear(4); {m}(torch.ones(2, 4))
 """
 
 LEARNING = """
@@ -195,6 +198,16 @@ with torch.set_grad_enabled({flag}): {statement}
 del {any}
 """
 
+OUTSIDE = """
+{constant}.add_(5)
+{constant}[0] = 2
+{constant}.data.mul_(3)
+torch._foreach_add_([{constant}], 1)
+{optimizer}.step()
+with torch.no_grad(): {float}.mul_(2)
+"""
+"""Writes that no cell records: what they leave cannot be known, and is refused."""
+
 BETWEEN = """
 torch.manual_seed({n})
 torch.manual_seed({n})
@@ -202,7 +215,7 @@ torch.manual_seed({n})
 {v} = tuple({any}.shape)
 del {any}
 {new} = {any}.detach()
-{new} = {any}[{index}]
+{new} = {dims}[:1]
 {g} = torch.Generator().manual_seed({n})
 {module}.eval()
 {module}.zero_grad()
