@@ -12,6 +12,7 @@ from torch import nn
 from meta_magic.recording.as_device.adjustments import ADJUSTMENTS
 from meta_magic.recording.as_device.attention import AttentionOf
 from meta_magic.recording.as_device.autocast import AutocastOf
+from meta_magic.recording.as_device.composites import CompositesOf
 from meta_magic.recording.as_device.meta_kernels import KernelsOf
 from meta_magic.recording.as_device.optimizers import OptimizersOf
 from meta_magic.recording.identities.clock import Clock
@@ -96,7 +97,10 @@ class Recording:
         """Return what is entered around the code, in order."""
         write, device = self._written, options.device
         kernels = write.findings.kernels
-        attention = AttentionOf(device, self._clock, self._autocast, kernels)
+        composites = CompositesOf(device, write.constants.note_values)
+        attention = AttentionOf(
+            device, self._clock, self._autocast, kernels, composites
+        )
         functions, dispatch = self._make_modes(options, cache, attention)
         return (
             RareCollection(),
@@ -104,6 +108,7 @@ class Recording:
             self._threads,
             DataSources(write.findings.note),
             attention,
+            composites,
             self._autocast,
             OptimizersOf(device),
             KernelsOf(device),

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from meta_magic.torch_private.tensor_internals import suggest_memory_format
 
-__all__ = ["ADJUSTMENTS"]
+__all__ = ["ADJUSTMENTS", "ON_CPU"]
 
 
 def keep_statistics(
@@ -50,6 +50,32 @@ def drop_statistics(
     return (output, a.new_empty(0, dtype=dtype), a.new_empty(0, dtype=dtype), *rest)
 
 
+def lay_out_layer_gradient(
+    returned: tuple[Tensor | None, ...], _: Tensor, a: Tensor, *__: Any
+) -> tuple[Tensor | None, ...]:
+    """Return a gradient laid out in rows.
+
+    Source:
+        ``layer_norm_backward_cpu`` in ``layer_norm.cpp`` of torch 2.13, which makes it
+        with the layout of a contiguous input.
+    """
+    gradient, *rest = returned
+    if gradient is None or not a.is_meta:
+        return returned
+    return (torch.empty_like(gradient, memory_format=torch.contiguous_format), *rest)
+
+
+def lay_out_rows(returned: Tensor, a: Tensor, *_: Any, **__: Any) -> Tensor:
+    """Return a tensor laid out in rows.
+
+    Source:
+        ``rrelu_with_noise_cpu`` in ``Activation.cpp`` of torch 2.13.
+    """
+    if not a.is_meta:
+        return returned
+    return torch.empty_like(returned, memory_format=torch.contiguous_format)
+
+
 def find_dtype(a: Tensor, arguments: Sequence[Any]) -> torch.dtype:
     """Return the dtype of the first parameter of a norm; the input's without any."""
     return next((v.dtype for v in arguments if isinstance(v, Tensor)), a.dtype)
@@ -77,6 +103,8 @@ ON_CPU: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
         "aten.convolution.default": lay_out_image,
         "aten.native_layer_norm.default": keep_statistics,
         "aten.native_group_norm.default": keep_statistics,
+        "aten.native_layer_norm_backward.default": lay_out_layer_gradient,
+        "aten.rrelu_with_noise.default": lay_out_rows,
         "aten.native_batch_norm.default": keep_statistics,
         "aten._native_batch_norm_legit.default": keep_statistics,
         "aten._native_batch_norm_legit.no_stats": keep_statistics,

@@ -12,15 +12,16 @@ import torch
 from torch import Tensor
 
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.recording.signatures.arguments import Args, Kwargs
+from meta_magic.recording.signatures.arguments import Args, Given, Kwargs
 from meta_magic.torch_private.snapshot import real_torch
 from meta_magic.torch_private.tensor_internals import (
     empty_sparse,
     is_view,
     mark_coalesced,
 )
+from meta_magic.trace.signature import Geometry
 
-__all__ = ["ask_cpu", "is_without_kernel", "put_on_meta"]
+__all__ = ["ask_cpu", "is_without_kernel", "lay_out_written", "put_on_meta"]
 
 MAX_NBYTES: Final = 2**28
 """What the tensors that the CPU is asked with may take."""
@@ -58,6 +59,38 @@ def ask_cpu(func: Any, args: Args, kwargs: Kwargs) -> Any:
         finally:
             torch.default_generator.set_state(before)
         return take_over(returned, {id(stand_ins[id(t)]): t for t in met})
+
+
+def lay_out_written(func: Any, given: Given) -> None:
+    """Lay out what was written and changed its layout as the CPU does it.
+
+    Args:
+        func: The operator, which has run.
+        given: What it was given, with what was known of that before.
+    """
+    with real_torch():
+        records = [(tensor, seen[2].record) for tensor, seen in given.inputs]
+        changed = [
+            t for t, r in records if (t.shape, t.stride()) != (r.shape, r.stride)
+        ]
+        nbytes = sum(tensor.nbytes for tensor, _ in records)
+        if not changed or not all(t.is_meta for t, _ in records) or nbytes > MAX_NBYTES:
+            return
+        stand_ins = {id(t): put_on_cpu(r) for t, r in records}
+        try:
+            args, kwargs = (replace(v, stand_ins) for v in (given.args, given.kwargs))
+            func(*args, **kwargs)
+        except Exception:  # noqa: BLE001  then what meta made of it stands
+            return
+        for tensor in changed:
+            real = stand_ins[id(tensor)]
+            tensor.as_strided_(real.shape, real.stride())
+
+
+def put_on_cpu(record: Geometry) -> Tensor:
+    """Return a stand-in for a tensor that was of some geometry."""
+    like = torch.empty(0, dtype=record.dtype, device="meta")
+    return make_stand_in(like.as_strided(record.shape, record.stride or ()))
 
 
 def is_plain(tensor: Tensor) -> bool:

@@ -29,6 +29,8 @@ READING_TAGS: Final = frozenset(
 )
 """Of operators whose result, or its size, depends on data."""
 
+FOREACH: Final = "aten._foreach_"
+
 UNSERVED_TAGS: Final = READING_TAGS | {torch.Tag.inplace_view}
 
 COMPOSITE: Final = "CompositeImplicitAutograd"
@@ -118,6 +120,11 @@ class OpTable:
         self.written = frozenset(
             a.name for a in arguments if a.alias_info and a.alias_info.is_write
         )
+        self.has_out = any(
+            a.kwarg_only and a.alias_info and a.alias_info.is_write for a in arguments
+        )
+        # Each tensor is then written by an operator of its own, which counts it.
+        self.counts_writes = bool(self.written) and self.name.startswith(FOREACH)
         self.is_served = schema is not None and not UNSERVED_TAGS.intersection(
             func.tags
         )
