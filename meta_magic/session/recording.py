@@ -97,7 +97,9 @@ class Recording:
         """Return what is entered around the code, in order."""
         write, device = self._written, options.device
         kernels = write.findings.kernels
-        composites = CompositesOf(device, write.constants.note_values)
+        composites = CompositesOf(
+            device, write.constants.note_values, write.findings.doubt
+        )
         attention = AttentionOf(
             device, self._clock, self._autocast, kernels, composites
         )

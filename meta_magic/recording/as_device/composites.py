@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from meta_magic.errors import MissingValueError
+from meta_magic.recording.as_device.recurrent import RECURRENT
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.composite_operators import (
     eigenvalues,
@@ -164,9 +165,13 @@ ON_CPU: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
         "group_norm": group_norm,
         "one_hot": one_hot,
         "ctc_loss.IntList": ctc_loss,
+        **RECURRENT,
     }
 )
 """By the operator's name; each returns ``NotImplemented`` where torch does it."""
+
+
+PACKED: Final = frozenset({"lstm.data", "gru.data", "rnn_tanh.data", "rnn_relu.data"})
 
 
 class CompositesOf:
@@ -175,9 +180,13 @@ class CompositesOf:
     Args:
         device: ``cpu``; anything else leaves it to torch.
         keep: Notes the values of what is made of numbers.
+        doubt: Notes what is otherwise than on the device all the same.
     """
 
-    def __init__(self, device: DeviceName, keep: Keep) -> None:
+    def __init__(
+        self, device: DeviceName, keep: Keep, doubt: Callable[[str], None]
+    ) -> None:
+        self._doubt = doubt
         self._kernels = ON_CPU if device == "cpu" else {}
         self._keep = keep
         self._thread = threading.get_ident()
@@ -190,7 +199,7 @@ class CompositesOf:
         self._library = torch.library.Library("aten", "IMPL")
         with warnings.catch_warnings():  # of the override by a recording around it
             warnings.simplefilter("ignore")
-            for name in self._kernels:
+            for name in (*self._kernels, *PACKED):
                 packet, _, overload = name.partition(".")
                 operator = getattr(getattr(aten, packet), overload or "default")
                 kernel = partial(self._run_here, operator)
@@ -205,6 +214,8 @@ class CompositesOf:
         """Run an operator that torch makes of others."""
         name = str(operator).removeprefix("aten.").removesuffix(".default")
         make = self._kernels.get(name)
+        if name in PACKED:
+            self._doubt(f"{name} weighs packed inputs step by step on meta")
         returned = NotImplemented if make is None else make(self._keep, *args, **kwargs)
         if returned is NotImplemented:
             # Not its own decompose(), which prefers what is for torch.compile.

@@ -37,8 +37,16 @@ def is_without_kernel(error: Exception) -> bool:
     return isinstance(error, NotImplementedError) or not isinstance(error, REFUSALS)
 
 
-def ask_cpu(func: Any, args: Args, kwargs: Kwargs) -> Any:
+def ask_cpu(
+    func: Any, args: Args, kwargs: Kwargs, *, wants_gradients: bool = False
+) -> Any:
     """Return what an operator of torch returns, by its kernel on the CPU.
+
+    Args:
+        func: The operator.
+        args: Its positional arguments.
+        kwargs: Its others.
+        wants_gradients: Whether it is to make what a backward needs.
 
     Returns:
         That, on meta, what it wrote being the argument itself; ``NotImplemented`` if
@@ -53,7 +61,8 @@ def ask_cpu(func: Any, args: Args, kwargs: Kwargs) -> Any:
         before = torch.default_generator.get_state()
         try:
             real_args, real_kwargs = (replace(v, stand_ins) for v in (args, kwargs))
-            returned = func(*real_args, **real_kwargs)
+            with torch.set_grad_enabled(wants_gradients):
+                returned = func(*real_args, **real_kwargs)
         except Exception:  # noqa: BLE001  then what meta said stands
             return NotImplemented
         finally:

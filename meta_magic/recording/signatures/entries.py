@@ -33,6 +33,9 @@ FOREACH: Final = "aten._foreach_"
 
 UNSERVED_TAGS: Final = READING_TAGS | {torch.Tag.inplace_view}
 
+BY_GRADIENT: Final = frozenset({"aten.mkldnn_rnn_layer.default"})
+"""Operators that return more where gradients are wanted, which no key says."""
+
 COMPOSITE: Final = "CompositeImplicitAutograd"
 RANDOM: Final = torch.Tag.nondeterministic_seeded
 
@@ -125,8 +128,10 @@ class OpTable:
         )
         # Each tensor is then written by an operator of its own, which counts it.
         self.counts_writes = bool(self.written) and self.name.startswith(FOREACH)
-        self.is_served = schema is not None and not UNSERVED_TAGS.intersection(
-            func.tags
+        self.is_served = (
+            schema is not None
+            and not UNSERVED_TAGS.intersection(func.tags)
+            and self.name not in BY_GRADIENT
         )
         self.reads_data = schema is not None and not READING_TAGS.isdisjoint(func.tags)
         self.is_random = schema is not None and RANDOM in func.tags
