@@ -16,6 +16,11 @@ FUSED: Final = frozenset(
 )
 """Functions for which devices have a kernel that rounds in another order."""
 
+RECURRENT: Final = frozenset(
+    {"torch.lstm", "torch.gru", "torch.rnn_tanh", "torch.rnn_relu"}
+)
+"""Those that are recorded as the CPU runs them, or with a doubt."""
+
 
 def find_doubts(plans: Sequence[Plan], device: torch.device) -> list[str]:
     """Return what the user should know of the values that a replay gives.
@@ -41,6 +46,7 @@ def find_fused(plan: Plan) -> Iterator[tuple[str, int | None]]:
     recorded = plan.recorded
     for step in plan.steps:
         name = recorded.function(step.call.number) or ""
-        if step.kind == StepKind.RUN and name in FUSED:
+        is_told = recorded.program.as_device == "cpu" and name in RECURRENT
+        if step.kind == StepKind.RUN and name in FUSED and not is_told:
             text = f"{name} is many operators on meta, and one kernel elsewhere"
             yield text, recorded.line(step.call.number)

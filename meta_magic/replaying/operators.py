@@ -1,6 +1,7 @@
 """Find the operators that a program names, and call them as it says."""
 
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
@@ -58,6 +59,8 @@ multinomial.default normal.Tensor_float normal.float_Tensor normal.Tensor_Tensor
 BY_SHAPE: Final = frozenset(f"aten.{name}" for name in BY_SHAPE_NAMES.split())
 """Operators that draw as much whatever their tensors hold, if that is allowed."""
 
+N_TRAINED: Final = {"aten.mkldnn_rnn_layer.default": 4}
+
 READING: Final = frozenset({"aten.from_file.default"})
 """Operators whose result lies outside of the recording."""
 
@@ -102,6 +105,8 @@ class Operator:
             for a in schema_of(function).arguments
             if a.kwarg_only and a.alias_info is not None and a.alias_info.is_write
         )
+        # Where gradients are wanted it returns as many tensors, else less.
+        self._n_trained = N_TRAINED.get(name, sys.maxsize)
         self._names = [argument.name for argument in schema_of(function).arguments]
         tensors = [a for a in schema_of(function).arguments if "Tensor" in str(a.type)]
         self.draws_by_shape = name in BY_SHAPE
@@ -144,7 +149,10 @@ class Operator:
             torch.set_default_dtype(wanted)
         try:
             if generator is None:
-                return self._call(**given)
+                if len(signature.outputs) < self._n_trained:
+                    return self._call(**given)
+                with torch.enable_grad():
+                    return self._call(**given)
             if self._call_with is not None and self._takes_generator:
                 return self._call_with(**given, generator=generator)
             return call_on_default(generator, lambda: self._call(**given))

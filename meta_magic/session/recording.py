@@ -12,6 +12,7 @@ from torch import nn
 from meta_magic.recording.as_device.adjustments import ADJUSTMENTS
 from meta_magic.recording.as_device.attention import AttentionOf
 from meta_magic.recording.as_device.autocast import AutocastOf
+from meta_magic.recording.as_device.composites import CompositesOf
 from meta_magic.recording.as_device.meta_kernels import KernelsOf
 from meta_magic.recording.as_device.optimizers import OptimizersOf
 from meta_magic.recording.identities.clock import Clock
@@ -101,7 +102,12 @@ class Recording:
         """Return what is entered around the code, in order."""
         write, device = self._written, options.device
         kernels = write.findings.kernels
-        attention = AttentionOf(device, self._clock, self._autocast, kernels)
+        composites = CompositesOf(
+            device, write.constants.note_values, write.findings.doubt
+        )
+        attention = AttentionOf(
+            device, self._clock, self._autocast, kernels, composites
+        )
         functions, dispatch = self._make_modes(options, cache, attention)
         return (
             RareCollection(),
@@ -110,6 +116,7 @@ class Recording:
             DataSources(write.findings.note),
             NewParameters(write.registry.forget),
             attention,
+            composites,
             self._autocast,
             OptimizersOf(device),
             KernelsOf(device),

@@ -13,9 +13,10 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from meta_magic.recording.as_device.cpu_kernels import ask_cpu
 from meta_magic.torch_private.tensor_internals import suggest_memory_format
 
-__all__ = ["ADJUSTMENTS"]
+__all__ = ["ADJUSTMENTS", "ON_CPU"]
 
 
 def keep_statistics(
@@ -48,6 +49,71 @@ def drop_statistics(
     output, _, _, *rest = returned
     dtype = find_dtype(a, arguments)
     return (output, a.new_empty(0, dtype=dtype), a.new_empty(0, dtype=dtype), *rest)
+
+
+def lay_out_layer_gradient(
+    returned: tuple[Tensor | None, ...], _: Tensor, a: Tensor, *__: Any
+) -> tuple[Tensor | None, ...]:
+    """Return a gradient laid out in rows.
+
+    Source:
+        ``layer_norm_backward_cpu`` in ``layer_norm.cpp`` of torch 2.13, which makes it
+        with the layout of a contiguous input.
+    """
+    gradient, *rest = returned
+    if gradient is None or not a.is_meta:
+        return returned
+    return (torch.empty_like(gradient, memory_format=torch.contiguous_format), *rest)
+
+
+def lay_out_rows(returned: Tensor, a: Tensor, *_: Any, **__: Any) -> Tensor:
+    """Return a tensor laid out in rows.
+
+    Source:
+        ``rrelu_with_noise_cpu`` in ``Activation.cpp`` of torch 2.13.
+    """
+    if not a.is_meta:
+        return returned
+    return torch.empty_like(returned, memory_format=torch.contiguous_format)
+
+
+def make_workspace(returned: tuple[Tensor | None, ...], *args: Any) -> Any:
+    """Return what oneDNN does, with the workspace that its backward reads.
+
+    Source:
+        ``mkldnn_rnn_layer`` in ``mkldnn/RNN.cpp`` of torch 2.13: without gradients it
+        makes none, and how large it is only oneDNN knows.
+    """
+    *outputs, _ = returned
+    if not args[0].is_meta:
+        return returned
+    if not torch.is_grad_enabled():
+        return (*outputs, None)
+    metadata = tuple(
+        (value.shape, value.stride(), value.dtype)
+        if isinstance(value, Tensor)
+        else str(value)
+        for value in args
+    )
+    if metadata not in workspaces:
+        layer = torch.ops.aten.mkldnn_rnn_layer.default
+        asked = ask_cpu(layer, args, {}, wants_gradients=True)
+        workspaces[metadata] = 0 if asked is NotImplemented else asked[-1].numel()
+    return (*outputs, args[0].new_empty(workspaces[metadata], dtype=torch.uint8))
+
+
+def part_biases(returned: tuple[Tensor, ...], *_: Any) -> tuple[Tensor, ...]:
+    """Return gradients of which none is another.
+
+    Source:
+        ``meta_mkldnn_rnn_layer_backward`` in torch 2.13, where both biases share one.
+    """
+    *weights, bias = returned[:4]
+    return (*weights, bias, torch.empty_like(bias), *returned[5:])
+
+
+workspaces: dict[object, int] = {}
+"""How large they are, by the metadata of the arguments."""
 
 
 def find_dtype(a: Tensor, arguments: Sequence[Any]) -> torch.dtype:
@@ -91,6 +157,10 @@ ON_CPU: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
         "aten.convolution.default": lay_out_image,
         "aten.native_layer_norm.default": keep_statistics,
         "aten.native_group_norm.default": keep_statistics,
+        "aten.native_layer_norm_backward.default": lay_out_layer_gradient,
+        "aten.rrelu_with_noise.default": lay_out_rows,
+        "aten.mkldnn_rnn_layer.default": make_workspace,
+        "aten.mkldnn_rnn_layer_backward.default": part_biases,
         "aten.native_batch_norm.default": keep_statistics,
         "aten._native_batch_norm_legit.default": keep_statistics,
         "aten._native_batch_norm_legit.no_stats": keep_statistics,

@@ -22,6 +22,7 @@ from meta_magic.recording.as_device.attention_rules import (
 )
 from meta_magic.recording.as_device.autocast import AutocastOf, AutocastOff
 from meta_magic.recording.as_device.autocast_rules import ATTENTION
+from meta_magic.recording.as_device.composites import CompositesOf
 from meta_magic.recording.as_device.cpu_answers import adds_batch_to_attention
 from meta_magic.recording.identities.clock import Clock
 from meta_magic.recording.signatures.arguments import Args, Kwargs
@@ -33,10 +34,8 @@ from meta_magic.torch_private.attention_operators import (
     math_attention,
 )
 from meta_magic.torch_private.dispatcher import (
-    DispatchKey,
     destroy_library,
     override_kernel,
-    run_kernel,
 )
 from meta_magic.torch_private.modes import DisableAutocast
 from meta_magic.trace.options import DeviceName
@@ -45,7 +44,6 @@ from meta_magic.trace.provenance import KernelChoice
 __all__ = ["AttentionOf"]
 
 MASK_ALIGNMENT: Final = 16
-COMPOSITE: Final = DispatchKey.CompositeImplicitAutograd
 
 aten = torch.ops.aten
 
@@ -161,6 +159,7 @@ class AttentionOf:
         clock: Dates what was chosen.
         autocast: Casts the arguments, if it is on.
         kernels: Takes what was chosen for each call.
+        composites: Runs the other operators that torch makes of others.
 
     Attributes:
         device: Whose kernels are recorded.
@@ -172,12 +171,14 @@ class AttentionOf:
         clock: Clock,
         autocast: AutocastOf,
         kernels: list[KernelChoice],
+        composites: CompositesOf,
     ) -> None:
         self.device = device
         self._thread = threading.get_ident()
         self._clock = clock
         self._autocast = autocast
         self._kernels = kernels
+        self._composites = composites
         self._library: torch.library.Library | None = None
 
     def __enter__(self) -> None:
@@ -252,8 +253,7 @@ class AttentionOf:
         with AutocastOff(self._autocast):
             if name == ATTENTION and self.device != "meta" and args[0].is_meta:
                 return self.attend(*args, **kwargs)
-            # Not its own decompose(), which prefers what is for torch.compile.
-            return run_kernel(operator, COMPOSITE, args, kwargs)
+            return self._composites.run(operator, args, kwargs)
 
     def note(self, text: str, n_calls: int) -> None:
         """Note what was chosen for calls that come next."""

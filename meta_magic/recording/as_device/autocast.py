@@ -238,8 +238,10 @@ class AutocastOf:
             own = {name for name in kernels if name.startswith(ATEN)}
             self.names = frozenset(name.removeprefix(ATEN) for name in own)
             self.foreign = kernels - own
-            for name in self.names:
-                self._override(self._library, name)
+            with warnings.catch_warnings():  # of the override by ``composites``
+                warnings.simplefilter("ignore")
+                for name in self.names:
+                    self._override(self._library, name)
 
     def _leave(self) -> None:
         self.is_on = False

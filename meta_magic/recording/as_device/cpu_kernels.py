@@ -12,15 +12,16 @@ import torch
 from torch import Tensor
 
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.recording.signatures.arguments import Args, Kwargs
+from meta_magic.recording.signatures.arguments import Args, Given, Kwargs
 from meta_magic.torch_private.snapshot import RealTorch
 from meta_magic.torch_private.tensor_internals import (
     empty_sparse,
     is_view,
     mark_coalesced,
 )
+from meta_magic.trace.signature import Geometry
 
-__all__ = ["ask_cpu", "is_without_kernel", "put_on_meta"]
+__all__ = ["ask_cpu", "is_without_kernel", "lay_out_written", "put_on_meta"]
 
 MAX_NBYTES: Final = 2**28
 """What the tensors that the CPU is asked with may take."""
@@ -36,8 +37,16 @@ def is_without_kernel(error: Exception) -> bool:
     return isinstance(error, NotImplementedError) or not isinstance(error, REFUSALS)
 
 
-def ask_cpu(func: Any, args: Args, kwargs: Kwargs) -> Any:
+def ask_cpu(
+    func: Any, args: Args, kwargs: Kwargs, *, wants_gradients: bool = False
+) -> Any:
     """Return what an operator of torch returns, by its kernel on the CPU.
+
+    Args:
+        func: The operator.
+        args: Its positional arguments.
+        kwargs: Its others.
+        wants_gradients: Whether it is to make what a backward needs.
 
     Returns:
         That, on meta, what it wrote being the argument itself; ``NotImplemented`` if
@@ -52,12 +61,45 @@ def ask_cpu(func: Any, args: Args, kwargs: Kwargs) -> Any:
         before = torch.default_generator.get_state()
         try:
             real_args, real_kwargs = (replace(v, stand_ins) for v in (args, kwargs))
-            returned = func(*real_args, **real_kwargs)
+            with torch.set_grad_enabled(wants_gradients):
+                returned = func(*real_args, **real_kwargs)
         except Exception:  # noqa: BLE001  then what meta said stands
             return NotImplemented
         finally:
             torch.default_generator.set_state(before)
         return take_over(returned, {id(stand_ins[id(t)]): t for t in met})
+
+
+def lay_out_written(func: Any, given: Given) -> None:
+    """Lay out what was written and changed its layout as the CPU does it.
+
+    Args:
+        func: The operator, which has run.
+        given: What it was given, with what was known of that before.
+    """
+    with RealTorch():
+        records = [(tensor, seen[2].record) for tensor, seen in given.inputs]
+        changed = [
+            t for t, r in records if (t.shape, t.stride()) != (r.shape, r.stride)
+        ]
+        nbytes = sum(tensor.nbytes for tensor, _ in records)
+        if not changed or not all(t.is_meta for t, _ in records) or nbytes > MAX_NBYTES:
+            return
+        stand_ins = {id(t): put_on_cpu(r) for t, r in records}
+        try:
+            args, kwargs = (replace(v, stand_ins) for v in (given.args, given.kwargs))
+            func(*args, **kwargs)
+        except Exception:  # noqa: BLE001  then what meta made of it stands
+            return
+        for tensor in changed:
+            real = stand_ins[id(tensor)]
+            tensor.as_strided_(real.shape, real.stride())
+
+
+def put_on_cpu(record: Geometry) -> Tensor:
+    """Return a stand-in for a tensor that was of some geometry."""
+    like = torch.empty(0, dtype=record.dtype, device="meta")
+    return make_stand_in(like.as_strided(record.shape, record.stride or ()))
 
 
 def is_plain(tensor: Tensor) -> bool:

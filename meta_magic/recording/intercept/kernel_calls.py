@@ -5,9 +5,15 @@ from functools import partial
 from typing import Any, Final
 
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
+from meta_magic.recording.as_device.adjustments import ON_CPU
 from meta_magic.recording.as_device.corrections import CORRECTIONS
-from meta_magic.recording.as_device.cpu_kernels import ask_cpu, is_without_kernel
+from meta_magic.recording.as_device.cpu_kernels import (
+    ask_cpu,
+    is_without_kernel,
+    lay_out_written,
+)
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import Seen, TensorRegistry
 from meta_magic.recording.intercept.mixed_devices import check_devices, explain_mix
@@ -74,6 +80,7 @@ class KernelCalls:
         self._findings = findings
         self._values = values
         self._adjustments = adjustments
+        self._is_as_cpu = adjustments is ON_CPU
         self._opaque_entries: dict[object, Entry] = {}
 
     def call(
@@ -141,9 +148,7 @@ class KernelCalls:
             self._findings.doubt(PAST_TORCH)
         try:
             if draw is None or not draw.is_real:
-                returned = table.func(*args, **kwargs)
-                adjust = self._adjustments.get(table.name)
-                return returned if adjust is None else adjust(returned, *args, **kwargs)
+                return self._run_on_meta(table, given)
             call = partial(table.func, *args, **kwargs)
             return self._rows.draw_for_real(draw.generator, call, self._find_state)
         except Exception as error:
@@ -167,6 +172,17 @@ class KernelCalls:
             self._findings.note("draw", UNMADE)
             self._findings.doubt(UNMADE)
         return state
+
+    def _run_on_meta(self, table: OpTable, given: Given) -> Any:
+        """Call an operator, and see to it that all is as it would be on the device."""
+        args, kwargs, _ = given
+        returned = table.func(*args, **kwargs)
+        if table.counts_writes:
+            increment_version(args[0])
+        if table.has_out and self._is_as_cpu:
+            lay_out_written(table.func, given)
+        adjust = self._adjustments.get(table.name)
+        return returned if adjust is None else adjust(returned, *args, **kwargs)
 
     def _rescue(self, table: OpTable, given: Given, error: Exception) -> Any:
         """Return what an operator returns that failed on meta, or NotImplemented."""

@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.autograd.graph import increment_version
 
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.rows.row_writer import make_tensor
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.recording.signatures.entries import Entry, Kind
+from meta_magic.recording.signatures.servable import COUNTED
 from meta_magic.trace.program import HEADER
 
 __all__ = ["ServedOperators"]
@@ -61,6 +63,9 @@ class ServedOperators:
             where = entry.rebuild
             if where is None or where == ():
                 return where
+            if where is COUNTED:
+                increment_version(args[0])
+                return None
             written = args[where] if isinstance(where, int) else kwargs[where]
             words.append(registry.read(written)[0])
             return written

@@ -29,7 +29,12 @@ READING_TAGS: Final = frozenset(
 )
 """Of operators whose result, or its size, depends on data."""
 
+FOREACH: Final = "aten._foreach_"
+
 UNSERVED_TAGS: Final = READING_TAGS | {torch.Tag.inplace_view}
+
+BY_GRADIENT: Final = frozenset({"aten.mkldnn_rnn_layer.default"})
+"""Operators that return more where gradients are wanted, which no key says."""
 
 COMPOSITE: Final = "CompositeImplicitAutograd"
 RANDOM: Final = torch.Tag.nondeterministic_seeded
@@ -118,8 +123,15 @@ class OpTable:
         self.written = frozenset(
             a.name for a in arguments if a.alias_info and a.alias_info.is_write
         )
-        self.is_served = schema is not None and not UNSERVED_TAGS.intersection(
-            func.tags
+        self.has_out = any(
+            a.kwarg_only and a.alias_info and a.alias_info.is_write for a in arguments
+        )
+        # Each tensor is then written by an operator of its own, which counts it.
+        self.counts_writes = bool(self.written) and self.name.startswith(FOREACH)
+        self.is_served = (
+            schema is not None
+            and not UNSERVED_TAGS.intersection(func.tags)
+            and self.name not in BY_GRADIENT
         )
         self.reads_data = schema is not None and not READING_TAGS.isdisjoint(func.tags)
         self.is_random = schema is not None and RANDOM in func.tags

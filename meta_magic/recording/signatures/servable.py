@@ -18,7 +18,7 @@ from meta_magic.recording.identities.tensors import Seen
 from meta_magic.recording.signatures.entries import Kind, LiveCall, OpTable
 from meta_magic.torch_private.tensor_internals import is_zero_tensor
 
-__all__ = ["choose_kind", "is_as_empty_strided"]
+__all__ = ["COUNTED", "choose_kind", "is_as_empty_strided"]
 
 META: Final = torch.device("meta")
 """Not by name, which is how a cell would say it, where the function mode is on."""
@@ -26,6 +26,10 @@ META: Final = torch.device("meta")
 UNSERVED: Final = frozenset({"aten.detach.default"})
 """Autograd saves results by it with its own keys active: an ``as_strided`` in its place
 would give the saved tensor a history, and so tie graph and result into a cycle."""
+
+
+COUNTED: Final = "counted"
+"""Stands for ``None`` returned by what counts the writes of each of its tensors."""
 
 
 def choose_kind(table: OpTable, call: LiveCall) -> tuple[Kind, Any]:
@@ -36,7 +40,7 @@ def choose_kind(table: OpTable, call: LiveCall) -> tuple[Kind, Any]:
     ):
         return Kind.RUN, None
     if table.written:
-        return choose_in_place(call)
+        return choose_in_place(table, call)
     if table.name not in UNSERVED and is_plain_view(call):
         return Kind.VIEW, None
     if table.is_pure and call.outputs:
@@ -77,13 +81,15 @@ def is_plain_view(call: LiveCall) -> bool:
     return is_new and before[1] is after[1] and view.dtype is base.dtype
 
 
-def choose_in_place(call: LiveCall) -> tuple[Kind, Any]:
+def choose_in_place(table: OpTable, call: LiveCall) -> tuple[Kind, Any]:
     """Serve a write that returns arguments and left all metadata as it was."""
     for tensor, seen in (*call.inputs, *call.outputs):
         before = next((s for t, s in call.inputs if t is tensor), None)
         if before is None or before[1:] != seen[1:] or not is_as_seen(tensor, before):
             return Kind.RUN, None
     returned = call.returned
+    if table.counts_writes:
+        return Kind.IN_PLACE, COUNTED
     if returned is None or returned == ():
         return Kind.IN_PLACE, returned
     if isinstance(returned, Tensor):

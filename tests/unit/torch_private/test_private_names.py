@@ -8,6 +8,8 @@ import torch
 from meta_magic.torch_private import (
     attention_operators,
     autograd,
+    backend_flags,
+    composite_operators,
     copying,
     dispatcher,
     modes,
@@ -19,6 +21,8 @@ from meta_magic.torch_private import tensor_internals as tensors
 ROOMS = (
     attention_operators,
     autograd,
+    backend_flags,
+    composite_operators,
     copying,
     dispatcher,
     modes,
@@ -26,7 +30,7 @@ ROOMS = (
     replaced,
     tensors,
 )
-OTHERS = {"CAPTURABLE_DEVICES", "DYNAMO"}
+OTHERS = {"CAPTURABLE_DEVICES", "DYNAMO", "JIT_TRACES"}
 SINGLE = [n for n in replaced.__all__ if n.isupper() and n not in OTHERS]
 
 
@@ -40,6 +44,16 @@ def test_a_private_name_of_torch_is_where_it_was(room, name):
 @pytest.mark.parametrize("name", SINGLE)
 def test_what_is_replaced_is_there(name):
     assert callable(getattr(*getattr(replaced, name)))
+
+
+def test_what_torch_jit_traces_by_is_there():
+    assert all(callable(getattr(*place)) for place in replaced.JIT_TRACES)
+
+
+def test_flags_are_told_and_set_where_they_were():
+    for flag in backend_flags.FLAGS.values():
+        assert all(callable(getattr(*place)) for place in flag.setters)
+        assert flag.read is None or flag.read() == flag.default
 
 
 def test_the_compiler_is_where_it_was():

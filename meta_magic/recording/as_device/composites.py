@@ -1,0 +1,228 @@
+"""Operators that torch makes of others, made of those that the CPU has.
+
+What torch writes in C++ asks for the device of its arguments, or whether a mode looks
+on. Here stands what it does on the CPU when none does; above autograd, as attention.
+"""
+
+import threading
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from math import inf, prod
+from types import MappingProxyType
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from meta_magic.errors import MissingValueError
+from meta_magic.recording.as_device.recurrent import RECURRENT
+from meta_magic.recording.signatures.arguments import Args, Kwargs
+from meta_magic.torch_private.composite_operators import (
+    eigenvalues,
+    loss_of_sequences,
+    singular_values,
+    symmetric_eigenvalues,
+)
+from meta_magic.torch_private.dispatcher import (
+    DispatchKey,
+    destroy_library,
+    override_kernel,
+    run_kernel,
+)
+from meta_magic.torch_private.tensor_internals import suggest_memory_format
+from meta_magic.trace.options import DeviceName
+
+__all__ = ["CompositesOf"]
+
+COMPOSITE: Final = DispatchKey.CompositeImplicitAutograd
+MEAN: Final = 1
+
+aten = torch.ops.aten
+
+Keep = Callable[..., None]
+"""Takes a tensor, the function that made it, and its arguments."""
+
+
+def needs_gradient(a: Tensor) -> bool:
+    """Whether autograd records what is done with a tensor."""
+    return torch.is_grad_enabled() and a.requires_grad
+
+
+def svdvals(_: Keep, a: Tensor, *, driver: str | None = None) -> Tensor:
+    """Return singular values; the vectors are computed where a gradient needs them.
+
+    Source:
+        ``linalg_svdvals`` and ``linalg_eigvalsh`` in ``BatchLinearAlgebra.cpp`` of
+        torch 2.13: where a mode looks on, they always are.
+    """
+    values: Tensor = singular_values(
+        a, full_matrices=False, compute_uv=needs_gradient(a), driver=driver
+    )[1]
+    return values
+
+
+def eigvalsh(_: Keep, a: Tensor, UPLO: str = "L") -> Tensor:  # noqa: N803  the schema's
+    """Return eigenvalues. Source: as above."""
+    values: Tensor = symmetric_eigenvalues(a, UPLO, compute_v=needs_gradient(a))[0]
+    return values
+
+
+def eigvals(_: Keep, a: Tensor) -> Tensor:
+    """Return eigenvalues. Source: as above."""
+    if needs_gradient(a):
+        values: Tensor = aten.linalg_eig(a)[0]
+    else:
+        values = eigenvalues(a)
+    return values
+
+
+def group_norm(  # noqa: PLR0913, PLR0917  the operator's own
+    _: Keep,
+    a: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    cudnn_enabled: bool = True,  # noqa: FBT001, FBT002, ARG001
+) -> Any:
+    """Normalize groups of channels, which may come last.
+
+    Source:
+        ``group_norm`` in ``group_norm.cpp``: on CUDA and meta they come first.
+    """
+    layout = suggest_memory_format(a)
+    if layout is torch.contiguous_format or num_groups < 1 or a.shape[1] % num_groups:
+        return NotImplemented
+    batch, channels, *sizes = a.shape
+    a = a.contiguous(memory_format=layout)
+    given = (weight, bias, batch, channels, prod(sizes), num_groups, eps)
+    return aten.native_group_norm(a, *given)[0]
+
+
+def one_hot(_: Keep, a: Tensor, num_classes: int = -1) -> Any:
+    """Return a row for each class value, with a one at its place.
+
+    Source:
+        ``one_hot`` in ``Onehot.cpp``: on meta without a look at the values.
+    """
+    if not a.numel() or a.dtype is not torch.long:
+        if num_classes <= 0 or a.numel():
+            return NotImplemented
+        return aten.empty.memory_format(
+            [*a.shape, num_classes], dtype=a.dtype, device=a.device
+        )
+    try:
+        least, most = (value.item() for value in aten.aminmax(a))
+    except MissingValueError:
+        if num_classes <= 0:
+            raise
+        least, most = 0, num_classes - 1
+    if least < 0:
+        raise RuntimeError("Class values must be non-negative.")
+    if 0 < num_classes <= most:
+        raise RuntimeError("Class values must be smaller than num_classes.")
+    shape = [*a.shape, num_classes if num_classes > 0 else int(most) + 1]
+    made = aten.zeros(shape, dtype=a.dtype, device=a.device)
+    return aten.scatter_.value(made, -1, aten.unsqueeze(a, -1), 1)
+
+
+def ctc_loss(  # noqa: PLR0913, PLR0917  the operator's own
+    keep: Keep,
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Sequence[int],
+    target_lengths: Sequence[int],
+    blank: int = 0,
+    reduction: int = MEAN,
+    zero_infinity: bool = False,  # noqa: FBT001, FBT002
+) -> Any:
+    """Return the loss; its mean is over lengths that C++ writes into a new tensor.
+
+    Source:
+        ``ctc_loss`` in ``LossCTC.cpp``.
+    """
+    if reduction != MEAN:
+        return NotImplemented
+    if log_probs.ndim == 2:  # noqa: PLR2004  no batch
+        log_probs = aten.unsqueeze(log_probs, 1)
+    given = (input_lengths, target_lengths, blank, zero_infinity)
+    losses = loss_of_sequences(log_probs, aten.to.dtype(targets, torch.long), *given)[0]
+    if zero_infinity:
+        zero = aten.zeros([], dtype=losses.dtype, device=losses.device)
+        losses = aten.where(losses == inf, zero, losses)
+    lengths = [float(n) for n in target_lengths]
+    made = torch.tensor(lengths, dtype=losses.dtype, device="meta")
+    keep(made, torch.tensor, (lengths,), {})
+    return aten.mean(losses / aten.clamp_min(made, 1))
+
+
+ON_CPU: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
+    {
+        "linalg_svdvals": svdvals,
+        "linalg_eigvalsh": eigvalsh,
+        "linalg_eigvals": eigvals,
+        "group_norm": group_norm,
+        "one_hot": one_hot,
+        "ctc_loss.IntList": ctc_loss,
+        **RECURRENT,
+    }
+)
+"""By the operator's name; each returns ``NotImplemented`` where torch does it."""
+
+
+PACKED: Final = frozenset({"lstm.data", "gru.data", "rnn_tanh.data", "rnn_relu.data"})
+
+
+class CompositesOf:
+    """Have such operators on meta be those of a device, within the block.
+
+    Args:
+        device: ``cpu``; anything else leaves it to torch.
+        keep: Notes the values of what is made of numbers.
+        doubt: Notes what is otherwise than on the device all the same.
+    """
+
+    def __init__(
+        self, device: DeviceName, keep: Keep, doubt: Callable[[str], None]
+    ) -> None:
+        self._doubt = doubt
+        self._kernels = ON_CPU if device == "cpu" else {}
+        self._keep = keep
+        self._thread = threading.get_ident()
+        self._library: torch.library.Library | None = None
+
+    def __enter__(self) -> None:
+        self._thread = threading.get_ident()
+        if not self._kernels:
+            return
+        self._library = torch.library.Library("aten", "IMPL")
+        with warnings.catch_warnings():  # of the override by a recording around it
+            warnings.simplefilter("ignore")
+            for name in (*self._kernels, *PACKED):
+                packet, _, overload = name.partition(".")
+                operator = getattr(getattr(aten, packet), overload or "default")
+                kernel = partial(self._run_here, operator)
+                override_kernel(self._library, name, kernel)
+
+    def __exit__(self, *_: object) -> None:
+        if self._library is not None:
+            destroy_library(self._library)
+            self._library = None
+
+    def run(self, operator: Any, args: Args, kwargs: Kwargs) -> Any:
+        """Run an operator that torch makes of others."""
+        name = str(operator).removeprefix("aten.").removesuffix(".default")
+        make = self._kernels.get(name)
+        if name in PACKED:
+            self._doubt(f"{name} weighs packed inputs step by step on meta")
+        returned = NotImplemented if make is None else make(self._keep, *args, **kwargs)
+        if returned is NotImplemented:
+            # Not its own decompose(), which prefers what is for torch.compile.
+            return run_kernel(operator, COMPOSITE, args, kwargs)
+        return returned
+
+    def _run_here(self, operator: Any, *args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() != self._thread:  # and not recorded
+            return run_kernel(operator, COMPOSITE, args, kwargs)
+        return self.run(operator, args, kwargs)

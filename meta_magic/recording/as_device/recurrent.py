@@ -1,0 +1,228 @@
+"""Recurrent layers as the CPU runs them: all inputs are weighed at once, or by oneDNN.
+
+Source: ``RNN.cpp`` and ``mkldnn/RNN.cpp`` in ``aten/src/ATen/native`` of torch 2.13; on
+meta the inputs are weighed step by step, and oneDNN is not asked.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
+
+import torch
+from torch import Tensor
+
+__all__ = ["RECURRENT"]
+
+LSTM_MODE: Final = 2
+
+aten = torch.ops.aten
+
+Weights: TypeAlias = Sequence[Tensor | None]
+"""Of inputs, of hidden states, both biases, and of the projection."""
+
+Hidden: TypeAlias = tuple[Tensor, ...]
+"""The hidden state; for an LSTM the state of its cells, too."""
+
+Cell: TypeAlias = Callable[[Tensor, Hidden, Weights], Hidden]
+"""Takes weighed inputs, the hidden state and weights; returns the next one."""
+
+
+def run_simple(
+    activate: Callable[[Tensor], Tensor], a: Tensor, hidden: Hidden, weights: Weights
+) -> Hidden:
+    """Run a step of a simple layer."""
+    _, weight, _, bias, _ = weights
+    return (activate(aten.linear(hidden[0], weight, bias).add_(a)),)
+
+
+def run_gru(a: Tensor, hidden: Hidden, weights: Weights) -> Hidden:
+    """Run a step of gated units."""
+    _, weight, _, bias, _ = weights
+    inputs = aten.unsafe_chunk(a, 3, 1)
+    gates = aten.unsafe_chunk(aten.linear(hidden[0], weight, bias), 3, 1)
+    reset = gates[0].add_(inputs[0]).sigmoid_()
+    update = gates[1].add_(inputs[1]).sigmoid_()
+    new = inputs[2].add(gates[2].mul_(reset)).tanh_()
+    return ((hidden[0] - new).mul_(update).add_(new),)
+
+
+def run_lstm(a: Tensor, hidden: Hidden, weights: Weights) -> Hidden:
+    """Run a step of cells with a memory."""
+    _, weight, _, bias, projection = weights
+    gates = aten.linear(hidden[0], weight, bias).add_(a)
+    enter, keep, new, leave = aten.unsafe_chunk(gates, 4, 1)
+    enter, keep = enter.sigmoid_(), keep.sigmoid_()
+    new, leave = new.tanh_(), leave.sigmoid_()
+    memory = (keep * hidden[1]).add_(enter * new)
+    output = leave * memory.tanh()
+    if projection is not None:
+        output = aten.matmul(output, projection.t())
+    return output, memory
+
+
+def run_layers(  # noqa: PLR0913, PLR0917  the operators' own
+    cell: Cell,
+    a: Tensor,
+    hidden: Sequence[Hidden],
+    weights: Sequence[Weights],
+    dropout: float,
+    n_layers: int,
+    *,
+    is_training: bool,
+) -> tuple[Tensor, list[Hidden]]:
+    """Run layer after layer, each in one direction or in both."""
+    last: list[Hidden] = []
+    n_directions = len(weights) // n_layers
+    for layer in range(n_layers):
+        outputs: list[Tensor] = []
+        for direction in range(n_directions):
+            index = layer * n_directions + direction
+            step = run_steps(cell, a, hidden[index], weights[index], direction)
+            outputs.append(step[0])
+            last.append(step[1])
+        a = outputs[0] if n_directions == 1 else aten.cat(outputs, a.ndim - 1)
+        if dropout and is_training and layer < n_layers - 1:
+            a = aten.dropout(a, dropout, True)  # noqa: FBT003  torch's has no name
+    return a, last
+
+
+def run_steps(
+    cell: Cell, a: Tensor, hidden: Hidden, weights: Weights, direction: int
+) -> tuple[Tensor, Hidden]:
+    """Run a layer over all steps, from the last one on if ``direction`` is 1."""
+    steps = aten.unbind.int(aten.linear(a, weights[0], weights[2]))
+    order = -1 if direction else 1
+    outputs: list[Tensor] = []
+    for step in steps[::order]:
+        hidden = cell(step, hidden, weights)
+        outputs.append(hidden[0])
+    return aten.stack(outputs[::order]), hidden
+
+
+def gather(
+    params: Sequence[Tensor], *, has_biases: bool, is_projected: bool = False
+) -> list[Weights]:
+    """Return the weights of each layer and direction."""
+    width = (4 if has_biases else 2) + is_projected
+    gathered: list[Weights] = []
+    for start in range(0, len(params), width):
+        own = list(params[start : start + width])
+        projection = own.pop() if is_projected else None
+        gathered.append((*own, *[None] * (4 - len(own)), projection))
+    return gathered
+
+
+def run_recurrent(  # noqa: PLR0913, PLR0917  the operators' own
+    cell: Cell,
+    _: object,
+    a: Tensor,
+    hx: Tensor,
+    params: Sequence[Tensor],
+    has_biases: bool,  # noqa: FBT001
+    num_layers: int,
+    dropout: float,
+    train: bool,  # noqa: FBT001
+    bidirectional: bool,  # noqa: FBT001, ARG001
+    batch_first: bool,  # noqa: FBT001
+) -> tuple[Tensor, Tensor]:
+    """Run ``gru`` or a simple layer."""
+    if batch_first:
+        a = aten.transpose.int(a, 0, 1)
+    hidden = [(h,) for h in aten.unbind.int(hx)]
+    weights = gather(params, has_biases=has_biases)
+    run = partial(run_layers, cell, a, hidden, weights, dropout, num_layers)
+    output, last = run(is_training=train)
+    stacked = aten.stack([h for (h,) in last])
+    return (output.transpose_(0, 1) if batch_first else output), stacked
+
+
+def run_lstms(  # noqa: PLR0913, PLR0917  the operator's own
+    _: object,
+    a: Tensor,
+    hx: Sequence[Tensor],
+    params: Sequence[Tensor],
+    has_biases: bool,  # noqa: FBT001
+    num_layers: int,
+    dropout: float,
+    train: bool,  # noqa: FBT001
+    bidirectional: bool,  # noqa: FBT001
+    batch_first: bool,  # noqa: FBT001
+) -> Any:
+    """Run ``lstm``: by oneDNN, or step by step."""
+    if len(hx) != 2:  # noqa: PLR2004  which torch refuses
+        return NotImplemented
+    is_projected = hx[0].shape[2] != hx[1].shape[2]
+    weights = gather(params, has_biases=has_biases, is_projected=is_projected)
+    if batch_first:
+        a = aten.transpose.int(a, 0, 1)
+    if not is_projected and is_by_onednn(a):
+        settings = (has_biases, bidirectional, batch_first, train)
+        made = run_onednn(a.contiguous(), hx, weights, num_layers, dropout, settings)
+        order = 1
+    else:
+        hidden = list(zip(*map(aten.unbind.int, hx), strict=True))
+        run = partial(run_layers, run_lstm, a, hidden, weights, dropout, num_layers)
+        made = run(is_training=train)
+        order = -1  # as GCC evaluates arguments
+    output, last = made
+    stacked = [aten.stack([h[i] for h in last]) for i in (0, 1)[::order]][::order]
+    return (aten.transpose.int(output, 0, 1) if batch_first else output, *stacked)
+
+
+def is_by_onednn(a: Tensor) -> bool:
+    """Whether the CPU runs an LSTM by oneDNN."""
+    is_asked = torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled
+    return bool(is_asked and a.dtype is torch.float32 and a.numel())
+
+
+def run_onednn(  # noqa: PLR0913, PLR0917  as above
+    a: Tensor,
+    hx: Sequence[Tensor],
+    weights: Sequence[Weights],
+    n_layers: int,
+    dropout: float,
+    settings: tuple[bool, bool, bool, bool],
+) -> tuple[Tensor, list[Hidden]]:
+    """Run each layer and direction by one kernel."""
+    hidden, memory = (h.contiguous() for h in hx)
+    last: list[Hidden] = []
+    n_directions = len(weights) // n_layers
+    for layer in range(n_layers):
+        outputs: list[Tensor] = []
+        for direction in range(n_directions):
+            index = layer * n_directions + direction
+            h, c = (aten.select.int(state, 0, index) for state in (hidden, memory))
+            given = (*fill_biases(weights[index]), h, c, bool(direction), [], LSTM_MODE)
+            output, h, c, _ = aten.mkldnn_rnn_layer(
+                a, *given, hidden.shape[2], n_layers, *settings
+            )
+            outputs.append(output)
+            last.append((h, c))
+        a = outputs[0] if n_directions == 1 else aten.cat(outputs, a.ndim - 1)
+        if dropout and settings[-1] and layer < n_layers - 1:
+            a = aten.dropout(a, dropout, True)  # noqa: FBT003  as above
+    return a, last
+
+
+def fill_biases(weights: Weights) -> Iterator[Tensor]:
+    """Return the weights, and zeros as large as these where there are no biases."""
+    of_input, of_hidden, *biases, _ = weights
+    pairs = zip(biases[::-1], (of_hidden, of_input), strict=True)
+    made = [
+        aten.zeros(w.shape, dtype=w.dtype, device=w.device) if bias is None else bias
+        for bias, w in pairs
+        if w is not None
+    ]
+    return iter([of_input, of_hidden, *made[::-1]])  # type: ignore[list-item]  # neither is None
+
+
+RECURRENT: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
+    {
+        "gru.input": partial(run_recurrent, run_gru),
+        "rnn_tanh.input": partial(run_recurrent, partial(run_simple, torch.tanh)),
+        "rnn_relu.input": partial(run_recurrent, partial(run_simple, torch.relu)),
+        "lstm.input": run_lstms,
+    }
+)
+"""By the operator's name, as ``composites`` has them."""

@@ -1,0 +1,92 @@
+"""Operators that torch makes of others by device: beside the CPU's, without a mode."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from meta_magic import record
+from tests.unit.eager import Names, assert_same_tensor
+from tests.unit.replaying.replays import replay
+
+
+def channels_last(*shape):
+    return torch.randn(*shape).to(memory_format=torch.channels_last)
+
+
+def lose(lengths, **options):
+    probabilities = torch.randn(5, 2, 4).log_softmax(2).requires_grad_()
+    targets = torch.tensor([[1, 2], [3, 1]])
+    loss = F.ctc_loss(probabilities, targets, (5, 4), lengths, **options)
+    loss.sum().backward()
+    return torch.cat([loss.detach().view(-1), probabilities.grad.view(-1)])
+
+
+CALLS = {
+    "singular values": lambda: torch.linalg.svdvals(torch.randn(4, 3, 3, 4)),
+    "eigenvalues of a symmetric matrix": lambda: torch.linalg.eigvalsh(
+        torch.randn(5, 5)
+    ),
+    "eigenvalues": lambda: torch.linalg.eigvals(torch.randn(5, 5)) * 1,
+    "group norm": lambda: F.group_norm(channels_last(2, 8, 4, 4), 2),
+    "group norm with weights": lambda: F.group_norm(
+        channels_last(2, 8, 4, 4), 4, torch.randn(8), torch.randn(8)
+    ),
+    "group norm, channels first": lambda: F.group_norm(torch.randn(2, 8, 4, 4), 2),
+    "one hot": lambda: F.one_hot(torch.randint(5, (3,))),
+    "one hot of some classes": lambda: F.one_hot(torch.randint(5, (2, 3)), 7),
+    "one hot of nothing": lambda: F.one_hot(torch.empty(0, dtype=torch.long), 7),
+    "lengths": lambda: lose((2, 1)),
+    "lengths, finite": lambda: lose((2, 1), zero_infinity=True),
+    "lengths, sum": lambda: lose((2, 1), reduction="sum"),
+}
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("name", CALLS)
+def test_a_value_is_that_of_the_cpu_when_no_mode_looks_on(name, seed):
+    torch.manual_seed(seed)
+    real = CALLS[name]()
+    torch.manual_seed(seed)
+    with record(as_device="cpu") as trace:
+        made = CALLS[name]()
+    assert_same_tensor(replay(trace, made)[0], real)
+
+
+@pytest.mark.parametrize("name", [n for n in CALLS if "values" not in n])
+def test_operators_are_those_of_the_cpu(name):
+    skipped = "lift", "detach", "empty.memory_format"  # C++ writes lengths into one
+    with Names() as real:
+        CALLS[name]()
+    with record(as_device="cpu") as trace:
+        CALLS[name]()
+    names, wanted = (
+        [op for op in ops if not any(s in op for s in skipped)]
+        for ops in ([op.op for op in trace.ops], real.ops)
+    )
+    assert names == wanted
+
+
+def test_in_inference_mode_operators_are_those_without_gradients():
+    with record(as_device="cpu") as trace, torch.no_grad():
+        CALLS["group norm"]()
+    with record(as_device="cpu") as inferred, torch.inference_mode():
+        CALLS["group norm"]()
+    assert [op.op for op in inferred.ops] == [op.op for op in trace.ops]
+
+
+@pytest.mark.parametrize(("classes", "words"), [([0, 5], "smaller"), ([-1], "non-neg")])
+def test_classes_that_the_cpu_refuses_are_refused_in_its_words(classes, words):
+    with record(as_device="cpu"), pytest.raises(RuntimeError, match=words):
+        F.one_hot(torch.tensor(classes), 3)
+
+
+def test_classes_that_nobody_knows_are_not_looked_at():
+    labels = torch.empty(3, dtype=torch.long, device="meta")
+    with record(as_device="cpu"):
+        assert F.one_hot(labels, 4).shape == (3, 4)
+
+
+def test_as_meta_it_is_left_to_torch():
+    with record(as_device="meta") as trace:
+        F.one_hot(torch.tensor([1]), 3)
+    assert "aten.scatter_.value" not in [op.op for op in trace.ops]
