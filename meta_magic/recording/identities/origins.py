@@ -91,11 +91,14 @@ class Origin:
         if known is None:  # and so but one that was written
             n_writes = sorted(max(group.values()) for group in groups)
             return any(n_writes[:-1]) or n_writes[-1:] > [self._n_counted[storage]]
-        return any(
-            version > max((known[k] for k in group if k in known), default=0)
-            for group in groups
-            for version in group.values()
-        )
+        alive = frozenset().union(*groups)
+        # A tensor that came later counts for itself, or on for one that is gone.
+        others = {0, *(version for key, version in known.items() if key not in alive)}
+        for group in groups:
+            version, last = max(group.values()), [known[k] for k in group if k in known]
+            if version > max(last) if last else version not in others:
+                return True
+        return False
 
     @cached_property
     def _known_by_storage(self) -> dict[int, dict[int, int]]:

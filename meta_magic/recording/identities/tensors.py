@@ -204,13 +204,14 @@ class TensorRegistry:
             self._on_new_storage(tensor, ref.number, storage)
         return ref
 
-    def note_alias(self, tensor: Tensor) -> None:
+    def note_alias(self, tensor: object) -> None:
         """Note that a tensor was made on the storage of another, by ``.data``."""
         with DisableTorchFunction():
             self.note_deaths()
-            ref = self.storage_of(tensor) if tensor.is_meta else None
-        if ref is not None:
-            self.aliased.add(ref.number)
+            if isinstance(tensor, Tensor) and tensor.is_meta and not tensor.is_nested:
+                ref = self.storage_of(tensor)
+                if ref is not None:
+                    self.aliased.add(ref.number)
 
     def living(self) -> list[StorageRef]:
         """Return a reference to each storage that lives."""
