@@ -190,6 +190,7 @@ def look_again(task: Task) -> list[str]:
         (f"{fqn}.{name}" if fqn else name, tensor)
         for fqn, module in walk_modules(task.module)
         for tensors in (parameters_of(module), buffers_of(module))
+        if tensors
         for name, tensor in tensors.items()
         if tensor is not None and (tensor.is_meta or id(tensor) not in filled)
     ]
