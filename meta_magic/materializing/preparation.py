@@ -13,9 +13,14 @@ from meta_magic.materializing.budget import check_budget
 from meta_magic.materializing.fills.protocol import Content, Fill, Task
 from meta_magic.materializing.install import Installation
 from meta_magic.materializing.report import KEPT, FilledTensor, MaterializeReport
-from meta_magic.materializing.targets import Target, address_of, find_tensors
+from meta_magic.materializing.targets import Target, address_of
 from meta_magic.recording.identities.storage_bytes import as_bytes
 from meta_magic.replaying.memory import make_view
+from meta_magic.torch_private.module_internals import (
+    buffers_of,
+    parameters_of,
+    walk_modules,
+)
 
 __all__ = ["Preparation", "Progress"]
 
@@ -180,19 +185,26 @@ def look_again(task: Task) -> list[str]:
     Raises:
         MaterializeError: Some are on meta still.
     """
-    now = {place.name: place.tensor for place in find_tensors(task.module)}
-    on_meta = [name for name, tensor in now.items() if tensor.is_meta]
+    filled = {id(place.tensor) for place in task.held}
+    others = [
+        (f"{fqn}.{name}" if fqn else name, tensor)
+        for fqn, module in walk_modules(task.module)
+        for tensors in (parameters_of(module), buffers_of(module))
+        if tensors
+        for name, tensor in tensors.items()
+        if tensor is not None and (tensor.is_meta or id(tensor) not in filled)
+    ]
+    on_meta = [repr(name) for name, tensor in others if tensor.is_meta]
     if on_meta:
         raise MaterializeError(
-            f"{', '.join(map(repr, on_meta))} would still be on meta: while made "
-            f"real on {task.device}, the module put another tensor in its place, as "
+            f"{', '.join(on_meta)} would still be on meta: while it was made real on "
+            f"{task.device}, the module put another tensor in its place, as "
             "reset_parameters() or progress= may do. Choose another init=, or "
             "materialize the submodules one by one"
         )
-    names = [h.name for h in task.held if now.get(h.name) is not h.tensor]
     return [
         f"{name} is not the tensor that was filled: the module replaced it meanwhile"
-        for name in dict.fromkeys(names)
+        for name, _ in others
     ]
 
 

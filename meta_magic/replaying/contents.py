@@ -56,7 +56,8 @@ def follow(
     if is_raw:
         for storage, geometry in born:
             raw[storage] = RawMemory(sizes[storage])
-            raw[storage].leave_out_gaps(geometry)
+            if prod(geometry.shape) * geometry.dtype.itemsize < sizes[storage]:
+                raw[storage].leave_out_gaps(geometry)
 
 
 class RawMemory:
@@ -76,21 +77,18 @@ class RawMemory:
 
     def leave_out_gaps(self, geometry: Geometry) -> None:
         """Take what lies between the elements of the only tensor for written."""
-        if geometry.storage_offset is not None and not self._is_filled_by(geometry):
-            self._is_byte_written = np.ones(self._nbytes, np.bool_)
-            self._mark(geometry, is_written=False)
+        self._is_byte_written = np.ones(self._nbytes, np.bool_)
+        self._mark(geometry, is_written=False)
 
     def write(self, geometry: Geometry) -> None:
         """Write the elements of a tensor."""
-        if geometry.storage_offset is None or self._is_filled_by(geometry):
+        is_whole = is_dense(geometry) and span_nbytes(geometry) == self._nbytes
+        if is_whole or geometry.storage_offset is None:
             self._is_byte_written, self._is_whole = None, True
         elif not self._is_whole:
             if self._is_byte_written is None:
                 self._is_byte_written = np.zeros(self._nbytes, np.bool_)
             self._mark(geometry, is_written=True)
-
-    def _is_filled_by(self, geometry: Geometry) -> bool:
-        return is_dense(geometry) and span_nbytes(geometry) == self._nbytes
 
     def _mark(self, geometry: Geometry, *, is_written: bool) -> None:
         stride, offset = geometry.stride, geometry.storage_offset

@@ -49,12 +49,11 @@ def walk_modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     while stack:
         fqn, module = stack.pop()
         yield fqn, module
-        children = [
-            (f"{fqn}.{name}" if fqn else name, child)
-            for name, child in children_of(module).items()
-            if child is not None
-        ]
-        stack += reversed(children)
+        children = children_of(module)
+        if children:
+            prefix = f"{fqn}." if fqn else ""
+            below = reversed(children.items())
+            stack += [(prefix + name, m) for name, m in below if m is not None]
 
 
 names_not_persistent: Final = attrgetter("_non_persistent_buffers_set")

@@ -11,7 +11,7 @@ from functools import lru_cache
 from itertools import compress
 from typing import Final
 
-from torch import Tensor, UntypedStorage
+from torch import Tensor
 
 from meta_magic.torch_private.dispatcher import has_kernel
 from meta_magic.torch_private.modes import DisableTorchFunction
@@ -33,14 +33,14 @@ class LivingTensors:
     def __init__(self) -> None:
         self._by_address: dict[int, list[dict[int, int]]] | None = None
 
-    def on(self, storage: UntypedStorage) -> list[dict[int, int]]:
-        """Return the versions of the tensors on a storage, by their ``id``.
+    def on(self, address: int) -> list[dict[int, int]]:
+        """Return the versions of the tensors on the storage of an address, by ``id``.
 
         Those that count together stand together.
         """
         if self._by_address is None:
             self._by_address = find_versions()
-        return self._by_address.get(address_of_storage(storage), [])
+        return self._by_address.get(address, [])
 
 
 def find_versions() -> dict[int, list[dict[int, int]]]:
@@ -82,7 +82,8 @@ def group(tensors: Iterable[Tensor]) -> list[dict[int, int]]:
 
 def read_version(tensor: Tensor) -> int:
     """Return how often a tensor was written in place, as torch counts it."""
-    return 0 if tensor.is_inference() else int(version_of(tensor))
+    version: int = 0 if tensor.is_inference() else version_of(tensor)
+    return version
 
 
 @lru_cache(maxsize=4096)

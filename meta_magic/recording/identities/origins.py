@@ -42,7 +42,7 @@ class Origin:
             when the block ended, as torch counts it: those of modules, and others
             where no count of operators says it.
         aliased: Storages with tensors each of which counts its own writes.
-        n_owners: How many tensors lay on each storage.
+        owners: Address of each storage, and how many tensors lay on it.
         checksums: Of those that are real and that the block made.
     """
 
@@ -52,7 +52,7 @@ class Origin:
     modules: dict[int, weakref.ref[nn.Module]] = field(default_factory=dict)
     versions: Mapping[tuple[int, int], int] = field(default_factory=dict)
     aliased: AbstractSet[int] = frozenset()
-    n_owners: dict[int, int] = field(default_factory=dict)
+    owners: dict[int, tuple[int, int]] = field(default_factory=dict)
     checksums: dict[int, int] = field(default_factory=dict)
 
     def is_stale(
@@ -73,12 +73,11 @@ class Origin:
             last = self._n_counted[storage]
         if last is not None and version > last:
             return True
-        real = tensor.untyped_storage()
+        address, n_owners = self.owners[storage]
         has_others = last is None or storage in self.aliased
-        n_owners = count_owners(address_of_storage(real))
-        if not has_others and n_owners <= self.n_owners.get(storage, 0):
+        if not has_others and count_owners(address) <= n_owners:
             return False
-        return self._has_stale(living.on(real), storage)
+        return self._has_stale(living.on(address), storage)
 
     def _has_stale(self, groups: Sequence[Mapping[int, int]], storage: int) -> bool:
         """Whether some of the tensors on a storage were written outside.
@@ -91,11 +90,14 @@ class Origin:
         if known is None:  # and so but one that was written
             n_writes = sorted(max(group.values()) for group in groups)
             return any(n_writes[:-1]) or n_writes[-1:] > [self._n_counted[storage]]
-        return any(
-            version > max((known[k] for k in group if k in known), default=0)
-            for group in groups
-            for version in group.values()
-        )
+        alive = frozenset().union(*groups)
+        # A tensor that came later counts for itself, or on for one that is gone.
+        others = {0, *(version for key, version in known.items() if key not in alive)}
+        for group in groups:
+            version, last = max(group.values()), [known[k] for k in group if k in known]
+            if version > max(last) if last else version not in others:
+                return True
+        return False
 
     @cached_property
     def _known_by_storage(self) -> dict[int, dict[int, int]]:
@@ -143,7 +145,7 @@ def look_for_versions(
             continue
         n_wanted = count_owners(ref.address) if number in aliased else 1
         if n_known[number] < n_wanted:
-            for group in living.on(storage):
+            for group in living.on(ref.address):
                 found.update({(number, key): v for key, v in group.items()})
     return found
 
@@ -173,7 +175,7 @@ def keep_origins(origin: Origin, refs: Iterable[StorageRef]) -> None:
             # A callback written in Python would swallow an interrupt.
             kept = OriginRef(storage, dead.append)
             kept.origin, kept.number, kept.address = origin, ref.number, ref.address
-            origin.n_owners[ref.number] = count_owners(ref.address)
+            origin.owners[ref.number] = ref.address, count_owners(ref.address)
             ref_by_address[ref.address] = kept
 
 

@@ -238,13 +238,14 @@ class TensorRegistry:
         storage, first = self.storage_by_tensor[tensor], self._first_aside
         return storage in self._aside or (first is not None and storage >= first)
 
-    def note_alias(self, tensor: Tensor) -> None:
+    def note_alias(self, tensor: object) -> None:
         """Note that a tensor was made on the storage of another, by ``.data``."""
         with DisableTorchFunction():
             self.note_deaths()
-            ref = self.storage_of(tensor) if tensor.is_meta else None
-        if ref is not None:
-            self.aliased.add(ref.number)
+            if isinstance(tensor, Tensor) and tensor.is_meta and not tensor.is_nested:
+                ref = self.storage_of(tensor)
+                if ref is not None:
+                    self.aliased.add(ref.number)
 
     def living(self) -> list[StorageRef]:
         """Return a reference to each storage that lives."""

@@ -1,9 +1,8 @@
 """Describe module trees: live modules to records."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from types import MappingProxyType, NoneType
 from typing import Final, TypeAlias
 
@@ -34,8 +33,8 @@ CallsByModule: TypeAlias = Mapping[int, tuple[int | None, int]]
 
 NO_CALLS: Final = (None, 0)
 
-Part: TypeAlias = tuple[Callable[..., ModuleNode], int]
-"""What makes a node of its ``children``, and the index of its parent."""
+Part: TypeAlias = tuple[ModuleNode, int]
+"""A node without its children, and the index of its parent."""
 
 __all__ = ["Tree", "describe_tree", "find_roots", "own_tensors", "read_versions"]
 
@@ -82,24 +81,25 @@ def add_calls(
     stack = [(root, 0)]
     while stack:
         node, parent = stack.pop()
-        first_call, n_calls = calls_by_fqn.get(node.fqn, NO_CALLS)
-        make = partial(replace, node, n_calls=n_calls, first_call=first_call)
         stack += [(child, len(parts)) for child in reversed(node.children)]
-        parts.append((make, parent))
+        first_call, n_calls = calls_by_fqn.get(node.fqn, NO_CALLS)
+        node = replace(node, n_calls=n_calls, first_call=first_call)
+        parts.append((node, parent))
     return assemble(parts)
 
 
 def assemble(parts: Sequence[Part]) -> ModuleNode:
-    """Return the root of a tree; however deep it is.
+    """Return the root of a tree, however deep it is.
 
     Args:
-        parts: What makes each node of its children, parents first, and the index of
-            the parent.
+        parts: Each node without its children, and the index of its parent; parents
+            first.
     """
     children: list[list[ModuleNode]] = [[] for _ in parts]
-    for index in reversed(range(len(parts))):
-        make, parent = parts[index]
-        node = make(children=tuple(reversed(children[index])))
+    for index in range(len(parts) - 1, -1, -1):
+        (node, parent), below = parts[index], children[index]
+        if below:
+            node = replace(node, children=tuple(below[::-1]))
         children[parent].append(node)
     return node
 
@@ -158,17 +158,18 @@ class TreeDescriber:
         stack: list[tuple[nn.Module, str, str, int]] = [(root, name, "", 0)]
         while stack:
             module, name, fqn, parent = stack.pop()
-            prefix, index = f"{fqn}." if fqn else "", len(parts)
-            parts.append((self._describe_module(module, name, fqn), parent))
-            if self.fqn_by_module[self._numbers.of(module)] == fqn:
-                below = reversed(children_of(module).items())
+            node, children = self._describe_module(module, name, fqn)
+            if children and node.shared_with is None:
+                index, prefix = len(parts), f"{fqn}." if fqn else ""
+                below = reversed(children.items())
                 stack += [(m, n, prefix + n, index) for n, m in below if m is not None]
+            parts.append((node, parent))
         return assemble(parts)
 
     def _describe_module(
         self, module: nn.Module, name: str, fqn: str
-    ) -> Callable[..., ModuleNode]:
-        """Return what makes the record of a module of those of its children."""
+    ) -> tuple[ModuleNode, dict[str, nn.Module | None]]:
+        """Return the record of a module without its children, and those."""
         number = self._numbers.of(module)
         first = self.fqn_by_module.setdefault(number, fqn)
         prefix = f"{fqn}." if fqn else ""
@@ -176,16 +177,17 @@ class TreeDescriber:
         first_call, n_calls = (
             self._calls.get(number, NO_CALLS) if is_first else NO_CALLS
         )
-        return partial(
-            ModuleNode,
+        node = ModuleNode(
             name=name,
             fqn=fqn,
             class_name=type(module).__qualname__,
             tensors=tuple(self._describe_tensors(module, prefix)) if is_first else (),
+            children=(),
             n_calls=n_calls,
             first_call=first_call,
             shared_with=None if is_first else first,
         )
+        return node, children_of(module)
 
     def _describe_tensors(
         self, module: nn.Module, prefix: str

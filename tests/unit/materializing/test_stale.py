@@ -151,6 +151,30 @@ def test_aliases_that_nobody_wrote_outside_are_no_reason_to_refuse():
     assert_bit_equal(made, real)
 
 
+@pytest.mark.parametrize("kind", [lambda w: w.detach(), lambda w: w, lambda w: w.data])
+def test_a_parameter_that_takes_anothers_place_outside_is_no_reason_to_refuse(kind):
+    real, made, _, _ = build_twice(lambda: nn.Linear(2, 2))
+    for module in (real, made):
+        module.weight = nn.Parameter(kind(module.weight))
+    materialize(made)
+    assert_bit_equal(made, real)
+
+
+def test_a_write_to_a_parameter_that_took_anothers_place_is_refused():
+    with record():
+        made = nn.Linear(2, 2)
+    made.weight = nn.Parameter(made.weight.detach())
+    with torch.no_grad():
+        made.weight.add_(1)
+    with pytest.raises(MaterializeError, match="'weight': it was changed in place"):
+        materialize(made)
+
+
+def test_data_that_is_no_tensor_is_refused_in_torchs_words():
+    with record(), pytest.raises(TypeError, match="data has to be a tensor"):
+        torch.ones(2).data = 5
+
+
 def test_a_step_inside_of_an_optimizer_that_torch_does_not_count_is_not_refused():
     def train():
         module = nn.Linear(2, 2)
