@@ -1,9 +1,11 @@
-"""Name the threads that were started while recording: their work is not recorded.
+"""Name the threads and tasks that a block starts: their work is not recorded.
 
-Modes belong to one thread. A thread started meanwhile sees none of them, so that what
-it does uses real memory and leaves no record; that must be said, not lost.
+Modes belong to one thread. A thread started meanwhile sees none of them, nor does a
+task that the event loop runs while the block awaits something, so that what it does
+uses real memory and leaves no record; that must be said, not lost.
 """
 
+import asyncio
 import sys
 import threading
 from types import FrameType
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["ThreadWatch"]
+__all__ = ["TaskWatch", "ThreadWatch"]
 
 OWN_PREFIX: Final = "meta_magic"
 
@@ -46,3 +48,38 @@ class ThreadWatch:
         old: Callable[..., Any] | None = self._old_profile
         if old is not None:
             old(frame, event, argument)
+
+
+class TaskWatch:
+    """Context manager that notes the tasks that are created within it.
+
+    Attributes:
+        names: Names of what they run, in order of creation.
+    """
+
+    def __init__(self) -> None:
+        self.names: dict[str, None] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._old_factory: Any = None
+
+    def __enter__(self) -> None:
+        try:
+            self._loop = asyncio.get_running_loop()
+        except RuntimeError:  # none runs: nobody can create a task
+            return
+        self._old_factory = self._loop.get_task_factory()
+        self._loop.set_task_factory(self._create)
+
+    def __exit__(self, *_: object) -> None:
+        loop, self._loop = self._loop, None
+        if loop is not None and loop.get_task_factory() == self._create:
+            loop.set_task_factory(self._old_factory)
+
+    def _create(
+        self, loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any
+    ) -> Any:
+        """Create a task as ever, and note its name."""
+        self.names.setdefault(getattr(coroutine, "__qualname__", str(coroutine)))
+        if self._old_factory is not None:
+            return self._old_factory(loop, coroutine, **options)
+        return asyncio.Task(coroutine, loop=loop, **options)

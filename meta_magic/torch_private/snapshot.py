@@ -34,7 +34,6 @@ class Snapshot:
         self._dispatch_modes = list(dispatch_mode_stack())
         self._function_modes = list(function_mode_stack())
         self._flags = {name: getattr(python_dispatch, name) for name in FLAGS}
-        self._has_gradients = torch.is_grad_enabled()
         self._current_device = device_module.CURRENT_DEVICE
         self._default_context = getattr(GLOBAL_DEVICE_CONTEXT, "device_context", None)
 
@@ -51,10 +50,6 @@ class Snapshot:
             if id(mode) not in known
         ]
         return [f"modes left open were closed: {', '.join(left)}"] if left else []
-
-    def restore_gradients(self) -> None:
-        """Have gradients recorded or not, as before."""
-        torch.set_grad_enabled(self._has_gradients)
 
     def restore(self) -> list[str]:
         """Put everything back, and say in words what else was not as before."""
