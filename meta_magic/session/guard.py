@@ -86,7 +86,7 @@ class Guard:
         except BaseException:
             self.leave()
             raise
-        if self._interrupts.pending is not None:
+        if self._interrupts.pending:
             self.leave()  # delivers it
         # A plain store: Python looks for signals at calls and jumps only.
         self._interrupts.is_held = False
