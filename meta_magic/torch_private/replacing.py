@@ -34,6 +34,11 @@ class Replacements:
     def __init__(self) -> None:
         self._made: list[tuple[Any, str, Any]] = []
 
+    @property
+    def is_entered(self) -> bool:
+        """Whether anything is replaced now."""
+        return bool(self._made)
+
     def replace(self, owner: Any, name: str, value: Any) -> None:
         """Set an attribute of a module or class."""
         place = id(owner), name
