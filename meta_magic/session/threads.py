@@ -11,6 +11,9 @@ import threading
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
+from meta_magic.torch_private.replaced import PROFILE_OF_THREADS
+from meta_magic.torch_private.replacing import Replacements
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -19,7 +22,7 @@ __all__ = ["TaskWatch", "ThreadWatch"]
 OWN_PREFIX: Final = "meta_magic"
 
 
-class ThreadWatch:
+class ThreadWatch(Replacements):
     """Context manager that notes the threads started from within it.
 
     Attributes:
@@ -27,17 +30,18 @@ class ThreadWatch:
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.names: dict[str, None] = {}
         self._old_profile: Any = None
 
     def __enter__(self) -> None:
-        self._old_profile = threading.getprofile()
-        threading.setprofile(self._greet)
+        # As threading.setprofile does; recordings of two threads end in any order.
+        self.wrap(PROFILE_OF_THREADS, self._make_greeting)
 
-    def __exit__(self, *_: object) -> None:
-        # Some other tool may have set its own meanwhile: leave that alone.
-        if threading.getprofile() == self._greet:
-            threading.setprofile(self._old_profile)
+    def _make_greeting(self, before: Any) -> Any:
+        """Return what each thread calls first."""
+        self._old_profile = before
+        return self._greet
 
     def _greet(self, frame: FrameType, event: str, argument: object) -> None:
         """Note the thread that calls this as its first act, and leave it alone."""

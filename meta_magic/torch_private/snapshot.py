@@ -65,8 +65,9 @@ class Snapshot:
         )
         odd = []
         for name, value in self._flags.items():
-            setattr(python_dispatch, name, value)
-        set_compile_internals_flag(self._flags[FLAGS[-1]])
+            # One for all threads: perhaps it was set by a mode of another.
+            setattr(python_dispatch, name, value and bool(self._dispatch_modes))
+        set_compile_internals_flag(getattr(python_dispatch, FLAGS[-1]))
         device_module.CURRENT_DEVICE = self._current_device
         context = getattr(GLOBAL_DEVICE_CONTEXT, "device_context", None)
         if context is not self._default_context:
