@@ -11,8 +11,7 @@ import threading
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
-from meta_magic.torch_private.replaced import PROFILE_OF_THREADS
-from meta_magic.torch_private.replacing import Replacements
+from meta_magic.torch_private.replacing import PROFILE_OF_THREADS, Replacements
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,7 +5,6 @@ Each is a pair of the module, or class, and the name in it, as
 """
 
 import sys
-import threading
 from types import ModuleType
 from typing import Final, TypeAlias
 
@@ -32,7 +31,6 @@ __all__ = [
     "FOREACH_DEVICES_OF_OPTIMIZERS",
     "FUSED_DEVICES",
     "MAKE_PARAMETER",
-    "PROFILE_OF_THREADS",
     "Replaceable",
     "enable_autocast",
 ]
@@ -77,10 +75,6 @@ CHECK_OF_FLEX_ATTENTION: Final = (flex_attention, "_validate_device")
 
 ATTENTION_OF_NESTED: Final = (sdpa, "_autocast")
 """Without it attention of nested tensors fails in words that do not help."""
-
-PROFILE_OF_THREADS: Final = (threading, "_profile_hook")
-"""What ``threading.setprofile`` sets, no name of torch. Without it the watch on threads
-stays when recordings of two threads end in another order than they began."""
 
 CHECK_OF_TRACE: Final = (torch.jit._trace, "_check_trace")
 """Without it ``torch.jit.trace`` compares results by value, which meta has none of."""

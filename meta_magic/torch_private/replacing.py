@@ -2,11 +2,15 @@
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from meta_magic.torch_private.replaced import Replaceable
 
-__all__ = ["Replacements"]
+__all__ = ["PROFILE_OF_THREADS", "Replacements"]
+
+PROFILE_OF_THREADS: Final = (threading, "_profile_hook")
+"""What ``threading.setprofile`` sets. Without it the watch on threads stays when
+recordings of two threads end in another order than they began."""
 
 
 class Replaced:
