@@ -1,5 +1,6 @@
 """``%%meta`` and ``%meta``: parse the line, run the cell, show the report."""
 
+import inspect
 import types
 from collections.abc import Callable, Coroutine, Generator
 from keyword import iskeyword
@@ -140,7 +141,7 @@ class MetaMagics(Magics):
         body = self._compile(cell, self.raw_cell)
         run = Run(self, options, body, cell)
         try:
-            return await step_through(body.run_async(), run.recording.guard.run)
+            return await step_through(body.run_async(), run.recording.guard.run_part)
         except BaseException as error:
             run.fail(error)
             raise
@@ -197,6 +198,11 @@ def step_through(
             awaited = run(lambda: step(value))  # noqa: B023  called at once
         except StopIteration as stop:
             return stop.value
+        except BaseException as error:
+            if inspect.getcoroutinestate(coroutine) != inspect.CORO_SUSPENDED:
+                raise
+            step, value = steps.throw, error  # an interrupt on the way out of a step
+            continue
         try:
             value = yield awaited
             step = steps.send

@@ -47,7 +47,7 @@ class Installation:
             except BaseException:
                 self._undo()
                 raise
-            if interrupts.pending is not None:
+            if interrupts.pending:
                 self._undo()
 
     def undo(self) -> None:

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 from meta_magic.replaying.assumed_operator import AssumedOperator
 from meta_magic.replaying.attention_operator import HOMES, AttentionOperator
 from meta_magic.replaying.operators import Operator, find_operator
+from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.trace.program import DRAW, HEADER, Constant, Program
 from meta_magic.trace.signature import Geometry, Place, Signature, TensorArgument
 
@@ -51,6 +52,7 @@ class Call(NamedTuple):
         return frozenset(out & set(self.signature.writes))
 
     @property
+    @unbroken
     def read(self) -> set[int]:
         """The storages whose content it reads."""
         if self.operator.reads_metadata:

@@ -12,6 +12,8 @@ from contextlib import AbstractContextManager
 from types import FrameType
 from typing import Any, TypeVar
 
+import torch
+
 from meta_magic.torch_private.interrupts import Interrupts, must_wait
 from meta_magic.torch_private.snapshot import Snapshot
 
@@ -37,12 +39,15 @@ class Guard:
         contexts: Sequence[AbstractContextManager[Any]],
         entry_points: Sequence[Callable[..., Any]] = (),
     ) -> None:
-        ours = (Guard.run, Guard.enter, Guard.leave, *entry_points)
+        ours = (Guard.run, Guard.run_part, Guard.enter, Guard.leave, *entry_points)
         self._own_codes = {function.__code__ for function in ours}
         self.odd: list[str] = []
         self._contexts = contexts
         self._entered: list[AbstractContextManager[Any]] = []
         self._snapshot: Snapshot | None = None
+        self._left: Snapshot | None = None
+        # What turns them off for a while, and is interrupted, may not turn them on.
+        self._has_gradients = torch.is_grad_enabled()
         self._interrupts = Interrupts(self._must_wait)
 
     def run(self, block: Callable[[], T]) -> T:
@@ -54,6 +59,18 @@ class Guard:
         finally:
             self.leave()
 
+    def run_part(self, block: Callable[[], T]) -> T:
+        """Run a part of what goes on in a later one, unless this one raises."""
+        __tracebackhide__ = True
+        self.enter()
+        left: Snapshot | None = None
+        try:
+            returned = block()
+            left = Snapshot()
+            return returned
+        finally:
+            self.leave(left)
+
     def enter(self) -> None:
         """Enter all contexts; on any failure or interrupt none stays entered."""
         self._entered = []
@@ -64,18 +81,25 @@ class Guard:
             for context in self._contexts:
                 context.__enter__()
                 self._entered.append(context)
+            if self._left is not None:
+                self._left.restore()
         except BaseException:
             self.leave()
             raise
-        if self._interrupts.pending is not None:
+        if self._interrupts.pending:
             self.leave()  # delivers it
         # A plain store: Python looks for signals at calls and jumps only.
         self._interrupts.is_held = False
 
-    def leave(self) -> None:
-        """Leave all contexts, restore, then deliver an interrupt that came."""
+    def leave(self, left: Snapshot | None = None) -> None:
+        """Leave all contexts, restore, then deliver an interrupt that came.
+
+        Args:
+            left: What a later part is to go on with.
+        """
         self._interrupts.is_held = True  # a plain store, as above
-        if self._snapshot is not None:
+        self._left = left
+        if self._snapshot is not None and left is None:
             for text in self._snapshot.describe_left_open(self._contexts):
                 self._note(text)
         while self._entered:
@@ -86,8 +110,9 @@ class Guard:
                 self._note(f"{type(context).__name__} was not left cleanly: {error}")
         if self._snapshot is not None:
             if isinstance(sys.exc_info()[1], KeyboardInterrupt):
-                self._snapshot.restore_gradients()
-            for text in self._snapshot.restore():
+                torch.set_grad_enabled(self._has_gradients)
+            odd = self._snapshot.restore()
+            for text in odd if left is None else ():
                 self._note(text)
         self._interrupts.give_back()
 

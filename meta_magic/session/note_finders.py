@@ -28,11 +28,13 @@ class Outside(NamedTuple):
     Attributes:
         left_open: What had to be put right in torch, in words.
         threads: Names of the threads that ran meanwhile.
+        tasks: Names of what ran in tasks of an event loop.
         has_failed: Whether it ended by an error.
     """
 
     left_open: Sequence[str]
     threads: Sequence[str]
+    tasks: Sequence[str]
     has_failed: bool
 
 
@@ -95,6 +97,13 @@ def find_outside(outside: Outside) -> Iterator[Note]:
             kind="thread",
             text=f"what thread {name!r} did was not recorded, and was real: "
             "torch's modes belong to one thread",
+            line=None,
+        )
+    for name in outside.tasks:
+        yield Note(
+            kind="thread",
+            text=f"what task {name!r} did was not recorded, and was real: a cell is "
+            "what it awaits itself (see await, without create_task or gather)",
             line=None,
         )
 

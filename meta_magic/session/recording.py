@@ -48,7 +48,7 @@ from meta_magic.session.collector import RareCollection
 from meta_magic.session.guard import Guard
 from meta_magic.session.note_finders import Outside, find_notes
 from meta_magic.session.program_builder import ProgramBuilder, Written
-from meta_magic.session.threads import ThreadWatch
+from meta_magic.session.threads import TaskWatch, ThreadWatch
 from meta_magic.session.trees import TreeFinder, modules_in
 from meta_magic.session.values_on_demand import ValuesOnDemand
 from meta_magic.trace.notes import CellSource, Note
@@ -92,6 +92,7 @@ class Recording:
         self._programs = ProgramBuilder(write, self._clock, options.device)
         self._real_memory = RealMemory(write.places, write.findings)
         self._threads = ThreadWatch()
+        self._tasks = TaskWatch()
         self._autocast = AutocastOf(options.device)
         self.guard = Guard(self._make_contexts(options, cache), entry_points)
         self._started = time.perf_counter()
@@ -113,6 +114,7 @@ class Recording:
             RareCollection(),
             EagerStance(),
             self._threads,
+            self._tasks,
             DataSources(write.findings.note),
             NewParameters(write.registry.forget),
             attention,
@@ -220,7 +222,7 @@ class Recording:
         self, program: Program, trees: Sequence[Tree], *, has_failed: bool
     ) -> tuple[Note, ...]:
         threads = (*self._threads.names, *self._written.calls.threads)
-        outside = Outside(self.guard.odd, threads, has_failed)
+        outside = Outside(self.guard.odd, threads, tuple(self._tasks.names), has_failed)
         return find_notes(self._written, program, trees, outside)
 
     def _keep_origin(

@@ -1,23 +1,27 @@
-"""Name the threads that were started while recording: their work is not recorded.
+"""Name the threads and tasks that a block starts: their work is not recorded.
 
-Modes belong to one thread. A thread started meanwhile sees none of them, so that what
-it does uses real memory and leaves no record; that must be said, not lost.
+Modes belong to one thread. A thread started meanwhile sees none of them, nor does a
+task that the event loop runs while the block awaits something, so that what it does
+uses real memory and leaves no record; that must be said, not lost.
 """
 
+import asyncio
 import sys
 import threading
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
+from meta_magic.torch_private.replacing import PROFILE_OF_THREADS, Replacements
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["ThreadWatch"]
+__all__ = ["TaskWatch", "ThreadWatch"]
 
 OWN_PREFIX: Final = "meta_magic"
 
 
-class ThreadWatch:
+class ThreadWatch(Replacements):
     """Context manager that notes the threads started from within it.
 
     Attributes:
@@ -25,17 +29,18 @@ class ThreadWatch:
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.names: dict[str, None] = {}
         self._old_profile: Any = None
 
     def __enter__(self) -> None:
-        self._old_profile = threading.getprofile()
-        threading.setprofile(self._greet)
+        # As threading.setprofile does; recordings of two threads end in any order.
+        self.wrap(PROFILE_OF_THREADS, self._make_greeting)
 
-    def __exit__(self, *_: object) -> None:
-        # Some other tool may have set its own meanwhile: leave that alone.
-        if threading.getprofile() == self._greet:
-            threading.setprofile(self._old_profile)
+    def _make_greeting(self, before: Any) -> Any:
+        """Return what each thread calls first."""
+        self._old_profile = before
+        return self._greet
 
     def _greet(self, frame: FrameType, event: str, argument: object) -> None:
         """Note the thread that calls this as its first act, and leave it alone."""
@@ -46,3 +51,38 @@ class ThreadWatch:
         old: Callable[..., Any] | None = self._old_profile
         if old is not None:
             old(frame, event, argument)
+
+
+class TaskWatch:
+    """Context manager that notes the tasks that are created within it.
+
+    Attributes:
+        names: Names of what they run, in order of creation.
+    """
+
+    def __init__(self) -> None:
+        self.names: dict[str, None] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._old_factory: Any = None
+
+    def __enter__(self) -> None:
+        try:
+            self._loop = asyncio.get_running_loop()
+        except RuntimeError:  # none runs: nobody can create a task
+            return
+        self._old_factory = self._loop.get_task_factory()
+        self._loop.set_task_factory(self._create)
+
+    def __exit__(self, *_: object) -> None:
+        loop, self._loop = self._loop, None
+        if loop is not None and loop.get_task_factory() == self._create:
+            loop.set_task_factory(self._old_factory)
+
+    def _create(
+        self, loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any
+    ) -> Any:
+        """Create a task as ever, and note its name."""
+        self.names.setdefault(getattr(coroutine, "__qualname__", str(coroutine)))
+        if self._old_factory is not None:
+            return self._old_factory(loop, coroutine, **options)
+        return asyncio.Task(coroutine, loop=loop, **options)

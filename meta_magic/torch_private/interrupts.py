@@ -68,18 +68,18 @@ class Interrupts:
 
     Attributes:
         is_held: Whether each waits, wherever it lands.
-        pending: The one that waits, as a handler is given it.
+        pending: The numbers of those that wait; whoever sends one again takes it out.
     """
 
     def __init__(self, waits: Callable[[FrameType | None], bool] = must_wait) -> None:
         self.is_held = False
-        self.pending: tuple[int, FrameType | None] | None = None
+        self.pending: list[int] = []
         self._waits = waits
         self._handler: Any = None
 
     def own(self) -> None:
         """Have them come here."""
-        self.pending = None
+        self.pending.clear()
         if threading.current_thread() is not threading.main_thread():
             return
         handler = signal.getsignal(signal.SIGINT)
@@ -94,23 +94,22 @@ class Interrupts:
             return
         if signal.getsignal(signal.SIGINT) == self._handle:
             signal.signal(signal.SIGINT, handler)
-        pending, self.pending = self.pending, None
-        if pending is not None:
-            handler(pending[0], None)  # where it landed does not matter any more
+        if self.pending:
+            number = self.pending[0]
+            self.pending.clear()
+            handler(number, None)  # where it landed does not matter any more
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if not self.is_held and not self._waits(frame):
-            self.pending = None
             self._handler(number, frame)
             return
-        self.pending = (number, frame)
+        self.pending.append(number)
         if not self.is_held:
             again = threading.Timer(RETRY_SECONDS, self._come_again)
             again.name = "meta_magic interrupt"
             again.start()
 
     def _come_again(self) -> None:
-        """Send the one that waits once more, if it still does."""
-        pending = self.pending
-        if pending is not None:
-            signal.raise_signal(pending[0])
+        """Send one that waits once more, unless it was sent meanwhile."""
+        with contextlib.suppress(IndexError):
+            signal.raise_signal(self.pending.pop())

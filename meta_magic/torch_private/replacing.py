@@ -1,11 +1,16 @@
 """Replace functions while a recording runs, also if others overlap with it."""
 
+import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from meta_magic.torch_private.replaced import Replaceable
 
-__all__ = ["Replacements"]
+__all__ = ["PROFILE_OF_THREADS", "Replacements"]
+
+PROFILE_OF_THREADS: Final = (threading, "_profile_hook")
+"""What ``threading.setprofile`` sets. Without it the watch on threads stays when
+recordings of two threads end in another order than they began."""
 
 
 class Replaced:
@@ -22,6 +27,7 @@ class Replaced:
 
 
 replaced_by_place: dict[tuple[int, str], Replaced] = {}
+lock = threading.RLock()
 
 
 class Replacements:
@@ -34,14 +40,20 @@ class Replacements:
     def __init__(self) -> None:
         self._made: list[tuple[Any, str, Any]] = []
 
+    @property
+    def is_entered(self) -> bool:
+        """Whether anything is replaced now."""
+        return bool(self._made)
+
     def replace(self, owner: Any, name: str, value: Any) -> None:
         """Set an attribute of a module or class."""
-        place = id(owner), name
-        if place not in replaced_by_place:
-            replaced_by_place[place] = Replaced(owner, name)
-        replaced_by_place[place].stack.append(value)
-        self._made.append((owner, name, value))
-        setattr(owner, name, value)
+        with lock:
+            place = id(owner), name
+            if place not in replaced_by_place:
+                replaced_by_place[place] = Replaced(owner, name)
+            replaced_by_place[place].stack.append(value)
+            self._made.append((owner, name, value))
+            setattr(owner, name, value)
 
     def wrap(self, place: Replaceable, build: Callable[[Any], Any]) -> None:
         """Replace an attribute by what is built from it.
@@ -51,21 +63,25 @@ class Replacements:
             build: Takes what is there, and returns what is to be there.
         """
         owner, name = place
-        self.replace(owner, name, build(getattr(owner, name)))
+        with lock:
+            self.replace(owner, name, build(getattr(owner, name)))
 
     def __exit__(self, *_: object) -> None:
         self.restore()
 
     def restore(self) -> None:
         """Take all of them back, but for what somebody else replaced meanwhile."""
-        while self._made:
-            owner, name, value = self._made.pop()
-            place = id(owner), name
-            replaced = replaced_by_place[place]
-            is_newest = getattr(owner, name) is value
-            replaced.stack.remove(value)
-            if is_newest:
-                left = replaced.stack[-1:] or [replaced.original]
-                setattr(owner, name, left[0])
-            if not replaced.stack:
-                del replaced_by_place[place]
+        with lock:
+            while self._made:
+                self._put_back(*self._made.pop())
+
+    def _put_back(self, owner: Any, name: str, value: Any) -> None:
+        place = id(owner), name
+        replaced = replaced_by_place[place]
+        is_newest = getattr(owner, name) is value
+        replaced.stack.remove(value)
+        if is_newest:
+            left = replaced.stack[-1:] or [replaced.original]
+            setattr(owner, name, left[0])
+        if not replaced.stack:
+            del replaced_by_place[place]

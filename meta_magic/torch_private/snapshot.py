@@ -34,7 +34,6 @@ class Snapshot:
         self._dispatch_modes = list(dispatch_mode_stack())
         self._function_modes = list(function_mode_stack())
         self._flags = {name: getattr(python_dispatch, name) for name in FLAGS}
-        self._has_gradients = torch.is_grad_enabled()
         self._current_device = device_module.CURRENT_DEVICE
         self._default_context = getattr(GLOBAL_DEVICE_CONTEXT, "device_context", None)
 
@@ -52,10 +51,6 @@ class Snapshot:
         ]
         return [f"modes left open were closed: {', '.join(left)}"] if left else []
 
-    def restore_gradients(self) -> None:
-        """Have gradients recorded or not, as before."""
-        torch.set_grad_enabled(self._has_gradients)
-
     def restore(self) -> list[str]:
         """Put everything back, and say in words what else was not as before."""
         restore_stack(
@@ -70,8 +65,9 @@ class Snapshot:
         )
         odd = []
         for name, value in self._flags.items():
-            setattr(python_dispatch, name, value)
-        set_compile_internals_flag(self._flags[FLAGS[-1]])
+            # One for all threads: perhaps it was set by a mode of another.
+            setattr(python_dispatch, name, value and bool(self._dispatch_modes))
+        set_compile_internals_flag(getattr(python_dispatch, FLAGS[-1]))
         device_module.CURRENT_DEVICE = self._current_device
         context = getattr(GLOBAL_DEVICE_CONTEXT, "device_context", None)
         if context is not self._default_context:

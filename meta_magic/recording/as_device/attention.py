@@ -149,6 +149,10 @@ RUNS: Final = {
 }
 
 
+entered_by_thread: dict[int, list["AttentionOf"]] = {}
+"""Torch has one kernel for all threads, of which several may record."""
+
+
 class AttentionOf:
     """Have attention on meta be that of a device, within the block.
 
@@ -184,10 +188,12 @@ class AttentionOf:
     def __enter__(self) -> None:
         if self.device == "meta":
             return
+        self._thread = threading.get_ident()
+        entered_by_thread.setdefault(self._thread, []).append(self)
         self._library = torch.library.Library("aten", "IMPL")
         with warnings.catch_warnings():  # of the override by a recording around it
             warnings.simplefilter("ignore")
-            override_kernel(self._library, ATTENTION, self.attend)
+            override_kernel(self._library, ATTENTION, self._attend_here)
 
     def __exit__(
         self,
@@ -198,6 +204,13 @@ class AttentionOf:
         if self._library is not None:
             destroy_library(self._library)
             self._library = None
+            entered_by_thread[self._thread].remove(self)
+
+    def _attend_here(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Run it for the recording of this thread, if there is one."""
+        thread = threading.get_ident()
+        here = entered_by_thread.get(thread) if thread != self._thread else None
+        return (here[-1] if here else self).attend(*args, **kwargs)
 
     def attend(  # noqa: PLR0913, PLR0917  the operator's own
         self,
@@ -213,7 +226,6 @@ class AttentionOf:
     ) -> Tensor:
         """Run it as the device would, and note what that is."""
         device: FusingDevice = "cuda" if self.device == "cuda" else "cpu"
-        is_elsewhere = threading.get_ident() != self._thread  # and not recorded
         if torch.is_autocast_enabled(device):
             (query, key, value, attn_mask), _ = self._autocast.cast(
                 ATTENTION, (query, key, value, attn_mask), {}
@@ -229,7 +241,7 @@ class AttentionOf:
             enable_gqa=enable_gqa,
         )
         check_arguments(call)
-        if is_elsewhere:
+        if threading.get_ident() != self._thread:  # and not recorded
             return run_math(call)
         if call.lacks_batch() and adds_batch_to_attention():
             return self._run(call.with_batch(), device).squeeze(0)

@@ -163,6 +163,7 @@ class AutocastOf:
             and value.is_leaf
             and not is_view(value)
             and torch.is_autocast_cache_enabled()
+            and threading.get_ident() == self._thread
         )
         key = id(value), dtype
         if not is_kept:

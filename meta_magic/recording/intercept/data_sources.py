@@ -40,8 +40,23 @@ class DataSources(Replacements):
             (torch, "from_dlpack", self._adopt),
             (DataLoader, "__iter__", self._iterate),
         ):
-            replaced = replace_here(getattr(owner, name), method)
+            replaced = self._replace_here(getattr(owner, name), method)
             self.replace(owner, name, replaced)
+
+    def _replace_here(self, plain: Any, method: Any) -> Any:
+        """Return a function that calls ``method`` on this thread while the cell runs.
+
+        Else ``plain``: a cell may have imported it by name.
+        """
+        thread = threading.get_ident()
+
+        @wraps(plain)
+        def replaced(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() != thread or not self.is_entered:
+                return plain(*args, **kwargs)
+            return method(plain, *args, **kwargs)
+
+        return replaced
 
     def _load(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
         """Load onto meta, unless it is told where; what comes is from outside."""
@@ -85,19 +100,6 @@ class DataSources(Replacements):
             return plain(loader)
         finally:
             loader.num_workers, loader.timeout = n_workers, timeout
-
-
-def replace_here(plain: Any, method: Any) -> Any:
-    """Return a function that calls ``method`` on this thread, ``plain`` on others."""
-    thread = threading.get_ident()
-
-    @wraps(plain)
-    def replaced(*args: Any, **kwargs: Any) -> Any:
-        if threading.get_ident() != thread:
-            return plain(*args, **kwargs)
-        return method(plain, *args, **kwargs)
-
-    return replaced
 
 
 def is_default_on_meta() -> bool:

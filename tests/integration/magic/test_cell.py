@@ -142,6 +142,36 @@ def test_an_awaiting_cell_has_a_value(shell):
     assert shell.run_cell(f"%%meta\n{cell}").result is True
 
 
+CONTEXTS = {
+    "torch.no_grad()": "torch.is_grad_enabled()",
+    "torch.device('cpu')": "torch.ones(1).device.type",
+    "torch.inference_mode()": "torch.ones(1).is_inference()",
+    "torch.autocast('cpu')": "torch.mm(torch.ones(1, 1), torch.ones(1, 1)).dtype",
+}
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_a_context_that_is_opened_before_an_await_holds_after_it(shell, context):
+    answer = CONTEXTS[context]
+    cell = "%%meta -q\nimport asyncio\nwith {}:\n    {}\n    inside = {}\ninside, {}"
+    kept, known = (
+        shell.run_cell(cell.format(context, waiting, answer, answer)).result
+        for waiting in ("await asyncio.sleep(0)", "pass")
+    )
+    assert kept == known
+    assert kept[0] != kept[1]
+
+
+@pytest.mark.parametrize("create", ["asyncio.gather", "asyncio.create_task"])
+def test_what_runs_in_a_task_is_named(shell, create):
+    shell.run_cell(
+        "%%meta -q\nimport asyncio\nasync def work():\n    torch.ones(3)\n"
+        f"await {create}(work())"
+    )
+    (note,) = [n for n in shell.user_ns["_meta"].notes if n.kind == "thread"]
+    assert "'work'" in note.text
+
+
 def test_both_sides_of_an_await_are_recorded_with_their_lines(shell):
     shell.run_cell(
         "%%meta\nimport asyncio\na = torch.ones(1)\nawait asyncio.sleep(0)\na + a"

@@ -54,6 +54,23 @@ def test_a_storm_of_interrupts_leaves_nothing_behind(kind, n_interrupts):
     assert run.stdout == "{}\n", run.stderr
 
 
+@pytest.mark.parametrize(
+    ("kind", "step"),
+    [
+        ("record", 7),
+        ("training", 151),
+        ("loader", 41),
+        ("attention", 101),
+        ("materialize", 31),
+        ("awaiting", 61),
+    ],
+)
+def test_an_interrupt_at_any_call_leaves_nothing_behind_and_is_raised(kind, step):
+    program = str(Path(__file__).with_name("every_call.py"))
+    run = run_program(program, kind, str(step))
+    assert run.stdout.endswith(" {}\n"), run.stdout + run.stderr
+
+
 def test_no_interrupt_is_lost_in_a_loop_of_operators():
     run = run_program(str(Path(__file__).with_name("storm.py")), "operators", "40")
     assert run.stdout == "{}\n", run.stderr

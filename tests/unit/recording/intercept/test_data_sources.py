@@ -178,3 +178,14 @@ def test_a_tokenizer_feeds_a_module_of_the_cell():
         assert tokenizer.batch_decode(ids) == ["a b", "b _"]
         arrays = tokenizer(["a b", "b"], padding=True, return_tensors="np")
         assert torch.from_numpy(arrays["input_ids"]).tolist() == [[1, 2], [2, 0]]
+
+
+def test_a_function_that_a_cell_imported_does_after_it_what_torch_does(tmp_path):
+    with record():
+        from torch import from_numpy, load
+
+        with torch.device("cpu"):
+            torch.save(torch.ones(2, device="cpu"), tmp_path / "x.pt")
+    with torch.device("meta"):
+        assert load(tmp_path / "x.pt").device.type == "cpu"
+        assert from_numpy(np.ones(2)).device.type == "cpu"
