@@ -17,6 +17,7 @@ from torch import Tensor
 
 from meta_magic.errors import MissingValueError
 from meta_magic.recording.as_device.recurrent import RECURRENT
+from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.composite_operators import (
     eigenvalues,
@@ -216,8 +217,10 @@ class CompositesOf:
         make = self._kernels.get(name)
         if name in PACKED:
             self._doubt(f"{name} weighs packed inputs step by step on meta")
-        returned = NotImplemented if make is None else make(self._keep, *args, **kwargs)
-        if returned is NotImplemented:
+        returned: Any = NotImplemented
+        if make is not None and all(tensor.is_meta for tensor in tensors_in(args)):
+            returned = make(self._keep, *args, **kwargs)
+        if returned is NotImplemented:  # or some are real, which torch refuses
             # Not its own decompose(), which prefers what is for torch.compile.
             return run_kernel(operator, COMPOSITE, args, kwargs)
         return returned
