@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from meta_magic.torch_private.interrupts import Interrupts, must_wait
+from meta_magic.torch_private.interrupts import Interrupts, must_wait, unbroken
 from meta_magic.torch_private.snapshot import Snapshot
 
 __all__ = ["Guard"]
@@ -71,6 +71,7 @@ class Guard:
         finally:
             self.leave(left)
 
+    @unbroken
     def enter(self) -> None:
         """Enter all contexts; on any failure or interrupt none stays entered."""
         self._entered = []
@@ -91,6 +92,7 @@ class Guard:
         # A plain store: Python looks for signals at calls and jumps only.
         self._interrupts.is_held = False
 
+    @unbroken
     def leave(self, left: Snapshot | None = None) -> None:
         """Leave all contexts, restore, then deliver an interrupt that came.
 

@@ -84,8 +84,8 @@ RUNS = {
 """What makes what is run, anew each time."""
 
 
-BOUNDS = "step_through", "Run.finish"
-"""What a cell that awaits is run by, and what comes after it."""
+PART = "Guard.run_part"
+"""What runs a cell that awaits, one part after the other."""
 
 
 def probe():
@@ -114,8 +114,8 @@ def interrupt_at(number, run):
 
     def count(frame, event, _):
         nonlocal n_calls, place, is_counting
-        if frame.f_code.co_qualname in BOUNDS:  # else the shell itself is interrupted
-            is_counting = frame.f_code.co_qualname == BOUNDS[0]
+        if frame.f_code.co_qualname == PART:  # else the event loop is interrupted
+            is_counting = event == "call"
         if event == "call" and is_counting:
             n_calls += 1
             if n_calls == number:
@@ -160,6 +160,7 @@ def main(kind, step=1, first=1):
         dropped.clear()
         if left or not is_raised:
             found[f"{place}: {error} {left}"] += 1
+            torch.set_grad_enabled(True)
         number += step
     print((number - first) // step, dict(found), file=sys.__stdout__, flush=True)
 
