@@ -45,6 +45,7 @@ class Planner:
         known = recorded.program.randomness.known if device.type == "cpu" else ()
         self._known = {draw for draw, _ in known}
         self._modules = request.modules
+        self._goes_on = request.goes_on
         self._can_assume = request.can_assume
         self._n_calls = len(recorded) if request.until is None else request.until
         self._forced: set[int] = set()
@@ -77,7 +78,7 @@ class Planner:
             given=frozenset(self._given),
             blank=frozenset(self._blank),
             end=end,
-            sources=self._sources if end is None else self._sources | {end},
+            sources=self._sources | self._find_ends(end),
             last_draw=last_draw,
         )
 
@@ -146,7 +147,7 @@ class Planner:
             for draw in self._find_draws()
             if draw.call < self._n_calls and self._is_needed(draw)
         ]
-        if self._modules:
+        if self._goes_on:
             wanted_draws += self._find_tail(wanted_draws)
         ends = [s // 2 - 1 for s in self._sources if s and not s & 1]
         wanted_draws += [recorded.draws[n] for n in ends if n not in self._known]
@@ -239,6 +240,18 @@ class Planner:
                 tuple(s for s in ended if s not in self._wanted),
                 tuple(s for s in ended if s in self._wanted),
             )
+
+    def _find_ends(self, default: int | None) -> set[int]:
+        """Return where generators end up: torch's, and the user's that come there."""
+        found = set() if default is None else {default}
+        if not self._goes_on:
+            return found
+        recorded = self._recorded
+        ends = [e for e in recorded.program.randomness.ends[1:] if e and not e & 1]
+        calls = {end: recorded.draws[end // 2 - 1].call for end in ends}
+        empty = StepKind.ALLOCATE
+        made = self._kinds
+        return found | {e for e in ends if made.get(calls[e], empty) != empty}
 
     def _find_last_draw(self) -> int:
         """Return the last draw of the plan from the default generator, or -1."""

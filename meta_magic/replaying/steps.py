@@ -124,9 +124,9 @@ class Request:
         storages: Numbers of storages, as they are after the calls looked at.
         sources: Where generators are to be brought, as the sources of draws.
         modules: Numbers of the modules they belong to. What was drawn while these
-            were constructed is drawn even if it was thrown away, and so is what was
-            drawn after it and fills no other module, so that torch's generator can go
-            on from where the cell would have left it.
+            were constructed is drawn even if it was thrown away.
+        goes_on: Whether what was drawn after that, and fills no other module, is drawn
+            as well: torch's generator is to go on from there.
         until: Calls to look at; None for all of them.
         can_assume: Whether it may rest on sizes that were assumed.
     """
@@ -134,5 +134,6 @@ class Request:
     storages: frozenset[int] = frozenset()
     sources: frozenset[int] = frozenset()
     modules: frozenset[int] = frozenset()
+    goes_on: bool = False
     until: int | None = None
     can_assume: bool = False

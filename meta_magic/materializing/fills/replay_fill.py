@@ -18,6 +18,7 @@ from meta_magic.recording.identities.left_generators import (
     forget_left,
     keep_left,
     mark_state,
+    move_own,
 )
 from meta_magic.recording.identities.origins import Origin
 from meta_magic.replaying.execution import Execution, Finished
@@ -62,10 +63,15 @@ class ReplayFill:
         self.targets = find_all_targets(task) if rest is None else rest
         self._device = task.device
         self._moves_generator = rest is None and task.device.type == "cpu"
-        is_whole = rest is None
-        built = {id(m) for _, m in walk_modules(task.module)} if is_whole else set()
+        walked = walk_modules(task.module) if self._moves_generator else ()
+        built = {id(module) for _, module in walked}
         self._shares = [
-            Share(located=located, replay=plan_execution(located, built, task.device))
+            Share(
+                located=located,
+                replay=plan_execution(
+                    located, built, task.device, goes_on=self._moves_generator
+                ),
+            )
             for located in locate(self.targets, task.program)
         ]
         self.n_operators = sum(len(share.replay.steps) for share in self._shares)
@@ -122,8 +128,10 @@ class ReplayFill:
         Returns:
             What the user should know if it could not.
         """
-        moved = (move_generator(s.located.origin, s.replay) for s in self._shares)
-        if all(moved):
+        for share in self._shares:
+            move_own(share.located.origin.program, share.replay.state_at)
+        moved = {move_generator(s.located.origin, s.replay) for s in self._shares}
+        if True in moved or False not in moved:
             return None
         return (
             "torch's generator no longer stands where the cell left it (it was "
@@ -138,22 +146,24 @@ def find_all_targets(task: Task) -> list[Target]:
 
 
 def plan_execution(
-    located: Located, modules: set[int], device: torch.device
+    located: Located, modules: set[int], device: torch.device, *, goes_on: bool
 ) -> Execution:
     """Return what makes the targets of a recording.
 
     Args:
         located: The recording and its targets.
-        modules: The ``id`` of each module after whose construction torch's generator
-            is to go on.
+        modules: The ``id`` of each module whose construction is to be drawn for whole.
         device: What stands for meta.
+        goes_on: Whether torch's generator is to go on from where it ends.
 
     Raises:
         MaterializeError: A target depends on something that was not recorded.
     """
     numbers = [n for n, m in located.origin.modules.items() if id(m()) in modules]
     request = Request(
-        storages=frozenset(located.target_by_storage), modules=frozenset(numbers)
+        storages=frozenset(located.target_by_storage),
+        modules=frozenset(numbers),
+        goes_on=goes_on,
     )
     program = located.origin.program
     try:
@@ -163,17 +173,18 @@ def plan_execution(
         raise describe(error, target) from error
 
 
-def move_generator(origin: Origin, replay: Execution) -> bool:
+def move_generator(origin: Origin, replay: Execution) -> bool | None:
     """Let torch's default generator go on from where a replay would have left it.
 
     Returns:
-        False if it no longer stands where the recording left it; then it stays.
+        False if it no longer stands where the recording left it, and so stays; None if
+        there is nothing to do.
     """
     state, last_draw = replay.end_state(), replay.plan.last_draw
     if state is None or origin.generator_state is None:
-        return True
+        return None
     if last_draw <= origin.last_draw:
-        return True  # another submodule, materialized before, drew further
+        return None  # another submodule, materialized before, drew further
     if torch.get_rng_state().numpy().tobytes() != origin.generator_state:
         return False
     program = origin.program
@@ -183,7 +194,7 @@ def move_generator(origin: Origin, replay: Execution) -> bool:
         # What follows in the program is still to be drawn before anything else.
         state = mark_state(state)
         earlier = EarlierEnd(program=program, source=end)
-        keep_left(LeftGenerator(state.numpy().tobytes(), earlier, is_default=True))
+        keep_left(LeftGenerator(state.numpy().tobytes(), earlier, own=None))
     torch.set_rng_state(state)
     origin.generator_state = state.numpy().tobytes()
     origin.last_draw = last_draw

@@ -11,9 +11,10 @@ of each word and the lower ones of the next, and the word itself was drawn alrea
 """
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from torch import Generator, Tensor
@@ -21,12 +22,18 @@ from torch import Generator, Tensor
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.trace.program import EarlierEnd, Program
 
+if TYPE_CHECKING:
+    import weakref
+
 __all__ = [
     "LeftGenerator",
+    "find_draw",
     "find_left",
     "forget_left",
     "keep_left",
+    "keep_program",
     "mark_state",
+    "move_own",
     "was_used_since",
 ]
 
@@ -49,15 +56,16 @@ class LeftGenerator:
     Attributes:
         state: Its state, with the mark.
         end: Where it would stand, had the draws been made.
-        is_default: Whether it is torch's default.
+        own: The generator, if it is one of the user's; None for torch's default.
     """
 
     state: bytes
     end: EarlierEnd
-    is_default: bool
+    own: "weakref.ref[Generator] | None"
 
 
 kept: deque[LeftGenerator] = deque(maxlen=MAX_KEPT)
+programs: deque[tuple[int, Program]] = deque(maxlen=MAX_KEPT)
 
 
 def keep_left(left: LeftGenerator) -> None:
@@ -70,10 +78,46 @@ def find_left(state: bytes) -> EarlierEnd | None:
     return next((left.end for left in kept if left.state == state), None)
 
 
+def keep_program(number: int, program: Program) -> None:
+    """Remember a recording by the number that its tokens carry."""
+    programs.append((number, program))
+
+
+def find_draw(number: int, draw: int) -> EarlierEnd | None:
+    """Return where a draw of an earlier recording ended, by that number.
+
+    Its token is met again where code of the user's, or checkpointing, kept a state.
+    """
+    ends = (
+        EarlierEnd(program=p, source=2 * draw + 2) for n, p in programs if n == number
+    )
+    return next(ends, None)
+
+
 def forget_left(program: Program) -> None:
     """Forget how a recording left torch's default generator: that was moved on."""
     for left in [*kept]:
-        if left.is_default and left.end.program is program:
+        if left.own is None and left.end.program is program:
+            kept.remove(left)
+
+
+def move_own(program: Program, state_at: Callable[[int], Tensor | None]) -> None:
+    """Let the user's generators go on from where a recording would have left them.
+
+    Those that still stand where it left them, and all of whose draws were made.
+
+    Args:
+        program: What was recorded.
+        state_at: Returns where a generator came to, by the source there; None if it
+            did not come there.
+    """
+    for left in [*kept]:
+        generator = None if left.own is None else left.own()
+        if generator is None or left.end.program is not program:
+            continue
+        state = state_at(left.end.source)
+        if state is not None and as_bytes(generator.get_state()) == left.state:
+            generator.set_state(state)
             kept.remove(left)
 
 
@@ -85,12 +129,17 @@ def was_used_since(state: bytes) -> bool:
     Args:
         state: The state in which it is found.
     """
-    last = next((left for left in reversed(kept) if left.is_default), None)
+    last = next((left for left in reversed(kept) if left.own is None), None)
     if last is None or state == last.state or state[SEED] != last.state[SEED]:
         return False
     with DisableTorchFunction(), DisableTorchDispatch():
         seeded = Generator().manual_seed(int.from_bytes(state[SEED], "little"))
-        return seeded.get_state().numpy().tobytes() != state
+        return as_bytes(seeded.get_state()) != state
+
+
+def as_bytes(state: Tensor) -> bytes:
+    """Return a state as plain data."""
+    return state.numpy().tobytes()
 
 
 def mark_state(state: Tensor) -> Tensor:

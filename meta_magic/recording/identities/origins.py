@@ -34,7 +34,7 @@ class Origin:
     Attributes:
         program: What was recorded.
         generator_state: Where the block, or what made up for its draws later, left
-            torch's default generator; None if the block drew nothing from it.
+            torch's default generator; None if there is nothing to make up for.
         last_draw: The last draw that was made up for since; -1 for none.
         modules: The modules met that lived when the block ended, by their number in
             the program.

@@ -12,17 +12,20 @@ them: whoever knows values makes up for the draws before (``find_missing``).
 Of recordings within each other the outermost one writes the tokens: it sees all draws.
 """
 
+import weakref
 from array import array
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Generator, Tensor
 
 from meta_magic.recording.identities.left_generators import (
     LeftGenerator,
+    find_draw,
     find_left,
     keep_left,
+    keep_program,
     was_used_since,
 )
 from meta_magic.recording.rows.generator_tokens import (
@@ -40,6 +43,10 @@ from meta_magic.torch_private.tensor_internals import address_of_generator
 from meta_magic.trace.program import EarlierEnd, Program, Randomness
 
 __all__ = ["Drawing", "Draws"]
+
+TOKEN_BITS: Final = 32
+DRAW_BITS: Final = (1 << TOKEN_BITS) - 1
+"""Of a token the lowest bits say which draw it is, those above of which recording."""
 
 n_recordings = 0
 
@@ -75,7 +82,7 @@ class Draws:
         global n_recordings  # noqa: PLW0603  tokens of two recordings must differ
         n_recordings += 1
         self.has_gap = False
-        self._base = MARK | (n_recordings & 0xFFFF) << 32
+        self._base = MARK | (n_recordings & 0xFFFF) << TOKEN_BITS
         self._words = array("I")
         self._shadows: list[Tensor | None] = []
         self._states: list[bytes | EarlierEnd] = []
@@ -110,11 +117,13 @@ class Draws:
         Args:
             program: What was recorded.
         """
+        if self._words:
+            keep_program(self._base >> TOKEN_BITS, program)
         for stream in self._streams.values():
             if stream.left is not None and not self._is_there(stream.end):
                 end = EarlierEnd(program=program, source=stream.end)
-                is_default = stream is self._default
-                keep_left(LeftGenerator(stream.left[0], end, is_default))
+                own = None if stream is self._default else weakref.ref(stream.generator)
+                keep_left(LeftGenerator(stream.left[0], end, own))
 
     def note(
         self, op: int, generator: Generator | None = None, *, is_aside: bool = False
@@ -195,9 +204,10 @@ class Draws:
     def state_left(self) -> bytes | None:
         """Return the state in which the block left torch's default generator.
 
-        None if nothing was drawn from it.
+        None if it stands where the block, run for real, would have left it.
         """
-        return None if self._default.left is None else self._default.left[0]
+        left = self._default.left
+        return None if left is None or self._is_there(self._default.end) else left[0]
 
     def _stream_of(self, generator: Generator | None) -> Stream:
         if generator is None:
@@ -241,9 +251,19 @@ class Draws:
             return 2 * len(self._states) - 1
         draw = token - self._base
         if not 0 <= draw < len(self._shadows):
-            return UNKNOWN  # the token of a recording around this one
+            return self._find_earlier(token, stream, state)
         stream.shadow = self._shadows[draw]
         return 2 * draw + 2
+
+    def _find_earlier(self, token: int, stream: Stream, state: Tensor) -> int:
+        """Return where another recording's token says that a generator stands."""
+        found = find_draw(token >> TOKEN_BITS, token & DRAW_BITS)
+        if found is None:
+            return UNKNOWN  # one around this one
+        if stream.shadow is None:
+            stream.shadow = state
+        self._states.append(found)
+        return 2 * len(self._states) - 1
 
     @unbroken
     def _add(self, op: int, stream: Stream, source: int) -> None:

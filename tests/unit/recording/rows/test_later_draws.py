@@ -5,6 +5,8 @@ import contextlib
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import dropout
+from torch.utils.checkpoint import checkpoint
 
 from meta_magic import materialize, record
 from tests.unit.eager import assert_bit_equal
@@ -116,3 +118,49 @@ def test_numbers_drawn_after_a_seed_between_two_recordings_are_none():
         second = nn.Linear(2, 2)
     assert materialize(second).notes == ()
     assert first.weight.is_meta
+
+
+def test_a_state_that_an_earlier_recording_saved_is_gone_on_from():
+    def compute_again(run):
+        torch.manual_seed(0)
+        with run():
+            torch.randn(3)
+            x = torch.ones(9, requires_grad=True)
+            y = checkpoint(lambda a: dropout(a.sin(), 0.3) * a, x, use_reentrant=False)
+        with run():
+            torch.manual_seed(4)
+            y.sum().backward()
+        return x.grad
+
+    real = compute_again(contextlib.nullcontext)
+    assert torch.equal(read(compute_again(record)), real)
+
+
+def test_a_generator_of_ones_own_goes_on_when_all_that_it_drew_is_made():
+    def draw(generator):
+        return torch.normal(0.0, 1.0, (3,), generator=generator)
+
+    generator = torch.Generator().manual_seed(1)
+    draw(generator)
+    wanted = draw(generator)
+    generator = torch.Generator().manual_seed(1)
+    with record():
+        made = draw(generator)
+    read(made)
+    assert torch.equal(draw(generator), wanted)
+
+
+def test_a_generator_is_not_moved_that_stands_where_the_cell_left_it():
+    def cell():
+        drawn = torch.randn(4)
+        list(torch.utils.data.RandomSampler(range(5)))
+        return drawn
+
+    torch.manual_seed(0)
+    cell()
+    wanted = torch.rand(3)
+    torch.manual_seed(0)
+    with record():
+        made = cell()
+    read(made)
+    assert torch.equal(torch.rand(3), wanted)
