@@ -10,20 +10,18 @@ highest decides any number that is still to be drawn: the recurrence takes the u
 of each word and the lower ones of the next, and the word itself was drawn already.
 """
 
+import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from torch import Generator, Tensor
 
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.trace.program import EarlierEnd, Program
-
-if TYPE_CHECKING:
-    import weakref
 
 __all__ = [
     "LeftGenerator",
@@ -44,7 +42,10 @@ SEED: Final = slice(0, 8)
 """Bytes of that state which hold the seed."""
 
 HIGHEST_BIT: Final = 1 << 31
-MAX_KEPT: Final = 32
+MAX_KEPT: Final = 8
+"""Each keeps a recording alive."""
+
+MAX_KNOWN: Final = 256
 
 numbers = count(1)
 
@@ -65,7 +66,7 @@ class LeftGenerator:
 
 
 kept: deque[LeftGenerator] = deque(maxlen=MAX_KEPT)
-programs: deque[tuple[int, Program]] = deque(maxlen=MAX_KEPT)
+programs: "deque[tuple[int, weakref.ref[Program]]]" = deque(maxlen=MAX_KNOWN)
 
 
 def keep_left(left: LeftGenerator) -> None:
@@ -79,8 +80,8 @@ def find_left(state: bytes) -> EarlierEnd | None:
 
 
 def keep_program(number: int, program: Program) -> None:
-    """Remember a recording by the number that its tokens carry."""
-    programs.append((number, program))
+    """Remember a recording, while it is there, by the number that its tokens carry."""
+    programs.append((number, weakref.ref(program)))
 
 
 def find_draw(number: int, draw: int) -> EarlierEnd | None:
@@ -88,10 +89,8 @@ def find_draw(number: int, draw: int) -> EarlierEnd | None:
 
     Its token is met again where code of the user's, or checkpointing, kept a state.
     """
-    ends = (
-        EarlierEnd(program=p, source=2 * draw + 2) for n, p in programs if n == number
-    )
-    return next(ends, None)
+    known = next((program() for n, program in programs if n == number), None)
+    return None if known is None else EarlierEnd(program=known, source=2 * draw + 2)
 
 
 def forget_left(program: Program) -> None:
