@@ -201,12 +201,14 @@ del {any}
 OUTSIDE = """
 {constant}.add_(5)
 {constant}[0] = 2
-{constant}.data.mul_(3)
 torch._foreach_add_([{constant}], 1)
 {optimizer}.step()
 with torch.no_grad(): {float}.mul_(2)
 """
-"""Writes that no cell records: what they leave cannot be known, and is refused."""
+"""Writes that no cell records: what they leave cannot be known, and is refused.
+
+Not by ``{constant}.data``, which is gone after the write and counts for itself alone: on
+meta nothing is left of that to be seen."""
 
 BETWEEN = """
 torch.manual_seed({n})
