@@ -207,8 +207,8 @@ with torch.no_grad(): {float}.mul_(2)
 """
 """Writes that no cell records: what they leave cannot be known, and is refused.
 
-Not by ``{constant}.data``, which is gone after the write and counts for itself alone: on
-meta nothing is left of that to be seen."""
+Not by ``{constant}.data``, which is gone after the write and counts for itself alone:
+on meta nothing is left of that to be seen."""
 
 BETWEEN = """
 torch.manual_seed({n})
