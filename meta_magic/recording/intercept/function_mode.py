@@ -254,6 +254,7 @@ class FunctionMode(DeviceContext):
             try:
                 with DisableTorchDispatch():
                     self._dispatch.__torch_dispatch__(initializer, (), *arguments)
+                    initializer.count_writes(arguments[0])
             finally:
                 self._places.running = None
         elif is_loading(asker):
