@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any, Final
 
 import torch
-from torch import Tensor, UntypedStorage
+from torch import SymInt, Tensor, UntypedStorage
 
 from meta_magic.recording.identities.geometries import span_nbytes
 from meta_magic.recording.identities.tensors import TensorRegistry
@@ -93,7 +93,9 @@ def copy_flatly(caller: FrameType, registry: TensorRegistry) -> Tensor | None:
     return None
 
 
-def rebuild_on(storage: UntypedStorage, like: Tensor, offset: int = 0) -> Tensor:
+def rebuild_on(
+    storage: UntypedStorage, like: Tensor, offset: int | SymInt = 0
+) -> Tensor:
     """Return a tensor on a storage as torch makes one that is unpickled."""
     with torch.no_grad():
         made = torch.empty((0,), dtype=like.dtype, device=storage.device)
