@@ -51,11 +51,19 @@ class CallRunner:
         Raises:
             ReplayError: It raised.
         """
+        if call.operator.is_setting:
+            return [self._set(call.outputs[0], call.signature.outputs[0])]
         generator = None if draw is None else self._prepare(call, draw)
         returned = self._call(call, tensors, generator)
         if draw is not None:
             self.streams.note(draw)
         return tensors_in(returned)
+
+    def _set(self, storage: int, geometry: Geometry) -> Tensor:
+        """Return a tensor on a storage, which is made if there is none yet."""
+        if storage not in self.memory:
+            self.memory.allocate(storage, geometry)
+        return self.memory.tensor(storage, geometry)
 
     def use_up(
         self, call: Call, draw: Draw, pieces: Iterable[Sequence[Tensor]]

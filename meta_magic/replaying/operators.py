@@ -40,8 +40,13 @@ EMPTY_NAMES: Final = """
 empty_like.default empty_strided.default empty_permuted.default new_empty.default
 new_empty_strided.default empty.memory_format
 """
-EMPTY: Final = frozenset(f"aten.{name}" for name in EMPTY_NAMES.split())
-"""Operators that make memory without content."""
+SETTING: Final = frozenset(
+    {"aten.set_.source_Storage", "aten.set_.source_Storage_storage_offset"}
+)
+"""Operators that give a tensor another storage, which no argument recorded names."""
+
+EMPTY: Final = SETTING | {f"aten.{name}" for name in EMPTY_NAMES.split()}
+"""Operators that make memory without content, or none."""
 
 LIKE_NAMES: Final = """
 zeros_like.default ones_like.default full_like.default rand_like.default
@@ -76,7 +81,8 @@ class Operator:
     Attributes:
         name: Name as torch has it.
         is_fill: Whether it writes all of its first tensor without reading it.
-        is_empty: Whether what it returns is uninitialized.
+        is_empty: Whether what it returns is uninitialized, where that is new.
+        is_setting: Whether it gives a tensor another storage.
         reads_metadata: Whether it reads nothing of its tensors but their metadata.
         is_builtin: Whether it is torch's own, whose tags say whether it draws.
         out: Names of the arguments that take results.
@@ -95,6 +101,7 @@ class Operator:
         self.name = name
         self.is_fill = name in FILLS or name in COPIES or initializer is not None
         self.is_empty = name in EMPTY
+        self.is_setting = name in SETTING
         self.unread: frozenset[int] = frozenset()
         self.reads_metadata = name in LIKE
         self.can_split = name in SPLIT

@@ -121,6 +121,7 @@ class ProgramCalls:
         self._storages = memoryview(program.storage_by_tensor).cast("I")
         self._operators: dict[int, Operator] = {}
         self._assumptions = {a.call: a for a in program.assumptions}
+        self._met.update(i.storage for i in program.imports)  # born in another one
         self._find_writers()
         # What came from outside no operator may ever have met.
         given = [(i.storage, i.nbytes) for i in program.imports]

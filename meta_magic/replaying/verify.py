@@ -134,10 +134,13 @@ class Verifier:
             if storage not in runner.memory:
                 self._make_up(storage, geometry)
         is_made_up = not self._made_up.isdisjoint(call.inputs)
+        is_empty = call.operator.is_empty and not runner.memory.storages().issuperset(
+            call.outputs
+        )
         yield from self._make(call, is_made_up=is_made_up)
-        if call.operator.is_empty or is_made_up:
+        if is_empty or is_made_up:
             self._made_up.update(call.outputs)
-        if call.operator.is_empty:  # what lies there may be no valid index
+        if is_empty:  # what lies there may be no valid index
             for pair in zip(call.outputs, call.signature.outputs, strict=True):
                 runner.memory.tensor(*pair).zero_()
 

@@ -254,8 +254,8 @@ class Recording:
             ),
         )
         passed = {imported.storage for imported in program.imports}
-        if passed:  # what was only read is as it was made
-            passed -= program.n_writes_by_storage.keys()
+        if passed:  # what was only read is as it was made, by the same tensors
+            passed -= program.n_writes_by_storage.keys() | aliased
         keep_origins(origin, (ref for ref in refs if ref.number not in passed))
 
 

@@ -4,11 +4,21 @@ import copy
 from typing import Final
 
 import torch
+from torch import Tensor
 
-__all__ = ["REBUILDING", "RECONSTRUCTING"]
+__all__ = ["REBUILDING", "RECONSTRUCTING", "copy_lazy_bits"]
 
 REBUILDING: Final = torch._utils._rebuild_meta_tensor_no_storage.__code__
 """What makes a tensor on meta that was pickled. Without it, and the next, copies of
 tensors by ``copy.copy`` and ``pickle`` are without content, and nobody says so."""
 
 RECONSTRUCTING: Final = copy._reconstruct.__code__  # type: ignore[attr-defined]  # not in its stub
+
+
+def copy_lazy_bits(made: Tensor, tensor: Tensor) -> None:
+    """Have a tensor conjugated or negated lazily as another one is.
+
+    By what ``pickle`` and ``copy`` do it with: without it a copy of ``x.conj()`` has
+    the values of ``x``.
+    """
+    torch._utils.set_tensor_metadata(made, torch._utils.get_tensor_metadata(tensor))

@@ -2,7 +2,8 @@
 
 ``copy.deepcopy`` copies a storage once, so that what shares one still does; on meta
 torch clones each tensor. ``copy.copy`` gives another tensor on the same storage; on
-meta torch makes a new one without content, as it does of what is unpickled.
+meta torch makes a new one without content, as it does of what is unpickled. Here they
+are made by the operators of the CPU: set on a storage that was copied, shared or new.
 """
 
 import copy
@@ -13,23 +14,31 @@ from types import FrameType
 from typing import Any, Final
 
 import torch
-from torch import Tensor
+from torch import SymInt, Tensor, UntypedStorage
 
 from meta_magic.recording.identities.geometries import span_nbytes
+from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.signatures.arguments import Args
-from meta_magic.torch_private.copying import REBUILDING, RECONSTRUCTING
-from meta_magic.torch_private.tensor_internals import address_of_storage
+from meta_magic.torch_private.copying import (
+    REBUILDING,
+    RECONSTRUCTING,
+    copy_lazy_bits,
+)
 
-__all__ = ["DEEPCOPY", "REBUILDING", "UNPICKLED", "copy_deeply", "copy_flatly"]
+__all__ = [
+    "DEEPCOPY",
+    "REBUILDING",
+    "UNPICKLED",
+    "copy_deeply",
+    "copy_flatly",
+    "rebuild_without_content",
+]
 
 DEEPCOPY: Final[Any] = Tensor.__deepcopy__
 UNPICKLED: Final = (
     "a tensor was unpickled without data: of what is on meta, pickle keeps shapes "
     "alone (see copy.deepcopy, which copies the values, too)"
 )
-COPIES: Final = "meta_magic"
-"""Where the copied storages stand in the memo of ``copy.deepcopy``."""
-
 MAX_FRAMES: Final = 3
 
 
@@ -38,25 +47,22 @@ def copy_deeply(args: Args, note_alias: Callable[[Tensor], None]) -> Tensor:
 
     Args:
         args: The tensor and the memo of ``copy.deepcopy``.
-        note_alias: Is told of a tensor on whose storage another one is made.
+        note_alias: Is told of a tensor whose storage is read.
     """
     tensor, memo = args
     is_plain = type(tensor) is Tensor and tensor.layout is torch.strided
-    is_lazy = tensor.is_conj() or tensor.is_neg() or not tensor.is_leaf
-    if not is_plain or is_lazy or tensor.is_quantized or id(tensor) in memo:
+    if not is_plain or not tensor.is_leaf or tensor.is_quantized or id(tensor) in memo:
         made: Tensor = DEEPCOPY(tensor, memo)
         return made
-    copies = memo.setdefault(COPIES, {})
-    address = address_of_storage(tensor.untyped_storage())
+    note_alias(tensor)
     with torch.no_grad():
-        is_first = address not in copies
-        if is_first:
-            whole = tensor if is_whole(tensor) else flatten(tensor)
-            copies[address] = whole.clone()
-        made = copies[address]
-        if not (is_first and is_whole(tensor)):
-            note_alias(made)
-            made = lay_out(made, tensor).data
+        storage = copy.deepcopy(tensor.untyped_storage(), memo)
+        made = tensor.new_empty(())
+        made.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
+        if tensor.is_conj():
+            made = made.conj_physical()
+        if tensor.is_neg():
+            made = made.neg()
         made.requires_grad_(tensor.requires_grad)
         if tensor.grad is not None:
             made.grad = copy.deepcopy(tensor.grad, memo)
@@ -65,33 +71,12 @@ def copy_deeply(args: Args, note_alias: Callable[[Tensor], None]) -> Tensor:
     return made
 
 
-def is_whole(tensor: Tensor) -> bool:
-    """Whether a tensor's elements are all of its storage, each once."""
-    nbytes = tensor.untyped_storage().nbytes()
-    return tensor.nbytes == span_nbytes(tensor) == nbytes and 0 not in tensor.stride()
-
-
-def flatten(tensor: Tensor) -> Tensor:
-    """Return a view of the whole storage of a tensor."""
-    n_elements = tensor.untyped_storage().nbytes() // tensor.itemsize
-    return tensor.as_strided((n_elements,), (1,), 0)
-
-
-def lay_out(whole: Tensor, like: Tensor) -> Tensor:
-    """Return a view of a storage that is laid out as another tensor is on its own."""
-    if whole.dtype != like.dtype:
-        whole = flatten(whole).view(like.dtype)
-    return whole.as_strided(like.shape, like.stride(), like.storage_offset())
-
-
-def copy_flatly(
-    caller: FrameType, note_alias: Callable[[Tensor], None]
-) -> Tensor | None:
+def copy_flatly(caller: FrameType, registry: TensorRegistry) -> Tensor | None:
     """Return another tensor on the storage of that which ``copy.copy`` copies now.
 
     Args:
         caller: The frame in which torch makes a tensor without content instead.
-        note_alias: Is told of the tensor.
+        registry: Is told of the tensor.
 
     Returns:
         That; None if it is unpickled.
@@ -99,6 +84,26 @@ def copy_flatly(
     for frame, _ in islice(walk_stack(caller), MAX_FRAMES):
         copied = frame.f_locals["x"] if frame.f_code is RECONSTRUCTING else None
         if isinstance(copied, Tensor):
-            note_alias(copied)
-            return copied.data.requires_grad_(copied.requires_grad)
+            registry.note_alias(copied)
+            made = rebuild_on(copied.untyped_storage(), copied, copied.storage_offset())
+            if copied.is_conj() or copied.is_neg():
+                copy_lazy_bits(made, copied)
+                registry.forget(id(made))  # what was seen has neither
+            return made
     return None
+
+
+def rebuild_on(
+    storage: UntypedStorage, like: Tensor, offset: int | SymInt = 0
+) -> Tensor:
+    """Return a tensor on a storage as torch makes one that is unpickled."""
+    with torch.no_grad():
+        made = torch.empty((0,), dtype=like.dtype, device=storage.device)
+        made.set_(storage, offset, like.shape, like.stride())
+    return made.requires_grad_(like.requires_grad)
+
+
+def rebuild_without_content(like: Tensor) -> Tensor:
+    """Return a tensor on new memory that has a tensor's shape and strides."""
+    storage = UntypedStorage(span_nbytes(like), device=like.device)
+    return rebuild_on(storage, like)

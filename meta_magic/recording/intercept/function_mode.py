@@ -20,6 +20,7 @@ from meta_magic.recording.intercept.copies import (
     UNPICKLED,
     copy_deeply,
     copy_flatly,
+    rebuild_without_content,
 )
 from meta_magic.recording.intercept.data_readers import (
     DATA_READERS,
@@ -223,12 +224,14 @@ class FunctionMode(DeviceContext):
 
     def _rebuild(self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
         """Make the tensor that Python copies, or say that it has no content."""
-        copied = copy_flatly(caller, self._registry.note_alias)
+        copied = copy_flatly(caller, self._registry)
         if copied is not None:
             return copied
         self._findings.note("load", UNPICKLED)
         self._findings.doubt(UNPICKLED)
-        return func(*args, **kwargs)
+        with DisableTorchDispatch():
+            like = func(*args, **kwargs)
+        return rebuild_without_content(like)
 
     def _tell(self, func: Any, args: Args, asker: FrameType) -> Any:
         """Tell on which device a tensor is, or whether on meta; note ``.data``."""
@@ -251,6 +254,7 @@ class FunctionMode(DeviceContext):
             try:
                 with DisableTorchDispatch():
                     self._dispatch.__torch_dispatch__(initializer, (), *arguments)
+                    initializer.count_writes(arguments[0])
             finally:
                 self._places.running = None
         elif is_loading(asker):

@@ -5,11 +5,14 @@ would miss them. So that question, which reaches the function mode, is answered 
 recording the whole initializer as if it was one operator.
 """
 
+import math
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 from torch.nn import init
 
 from meta_magic.torch_private.dispatcher import parse_schema
@@ -25,6 +28,11 @@ __all__ = ["INITIALIZERS", "IS_META", "Initializer", "is_loading", "read_initial
 IS_META: Final = torch.Tensor.is_meta
 """The attribute that is asked for."""
 
+LEAST_INSIDE: Final = 0.3
+"""Up to which share within the bounds ``trunc_normal_`` draws in another way."""
+
+HALF: Final = 0.5
+
 
 class Initializer:
     """An initializer in the place of an operator.
@@ -34,7 +42,10 @@ class Initializer:
         tags: As an operator has them.
     """
 
-    def __init__(self, function: Any, arguments: str) -> None:
+    def __init__(
+        self, function: Any, arguments: str, count: Callable[..., int]
+    ) -> None:
+        self._count = count
         self._name = f"nn.init.{function.__name__.removeprefix(PREFIX)}"
         self._schema = parse_schema(
             f"init::_(Tensor(a!) tensor{arguments})->Tensor(a!)"
@@ -50,6 +61,10 @@ class Initializer:
     def __str__(self) -> str:
         return self._name
 
+    def count_writes(self, arguments: list[Any]) -> None:
+        """Count the writes of a real tensor in the version of one on meta."""
+        increment_version(arguments[:1] * self._count(*arguments))
+
     def read_arguments(self, frame: FrameType) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments of the initializer's call that runs in ``frame``."""
         values = frame.f_locals
@@ -60,6 +75,27 @@ class Initializer:
         )
 
 
+def count_truncated(tensor: Tensor, mean: float, std: float, a: float, b: float) -> int:
+    """Return how often ``trunc_normal_`` writes a tensor, as far as can be foreseen.
+
+    It does so twice where its first draw has a value that is rejected, which that draw
+    alone could say: the likelier of both is told.
+    """
+    inside = normal_cdf((b - mean) / std) - normal_cdf((a - mean) / std)
+    if inside > LEAST_INSIDE:
+        accepted = inside
+    else:  # drawn uniformly, and the more likely accepted the nearer to the mode
+        mode = (max(a, min(mean, b)) - mean) / std
+        box = (b - a) / std * math.exp(-0.5 * mode**2) / math.sqrt(2 * math.pi)
+        accepted = inside / box if box else 1
+    return 1 if accepted ** tensor.numel() >= HALF else 2
+
+
+def normal_cdf(x: float) -> float:
+    """Return how much of a normal distribution is below a value."""
+    return (1 + math.erf(x / math.sqrt(2))) / 2
+
+
 GENERATOR: Final = ", *, Generator? generator=None"
 INITIALIZERS: Final = {
     str(initializer): initializer
@@ -67,10 +103,21 @@ INITIALIZERS: Final = {
         Initializer(
             initialize_truncated,
             f", float mean, float std, float a, float b{GENERATOR}",
+            count_truncated,
         ),
-        Initializer(init.orthogonal_, f", float gain{GENERATOR}"),
-        Initializer(init.sparse_, f", float sparsity, float std{GENERATOR}"),
-        Initializer(init.dirac_, ", int groups"),
+        Initializer(init.orthogonal_, f", float gain{GENERATOR}", lambda *_: 2),
+        Initializer(
+            init.sparse_,
+            f", float sparsity, float std{GENERATOR}",
+            lambda tensor, *_: 1 + tensor.shape[1],
+        ),
+        Initializer(
+            init.dirac_,
+            ", int groups",
+            lambda tensor, groups: (
+                1 + groups * min(tensor.shape[0] // groups, tensor.shape[1])
+            ),
+        ),
     )
 }
 """By the name that stands in the place of an operator's."""

@@ -42,11 +42,11 @@ def compare_all(program: Program) -> list[Finding]:
         return list(compare_errors(plain, cold))
     warm = run_recorded(program, replay_all, cache=True)
     off = run_recorded(program, cache=False)
-    findings = [*compare_runs(real, cold), *compare_replayed(plain, warm)]
+    findings = [*compare_runs(plain, real, cold), *compare_replayed(plain, warm)]
     for other, name in ((warm, "warm"), (off, "off")):
         findings += compare_traces(other, cold, name)
         met = {f.about for f in findings}
-        again = [f for f in compare_runs(real, other) if f.about not in met]
+        again = [f for f in compare_runs(plain, real, other) if f.about not in met]
         findings += [replace(f, check=f"{f.check}, {name}") for f in again]
     real_made = run_recorded(program, materialize_all, cache=True)
     return [*findings, *compare_materialized(plain, real_made)]

@@ -14,12 +14,19 @@ from tests.conformance.model_runs import WRAPPERS, is_reading
 __all__ = ["compare_runs", "compare_traces", "differing_facts", "notes_of", "partition"]
 
 
-def compare_runs(real: Run, recorded: Run) -> Iterator[Finding]:
-    """Yield how operators, metadata and plain values of a recorded run differ."""
-    for n, log in real.logs.items():
+def compare_runs(plain: Run, logged: Run, recorded: Run) -> Iterator[Finding]:
+    """Yield how operators, metadata and plain values of a recorded run differ.
+
+    Args:
+        plain: The real run, without a mode: below one, torch counts no writes of many
+            tensors at a time.
+        logged: The real run whose operators are known.
+        recorded: The recorded one.
+    """
+    for n, log in logged.logs.items():
         yield from compare_operators(log.made, recorded.traces[n])
-    yield from compare_values(real, recorded)
-    wanted, met = real.tensors(), recorded.tensors()
+    yield from compare_values(plain, recorded)
+    wanted, met = plain.tensors(), recorded.tensors()
     if wanted.keys() != met.keys():
         text = ", ".join(sorted(wanted.keys() ^ met.keys()))
         yield Finding("silent", "tensors", f"only one run has {text}")

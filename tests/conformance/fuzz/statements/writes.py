@@ -31,7 +31,7 @@ WRITES = """
 {constant}.put_(torch.tensor([0]), torch.ones(1, dtype={constant}.dtype))
 {constant}.addcmul_({same}, {same2})
 {constant}.set_({twin})
-{constant}.resize_(2)
+{constant}.resize_(2).fill_(1)
 {constant}.swap_dims_(0, -1) if hasattr({constant}, "swap_dims_") else None
 torch._foreach_add_([{constant}, {constant2}], 1)
 torch._foreach_mul_([{floatconstant}], [2.])

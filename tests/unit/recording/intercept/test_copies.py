@@ -6,10 +6,23 @@ import pickle
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from meta_magic import materialize, record
+from meta_magic import materialize, record, verify
 from tests.unit.eager import assert_bit_equal, build_twice
 from tests.unit.materializing.modules import holding
+
+
+class Log(TorchDispatchMode):
+    """Notes which operators run."""
+
+    def __enter__(self):
+        self.names = []
+        return super().__enter__()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
 
 
 def copy_base_first():
@@ -129,6 +142,64 @@ def test_a_flat_copy_keeps_class_attributes_and_gradient_flag():
         x.label = "x"
         y = copy.copy(x)
     assert (y.label, y.requires_grad, y is x) == ("x", True, False)
+
+
+WAYS = {
+    "flat": copy.copy,
+    "deep": copy.deepcopy,
+    "pickle": lambda x: pickle.loads(pickle.dumps(x)),
+}
+COPIED = {
+    "tensor": lambda x: x,
+    "view": lambda x: x[1:],
+    "parameter": nn.Parameter,
+    "conjugate": lambda x: torch.complex(x, x).conj(),
+    "negative": lambda x: torch.complex(x, x).conj().imag,
+    "empty": lambda x: x[:0],
+}
+STORAGES = ("aten.set_.source_Storage", "aten.set_.source_Storage_storage_offset")
+
+
+@pytest.mark.parametrize("kind", COPIED)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_copy_counts_its_writes_as_on_the_cpu(way, kind):
+    real = WAYS[way](COPIED[kind](torch.ones(3).add_(1)))
+    with record():
+        made = WAYS[way](COPIED[kind](torch.ones(3).add_(1)))
+    assert made._version == real._version
+
+
+@pytest.mark.parametrize("kind", ["tensor", "view", "parameter", "empty"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_copy_is_made_by_the_operators_of_the_cpu(way, kind):
+    with Log() as log:
+        WAYS[way](COPIED[kind](torch.ones(3)))
+    with record() as trace:
+        WAYS[way](COPIED[kind](torch.ones(3)))
+    assert [op.op for op in trace.ops] == log.names
+
+
+@pytest.mark.parametrize("kind", COPIED)
+@pytest.mark.parametrize("way", ["flat", "deep"])
+def test_a_copy_of_what_an_earlier_recording_made_has_its_values(way, kind):
+    def build():
+        with record():
+            x = COPIED[kind](torch.arange(3.0))
+        with record():
+            return holding(x=x, y=WAYS[way](x))
+
+    made = build()
+    materialize(made)
+    real = COPIED[kind](torch.arange(3.0))
+    assert_bit_equal(made, holding(x=real, y=WAYS[way](real)))
+
+
+def test_verify_checks_what_is_set_on_a_storage():
+    with record() as trace:
+        x = torch.ones(3)
+        copy.deepcopy(copy.copy(x)).add_(1)
+    assert {op.op for op in trace.ops}.issuperset(STORAGES)
+    assert verify(trace).empty
 
 
 def test_what_is_unpickled_is_said_to_have_no_data():
