@@ -27,6 +27,7 @@ __all__ = [
     "forget_left",
     "keep_left",
     "mark_state",
+    "settle_default",
     "was_used_since",
 ]
 
@@ -50,11 +51,13 @@ class LeftGenerator:
         state: Its state, with the mark.
         end: Where it would stand, had the draws been made.
         is_default: Whether it is torch's default.
+        is_settled: Whether a recording since then left the default where it belongs.
     """
 
     state: bytes
     end: EarlierEnd
     is_default: bool
+    is_settled: bool = False
 
 
 kept: deque[LeftGenerator] = deque(maxlen=MAX_KEPT)
@@ -77,6 +80,12 @@ def forget_left(program: Program) -> None:
             kept.remove(left)
 
 
+def settle_default() -> None:
+    """Note that a recording left torch's default generator where it really stands."""
+    for left in kept:
+        left.is_settled = True
+
+
 def was_used_since(state: bytes) -> bool:
     """Whether something drew from torch's default generator since the last recording.
 
@@ -86,7 +95,9 @@ def was_used_since(state: bytes) -> bool:
         state: The state in which it is found.
     """
     last = next((left for left in reversed(kept) if left.is_default), None)
-    if last is None or state == last.state or state[SEED] != last.state[SEED]:
+    if last is None or last.is_settled or state == last.state:
+        return False
+    if state[SEED] != last.state[SEED]:
         return False
     with DisableTorchFunction(), DisableTorchDispatch():
         seeded = Generator().manual_seed(int.from_bytes(state[SEED], "little"))

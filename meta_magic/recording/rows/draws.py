@@ -23,6 +23,7 @@ from meta_magic.recording.identities.left_generators import (
     LeftGenerator,
     find_left,
     keep_left,
+    settle_default,
     was_used_since,
 )
 from meta_magic.recording.rows.generator_tokens import (
@@ -111,10 +112,12 @@ class Draws:
             program: What was recorded.
         """
         for stream in self._streams.values():
+            is_default = stream is self._default
             if stream.left is not None and not self._is_there(stream.end):
                 end = EarlierEnd(program=program, source=stream.end)
-                is_default = stream is self._default
                 keep_left(LeftGenerator(stream.left[0], end, is_default))
+            elif stream.left is not None and is_default:
+                settle_default()
 
     def note(
         self, op: int, generator: Generator | None = None, *, is_aside: bool = False
