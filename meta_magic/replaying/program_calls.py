@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 from meta_magic.replaying.assumed_operator import AssumedOperator
 from meta_magic.replaying.attention_operator import HOMES, AttentionOperator
+from meta_magic.replaying.noise_operator import NOISY, NoiseOperator
 from meta_magic.replaying.operators import Operator, find_operator
 from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.trace.program import DRAW, HEADER, Constant, Program
@@ -152,6 +153,8 @@ class ProgramCalls:
         operator = self._operators.get(number)
         if index in self._assumptions:
             operator = AssumedOperator(signature, self._assumptions[index])
+        elif operator is None and signature.op in NOISY:
+            operator = self._operators[number] = NoiseOperator(signature)
         elif operator is None:
             is_attention = signature.op in HOMES
             find = AttentionOperator if is_attention else find_operator

@@ -9,6 +9,7 @@ from torch.nn.functional import conv1d, conv2d, conv_transpose2d
 from meta_magic import record, replay, verify
 from meta_magic.recording.as_device.adjustments import ON_CPU
 from meta_magic.recording.as_device.corrections import CORRECTIONS, RIGHT_SINCE
+from tests.conformance.losses import LOSSES
 from tests.conformance.norm_backwards import BACKWARDS
 
 aten = torch.ops.aten
@@ -231,7 +232,7 @@ ONEDNN = {
         *(False, [], 2, 4, 1, True, False, False, True),
     ),
 }
-ANSWERED = NORMS | IMAGES | LAYOUTS | ONEDNN | BACKWARDS
+ANSWERED = NORMS | IMAGES | LAYOUTS | LOSSES | ONEDNN | BACKWARDS
 ELSEWHERE = {"aten.mkldnn_rnn_layer_backward.default"}
 """Tested with recurrent layers: their metadata are alike."""
 ALIKE = {

@@ -36,3 +36,14 @@ def test_what_differs_is_found_and_reduced_to_the_statements_that_make_it():
     assert (finding.kind, finding.text) == ("silent", "v3 is True, not False")
     short, _ = reduce(program, finding)
     assert [s.text for s in short.statements] == ["t1 = torch.ones(2)", lines[2]]
+
+
+@pytest.mark.parametrize("name", ["svdvals", "matrix_rank", "eigvalsh", "eigvals"])
+@pytest.mark.parametrize("is_wanted", [False, True])
+def test_vectors_that_only_a_mode_asks_for_are_no_difference(name, is_wanted):
+    lines = [
+        f"t1 = torch.eye(3, requires_grad={is_wanted})",
+        f"t2 = torch.linalg.{name}(t1)",
+    ]
+    program = Program(tuple(Statement(line, 0) for line in lines), seed=0)
+    assert check(program) == []

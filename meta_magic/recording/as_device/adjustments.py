@@ -66,15 +66,49 @@ def lay_out_layer_gradient(
     return (torch.empty_like(gradient, memory_format=torch.contiguous_format), *rest)
 
 
-def lay_out_rows(returned: Tensor, a: Tensor, *_: Any, **__: Any) -> Tensor:
-    """Return a tensor laid out in rows.
+def lay_out_rows(returned: Any, a: Tensor, *_: Any, **__: Any) -> Any:
+    """Return a tensor, or several, laid out in rows.
 
     Source:
-        ``rrelu_with_noise_cpu`` in ``Activation.cpp`` of torch 2.13.
+        ``rrelu_with_noise_cpu`` and ``log_sigmoid_forward_cpu`` in ``Activation.cpp``
+        of torch 2.13.
     """
     if not a.is_meta:
         return returned
+    if isinstance(returned, tuple):
+        return tuple(lay_out_rows(tensor, a) for tensor in returned)
     return torch.empty_like(returned, memory_format=torch.contiguous_format)
+
+
+def lay_out_loss_gradient(
+    returned: Tensor, _: Tensor, a: Tensor, *__: Any, **___: Any
+) -> Tensor:
+    """Return a gradient laid out in rows, of the dtype of what it is for.
+
+    Source:
+        ``mse_loss_backward`` and its like in ``Loss.cpp`` of torch 2.13, which write
+        into new zeros; on meta all are composed of operators that promote.
+    """
+    if not a.is_meta:
+        return returned
+    return torch.empty(returned.shape, dtype=a.dtype, device="meta")
+
+
+def cast_loss_gradient(returned: Tensor, _: Tensor, a: Tensor, *__: Any) -> Tensor:
+    """Return a gradient of the dtype of what it is for. Source: as above."""
+    return returned.to(a.dtype) if a.is_meta else returned
+
+
+def lay_out_as_input(returned: Tensor, a: Tensor, *_: Any, **__: Any) -> Tensor:
+    """Return a loss of the dtype of its input, laid out as that if it is not reduced.
+
+    Source:
+        ``binary_cross_entropy_cpu``, ``huber_loss`` and ``soft_margin_loss`` in
+        ``Loss.cpp`` of torch 2.13.
+    """
+    if not a.is_meta:
+        return returned
+    return torch.empty_like(a if returned.shape == a.shape else returned, dtype=a.dtype)
 
 
 def make_workspace(returned: tuple[Tensor | None, ...], *args: Any) -> Any:
@@ -159,6 +193,14 @@ ON_CPU: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
         "aten.native_group_norm.default": keep_statistics,
         "aten.native_layer_norm_backward.default": lay_out_layer_gradient,
         "aten.rrelu_with_noise.default": lay_out_rows,
+        "aten.log_sigmoid_forward.default": lay_out_rows,
+        "aten.mse_loss_backward.default": lay_out_loss_gradient,
+        "aten.huber_loss_backward.default": lay_out_loss_gradient,
+        "aten.smooth_l1_loss_backward.default": lay_out_loss_gradient,
+        "aten.binary_cross_entropy.default": lay_out_as_input,
+        "aten.soft_margin_loss_backward.default": cast_loss_gradient,
+        "aten.huber_loss.default": lay_out_as_input,
+        "aten.soft_margin_loss.default": lay_out_as_input,
         "aten.mkldnn_rnn_layer.default": make_workspace,
         "aten.mkldnn_rnn_layer_backward.default": part_biases,
         "aten.native_batch_norm.default": keep_statistics,

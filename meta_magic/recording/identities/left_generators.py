@@ -32,6 +32,7 @@ __all__ = [
     "keep_program",
     "mark_state",
     "move_own",
+    "settle_default",
     "was_used_since",
 ]
 
@@ -58,11 +59,13 @@ class LeftGenerator:
         state: Its state, with the mark.
         end: Where it would stand, had the draws been made.
         own: The generator, if it is one of the user's; None for torch's default.
+        is_settled: Whether a recording since then left the default where it belongs.
     """
 
     state: bytes
     end: EarlierEnd
     own: "weakref.ref[Generator] | None"
+    is_settled: bool = False
 
 
 kept: deque[LeftGenerator] = deque(maxlen=MAX_KEPT)
@@ -120,6 +123,12 @@ def move_own(program: Program, state_at: Callable[[int], Tensor | None]) -> None
             kept.remove(left)
 
 
+def settle_default() -> None:
+    """Note that a recording left torch's default generator where it really stands."""
+    for left in kept:
+        left.is_settled = True
+
+
 def was_used_since(state: bytes) -> bool:
     """Whether something drew from torch's default generator since the last recording.
 
@@ -129,7 +138,9 @@ def was_used_since(state: bytes) -> bool:
         state: The state in which it is found.
     """
     last = next((left for left in reversed(kept) if left.own is None), None)
-    if last is None or state == last.state or state[SEED] != last.state[SEED]:
+    if last is None or last.is_settled or state == last.state:
+        return False
+    if state[SEED] != last.state[SEED]:
         return False
     with DisableTorchFunction(), DisableTorchDispatch():
         seeded = Generator().manual_seed(int.from_bytes(state[SEED], "little"))

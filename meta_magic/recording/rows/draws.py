@@ -26,6 +26,7 @@ from meta_magic.recording.identities.left_generators import (
     find_left,
     keep_left,
     keep_program,
+    settle_default,
     was_used_since,
 )
 from meta_magic.recording.rows.generator_tokens import (
@@ -120,10 +121,13 @@ class Draws:
         if self._words:
             keep_program(self._base >> TOKEN_BITS, program)
         for stream in self._streams.values():
+            is_default = stream is self._default
             if stream.left is not None and not self._is_there(stream.end):
                 end = EarlierEnd(program=program, source=stream.end)
-                own = None if stream is self._default else weakref.ref(stream.generator)
+                own = None if is_default else weakref.ref(stream.generator)
                 keep_left(LeftGenerator(stream.left[0], end, own))
+            elif stream.left is not None and is_default:
+                settle_default()
 
     def note(
         self, op: int, generator: Generator | None = None, *, is_aside: bool = False

@@ -1,6 +1,8 @@
 """Which storages a replay leaves without values."""
 
+import pytest
 import torch
+from torch.nn import functional
 
 from meta_magic import record
 from meta_magic.replaying.execution import Execution
@@ -42,3 +44,23 @@ def test_memory_that_was_filled_part_by_part_is_not_uninitialized():
     (number,) = storages_of(trace, x)
     run = Execution(trace.program, Request(storages=frozenset([number])), CPU)
     assert run.uninitialized == set()
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_leaky_unit_reads_none_of_the_memory_for_its_noise(training):
+    with record() as trace:
+        x = torch.tensor([-1.0, 1.0], requires_grad=True)
+        y = functional.rrelu(x, training=training)
+        y.sum().backward()
+    numbers = storages_of(trace, y, x.grad)
+    run = Execution(trace.program, Request(storages=frozenset(numbers)), CPU)
+    assert run.uninitialized == set()
+
+
+def test_noise_that_nothing_wrote_is_uninitialized():
+    with record() as trace:
+        noise = torch.empty(2)
+        torch.ops.aten.rrelu_with_noise(torch.ones(2), noise, 0.1, 0.3)
+    (number,) = storages_of(trace, noise)
+    run = Execution(trace.program, Request(storages=frozenset([number])), CPU)
+    assert run.uninitialized == {number}

@@ -108,6 +108,19 @@ def test_numbers_drawn_between_two_recordings_are_a_doubt():
     assert first.weight.is_meta
 
 
+def test_a_recording_whose_numbers_are_real_leaves_no_doubt_to_the_next():
+    torch.manual_seed(0)
+    with record():
+        first = nn.Linear(2, 2)
+    torch.manual_seed(0)
+    with record(), torch.device("cpu"):
+        torch.rand(1)
+    with record():
+        second = nn.Linear(2, 2)
+    assert materialize(second).notes == ()
+    assert first.weight.is_meta
+
+
 def test_numbers_drawn_after_a_seed_between_two_recordings_are_none():
     torch.manual_seed(0)
     with record():
