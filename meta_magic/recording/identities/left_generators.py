@@ -58,13 +58,14 @@ class LeftGenerator:
     Attributes:
         state: Its state, with the mark.
         end: Where it would stand, had the draws been made.
-        own: The generator, if it is one of the user's; None for torch's default.
+        own: The generator, if it is one of the user's; None for torch's default. Not
+            weakly: operators are given it in a wrapper of their own, gone at once.
         is_settled: Whether a recording since then left the default where it belongs.
     """
 
     state: bytes
     end: EarlierEnd
-    own: "weakref.ref[Generator] | None"
+    own: Generator | None
     is_settled: bool = False
 
 
@@ -114,7 +115,7 @@ def move_own(program: Program, state_at: Callable[[int], Tensor | None]) -> None
             did not come there.
     """
     for left in [*kept]:
-        generator = None if left.own is None else left.own()
+        generator = left.own
         if generator is None or left.end.program is not program:
             continue
         state = state_at(left.end.source)

@@ -12,7 +12,6 @@ them: whoever knows values makes up for the draws before (``find_missing``).
 Of recordings within each other the outermost one writes the tokens: it sees all draws.
 """
 
-import weakref
 from array import array
 from collections.abc import Callable
 from typing import Any, Final
@@ -124,7 +123,7 @@ class Draws:
             is_default = stream is self._default
             if stream.left is not None and not self._is_there(stream.end):
                 end = EarlierEnd(program=program, source=stream.end)
-                own = None if is_default else weakref.ref(stream.generator)
+                own = None if is_default else stream.generator
                 keep_left(LeftGenerator(stream.left[0], end, own))
             elif stream.left is not None and is_default:
                 settle_default()
