@@ -124,6 +124,11 @@ class Execution:
         """Return where torch's default CPU generator would stand now, if it moved."""
         return self._last.end_state()
 
+    @property
+    def parts(self) -> Sequence[Part]:
+        """What is done of each recording, in order."""
+        return self._parts
+
     def state_at(self, source: int) -> Tensor | None:
         """Return where a CPU generator of the program stood at a requested source."""
         return self._last.state_at(source)

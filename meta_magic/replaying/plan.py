@@ -244,8 +244,6 @@ class Planner:
     def _find_ends(self, default: int | None) -> set[int]:
         """Return where generators end up: torch's, and the user's that come there."""
         found = set() if default is None else {default}
-        if not self._goes_on:
-            return found
         recorded = self._recorded
         ends = [e for e in recorded.program.randomness.ends[1:] if e and not e & 1]
         calls = {end: recorded.draws[end // 2 - 1].call for end in ends}

@@ -15,8 +15,8 @@ FAILURES = frozenset({"silent", "crashed"})
 """Refusals, ours and those of the CPU alone, are counted by hand."""
 
 UNCOUNTED = "version"
-"""How often torch wrote a result while it made it (``one_hot``, ``matrix_rank``, what is
-made of inference tensors) is not always counted alike; the values are."""
+"""How often torch wrote a result while it made it (``one_hot``, ``matrix_rank``, what
+is made of inference tensors) is not always counted alike; the values are."""
 
 
 def find_failures(program):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import torch
 from torch import Tensor
@@ -27,6 +27,16 @@ from meta_magic.torch_private.module_internals import walk_modules
 from meta_magic.trace.program import EarlierEnd, Program
 
 __all__ = ["ReplayFill"]
+
+DEFAULT_LEFT: Final = (
+    "torch's generator no longer stands where the cell left it (it was used, seeded, "
+    "or moved on for another cell), and was left alone: what is drawn next is not what "
+    "construction on the CPU would draw"
+)
+OWN_LEFT: Final = (
+    "a generator of the cell's own was left where it is, for not all that the cell "
+    "drew from it was made: what it draws next is not what it would draw on the CPU"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -104,10 +114,9 @@ class ReplayFill:
 
     def finish(self) -> Sequence[str]:
         """Let torch's generator go on; say what may differ from the cell itself."""
-        note = self._move_generator() if self._moves_generator else None
+        notes = self._move_generators() if self._moves_generator else ()
         plans = [share.replay.plan for share in self._shares]
-        doubts = find_doubts(plans, self._device)
-        return doubts if note is None else [*doubts, note]
+        return [*find_doubts(plans, self._device), *notes]
 
     def filled_by(self, target: Target, _tensor: Tensor, /) -> str:
         """Say whether anything recorded fills the target."""
@@ -122,22 +131,18 @@ class ReplayFill:
 
         return take
 
-    def _move_generator(self) -> str | None:
-        """Let torch's default generator go on from where the CPU would have left it.
+    def _move_generators(self) -> Iterator[str]:
+        """Let generators go on from where the CPU would have left them.
 
-        Returns:
-            What the user should know if it could not.
+        Yields:
+            What the user should know where they could not.
         """
-        for share in self._shares:
-            move_own(share.located.origin.program, share.replay.state_at)
+        parts = [part for share in self._shares for part in share.replay.parts]
+        if False in {move_own(part.program, part.state_at) for part in parts}:
+            yield OWN_LEFT
         moved = {move_generator(s.located.origin, s.replay) for s in self._shares}
-        if True in moved or False not in moved:
-            return None
-        return (
-            "torch's generator no longer stands where the cell left it (it was "
-            "used, seeded, or moved on for another cell), and was left alone: "
-            "what is drawn next is not what construction on the CPU would draw"
-        )
+        if False in moved and True not in moved:
+            yield DEFAULT_LEFT
 
 
 def find_all_targets(task: Task) -> list[Target]:

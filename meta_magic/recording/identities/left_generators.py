@@ -104,7 +104,7 @@ def forget_left(program: Program) -> None:
             kept.remove(left)
 
 
-def move_own(program: Program, state_at: Callable[[int], Tensor | None]) -> None:
+def move_own(program: Program, state_at: Callable[[int], Tensor | None]) -> bool:
     """Let the user's generators go on from where a recording would have left them.
 
     Those that still stand where it left them, and all of whose draws were made.
@@ -113,15 +113,24 @@ def move_own(program: Program, state_at: Callable[[int], Tensor | None]) -> None
         program: What was recorded.
         state_at: Returns where a generator came to, by the source there; None if it
             did not come there.
+
+    Returns:
+        Whether none was left where it was, for want of some of its draws.
     """
+    are_all_moved = True
     for left in [*kept]:
         generator = left.own
         if generator is None or left.end.program is not program:
             continue
+        if as_bytes(generator.get_state()) != left.state:
+            continue
         state = state_at(left.end.source)
-        if state is not None and as_bytes(generator.get_state()) == left.state:
+        if state is None:
+            are_all_moved = False
+        else:
             generator.set_state(state)
             kept.remove(left)
+    return are_all_moved
 
 
 def settle_default() -> None:
