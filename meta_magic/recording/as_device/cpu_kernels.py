@@ -1,8 +1,8 @@
 """What the CPU's kernel returns, where torch has none for meta: the CPU is asked.
 
-Once for each signature, with ones and zeros of the same metadata, or with no
-elements if they are sparse. Who wants the answer
-for tensors of any size writes a correction (see ``corrections``).
+Once for each signature, with ones and zeros of the same metadata, or with no elements
+if they are sparse. Who wants the answer for tensors of any size writes a correction
+(see ``corrections``).
 """
 
 from collections.abc import Mapping
