@@ -15,5 +15,5 @@ CONSTRUCTIONS = {
 }
 """Functions that build a module, by what is special about it."""
 
-LIMITS = {"the output of an lstm": "many operators on meta, one kernel on the CPU"}
+LIMITS: dict[str, str] = {}
 """Those that cannot be recorded, or differ as materialize says, and why."""

@@ -81,6 +81,7 @@ class KernelCalls:
         self._values = values
         self._adjustments = adjustments
         self._is_as_cpu = adjustments is ON_CPU
+        self._is_as_device = bool(adjustments)  # meta has none
         self._opaque_entries: dict[object, Entry] = {}
 
     def call(
@@ -190,7 +191,8 @@ class KernelCalls:
         if correct is not None and all(seen[2].is_meta for _, seen in given.inputs):
             return correct(*given.args, **given.kwargs)
         returned = self._values.evaluate(table, given)
-        if returned is NotImplemented and is_without_kernel(error):
+        is_asked = self._is_as_device and is_without_kernel(error)
+        if returned is NotImplemented and is_asked:
             return ask_cpu(table.func, given.args, given.kwargs)
         return returned
 

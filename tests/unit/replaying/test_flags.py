@@ -41,6 +41,13 @@ def flush():
         torch.set_flush_denormal(False)
 
 
+@pytest.fixture(autouse=True)
+def flags_can_be_set():
+    """Torch's own tests, of which others import some, forbid it for the process."""
+    with getattr(torch.backends, "__allow_nonbracketed_mutation")():
+        yield
+
+
 PROGRAMS = {
     "mkldnn off": convolve_without_mkldnn,
     "mkldnn set off": convolve_after_it_was_switched_off,
