@@ -159,6 +159,7 @@ RIGHT_SINCE: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
     dict.fromkeys(
         (
             "aten._grouped_mm.default",
+            "aten.arange.start_step",
             "aten._histogramdd_bin_edges.default",
             "aten._histogramdd_from_bin_tensors.default",
             "aten._histogramdd_from_bin_cts.default",
