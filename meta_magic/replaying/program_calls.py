@@ -123,6 +123,7 @@ class ProgramCalls:
         self._operators: dict[int, Operator] = {}
         self._assumptions = {a.call: a for a in program.assumptions}
         self._met.update(i.storage for i in program.imports)  # born in another one
+        self._met.update(self.constants)  # and these by nobody
         self._find_writers()
         # What came from outside no operator may ever have met.
         given = [(i.storage, i.nbytes) for i in program.imports]

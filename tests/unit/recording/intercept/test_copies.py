@@ -194,6 +194,14 @@ def test_a_copy_of_what_an_earlier_recording_made_has_its_values(way, kind):
     assert_bit_equal(made, holding(x=real, y=WAYS[way](real)))
 
 
+def test_a_copy_of_a_constant_that_no_operator_met_has_its_values():
+    with record():
+        x = torch.as_tensor([0.5, -1.0])
+        made = holding(x=x, y=copy.deepcopy(x))
+    materialize(made)
+    assert [made.x.tolist(), made.y.tolist()] == [[0.5, -1.0]] * 2
+
+
 def test_verify_checks_what_is_set_on_a_storage():
     with record() as trace:
         x = torch.ones(3)
