@@ -16,9 +16,11 @@ from meta_magic.recording.as_device.composites import CompositesOf
 from meta_magic.recording.as_device.meta_kernels import KernelsOf
 from meta_magic.recording.as_device.optimizers import OptimizersOf
 from meta_magic.recording.identities.clock import Clock
+from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.module_numbers import ModuleNumbers
 from meta_magic.recording.identities.origins import (
     Origin,
+    find_place,
     keep_origins,
     look_for_versions,
 )
@@ -139,6 +141,7 @@ class Recording:
         values = ValuesOnDemand(
             places, self._clock, self._programs.snapshot, options, findings
         )
+        plan = DevicePlan(registry, places, options)
         special = SpecialTensors(places, findings)
         kernels = KernelCalls(
             registry=registry,
@@ -150,6 +153,7 @@ class Recording:
             findings=findings,
             values=values,
             adjustments=ADJUSTMENTS[options.device],
+            plan=plan,
         )
         runner = OperatorRunner(places, special, attention, kernels)
         dispatch = DispatchMode(registry, rows, cache, special, runner)
@@ -159,6 +163,7 @@ class Recording:
             constants=constants,
             findings=findings,
             attention=attention,
+            plan=plan,
             dispatch=dispatch,
             served=ServedFunctions(registry, rows, cache, attention),
             values=values,
@@ -249,6 +254,7 @@ class Recording:
             modules={number: weakref.ref(m) for number, m in living.items()},
             versions=versions,
             aliased=aliased,
+            places={r.number: r.place for r in refs if r.place is not None},
             checksums=write.constants.sum_made(
                 ref for ref in refs if ref.number in owned
             ),
@@ -269,7 +275,7 @@ def make_written(
 ) -> Written:
     """Return the parts that write a recording, each given those that it needs."""
     numbers, imports, draws = ModuleNumbers(), Imports(), Draws()
-    registry = TensorRegistry(cache.geometries, clock, imports.note)
+    registry = TensorRegistry(cache.geometries, clock, imports.note, find_place)
     places = Places(cell_file, top, numbers.of)
     calls = ModuleCallRecorder(registry, clock, numbers, places)
     return Written(

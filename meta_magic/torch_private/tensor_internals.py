@@ -13,6 +13,9 @@ from torch import Generator, Tensor
 # Without it a materialized parameter is a new object, and an optimizer keeps the old.
 from torch._C import _swap_tensor_impl as swap_tensor_impl
 
+# Without it the arguments of ``.to`` would be told apart by code of our own.
+from torch._C._nn import _parse_to as parse_to
+
 # Without it a convolution's output does not have the strides of any device.
 from torch._prims_common import suggest_memory_format
 
@@ -31,6 +34,7 @@ __all__ = [
     "mark_coalesced",
     "n_specified",
     "negate_lazily",
+    "parse_to",
     "suggest_memory_format",
     "swap_tensor_impl",
     "version_of",

@@ -37,6 +37,8 @@ class TensorMetadata:
             tensors of an operator, which runs below autograd.
         is_conj: Whether a conjugation is still to be done.
         is_neg: Whether a negation is still to be done.
+        place: Device on which the code wants it, while it is on ``meta``; None where
+            the code names none.
     """
 
     tensor_id: int
@@ -50,6 +52,7 @@ class TensorMetadata:
     requires_grad: bool | None
     is_conj: bool = False
     is_neg: bool = False
+    place: torch.device | None = None
 
     @property
     def numel(self) -> int:

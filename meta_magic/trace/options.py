@@ -11,6 +11,7 @@ __all__ = ["Assumed", "DeviceName", "Options", "read_assumptions", "read_device"
 
 DeviceName: TypeAlias = Literal["cpu", "cuda", "meta"]
 DEVICES: Final[tuple[DeviceName, ...]] = ("cpu", "cuda", "meta")
+NamedMeaning: TypeAlias = Literal["plan", "real"]
 
 KNOWN: Final = "nonzero=all, nonzero=FRACTION such as nonzero=0.5, routing=uniform"
 
@@ -35,12 +36,17 @@ class Options(NamedTuple):
         limits: What the value of a tensor may take that the block asks for.
         device: Whose kernels are recorded.
         assumed: What holds for values that take more.
+        named: What a device means that the code names: ``plan``, while all stays on
+            meta, or ``real``, as torch means it.
+        n_devices: How many of ``device`` there are; None for as many as are named.
     """
 
     cache: bool = True
     limits: ValueLimits = LIMITS
     device: DeviceName = "cpu"
     assumed: Assumed = Assumed()
+    named: NamedMeaning = "plan"
+    n_devices: int | None = None
 
 
 def read_device(name: str | None) -> DeviceName:

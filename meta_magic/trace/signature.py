@@ -34,6 +34,7 @@ class Geometry:
         layout: ``torch.strided`` or a sparse layout.
         is_conj: Whether conjugation is still to be done (:meth:`torch.Tensor.is_conj`).
         is_neg: Whether negation is still to be done (:meth:`torch.Tensor.is_neg`).
+        place: Device that the code names for it; None where it names none.
     """
 
     shape: tuple[int, ...]
@@ -44,6 +45,7 @@ class Geometry:
     layout: torch.layout
     is_conj: bool = False
     is_neg: bool = False
+    place: torch.device | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ __all__ = [
     "USER",
     "FrameKinds",
     "find_module",
+    "is_library",
     "phase_of",
 ]
 
@@ -84,6 +85,11 @@ def phase_of(flags: int) -> Phase:
     if flags & INIT:
         return "init"
     return "forward" if flags & FORWARD else "other"
+
+
+def is_library(file: str) -> bool:
+    """Whether ``file`` belongs to an installed package, but torch and this one."""
+    return any(part in file for part in PACKAGES) and not file.startswith(OWN)
 
 
 def is_stdlib(file: str) -> bool:

@@ -33,6 +33,7 @@ class LiveGeometry:
         "is_meta",
         "is_servable",
         "offset",
+        "place",
         "record",
         "shape",
         "stride",
@@ -47,6 +48,7 @@ class LiveGeometry:
         # Complex tensors may be conjugated lazily: never recognized at a glance.
         self.dtype = None if record.dtype in COMPLEX else record.dtype
         self.is_meta = record.device.type == "meta"
+        self.place = record.place
         self.is_servable = (
             self.is_meta
             and record.layout is torch.strided
@@ -60,16 +62,16 @@ class GeometryTable:
     def __init__(self) -> None:
         self._geometry_by_key: dict[tuple[object, ...], LiveGeometry] = {}
 
-    def of(self, tensor: Tensor) -> LiveGeometry:
-        """Return the geometry of ``tensor``."""
+    def of(self, tensor: Tensor, place: torch.device | None) -> LiveGeometry:
+        """Return the geometry of ``tensor``, which the code wants at ``place``."""
         kind = type(tensor)
         if kind is Tensor or kind is Parameter:
-            return self._of(tensor)
+            return self._of(tensor, place)
         # A subclass may refuse to say: an uninitialized parameter has no ``shape``.
         with DisableTorchFunction():
-            return self._of(tensor)
+            return self._of(tensor, place)
 
-    def _of(self, tensor: Tensor) -> LiveGeometry:
+    def _of(self, tensor: Tensor, place: torch.device | None) -> LiveGeometry:
         is_conj, is_neg = tensor.is_conj(), tensor.is_neg()
         try:
             stride, offset = tensor.stride(), int(tensor.storage_offset())
@@ -78,7 +80,8 @@ class GeometryTable:
         if tensor.layout is torch.sparse_coo:  # says strides of 0
             stride, offset = None, None
         shape, device, layout = size_of(tensor), tensor.device, tensor.layout
-        key = (shape, stride, offset, tensor.dtype, device, layout, is_conj, is_neg)
+        flags = (is_conj, is_neg, place)
+        key = (shape, stride, offset, tensor.dtype, device, layout, flags)
         geometry = self._geometry_by_key.get(key)
         if geometry is None:
             record = Geometry(
@@ -90,6 +93,7 @@ class GeometryTable:
                 layout=layout,
                 is_conj=is_conj,
                 is_neg=is_neg,
+                place=place,
             )
             geometry = self._geometry_by_key[key] = LiveGeometry(record)
         return geometry

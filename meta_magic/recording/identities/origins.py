@@ -13,6 +13,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import torch
 from torch import Tensor, UntypedStorage, nn
 
 from meta_magic.recording.identities.living_tensors import (
@@ -24,7 +25,13 @@ from meta_magic.recording.identities.tensors import StorageRef
 from meta_magic.torch_private.tensor_internals import address_of_storage, count_owners
 from meta_magic.trace.program import Program
 
-__all__ = ["Origin", "find_origin", "keep_origins", "look_for_versions"]
+__all__ = [
+    "Origin",
+    "find_origin",
+    "find_place",
+    "keep_origins",
+    "look_for_versions",
+]
 
 
 @dataclass(eq=False)
@@ -44,6 +51,7 @@ class Origin:
         aliased: Storages with tensors each of which counts its own writes.
         owners: Address of each storage, and how many tensors lay on it.
         checksums: Of those that are real and that the block made.
+        places: Devices that the code names for storages, for the device plan.
     """
 
     program: Program
@@ -54,6 +62,7 @@ class Origin:
     aliased: AbstractSet[int] = frozenset()
     owners: dict[int, tuple[int, int]] = field(default_factory=dict)
     checksums: dict[int, int] = field(default_factory=dict)
+    places: dict[int, torch.device] = field(default_factory=dict)
 
     def is_stale(
         self, tensor: Tensor, version: int, storage: int, living: LivingTensors
@@ -187,6 +196,12 @@ def find_origin(storage: UntypedStorage) -> tuple[Origin, int] | None:
         if ref is None or ref() is None:
             return None
         return ref.origin, ref.number
+
+
+def find_place(storage: UntypedStorage) -> torch.device | None:
+    """Return the device that the code of an earlier recording named for a storage."""
+    found = find_origin(storage)
+    return None if found is None else found[0].places.get(found[1])
 
 
 def forget_dead() -> None:

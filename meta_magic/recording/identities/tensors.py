@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor, UntypedStorage
 
 from meta_magic.recording.identities.clock import Clock
@@ -31,12 +32,15 @@ class StorageRef(weakref.ref[UntypedStorage]):
 
     Attributes:
         number: Number given to the storage, in order of first sight.
-        address: Address of torch's storage object; unique while it lives.
+        address: Address of torch's storage object; unique while it lives. 0 where
+            another reference has taken the place of this one.
+        place: Device that the code names for it; None where it names none.
     """
 
-    __slots__ = ("address", "number")
+    __slots__ = ("address", "number", "place")
     number: int
     address: int
+    place: torch.device | None
 
 
 Seen: TypeAlias = tuple[int, StorageRef | None, LiveGeometry]
@@ -62,14 +66,16 @@ class TensorRegistry:
         geometries: The geometries met, by this recording or by others.
         clock: Dates the deaths of storages.
         on_new_storage: Called with the first tensor met on each storage that no served
-            operator made, the number of the storage, and that.
+            operator made, the number of the storage, and that; returns its place.
+        find_place: Returns where an earlier recording left a storage.
     """
 
     def __init__(
         self,
         geometries: GeometryTable,
         clock: Clock,
-        on_new_storage: Callable[[Tensor, int, UntypedStorage], None],
+        on_new_storage: Callable[[Tensor, int, UntypedStorage], torch.device | None],
+        find_place: Callable[[UntypedStorage], torch.device | None],
     ) -> None:
         self.storage_by_tensor = array("I")
         self.deaths = array("I")
@@ -82,6 +88,7 @@ class TensorRegistry:
         self._geometries = geometries
         self._clock = clock
         self._on_new_storage = on_new_storage
+        self._find_place = find_place
         # Only one that was met is told from the rest, which its strides do not do.
         self._has_negatives = False
         self._storage_by_address: dict[int, StorageRef] = {}
@@ -102,7 +109,8 @@ class TensorRegistry:
             ref = self.freed.pop(0)
             if self._storage_by_address.get(ref.address) is ref:
                 del self._storage_by_address[ref.address]
-            self.deaths.extend((self._clock.now, ref.number))
+            if ref.address:
+                self.deaths.extend((self._clock.now, ref.number))
 
     def read(self, tensor: Tensor) -> Seen:
         """Return what is known of ``tensor``; number it when it is new."""
@@ -135,30 +143,62 @@ class TensorRegistry:
         seen = self._seen_by_id.get(id(tensor))
         if seen is None or self._is_as_seen(tensor, seen):
             return seen
+        ref = self._find_ref(tensor)
         is_same = (
-            seen[1] is not None
-            and seen[1].number == self.find_storage(tensor)
-            and seen[2] is self._geometries.of(tensor)
+            ref is not None
+            and seen[1] is ref
+            and seen[2] is self._geometries.of(tensor, ref.place)
         )
         return seen if is_same else None
 
     def find_storage(self, tensor: Tensor) -> int | None:
         """Return the number of a tensor's storage if that was met."""
+        ref = self._find_ref(tensor)
+        return None if ref is None else ref.number
+
+    def _find_ref(self, tensor: Tensor) -> StorageRef | None:
+        """Return the reference to a tensor's storage if that was met."""
         try:
             address = address_of_storage(Tensor.untyped_storage(tensor))
         except (RuntimeError, NotImplementedError, ValueError):  # it has none
             return None
-        ref = self._storage_by_address.get(address)
-        return None if ref is None else ref.number
+        return self._storage_by_address.get(address)
 
     def geometry_of(self, tensor: Tensor) -> LiveGeometry:
         """Return the geometry of ``tensor`` without numbering it."""
-        return self._geometries.of(tensor)
+        return self._geometries.of(tensor, self.place_of(tensor))
+
+    def place_of(self, tensor: Tensor) -> torch.device | None:
+        """Return the device that the code names for a tensor."""
+        ref = self._find_ref(tensor)
+        if ref is not None:
+            return ref.place
+        try:
+            return self._find_place(Tensor.untyped_storage(tensor))
+        except (RuntimeError, NotImplementedError, ValueError):  # it has none
+            return None
+
+    def name_place(self, tensor: Tensor, place: torch.device | None) -> None:
+        """Note on which device the code wants the storage of a tensor from now on.
+
+        The tensors on it are read anew, as another reference stands for it.
+        """
+        former = self.storage_of(tensor)
+        storage = None if former is None else former()
+        if former is not None and storage is not None and former.place != place:
+            self._refer_to(storage, former.number, place)
+            former.address = 0
 
     def _read_anew(self, tensor: Tensor, seen: Seen | None) -> Seen:
-        geometry, storage = self._geometries.of(tensor), self.storage_of(tensor)
+        storage = self.storage_of(tensor)
+        geometry = self._geometries.of(
+            tensor, None if storage is None else storage.place
+        )
         if seen is not None and seen[1] is storage and seen[2] is geometry:
             return seen
+        if seen is not None and is_renamed(seen, storage, geometry):
+            renamed = self._seen_by_id[id(tensor)] = (seen[0], storage, geometry)
+            return renamed
         return self._add(tensor, storage, geometry)
 
     def add_seen(self, tensor: Tensor, geometry: LiveGeometry) -> int:
@@ -167,7 +207,7 @@ class TensorRegistry:
 
     def add_fresh(self, tensor: Tensor, geometry: LiveGeometry) -> int:
         """Number a tensor just made on a new storage of its own."""
-        ref = self._add_storage(tensor.untyped_storage())
+        ref = self._add_storage(tensor.untyped_storage(), geometry.place)
         storages = self.storage_by_tensor
         number = len(storages)
         storages.append(ref.number)
@@ -178,9 +218,8 @@ class TensorRegistry:
         self, tensor: Tensor, number: int, storage: int, geometry: LiveGeometry
     ) -> None:
         """Note a tensor that was given its numbers before it was made."""
-        self._seen_by_id[id(tensor)] = (
-            number, self._refer_to(tensor.untyped_storage(), storage), geometry
-        )  # fmt: skip
+        ref = self._refer_to(tensor.untyped_storage(), storage, geometry.place)
+        self._seen_by_id[id(tensor)] = (number, ref, geometry)
 
     def add_known(self, tensor: Tensor, number: int, geometry: LiveGeometry) -> None:
         """Note a tensor on a storage that was met before, whose number is known."""
@@ -193,13 +232,25 @@ class TensorRegistry:
         self._seen_by_id[id(tensor)] = (number, base[1], geometry)
         return number
 
-    def add_output(self, tensor: Tensor) -> Seen:
-        """Number a tensor that an operator returned, whatever its storage."""
-        return self._add(tensor, self.storage_of(tensor), self._geometries.of(tensor))
+    def add_output(self, tensor: Tensor, place: torch.device | None) -> Seen:
+        """Number a tensor that an operator returned, whatever its storage.
+
+        Args:
+            tensor: The tensor.
+            place: Where its storage lies if that is new.
+        """
+        storage = self.storage_of(tensor, place)
+        geometry = self._geometries.of(
+            tensor, None if storage is None else storage.place
+        )
+        return self._add(tensor, storage, geometry)
 
     def renew(self, tensor: Tensor, seen: Seen) -> Seen:
         """Return what is known of an argument after an operator may have written it."""
-        geometry, storage = self._geometries.of(tensor), self.storage_of(tensor)
+        storage = self.storage_of(tensor)
+        geometry = self._geometries.of(
+            tensor, None if storage is None else storage.place
+        )
         if storage is not seen[1]:
             if storage is not None:
                 self.aliased.add(storage.number)
@@ -208,18 +259,25 @@ class TensorRegistry:
         self._seen_by_id[id(tensor)] = renewed
         return renewed
 
-    def storage_of(self, tensor: Tensor) -> StorageRef | None:
-        """Return the storage of ``tensor``, numbered when new; None if it has none."""
+    def storage_of(
+        self, tensor: Tensor, place: torch.device | None = None
+    ) -> StorageRef | None:
+        """Return the storage of ``tensor``, numbered when new; None if it has none.
+
+        Args:
+            tensor: The tensor.
+            place: Where a new one lies of which no earlier recording knows.
+        """
         try:
             storage = Tensor.untyped_storage(tensor)
         except (RuntimeError, NotImplementedError):
             return None
         ref = self._storage_by_address.get(address_of_storage(storage))
         if ref is None:
-            ref = self._add_storage(storage)
+            ref = self._add_storage(storage, place)
             if storage.nbytes() != span_nbytes(tensor):
                 self.nbytes_by_storage[ref.number] = storage.nbytes()
-            self._on_new_storage(tensor, ref.number, storage)
+            ref.place = self._on_new_storage(tensor, ref.number, storage) or place
         return ref
 
     def put_aside(self, make: Callable[[], Any]) -> Any:
@@ -258,14 +316,19 @@ class TensorRegistry:
         self._storage_by_address.clear()
         self._seen_by_id.clear()
 
-    def _add_storage(self, storage: UntypedStorage) -> StorageRef:
+    def _add_storage(
+        self, storage: UntypedStorage, place: torch.device | None
+    ) -> StorageRef:
         number = self.n_storages
         self.n_storages = number + 1
-        return self._refer_to(storage, number)
+        return self._refer_to(storage, number, place)
 
-    def _refer_to(self, storage: UntypedStorage, number: int) -> StorageRef:
+    def _refer_to(
+        self, storage: UntypedStorage, number: int, place: torch.device | None
+    ) -> StorageRef:
         ref = StorageRef(storage, self._on_death)
         ref.number = number
+        ref.place = place
         ref.address = address = address_of_storage(storage)
         self._storage_by_address[address] = ref
         return ref
@@ -283,3 +346,16 @@ class TensorRegistry:
         self.storage_by_tensor.append(number_of_storage)
         self._seen_by_id[id(tensor)] = seen
         return seen
+
+
+def is_renamed(seen: Seen, storage: StorageRef | None, geometry: LiveGeometry) -> bool:
+    """Whether a tensor is as it was seen, but for where the code wants it."""
+    _, former, known = seen
+    return (
+        former is not None
+        and storage is not None
+        and former is not storage
+        and former.number == storage.number
+        and known.as_strided == geometry.as_strided
+        and known.dtype is geometry.dtype
+    )

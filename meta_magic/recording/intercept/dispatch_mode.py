@@ -56,6 +56,7 @@ class Dispatch:
         self._table_by_op = cache.table_by_op
         self._special = special
         self._runner = runner
+        self._plan = runner.plan
         self._served = ServedOperators(registry)
 
     def __torch_dispatch__(
@@ -79,6 +80,8 @@ class Dispatch:
             return self._runner.take_apart(self, table, args, kwargs or {})
         words = [0] * HEADER
         key = build_operator_key(registry.read, args, kwargs, words)
+        if kwargs and "device" in kwargs:  # a factory: where it is to put its result
+            key = (*key, self._plan.place_of_made())
         entry = table.entries.get(key)
         # A mode below, as make_fx has it, must see the operator, not its result.
         if entry is None or n_dispatch_modes() or not served.can_serve(entry, words):

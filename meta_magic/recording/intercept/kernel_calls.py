@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
+import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
@@ -14,6 +15,8 @@ from meta_magic.recording.as_device.cpu_kernels import (
     is_without_kernel,
     lay_out_written,
 )
+from meta_magic.recording.as_device.joined_places import join_places
+from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import Seen, TensorRegistry
 from meta_magic.recording.intercept.mixed_devices import check_devices, explain_mix
@@ -56,6 +59,9 @@ class KernelCalls:
         values: Computes values of meta tensors.
         adjustments: By an operator's name, what makes a device's result of that on
             meta.
+
+    Attributes:
+        plan: Knows where the code wants what.
     """
 
     def __init__(  # noqa: PLR0913  all that a call may concern
@@ -70,6 +76,7 @@ class KernelCalls:
         findings: Findings,
         values: ValueSource,
         adjustments: Mapping[str, Callable[..., Any]],
+        plan: DevicePlan,
     ) -> None:
         self._registry = registry
         self._rows = rows
@@ -80,6 +87,7 @@ class KernelCalls:
         self._findings = findings
         self._values = values
         self._adjustments = adjustments
+        self.plan = plan
         self._is_as_cpu = adjustments is ON_CPU
         self._is_as_device = bool(adjustments)  # meta has none
         self._opaque_entries: dict[object, Entry] = {}
@@ -97,6 +105,7 @@ class KernelCalls:
         inputs = [(t, registry.read(t)) for t in tensors_in(args, kwargs)]
         given = Given(args, kwargs, inputs)
         n_storages, n_evaluated = registry.n_storages, len(findings.evaluations)
+        place = self._find_place(table, given)
         draw = Drawing(given) if table.draws(args, kwargs) else None
         returned = self._run(table, given, draw)
         if registry.freed:
@@ -104,7 +113,7 @@ class KernelCalls:
         made = tensors_in(returned)
         if self._special.has_unseen(made):
             return returned
-        outputs = [(t, self._see_output(t, inputs)) for t in made]
+        outputs = [(t, self._see_output(t, inputs, place)) for t in made]
         call = LiveCall(args, kwargs, returned, inputs, outputs)
         is_evaluated = n_evaluated < len(findings.evaluations)
         self._check(table, call, n_storages, is_evaluated=is_evaluated)
@@ -196,11 +205,19 @@ class KernelCalls:
             return ask_cpu(table.func, given.args, given.kwargs)
         return returned
 
-    def _see_output(self, tensor: Tensor, inputs: Inputs) -> Seen:
+    def _find_place(self, table: OpTable, given: Given) -> torch.device | None:
+        """Return where an operator puts what it makes; refuse where it cannot be."""
+        if "device" in given.kwargs:
+            return self.plan.place_of_made()
+        return join_places(table.func, [seen[2] for _, seen in given.inputs])
+
+    def _see_output(
+        self, tensor: Tensor, inputs: Inputs, place: torch.device | None
+    ) -> Seen:
         for argument, seen in inputs:
             if argument is tensor:
                 return self._registry.renew(tensor, seen)
-        return self._registry.add_output(tensor)
+        return self._registry.add_output(tensor, place)
 
 
 def sharing_of(inputs: Inputs) -> tuple[object, ...]:

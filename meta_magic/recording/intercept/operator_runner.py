@@ -34,6 +34,9 @@ class OperatorRunner:
         special: Knows what is no plain tensor.
         attention: Runs what torch makes of other operators, as a device does.
         kernels: Runs kernels, and records them.
+
+    Attributes:
+        plan: Knows where the code wants what.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class OperatorRunner:
         self._places = places
         self._special = special
         self._attention = attention
+        self.plan = kernels.plan
         self._kernels = kernels
 
     def run(  # noqa: PLR0913, PLR0917  the operator's call, as the mode has it

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+import torch
 from torch import Tensor, UntypedStorage
 
 from meta_magic.recording.identities.living_tensors import LivingTensors, read_version
@@ -28,17 +29,22 @@ class Imports:
         self._imports: list[Import] = []
         self._living = LivingTensors()
 
-    def note(self, tensor: Tensor, number: int, storage: UntypedStorage) -> None:
+    def note(
+        self, tensor: Tensor, number: int, storage: UntypedStorage
+    ) -> torch.device | None:
         """Note a storage that is met for the first time.
 
         Args:
             tensor: The first tensor met on it.
             number: Number of the storage.
             storage: The storage.
+
+        Returns:
+            The device that the code named for it.
         """
         found = find_origin(storage) if tensor.is_meta else None
         if found is None:
-            return
+            return None
         origin, there = found
         if tensor.is_inference():
             self.doubts = (UNCOUNTED,)
@@ -53,6 +59,7 @@ class Imports:
                 is_stale=origin.is_stale(tensor, version, there, self._living),
             )
         )
+        return origin.places.get(there)
 
     def build(self) -> tuple[Import, ...]:
         """Return all that were found."""

@@ -1,0 +1,104 @@
+"""Where a cell wants its tensors: each stays on meta, whatever device the code names.
+
+A *place* is a device that the code named. It belongs to a storage, as a device does in
+torch: views share it, and ``p.data = moved`` moves a parameter that stays the same.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from meta_magic.recording.identities.nested_tensors import tensors_in
+from meta_magic.recording.identities.places import Places
+from meta_magic.recording.identities.tensors import TensorRegistry
+from meta_magic.torch_private.modes import DisableTorchFunction
+from meta_magic.trace.options import Options
+
+__all__ = ["META", "DevicePlan"]
+
+META: Final = torch.device("meta")
+
+
+class DevicePlan:
+    """The devices that one recording's code names, and what lies there.
+
+    Args:
+        registry: Knows the place of each storage.
+        places: Which function is running.
+        options: What a named device means, and whose kernels are recorded.
+
+    Attributes:
+        wanted: Where the factory that runs is to put what it makes: meta if nowhere by
+            name, None if it did not say.
+        default: Where a factory puts what it makes that was told no device.
+        current: Index of the accelerator that ``"cuda"`` stands for.
+        is_real: Whether a device that the code names is meant, as torch means it.
+        n_accelerators: How many accelerators there are to be; None if nobody said.
+    """
+
+    def __init__(
+        self, registry: TensorRegistry, places: Places, options: Options
+    ) -> None:
+        self.wanted: torch.device | None = None
+        self.default: torch.device | None = None
+        self.current = 0
+        self.is_real = options.named == "real"
+        self.n_accelerators = options.n_devices
+        self._kernels = options.device
+        self._registry = registry
+        self._places = places
+
+    def read(self, device: Any) -> torch.device:
+        """Return a device with its index, as a tensor would have it.
+
+        Raises:
+            RuntimeError: There is to be no such device, or torch knows none.
+        """
+        number = type(device) is int
+        device = torch.device("cuda", device) if number else torch.device(device)
+        if device.type in ("meta", "cpu"):
+            return torch.device(device.type)
+        index = self.current if device.index is None else device.index
+        if self.n_accelerators is not None and index >= self.n_accelerators:
+            raise RuntimeError(
+                f"CUDA error: invalid device ordinal: {device} of "
+                f"{self.n_accelerators} (see --as cuda:N)"
+            )
+        return torch.device(device.type, index)
+
+    def place_of(self, tensor: Tensor) -> torch.device | None:
+        """Return the device that the code names for a tensor; a real one's own."""
+        with DisableTorchFunction():
+            if not tensor.is_meta:
+                return tensor.device
+            self._registry.note_deaths()
+            return self._registry.place_of(tensor)
+
+    def place_of_made(self) -> torch.device | None:
+        """Return where a factory that runs puts what it makes.
+
+        One inside of another function lies where the first tensor does that is given
+        to that function.
+        """
+        wanted = self.wanted
+        if wanted is not None:
+            return None if wanted == META else wanted
+        running = self._places.running
+        given = () if running is None else tensors_in(running[3])
+        return next((self.place_of(tensor) for tensor in given), None)
+
+    def name_all(self, made: Iterable[Tensor], device: torch.device) -> None:
+        """Give what a function made without any operator its place."""
+        place = None if device == META else device
+        for tensor in made:
+            with DisableTorchFunction():
+                if tensor.is_meta:
+                    self._registry.note_deaths()
+                    self._registry.name_place(tensor, place)
+
+    @property
+    def home(self) -> torch.device:
+        """Where a tensor lies for which the code named no device."""
+        return self.default or self.read(self._kernels)

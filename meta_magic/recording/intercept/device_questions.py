@@ -1,0 +1,56 @@
+"""What a tensor answers that is asked for its device."""
+
+from types import CodeType, FrameType
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from meta_magic.recording.identities.device_plan import DevicePlan
+from meta_magic.recording.identities.frame_kinds import is_library
+
+__all__ = ["DEVICE_QUESTIONS", "GET_DEVICE", "DeviceQuestions"]
+
+DEVICE: Final[Any] = Tensor.device
+GET_DEVICE: Final = frozenset[Any]({Tensor.get_device, torch.get_device})
+IS_TYPE: Final[dict[Any, str]] = {
+    getattr(Tensor, f"is_{name}"): name for name in ("cuda", "cpu", "xpu", "mps")
+}
+DEVICE_QUESTIONS: Final = frozenset[Any]({DEVICE, *IS_TYPE})
+"""The attributes that say on which device a tensor is; ``is_meta`` tells the truth."""
+
+
+class DeviceQuestions:
+    """Answers with the device that the code named.
+
+    Where it named none, the cell's own code is told meta, as ever; a library the device
+    on which the tensor would be, else it leaves out work, or refuses it.
+
+    Args:
+        plan: Knows what lies where.
+    """
+
+    def __init__(self, plan: DevicePlan) -> None:
+        self._plan = plan
+        self._is_library_by_code: dict[CodeType, bool] = {}
+
+    def answer(self, attribute: Any, tensor: Tensor, asker: FrameType) -> Any:
+        """Return the value of an attribute of ``DEVICE_QUESTIONS``."""
+        device = self._find(tensor, asker)
+        return device if attribute is DEVICE else device.type == IS_TYPE[attribute]
+
+    def number(self, tensor: Tensor, asker: FrameType) -> int:
+        """Return what ``get_device()`` does: the device's index, -1 for the CPU."""
+        device = self._find(tensor, asker)
+        return -1 if device.index is None else device.index
+
+    def _find(self, tensor: Tensor, asker: FrameType) -> torch.device:
+        place = self._plan.place_of(tensor)
+        if place is not None:
+            return place
+        code = asker.f_code
+        is_told = self._is_library_by_code.get(code)
+        if is_told is None:
+            is_told = is_library(code.co_filename)
+            self._is_library_by_code[code] = is_told
+        return self._plan.home if is_told else torch.device("meta")

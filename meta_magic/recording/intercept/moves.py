@@ -1,0 +1,153 @@
+"""``.to``, ``.cuda``, ``.cpu`` and ``.type`` move a plan: all tensors stay on meta."""
+
+from typing import Any, Final, cast
+
+import torch
+from torch import Tensor
+
+from meta_magic.recording.identities.device_plan import META, DevicePlan
+from meta_magic.recording.signatures.arguments import Args, Kwargs
+from meta_magic.torch_private.tensor_internals import parse_to
+
+__all__ = ["MOVES", "Mover"]
+
+MOVES: Final = frozenset[Any]({Tensor.to, Tensor.cuda, Tensor.cpu, Tensor.type})
+"""Functions by which tensors change their device."""
+
+CPU: Final = torch.device("cpu")
+TO_CPU, TO_CUDA, TYPE = cast("Any", (Tensor.cpu, Tensor.cuda, Tensor.type))
+FORMATS: Final = (None, torch.preserve_format)
+
+DTYPES: Final = {
+    "Float": torch.float,
+    "Double": torch.double,
+    "Half": torch.half,
+    "BFloat16": torch.bfloat16,
+    "Long": torch.long,
+    "Int": torch.int,
+    "Short": torch.short,
+    "Char": torch.int8,
+    "Byte": torch.uint8,
+    "Bool": torch.bool,
+}
+"""The dtypes of torch's older tensor types, such as ``torch.cuda.FloatTensor``."""
+
+
+class Move(torch.autograd.Function):
+    """A copy to another device, whose gradient goes back to the first.
+
+    Torch's own compares devices, finds meta twice, and copies nothing.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, mover: "Mover", options: Any) -> Tensor:
+        ctx.mover, ctx.dtype = mover, tensor.dtype
+        ctx.place = mover.plan.place_of(tensor) or META
+        return mover.copy(tensor, *options)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        options = (ctx.place, {"dtype": ctx.dtype})
+        return ctx.mover.carry(grad, *options), None, None
+
+
+class Mover:
+    """Moves tensors from one place of a plan to another.
+
+    Args:
+        plan: Knows what lies where.
+    """
+
+    def __init__(self, plan: DevicePlan) -> None:
+        self.plan = plan
+
+    def move(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
+        """Do what a function does that moves a tensor.
+
+        Returns:
+            The moved tensor; ``NotImplemented`` if no device is named.
+        """
+        tensor = args[0]
+        if func is TYPE and len(args) == 1 and not kwargs:
+            return self._name_type(tensor)
+        device, options = self._read(func, args[1:], dict(kwargs))
+        if device is None or self.plan.is_real:
+            return NotImplemented
+        place = self.plan.read(device)
+        if not tensor.is_meta and place.type in ("cpu", "meta"):
+            return NotImplemented
+        return self._move(tensor, place, options)
+
+    def _move(self, tensor: Tensor, place: torch.device, options: Kwargs) -> Tensor:
+        """Return a tensor on a device: itself if it lies there."""
+        plan = self.plan
+        here = plan.place_of(tensor)
+        home = plan.default or CPU
+        if here is None and tensor.is_meta and place in (home, META):
+            here = place  # a factory would have made it there
+            plan.name_all([tensor], place)
+        if here != place:
+            return self.carry(tensor, place, options)
+        is_same = options.get("memory_format") in FORMATS and not options.get("copy")
+        if is_same and options.get("dtype") in (None, tensor.dtype):
+            return tensor
+        return Tensor.to(tensor, **options)
+
+    def carry(self, tensor: Tensor, place: torch.device, options: Kwargs) -> Tensor:
+        """Return a copy on another device, through which gradients flow back."""
+        if tensor.requires_grad and torch.is_grad_enabled():
+            return Move.apply(tensor, self, (place, options))  # type: ignore[no-any-return, no-untyped-call]  # torch's has no types
+        return self.copy(tensor, place, options)
+
+    def copy(self, tensor: Tensor, place: torch.device, options: Kwargs) -> Tensor:
+        """Return a copy on another device."""
+        plan, before = self.plan, self.plan.wanted
+        plan.wanted = place
+        try:
+            return Tensor.to(tensor, **{**options, "copy": True, "device": META})
+        finally:
+            plan.wanted = before
+
+    def _name_type(self, tensor: Tensor) -> Any:
+        """Return the name of a tensor's type, as torch has it for that device."""
+        place = self.plan.place_of(tensor)
+        kind: str = Tensor.type(tensor)
+        if place is None or not tensor.is_meta:
+            return kind
+        return kind.replace("meta.", "" if place == CPU else f"{place.type}.")
+
+    def _read(self, func: Any, rest: Args, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        """Return the device that a move names, if any, and its other options."""
+        kept = ("copy", "memory_format")
+        options = {name: kwargs.pop(name) for name in kept if name in kwargs}
+        if func is TO_CPU:
+            return CPU, options
+        if func is TO_CUDA:
+            device = rest[0] if rest else kwargs.get("device")
+            return ("cuda" if device is None else device), options
+        if func is TYPE:
+            device, options["dtype"] = read_type(rest[0] if rest else kwargs["dtype"])
+            return device, options
+        other = rest[0] if rest else kwargs.get("other")
+        if isinstance(other, Tensor):
+            place = self.plan.place_of(other)
+            return place or META, {**options, "dtype": other.dtype}
+        flags = [value for value in rest if isinstance(value, bool)]
+        if len(flags) > 1:
+            options["copy"] = flags[1]
+        named = [value for value in rest if not isinstance(value, bool)]
+        if named and type(named[0]) is int:
+            named[0] = torch.device("cuda", named[0])
+        device, dtype, _, memory_format = parse_to(*named, **kwargs)
+        if memory_format is not None:
+            options["memory_format"] = memory_format
+        return device, options if dtype is None else {**options, "dtype": dtype}
+
+
+def read_type(kind: Any) -> tuple[str | None, torch.dtype]:
+    """Return device and dtype of a type, as ``torch.cuda.FloatTensor`` or its name."""
+    if isinstance(kind, torch.dtype):
+        return None, kind
+    text = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__name__}"
+    stem = text.rpartition(".")[2].removesuffix("Tensor")
+    return ("cuda" if ".cuda." in text else "cpu"), DTYPES[stem]
