@@ -68,9 +68,10 @@ OPTIONS: Final = (
     Option(
         names=("--as",),
         metavar="DEVICE",
-        settings=(("dest", "as_device"), ("choices", ("cpu", "cuda", "meta"))),
-        help="Record the kernels that this device would choose: cpu, cuda or meta "
-        "(default: cuda where torch sees one, else cpu); the tensors stay meta.",
+        settings=(("dest", "as_device"),),
+        help="Record the kernels that this device would choose: cpu, cuda, cuda:8 (of "
+        "which there are eight) or meta (default: cuda where torch sees one, else "
+        "cpu); the tensors stay meta.",
         example="%%meta --as cuda",
     ),
     Option(
@@ -81,6 +82,14 @@ OPTIONS: Final = (
         "nonzero=all, nonzero=0.5 (the part of a mask that is true), routing=uniform "
         "(each expert gets as many tokens).",
         example="%%meta --assume routing=uniform",
+    ),
+    Option(
+        names=("--named",),
+        metavar="MEANING",
+        settings=(("default", "plan"),),
+        help="What a device means that the cell names: plan (all tensors stay on meta, "
+        "the report says where each would lie) or real (as torch means it).",
+        example="%%meta --named real",
     ),
     Option(
         names=("--parameters",),

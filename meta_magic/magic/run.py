@@ -107,7 +107,12 @@ def start_recording(
     """
     try:
         from meta_magic.session.recording import Recording  # noqa: PLC0415
-        from meta_magic.trace.options import Options, read_assumptions, read_device  # noqa: PLC0415  needs torch
+        from meta_magic.trace.options import (  # noqa: PLC0415  needs torch
+            Options,
+            read_assumptions,
+            read_device,
+            read_meaning,
+        )
         from meta_magic.trace.provenance import ValueLimits  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if error.name != "torch":
@@ -115,9 +120,13 @@ def start_recording(
         raise UsageError(NO_TORCH) from None
     limits = ValueLimits(int(options.value_nbytes), int(options.value_flops))
     try:
-        assumed = read_assumptions(options.assume)
+        chosen = Options(
+            not options.no_cache,
+            limits,
+            *read_device(options.as_device),
+            read_assumptions(options.assume),
+            read_meaning(options.named),
+        )
     except ValueError as error:
         raise UsageError(f"%%meta: {error}") from None
-    device = read_device(options.as_device)
-    chosen = Options(not options.no_cache, limits, device, assumed)
     return Recording(cell_file, options=chosen, namespace=namespace)

@@ -10,7 +10,12 @@ from torch import nn
 
 from meta_magic.session.recording import Recording
 from meta_magic.session.trace_handle import TraceHandle
-from meta_magic.trace.options import DeviceName, Options, read_assumptions, read_device
+from meta_magic.trace.options import (
+    Options,
+    read_assumptions,
+    read_device,
+    read_meaning,
+)
 from meta_magic.trace.provenance import LIMITS, ValueLimits
 from meta_magic.trace.trace import Trace
 
@@ -23,7 +28,8 @@ class record:  # noqa: N801  a context manager is named as a function
     Args:
         limits: Bytes and floating-point operations that the value of a tensor may take
             when the block asks for it, as ``item()`` does.
-        as_device: Whose kernels are recorded, ``cpu`` or ``cuda``: attention as the
+        as_device: Whose kernels are recorded, ``cpu``, ``cuda`` or ``cuda:8``, of which
+            there are eight: attention as the
             operator that this device would choose, its optimizers, the dtypes of its
             autocast. ``meta`` for torch's own there, whose attention is the math of
             many operators. By default ``cuda`` where torch sees one, else ``cpu``.
@@ -31,6 +37,9 @@ class record:  # noqa: N801  a context manager is named as a function
             ``limits``: ``nonzero=all``, ``nonzero=0.5`` or another part, by which a
             mask is true, ``routing=uniform``, by which each expert gets as many
             tokens. One, or several.
+        named: What a device means that the block names, as ``device="cuda"`` does:
+            ``plan``, all tensors stay on meta, and the trace says where each would lie;
+            or ``real``, as torch means it.
         cache: Answer calls whose signature was seen before without running torch's
             meta kernel. ``False`` runs every kernel, for checking.
 
@@ -49,14 +58,18 @@ class record:  # noqa: N801  a context manager is named as a function
         *,
         cache: bool = True,
         limits: ValueLimits = LIMITS,
-        as_device: DeviceName | None = None,
+        as_device: str | None = None,
         assume: str | Sequence[str] = (),
+        named: str = "plan",
     ) -> None:
+        device, n_devices = read_device(as_device)
         self._options = Options(
             cache=cache,
             limits=limits,
-            device=read_device(as_device),
+            device=device,
             assumed=read_assumptions(assume),
+            named=read_meaning(named),
+            n_devices=n_devices,
         )
         self._handle = TraceHandle()
 

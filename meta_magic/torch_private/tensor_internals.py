@@ -4,17 +4,15 @@
 addresses several times for each operator.
 """
 
+from collections.abc import Callable
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Generator, Tensor
 
 # Without it a materialized parameter is a new object, and an optimizer keeps the old.
 from torch._C import _swap_tensor_impl as swap_tensor_impl
-
-# Without it the arguments of ``.to`` would be told apart by code of our own.
-from torch._C._nn import _parse_to as parse_to
 
 # Without it a convolution's output does not have the strides of any device.
 from torch._prims_common import suggest_memory_format
@@ -50,6 +48,11 @@ outside of any recording is replayed with its old values."""
 
 empty_sparse: Final = torch.ops.aten._sparse_coo_tensor_with_dims
 """Make coordinates of no elements; without it ``to_sparse`` fails on meta."""
+
+
+parse_to: Final[Callable[..., Any]] = torch._C._nn._parse_to
+"""Return device, dtype, ``non_blocking`` and memory format of what ``.to`` was given;
+without it code of our own would tell its arguments apart."""
 
 
 def address_of_generator(generator: Generator) -> int:

@@ -7,11 +7,19 @@ import torch
 
 from meta_magic.trace.provenance import LIMITS, ValueLimits
 
-__all__ = ["Assumed", "DeviceName", "Options", "read_assumptions", "read_device"]
+__all__ = [
+    "Assumed",
+    "DeviceName",
+    "Options",
+    "read_assumptions",
+    "read_device",
+    "read_meaning",
+]
 
 DeviceName: TypeAlias = Literal["cpu", "cuda", "meta"]
 DEVICES: Final[tuple[DeviceName, ...]] = ("cpu", "cuda", "meta")
 NamedMeaning: TypeAlias = Literal["plan", "real"]
+MEANINGS: Final[tuple[NamedMeaning, ...]] = ("plan", "real")
 
 KNOWN: Final = "nonzero=all, nonzero=FRACTION such as nonzero=0.5, routing=uniform"
 
@@ -35,35 +43,53 @@ class Options(NamedTuple):
         cache: Whether calls seen before are answered without running their kernel.
         limits: What the value of a tensor may take that the block asks for.
         device: Whose kernels are recorded.
+        n_devices: How many of it there are; None for as many as the code names.
         assumed: What holds for values that take more.
         named: What a device means that the code names: ``plan``, while all stays on
             meta, or ``real``, as torch means it.
-        n_devices: How many of ``device`` there are; None for as many as are named.
     """
 
     cache: bool = True
     limits: ValueLimits = LIMITS
     device: DeviceName = "cpu"
+    n_devices: int | None = None
     assumed: Assumed = Assumed()
     named: NamedMeaning = "plan"
-    n_devices: int | None = None
 
 
-def read_device(name: str | None) -> DeviceName:
-    """Return the device whose kernels are recorded.
+def read_device(name: str | None) -> tuple[DeviceName, int | None]:
+    """Return the device whose kernels are recorded, and how many there are to be.
 
     Args:
-        name: One of ``DEVICES``; None for CUDA where torch sees it, else the CPU.
+        name: One of ``DEVICES``, ``cuda:8`` for eight; None for CUDA where torch sees
+            it, else the CPU.
 
     Raises:
         ValueError: There are no rules for it.
     """
     if name is None:
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        return ("cuda" if torch.cuda.is_available() else "cpu"), None
+    kind, _, number = name.partition(":")
+    is_number = number.isdecimal() and int(number) > 0
     for device in DEVICES:
         if name == device:
-            return device
-    raise ValueError(f"as_device is one of {', '.join(DEVICES)}, not {name!r}")
+            return device, None
+        if kind == device == "cuda" and is_number:
+            return device, int(number)
+    known = ", ".join(DEVICES)
+    raise ValueError(f"as_device is one of {known}, or cuda:8, not {name!r}")
+
+
+def read_meaning(name: str) -> NamedMeaning:
+    """Return what a device means that the code names.
+
+    Raises:
+        ValueError: It is neither ``plan`` nor ``real``.
+    """
+    for meaning in MEANINGS:
+        if name == meaning:
+            return meaning
+    raise ValueError(f"named is one of {', '.join(MEANINGS)}, not {name!r}")
 
 
 def read_assumptions(texts: str | Iterable[str]) -> Assumed:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.frame_kinds import is_library
+from meta_magic.recording.intercept.libraries import TOLD_DEVICE
 
 __all__ = ["DEVICE_QUESTIONS", "GET_DEVICE", "DeviceQuestions"]
 
@@ -42,7 +43,7 @@ class DeviceQuestions:
     def number(self, tensor: Tensor, asker: FrameType) -> int:
         """Return what ``get_device()`` does: the device's index, -1 for the CPU."""
         device = self._find(tensor, asker)
-        return -1 if device.index is None else device.index
+        return -1 if device.type in ("cpu", "meta") else device.index
 
     def _find(self, tensor: Tensor, asker: FrameType) -> torch.device:
         place = self._plan.place_of(tensor)
@@ -51,6 +52,7 @@ class DeviceQuestions:
         code = asker.f_code
         is_told = self._is_library_by_code.get(code)
         if is_told is None:
-            is_told = is_library(code.co_filename)
+            is_named = code.co_name in TOLD_DEVICE
+            is_told = is_named or is_library(code.co_filename)
             self._is_library_by_code[code] = is_told
         return self._plan.home if is_told else torch.device("meta")

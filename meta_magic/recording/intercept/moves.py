@@ -135,9 +135,11 @@ class Mover:
         flags = [value for value in rest if isinstance(value, bool)]
         if len(flags) > 1:
             options["copy"] = flags[1]
-        named = [value for value in rest if not isinstance(value, bool)]
-        if named and type(named[0]) is int:
-            named[0] = torch.device("cuda", named[0])
+        named = [
+            self.plan.read(value) if type(value) is int else value
+            for value in rest
+            if not isinstance(value, bool)
+        ]
         device, dtype, _, memory_format = parse_to(*named, **kwargs)
         if memory_format is not None:
             options["memory_format"] = memory_format

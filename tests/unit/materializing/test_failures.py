@@ -69,7 +69,8 @@ class Failing(nn.Module):
         super().__init__()
         self.first = nn.Linear(2, 3)
         self.weight = nn.Parameter(torch.empty(3))
-        self.real = nn.Parameter(torch.ones(2, device="cpu"))
+        with torch.device("cpu"):
+            self.real = nn.Parameter(torch.ones(2))
 
     def reset_parameters(self):
         nn.init.zeros_(self.weight)

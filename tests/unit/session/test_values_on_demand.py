@@ -119,7 +119,7 @@ def test_what_is_evaluated_can_be_recorded_twice_with_other_results():
 
 
 def test_the_cpu_copy_is_real():
-    with record():
+    with record(named="real"):
         real = torch.arange(3).cpu()
     assert real.tolist() == [0, 1, 2]
 

@@ -26,7 +26,7 @@ def recorded(cell, *, cache=True):
     """Run a cell under record(); return as above."""
     torch.manual_seed(0)
     returned = None
-    with contextlib.suppress(ZeroDivisionError), record(cache=cache):
+    with contextlib.suppress(ZeroDivisionError), record(cache=cache, named="real"):
         returned = cell()
     return returned, torch.rand(700, device="cpu")
 
@@ -84,7 +84,7 @@ def nested_alone():
 
 def nested_real():
     torch.rand(2)
-    with record():
+    with record(named="real"):
         torch.rand(2)
         inner = torch.rand(3, device="cpu")
     return torch.cat([inner, torch.rand(3, device="cpu")])
@@ -191,7 +191,7 @@ def test_a_seed_that_is_read_is_that_of_a_real_cell():
 
 def test_a_real_draw_that_would_take_too_much_is_drawn_all_the_same_and_noted():
     torch.manual_seed(0)
-    with record(limits=ValueLimits(flops=5)) as trace:
+    with record(limits=ValueLimits(flops=5), named="real") as trace:
         torch.rand(9)
         drawn = torch.rand(3, device="cpu")
     torch.manual_seed(0)
@@ -206,7 +206,7 @@ def test_a_generator_of_ones_own_is_left_where_the_last_real_draw_left_it():
 
     plain, used = torch.Generator().manual_seed(3), torch.Generator().manual_seed(3)
     wanted = cell(plain)
-    with record():
+    with record(named="real"):
         drawn = cell(used)
         torch.empty(3).normal_(generator=used)
     assert torch.equal(drawn, wanted)

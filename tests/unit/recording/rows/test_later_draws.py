@@ -64,7 +64,7 @@ def test_a_real_draw_in_the_next_recording_is_that_of_a_real_cell():
     torch.manual_seed(0)
     with record():
         torch.rand(3)
-    with record():
+    with record(named="real"):
         drawn = torch.rand(2, device="cpu")
     assert torch.equal(drawn, wanted)
 

@@ -89,7 +89,7 @@ def test_the_function_is_the_python_level_call():
 
 
 def test_real_tensors_are_recorded_with_their_device():
-    with record() as trace:
+    with record(named="real") as trace:
         torch.ones(2, device="cpu") + 1
     assert trace.ops[-1].inputs[0].is_real
     assert trace.nbytes_real == 2 * 4 + 2 * 4
