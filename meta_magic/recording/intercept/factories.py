@@ -40,6 +40,9 @@ REAL_FACTORY_FILES: Final = frozenset(
 HERE: Final = f"{Path(__file__).parents[2]}/"
 """Where the code lies that runs an operator as it was called."""
 
+OPS: Final = str(TORCH / "_ops.py")
+"""Stands between an operator and who calls it."""
+
 MEANT_FILES: Final = tuple(
     str(TORCH / name) for name in ("_utils.py", "storage.py", "serialization.py")
 )
@@ -148,6 +151,8 @@ class Factories:
         """Whether a factory makes what it was told to, for real if that is real."""
         device = kwargs.get("device")
         file = caller.f_code.co_filename
+        if file == OPS and caller.f_back is not None:
+            file = caller.f_back.f_code.co_filename
         is_ours = file.startswith(HERE)
         if "out" in kwargs or is_ours or file in REAL_FACTORY_FILES:
             return True
