@@ -109,6 +109,8 @@ class Factories:
         adopted = None if adopt is None else adopt(args, kwargs)
         if adopted is not None:
             return adopted.to(META)
+        while caller.f_code.co_filename == OPS and caller.f_back is not None:
+            caller = caller.f_back
         made = self._make(func, args, kwargs, caller)
         if func in VALUE_FUNCTIONS:
             self._constants.note_values(made, func, args, kwargs)
@@ -151,8 +153,6 @@ class Factories:
         """Whether a factory makes what it was told to, for real if that is real."""
         device = kwargs.get("device")
         file = caller.f_code.co_filename
-        if file == OPS and caller.f_back is not None:
-            file = caller.f_back.f_code.co_filename
         is_ours = file.startswith(HERE)
         if "out" in kwargs or is_ours or file in REAL_FACTORY_FILES:
             return True
