@@ -21,7 +21,7 @@ from meta_magic.recording.identities.living_tensors import (
     is_counted,
     is_uncounted,
 )
-from meta_magic.recording.identities.tensors import StorageRef
+from meta_magic.recording.identities.storages import StorageRef
 from meta_magic.torch_private.tensor_internals import address_of_storage, count_owners
 from meta_magic.trace.program import Program
 

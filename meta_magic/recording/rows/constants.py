@@ -15,7 +15,8 @@ from meta_magic.recording.identities.storage_bytes import (
     sum_bytes,
     sum_small,
 )
-from meta_magic.recording.identities.tensors import Seen, StorageRef, TensorRegistry
+from meta_magic.recording.identities.storages import StorageRef
+from meta_magic.recording.identities.tensors import Seen, TensorRegistry
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.trace.program import Constant
