@@ -1,44 +1,44 @@
 """Where an operator's results lie, given where its arguments do; what torch refuses."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import torch
 
 from meta_magic.recording.identities.geometries import LiveGeometry
+from meta_magic.recording.signatures.entries import OpTable
 
 __all__ = ["join_places"]
 
 CPU: Final = torch.device("cpu")
-aten = torch.ops.aten
 
-FIRST_DECIDES: Final = frozenset[Any](
-    {aten.copy_.default, aten._to_copy.default, aten.set_.source_Tensor}
-    | {aten.lift_fresh.default, aten._pack_padded_sequence.default}
+FIRST_DECIDES: Final = frozenset(
+    {"aten.copy_.default", "aten._to_copy.default", "aten.set_.source_Tensor"}
+    | {"aten.lift_fresh.default", "aten._pack_padded_sequence.default"}
 )
 """Operators that take tensors of several devices; the result lies with the first."""
 
-BY_PAIRS: Final = ("aten::_foreach_", "aten::_fused_")
+BY_PAIRS: Final = ("aten._foreach_", "aten._fused_")
 """How operators of lists are named, in which each pair joins for itself."""
 
-INDEXING: Final = frozenset[Any](
-    {aten.index.Tensor, aten._unsafe_index.Tensor, aten._index_put_impl_.default}
-    | {aten.index_put.default, aten.index_put_.default}
+INDEXING: Final = frozenset(
+    {"aten.index.Tensor", "aten._unsafe_index.Tensor", "aten.index_put.default"}
+    | {"aten.index_put_.default", "aten._index_put_impl_.default"}
 )
 """Operators whose indices may lie on the CPU, whatever the device of the first."""
 
-NUMBERS: Final = INDEXING | frozenset[Any](
-    {aten.fill_.Tensor, aten.masked_fill.Tensor, aten.masked_fill_.Tensor}
-    | {aten.index_fill.int_Tensor, aten.index_fill_.int_Tensor}
+NUMBERS: Final = INDEXING | frozenset(
+    {"aten.fill_.Tensor", "aten.masked_fill.Tensor", "aten.masked_fill_.Tensor"}
+    | {"aten.index_fill.int_Tensor", "aten.index_fill_.int_Tensor"}
 )
 """Operators that take a number on the CPU, beside those that work elementwise."""
 
 
-def join_places(func: Any, inputs: Sequence[LiveGeometry]) -> torch.device | None:
+def join_places(table: OpTable, inputs: Sequence[LiveGeometry]) -> torch.device | None:
     """Return the place of what an operator returns that is new.
 
     Args:
-        func: The operator.
+        table: The operator.
         inputs: The geometries of its tensors.
 
     Raises:
@@ -47,23 +47,19 @@ def join_places(func: Any, inputs: Sequence[LiveGeometry]) -> torch.device | Non
     places = {geometry.place for geometry in inputs}
     if len(places) == 1:
         return places.pop()
+    name = table.name
     first = inputs[0].place if inputs else None
-    if not inputs or func in FIRST_DECIDES or is_by_pairs(func):
+    if not inputs or name in FIRST_DECIDES or name.startswith(BY_PAIRS):
         return first
     placed = [geometry for geometry in inputs if geometry.place is not None]
-    if func in INDEXING:
+    if name in INDEXING:
         placed = [g for g in placed if g is inputs[0] or g.place != CPU] or placed
-    if func in NUMBERS or torch.Tag.pointwise in func.tags:
+    if name in NUMBERS or torch.Tag.pointwise in table.func.tags:
         placed = [g for g in placed if g.shape or g.place != CPU] or placed
     for other in placed:
         if other.place != placed[0].place:
             raise RuntimeError(
                 "Expected all tensors to be on the same device, but found at least two "
-                f"devices, {placed[0].place} and {other.place}! ({func})"
+                f"devices, {placed[0].place} and {other.place}! ({name})"
             )
     return placed[0].place
-
-
-def is_by_pairs(func: Any) -> bool:
-    """Whether an operator takes lists of tensors."""
-    return bool(func._schema.name.startswith(BY_PAIRS))

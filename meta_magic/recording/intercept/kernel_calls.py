@@ -209,7 +209,7 @@ class KernelCalls:
         """Return where an operator puts what it makes; refuse where it cannot be."""
         if "device" in given.kwargs:
             return self.plan.place_of_made()
-        return join_places(table.func, [seen[2] for _, seen in given.inputs])
+        return join_places(table, [seen[2] for _, seen in given.inputs])
 
     def _see_output(
         self, tensor: Tensor, inputs: Inputs, place: torch.device | None
