@@ -173,7 +173,7 @@ class FunctionMode(DeviceContext):
         if func in MOVES:
             if is_way_out(caller):
                 return NotImplemented
-            return self._mover.move(func, args, kwargs)
+            return self._mover.move(func, args, kwargs, caller)
         if not args[0].is_meta:
             return NotImplemented
         if func in GET_DEVICE:
