@@ -120,27 +120,29 @@ class CallRunner:
         Raises:
             ReplayError: It has another shape or dtype than was recorded.
         """
-        if len(outputs) != len(call.outputs):
-            raise ReplayError(
-                f"{self._recorded.describe(call)} returned {len(outputs)} tensors on "
-                f"{self.device}, where {len(call.outputs)} were recorded"
-            )
+        self._check_number(call, outputs)
         for storage, geometry, tensor in zip(
             call.outputs, call.signature.outputs, outputs, strict=True
         ):
             is_needed = storage not in unneeded
             if storage in self.memory or not (is_needed or storage in spared):
                 continue
-            if tensor.shape != geometry.shape or tensor.dtype != geometry.dtype:
-                if not is_needed:
-                    continue
+            if tensor.shape == geometry.shape and tensor.dtype == geometry.dtype:
+                self._keep(storage, geometry, tensor, inputs)
+            elif is_needed:
                 raise ReplayError(
                     f"{self._recorded.describe(call)} returned {tensor.dtype} "
                     f"{tuple(tensor.shape)} on {self.device}, where {geometry.dtype} "
                     f"{geometry.shape} was recorded",
                     storage,
                 )
-            self._keep(storage, geometry, tensor, inputs)
+
+    def _check_number(self, call: Call, outputs: Sequence[Tensor]) -> None:
+        if len(outputs) != len(call.outputs):
+            raise ReplayError(
+                f"{self._recorded.describe(call)} returned {len(outputs)} tensors on "
+                f"{self.device}, where {len(call.outputs)} were recorded"
+            )
 
     @contextmanager
     def _undeclared_draws_refused(self, call: Call) -> Iterator[None]:

@@ -13,9 +13,15 @@ import torch
 from torch import Tensor, UntypedStorage
 
 from meta_magic.errors import MissingValueError, ReplayError, ValueLimitError
+from meta_magic.recording.identities.origins import living_of
 from meta_magic.replaying.execution import Execution
 from meta_magic.replaying.followers import find_behind, find_followers
 from meta_magic.replaying.kept import Kept
+from meta_magic.replaying.kept_programs import (
+    find_kept,
+    forget_unreachable,
+    keep_for,
+)
 from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.replaying.replay import build_tensor
 from meta_magic.replaying.steps import Request, Step, StepKind
@@ -101,6 +107,16 @@ class Evaluator:
             return None
         return done.replay.state_at(source)
 
+    def hand_over(self, program: Program) -> None:
+        """Let later recordings go on from what was kept of this one.
+
+        Args:
+            program: All that was recorded.
+        """
+        forget_unreachable()
+        if self._recorded is not None and self._recorded.kept is not None:
+            keep_for(program, self._recorded.kept)
+
     def _make(self, program: Program, request: Request, limits: ValueLimits) -> Done:
         """Replay what is wanted, and bring along what must be, if that can be had.
 
@@ -119,16 +135,13 @@ class Evaluator:
                     done = run(replay, limits, keeps=True)
                     break
                 along |= more
-            except (ReplayError, MissingValueError) as error:
-                if along:  # and else it is what is wanted
-                    left |= along
-                    along = set()
-                elif isinstance(error, ValueLimitError):
+            except (ReplayError, MissingValueError):
+                if not along:  # what is wanted, and no more
                     replay = self._plan(recorded, replace(request, keeps=False))
                     done = run(replay, limits, keeps=False)
                     break
-                else:
-                    raise
+                left |= along
+                along = set()
         if recorded.kept is not None:
             self._left_behind = left.difference(recorded.kept.storages)
         return done
@@ -153,6 +166,8 @@ class Evaluator:
             found = known.get(id(other))
             if found is None:
                 found = self._earlier[id(other)] = ProgramCalls(other)
+                found.kept = find_kept(other)
+                found.dead.update(found.nbytes_by_storage.keys() - living_of(other))
             return found
 
         replay = Execution(recorded.program, request, CPU, read)

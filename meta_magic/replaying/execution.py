@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, UntypedStorage
 
 from meta_magic.replaying.contents import find_raw
+from meta_magic.replaying.followers import find_behind
 from meta_magic.replaying.part import Finished, Part, step_nbytes
 from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.replaying.results import Result, find_results
@@ -48,7 +49,11 @@ class Execution:
         for current in order_latest_first(program, needed_by):
             if id(current) not in requests:
                 continue
-            part = Part(read(current), requests[id(current)], device)
+            recorded, wanted = read(current), requests[id(current)]
+            if parts and request.keeps:
+                storages = wanted.storages | find_behind(recorded)
+                wanted = replace(wanted, storages=storages)
+            part = Part(recorded, wanted, device)
             parts.append(part)
             for imported in part.imports:
                 known = requests.get(id(imported.program), asked)

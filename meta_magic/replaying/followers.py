@@ -18,7 +18,8 @@ def find_behind(recorded: ProgramCalls) -> set[int]:
     kept = recorded.kept
     known = {} if kept is None else kept.list_contents(can_assume=True)
     writers = recorded.writers
-    return {s for s, last in known.items() if s in writers and writers[s][-1] > last}
+    living = known.keys() - recorded.dead
+    return {s for s in living if s in writers and writers[s][-1] > known[s]}
 
 
 def find_followers(plan: Plan) -> set[int]:

@@ -102,3 +102,13 @@ class Kept:
         """Forget the contents of storages that grew."""
         contents = self._contents.items()
         self.drop([s for s, c in contents if c.real.nbytes() < nbytes_by_storage[s]])
+
+    def drop_states(self) -> None:
+        """Forget the states of generators but the last of each."""
+        for states in self._states.values():
+            for draw in [*states][:-1]:
+                del states[draw]
+
+    def drop_others(self, storages: Collection[int]) -> None:
+        """Forget all contents but those of some storages."""
+        self.drop([storage for storage in self._contents if storage not in storages])

@@ -136,7 +136,7 @@ class Recording:
         write = self._written
         registry, places, rows = write.registry, write.places, write.rows
         findings, constants = write.findings, write.constants
-        values = ValuesOnDemand(
+        values = self._values = ValuesOnDemand(
             places, self._clock, self._programs.snapshot, options, findings
         )
         special = SpecialTensors(places, findings)
@@ -205,6 +205,7 @@ class Recording:
             roots=tuple(refer_to(living.get(tree.number)) for tree in trees),
         )
         self._keep_origin(program, trees, living, modules_in(namespace or {}))
+        self._values.hand_over(program)
         for part in (write.calls, write.numbers, write.registry):
             part.close()
         return trace

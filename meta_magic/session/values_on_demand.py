@@ -101,6 +101,8 @@ class ValuesOnDemand:
         """Return what an operator returns, given the values that it reads."""
         real_by_id, cost = self._find_reals(table, chosen)
         with WithoutModes():
+            if table.written:  # and what was computed is kept
+                real_by_id = {key: real.clone() for key, real in real_by_id.items()}
             returned = call_with(table, given, real_by_id)
         self._findings.evaluations.append(cost)  # a call that failed is not recorded
         return returned
@@ -143,6 +145,10 @@ class ValuesOnDemand:
         """Return where a CPU generator would stand; None if that takes too much."""
         limits = self._options.limits
         return self._evaluator.state_at(self._snapshot(), source, limits)
+
+    def hand_over(self, program: Program) -> None:
+        """Let later recordings go on from what was computed of this one."""
+        self._evaluator.hand_over(program)
 
     def _find_reals(
         self, table: OpTable, chosen: Inputs

@@ -24,7 +24,7 @@ from meta_magic.recording.identities.tensors import StorageRef
 from meta_magic.torch_private.tensor_internals import address_of_storage, count_owners
 from meta_magic.trace.program import Program
 
-__all__ = ["Origin", "find_origin", "keep_origins", "look_for_versions"]
+__all__ = ["Origin", "find_origin", "keep_origins", "living_of", "look_for_versions"]
 
 
 @dataclass(eq=False)
@@ -187,6 +187,14 @@ def find_origin(storage: UntypedStorage) -> tuple[Origin, int] | None:
         if ref is None or ref() is None:
             return None
         return ref.origin, ref.number
+
+
+def living_of(program: Program) -> set[int]:
+    """Return the living storages of which a recording is the latest that met them."""
+    with lock:
+        forget_dead()
+        refs = [ref for ref in ref_by_address.values() if ref.origin.program is program]
+        return {ref.number for ref in refs}
 
 
 def forget_dead() -> None:

@@ -1,11 +1,13 @@
 """Cells made at random, of writes, views, draws, flags and steps, that read values."""
 
 import random
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["run_cell"]
 
@@ -19,7 +21,7 @@ class RandomCell:
     """
 
     def __init__(self, seed: int, n_acts: int) -> None:
-        self.choice = random.Random(seed)  # noqa: S311  not for secrets
+        self.choice = random.Random(seed)
         self.n_acts = n_acts
         self.pool: list[Tensor] = [torch.randn(4, 4), torch.zeros(4, 4)]
         self.values: list[Any] = []
