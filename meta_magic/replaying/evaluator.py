@@ -233,6 +233,5 @@ def explain_cost(cost: Evaluation, limits: ValueLimits) -> str:
     return (
         f"to compute it would take {format_bytes(cost.nbytes)} and "
         f"{format_flops(cost.flops)} in {cost.n_calls:,} operator calls "
-        f"(allowed are {format_bytes(limits.nbytes)} and {format_flops(limits.flops)}: "
-        "see --value-nbytes, --value-flops and record(limits=))"
+        f"(allowed are {format_bytes(limits.nbytes)} and {format_flops(limits.flops)})"
     )

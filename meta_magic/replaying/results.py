@@ -4,6 +4,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from meta_magic.replaying.steps import Plan, StepKind
+from meta_magic.trace.downstream import AssumedNumbers
 
 __all__ = ["Result", "find_results"]
 
@@ -29,6 +30,7 @@ def find_results(plan: Plan, given: Collection[int]) -> dict[int, Result]:
     """
     recorded, kept = plan.recorded, plan.recorded.kept
     assumptions = {a.call for a in recorded.program.assumptions}
+    numbers = AssumedNumbers(recorded.program)
     results = {s: Result(-1, s in given) for s in plan.given}
     for storage, last_call in plan.held.items():
         is_assumed = kept is not None and kept.is_assumed(storage)
@@ -37,8 +39,10 @@ def find_results(plan: Plan, given: Collection[int]) -> dict[int, Result]:
         if step.kind != StepKind.RUN:
             continue
         call = step.call
-        is_assumed = call.number in assumptions or any(
-            results[s].is_assumed for s in call.read if s in results
+        is_assumed = (
+            call.number in assumptions
+            or numbers.may_be_in(call.number, call.signature)
+            or any(results[s].is_assumed for s in call.read if s in results)
         )
         born = {s for s in call.outputs if recorded.births.get(s) == call.number}
         for storage in call.written | (born - plan.held.keys()):

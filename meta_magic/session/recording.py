@@ -137,7 +137,7 @@ class Recording:
         registry, places, rows = write.registry, write.places, write.rows
         findings, constants = write.findings, write.constants
         values = self._values = ValuesOnDemand(
-            places, self._clock, self._programs.snapshot, options, findings
+            write, self._clock, self._programs.snapshot, options
         )
         special = SpecialTensors(places, findings)
         kernels = KernelCalls(
