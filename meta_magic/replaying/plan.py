@@ -129,7 +129,7 @@ class Planner:
             self._held |= queue.add_writers(contents.intersection(storages))
             contents -= self._held
             memory -= self._held
-            self._allocate(index, memory)
+            self._allocate(index, born, memory)
             queue.add(births[s] for s in memory.intersection(storages) & births.keys())
         self._given, self._blank = contents, memory - contents
 
@@ -153,9 +153,8 @@ class Planner:
         contents |= call.read
         memory |= set(call.inputs) - contents
 
-    def _allocate(self, index: int, memory: set[int]) -> None:
-        born = {s for s in memory if self._recorded.births.get(s) == index}
-        if born:
+    def _allocate(self, index: int, born: set[int], memory: set[int]) -> None:
+        if not born.isdisjoint(memory):
             memory -= born
             self._kinds.setdefault(index, StepKind.ALLOCATE)
             self._call(index)

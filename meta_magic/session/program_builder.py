@@ -86,8 +86,7 @@ class ProgramBuilder:
         """
         write, findings = self._written, self._written.findings
         write.rows.flush()
-        added = write.rows.entries[len(self._signatures) :]
-        self._signatures += tuple(entry.signature for entry in added)
+        self._read_signatures()
         positions = write.places.build_positions()
         failures = () if has_failed else describe_failures(findings)
         gaps = [(GAP, None)] if write.draws.has_gap else []
@@ -117,6 +116,11 @@ class ProgramBuilder:
             flags=tuple(write.flags.changes),
             as_device=self._device,
         )
+
+    def _read_signatures(self) -> None:
+        """Take in the signatures that were met since: often there are many before."""
+        added = self._written.rows.entries[len(self._signatures) :]
+        self._signatures += tuple(entry.signature for entry in added)
 
 
 def describe_failures(findings: Findings) -> Iterator[tuple[str, int | None]]:
