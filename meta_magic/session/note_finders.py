@@ -153,11 +153,16 @@ def find_sizes_assumed(program: Program) -> Iterator[Note]:
         grouped[name, assumption.text, call.line].append(assumption)
     for (name, text, line), many in grouped.items():
         times = f", {len(many):,} times" if len(many) > 1 else ""
+        kind = "value" if ops[many[0].call].op in READ else "size"
+        n_true, numel = f"{many[0].n_true:,}", f"{many[0].numel:,}"
+        so = f", so {n_true} of {numel} elements are true"
+        if kind == "value":
+            is_given = many[0].value is not None
+            so = "" if is_given else f", {n_true} in all of {numel} numbers"
         yield Note(
             kind="assumed",
-            text=f"the size that {name} gives was assumed{times}: {text}, so "
-            f"{many[0].n_true:,} of {many[0].numel:,} elements are true, and what "
-            "follows rests on that",
+            text=f"the {kind} that {name} gives was assumed{times}: {text}{so}, and "
+            "what follows rests on that",
             line=line,
         )
 

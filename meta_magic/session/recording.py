@@ -138,8 +138,8 @@ class Recording:
         write = self._written
         registry, places, rows = write.registry, write.places, write.rows
         findings, constants = write.findings, write.constants
-        values = ValuesOnDemand(
-            places, self._clock, self._programs.snapshot, options, findings
+        values = self._values = ValuesOnDemand(
+            write, self._clock, self._programs.snapshot, options
         )
         plan = DevicePlan(registry, places, options)
         special = SpecialTensors(places, findings)
@@ -210,6 +210,7 @@ class Recording:
             roots=tuple(refer_to(living.get(tree.number)) for tree in trees),
         )
         self._keep_origin(program, trees, living, modules_in(namespace or {}))
+        self._values.hand_over(program)
         for part in (write.calls, write.numbers, write.registry):
             part.close()
         return trace

@@ -30,6 +30,7 @@ __all__ = [
     "find_origin",
     "find_place",
     "keep_origins",
+    "living_of",
     "look_for_versions",
 ]
 
@@ -202,6 +203,14 @@ def find_place(storage: UntypedStorage) -> torch.device | None:
     """Return the device that the code of an earlier recording named for a storage."""
     found = find_origin(storage)
     return None if found is None else found[0].places.get(found[1])
+
+
+def living_of(program: Program) -> set[int]:
+    """Return the living storages of which a recording is the latest that met them."""
+    with lock:
+        forget_dead()
+        refs = [ref for ref in ref_by_address.values() if ref.origin.program is program]
+        return {ref.number for ref in refs}
 
 
 def forget_dead() -> None:

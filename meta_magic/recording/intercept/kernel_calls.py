@@ -104,8 +104,8 @@ class KernelCalls:
         registry, findings = self._registry, self._findings
         inputs = [(t, registry.read(t)) for t in tensors_in(args, kwargs)]
         given = Given(args, kwargs, inputs)
-        n_storages, n_evaluated = registry.n_storages, len(findings.evaluations)
         place = self._find_place(table, given) if registry.has_places else None
+        n_storages, n_answered = registry.n_storages, findings.n_answered
         draw = Drawing(given) if table.draws(args, kwargs) else None
         returned = self._run(table, given, draw)
         if registry.freed:
@@ -115,8 +115,8 @@ class KernelCalls:
             return returned
         outputs = [(t, self._see_output(t, inputs, place)) for t in made]
         call = LiveCall(args, kwargs, returned, inputs, outputs)
-        is_evaluated = n_evaluated < len(findings.evaluations)
-        self._check(table, call, n_storages, is_evaluated=is_evaluated)
+        is_answered = n_answered < findings.n_answered
+        self._check(table, call, n_storages, is_answered=is_answered)
         words += [seen[0] for _, seen in outputs]
         self._rows.append(self._intern(table, key, call), words)
         if draw is not None and not draw.is_real:
@@ -134,7 +134,7 @@ class KernelCalls:
             return self._cache.intern(table, entries, key, call)
 
     def _check(
-        self, table: OpTable, call: LiveCall, n_storages: int, *, is_evaluated: bool
+        self, table: OpTable, call: LiveCall, n_storages: int, *, is_answered: bool
     ) -> None:
         """Refuse a result that is garbage; note one that is real, or not as for real.
 
@@ -142,10 +142,10 @@ class KernelCalls:
             table: The operator.
             call: Its call.
             n_storages: How many storages were known before it.
-            is_evaluated: Whether it was answered with values.
+            is_answered: Whether it was answered with values, or those assumed.
         """
         if not all(seen[2].is_meta for _, seen in call.outputs):
-            if not is_evaluated:
+            if not is_answered:
                 check_devices(table.name, call)
             self._constants.note_made(call.outputs)
             self._real_memory.count(call, n_storages)
