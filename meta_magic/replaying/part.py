@@ -85,11 +85,8 @@ class Part:
         for storage in self.plan.wanted - used:
             finished(storage, memory.take(storage))
         for step in self.steps:
-            if not self.program.flags:
+            with FlagsOf(self.program, step.call.number):
                 self._do(step)
-            else:
-                with FlagsOf(self.program, step.call.number):
-                    self._do(step)
             memory.free(step.frees)
             for storage in step.finishes:
                 finished(storage, memory.take(storage))
