@@ -3,6 +3,7 @@
 from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
+import torch
 from torch import Tensor
 
 # Without it backward operators cannot be told from forward ones.
@@ -16,6 +17,8 @@ __all__ = [
     "current_autograd_node",
     "next_sequence_number",
     "read_hooks",
+    "release_retained",
+    "retain_again",
     "sequence_number_of",
     "set_hooks",
 ]
@@ -25,6 +28,30 @@ Hooks: TypeAlias = tuple[dict[Any, Any] | None, dict[Any, Any] | None]
 
 sequence_number_of: Final = attrgetter("_sequence_nr")
 """Return what gives a node its number when called; without it, as above."""
+
+
+def release_retained(tensor: Tensor) -> Tensor:
+    """Take a tensor that retains its gradient out of its graph; return its history.
+
+    The weak reference to it stands in the node that made it, and moves to that of a
+    write. Without what keeps its count of writes, a backward would miss what it saved.
+    """
+    with torch.autograd.grad_mode._unsafe_preserve_version_counter(tensor):
+        with torch.enable_grad():
+            history = tensor.clone()
+            tensor.add_(0)
+        tensor.detach_()
+    return history
+
+
+def retain_again(tensor: Tensor, history: Tensor) -> None:
+    """Undo :func:`release_retained`; what was computed before goes past the tensor."""
+    with (
+        torch.autograd.grad_mode._unsafe_preserve_version_counter(tensor),
+        torch.enable_grad(),
+    ):
+        tensor.copy_(history)
+    tensor.retain_grad()
 
 
 def read_hooks(tensor: Tensor) -> Hooks:
