@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from meta_magic.torch_private.autograd import (
+    go_on_from,
     read_hooks,
     release_retained,
-    retain_again,
     set_hooks,
 )
 from meta_magic.torch_private.interrupts import Interrupts
@@ -68,7 +68,9 @@ class Installation:
         while self._done:
             swap(*self._done.pop())
         while self._released:
-            retain_again(*self._released.pop())
+            tensor, history = self._released.pop()
+            swap(tensor, go_on_from(history, tensor))
+            tensor.retain_grad()
 
 
 def swap(tensor: Tensor, real: Tensor) -> None:

@@ -15,10 +15,10 @@ from torch._C._autograd import _get_sequence_nr as next_sequence_number
 __all__ = [
     "Hooks",
     "current_autograd_node",
+    "go_on_from",
     "next_sequence_number",
     "read_hooks",
     "release_retained",
-    "retain_again",
     "sequence_number_of",
     "set_hooks",
 ]
@@ -44,14 +44,18 @@ def release_retained(tensor: Tensor) -> Tensor:
     return history
 
 
-def retain_again(tensor: Tensor, history: Tensor) -> None:
-    """Undo :func:`release_retained`; what was computed before goes past the tensor."""
+def go_on_from(history: Tensor, tensor: Tensor) -> Tensor:
+    """Return a tensor on the storage of one that was released, with its history.
+
+    What was computed from that one before goes past it. Without what keeps the count of
+    writes, a backward would miss what it saved.
+    """
+    made = tensor.detach()
     with (
         torch.autograd.grad_mode._unsafe_preserve_version_counter(tensor),
         torch.enable_grad(),
     ):
-        tensor.copy_(history)
-    tensor.retain_grad()
+        return made.copy_(history)
 
 
 def read_hooks(tensor: Tensor) -> Hooks:
