@@ -53,6 +53,7 @@ def ask_cpu(
         the CPU cannot tell.
     """
     met = tensors_in(args, kwargs)
+    is_inference = torch.is_inference_mode_enabled()
     with RealTorch():
         is_askable = str(func).startswith("aten.") and all(map(is_plain, met))
         if not met or not is_askable or sum(map(count_nbytes, met)) > MAX_NBYTES:
@@ -67,7 +68,8 @@ def ask_cpu(
             return NotImplemented
         finally:
             torch.default_generator.set_state(before)
-        return take_over(returned, {id(stand_ins[id(t)]): t for t in met})
+        with torch.inference_mode(is_inference):
+            return take_over(returned, {id(stand_ins[id(t)]): t for t in met})
 
 
 def lay_out_written(func: Any, given: Given) -> None:
