@@ -58,7 +58,8 @@ def ask_cpu(
         is_askable = str(func).startswith("aten.") and all(map(is_plain, met))
         if not met or not is_askable or sum(map(count_nbytes, met)) > MAX_NBYTES:
             return NotImplemented
-        stand_ins = {id(tensor): make_stand_in(tensor) for tensor in met}
+        is_pointwise = torch.Tag.pointwise in func.tags
+        stand_ins = {id(t): make_stand_in(t, has_ones=is_pointwise) for t in met}
         before = torch.default_generator.get_state()
         try:
             real_args, real_kwargs = (replace(v, stand_ins) for v in (args, kwargs))
@@ -119,12 +120,17 @@ def count_nbytes(tensor: Tensor) -> int:
     return int(last + 1) * tensor.itemsize
 
 
-def make_stand_in(tensor: Tensor) -> Tensor:
-    """Return ones, or zeros where they might be positions, laid out as a tensor."""
+def make_stand_in(tensor: Tensor, *, has_ones: bool = False) -> Tensor:
+    """Return ones, or zeros where they might be positions, laid out as a tensor.
+
+    Args:
+        tensor: The tensor.
+        has_ones: Whether integers are no positions.
+    """
     if tensor.layout is torch.sparse_coo:
         return make_sparse(tensor, "cpu")
     numel = count_nbytes(tensor) // tensor.itemsize
-    is_number = tensor.is_floating_point() or tensor.is_complex()
+    is_number = has_ones or tensor.is_floating_point() or tensor.is_complex()
     flat = torch.full([numel], int(is_number), dtype=tensor.dtype, device="cpu")
     return flat.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 

@@ -1,5 +1,8 @@
 """Geometries while recording: each one an object, so that identity is its hash."""
 
+from collections.abc import Sequence
+from itertools import accumulate
+from operator import mul
 from typing import Any, Final
 
 import torch
@@ -22,6 +25,7 @@ class LiveGeometry:
 
     Attributes:
         record: The geometry itself.
+        is_in_rows: Whether its strides are those of a new tensor of its shape.
         is_meta: Whether it lies on the meta device.
         is_servable: Whether a tensor with it can be made by ``empty_strided``.
         as_strided: What ``as_strided`` takes to make a view with it.
@@ -30,6 +34,7 @@ class LiveGeometry:
     __slots__ = (
         "as_strided",
         "dtype",
+        "is_in_rows",
         "is_meta",
         "is_servable",
         "offset",
@@ -47,6 +52,7 @@ class LiveGeometry:
         # Complex tensors may be conjugated lazily: never recognized at a glance.
         self.dtype = None if record.dtype in COMPLEX else record.dtype
         self.is_meta = record.device.type == "meta"
+        self.is_in_rows = record.stride in {None, strides_of_rows(record.shape)}
         self.is_servable = (
             self.is_meta
             and record.layout is torch.strided
@@ -93,6 +99,12 @@ class GeometryTable:
             )
             geometry = self._geometry_by_key[key] = LiveGeometry(record)
         return geometry
+
+
+def strides_of_rows(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of a new tensor of a shape."""
+    sizes = (max(n, 1) for n in reversed(shape[1:]))
+    return tuple(accumulate(sizes, mul, initial=1))[::-1] if shape else ()
 
 
 def span_nbytes(tensor: Tensor) -> int:

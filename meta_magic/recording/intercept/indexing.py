@@ -44,10 +44,7 @@ def prepare_index(
     tensor, index, *rest = args
     if not tensor.is_meta:
         return func, args
-    if type(index) is tuple or is_like_tuple(index):
-        index = type(index)([keep_positions(item, keep) for item in index])
-    else:
-        index = keep_positions(index, keep)
+    index = keep_index(index, keep)
     if device != "meta" and is_truth(index, is_read=not rest):
         tensor, index = find_at_truth(tensor, index)
     if not rest or device == "meta":
@@ -63,6 +60,13 @@ def prepare_index(
         if view is not None:
             return torch.Tensor.fill_, (view, *rest)
     return func, (tensor, index, *rest)
+
+
+def keep_index(index: Any, keep: Keep) -> Any:
+    """Return an index with its lists of positions or truths as tensors."""
+    if type(index) is tuple or is_like_tuple(index):
+        return type(index)([keep_positions(item, keep) for item in index])
+    return keep_positions(index, keep)
 
 
 def is_truth(index: Any, *, is_read: bool) -> bool:

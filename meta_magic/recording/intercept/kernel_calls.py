@@ -14,6 +14,7 @@ from meta_magic.recording.as_device.cpu_kernels import (
     is_without_kernel,
     lay_out_written,
 )
+from meta_magic.recording.as_device.layouts import lay_out_made
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import Seen, TensorRegistry
 from meta_magic.recording.intercept.mixed_devices import check_devices, explain_mix
@@ -183,7 +184,11 @@ class KernelCalls:
         if table.has_out and self._is_as_cpu:
             lay_out_written(table.func, given)
         adjust = self._adjustments.get(table.name)
-        return returned if adjust is None else adjust(returned, *args, **kwargs)
+        if adjust is not None:
+            returned = adjust(returned, *args, **kwargs)
+        if table.is_pure and self._is_as_cpu:
+            returned = lay_out_made(table.func, given, returned)
+        return returned
 
     def _rescue(self, table: OpTable, given: Given, error: Exception) -> Any:
         """Return what an operator returns that failed on meta, or NotImplemented."""
