@@ -7,9 +7,15 @@ from typing import Any, Final
 from meta_magic.torch_private.backend_flags import FLAGS
 from meta_magic.trace.program import Program
 
-__all__ = ["FlagsOf"]
+__all__ = ["FlagsOf", "needs_flags"]
 
 DEFAULTS: Final = {name: flag.default for name, flag in FLAGS.items()}
+
+
+def needs_flags(program: Program) -> bool:
+    """Whether the flags of a program are not those of now for all of its calls."""
+    is_set = any(flag.read() != flag.default for flag in FLAGS.values())
+    return is_set or bool(program.flags)
 
 
 class FlagsOf:

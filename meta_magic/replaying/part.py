@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, UntypedStorage
 
 from meta_magic.replaying.call_runner import CallRunner
-from meta_magic.replaying.flags_in_force import FlagsOf
+from meta_magic.replaying.flags_in_force import FlagsOf, needs_flags
 from meta_magic.replaying.memory import allocate, make_view
 from meta_magic.replaying.plan import plan_replay
 from meta_magic.replaying.program_calls import Call, ProgramCalls, split_draw
@@ -81,12 +81,16 @@ class Part:
         """Do the steps; yield the bytes that each made or wrote."""
         memory = self._runner.memory
         used = {s for step in self.steps for s in (*step.frees, *step.finishes)}
+        has_flags = needs_flags(self.program)
         self._provide()
         for storage in self.plan.wanted - used:
             finished(storage, memory.take(storage))
         for step in self.steps:
-            with FlagsOf(self.program, step.call.number):
+            if not has_flags:
                 self._do(step)
+            else:
+                with FlagsOf(self.program, step.call.number):
+                    self._do(step)
             memory.free(step.frees)
             for storage in step.finishes:
                 finished(storage, memory.take(storage))
