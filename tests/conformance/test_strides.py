@@ -63,6 +63,15 @@ CHOSEN = {
     "column and number": lambda: torch.heaviside(column(), torch.tensor(0.5)),
     "diagonals of columns": lambda: torch.diag_embed(column()),
     "draws like a column": lambda: torch.randn_like(column()),
+    "norm that keeps statistics": lambda: torch.ops.aten._native_batch_norm_legit(
+        torch.ones(5, 4, 3).mT,
+        *(None, None, torch.zeros(3), torch.ones(3), True, 0.1, 1e-5),
+    ),
+    "quotient of integers": lambda: torch.floor_divide(
+        torch.ones(6, dtype=torch.long).as_strided((1, 3, 1), (1, 2, 1)),
+        torch.tensor([1, 2]),
+    ),
+    "columns of no elements": lambda: torch.ones(1, 0, 1) + 1,
     "no elements": lambda: torch.zeros_like(torch.ones(2, 0, 6)[:1, :, ::2]),
 }
 

@@ -58,8 +58,8 @@ def ask_cpu(
         is_askable = str(func).startswith("aten.") and all(map(is_plain, met))
         if not met or not is_askable or sum(map(count_nbytes, met)) > MAX_NBYTES:
             return NotImplemented
-        is_pointwise = torch.Tag.pointwise in func.tags
-        stand_ins = {id(t): make_stand_in(t, has_ones=is_pointwise) for t in met}
+        has_ones = torch.Tag.pointwise in func.tags or "divide" in str(func)
+        stand_ins = {id(t): make_stand_in(t, has_ones=has_ones) for t in met}
         before = torch.default_generator.get_state()
         try:
             real_args, real_kwargs = (replace(v, stand_ins) for v in (args, kwargs))

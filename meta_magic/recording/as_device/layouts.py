@@ -33,8 +33,9 @@ def lay_out_made(func: Any, given: Given, returned: Any) -> Any:
         return returned
     is_pointwise = torch.Tag.pointwise in func.tags
     limit = MAX_NUMEL_POINTWISE if is_pointwise else MAX_NUMEL
-    made = tensors_in(returned)
-    if sum(t.numel() for t in (*made, *(t for t, _ in given.inputs))) > limit:
+    made, met = tensors_in(returned), [tensor for tensor, _ in given.inputs]
+    is_small = sum(tensor.numel() for tensor in (*made, *met)) <= limit
+    if not is_small or {*map(id, made)} <= {*map(id, met)}:
         return returned
     asked = ask_cpu(func, given.args, given.kwargs)
     if asked is NotImplemented:

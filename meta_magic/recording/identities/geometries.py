@@ -25,7 +25,8 @@ class LiveGeometry:
 
     Attributes:
         record: The geometry itself.
-        is_in_rows: Whether its strides are those of a new tensor of its shape.
+        is_in_rows: Whether its strides are those of a new tensor of its shape, and
+            mean something: it has elements.
         is_meta: Whether it lies on the meta device.
         is_servable: Whether a tensor with it can be made by ``empty_strided``.
         as_strided: What ``as_strided`` takes to make a view with it.
@@ -52,7 +53,9 @@ class LiveGeometry:
         # Complex tensors may be conjugated lazily: never recognized at a glance.
         self.dtype = None if record.dtype in COMPLEX else record.dtype
         self.is_meta = record.device.type == "meta"
-        self.is_in_rows = record.stride in {None, strides_of_rows(record.shape)}
+        self.is_in_rows = record.stride is None or (
+            record.stride == strides_of_rows(record.shape) and 0 not in record.shape
+        )
         self.is_servable = (
             self.is_meta
             and record.layout is torch.strided
@@ -103,8 +106,7 @@ class GeometryTable:
 
 def strides_of_rows(shape: Sequence[int]) -> tuple[int, ...]:
     """Return the strides of a new tensor of a shape."""
-    sizes = (max(n, 1) for n in reversed(shape[1:]))
-    return tuple(accumulate(sizes, mul, initial=1))[::-1] if shape else ()
+    return tuple(accumulate(reversed(shape[1:]), mul, initial=1))[::-1] if shape else ()
 
 
 def span_nbytes(tensor: Tensor) -> int:
