@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, UntypedStorage
 
 from meta_magic.replaying.call_runner import CallRunner
-from meta_magic.replaying.flags_in_force import FlagsOf
+from meta_magic.replaying.flags_in_force import FlagsOf, needs_flags
 from meta_magic.replaying.kept import Content
 from meta_magic.replaying.memory import allocate, make_view
 from meta_magic.replaying.plan import plan_replay
@@ -84,11 +84,12 @@ class Part:
         """Do the steps; yield the bytes that each made or wrote."""
         memory = self._runner.memory
         used = {s for step in self.steps for s in (*step.frees, *step.finishes)}
+        has_flags = needs_flags(self.program)
         self._provide()
         for storage in self.plan.wanted - used:
             finished(storage, memory.take(storage))
         for step in self.steps:
-            if not self.program.flags:
+            if not has_flags:
                 self._do(step)
             else:
                 with FlagsOf(self.program, step.call.number):

@@ -210,14 +210,14 @@ class Planner:
         return [recorded.draws_by_call[call] for call in sorted(found)]
 
     def _find_tail(self, wanted: Sequence[Draw]) -> Iterator[Draw]:
-        """Yield the draws after the last wanted one that fill nothing of a module.
+        """Yield the draws after the last wanted one, if any, that fill no module.
 
         For these nobody will ask later, and so they are made now.
         """
         recorded = self._recorded
         owned = {storage for storage, _ in recorded.program.owner_by_storage}
-        last = max((d.number for d in wanted if d.generator == 0), default=None)
-        for draw in () if last is None else recorded.draws[last + 1 :]:
+        last = max((d.number for d in wanted if d.generator == 0), default=-1)
+        for draw in recorded.draws[last + 1 :]:
             _, storages = recorded.tensors(draw.call)
             is_blind = self._call(draw.call).operator.draws_blindly
             if not (draw.source and is_blind and owned.isdisjoint(storages)):

@@ -16,6 +16,7 @@ from meta_magic.recording.as_device.cpu_kernels import (
     lay_out_written,
 )
 from meta_magic.recording.as_device.joined_places import join_places
+from meta_magic.recording.as_device.layouts import lay_out_made
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import Seen, TensorRegistry
@@ -192,7 +193,11 @@ class KernelCalls:
         if table.has_out and self._is_as_cpu:
             lay_out_written(table.func, given)
         adjust = self._adjustments.get(table.name)
-        return returned if adjust is None else adjust(returned, *args, **kwargs)
+        if adjust is not None:
+            returned = adjust(returned, *args, **kwargs)
+        if self._is_as_cpu and (table.is_pure or table.written):
+            returned = lay_out_made(table.func, given, returned)
+        return returned
 
     def _rescue(self, table: OpTable, given: Given, error: Exception) -> Any:
         """Return what an operator returns that failed on meta, or NotImplemented."""

@@ -100,6 +100,19 @@ def test_a_module_of_an_earlier_recording_is_numbered_alike_each_time(mode):
     assert words == [words[0]] * 3
 
 
+def test_what_a_function_does_not_read_of_an_earlier_recording_has_no_number():
+    def expand():
+        with record():
+            x, like = torch.ones(3, 1), torch.ones(3, 4)
+        with record() as trace:
+            x.expand_as(like)
+        return trace.program
+
+    first, again = expand(), expand()
+    assert [i.storage for i in again.imports] == [i.storage for i in first.imports]
+    assert again.storage_by_tensor == first.storage_by_tensor
+
+
 def test_a_function_is_still_served_after_a_lazily_negated_tensor():
     run(negate_lazily)
     cache = shared_cache_by_device["cpu"]
