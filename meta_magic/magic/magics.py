@@ -1,8 +1,5 @@
 """``%%meta`` and ``%meta``: parse the line, run the cell, show the report."""
 
-import inspect
-import types
-from collections.abc import Callable, Coroutine, Generator
 from keyword import iskeyword
 from typing import Any
 
@@ -11,6 +8,7 @@ from IPython.core.magic import Magics, magics_class, no_var_expand
 from IPython.core.magic_arguments import parse_argstring
 from traitlets import Bool, Enum, Int, List
 
+from meta_magic.magic.awaiting import PartInterrupts
 from meta_magic.magic.cell import Body
 from meta_magic.magic.line_options import (
     SMALLEST,
@@ -141,7 +139,9 @@ class MetaMagics(Magics):
         body = self._compile(cell, self.raw_cell)
         run = Run(self, options, body, cell)
         try:
-            return await step_through(body.run_async(), run.recording.guard.run_part)
+            with PartInterrupts() as interrupts:
+                part = run.recording.guard.run_part
+                return await interrupts.drive(body.run_async(), part)
         except BaseException as error:
             run.fail(error)
             raise
@@ -182,29 +182,3 @@ class MetaMagics(Magics):
         if newest is None:
             raise UsageError("%meta: nothing was recorded yet; %meta --help says how")
         print(newest)  # noqa: T201  asked for
-
-
-@types.coroutine
-def step_through(
-    coroutine: Coroutine[Any, Any, object],
-    run: Callable[[Callable[[], object]], object],
-) -> Generator[Any, Any, object]:
-    """Drive a coroutine: each step under ``run``, the waits between outside of it."""
-    __tracebackhide__ = True
-    steps = coroutine.__await__()
-    step, value = steps.send, None
-    while True:
-        try:
-            awaited = run(lambda: step(value))  # noqa: B023  called at once
-        except StopIteration as stop:
-            return stop.value
-        except BaseException as error:
-            if inspect.getcoroutinestate(coroutine) != inspect.CORO_SUSPENDED:
-                raise
-            step, value = steps.throw, error  # an interrupt on the way out of a step
-            continue
-        try:
-            value = yield awaited
-            step = steps.send
-        except BaseException as error:  # noqa: BLE001  cancellation goes to the cell
-            step, value = steps.throw, error

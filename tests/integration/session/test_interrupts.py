@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.integration.session.torch_states import torch_state
 
@@ -35,6 +36,35 @@ def test_an_interrupt_handler_that_the_cell_sets_stays(shell):
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+WAIT = """%%meta -q
+import asyncio, signal
+asyncio.get_running_loop().call_later(0.02, signal.raise_signal, signal.SIGINT)
+{}"""
+
+
+def test_an_interrupt_while_a_cell_awaits_closes_what_the_cell_opened(shell):
+    handler = signal.getsignal(signal.SIGINT)
+    before = torch_state()
+    cell = WAIT.format("with torch.no_grad():\n    await asyncio.sleep(60)")
+    result = shell.run_cell(cell)
+    assert isinstance(result.error_in_exec, KeyboardInterrupt)
+    assert torch.is_grad_enabled()
+    assert torch_state() == before
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_an_interrupt_while_a_cell_awaits_is_raised_in_the_cell(shell):
+    shell.run_cell(
+        WAIT.format(
+            "try:\n    await asyncio.sleep(60)\nexcept KeyboardInterrupt:\n"
+            "    y = torch.ones(2) + 1\nawait asyncio.sleep(0)\ny + 1"
+        )
+    )
+    assert [op.op for op in shell.user_ns["_meta"].ops] == [
+        "aten.ones.default", "aten.add.Tensor", "aten.add.Tensor"
+    ]  # fmt: skip
 
 
 def run_program(*arguments):
