@@ -20,6 +20,9 @@ from torch._C import _dispatch_has_kernel_for_dispatch_key as has_kernel
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._ops import _higher_order_ops as higher_order_operators
 
+# Without it a call is served as it was before a library put in another kernel.
+from torch.library import _impls as kernels_put_in
+
 __all__ = [
     "ASKS_MODE",
     "DispatchKey",
@@ -30,6 +33,7 @@ __all__ = [
     "forget_kernel",
     "has_kernel",
     "higher_order_operators",
+    "kernels_put_in",
     "list_kernels",
     "override_kernel",
     "parse_schema",
