@@ -26,14 +26,20 @@ def pick_cache(options: Options) -> SignatureCache:
     """
     if not options.cache or dispatch_mode_stack():
         return SignatureCache(is_serving=False)
-    if known_kernels != kernels_put_in:  # a call may be other operators since
-        for cache in shared_cache_by_device.values():
-            cache.clear()
-        known_kernels.clear()
-        known_kernels.update(kernels_put_in)
+    if known_kernels != kernels_put_in:
+        forget_replaced_kernels()
     shared_cache = shared_cache_by_device.setdefault(
         options.device, SignatureCache(is_serving=True)
     )
     if shared_cache.n_entries > MAX_SHARED_SIGNATURES:
         shared_cache.clear()
     return shared_cache
+
+
+def forget_replaced_kernels() -> None:
+    """Clear the caches if a library changed what an operator of torch's own runs."""
+    changed = known_kernels ^ kernels_put_in
+    if any(name.startswith("aten/") for name in changed):
+        for cache in shared_cache_by_device.values():
+            cache.clear()
+    known_kernels.symmetric_difference_update(changed)

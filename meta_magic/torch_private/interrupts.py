@@ -3,10 +3,12 @@
 Python raises ``KeyboardInterrupt`` at almost any call. In the entry or the exit of a
 context manager it leaves the context neither entered nor left; a generator that stands
 for one goes on when its traceback is freed, and undoes what was put right meanwhile; a
-callback of a weak reference, or ``__del__``, drops it.
+callback of a weak reference, or ``__del__``, drops it; and what torch imports at first
+use, such as sympy, is broken for good when its import is.
 """
 
 import contextlib
+import importlib
 import signal
 import threading
 import weakref
@@ -24,12 +26,16 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 RETRY_SECONDS: Final = 0.001
 TORCH: Final = f"{Path(torch.__file__).parent}/"
 PLACES: Final = (TORCH, f"{Path(__file__).parents[1]}/")
-"""Where the context managers are that change what each operator does."""
+"""Where the context managers are that change what each operator does, and who imports
+what it needs when it is needed."""
 
 WEAK: Final = frozenset({weakref.__file__, f"{TORCH}utils/weak.py"})
 """Files whose functions are callbacks of weak references."""
 
 ENTRIES: Final = frozenset({"__enter__", "__exit__"})
+
+IMPORTS: Final = ("<frozen importlib.", importlib.__file__)
+"""Files of the functions that import."""
 
 unbroken_codes: set[CodeType] = set()
 
@@ -45,6 +51,7 @@ def unbroken(function: Function) -> Function:
 
 def must_wait(frame: FrameType | None) -> bool:
     """Whether an interrupt that landed in a frame would break what runs."""
+    is_importing = False
     while frame is not None:
         code = frame.f_code
         file, name = code.co_filename, code.co_name
@@ -56,6 +63,9 @@ def must_wait(frame: FrameType | None) -> bool:
                 file = "" if generator is None else generator.gi_code.co_filename
             if file.startswith(PLACES):
                 return True
+        if is_importing and file.startswith(PLACES):
+            return True
+        is_importing = file.startswith(IMPORTS)
         frame = frame.f_back
     return False
 

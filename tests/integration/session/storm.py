@@ -8,6 +8,7 @@ of its own.
 """
 
 import collections
+import gc
 import os
 import random
 import signal
@@ -24,6 +25,12 @@ from meta_magic import record
 from meta_magic.session.recording import Recording
 
 TORCH_LOAD = torch.load
+NEW_PARAMETER = torch.nn.Parameter.__new__
+HOOKS = [
+    table
+    for name, table in vars(torch.nn.modules.module).items()
+    if name.startswith("_global_") and isinstance(table, dict)
+]
 
 
 def run_guard() -> None:
@@ -63,9 +70,10 @@ def state() -> tuple[object, ...]:
         torch.load is TORCH_LOAD,
         threading.getprofile(),
         signal.getsignal(signal.SIGINT) is signal.default_int_handler,
-        len(torch.nn.modules.module._global_forward_pre_hooks),
-        len(torch.nn.modules.module._global_forward_hooks),
-        len(torch.nn.modules.module._global_parameter_registration_hooks),
+        sum(map(len, HOOKS)),
+        sum(name.endswith("AutogradMeta") for name in torch.library._impls),
+        torch.nn.Parameter.__new__ is NEW_PARAMETER,
+        gc.get_threshold(),
     )
 
 

@@ -36,6 +36,20 @@ def test_an_interrupt_waits_in_the_entry_and_exit_of_torchs_contexts(name):
     assert ask_in(enter_no_grad, name) == [True]
 
 
+@pytest.mark.parametrize(("file", "waits"), [(torch.__file__, True), ("cell", False)])
+@pytest.mark.parametrize("how", ["import asks", "from importlib import *\n{}('asks')"])
+def test_an_interrupt_waits_while_torch_imports(
+    file, waits, how, tmp_path, monkeypatch
+):
+    (tmp_path / "asks.py").write_text(
+        "import sys\nfrom meta_magic.torch_private.interrupts import must_wait\n"
+        "answer = must_wait(sys._getframe())"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    exec(compile(how.format("import_module"), file, "exec"), {})
+    assert sys.modules.pop("asks").answer is waits
+
+
 def test_an_interrupt_does_not_wait_in_the_users_code():
     assert not must_wait(sys._getframe())
 
