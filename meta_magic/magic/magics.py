@@ -121,13 +121,15 @@ class MetaMagics(Magics):
         """Run a compiled cell, and show its report."""
         __tracebackhide__ = True
         run = Run(self, options, body, cell)
-        try:
-            return run.recording.guard.run(body.run)
-        except BaseException as error:
-            run.fail(error)
-            raise
-        finally:
-            run.finish()
+        with run.interrupts:
+            try:
+                run.start()
+                return run.recording.guard.run(body.run)
+            except BaseException as error:
+                run.fail(error)
+                raise
+            finally:
+                run.finish()
 
     async def meta_async(self, line: str, cell: str) -> object:
         """Run a cell that awaits; the modes are entered for each step of it."""
@@ -138,15 +140,16 @@ class MetaMagics(Magics):
             return None
         body = self._compile(cell, self.raw_cell)
         run = Run(self, options, body, cell)
-        try:
-            with PartInterrupts() as interrupts:
+        with PartInterrupts() as interrupts, run.interrupts:
+            try:
+                run.start()
                 part = run.recording.guard.run_part
                 return await interrupts.drive(body.run_async(), part)
-        except BaseException as error:
-            run.fail(error)
-            raise
-        finally:
-            run.finish()
+            except BaseException as error:
+                run.fail(error)
+                raise
+            finally:
+                run.finish()
 
     def _compile(self, cell: str, raw: str | None) -> Body:
         """Compile a body; one within another ``%%meta`` belongs to the same cell."""

@@ -7,6 +7,7 @@ callback of a weak reference, or ``__del__``, drops it; and what torch imports a
 use, such as sympy, is broken for good when its import is.
 """
 
+import _weakrefset
 import contextlib
 import importlib
 import signal
@@ -29,7 +30,9 @@ PLACES: Final = (TORCH, f"{Path(__file__).parents[1]}/")
 """Where the context managers are that change what each operator does, and who imports
 what it needs when it is needed."""
 
-WEAK: Final = frozenset({weakref.__file__, f"{TORCH}utils/weak.py"})
+WEAK: Final = frozenset(
+    {weakref.__file__, _weakrefset.__file__, f"{TORCH}utils/weak.py"}
+)
 """Files whose functions are callbacks of weak references."""
 
 ENTRIES: Final = frozenset({"__enter__", "__exit__"})
@@ -73,6 +76,8 @@ def must_wait(frame: FrameType | None) -> bool:
 class Interrupts:
     """Owns the handler of interrupts for a while; on the main thread alone.
 
+    As a context manager, or by its two methods.
+
     Args:
         waits: Whether one that landed in a frame must wait.
 
@@ -86,6 +91,12 @@ class Interrupts:
         self.pending: list[int] = []
         self._waits = waits
         self._handler: Any = None
+
+    def __enter__(self) -> None:
+        self.own()
+
+    def __exit__(self, *_: object) -> None:
+        self.give_back()
 
     def own(self) -> None:
         """Have them come here."""
