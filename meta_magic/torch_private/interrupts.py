@@ -12,6 +12,7 @@ import contextlib
 import importlib
 import signal
 import threading
+import warnings
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +27,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 RETRY_SECONDS: Final = 0.001
 TORCH: Final = f"{Path(torch.__file__).parent}/"
-PLACES: Final = (TORCH, f"{Path(__file__).parents[1]}/")
+PLACES: Final = (TORCH, f"{Path(__file__).parents[1]}/", warnings.__file__)
 """Where the context managers are that change what each operator does, and who imports
 what it needs when it is needed."""
 

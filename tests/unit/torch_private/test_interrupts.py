@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 
+from meta_magic import record
 from meta_magic.torch_private.interrupts import Interrupts, must_wait, unbroken
 from meta_magic.torch_private.snapshot import RealTorch
 
@@ -52,6 +53,15 @@ def test_an_interrupt_waits_while_torch_imports(
 
 def test_an_interrupt_does_not_wait_in_the_users_code():
     assert not must_wait(sys._getframe())
+
+
+@pytest.mark.parametrize("name", ["override_kernel", "leave", "init"])
+def test_an_interrupt_waits_where_autocast_is_made_to_cast_on_meta(name):
+    def cast():
+        with record(), torch.autocast("cpu"):
+            pass
+
+    assert set(ask_in(cast, name)) == {True}
 
 
 def test_an_interrupt_waits_in_what_must_not_be_broken():
