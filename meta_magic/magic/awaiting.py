@@ -6,6 +6,7 @@ cell's task, as ``asyncio.run`` does it, and is raised in the cell.
 """
 
 import asyncio
+import contextlib
 import inspect
 import signal
 import threading
@@ -30,10 +31,9 @@ class PartInterrupts:
     def __enter__(self) -> Self:
         is_main = threading.current_thread() is threading.main_thread()
         if is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            try:
+            with contextlib.suppress(RuntimeError):  # another kind of event loop
                 self._task = asyncio.current_task()
-            except RuntimeError:  # another kind of event loop
-                return self
+        if self._task is not None:
             signal.signal(signal.SIGINT, self._handle)
         return self
 

@@ -106,9 +106,11 @@ class Run:
 
 
 def make_interrupts() -> "Interrupts":
-    """Return what takes interrupts."""
-    from meta_magic.torch_private.interrupts import Interrupts  # noqa: PLC0415  needs torch
+    """Return what takes interrupts; they wait where a thread starts and ends."""
+    from meta_magic.torch_private.interrupts import Interrupts, unbroken  # noqa: PLC0415  needs torch
 
+    unbroken(ProgressLine.start)
+    unbroken(ProgressLine.finish)
     return Interrupts()
 
 

@@ -10,6 +10,7 @@ process of its own.
 
 import collections
 import gc
+import io
 import os
 import random
 import signal
@@ -147,6 +148,8 @@ if __name__ == "__main__":
     if sys.argv[1] in {"magic", "all"}:
         InteractiveShell.instance().run_line_magic("load_ext", "meta_magic")
         InteractiveShell.instance().user_ns["torch"] = torch
+        sys.stdout = io.StringIO()  # the shell shows each error
     seconds = SECONDS_OF_ALL if sys.argv[1] == "all" else SECONDS
-    print(storm(RUNS[sys.argv[1]], int(sys.argv[2]), seconds), flush=True)
+    found = storm(RUNS[sys.argv[1]], int(sys.argv[2]), seconds)
+    print(found, file=sys.__stdout__, flush=True)
     os._exit(0)

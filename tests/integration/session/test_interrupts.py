@@ -76,7 +76,8 @@ def run_program(*arguments):
 
 
 @pytest.mark.parametrize(
-    ("kind", "n_interrupts"), [("guard", 1000), ("record", 300), ("magic", 300)]
+    ("kind", "n_interrupts"),
+    [("guard", 1000), ("record", 300), ("magic", 300), ("all", 60)],
 )
 def test_a_storm_of_interrupts_leaves_nothing_behind(kind, n_interrupts):
     program = Path(__file__).with_name("storm.py")
@@ -99,6 +100,12 @@ def test_an_interrupt_at_any_call_leaves_nothing_behind_and_is_raised(kind, step
     program = str(Path(__file__).with_name("every_call.py"))
     run = run_program(program, kind, str(step))
     assert run.stdout.endswith(" {}\n"), run.stdout + run.stderr
+
+
+@pytest.mark.kernel
+def test_interrupts_of_a_kernel_leave_nothing_behind_and_are_raised():
+    run = run_program(str(Path(__file__).with_name("kernel_storm.py")), "12")
+    assert run.stdout == "12 {}\n", run.stderr
 
 
 def test_no_interrupt_is_lost_in_a_loop_of_operators():
