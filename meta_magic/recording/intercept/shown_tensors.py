@@ -72,6 +72,8 @@ class ShownTensors(Replacements):
             real = self._values.peek(tensor, seen)
         except Exception:  # noqa: BLE001  a repr raises nothing
             real = None
+        if real is None and storage.place is None:  # a recording around may know more
+            return torch_writes(tensor)
         with WithoutModes(), torch.no_grad():
             return describe(tensor, real, storage.place, torch_writes)
 
