@@ -26,6 +26,7 @@ from meta_magic.recording.identities.origins import (
 )
 from meta_magic.recording.identities.places import Places
 from meta_magic.recording.identities.tensors import TensorRegistry
+from meta_magic.recording.intercept.backward_mode import BackwardMode
 from meta_magic.recording.intercept.compiled_functions import EagerStance
 from meta_magic.recording.intercept.data_sources import DataSources
 from meta_magic.recording.intercept.dispatch_mode import DispatchMode
@@ -78,7 +79,6 @@ class Recording:
 
     Attributes:
         guard: Enters the recording, and restores torch when it is left.
-        texts: Writes tensors with their values; a part of what the guard enters.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Recording:
 
     def _make_modes(
         self, options: Options, cache: SignatureCache, attention: AttentionOf
-    ) -> tuple[ShownTensors, FunctionMode, DispatchMode]:
+    ) -> tuple[AbstractContextManager[Any], ...]:
         """Return what meets each text of a tensor, call of torch, and operator."""
         write = self._written
         registry, places, rows = write.registry, write.places, write.rows
@@ -167,8 +167,8 @@ class Recording:
             dispatch=dispatch,
             served=ServedFunctions(registry, rows, cache, attention),
         )
-        self.texts = ShownTensors(registry, values)
-        return self.texts, functions, dispatch
+        texts = ShownTensors(registry, values)
+        return texts, BackwardMode(functions), functions, dispatch
 
     @property
     def n_operators(self) -> int:
@@ -210,17 +210,9 @@ class Recording:
             roots=tuple(refer_to(living.get(tree.number)) for tree in trees),
         )
         self._keep_origin(program, trees, living, modules_in(namespace or {}))
-        self.close()
-        return trace
-
-    def close(self) -> None:
-        """Let go of everything that was held."""
-        for part in (
-            self._written.calls,
-            self._written.numbers,
-            self._written.registry,
-        ):
+        for part in (write.calls, write.numbers, write.registry):
             part.close()
+        return trace
 
     def _doubt_foreign_casts(self) -> None:
         """Note the operators that a library would have cast by a kernel of its own."""

@@ -138,6 +138,7 @@ class FunctionMode(DeviceContext):
             return func(*args)  # an attribute such as ``shape``: runs no operator
         caller = sys._getframe(1)
         places = self._places
+        before = places.running  # of the backward that runs a hook; else nothing
         places.running = [func, caller, None, args]
         try:
             if func in INDEXING:
@@ -158,7 +159,7 @@ class FunctionMode(DeviceContext):
             explain_mix(error, tensors_in(args, kwargs))
             raise
         finally:
-            places.running = None
+            places.running = before
 
     def _handle(self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
         """Do what torch would do otherwise, or refuse, of a tensor on meta.
@@ -199,6 +200,7 @@ class FunctionMode(DeviceContext):
         is_meta: bool = func(*args)
         initializer = read_initializer(asker) if is_meta else None
         if initializer is not None:
+            before = self._places.running
             self._places.running = [initializer.function, asker, None, ()]
             arguments = initializer.read_arguments(asker)
             try:
@@ -206,7 +208,7 @@ class FunctionMode(DeviceContext):
                     self._dispatch.__torch_dispatch__(initializer, (), *arguments)
                     initializer.count_writes(arguments[0])
             finally:
-                self._places.running = None
+                self._places.running = before
         elif is_loading(asker):
             if not is_meta and asker.f_locals[LOADED].is_meta:
                 self._findings.note("load", UNLOADABLE)
