@@ -26,6 +26,7 @@ from meta_magic.recording.identities.origins import (
 )
 from meta_magic.recording.identities.places import Places
 from meta_magic.recording.identities.tensors import TensorRegistry
+from meta_magic.recording.intercept.backward_mode import BackwardMode
 from meta_magic.recording.intercept.compiled_functions import EagerStance
 from meta_magic.recording.intercept.data_sources import DataSources
 from meta_magic.recording.intercept.dispatch_mode import DispatchMode
@@ -34,6 +35,7 @@ from meta_magic.recording.intercept.kernel_calls import KernelCalls
 from meta_magic.recording.intercept.new_parameters import NewParameters
 from meta_magic.recording.intercept.operator_runner import OperatorRunner
 from meta_magic.recording.intercept.served_functions import ServedFunctions
+from meta_magic.recording.intercept.shown_tensors import ShownTensors
 from meta_magic.recording.intercept.special_tensors import SpecialTensors
 from meta_magic.recording.rows.constants import Constants
 from meta_magic.recording.rows.draws import Draws
@@ -111,7 +113,6 @@ class Recording:
         attention = AttentionOf(
             device, self._clock, self._autocast, kernels, composites
         )
-        functions, dispatch = self._make_modes(options, cache, attention)
         return (
             RareCollection(),
             EagerStance(),
@@ -127,14 +128,13 @@ class Recording:
             write.flags,
             write.draws,
             write.calls,
-            functions,
-            dispatch,
+            *self._make_modes(options, cache, attention),
         )
 
     def _make_modes(
         self, options: Options, cache: SignatureCache, attention: AttentionOf
-    ) -> tuple[FunctionMode, DispatchMode]:
-        """Return what meets each call of torch, and each operator."""
+    ) -> tuple[AbstractContextManager[Any], ...]:
+        """Return what meets each text of a tensor, call of torch, and operator."""
         write = self._written
         registry, places, rows = write.registry, write.places, write.rows
         findings, constants = write.findings, write.constants
@@ -166,9 +166,9 @@ class Recording:
             plan=plan,
             dispatch=dispatch,
             served=ServedFunctions(registry, rows, cache, attention),
-            values=values,
         )
-        return functions, dispatch
+        texts = ShownTensors(registry, values)
+        return texts, BackwardMode(functions), functions, dispatch
 
     @property
     def n_operators(self) -> int:

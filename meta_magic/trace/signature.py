@@ -1,6 +1,7 @@
 """What operator calls have in common: metadata, arguments, and where they came from."""
 
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Final, Literal, TypeAlias
 
 import torch
@@ -113,6 +114,9 @@ class SourcePosition:
     column: int | None
     end_column: int | None
     function: str
+
+    def __repr__(self) -> str:
+        return f"{PurePath(self.file).name}:{self.line} in {self.function}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,7 @@ __all__ = [
     "Origin",
     "find_origin",
     "find_place",
+    "has_origins",
     "keep_origins",
     "living_of",
     "look_for_versions",
@@ -187,6 +188,13 @@ def keep_origins(origin: Origin, refs: Iterable[StorageRef]) -> None:
             kept.origin, kept.number, kept.address = origin, ref.number, ref.address
             origin.owners[ref.number] = ref.address, count_owners(ref.address)
             ref_by_address[ref.address] = kept
+
+
+def has_origins() -> bool:
+    """Whether any storage lives that a recording made or read."""
+    with lock:
+        forget_dead()
+        return bool(ref_by_address)
 
 
 def find_origin(storage: UntypedStorage) -> tuple[Origin, int] | None:
