@@ -1,6 +1,7 @@
 """What operator calls have in common: metadata, arguments, and where they came from."""
 
 from dataclasses import dataclass
+from math import prod
 from typing import Final, Literal, TypeAlias
 
 import torch
@@ -46,6 +47,18 @@ class Geometry:
     is_conj: bool = False
     is_neg: bool = False
     place: torch.device | None = None
+
+
+def span_nbytes(geometry: Geometry) -> int:
+    """Return the bytes from a storage's start to the last element of a tensor."""
+    if geometry.stride is None or geometry.storage_offset is None:
+        return prod(geometry.shape) * geometry.dtype.itemsize
+    if 0 in geometry.shape:
+        return 0
+    last = sum(
+        (n - 1) * step for n, step in zip(geometry.shape, geometry.stride, strict=True)
+    )
+    return (geometry.storage_offset + last + 1) * geometry.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
