@@ -1,15 +1,18 @@
 """Run plans on a real device: that of a recording, after those it goes on from."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor, UntypedStorage
 
-from meta_magic.replaying.contents import find_uninitialized
+from meta_magic.replaying.contents import (
+    find_drawn_elsewhere,
+    find_uninitialized,
+)
 from meta_magic.replaying.part import Finished, Part, step_nbytes
 from meta_magic.replaying.program_calls import ProgramCalls
-from meta_magic.replaying.steps import Request, Step
+from meta_magic.replaying.steps import Plan, Request, Step
 from meta_magic.trace.program import EarlierEnd, Program
 
 __all__ = ["Execution", "Finished", "imported_by", "order_latest_first"]
@@ -78,13 +81,22 @@ class Execution:
     @property
     def uninitialized(self) -> set[int]:
         """Wanted storages of which some holds what lay in memory before."""
-        raw: dict[int, set[int]] = {}
+        return self._follow(find_uninitialized)
+
+    @property
+    def drawn_elsewhere(self) -> set[int]:
+        """Wanted storages that rest on what the generator of an accelerator draws."""
+        return self._follow(find_drawn_elsewhere)
+
+    def _follow(self, find: Callable[[Plan, Iterable[int]], set[int]]) -> set[int]:
+        """Find wanted storages, given those that earlier recordings pass on."""
+        passed: dict[int, set[int]] = {}
         found: set[int] = set()
         for part in self._parts:
-            found = find_uninitialized(part.plan, raw.get(id(part), ()))
+            found = find(part.plan, passed.get(id(part), ()))
             for storage in found:
                 for taker, number in self._takers_of(part, storage):
-                    raw.setdefault(id(taker), set()).add(number)
+                    passed.setdefault(id(taker), set()).add(number)
         return found
 
     def peak_nbytes(self, kept: Mapping[int, int]) -> int:

@@ -16,6 +16,7 @@ __all__ = [
     "Signature",
     "SourcePosition",
     "TensorArgument",
+    "span_nbytes",
 ]
 
 Phase: TypeAlias = Literal["init", "forward", "backward", "optimizer", "other"]
@@ -105,6 +106,13 @@ class Signature:
     outputs: tuple[Geometry, ...]
     writes: tuple[int, ...]
     views: tuple[int | None, ...]
+
+    @property
+    def accelerator(self) -> torch.device | None:
+        """Device other than the CPU that the code names for what is made or written."""
+        made = (*self.outputs, *(self.inputs[i] for i in self.writes))
+        places = [geometry.place for geometry in made]
+        return next((p for p in places if p is not None and p.type != "cpu"), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
