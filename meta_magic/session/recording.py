@@ -33,6 +33,7 @@ from meta_magic.recording.intercept.function_mode import FunctionMode
 from meta_magic.recording.intercept.kernel_calls import KernelCalls
 from meta_magic.recording.intercept.new_parameters import NewParameters
 from meta_magic.recording.intercept.operator_runner import OperatorRunner
+from meta_magic.recording.intercept.saving import Saver
 from meta_magic.recording.intercept.served_functions import ServedFunctions
 from meta_magic.recording.intercept.special_tensors import SpecialTensors
 from meta_magic.recording.rows.constants import Constants
@@ -104,20 +105,23 @@ class Recording:
     ) -> tuple[AbstractContextManager[Any], ...]:
         """Return what is entered around the code, in order."""
         write, device = self._written, options.device
-        kernels = write.findings.kernels
+        kernels, note = write.findings.kernels, write.findings.note
+        values = ValuesOnDemand(
+            write.places, self._clock, self._programs.snapshot, options, write.findings
+        )
         composites = CompositesOf(
             device, write.constants.note_values, write.findings.doubt
         )
         attention = AttentionOf(
             device, self._clock, self._autocast, kernels, composites
         )
-        functions, dispatch = self._make_modes(options, cache, attention)
+        functions, dispatch = self._make_modes(options, cache, attention, values)
         return (
             RareCollection(),
             EagerStance(),
             self._threads,
             self._tasks,
-            DataSources(write.findings.note),
+            DataSources(note, Saver(write.registry, values, note)),
             NewParameters(write.registry.forget),
             attention,
             composites,
@@ -132,15 +136,16 @@ class Recording:
         )
 
     def _make_modes(
-        self, options: Options, cache: SignatureCache, attention: AttentionOf
+        self,
+        options: Options,
+        cache: SignatureCache,
+        attention: AttentionOf,
+        values: ValuesOnDemand,
     ) -> tuple[FunctionMode, DispatchMode]:
         """Return what meets each call of torch, and each operator."""
         write = self._written
         registry, places, rows = write.registry, write.places, write.rows
         findings, constants = write.findings, write.constants
-        values = ValuesOnDemand(
-            places, self._clock, self._programs.snapshot, options, findings
-        )
         plan = DevicePlan(registry, places, options)
         special = SpecialTensors(places, findings)
         kernels = KernelCalls(

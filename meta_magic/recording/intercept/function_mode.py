@@ -183,7 +183,7 @@ class FunctionMode(DeviceContext):
     def _read_data(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
         """Call a method that reads data; what is printed leaves no trace."""
         if func is DEEPCOPY:
-            return copy_deeply(args, self._registry.note_alias)
+            return copy_deeply(args, self._registry)
         if func is not torch.Tensor.__repr__:
             return read_data(func, args, kwargs)
         self._registry.note_deaths()

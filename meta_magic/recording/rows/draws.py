@@ -236,7 +236,7 @@ class Draws:
         return stream
 
     def _open_aside(self, stream: Stream, device: torch.device | None) -> Stream:
-        """Return a stream beside one, for what is drawn on meta by name, or elsewhere."""
+        """Return a stream beside one, for what is drawn on meta or elsewhere."""
         seed = None if device is None else stream.generator.initial_seed() ^ ELSEWHERE
         key = (stream.number, device, seed)
         aside = self._aside.get(key)
