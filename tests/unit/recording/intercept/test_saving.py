@@ -1,4 +1,4 @@
-"""``torch.save`` in a cell: a checkpoint that can be loaded, as the CPU would write it."""
+"""``torch.save`` in a cell: a checkpoint that can be loaded, as the CPU writes it."""
 
 import copy
 import pickle
@@ -177,7 +177,7 @@ def test_what_has_no_values_is_refused(tmp_path):
 
 
 def test_what_has_no_strides_is_refused(tmp_path):
-    with pytest.raises(MissingValueError, match="layout torch.sparse_coo"), record():
+    with pytest.raises(MissingValueError, match=r"layout torch\.sparse_coo"), record():
         torch.save(torch.eye(3).to_sparse(), tmp_path / "x.pt")
 
 
