@@ -1,18 +1,18 @@
 """Run plans on a real device: that of a recording, after those it goes on from."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
 import torch
 from torch import Tensor, UntypedStorage
 
-from meta_magic.replaying.contents import find_raw
+from meta_magic.replaying.contents import find_drawn_elsewhere, find_raw
 from meta_magic.replaying.followers import find_behind
 from meta_magic.replaying.part import Finished, Part, step_nbytes
 from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.replaying.results import Result, find_results
-from meta_magic.replaying.steps import Request, Step
+from meta_magic.replaying.steps import Plan, Request, Step
 from meta_magic.trace.program import EarlierEnd, Program
 
 __all__ = ["Execution", "Finished", "imported_by", "order_latest_first"]
@@ -92,11 +92,22 @@ class Execution:
     @cached_property
     def _raw(self) -> dict[int, set[int]]:
         """Storages of each part of which some holds what lay in memory before."""
+        return self._follow(find_raw)
+
+    @property
+    def drawn_elsewhere(self) -> set[int]:
+        """Wanted storages that rest on what the generator of an accelerator draws."""
+        return self._follow(find_drawn_elsewhere)[id(self._last)] & self.plan.wanted
+
+    def _follow(
+        self, find: Callable[[Plan, Iterable[int]], set[int]]
+    ) -> dict[int, set[int]]:
+        """Find storages of each part, given those that earlier ones pass on."""
         given: dict[int, set[int]] = {}
         found: dict[int, set[int]] = {}
         for part in self._parts:
-            raw = found[id(part)] = find_raw(part.plan, given.get(id(part), ()))
-            for storage in raw & part.plan.wanted:
+            here = found[id(part)] = find(part.plan, given.get(id(part), ()))
+            for storage in here & part.plan.wanted:
                 for taker, number in self._takers_of(part, storage):
                     given.setdefault(id(taker), set()).add(number)
         return found

@@ -10,7 +10,13 @@ from meta_magic.replaying.operators import Operator, find_operator
 from meta_magic.replaying.program_draws import Draw, read_draws
 from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.trace.program import HEADER, Constant, Program
-from meta_magic.trace.signature import Geometry, Place, Signature, TensorArgument
+from meta_magic.trace.signature import (
+    Geometry,
+    Place,
+    Signature,
+    TensorArgument,
+    span_nbytes,
+)
 
 if TYPE_CHECKING:
     from meta_magic.replaying.kept import Kept
@@ -277,15 +283,3 @@ def is_dense(geometry: Geometry) -> bool:
             return False
         wanted *= size
     return geometry.storage_offset == 0
-
-
-def span_nbytes(geometry: Geometry) -> int:
-    """Return the bytes from a storage's start to the last element of a tensor."""
-    if geometry.stride is None or geometry.storage_offset is None:
-        return prod(geometry.shape) * geometry.dtype.itemsize
-    if 0 in geometry.shape:
-        return 0
-    last = sum(
-        (n - 1) * step for n, step in zip(geometry.shape, geometry.stride, strict=True)
-    )
-    return (geometry.storage_offset + last + 1) * geometry.dtype.itemsize

@@ -34,6 +34,7 @@ from meta_magic.recording.intercept.function_mode import FunctionMode
 from meta_magic.recording.intercept.kernel_calls import KernelCalls
 from meta_magic.recording.intercept.new_parameters import NewParameters
 from meta_magic.recording.intercept.operator_runner import OperatorRunner
+from meta_magic.recording.intercept.saving import Saver
 from meta_magic.recording.intercept.served_functions import ServedFunctions
 from meta_magic.recording.intercept.shown_tensors import ShownTensors
 from meta_magic.recording.intercept.special_tensors import SpecialTensors
@@ -98,6 +99,9 @@ class Recording:
         self._threads = ThreadWatch()
         self._tasks = TaskWatch()
         self._autocast = AutocastOf(options.device)
+        self._values = ValuesOnDemand(
+            write, self._clock, self._programs.snapshot, options
+        )
         self.guard = Guard(self._make_contexts(options, cache), entry_points)
         self._started = time.perf_counter()
 
@@ -106,7 +110,7 @@ class Recording:
     ) -> tuple[AbstractContextManager[Any], ...]:
         """Return what is entered around the code, in order."""
         write, device = self._written, options.device
-        kernels = write.findings.kernels
+        kernels, note = write.findings.kernels, write.findings.note
         composites = CompositesOf(
             device, write.constants.note_values, write.findings.doubt
         )
@@ -118,7 +122,7 @@ class Recording:
             EagerStance(),
             self._threads,
             self._tasks,
-            DataSources(write.findings.note),
+            DataSources(note, Saver(write.registry, self._values, note)),
             NewParameters(write.registry.forget),
             attention,
             composites,
@@ -138,9 +142,7 @@ class Recording:
         write = self._written
         registry, places, rows = write.registry, write.places, write.rows
         findings, constants = write.findings, write.constants
-        values = self._values = ValuesOnDemand(
-            write, self._clock, self._programs.snapshot, options
-        )
+        values = self._values
         plan = DevicePlan(registry, places, options)
         special = SpecialTensors(places, findings)
         kernels = KernelCalls(

@@ -33,9 +33,7 @@ def run_with_values(block: Callable[[], T], limits: ValueLimits) -> T:
     clock, options = Clock(), Options(limits=limits)
     write = make_written(pick_cache(options), clock, "", None)
     programs = ProgramBuilder(write, clock, options.device)
-    values = ValuesOnDemand(
-        write.places, clock, programs.snapshot, options, write.findings
-    )
+    values = ValuesOnDemand(write, clock, programs.snapshot, options)
     try:
         return Guard((ShownTensors(write.registry, values),)).run(block)
     finally:

@@ -152,6 +152,15 @@ class ValuesOnDemand:
             return None
         return reals[0]
 
+    def read(self, chosen: Inputs) -> list[Tensor]:
+        """Return what tensors hold; those that share a storage do so again.
+
+        Raises:
+            MissingValueError: They cannot be computed, rest on what was assumed, or
+                take too much.
+        """
+        return self._compute(chosen, can_assume=False)[0]
+
     def state_at(self, source: int) -> Tensor | None:
         """Return where a CPU generator would stand; None if that takes too much."""
         limits = self._options.limits

@@ -146,6 +146,13 @@ class OpCall:
         return made + sum(self.inputs[i].nbytes for i in self.writes)
 
     @property
+    def place(self) -> str | None:
+        """Device that the code names for what it makes or writes, in words."""
+        made = (*self.outputs, *(self.inputs[i] for i in self.writes))
+        named = [str(tensor.place) for tensor in made if tensor.place is not None]
+        return ", ".join(dict.fromkeys(named)) or None
+
+    @property
     def is_view(self) -> bool:
         """Whether all it returns shares the storage of an argument, unwritten."""
         return bool(self.outputs) and not self.writes and None not in self.views

@@ -9,6 +9,7 @@ from torch import Tensor
 from meta_magic.recording.identities.device_plan import META, DevicePlan
 from meta_magic.recording.identities.frame_kinds import is_library
 from meta_magic.recording.intercept.libraries import TOLD_DEVICE
+from meta_magic.torch_private.copying import PICKLING
 
 __all__ = ["DEVICE_QUESTIONS", "GET_DEVICE", "DeviceQuestions", "is_told_home"]
 
@@ -45,6 +46,8 @@ class DeviceQuestions:
         return -1 if device.type in ("cpu", "meta") else device.index
 
     def _find(self, tensor: Tensor, asker: FrameType) -> torch.device:
+        if asker.f_code is PICKLING:  # else it would look for data
+            return META
         place = self._plan.place_of(tensor)
         if place is not None:
             return place

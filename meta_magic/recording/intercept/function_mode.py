@@ -180,7 +180,7 @@ class FunctionMode(DeviceContext):
     def _read_data(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
         """Call a method that reads data, or copies it."""
         if func is DEEPCOPY:
-            return copy_deeply(args, self._registry.note_alias)
+            return copy_deeply(args, self._registry)
         check_place(func, args, kwargs, self._plan.place_of(args[0]))
         return read_data(func, args, kwargs)
 
