@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
@@ -10,7 +9,7 @@ import numpy as np
 import torch
 
 from meta_magic.recording.identities.device_plan import META, DevicePlan
-from meta_magic.recording.identities.frame_kinds import TORCH
+from meta_magic.recording.identities.frame_kinds import PACKAGE, TORCH
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.copies import (
@@ -37,9 +36,6 @@ REAL_FACTORY_FILES: Final = frozenset(
     for name in ("dataloader.py", "sampler.py", "dataset.py")
 )
 """Files whose factories draw seeds and permutations that Python must read."""
-
-HERE: Final = f"{Path(__file__).parents[2]}/"
-"""Where the code lies that runs an operator as it was called."""
 
 OPS: Final = str(TORCH / "_ops.py")
 """Stands between an operator and who calls it."""
@@ -170,7 +166,7 @@ class Factories:
             caller: Who names it.
         """
         file = caller.f_code.co_filename
-        if file.startswith(HERE) or file in REAL_FACTORY_FILES:
+        if file.startswith(PACKAGE) or file in REAL_FACTORY_FILES:
             return True
         if self._plan.is_real and device != META:
             return True

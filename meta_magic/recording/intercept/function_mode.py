@@ -9,6 +9,7 @@ import torch
 
 from meta_magic.recording.as_device.attention import AttentionOf
 from meta_magic.recording.identities.device_plan import META, DevicePlan
+from meta_magic.recording.identities.frame_kinds import PACKAGE
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.places import Places
 from meta_magic.recording.identities.tensors import TensorRegistry
@@ -168,7 +169,7 @@ class FunctionMode(DeviceContext):
             What the function does; ``NotImplemented`` if torch's own will do.
         """
         if func in MOVES:
-            if is_way_out(caller):
+            if is_way_out(caller) or caller.f_code.co_filename.startswith(PACKAGE):
                 return NotImplemented
             return self._mover.move(func, args, kwargs, caller)
         if not args[0].is_meta:
