@@ -28,11 +28,15 @@ from meta_magic.recording.identities.places import Places
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.compiled_functions import EagerStance
 from meta_magic.recording.intercept.data_sources import DataSources
+from meta_magic.recording.intercept.default_devices import DefaultDevices
 from meta_magic.recording.intercept.dispatch_mode import DispatchMode
 from meta_magic.recording.intercept.function_mode import FunctionMode
 from meta_magic.recording.intercept.kernel_calls import KernelCalls
 from meta_magic.recording.intercept.new_parameters import NewParameters
 from meta_magic.recording.intercept.operator_runner import OperatorRunner
+from meta_magic.recording.intercept.planned_cuda import PlannedCuda
+from meta_magic.recording.intercept.planned_generators import PlannedGenerators
+from meta_magic.recording.intercept.planned_training import PlannedTraining
 from meta_magic.recording.intercept.served_functions import ServedFunctions
 from meta_magic.recording.intercept.special_tensors import SpecialTensors
 from meta_magic.recording.rows.constants import Constants
@@ -111,13 +115,19 @@ class Recording:
         attention = AttentionOf(
             device, self._clock, self._autocast, kernels, composites
         )
-        functions, dispatch = self._make_modes(options, cache, attention)
+        plan = DevicePlan(write.registry, write.places, options)
+        note = write.findings.note
+        functions, dispatch = self._make_modes(options, cache, attention, plan)
         return (
             RareCollection(),
             EagerStance(),
             self._threads,
             self._tasks,
-            DataSources(write.findings.note),
+            DataSources(note),
+            PlannedCuda(plan, note),
+            PlannedGenerators(plan),
+            PlannedTraining(plan, note),
+            DefaultDevices(plan, note),
             NewParameters(write.registry.forget),
             attention,
             composites,
@@ -132,7 +142,11 @@ class Recording:
         )
 
     def _make_modes(
-        self, options: Options, cache: SignatureCache, attention: AttentionOf
+        self,
+        options: Options,
+        cache: SignatureCache,
+        attention: AttentionOf,
+        plan: DevicePlan,
     ) -> tuple[FunctionMode, DispatchMode]:
         """Return what meets each call of torch, and each operator."""
         write = self._written
@@ -141,7 +155,6 @@ class Recording:
         values = ValuesOnDemand(
             places, self._clock, self._programs.snapshot, options, findings
         )
-        plan = DevicePlan(registry, places, options)
         special = SpecialTensors(places, findings)
         kernels = KernelCalls(
             registry=registry,

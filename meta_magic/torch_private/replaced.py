@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 import torch
 from torch import _meta_registrations
 from torch.amp.autocast_mode import autocast as autocast_class
+from torch.amp.grad_scaler import GradScaler
 from torch.nested._internal import sdpa
 from torch.nn.attention import flex_attention
 from torch.optim import optimizer
@@ -33,6 +34,7 @@ __all__ = [
     "JIT_TRACES",
     "MAKE_PARAMETER",
     "Replaceable",
+    "STEP_OF_SCALER",
     "enable_autocast",
 ]
 
@@ -90,6 +92,10 @@ JIT_TRACES: Final = (
     (torch.jit._trace, "trace_module"),
 )
 """Without them ``torch.jit.trace`` takes what a convolution makes for a constant."""
+
+
+STEP_OF_SCALER: Final = (GradScaler, "_maybe_opt_step")
+"""Without it each step of a ``GradScaler`` replays all that came before."""
 
 
 def enable_autocast(region: autocast_class, *, is_enabled: bool) -> None:

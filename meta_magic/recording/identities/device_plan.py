@@ -102,3 +102,14 @@ class DevicePlan:
     def home(self) -> torch.device:
         """Where a tensor lies for which the code named no device."""
         return self.default or self.read(self._kernels)
+
+    @property
+    def is_for_cuda(self) -> bool:
+        """Whether the kernels of CUDA are recorded, and so there is to be one."""
+        return self._kernels == "cuda"
+
+    def count_bytes(self, index: int) -> int:
+        """Return how many bytes the living tensors take on a GPU."""
+        place = torch.device("cuda", index)
+        here = [ref() for ref in self._registry.living() if ref.place == place]
+        return sum(storage.nbytes() for storage in here if storage is not None)

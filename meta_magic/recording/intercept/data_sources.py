@@ -1,8 +1,6 @@
 """Data that comes into a cell by ways that no mode sees, such as ``torch.load``."""
 
-import threading
 from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 import torch
@@ -40,23 +38,7 @@ class DataSources(Replacements):
             (torch, "from_dlpack", self._adopt),
             (DataLoader, "__iter__", self._iterate),
         ):
-            replaced = self._replace_here(getattr(owner, name), method)
-            self.replace(owner, name, replaced)
-
-    def _replace_here(self, plain: Any, method: Any) -> Any:
-        """Return a function that calls ``method`` on this thread while the cell runs.
-
-        Else ``plain``: a cell may have imported it by name.
-        """
-        thread = threading.get_ident()
-
-        @wraps(plain)
-        def replaced(*args: Any, **kwargs: Any) -> Any:
-            if threading.get_ident() != thread or not self.is_entered:
-                return plain(*args, **kwargs)
-            return method(plain, *args, **kwargs)
-
-        return replaced
+            self.replace_here((owner, name), method)
 
     def _load(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
         """Load onto meta, unless it is told where; what comes is from outside."""
