@@ -28,15 +28,12 @@ from meta_magic.recording.identities.places import Places
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.compiled_functions import EagerStance
 from meta_magic.recording.intercept.data_sources import DataSources
-from meta_magic.recording.intercept.default_devices import DefaultDevices
 from meta_magic.recording.intercept.dispatch_mode import DispatchMode
 from meta_magic.recording.intercept.function_mode import FunctionMode
 from meta_magic.recording.intercept.kernel_calls import KernelCalls
 from meta_magic.recording.intercept.new_parameters import NewParameters
 from meta_magic.recording.intercept.operator_runner import OperatorRunner
-from meta_magic.recording.intercept.planned_cuda import PlannedCuda
-from meta_magic.recording.intercept.planned_generators import PlannedGenerators
-from meta_magic.recording.intercept.planned_training import PlannedTraining
+from meta_magic.recording.intercept.planned_devices import stand_in_for
 from meta_magic.recording.intercept.served_functions import ServedFunctions
 from meta_magic.recording.intercept.special_tensors import SpecialTensors
 from meta_magic.recording.rows.constants import Constants
@@ -116,18 +113,14 @@ class Recording:
             device, self._clock, self._autocast, kernels, composites
         )
         plan = DevicePlan(write.registry, write.places, options)
-        note = write.findings.note
         functions, dispatch = self._make_modes(options, cache, attention, plan)
         return (
             RareCollection(),
             EagerStance(),
             self._threads,
             self._tasks,
-            DataSources(note),
-            PlannedCuda(plan, note),
-            PlannedGenerators(plan),
-            PlannedTraining(plan, note),
-            DefaultDevices(plan, note),
+            DataSources(write.findings.note),
+            *stand_in_for(plan, write.findings.note),
             NewParameters(write.registry.forget),
             attention,
             composites,
@@ -152,9 +145,8 @@ class Recording:
         write = self._written
         registry, places, rows = write.registry, write.places, write.rows
         findings, constants = write.findings, write.constants
-        values = ValuesOnDemand(
-            places, self._clock, self._programs.snapshot, options, findings
-        )
+        snapshot = self._programs.snapshot
+        values = ValuesOnDemand(places, self._clock, snapshot, options, findings)
         special = SpecialTensors(places, findings)
         kernels = KernelCalls(
             registry=registry,

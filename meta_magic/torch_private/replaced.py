@@ -33,8 +33,8 @@ __all__ = [
     "FUSED_DEVICES",
     "JIT_TRACES",
     "MAKE_PARAMETER",
-    "Replaceable",
     "STEP_OF_SCALER",
+    "Replaceable",
     "enable_autocast",
 ]
 

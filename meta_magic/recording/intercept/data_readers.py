@@ -12,7 +12,7 @@ SPLITS: Final = frozenset[Any]((torch.tensor_split, torch.Tensor.tensor_split))
 DATA_READERS: Final = SPLITS.union(
     getattr(torch.Tensor, name)
     for name in ("numpy", "__array__", "__format__", "__repr__", "pin_memory")
-)
+).union({torch.Tensor.record_stream})
 FORMAT: Final[Any] = torch.Tensor.__format__
 REPR: Final[Any] = torch.Tensor.__repr__
 NO_VALUES: Final = "tensor(..."
@@ -24,6 +24,8 @@ def read_data(func: Any, args: Args, kwargs: Kwargs) -> Any:
     tensor, *rest = args
     if func is torch.Tensor.pin_memory:
         return tensor
+    if func is torch.Tensor.record_stream:
+        return None
     if func in SPLITS:  # at positions that may lie in a tensor
         rest = [v.cpu() if isinstance(v, torch.Tensor) else v for v in rest]
         positions = kwargs.get("tensor_indices_or_sections")

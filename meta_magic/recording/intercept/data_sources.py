@@ -1,7 +1,7 @@
 """Data that comes into a cell by ways that no mode sees, such as ``torch.load``."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -13,6 +13,8 @@ from meta_magic.torch_private.replacing import Replacements
 from meta_magic.torch_private.snapshot import WithoutModes
 
 __all__ = ["DataSources"]
+
+META: Final = torch.device("meta")
 
 
 class DataSources(Replacements):
@@ -65,7 +67,8 @@ class DataSources(Replacements):
 
     def _adopt(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
         """Put on meta what torch makes from memory that is not its own."""
-        return torch.as_tensor(plain(*args, **kwargs))
+        made = plain(*args, **kwargs)
+        return made.to(META) if is_default_on_meta() else made
 
     def _iterate(self, plain: Any, loader: Any) -> Any:
         """Load in this process: what other processes do is not recorded."""

@@ -20,7 +20,7 @@ from meta_magic.recording.intercept.planned_objects import (
     find_index,
     make_contexts,
 )
-from meta_magic.torch_private.devices import has_gpu
+from meta_magic.torch_private.gpus import has_gpu
 from meta_magic.torch_private.replacing import Replacements
 
 __all__ = ["PlannedCuda"]
@@ -74,6 +74,8 @@ class PlannedCuda(Replacements):
                 self.replace_here((module, name), ignore_plain(answers[name]))
         for name in MARKING:
             self.replace_here((torch.cuda.nvtx, name), ignore_plain(do_nothing))
+        cudnn: Any = torch.backends.cudnn
+        self.replace_here((cudnn.m, "is_acceptable"), ignore_plain(do_nothing))
         for name, context in make_contexts(self._plan).items():
             self.replace(torch.cuda, name, context)
         self.replace(torch.cuda, "Event", type("Event", (PlannedEvent,), {}))
@@ -94,9 +96,10 @@ class PlannedCuda(Replacements):
             "set_device": self._set_current,
             "set_device_index": self._set_current,
             "set_device_idx": self._set_current,
-            "current_stream": lambda device=None: torch.cuda.Stream(device),
-            "default_stream": lambda device=None: torch.cuda.Stream(device),
-            "stream": lambda stream: torch.cuda.StreamContext(stream),
+            "current_stream": self._find_stream,
+            "default_stream": self._find_stream,
+            "stream": lambda stream: torch.cuda.StreamContext(stream),  # noqa: PLW0108  replaced later
+            "is_current_stream_capturing": lambda: False,
             "is_bf16_supported": lambda **_: plan.is_for_cuda,
             "get_device_properties": self._describe,
             "get_device_name": lambda device=None: self._describe(device).name,
@@ -121,6 +124,9 @@ class PlannedCuda(Replacements):
 
     def _set_current(self, device: Any) -> None:
         self._plan.current = find_index(self._plan, device)
+
+    def _find_stream(self, device: Any = None) -> Any:
+        return torch.cuda.Stream(find_index(self._plan, device))
 
     def _describe(self, device: Any = None) -> GpuProperties:
         find_index(self._plan, device)  # which refuses one that is not there

@@ -1,12 +1,12 @@
 """Generators of a GPU that is planned: what they draw is a plan, too."""
 
-from typing import Any
+from typing import Any, Self
 
 import torch
 
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.generator_places import name_generator, place_of
-from meta_magic.torch_private.devices import has_gpu
+from meta_magic.torch_private.gpus import has_gpu
 from meta_magic.torch_private.replacing import Replacements
 
 __all__ = ["PlannedGenerators"]
@@ -30,15 +30,14 @@ class PlannedGenerator(torch.Generator, metaclass=GeneratorKind):
 
     plan: DevicePlan | None = None
 
-    def __new__(cls, device: Any = "cpu") -> "PlannedGenerator":
+    def __new__(cls, device: Any = "cpu") -> Self:
         """Make one that draws on the CPU, and keep what it stands for."""
         place = torch.device(device) if cls.plan is None else cls.plan.read(device)
-        if place.type in ("cpu", "meta"):
-            return super().__new__(cls)
-        if is_there(place):
-            return super().__new__(cls, place)
-        made = super().__new__(cls)
-        name_generator(made, place)
+        make: Any = super().__new__
+        is_planned = place.type not in ("cpu", "meta") and not is_there(place)
+        made: Self = make(cls, place if is_there(place) else "cpu")
+        if is_planned:
+            name_generator(made, place)
         return made
 
     @property

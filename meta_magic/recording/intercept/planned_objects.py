@@ -2,7 +2,7 @@
 
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -41,7 +41,7 @@ class PlannedEvent:
     def __init__(self, *_: Any, **__: Any) -> None:
         self.seconds = time.perf_counter()
 
-    def record(self, stream: Any = None) -> None:
+    def record(self, stream: Any = None) -> None:  # noqa: ARG002  torch's own
         """Note when it was recorded."""
         self.seconds = time.perf_counter()
 
@@ -60,19 +60,23 @@ class PlannedEvent:
         """Wait for nothing."""
 
 
-class PlannedStream:
+class PlannedStream(torch.Stream):
     """A stream, on which all is done at once.
 
     Attributes:
-        device: The GPU that it is on.
         priority: As it was told.
         cuda_stream: Its address.
     """
 
-    def __init__(self, device: Any = None, priority: int = 0, **_: Any) -> None:
-        kind = "cuda" if device is None else device
-        is_number = type(kind) is int
-        self.device = torch.device("cuda", kind) if is_number else torch.device(kind)
+    def __new__(cls, device: Any = None, *_: Any, **__: Any) -> Self:
+        """Make one by its number, for which torch asks no GPU."""
+        is_number = type(device) is int
+        index = device if is_number else torch.device(device or "cuda").index
+        made: Any = super().__new__
+        stream: Self = made(cls, stream_id=0, device_index=index or 0, device_type=1)
+        return stream
+
+    def __init__(self, _: Any = None, priority: int = 0, **__: Any) -> None:
         self.priority = priority
         self.cuda_stream = 0
 
@@ -83,19 +87,23 @@ class PlannedStream:
     def synchronize(self) -> None:
         """Wait for nothing."""
 
+    def is_capturing(self) -> bool:
+        """Whether a graph is captured."""
+        return False
+
     def wait_event(self, event: Any) -> None:
         """Wait for nothing."""
 
     def wait_stream(self, stream: Any) -> None:
         """Wait for nothing."""
 
-    def record_event(self, event: PlannedEvent | None = None) -> PlannedEvent:
+    def record_event(self, event: Any = None) -> Any:
         """Return an event that is recorded now."""
         event = event or PlannedEvent()
         event.record()
         return event
 
-    def __enter__(self) -> "PlannedStream":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None: ...
@@ -141,5 +149,5 @@ def find_index(plan: DevicePlan, device: Any) -> int:
     """Return the index of a GPU that is named; that of the current one if none is."""
     if device is None or (type(device) is int and device < 0):
         return plan.current
-    place = plan.read(device)
-    return plan.current if place.index is None else place.index
+    index: int | None = plan.read(device).index
+    return plan.current if index is None else index

@@ -1,6 +1,6 @@
 """What scripts wrap around training on GPUs: ``GradScaler`` and ``DataParallel``."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.torch_private.devices import has_gpu
+from meta_magic.torch_private.gpus import has_gpu
 from meta_magic.torch_private.replaced import STEP_OF_SCALER
 from meta_magic.torch_private.replacing import Replacements
 
@@ -77,10 +77,8 @@ def move(value: Any, place: torch.device) -> Any:
     """Return a value with its tensors on a device."""
     if isinstance(value, Tensor):
         return value.to(place)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(move(item, place) for item in value))
-    if isinstance(value, (list, tuple)):
+    if type(value) in (list, tuple):
         return type(value)(move(item, place) for item in value)
-    if isinstance(value, Mapping):
-        return type(value)((key, move(item, place)) for key, item in value.items())  # type: ignore[call-arg]  # a dictionary, as a rule
+    if type(value) is dict:
+        return {name: move(item, place) for name, item in value.items()}
     return value
