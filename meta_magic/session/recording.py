@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from torch import nn
 
-from meta_magic.recording.as_device.adjustments import ADJUSTMENTS
 from meta_magic.recording.as_device.attention import AttentionOf
 from meta_magic.recording.as_device.autocast import AutocastOf
 from meta_magic.recording.as_device.composites import CompositesOf
@@ -96,7 +95,8 @@ class Recording:
         self._real_memory = RealMemory(write.places, write.findings)
         self._threads = ThreadWatch()
         self._tasks = TaskWatch()
-        self._autocast = AutocastOf(options.device)
+        self._plan = plan = DevicePlan(write.registry, write.places, options)
+        self._autocast = AutocastOf(plan)
         self.guard = Guard(self._make_contexts(options, cache), entry_points)
         self._started = time.perf_counter()
 
@@ -104,16 +104,12 @@ class Recording:
         self, options: Options, cache: SignatureCache
     ) -> tuple[AbstractContextManager[Any], ...]:
         """Return what is entered around the code, in order."""
-        write, device = self._written, options.device
+        write, plan = self._written, self._plan
         kernels = write.findings.kernels
-        composites = CompositesOf(
-            device, write.constants.note_values, write.findings.doubt
-        )
-        attention = AttentionOf(
-            device, self._clock, self._autocast, kernels, composites
-        )
-        plan = DevicePlan(write.registry, write.places, options)
-        functions, dispatch = self._make_modes(options, cache, attention, plan)
+        keep, doubt = write.constants.note_values, write.findings.doubt
+        composites = CompositesOf(plan, keep, doubt)
+        attention = AttentionOf(plan, self._clock, self._autocast, kernels, composites)
+        functions, dispatch = self._make_modes(options, cache, attention)
         return (
             RareCollection(),
             EagerStance(),
@@ -125,8 +121,8 @@ class Recording:
             attention,
             composites,
             self._autocast,
-            OptimizersOf(device),
-            KernelsOf(device),
+            OptimizersOf(options.device),
+            KernelsOf(plan),
             write.flags,
             write.draws,
             write.calls,
@@ -135,14 +131,10 @@ class Recording:
         )
 
     def _make_modes(
-        self,
-        options: Options,
-        cache: SignatureCache,
-        attention: AttentionOf,
-        plan: DevicePlan,
+        self, options: Options, cache: SignatureCache, attention: AttentionOf
     ) -> tuple[FunctionMode, DispatchMode]:
         """Return what meets each call of torch, and each operator."""
-        write = self._written
+        write, plan = self._written, self._plan
         registry, places, rows = write.registry, write.places, write.rows
         findings, constants = write.findings, write.constants
         snapshot = self._programs.snapshot
@@ -157,7 +149,6 @@ class Recording:
             special=special,
             findings=findings,
             values=values,
-            adjustments=ADJUSTMENTS[options.device],
             plan=plan,
         )
         runner = OperatorRunner(places, special, attention, kernels)

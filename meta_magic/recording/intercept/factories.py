@@ -56,8 +56,9 @@ MEANT_FILES: Final = tuple(
 )
 """Files of torch that mean the device that they name."""
 
-PACKING_FILE: Final = str(TORCH / "nn" / "utils" / "rnn.py")
-"""Names the CPU for lengths that may have to be sorted beside the sequences."""
+LAYERS: Final = tuple(f"{TORCH / 'nn' / name}/" for name in ("modules", "utils"))
+"""Where the code lies that passes on the device that it was told, and itself names the
+CPU for lengths alone, which may have to be sorted beside the sequences."""
 
 BY_NAME: Final = "what was put on 'meta' by name counts as on the device of the cell"
 FROM_NUMPY: Final = frozenset({torch.tensor, torch.as_tensor, torch.asarray})
@@ -214,8 +215,7 @@ class Factories:
         if self._plan.is_real and torch.device(device).type != "meta":
             return True
         is_literal = device == "cpu" and type(device) is str
-        is_planned = file == PACKING_FILE
-        is_torchs = file.startswith(f"{TORCH}/") and not is_planned
+        is_torchs = file.startswith(f"{TORCH}/") and not file.startswith(LAYERS)
         if is_torchs and (is_literal or file in MEANT_FILES):
             return True
         return is_way_out(caller) and torch.device(device).type == "cpu"
