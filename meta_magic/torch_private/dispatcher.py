@@ -20,6 +20,11 @@ from torch._C import _dispatch_has_kernel_for_dispatch_key as has_kernel
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._ops import _higher_order_ops as higher_order_operators
 
+# Without it a call is served as it was before a library put in another kernel.
+from torch.library import _impls as kernels_put_in
+
+from meta_magic.torch_private.interrupts import unbroken
+
 __all__ = [
     "ASKS_MODE",
     "DispatchKey",
@@ -31,6 +36,7 @@ __all__ = [
     "has_kernel",
     "higher_order_operators",
     "is_python_excluded",
+    "kernels_put_in",
     "list_kernels",
     "override_kernel",
     "parse_schema",
@@ -74,6 +80,7 @@ def is_python_excluded() -> bool:
     return torch._C._dispatch_tls_is_dispatch_key_excluded(DispatchKey.Python)
 
 
+@unbroken
 def override_kernel(
     library: torch.library.Library, name: str, kernel: Callable[..., Any]
 ) -> None:
@@ -85,6 +92,7 @@ def override_kernel(
     library.impl(name, kernel, "AutogradMeta", allow_override=True)
 
 
+@unbroken
 def destroy_library(library: torch.library.Library) -> None:
     """Take back the kernels of a library; without it they stay after the cell."""
     library._destroy()

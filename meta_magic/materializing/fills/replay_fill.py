@@ -11,7 +11,7 @@ from meta_magic.errors import MaterializeError, ReplayError
 from meta_magic.materializing.doubts import find_doubts
 from meta_magic.materializing.fills.protocol import Content, Put, Task
 from meta_magic.materializing.located import Located, find_redrawn, locate
-from meta_magic.materializing.report import UNINITIALIZED
+from meta_magic.materializing.report import DRAWN_OTHERWISE, UNINITIALIZED
 from meta_magic.materializing.targets import Target, group_targets
 from meta_magic.recording.identities.left_generators import (
     LeftGenerator,
@@ -86,10 +86,14 @@ class ReplayFill:
         ]
         self.n_operators = sum(len(share.replay.steps) for share in self._shares)
         self.n_work = sum(share.replay.n_work for share in self._shares)
-        self._uninitialized = {
-            share.located.target_by_storage[number]
+        self._filled_by = {
+            share.located.target_by_storage[number]: filled_by
             for share in self._shares
-            for number in share.replay.uninitialized
+            for filled_by, numbers in (
+                (DRAWN_OTHERWISE, share.replay.drawn_elsewhere),
+                (UNINITIALIZED, share.replay.uninitialized),
+            )
+            for number in numbers
         }
 
     def peak_nbytes(self) -> int:
@@ -120,14 +124,14 @@ class ReplayFill:
 
     def filled_by(self, target: Target, _tensor: Tensor, /) -> str:
         """Say whether anything recorded fills the target."""
-        return UNINITIALIZED if target in self._uninitialized else "replay"
+        return self._filled_by.get(target, "replay")
 
     def _passing_on(self, targets: Mapping[int, Target], put: Put) -> Finished:
         """Return what takes the content of storages out of a replay."""
 
         def take(number: int, content: Content) -> None:
             target = targets[number]
-            put(target, cast(target, content, self._device))
+            put(target, cast(target, content))
 
         return take
 
@@ -227,8 +231,9 @@ def describe(error: ReplayError, target: Target | None) -> MaterializeError:
     )
 
 
-def cast(target: Target, content: Content, device: torch.device) -> Content:
+def cast(target: Target, content: Content) -> Content:
     """Return a storage on the device and with the dtype that the target is to have."""
+    device = target.device
     if isinstance(content, Tensor):
         return content
     if target.dtype is None and content.device == device:

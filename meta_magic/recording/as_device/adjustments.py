@@ -16,7 +16,7 @@ from torch import Tensor
 from meta_magic.recording.as_device.cpu_kernels import ask_cpu
 from meta_magic.torch_private.tensor_internals import suggest_memory_format
 
-__all__ = ["ADJUSTED", "ADJUSTMENTS", "ON_CPU"]
+__all__ = ["ADJUSTMENTS", "ON_CPU"]
 
 
 def keep_statistics(
@@ -226,6 +226,3 @@ ADJUSTMENTS: Final[Mapping[str, Mapping[str, Callable[..., Any]]]] = MappingProx
     }
 )
 """By device and operator; each takes what its kernel returned, and the arguments."""
-
-ADJUSTED: Final = frozenset().union(*ADJUSTMENTS.values())
-"""The operators that are adjusted for any device."""

@@ -36,6 +36,7 @@ from meta_magic.torch_private.dispatcher import (
     run_kernel,
 )
 from meta_magic.torch_private.gpus import has_gpu
+from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.torch_private.modes import DisableAutocast
 from meta_magic.torch_private.replaced import (
     AUTOCAST_ENTRY,
@@ -194,6 +195,7 @@ class AutocastOf:
         """Return a constructor to which meta is the device, and that is there."""
         device = self._device
 
+        @unbroken
         def init(autocast: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
             wanted = device if device_type == "meta" else device_type
             wanted = "cuda" if wanted in LIKE_CUDA else wanted
@@ -220,6 +222,7 @@ class AutocastOf:
     def _make_entry(self, before: Callable[..., Any]) -> Callable[..., Any]:
         """Return how autocast is entered so that the operators are as it says."""
 
+        @unbroken
         def enter(autocast: Any, *args: Any) -> Any:
             entered = before(autocast, *args)
             try:
@@ -234,6 +237,7 @@ class AutocastOf:
     def _make_exit(self, before: Callable[..., Any]) -> Callable[..., Any]:
         """Return how autocast is left so that the operators are as it says."""
 
+        @unbroken
         def leave(autocast: Any, *args: Any) -> Any:
             try:
                 return before(autocast, *args)

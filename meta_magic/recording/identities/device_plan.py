@@ -12,6 +12,7 @@ from torch import Tensor
 
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.places import Places
+from meta_magic.recording.identities.storages import StorageRegistry
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.trace.options import DeviceName, Options
@@ -19,6 +20,12 @@ from meta_magic.trace.options import DeviceName, Options
 __all__ = ["META", "DevicePlan"]
 
 META: Final = torch.device("meta")
+HOMES: Final = {
+    "cpu": torch.device("cpu"),
+    "cuda": torch.device("cuda", 0),
+    "meta": META,
+}
+"""Where a tensor lies for which no device is named, by whose kernels are recorded."""
 
 
 class DevicePlan:
@@ -48,6 +55,7 @@ class DevicePlan:
         self.is_real = options.named == "real"
         self.n_accelerators = options.n_devices
         self.kernels = options.device
+        self._home = HOMES[options.device]
         self._registry = registry
         self._places = places
 
@@ -59,8 +67,11 @@ class DevicePlan:
         """
         number = type(device) is int
         device = torch.device("cuda", device) if number else torch.device(device)
-        if device.type in ("meta", "cpu"):
-            return torch.device(device.type)
+        if device.type == "meta":
+            return META
+        StorageRegistry.has_places = True
+        if device.type == "cpu":
+            return torch.device("cpu")
         index = self.current if device.index is None else device.index
         if self.n_accelerators is not None and index >= self.n_accelerators:
             raise RuntimeError(
@@ -102,7 +113,7 @@ class DevicePlan:
     @property
     def home(self) -> torch.device:
         """Where a tensor lies for which the code named no device."""
-        return self.default or self.read(self.kernels)
+        return self.default or self._home
 
     def kernels_at(self, place: torch.device | None) -> DeviceName:
         """Return whose kernels run at a place; that of the cell if it is None."""

@@ -1,6 +1,7 @@
 """What the frames on the stack say of a call: who called it, and to do what."""
 
 import sysconfig
+from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
@@ -87,6 +88,7 @@ def phase_of(flags: int) -> Phase:
     return "forward" if flags & FORWARD else "other"
 
 
+@cache
 def is_library(file: str) -> bool:
     """Whether ``file`` belongs to an installed package, but torch and this one."""
     return any(part in file for part in PACKAGES) and not file.startswith(OWN)

@@ -8,6 +8,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from meta_magic.recording.identities.nested_tensors import tensors_in
+from meta_magic.recording.intercept.saving import Saver
 from meta_magic.torch_private.modes import DeviceContext, function_mode_stack
 from meta_magic.torch_private.replacing import Replacements
 from meta_magic.torch_private.snapshot import WithoutModes
@@ -25,16 +26,18 @@ class DataSources(Replacements):
 
     Args:
         note: Takes the kind and the text of a note on the line that runs now.
+        saver: Does what stands for ``torch.save``.
     """
 
-    def __init__(self, note: Callable[[str, str], None]) -> None:
+    def __init__(self, note: Callable[[str, str], None], saver: Saver) -> None:
         super().__init__()
         self._note = note
+        self._saver = saver
 
     def __enter__(self) -> None:
         for owner, name, method in (
             (torch, "load", self._load),
-            (torch, "save", self._save),
+            (torch, "save", self._saver.save),
             (torch, "from_numpy", self._adopt),
             (torch, "frombuffer", self._adopt),
             (torch, "from_dlpack", self._adopt),
@@ -58,12 +61,6 @@ class DataSources(Replacements):
                 "file as init= of meta_magic.materialize)",
             )
         return loaded
-
-    def _save(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
-        if holds_meta(args[0] if args else kwargs.get("obj")):
-            text = "torch.save wrote shapes and no data (see meta_magic.materialize)"
-            self._note("save", text)
-        return plain(*args, **kwargs)
 
     def _adopt(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
         """Put on meta what torch makes from memory that is not its own."""

@@ -19,11 +19,12 @@ from meta_magic.recording.intercept.copies import (
     copy_flatly,
     rebuild_without_content,
 )
+from meta_magic.recording.intercept.device_questions import is_told_home
 from meta_magic.recording.intercept.legacy_constructors import (
     holds_planned,
     join_values,
 )
-from meta_magic.recording.intercept.libraries import ADOPTED, MAKE_REAL, TOLD_DEVICE
+from meta_magic.recording.intercept.libraries import ADOPTED, MAKE_REAL
 from meta_magic.recording.rows.constants import (
     VALUE_FUNCTIONS,
     Constants,
@@ -120,13 +121,13 @@ class Factories:
         if caller.f_code.co_name in MAKE_REAL:
             with DisableTorchDispatch():
                 return func(*args, **kwargs)
-        adopt = ADOPTED.get(func)
-        adopted = None if adopt is None else adopt(args, kwargs)
+        adopted = ADOPTED[func](args, kwargs) if func in ADOPTED else None
         if adopted is not None:
             return adopted.to(META)
         while caller.f_code.co_filename == OPS and caller.f_back is not None:
             caller = caller.f_back
-        made = self._make(func, args, kwargs, caller)
+        make = self._make if kwargs.get("device") is None else self._make_named
+        made = make(func, args, kwargs, caller)
         if func not in VALUE_FUNCTIONS:
             return made
         if func is torch.Tensor.new_tensor and kwargs.get("device") is None:
@@ -169,22 +170,35 @@ class Factories:
         return join_values(data, made, make)
 
     def _make(self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
-        """Call a factory where the code wants it."""
-        device = kwargs.get("device")
-        if func in FROM_NUMPY and device is None:
+        """Call a factory that was told no device."""
+        if func in FROM_NUMPY:
             self._check_float64(func, args, kwargs)
+        is_constructor = func in self._constructors and "out" not in kwargs
+        if func is torch.normal and tensors_in(args, kwargs):
+            is_constructor = False  # of tensors it needs no device, and takes none
+        if not is_constructor or caller.f_code.co_filename in REAL_FACTORY_FILES:
+            return func(*args, **kwargs)
+        if self._plan.default is None:
+            return func(*args, **{**kwargs, "device": META})
+        return self._make_at(self._plan.default, func, args, kwargs)
+
+    def _make_named(
+        self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType
+    ) -> Any:
+        """Call a factory that was told a device."""
+        device = kwargs["device"]
         if func in self._constructors and is_meta_by_name(device, caller):
             self._findings.doubt(BY_NAME)
             return self._registry.put_aside(lambda: func(*args, **kwargs))
-        if self._is_meant(func, args, kwargs, caller):
+        if "out" in kwargs or self._is_meant(torch.device(device), device, caller):
             return func(*args, **kwargs)
-        wanted = None if device is None else self._plan.read(device)
-        on_meta = {**kwargs, "device": META}
-        if wanted is None or wanted == META or caller.f_code.co_name in TOLD_DEVICE:
-            wanted = self._plan.default
-        if wanted is None:
-            return func(*args, **on_meta)
-        return self._make_at(wanted, func, args, on_meta)
+        if torch.device(device) == self._plan.home and is_told_home(caller):
+            device = META  # what it was told itself, and names nothing
+        if torch.device(device) != META:
+            return self._make_at(self._plan.read(device), func, args, kwargs)
+        if func in self._constructors:
+            return self._make(func, args, {**kwargs, "device": None}, caller)
+        return func(*args, **{**kwargs, "device": META})
 
     def _make_at(
         self, wanted: torch.device, func: Any, args: Args, kwargs: Kwargs
@@ -193,32 +207,30 @@ class Factories:
         plan, before = self._plan, self._plan.wanted
         plan.wanted = wanted
         try:
-            made = func(*args, **kwargs)
+            made = func(*args, **{**kwargs, "device": META})
         finally:
             plan.wanted = before
         plan.name_all(tensors_in(made), wanted)  # some were made without any operator
         return made
 
-    def _is_meant(
-        self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType
-    ) -> bool:
-        """Whether a factory makes what it was told to, for real if that is real."""
-        device = kwargs.get("device")
+    def _is_meant(self, device: torch.device, given: object, caller: FrameType) -> bool:
+        """Whether a device is meant, and no plan.
+
+        Args:
+            device: The device.
+            given: How the code names it.
+            caller: Who names it.
+        """
         file = caller.f_code.co_filename
-        is_ours = file.startswith(HERE)
-        if "out" in kwargs or is_ours or file in REAL_FACTORY_FILES:
+        if file.startswith(HERE) or file in REAL_FACTORY_FILES:
             return True
-        if device is None:
-            # Of tensors it needs no device, and takes none.
-            has_tensors = func is torch.normal and bool(tensors_in(args, kwargs))
-            return has_tensors or func not in self._constructors
-        if self._plan.is_real and torch.device(device).type != "meta":
+        if self._plan.is_real and device != META:
             return True
-        is_literal = device == "cpu" and type(device) is str
+        is_literal = type(given) is str and given == "cpu"
         is_torchs = file.startswith(f"{TORCH}/") and not file.startswith(LAYERS)
         if is_torchs and (is_literal or file in MEANT_FILES):
             return True
-        return is_way_out(caller) and torch.device(device).type == "cpu"
+        return is_way_out(caller) and device.type == "cpu"
 
     def _rebuild(self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
         """Make the tensor that Python copies, or say that it has no content."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from meta_magic.recording.as_device.adjustments import ADJUSTED, ADJUSTMENTS
+from meta_magic.recording.as_device.adjustments import ADJUSTMENTS
 from meta_magic.recording.as_device.corrections import CORRECTIONS
 from meta_magic.recording.as_device.cpu_kernels import (
     ask_cpu,
@@ -15,6 +15,7 @@ from meta_magic.recording.as_device.cpu_kernels import (
     lay_out_written,
 )
 from meta_magic.recording.as_device.joined_places import join_places
+from meta_magic.recording.as_device.layouts import lay_out_made
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import Seen, TensorRegistry
@@ -98,8 +99,8 @@ class KernelCalls:
         registry, findings = self._registry, self._findings
         inputs = [(t, registry.read(t)) for t in tensors_in(args, kwargs)]
         given = Given(args, kwargs, inputs)
-        n_storages, n_evaluated = registry.n_storages, len(findings.evaluations)
-        place = self._find_place(table, given)
+        place = self._find_place(table, given) if registry.has_places else None
+        n_storages, n_answered = registry.n_storages, findings.n_answered
         draw = Drawing(given) if table.draws(args, kwargs) else None
         returned = self._run(table, given, draw)
         if registry.freed:
@@ -109,8 +110,8 @@ class KernelCalls:
             return returned
         outputs = [(t, self._see_output(t, inputs, place)) for t in made]
         call = LiveCall(args, kwargs, returned, inputs, outputs)
-        is_evaluated = n_evaluated < len(findings.evaluations)
-        self._check(table, call, n_storages, is_evaluated=is_evaluated)
+        is_answered = n_answered < findings.n_answered
+        self._check(table, call, n_storages, is_answered=is_answered)
         words += [seen[0] for _, seen in outputs]
         self._rows.append(self._intern(table, key, call), words)
         if draw is not None and not draw.is_real:
@@ -128,7 +129,7 @@ class KernelCalls:
             return self._cache.intern(table, entries, key, call)
 
     def _check(
-        self, table: OpTable, call: LiveCall, n_storages: int, *, is_evaluated: bool
+        self, table: OpTable, call: LiveCall, n_storages: int, *, is_answered: bool
     ) -> None:
         """Refuse a result that is garbage; note one that is real, or not as for real.
 
@@ -136,10 +137,10 @@ class KernelCalls:
             table: The operator.
             call: Its call.
             n_storages: How many storages were known before it.
-            is_evaluated: Whether it was answered with values.
+            is_answered: Whether it was answered with values, or those assumed.
         """
         if not all(seen[2].is_meta for _, seen in call.outputs):
-            if not is_evaluated:
+            if not is_answered:
                 check_devices(table.name, call)
             self._constants.note_made(call.outputs)
             self._real_memory.count(call, n_storages)
@@ -183,14 +184,16 @@ class KernelCalls:
         returned = table.func(*args, **kwargs)
         if table.counts_writes:
             increment_version(args[0])
-        if not table.has_out and table.name not in ADJUSTED:
-            return returned
         named = (seen[2].place for _, seen in inputs if seen[2].place is not None)
         kernels = self.plan.kernels_at(next(named, None))
         if table.has_out and kernels == "cpu":
             lay_out_written(table.func, given)
         adjust = ADJUSTMENTS[kernels].get(table.name)
-        return returned if adjust is None else adjust(returned, *args, **kwargs)
+        if adjust is not None:
+            returned = adjust(returned, *args, **kwargs)
+        if kernels == "cpu" and (table.is_pure or table.written):
+            returned = lay_out_made(table.func, given, returned)
+        return returned
 
     def _rescue(self, table: OpTable, given: Given, error: Exception) -> Any:
         """Return what an operator returns that failed on meta, or NotImplemented."""

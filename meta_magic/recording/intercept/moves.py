@@ -1,11 +1,13 @@
 """``.to``, ``.cuda``, ``.cpu`` and ``.type`` move a plan: all tensors stay on meta."""
 
+from types import FrameType
 from typing import Any, Final, cast
 
 import torch
 from torch import Tensor
 
 from meta_magic.recording.identities.device_plan import META, DevicePlan
+from meta_magic.recording.intercept.device_questions import is_told_home
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.tensor_internals import parse_to
 
@@ -61,7 +63,7 @@ class Mover:
     def __init__(self, plan: DevicePlan) -> None:
         self.plan = plan
 
-    def move(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    def move(self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
         """Do what a function does that moves a tensor.
 
         Returns:
@@ -73,6 +75,9 @@ class Mover:
         device, options = self._read(func, args[1:], dict(kwargs))
         if device is None or self.plan.is_real:
             return NotImplemented
+        is_told = torch.device(device) == self.plan.home and is_told_home(caller)
+        if is_told and tensor.is_meta and self.plan.place_of(tensor) is None:
+            device = META  # what it was told itself, and names nothing
         place = self.plan.read(device)
         if not tensor.is_meta and place.type in ("cpu", "meta"):
             return NotImplemented

@@ -10,7 +10,17 @@ from meta_magic.recording.identities.generator_places import is_on_cpu
 from meta_magic.recording.identities.left_generators import mark_state
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 
-__all__ = ["MARK", "UNKNOWN", "Stream", "as_plain", "copy_state", "mark", "put_state"]
+__all__ = [
+    "ELSEWHERE",
+    "MARK",
+    "UNKNOWN",
+    "Stream",
+    "as_plain",
+    "copy_state",
+    "make_aside",
+    "mark",
+    "put_state",
+]
 
 MARK: Final = 0x6D6D << 48
 """Highest bits of every token, then 16 of the recording and 32 of the draw."""
@@ -21,6 +31,9 @@ TOKEN: Final = slice(3, 6)
 in the place of the first numbers of its Mersenne Twister, of 32 bits each."""
 
 UNKNOWN: Final = 0
+
+ELSEWHERE: Final = 0xE15E
+"""Changes a seed, so that what another device draws is not what the CPU does."""
 
 
 class Stream:
@@ -66,6 +79,16 @@ class Stream:
             high, low, magic = state.numpy().view(np.uint64)[TOKEN].tolist()
         is_token = magic == MAGIC and high >> 16 == MARK >> 48
         return (high << 32 | low if is_token else None), state
+
+
+def make_aside(generator: Generator, seed: int | None) -> Generator:
+    """Return a generator with a seed; without one, that stands where another does."""
+    aside = Generator()
+    if seed is not None:
+        aside.manual_seed(seed)
+    elif is_on_cpu(generator):
+        put_state(aside, copy_state(generator))
+    return aside
 
 
 def mark(generator: Generator, state: Tensor) -> Tensor:

@@ -82,10 +82,12 @@ class Entry:
         kind: How its calls are answered, a :class:`Kind`.
         rebuild: What ``PURE_MANY`` and ``IN_PLACE`` need to build the return value.
         is_random: Whether it would draw from a generator.
+        drawn_on: Device other than the CPU whose generator that would be, as planned.
         variants: Entries of the same call whose outputs came out otherwise.
     """
 
     __slots__ = (
+        "drawn_on",
         "is_random",
         "kind",
         "outputs",
@@ -106,6 +108,7 @@ class Entry:
         self.kind = kind
         self.rebuild = rebuild
         self.is_random = False
+        self.drawn_on = signature.accelerator
         self.variants: dict[tuple[LiveGeometry, ...], Entry] = {}
 
 
