@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from torch import nn
 
-from meta_magic.recording.as_device.adjustments import ADJUSTMENTS
 from meta_magic.recording.as_device.attention import AttentionOf
 from meta_magic.recording.as_device.autocast import AutocastOf
 from meta_magic.recording.as_device.composites import CompositesOf
@@ -34,6 +33,7 @@ from meta_magic.recording.intercept.function_mode import FunctionMode
 from meta_magic.recording.intercept.kernel_calls import KernelCalls
 from meta_magic.recording.intercept.new_parameters import NewParameters
 from meta_magic.recording.intercept.operator_runner import OperatorRunner
+from meta_magic.recording.intercept.planned_devices import stand_in_for
 from meta_magic.recording.intercept.saving import Saver
 from meta_magic.recording.intercept.served_functions import ServedFunctions
 from meta_magic.recording.intercept.shown_tensors import ShownTensors
@@ -98,7 +98,8 @@ class Recording:
         self._real_memory = RealMemory(write.places, write.findings)
         self._threads = ThreadWatch()
         self._tasks = TaskWatch()
-        self._autocast = AutocastOf(options.device)
+        self._plan = plan = DevicePlan(write.registry, write.places, options)
+        self._autocast = AutocastOf(plan)
         self._values = ValuesOnDemand(
             write, self._clock, self._programs.snapshot, options
         )
@@ -109,41 +110,38 @@ class Recording:
         self, options: Options, cache: SignatureCache
     ) -> tuple[AbstractContextManager[Any], ...]:
         """Return what is entered around the code, in order."""
-        write, device = self._written, options.device
+        write, plan = self._written, self._plan
         kernels, note = write.findings.kernels, write.findings.note
-        composites = CompositesOf(
-            device, write.constants.note_values, write.findings.doubt
-        )
-        attention = AttentionOf(
-            device, self._clock, self._autocast, kernels, composites
-        )
+        keep, doubt = write.constants.note_values, write.findings.doubt
+        composites = CompositesOf(plan, keep, doubt)
+        attention = AttentionOf(plan, self._clock, self._autocast, kernels, composites)
         return (
             RareCollection(),
             EagerStance(),
             self._threads,
             self._tasks,
             DataSources(note, Saver(write.registry, self._values, note)),
+            *stand_in_for(plan, note),
             NewParameters(write.registry.forget),
             attention,
             composites,
             self._autocast,
-            OptimizersOf(device),
-            KernelsOf(device),
+            OptimizersOf(options.device),
+            KernelsOf(plan),
             write.flags,
             write.draws,
             write.calls,
-            *self._make_modes(options, cache, attention),
+            *self._make_modes(cache, attention),
         )
 
     def _make_modes(
-        self, options: Options, cache: SignatureCache, attention: AttentionOf
+        self, cache: SignatureCache, attention: AttentionOf
     ) -> tuple[AbstractContextManager[Any], ...]:
         """Return what meets each text of a tensor, call of torch, and operator."""
-        write = self._written
+        write, plan = self._written, self._plan
         registry, places, rows = write.registry, write.places, write.rows
         findings, constants = write.findings, write.constants
         values = self._values
-        plan = DevicePlan(registry, places, options)
         special = SpecialTensors(places, findings)
         kernels = KernelCalls(
             registry=registry,
@@ -154,7 +152,6 @@ class Recording:
             special=special,
             findings=findings,
             values=values,
-            adjustments=ADJUSTMENTS[options.device],
             plan=plan,
         )
         runner = OperatorRunner(places, special, attention, kernels)

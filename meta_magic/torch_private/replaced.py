@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 import torch
 from torch import _meta_registrations, _tensor_str
 from torch.amp.autocast_mode import autocast as autocast_class
+from torch.amp.grad_scaler import GradScaler
 from torch.nested._internal import sdpa
 from torch.nn.attention import flex_attention
 from torch.optim import optimizer
@@ -33,6 +34,7 @@ __all__ = [
     "JIT_TRACES",
     "MAKE_PARAMETER",
     "RUN_BACKWARD",
+    "STEP_OF_SCALER",
     "TEXT_OF_TENSOR",
     "Replaceable",
     "enable_autocast",
@@ -98,6 +100,10 @@ JIT_TRACES: Final = (
     (torch.jit._trace, "trace_module"),
 )
 """Without them ``torch.jit.trace`` takes what a convolution makes for a constant."""
+
+
+STEP_OF_SCALER: Final = (GradScaler, "_maybe_opt_step")
+"""Without it each step of a ``GradScaler`` replays all that came before."""
 
 
 def enable_autocast(region: autocast_class, *, is_enabled: bool) -> None:

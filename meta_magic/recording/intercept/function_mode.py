@@ -35,8 +35,13 @@ from meta_magic.recording.intercept.initializers import (
     is_loading,
     read_initializer,
 )
+from meta_magic.recording.intercept.legacy_constructors import (
+    NUMBER_READERS,
+    read_number,
+)
 from meta_magic.recording.intercept.mixed_devices import explain_mix
 from meta_magic.recording.intercept.moves import MOVES, Mover
+from meta_magic.recording.intercept.packed_sequences import PACKING, Packer
 from meta_magic.recording.intercept.served_functions import ServedFunctions
 from meta_magic.recording.rows.constants import VALUE_FUNCTIONS, Constants
 from meta_magic.recording.rows.findings import Findings
@@ -54,7 +59,8 @@ from meta_magic.torch_private.module_internals import LOADED
 __all__ = ["FunctionMode"]
 
 DATA: Final[Any] = torch.Tensor.data
-HANDLED: Final = DATA_READERS | {DEEPCOPY} | MOVES | GET_DEVICE
+BY_VALUES: Final = PACKING.union(NUMBER_READERS, {torch.Tensor.new})
+HANDLED: Final = DATA_READERS | {DEEPCOPY} | MOVES | GET_DEVICE | BY_VALUES
 """Methods that torch treats otherwise on meta, before any operator."""
 
 ASKED: Final = DEVICE_QUESTIONS | {IS_META, DATA}
@@ -111,6 +117,7 @@ class FunctionMode(DeviceContext):
         self._factories = Factories(registry, constants, findings, plan)
         self._plan = plan
         self._mover = Mover(plan)
+        self._packer = Packer(plan, constants)
         self._questions = DeviceQuestions(plan)
 
     def __enter__(self) -> None:
@@ -176,7 +183,19 @@ class FunctionMode(DeviceContext):
             return NotImplemented
         if func in GET_DEVICE:
             return self._questions.number(args[0], caller)
+        if func in BY_VALUES:
+            return self._handle_values(func, args, kwargs, caller)
         return self._read_data(func, args, kwargs)
+
+    def _handle_values(
+        self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType
+    ) -> Any:
+        """Do what torch does of values, before any operator; as ``_handle``."""
+        if func in NUMBER_READERS:
+            return read_number(self._dispatch, func, args[0])
+        if func in PACKING:
+            return self._packer.run(func, args)
+        return self._factories.make_new(args, kwargs, caller)
 
     def _read_data(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
         """Call a method that reads data, or copies it."""

@@ -1,6 +1,5 @@
 """Call the kernel of an operator, see to it that its result is right, and record it."""
 
-from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -8,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from meta_magic.recording.as_device.adjustments import ON_CPU
+from meta_magic.recording.as_device.adjustments import ADJUSTMENTS
 from meta_magic.recording.as_device.corrections import CORRECTIONS
 from meta_magic.recording.as_device.cpu_kernels import (
     ask_cpu,
@@ -58,8 +57,7 @@ class KernelCalls:
         special: Knows what is no plain tensor.
         findings: Takes what failed or may differ.
         values: Computes values of meta tensors.
-        adjustments: By an operator's name, what makes a device's result of that on
-            meta.
+        plan: Knows where the code wants what, and whose kernels run there.
 
     Attributes:
         plan: Knows where the code wants what.
@@ -76,7 +74,6 @@ class KernelCalls:
         special: SpecialTensors,
         findings: Findings,
         values: ValueSource,
-        adjustments: Mapping[str, Callable[..., Any]],
         plan: DevicePlan,
     ) -> None:
         self._registry = registry
@@ -87,10 +84,7 @@ class KernelCalls:
         self._special = special
         self._findings = findings
         self._values = values
-        self._adjustments = adjustments
         self.plan = plan
-        self._is_as_cpu = adjustments is ON_CPU
-        self._is_as_device = bool(adjustments)  # meta has none
         self._opaque_entries: dict[object, Entry] = {}
 
     def call(
@@ -186,16 +180,18 @@ class KernelCalls:
 
     def _run_on_meta(self, table: OpTable, given: Given) -> Any:
         """Call an operator, and see to it that all is as it would be on the device."""
-        args, kwargs, _ = given
+        args, kwargs, inputs = given
         returned = table.func(*args, **kwargs)
         if table.counts_writes:
             increment_version(args[0])
-        if table.has_out and self._is_as_cpu:
+        named = (seen[2].place for _, seen in inputs if seen[2].place is not None)
+        kernels = self.plan.kernels_at(next(named, None))
+        if table.has_out and kernels == "cpu":
             lay_out_written(table.func, given)
-        adjust = self._adjustments.get(table.name)
+        adjust = ADJUSTMENTS[kernels].get(table.name)
         if adjust is not None:
             returned = adjust(returned, *args, **kwargs)
-        if self._is_as_cpu and (table.is_pure or table.written):
+        if kernels == "cpu" and (table.is_pure or table.written):
             returned = lay_out_made(table.func, given, returned)
         return returned
 
@@ -205,7 +201,7 @@ class KernelCalls:
         if correct is not None and all(seen[2].is_meta for _, seen in given.inputs):
             return correct(*given.args, **given.kwargs)
         returned = self._values.evaluate(table, given)
-        is_asked = self._is_as_device and is_without_kernel(error)
+        is_asked = self.plan.kernels != "meta" and is_without_kernel(error)
         if returned is NotImplemented and is_asked:
             return ask_cpu(table.func, given.args, given.kwargs)
         return returned
