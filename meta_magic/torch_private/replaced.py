@@ -17,6 +17,7 @@ from torch.optim import optimizer
 from torch.utils import _foreach_utils, checkpoint
 
 __all__ = [
+    "APPLY_OF_MODULES",
     "ATTENTION_OF_NESTED",
     "AUTOCAST_ENTRY",
     "AUTOCAST_EXIT",
@@ -84,6 +85,10 @@ CHECK_OF_TRACE: Final = (torch.jit._trace, "_check_trace")
 MAKE_PARAMETER: Final = (torch.nn.Parameter, "__new__")
 """Without it a parameter that takes the address of a tensor that is gone is mistaken
 for that."""
+
+APPLY_OF_MODULES: Final = (torch.nn.Module, "_apply")
+"""What moves or casts a module. Without it a real one that a cell moves stays on meta
+when the cell has ended."""
 
 JIT_TRACES: Final = (
     (torch.jit._trace, "_trace_impl"),

@@ -34,6 +34,7 @@ from meta_magic.recording.intercept.initializers import (
     is_loading,
     read_initializer,
 )
+from meta_magic.recording.intercept.lifting import Lifting, MustLend
 from meta_magic.recording.intercept.mixed_devices import explain_mix
 from meta_magic.recording.intercept.moves import MOVES, Mover
 from meta_magic.recording.intercept.served_functions import ServedFunctions
@@ -83,6 +84,7 @@ class FunctionMode(DeviceContext):
         plan: Knows where the code wants what.
         dispatch: Records what stands in the place of an operator.
         served: Answers whole calls that were seen before.
+        lifting: Makes constants of real tensors.
         values: Knows what a tensor holds that is printed.
     """
 
@@ -97,6 +99,7 @@ class FunctionMode(DeviceContext):
         plan: DevicePlan,
         dispatch: DispatchMode,
         served: ServedFunctions,
+        lifting: Lifting,
         values: ValueSource,
     ) -> None:
         # Not the base's: its torch.device(...) would be a call to a mode outside.
@@ -113,7 +116,8 @@ class FunctionMode(DeviceContext):
         self._is_serving = False
         self._constructors = device_constructors()
         self._factories = Factories(registry, constants, findings, plan)
-        self._mover = Mover(plan)
+        self._lifting = lifting
+        self._mover = Mover(plan, lifting)
         self._questions = DeviceQuestions(plan)
 
     def __enter__(self) -> None:
@@ -128,7 +132,7 @@ class FunctionMode(DeviceContext):
     def __exit__(self, *_: object) -> None:
         pop_function_mode()
 
-    def __torch_function__(  # noqa: C901, PLR0912  a method more would be felt
+    def __torch_function__(  # noqa: C901, PLR0911, PLR0912  a method more would be felt
         self,
         func: Any,
         types: Sequence[type],
@@ -158,11 +162,24 @@ class FunctionMode(DeviceContext):
             if names_device or func in self._constructors or func in VALUE_FUNCTIONS:
                 return self._factories.make(func, args, kwargs or {}, caller)
             return func(*args, **(kwargs or {}))
-        except RuntimeError as error:
-            explain_mix(error, tensors_in(args, kwargs))
-            raise
+        except (RuntimeError, MustLend) as error:
+            again = self._lifting.prepare(error, func, args, kwargs or {})
+            if again is None:
+                explain_mix(error, tensors_in(args, kwargs))
+                raise
         finally:
             places.running = None
+        return self._call_again(func, *again, caller)
+
+    def _call_again(
+        self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType
+    ) -> Any:
+        """Call a function with what was lifted of its arguments."""
+        self._places.running = [func, caller, None, args]
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self._places.running = None
 
     def _handle(self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
         """Do what torch would do otherwise, or refuse, of a tensor on meta.

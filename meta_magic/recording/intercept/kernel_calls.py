@@ -19,6 +19,7 @@ from meta_magic.recording.as_device.joined_places import join_places
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import Seen, TensorRegistry
+from meta_magic.recording.intercept.lifting import Lifting
 from meta_magic.recording.intercept.mixed_devices import check_devices, explain_mix
 from meta_magic.recording.intercept.special_tensors import (
     SpecialTensors,
@@ -62,6 +63,7 @@ class KernelCalls:
 
     Attributes:
         plan: Knows where the code wants what.
+        lifting: Makes constants of real tensors.
     """
 
     def __init__(  # noqa: PLR0913  all that a call may concern
@@ -77,6 +79,7 @@ class KernelCalls:
         values: ValueSource,
         adjustments: Mapping[str, Callable[..., Any]],
         plan: DevicePlan,
+        lifting: Lifting,
     ) -> None:
         self._registry = registry
         self._rows = rows
@@ -88,6 +91,7 @@ class KernelCalls:
         self._values = values
         self._adjustments = adjustments
         self.plan = plan
+        self.lifting = lifting
         self._is_as_cpu = adjustments is ON_CPU
         self._is_as_device = bool(adjustments)  # meta has none
         self._opaque_entries: dict[object, Entry] = {}
@@ -100,10 +104,17 @@ class KernelCalls:
         args: Args,
         kwargs: Kwargs,
     ) -> Any:
-        """Call a kernel, then record the call with what it returned."""
+        """Call a kernel, then record the call with what it returned.
+
+        Returns:
+            That; ``NotImplemented`` if real tensors are to be lifted before.
+        """
         registry, findings = self._registry, self._findings
         inputs = [(t, registry.read(t)) for t in tensors_in(args, kwargs)]
         given = Given(args, kwargs, inputs)
+        reals = [pair for pair in inputs if not pair[1][2].is_meta]
+        if reals and self.lifting.is_due(table, given, reals):
+            return NotImplemented
         n_storages, n_evaluated = registry.n_storages, len(findings.evaluations)
         place = self._find_place(table, given)
         draw = Drawing(given) if table.draws(args, kwargs) else None

@@ -151,7 +151,9 @@ def test_by_default_the_kernels_are_those_of_the_device_that_torch_sees():
 
 
 def test_another_device_is_refused():
-    with pytest.raises(ValueError, match="one of cpu, cuda, meta, or cuda:8, not 'tpu'"):
+    with pytest.raises(
+        ValueError, match="one of cpu, cuda, meta, or cuda:8, not 'tpu'"
+    ):
         record(as_device="tpu")
 
 
