@@ -18,6 +18,7 @@ from torch.optim import optimizer
 from torch.utils import _foreach_utils, checkpoint
 
 __all__ = [
+    "APPLY_OF_MODULES",
     "ATTENTION_OF_NESTED",
     "AUTOCAST_ENTRY",
     "AUTOCAST_EXIT",
@@ -94,6 +95,9 @@ RUN_BACKWARD: Final = (torch.autograd, "_engine_run_backward")
 
 TEXT_OF_TENSOR: Final = (_tensor_str, "_str")
 """Without it tensors on meta are shown without values, and with no device but meta."""
+APPLY_OF_MODULES: Final = (torch.nn.Module, "_apply")
+"""What moves or casts a module. Without it a real one that a cell moves stays on meta
+when the cell has ended."""
 
 JIT_TRACES: Final = (
     (torch.jit._trace, "_trace_impl"),

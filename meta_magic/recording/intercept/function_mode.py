@@ -39,6 +39,7 @@ from meta_magic.recording.intercept.legacy_constructors import (
     NUMBER_READERS,
     read_number,
 )
+from meta_magic.recording.intercept.lifting import Lifting, MustLend
 from meta_magic.recording.intercept.mixed_devices import explain_mix
 from meta_magic.recording.intercept.moves import MOVES, Mover
 from meta_magic.recording.intercept.packed_sequences import PACKING, Packer
@@ -88,6 +89,7 @@ class FunctionMode(DeviceContext):
         plan: Knows where the code wants what.
         dispatch: Records what stands in the place of an operator.
         served: Answers whole calls that were seen before.
+        lifting: Makes constants of real tensors.
     """
 
     def __init__(  # noqa: PLR0913  the parts that a call of torch may concern
@@ -101,6 +103,7 @@ class FunctionMode(DeviceContext):
         plan: DevicePlan,
         dispatch: DispatchMode,
         served: ServedFunctions,
+        lifting: Lifting,
     ) -> None:
         # Not the base's: its torch.device(...) would be a call to a mode outside.
         self.device = META
@@ -116,7 +119,8 @@ class FunctionMode(DeviceContext):
         self._constructors = device_constructors()
         self._factories = Factories(registry, constants, findings, plan)
         self._plan = plan
-        self._mover = Mover(plan)
+        self._lifting = lifting
+        self._mover = Mover(plan, lifting)
         self._packer = Packer(plan, constants)
         self._questions = DeviceQuestions(plan)
 
@@ -132,7 +136,7 @@ class FunctionMode(DeviceContext):
     def __exit__(self, *_: object) -> None:
         pop_function_mode()
 
-    def __torch_function__(  # noqa: C901, PLR0912  a method more would be felt
+    def __torch_function__(  # noqa: C901, PLR0911, PLR0912  a method more would be felt
         self,
         func: Any,
         types: Sequence[type],
@@ -151,8 +155,7 @@ class FunctionMode(DeviceContext):
         try:
             if func in INDEXING:
                 keep = self._constants.note_values
-                device = self._attention.device
-                func, args = prepare_index(func, args, device, keep)
+                func, args = prepare_index(func, args, self._attention.device, keep)
             if func in HANDLED and args:
                 returned = self._handle(func, args, kwargs or {}, caller)
                 if returned is not NotImplemented:
@@ -163,11 +166,25 @@ class FunctionMode(DeviceContext):
             if names_device or func in self._constructors or func in VALUE_FUNCTIONS:
                 return self._factories.make(func, args, kwargs or {}, caller)
             return func(*args, **(kwargs or {}))
-        except RuntimeError as error:
-            explain_mix(error, tensors_in(args, kwargs))
-            raise
+        except (RuntimeError, MustLend) as error:
+            again = self._lifting.prepare(error, func, args, kwargs or {})
+            if again is None:
+                explain_mix(error, tensors_in(args, kwargs))
+                raise
         finally:
             places.running = before
+        return self._call_again(func, *again, caller)
+
+    def _call_again(
+        self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType
+    ) -> Any:
+        """Call a function with what was lifted of its arguments."""
+        before = self._places.running
+        self._places.running = [func, caller, None, args]
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self._places.running = before
 
     def _handle(self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
         """Do what torch would do otherwise, or refuse, of a tensor on meta.

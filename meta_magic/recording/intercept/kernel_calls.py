@@ -19,6 +19,7 @@ from meta_magic.recording.as_device.layouts import lay_out_made
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import Seen, TensorRegistry
+from meta_magic.recording.intercept.lifting import Lifting
 from meta_magic.recording.intercept.mixed_devices import check_devices, explain_mix
 from meta_magic.recording.intercept.special_tensors import (
     SpecialTensors,
@@ -61,6 +62,7 @@ class KernelCalls:
 
     Attributes:
         plan: Knows where the code wants what.
+        lifting: Makes constants of real tensors.
     """
 
     def __init__(  # noqa: PLR0913  all that a call may concern
@@ -75,6 +77,7 @@ class KernelCalls:
         findings: Findings,
         values: ValueSource,
         plan: DevicePlan,
+        lifting: Lifting,
     ) -> None:
         self._registry = registry
         self._rows = rows
@@ -85,6 +88,7 @@ class KernelCalls:
         self._findings = findings
         self._values = values
         self.plan = plan
+        self.lifting = lifting
         self._opaque_entries: dict[object, Entry] = {}
 
     def call(
@@ -95,12 +99,19 @@ class KernelCalls:
         args: Args,
         kwargs: Kwargs,
     ) -> Any:
-        """Call a kernel, then record the call with what it returned."""
+        """Call a kernel, then record the call with what it returned.
+
+        Returns:
+            That; ``NotImplemented`` if real tensors are to be lifted before.
+        """
         registry, findings = self._registry, self._findings
         inputs = [(t, registry.read(t)) for t in tensors_in(args, kwargs)]
         given = Given(args, kwargs, inputs)
-        place = self._find_place(table, given) if registry.has_places else None
+        reals = [pair for pair in inputs if not pair[1][2].is_meta]
+        if reals and self.lifting.is_due(table, given, reals):
+            return NotImplemented
         n_storages, n_answered = registry.n_storages, findings.n_answered
+        place = self._find_place(table, given) if registry.has_places else None
         draw = Drawing(given) if table.draws(args, kwargs) else None
         returned = self._run(table, given, draw)
         if registry.freed:

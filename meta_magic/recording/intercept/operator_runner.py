@@ -80,7 +80,11 @@ class OperatorRunner:
         made = run_unasked(mode, func, args, kwargs, self._places)
         if made is not NotImplemented:
             return made
-        return self._kernels.call(table, key, words, args, kwargs)
+        returned = self._kernels.call(table, key, words, args, kwargs)
+        if returned is not NotImplemented:
+            return returned
+        lift = self._kernels.lifting.lift_arguments
+        return mode.__torch_dispatch__(func, (), lift(args, table), lift(kwargs, table))
 
     def take_apart(self, mode: Any, table: OpTable, args: Args, kwargs: Kwargs) -> Any:
         """Run what torch makes of an operator, so that the mode sees that."""
