@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,13 +32,15 @@ __all__ = ["CRASHED", "LATE", "Limits", "Outcome", "Script", "run_cells"]
 FORK = get_context("fork")
 LATE, CRASHED = "late", "the process died"
 MAX_TEXT = 1_000_000
+PATIENCE = 10
+"""How many times as long a cell may wait."""
 
 
 class Limits(NamedTuple):
     """What one run may take.
 
     Attributes:
-        seconds: Of each cell.
+        seconds: Of each cell, of a core's time: other programs slow nothing down.
         nbytes: Of the process's address space.
     """
 
@@ -66,7 +69,7 @@ class Outcome(NamedTuple):
         error: Type and message of what ended it, "" if nothing did.
         place: Where it was raised: the innermost line of the cell and that of all.
         text: What it printed.
-        seconds: How long it took.
+        seconds: How long it took a core.
     """
 
     error: str
@@ -91,7 +94,7 @@ def run_cells(script: Script, limits: Limits, *, recorded: bool) -> list[Outcome
         process.start()
         there.close()
         try:
-            return list(receive(here, len(script.cells), limits.seconds))
+            return list(receive(here, process, len(script.cells), limits.seconds))
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -100,17 +103,20 @@ def run_cells(script: Script, limits: Limits, *, recorded: bool) -> list[Outcome
             here.close()
 
 
-def receive(here: Connection, n_cells: int, seconds: float) -> Iterator[Outcome]:
+def receive(
+    here: Connection, process: BaseProcess, n_cells: int, seconds: float
+) -> Iterator[Outcome]:
     """Yield outcomes as they come, at last that no more will come."""
-    here.poll(60)  # until its shell is there
     for n_received in range(n_cells + 1):
-        if not here.poll(seconds):
+        if not here.poll(PATIENCE * seconds + PATIENCE):
             yield Outcome(LATE, "", "", seconds)
             return
         try:
             outcome = here.recv()
         except EOFError:
-            yield Outcome(CRASHED, "", "", 0.0)
+            process.join()
+            is_late = process.exitcode == -signal.SIGPROF
+            yield Outcome(LATE if is_late else CRASHED, "", "", seconds * is_late)
             return
         if n_received:  # the first is that of the shell
             yield outcome
@@ -132,6 +138,7 @@ def answer(
         shell.run_line_magic("load_ext", "meta_magic")
     there.send(None)
     for cell in script.cells:
+        signal.setitimer(signal.ITIMER_PROF, limits.seconds)  # ends the process
         there.send(run_cell(shell, record(cell) if recorded else cell))
     there.close()
     os._exit(0)  # what the script registered for its end would only cost time
@@ -170,10 +177,10 @@ def refuse_network(host: object, *_: object, **__: object) -> Sequence[object]:
 
 def run_cell(shell: InteractiveShell, cell: str) -> Outcome:
     """Run one cell."""
-    begin = time.perf_counter()
+    begin = time.process_time()
     with contextlib.redirect_stdout(io.StringIO()) as out:
         result = shell.run_cell(cell, store_history=True)
-    seconds = time.perf_counter() - begin
+    seconds = time.process_time() - begin
     shell.display_pub.outputs.clear()
     error = result.error_before_exec or result.error_in_exec
     text = out.getvalue()[:MAX_TEXT]

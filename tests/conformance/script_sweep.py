@@ -63,7 +63,7 @@ def check(script: Script, limits: Limits) -> list[Cell]:
     met += [Outcome(met[-1].error, "", "", 0.0)] * (len(real) - len(met))
     differ = any(
         not a.error and not b.error and compare_texts(a.text, b.text) != SAME
-        for a, b in zip(real, met, strict=True)
+        for a, b in zip(real, met, strict=False)
     )
     again = run_cells(script, limits, recorded=False) if differ else real
     return [

@@ -18,6 +18,7 @@ FACT = (
 )
 RULES = (
     (re.compile(r"0x[0-9a-f]{6,}"), "0x"),
+    (re.compile(r"/tmp/tmp\w+/copy"), "."),
     (re.compile(r"\s+"), " "),
     (re.compile(rf"(?:, {FACT})+"), ""),
     (re.compile(r"\bOut\[\d+\]:\s*"), ""),

@@ -44,6 +44,12 @@ def test_a_cell_that_takes_too_long_is_the_last(make_script):
     assert [o.error for o in outcomes] == ["", LATE]
 
 
+def test_a_cell_that_waits_is_not_late(make_script):
+    script = make_script("import time\ntime.sleep(1.5)", "2")
+    outcomes = run_cells(script, LIMITS._replace(seconds=1.0), recorded=False)
+    assert [o.error for o in outcomes] == ["", ""]
+
+
 def test_a_cell_that_ends_the_process_is_the_last(make_script):
     script = make_script("1", "import os\nos._exit(1)", "2")
     outcomes = run_cells(script, LIMITS, recorded=False)
@@ -85,3 +91,9 @@ def test_a_cell_that_only_fails_under_meta_is_refused(make_script):
     cells = ("import torch\nassert not torch.ones(1).is_meta",)
     (cell,) = check(make_script(*cells), LIMITS)
     assert (cell.found, cell.reason) == ("refused", "AssertionError:")
+
+
+def test_a_cell_that_takes_too_long_for_real_is_not_counted(make_script):
+    long = "import torch\nif not torch.ones(1).is_meta:\n    while True:\n        pass"
+    found = check(make_script("1", long, "2"), LIMITS._replace(seconds=1.0))
+    assert [(cell.number, cell.found) for cell in found] == [(0, "same")]
