@@ -30,7 +30,7 @@ LIBRARIES = {
     "torchvision": "vision",
     "timm": "vision",
     "diffusers": "diffusion",
-    "peft": "trainers",
+    "peft": "adapters",
     "lightning": "trainers",
     "accelerate": "trainers",
 }
