@@ -125,6 +125,7 @@ def describe(error: Exception) -> str:
 
 def sweep(library: str, words: list[str]) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield for each model of a library that runs on the CPU what was found."""
+    importlib.import_module(library)  # once, and not in each child
     file = importlib.import_module(f"tests.conformance.libraries.{LIBRARIES[library]}")
     for case in getattr(file, f"list_{library}")():
         if words and not any(word in case.name for word in words):
