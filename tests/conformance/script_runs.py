@@ -70,12 +70,14 @@ class Outcome(NamedTuple):
         place: Where it was raised: the innermost line of the cell and that of all.
         text: What it printed.
         seconds: How long it took a core.
+        n_operators: How many operators were recorded.
     """
 
     error: str
     place: str
     text: str
     seconds: float
+    n_operators: int = 0
 
 
 def run_cells(script: Script, limits: Limits, *, recorded: bool) -> list[Outcome]:
@@ -177,17 +179,27 @@ def refuse_network(host: object, *_: object, **__: object) -> Sequence[object]:
 
 def run_cell(shell: InteractiveShell, cell: str) -> Outcome:
     """Run one cell."""
+    shell.user_ns.pop("_meta", None)
     begin = time.process_time()
     with contextlib.redirect_stdout(io.StringIO()) as out:
         result = shell.run_cell(cell, store_history=True)
     seconds = time.process_time() - begin
     shell.display_pub.outputs.clear()
-    error = result.error_before_exec or result.error_in_exec
-    text = out.getvalue()[:MAX_TEXT]
+    trace = shell.user_ns.get("_meta")
+    return Outcome(
+        *describe_error(result.error_before_exec or result.error_in_exec),
+        text=out.getvalue()[:MAX_TEXT],
+        seconds=seconds,
+        n_operators=0 if trace is None else len(trace.ops),
+    )
+
+
+def describe_error(error: BaseException | None) -> tuple[str, str]:
+    """Return an error's type and message, and its place."""
     if error is None:
-        return Outcome("", "", text, seconds)
+        return "", ""
     message = " ".join(f"{type(error).__name__}: {error}".split())
-    return Outcome(message[:600], find_place(error), text, seconds)
+    return message[:600], find_place(error)
 
 
 def find_place(error: BaseException) -> str:

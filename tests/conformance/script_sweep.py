@@ -44,6 +44,7 @@ class Cell(NamedTuple):
         reason: The error, or what it printed for real and otherwise.
         place: Where the error was raised.
         seconds: How long it took for real, and under ``%%meta``.
+        n_operators: How many operators were recorded.
     """
 
     number: int
@@ -51,6 +52,7 @@ class Cell(NamedTuple):
     reason: str
     place: str
     seconds: tuple[float, float]
+    n_operators: int
 
 
 def check(script: Script, limits: Limits) -> list[Cell]:
@@ -78,10 +80,10 @@ def compare(number: int, real: Outcome, met: Outcome, again: Outcome) -> Cell:
     seconds = (real.seconds, met.seconds)
     if met.error:
         found = {LATE: "late", CRASHED: "crashed"}.get(met.error, "refused")
-        return Cell(number, found, met.error, met.place, seconds)
+        return Cell(number, found, met.error, met.place, seconds, met.n_operators)
     found = compare_texts(real.text, met.text, again.text)
     reason = "" if found == SAME else describe_difference(real.text, met.text)
-    return Cell(number, found, reason, "", seconds)
+    return Cell(number, found, reason, "", seconds, met.n_operators)
 
 
 def describe_difference(wanted: str, met: str) -> str:
@@ -110,6 +112,11 @@ def count_causes(found: Iterable[tuple[str, Cell]]) -> Iterator[str]:
             causes.setdefault(cause, []).append(example)
     for cause, examples in sorted(causes.items(), key=lambda item: -len(item[1])):
         yield f"- {len(examples)} cells: {cause}\n  {examples[0]}"
+
+
+def is_about_tensors(cell: Cell) -> bool:
+    """Whether a cell has operators, or was ended before one could tell."""
+    return cell.n_operators > 0 or cell.found in {"refused", "late", "crashed"}
 
 
 def make_row(name: str, cells: Sequence[Cell]) -> str:
@@ -162,7 +169,9 @@ def main() -> None:
         if options.keep is not None:
             with options.keep.open("a", encoding="utf-8") as lines:
                 lines.writelines(f"{json.dumps([name, *cell])}\n" for cell in cells)
-    print(make_row("**all**", [cell for _, cell in found]))
+    cells = [cell for _, cell in found]
+    print(make_row("**all**", cells))
+    print(make_row("**with operators**", [c for c in cells if is_about_tensors(c)]))
     print("\nWhy not:\n", *count_causes(found), sep="\n")
 
 
