@@ -145,15 +145,20 @@ def sweep(options: Any) -> Iterator[tuple[str, list[Cell]]]:
                 yield name, found
 
 
-def main() -> None:
-    """Print the table, and why cells do not count."""
+def make_parser() -> argparse.ArgumentParser:
+    """Return what reads the command's line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("paths", nargs="+", type=lambda text: Path(text).resolve())
     parser.add_argument("--seconds", type=float, default=60, help="for a cell")
     parser.add_argument("--gib", type=float, default=16, help="of address space")
     parser.add_argument("--split", action="store_true", help="scripts at blank lines")
     parser.add_argument("--keep", type=Path, help="append what was found as JSON lines")
-    options = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    """Print the table, and why cells do not count."""
+    options = make_parser().parse_args()
     warnings.simplefilter("ignore")
     logging.disable()
     with mm.record():  # what torch imports when first asked, before there are children
