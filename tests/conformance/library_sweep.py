@@ -168,10 +168,10 @@ def main() -> None:
         found = []
         for name, failures in sweep(library, options.only):
             found.append(failures)
-            for title, reason in failures.items():
-                if reason:
-                    text = f"- {library} {name}, {title}: {reason}"
-                    print(text, file=sys.stderr, flush=True)
+            for reason in filter(None, dict.fromkeys(failures.values())):
+                titles = [title for title in COLUMNS if failures[title] == reason]
+                text = f"- {library} {name}, {' and '.join(titles)}: {reason}"
+                print(text, file=sys.stderr, flush=True)
         everything += found
         print(count(library, found), flush=True)
     print(count("all", everything))

@@ -50,11 +50,18 @@ UNETS: dict[str, Sizes] = {
     ),
     "UNet1DModel": (
         {
-            "block_out_channels": (32, 32, 64),
-            "sample_size": 64,
-            "extra_in_channels": 16,
+            "in_channels": 8,
+            "out_channels": 8,
+            "block_out_channels": (8, 16, 16, 16),
+            "time_embedding_type": "positional",
+            "use_timestep_embedding": True,
+            "down_block_types": ("DownResnetBlock1D",) * 4,
+            "up_block_types": ("UpResnetBlock1D",) * 3,
+            "mid_block_type": "MidResTemporalBlock1D",
+            "out_block_type": "OutConv1DBlock",
+            "act_fn": "swish",
         },
-        {"sample": (2, 2, 64), "timestep": [10, 20]},
+        {"sample": (2, 8, 16), "timestep": [10, 20]},
     ),
     "UNet3DConditionModel": (
         VIDEO
@@ -98,7 +105,7 @@ UNETS: dict[str, Sizes] = {
             "norm_num_groups": 16,
             "num_attention_heads": 2,
         },
-        {"sample": (1, 4, 2, 8, 8), "timestep": 3, "encoder_hidden_states": (1, 5, 16)},
+        {"sample": (1, 4, 2, 8, 8), "timestep": 3, "encoder_hidden_states": (2, 5, 16)},
     ),
     "ControlNetModel": (
         {k: v for k, v in CROSS.items() if k != "up_block_types"}

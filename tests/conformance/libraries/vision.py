@@ -65,13 +65,13 @@ def small_images(name: str) -> dict[str, Any]:
 
 
 def list_torchvision() -> Iterator[Case]:
-    """Yield its models with at most 30 million parameters, and each file's smallest."""
+    """Yield the smallest models of each of its files."""
     builds = {name: partial(build_torchvision, name) for name in list_models()}
 
     def find_file(name: str) -> str:
         return torchvision.models.get_model_builder(name).__module__
 
-    for name in keep_small(builds, find_file, 30e6, 20):
+    for name in keep_small(builds, find_file, 30e6, 4):
         yield Case(name=name, build=builds[name], call=partial(call_torchvision, name))
 
 
