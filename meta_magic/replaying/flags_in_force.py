@@ -20,7 +20,9 @@ class FlagsOf:
 
     def __init__(self, program: Program, call: int) -> None:
         end = bisect_right(program.flags, call, key=itemgetter(0))
-        self._wanted = {name: value for _, name, value in program.flags[:end]}
+        # What is set later was torch's default before.
+        self._wanted = {name: FLAGS[name].default for _, name, _ in program.flags}
+        self._wanted.update((name, value) for _, name, value in program.flags[:end])
         self._before: dict[str, Any] = {}
 
     def __enter__(self) -> None:

@@ -16,7 +16,7 @@ class Flag(NamedTuple):
 
     Attributes:
         default: What it is unless somebody sets it.
-        read: Returns what it is; None where torch does not tell.
+        read: Returns what it is; None where nobody can tell.
         write: Sets it.
         setters: By which functions it is set. Without them nobody knows that it was
             another one for a part of a cell.
@@ -26,6 +26,15 @@ class Flag(NamedTuple):
     read: Callable[[], Any] | None
     write: Callable[[Any], Any]
     setters: tuple[Replaceable, ...]
+
+
+TINY: Final = 5e-324
+"""The smallest number there is, a denormal one."""
+
+
+def flushes_denormals() -> bool:
+    """Whether so small a number is taken for zero, which torch does not tell."""
+    return TINY * abs(1.0) == 0
 
 
 FLAGS: Final = {
@@ -40,7 +49,7 @@ FLAGS: Final = {
     ),
     "torch.set_flush_denormal": Flag(
         default=False,
-        read=None,
+        read=flushes_denormals,
         write=torch.set_flush_denormal,
         setters=((torch, "set_flush_denormal"),),
     ),
