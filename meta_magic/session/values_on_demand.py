@@ -37,7 +37,7 @@ from meta_magic.session.value_calls import (
 from meta_magic.torch_private.snapshot import WithoutModes
 from meta_magic.trace.options import Assumed, Options
 from meta_magic.trace.program import Program
-from meta_magic.trace.provenance import Assumption, Evaluation
+from meta_magic.trace.provenance import LIMITS, Assumption, Evaluation
 from meta_magic.trace.units import format_shape
 
 __all__ = ["ValuesOnDemand"]
@@ -133,7 +133,8 @@ class ValuesOnDemand:
         routed = self._routing.find(ref.number) if assumed.is_uniform else None
         if table.name in ASSUMABLE:
             return guess_count(routed, tensor.shape, assumed)
-        if table.name in READ and tensor.nbytes <= self._options.limits.nbytes:
+        most = max(self._options.limits.nbytes, LIMITS.nbytes)
+        if table.name in READ and tensor.nbytes <= most:
             return guess_values(routed, tensor, assumed)
         return None
 
