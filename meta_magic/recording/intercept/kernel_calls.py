@@ -186,7 +186,7 @@ class KernelCalls:
         adjust = self._adjustments.get(table.name)
         if adjust is not None:
             returned = adjust(returned, *args, **kwargs)
-        if self._is_as_cpu and (table.is_pure or table.written):
+        if self._is_as_cpu and table.makes_new:
             returned = lay_out_made(table.func, given, returned)
         return returned
 
