@@ -252,8 +252,9 @@ class Recording:
         for module in namespace.values():
             if id(module) not in roots:
                 versions |= read_versions(write.registry, module)
-        aliased_before = write.imports.aliased & program.n_writes_by_storage.keys()
-        aliased = frozenset(write.registry.aliased | aliased_before)
+        aliased = frozenset(write.registry.aliased)
+        if write.imports.aliased:
+            aliased |= write.imports.aliased & program.n_writes_by_storage.keys()
         versions |= look_for_versions(program, refs, aliased, versions)
         owned = {storage for tree in trees for storage in tree.owner_by_storage}
         origin = Origin(

@@ -202,7 +202,7 @@ class KernelCalls:
         adjust = ADJUSTMENTS[kernels].get(table.name)
         if adjust is not None:
             returned = adjust(returned, *args, **kwargs)
-        if kernels == "cpu" and (table.is_pure or table.written):
+        if kernels == "cpu" and table.makes_new:
             returned = lay_out_made(table.func, given, returned)
         return returned
 
