@@ -78,7 +78,6 @@ class Recording:
 
     Attributes:
         guard: Enters the recording, and restores torch when it is left.
-        texts: Writes tensors with their values; a part of what the guard enters.
     """
 
     def __init__(
@@ -167,8 +166,7 @@ class Recording:
             dispatch=dispatch,
             served=ServedFunctions(registry, rows, cache, attention),
         )
-        self.texts = ShownTensors(registry, values)
-        return self.texts, functions, dispatch
+        return ShownTensors(registry, values), functions, dispatch
 
     @property
     def n_operators(self) -> int:
@@ -210,17 +208,9 @@ class Recording:
             roots=tuple(refer_to(living.get(tree.number)) for tree in trees),
         )
         self._keep_origin(program, trees, living, modules_in(namespace or {}))
-        self.close()
-        return trace
-
-    def close(self) -> None:
-        """Let go of everything that was held."""
-        for part in (
-            self._written.calls,
-            self._written.numbers,
-            self._written.registry,
-        ):
+        for part in (write.calls, write.numbers, write.registry):
             part.close()
+        return trace
 
     def _doubt_foreign_casts(self) -> None:
         """Note the operators that a library would have cast by a kernel of its own."""
