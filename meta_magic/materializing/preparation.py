@@ -135,7 +135,7 @@ class Preparation:
     def _count_gradients(self) -> int:
         """Return how many tensors have a gradient, which real ones will not have."""
         return sum(
-            is_leaf(tensor) and tensor.grad is not None
+            keeps_gradient(tensor) and tensor.grad is not None
             for target in self.targets
             for tensor in target.tensors
         )
@@ -176,10 +176,10 @@ def build_tensor(target: Target, tensor: Tensor, content: Content) -> Tensor:
     return make_view(content, target.geometry_of(tensor))
 
 
-def is_leaf(tensor: Tensor) -> bool:
-    """Whether a tensor is a leaf of autograd's graph."""
+def keeps_gradient(tensor: Tensor) -> bool:
+    """Whether a tensor is a leaf of autograd's graph, or was told to retain it."""
     try:
-        return tensor.is_leaf
+        return tensor.is_leaf or tensor.retains_grad
     except RuntimeError:  # a view whose base was written, in a way that has no gradient
         return False
 

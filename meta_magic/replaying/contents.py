@@ -13,11 +13,11 @@ from meta_magic.replaying.program_calls import Call, is_dense, span_nbytes
 from meta_magic.replaying.steps import Plan, StepKind
 from meta_magic.trace.signature import Geometry
 
-__all__ = ["find_drawn_elsewhere", "find_uninitialized"]
+__all__ = ["find_drawn_elsewhere", "find_raw"]
 
 
-def find_uninitialized(plan: Plan, given: Iterable[int]) -> set[int]:
-    """Return the wanted storages of which some holds what lay in memory before.
+def find_raw(plan: Plan, given: Iterable[int]) -> set[int]:
+    """Return the storages of which some holds what lay in memory before.
 
     Args:
         plan: What is done.
@@ -28,7 +28,7 @@ def find_uninitialized(plan: Plan, given: Iterable[int]) -> set[int]:
     for step in plan.steps:
         if step.kind != StepKind.DRAW:
             follow(step.call, raw, plan, is_made=step.kind == StepKind.ALLOCATE)
-    return {s for s in plan.wanted & raw.keys() if not raw[s].is_written}
+    return {s for s, memory in raw.items() if not memory.is_written}
 
 
 def find_drawn_elsewhere(plan: Plan, given: Iterable[int]) -> set[int]:

@@ -1,7 +1,7 @@
 """Put the columns of a recording together: at its end, or for a value in its middle."""
 
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meta_magic.recording.identities.clock import Clock
 from meta_magic.recording.identities.module_numbers import ModuleNumbers
@@ -17,6 +17,9 @@ from meta_magic.recording.rows.module_trees import Tree
 from meta_magic.recording.rows.row_writer import RowWriter
 from meta_magic.trace.options import DeviceName
 from meta_magic.trace.program import Program
+
+if TYPE_CHECKING:
+    from meta_magic.trace.signature import Signature
 
 GAP: Final = (
     "torch's generator was used between two recordings, without the numbers that the "
@@ -67,6 +70,7 @@ class ProgramBuilder:
         self._written = written
         self._clock = clock
         self._device = device
+        self._signatures: tuple[Signature, ...] = ()
 
     def snapshot(self) -> Program:
         """Return what was recorded so far, as far as a replay needs it."""
@@ -82,6 +86,7 @@ class ProgramBuilder:
         """
         write, findings = self._written, self._written.findings
         write.rows.flush()
+        self._read_signatures()
         positions = write.places.build_positions()
         failures = () if has_failed else describe_failures(findings)
         gaps = [(GAP, None)] if write.draws.has_gap else []
@@ -89,7 +94,7 @@ class ProgramBuilder:
         n_calls = self._clock.now  # what was found of the next one may have no call
         return Program(
             words=write.rows.words.tobytes(),
-            signatures=tuple(entry.signature for entry in write.rows.entries),
+            signatures=self._signatures,
             places=write.places.build_places(positions),
             positions=positions,
             storage_by_tensor=write.registry.storage_by_tensor.tobytes(),
@@ -111,6 +116,11 @@ class ProgramBuilder:
             flags=tuple(write.flags.changes),
             as_device=self._device,
         )
+
+    def _read_signatures(self) -> None:
+        """Take in the signatures that were met since: often there are many before."""
+        added = self._written.rows.entries[len(self._signatures) :]
+        self._signatures += tuple(entry.signature for entry in added)
 
 
 def describe_failures(findings: Findings) -> Iterator[tuple[str, int | None]]:

@@ -26,6 +26,7 @@ from meta_magic.recording.identities.origins import (
 )
 from meta_magic.recording.identities.places import Places
 from meta_magic.recording.identities.tensors import TensorRegistry
+from meta_magic.recording.intercept.backward_mode import BackwardMode
 from meta_magic.recording.intercept.compiled_functions import EagerStance
 from meta_magic.recording.intercept.data_sources import DataSources
 from meta_magic.recording.intercept.dispatch_mode import DispatchMode
@@ -35,6 +36,7 @@ from meta_magic.recording.intercept.new_parameters import NewParameters
 from meta_magic.recording.intercept.operator_runner import OperatorRunner
 from meta_magic.recording.intercept.saving import Saver
 from meta_magic.recording.intercept.served_functions import ServedFunctions
+from meta_magic.recording.intercept.shown_tensors import ShownTensors
 from meta_magic.recording.intercept.special_tensors import SpecialTensors
 from meta_magic.recording.rows.constants import Constants
 from meta_magic.recording.rows.draws import Draws
@@ -97,6 +99,9 @@ class Recording:
         self._threads = ThreadWatch()
         self._tasks = TaskWatch()
         self._autocast = AutocastOf(options.device)
+        self._values = ValuesOnDemand(
+            write, self._clock, self._programs.snapshot, options
+        )
         self.guard = Guard(self._make_contexts(options, cache), entry_points)
         self._started = time.perf_counter()
 
@@ -106,22 +111,18 @@ class Recording:
         """Return what is entered around the code, in order."""
         write, device = self._written, options.device
         kernels, note = write.findings.kernels, write.findings.note
-        values = ValuesOnDemand(
-            write.places, self._clock, self._programs.snapshot, options, write.findings
-        )
         composites = CompositesOf(
             device, write.constants.note_values, write.findings.doubt
         )
         attention = AttentionOf(
             device, self._clock, self._autocast, kernels, composites
         )
-        functions, dispatch = self._make_modes(options, cache, attention, values)
         return (
             RareCollection(),
             EagerStance(),
             self._threads,
             self._tasks,
-            DataSources(note, Saver(write.registry, values, note)),
+            DataSources(note, Saver(write.registry, self._values, note)),
             NewParameters(write.registry.forget),
             attention,
             composites,
@@ -131,21 +132,17 @@ class Recording:
             write.flags,
             write.draws,
             write.calls,
-            functions,
-            dispatch,
+            *self._make_modes(options, cache, attention),
         )
 
     def _make_modes(
-        self,
-        options: Options,
-        cache: SignatureCache,
-        attention: AttentionOf,
-        values: ValuesOnDemand,
-    ) -> tuple[FunctionMode, DispatchMode]:
-        """Return what meets each call of torch, and each operator."""
+        self, options: Options, cache: SignatureCache, attention: AttentionOf
+    ) -> tuple[AbstractContextManager[Any], ...]:
+        """Return what meets each text of a tensor, call of torch, and operator."""
         write = self._written
         registry, places, rows = write.registry, write.places, write.rows
         findings, constants = write.findings, write.constants
+        values = self._values
         plan = DevicePlan(registry, places, options)
         special = SpecialTensors(places, findings)
         kernels = KernelCalls(
@@ -171,9 +168,9 @@ class Recording:
             plan=plan,
             dispatch=dispatch,
             served=ServedFunctions(registry, rows, cache, attention),
-            values=values,
         )
-        return functions, dispatch
+        texts = ShownTensors(registry, values)
+        return texts, BackwardMode(functions), functions, dispatch
 
     @property
     def n_operators(self) -> int:
@@ -215,6 +212,7 @@ class Recording:
             roots=tuple(refer_to(living.get(tree.number)) for tree in trees),
         )
         self._keep_origin(program, trees, living, modules_in(namespace or {}))
+        self._values.hand_over(program)
         for part in (write.calls, write.numbers, write.registry):
             part.close()
         return trace
@@ -250,7 +248,8 @@ class Recording:
         for module in namespace.values():
             if id(module) not in roots:
                 versions |= read_versions(write.registry, module)
-        aliased = frozenset(write.registry.aliased)
+        aliased_before = write.imports.aliased & program.n_writes_by_storage.keys()
+        aliased = frozenset(write.registry.aliased | aliased_before)
         versions |= look_for_versions(program, refs, aliased, versions)
         owned = {storage for tree in trees for storage in tree.owner_by_storage}
         origin = Origin(

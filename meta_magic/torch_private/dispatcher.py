@@ -20,6 +20,11 @@ from torch._C import _dispatch_has_kernel_for_dispatch_key as has_kernel
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._ops import _higher_order_ops as higher_order_operators
 
+# Without it a call is served as it was before a library put in another kernel.
+from torch.library import _impls as kernels_put_in
+
+from meta_magic.torch_private.interrupts import unbroken
+
 __all__ = [
     "ASKS_MODE",
     "DispatchKey",
@@ -30,6 +35,7 @@ __all__ = [
     "forget_kernel",
     "has_kernel",
     "higher_order_operators",
+    "kernels_put_in",
     "list_kernels",
     "override_kernel",
     "parse_schema",
@@ -65,6 +71,7 @@ def run_kernel(
     return operator._op_dk(key, *args, **kwargs)
 
 
+@unbroken
 def override_kernel(
     library: torch.library.Library, name: str, kernel: Callable[..., Any]
 ) -> None:
@@ -76,6 +83,7 @@ def override_kernel(
     library.impl(name, kernel, "AutogradMeta", allow_override=True)
 
 
+@unbroken
 def destroy_library(library: torch.library.Library) -> None:
     """Take back the kernels of a library; without it they stay after the cell."""
     library._destroy()

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Final, TypeAlias
 
 import torch
-from torch import _meta_registrations
+from torch import _meta_registrations, _tensor_str
 from torch.amp.autocast_mode import autocast as autocast_class
 from torch.nested._internal import sdpa
 from torch.nn.attention import flex_attention
@@ -32,6 +32,8 @@ __all__ = [
     "FUSED_DEVICES",
     "JIT_TRACES",
     "MAKE_PARAMETER",
+    "RUN_BACKWARD",
+    "TEXT_OF_TENSOR",
     "Replaceable",
     "enable_autocast",
 ]
@@ -84,6 +86,12 @@ CHECK_OF_TRACE: Final = (torch.jit._trace, "_check_trace")
 MAKE_PARAMETER: Final = (torch.nn.Parameter, "__new__")
 """Without it a parameter that takes the address of a tensor that is gone is mistaken
 for that."""
+
+RUN_BACKWARD: Final = (torch.autograd, "_engine_run_backward")
+"""Without it hooks and backward methods of the user run as if nothing was recorded."""
+
+TEXT_OF_TENSOR: Final = (_tensor_str, "_str")
+"""Without it tensors on meta are shown without values, and with no device but meta."""
 
 JIT_TRACES: Final = (
     (torch.jit._trace, "_trace_impl"),

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from math import prod
+from pathlib import PurePath
 from typing import Final, Literal, TypeAlias
 
 import torch
@@ -135,6 +136,9 @@ class SourcePosition:
     column: int | None
     end_column: int | None
     function: str
+
+    def __repr__(self) -> str:
+        return f"{PurePath(self.file).name}:{self.line} in {self.function}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -127,6 +127,9 @@ class Trace:
         page = import_module("meta_magic.view.page")  # a floor above, as in show()
         Path(path).write_text(page.render_page(self), encoding="utf-8")
 
+    def _ipython_display_(self) -> None:
+        self.show()
+
     def summary(self) -> str:
         """Return the summary line, the notes and the folded module tree as text."""
         return format_summary(self)

@@ -34,8 +34,10 @@ from meta_magic.torch_private.attention_operators import (
     math_attention,
 )
 from meta_magic.torch_private.dispatcher import (
+    DispatchKey,
     destroy_library,
     override_kernel,
+    run_kernel,
 )
 from meta_magic.torch_private.modes import DisableAutocast
 from meta_magic.trace.options import DeviceName
@@ -46,6 +48,8 @@ __all__ = ["AttentionOf"]
 MASK_ALIGNMENT: Final = 16
 
 aten = torch.ops.aten
+OPERATOR: Final = aten.scaled_dot_product_attention.default
+COMPOSITE: Final = DispatchKey.CompositeImplicitAutograd
 
 
 def run_math(call: Attention) -> Tensor:
@@ -60,6 +64,14 @@ def run_math(call: Attention) -> Tensor:
         scale=call.scale,
         enable_gqa=call.enable_gqa,
     )[0]
+    return output
+
+
+def run_empty(call: Attention) -> Tensor:
+    """Return the output for no elements, which torch makes alike on every device."""
+    options = {"scale": call.scale, "enable_gqa": call.enable_gqa}
+    given = (*call.tensors, call.mask, call.dropout_p, call.is_causal)
+    output: Tensor = run_kernel(OPERATOR, COMPOSITE, given, options)
     return output
 
 
@@ -241,6 +253,8 @@ class AttentionOf:
             enable_gqa=enable_gqa,
         )
         check_arguments(call)
+        if not all(tensor.numel() for tensor in call.tensors):
+            return run_empty(call)
         if threading.get_ident() != self._thread:  # and not recorded
             return run_math(call)
         if call.lacks_batch() and adds_batch_to_attention():

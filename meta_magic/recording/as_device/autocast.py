@@ -34,6 +34,7 @@ from meta_magic.torch_private.dispatcher import (
     override_kernel,
     run_kernel,
 )
+from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.torch_private.modes import DisableAutocast
 from meta_magic.torch_private.replaced import (
     AUTOCAST_ENTRY,
@@ -176,6 +177,7 @@ class AutocastOf:
         """Return a constructor to which meta is the device, and that is there."""
         device = self._device
 
+        @unbroken
         def init(autocast: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
             wanted = device if device_type == "meta" else device_type
             with warnings.catch_warnings():
@@ -204,6 +206,7 @@ class AutocastOf:
     def _make_entry(self, before: Callable[..., Any]) -> Callable[..., Any]:
         """Return how autocast is entered so that the operators are as it says."""
 
+        @unbroken
         def enter(autocast: Any, *args: Any) -> Any:
             entered = before(autocast, *args)
             try:
@@ -218,6 +221,7 @@ class AutocastOf:
     def _make_exit(self, before: Callable[..., Any]) -> Callable[..., Any]:
         """Return how autocast is left so that the operators are as it says."""
 
+        @unbroken
         def leave(autocast: Any, *args: Any) -> Any:
             try:
                 return before(autocast, *args)

@@ -18,7 +18,7 @@ from meta_magic.recording.intercept.copies import (
 )
 from meta_magic.recording.intercept.data_readers import (
     DATA_READERS,
-    describe_values,
+    check_place,
     read_data,
 )
 from meta_magic.recording.intercept.device_questions import (
@@ -37,7 +37,6 @@ from meta_magic.recording.intercept.initializers import (
 from meta_magic.recording.intercept.mixed_devices import explain_mix
 from meta_magic.recording.intercept.moves import MOVES, Mover
 from meta_magic.recording.intercept.served_functions import ServedFunctions
-from meta_magic.recording.intercept.value_source import ValueSource
 from meta_magic.recording.rows.constants import VALUE_FUNCTIONS, Constants
 from meta_magic.recording.rows.findings import Findings
 from meta_magic.recording.signatures.arguments import Args, Kwargs
@@ -50,7 +49,6 @@ from meta_magic.torch_private.modes import (
     push_function_mode,
 )
 from meta_magic.torch_private.module_internals import LOADED
-from meta_magic.torch_private.snapshot import WithoutModes
 
 __all__ = ["FunctionMode"]
 
@@ -83,7 +81,6 @@ class FunctionMode(DeviceContext):
         plan: Knows where the code wants what.
         dispatch: Records what stands in the place of an operator.
         served: Answers whole calls that were seen before.
-        values: Knows what a tensor holds that is printed.
     """
 
     def __init__(  # noqa: PLR0913  the parts that a call of torch may concern
@@ -97,7 +94,6 @@ class FunctionMode(DeviceContext):
         plan: DevicePlan,
         dispatch: DispatchMode,
         served: ServedFunctions,
-        values: ValueSource,
     ) -> None:
         # Not the base's: its torch.device(...) would be a call to a mode outside.
         self.device = META
@@ -109,10 +105,10 @@ class FunctionMode(DeviceContext):
         self._attention = attention
         self._dispatch = dispatch
         self._served = served
-        self._values = values
         self._is_serving = False
         self._constructors = device_constructors()
         self._factories = Factories(registry, constants, findings, plan)
+        self._plan = plan
         self._mover = Mover(plan)
         self._questions = DeviceQuestions(plan)
 
@@ -142,6 +138,7 @@ class FunctionMode(DeviceContext):
             return func(*args)  # an attribute such as ``shape``: runs no operator
         caller = sys._getframe(1)
         places = self._places
+        before = places.running  # of the backward that runs a hook; else nothing
         places.running = [func, caller, None, args]
         try:
             if func in INDEXING:
@@ -162,7 +159,7 @@ class FunctionMode(DeviceContext):
             explain_mix(error, tensors_in(args, kwargs))
             raise
         finally:
-            places.running = None
+            places.running = before
 
     def _handle(self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
         """Do what torch would do otherwise, or refuse, of a tensor on meta.
@@ -181,15 +178,11 @@ class FunctionMode(DeviceContext):
         return self._read_data(func, args, kwargs)
 
     def _read_data(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
-        """Call a method that reads data; what is printed leaves no trace."""
+        """Call a method that reads data, or copies it."""
         if func is DEEPCOPY:
             return copy_deeply(args, self._registry)
-        if func is not torch.Tensor.__repr__:
-            return read_data(func, args, kwargs)
-        self._registry.note_deaths()
-        real = self._values.peek(args[0], self._registry.read(args[0]))
-        with WithoutModes():
-            return describe_values(args[0], real)
+        check_place(func, args, kwargs, self._plan.place_of(args[0]))
+        return read_data(func, args, kwargs)
 
     def _tell(self, func: Any, args: Args, asker: FrameType) -> Any:
         """Tell on which device a tensor is, or whether on meta; note ``.data``."""
@@ -207,6 +200,7 @@ class FunctionMode(DeviceContext):
         is_meta: bool = func(*args)
         initializer = read_initializer(asker) if is_meta else None
         if initializer is not None:
+            before = self._places.running
             self._places.running = [initializer.function, asker, None, ()]
             arguments = initializer.read_arguments(asker)
             try:
@@ -214,7 +208,7 @@ class FunctionMode(DeviceContext):
                     self._dispatch.__torch_dispatch__(initializer, (), *arguments)
                     initializer.count_writes(arguments[0])
             finally:
-                self._places.running = None
+                self._places.running = before
         elif is_loading(asker):
             if not is_meta and asker.f_locals[LOADED].is_meta:
                 self._findings.note("load", UNLOADABLE)

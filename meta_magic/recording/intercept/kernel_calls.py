@@ -16,6 +16,7 @@ from meta_magic.recording.as_device.cpu_kernels import (
     lay_out_written,
 )
 from meta_magic.recording.as_device.joined_places import join_places
+from meta_magic.recording.as_device.layouts import lay_out_made
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import Seen, TensorRegistry
@@ -104,8 +105,8 @@ class KernelCalls:
         registry, findings = self._registry, self._findings
         inputs = [(t, registry.read(t)) for t in tensors_in(args, kwargs)]
         given = Given(args, kwargs, inputs)
-        n_storages, n_evaluated = registry.n_storages, len(findings.evaluations)
         place = self._find_place(table, given) if registry.has_places else None
+        n_storages, n_answered = registry.n_storages, findings.n_answered
         draw = Drawing(given) if table.draws(args, kwargs) else None
         returned = self._run(table, given, draw)
         if registry.freed:
@@ -115,8 +116,8 @@ class KernelCalls:
             return returned
         outputs = [(t, self._see_output(t, inputs, place)) for t in made]
         call = LiveCall(args, kwargs, returned, inputs, outputs)
-        is_evaluated = n_evaluated < len(findings.evaluations)
-        self._check(table, call, n_storages, is_evaluated=is_evaluated)
+        is_answered = n_answered < findings.n_answered
+        self._check(table, call, n_storages, is_answered=is_answered)
         words += [seen[0] for _, seen in outputs]
         self._rows.append(self._intern(table, key, call), words)
         if draw is not None and not draw.is_real:
@@ -134,7 +135,7 @@ class KernelCalls:
             return self._cache.intern(table, entries, key, call)
 
     def _check(
-        self, table: OpTable, call: LiveCall, n_storages: int, *, is_evaluated: bool
+        self, table: OpTable, call: LiveCall, n_storages: int, *, is_answered: bool
     ) -> None:
         """Refuse a result that is garbage; note one that is real, or not as for real.
 
@@ -142,10 +143,10 @@ class KernelCalls:
             table: The operator.
             call: Its call.
             n_storages: How many storages were known before it.
-            is_evaluated: Whether it was answered with values.
+            is_answered: Whether it was answered with values, or those assumed.
         """
         if not all(seen[2].is_meta for _, seen in call.outputs):
-            if not is_evaluated:
+            if not is_answered:
                 check_devices(table.name, call)
             self._constants.note_made(call.outputs)
             self._real_memory.count(call, n_storages)
@@ -192,7 +193,11 @@ class KernelCalls:
         if table.has_out and self._is_as_cpu:
             lay_out_written(table.func, given)
         adjust = self._adjustments.get(table.name)
-        return returned if adjust is None else adjust(returned, *args, **kwargs)
+        if adjust is not None:
+            returned = adjust(returned, *args, **kwargs)
+        if self._is_as_cpu and (table.is_pure or table.written):
+            returned = lay_out_made(table.func, given, returned)
+        return returned
 
     def _rescue(self, table: OpTable, given: Given, error: Exception) -> Any:
         """Return what an operator returns that failed on meta, or NotImplemented."""

@@ -43,6 +43,12 @@ SCALARS = {
     "number at a position": lambda x: x.__setitem__(torch.tensor(1), 5),
     "number at columns": lambda x: x.__setitem__((0, torch.tensor([1, 2])), 5),
     "number at pairs": lambda x: x.__setitem__((torch.arange(3), torch.arange(3)), 5),
+    "truth": lambda x: x.__setitem__(x[0, 0] == 0, torch.ones(1, 3, 3)),
+    "untruth": lambda x: x.__setitem__(x[0, 0] > 0, torch.ones(1, 3, 3)),
+    "truth that is read": lambda x: x.add_(x[x[0, 0] == 0][0]),
+    "Python's truth": lambda x: x.add_(x[True][0] + x[False].sum()),
+    "number at a truth": lambda x: x.__setitem__(x[0, 0] == 0, 5),
+    "number at Python's truth": lambda x: x.__setitem__(True, 5),
     "number at truths": lambda x: x.__setitem__([True, False, True], 5),
 }
 LISTS = {
