@@ -278,7 +278,8 @@ def test_hostile_names_are_text_in_every_view(serve, expect):
 @pytest.mark.parametrize("width", [700, 1200])
 def test_where_the_code_wants_its_tensors_is_a_column(serve, page, expect, width):
     with record() as placed:
-        nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 3).cuda())
+        model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 3).cuda())
+    assert model[1].weight.is_meta
     page.set_viewport_size({"width": width, "height": 700})
     serve(placed)
     modules = show(page, "Modules")
@@ -286,4 +287,4 @@ def test_where_the_code_wants_its_tensors_is_a_column(serve, page, expect, width
     expect(modules.get_by_role("gridcell", name="cpu, cuda:0")).to_be_visible()
     operators = show(page, "Operators")
     operators.get_by_role("searchbox").fill("place:cuda:0")
-    expect(operators.get_by_role("status")).to_have_text("2 of 10 rows")
+    expect(operators.get_by_role("status")).to_have_text("2 rows")
