@@ -71,6 +71,7 @@ class PartInterrupts:
                 return stop.value
             except BaseException as error:
                 if inspect.getcoroutinestate(coroutine) != inspect.CORO_SUSPENDED:
+                    coroutine.close()  # of one that never began Python warns
                     raise
                 step, value = parts.throw, error  # an interrupt on the way out of it
                 continue

@@ -4,9 +4,8 @@ What was replayed for one value is kept for the next: each call is made once, as
 as what it leaves fits into the limits.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import prod
 from typing import Final, NamedTuple, TypeAlias
 
 import torch
@@ -24,9 +23,9 @@ from meta_magic.replaying.kept_programs import (
 )
 from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.replaying.replay import build_tensor
-from meta_magic.replaying.steps import Request, Step, StepKind
+from meta_magic.replaying.steps import Request, StepKind
+from meta_magic.replaying.work import count_work
 from meta_magic.torch_private.snapshot import RealTorch
-from meta_magic.trace.flops import count_flops
 from meta_magic.trace.program import Program
 from meta_magic.trace.provenance import Evaluation, ValueLimits
 from meta_magic.trace.signature import Geometry
@@ -62,26 +61,29 @@ class Evaluator:
         limits: ValueLimits,
         *,
         can_assume: bool = True,
+        is_brief: bool = False,
     ) -> tuple[list[Tensor], Evaluation]:
-        """Return the values that tensors would have on the CPU now.
-
-        Where the program assumed a size, those that they would have with that.
+        """Return the values that tensors have on the CPU now, by what was assumed.
 
         Args:
             program: All that was recorded so far.
             wanted: Storage and geometry of each tensor.
             limits: What it may take.
             can_assume: Whether they may rest on what was assumed.
+            is_brief: Whether it is of no interest how much more it would take.
 
         Returns:
-            The tensors, not to be written, and what they took, as of the call that
-            comes next.
+            The tensors, not to be written, and what they took.
 
         Raises:
             MissingValueError: It would take more, or depends on what was not recorded.
         """
-        storages = frozenset(storage for storage, _ in wanted)
-        request = Request(storages=storages, can_assume=can_assume, keeps=True)
+        request = Request(
+            storages=frozenset(storage for storage, _ in wanted),
+            can_assume=can_assume,
+            keeps=True,
+            max_flops=limits.flops if is_brief else None,
+        )
         try:
             done = self._make(program, request, limits)
             with RealTorch():
@@ -135,7 +137,10 @@ class Evaluator:
                     done = run(replay, limits, keeps=True)
                     break
                 along |= more
-            except (ReplayError, MissingValueError):
+            except (ReplayError, MissingValueError) as error:
+                is_over = isinstance(error, ValueLimitError)
+                if is_over and not along and request.max_flops is not None:
+                    raise
                 if not along:  # what is wanted, and no more
                     replay = self._plan(recorded, replace(request, keeps=False))
                     done = run(replay, limits, keeps=False)
@@ -199,7 +204,9 @@ def run(replay: Execution, limits: ValueLimits, *, keeps: bool) -> Done:
     idle_nbytes = sum(part.drop_idle(is_all=not keeps) for part in replay.parts)
     cost = weigh(replay)
     if cost.nbytes + idle_nbytes > limits.nbytes or cost.flops > limits.flops:
-        raise ValueLimitError(explain_cost(cost, limits))
+        raise ValueLimitError(
+            explain_cost(cost._replace(nbytes=cost.nbytes + idle_nbytes), limits)
+        )
     made: Made = {}
     with RealTorch():
         for _ in replay.run(made.__setitem__):
@@ -216,22 +223,24 @@ def weigh(replay: Execution) -> Evaluation:
         call=len(replay.plan.recorded),
         n_calls=len(steps),
         nbytes=replay.peak_nbytes({}),
-        flops=sum(map(count_step, steps)),
+        flops=sum(count_work(step.call.signature) for step in steps),
     )
-
-
-def count_step(step: Step) -> int:
-    """Return the operations of a step; one for each element that it makes or writes."""
-    signature = step.call.signature
-    written = [signature.inputs[i] for i in signature.writes]
-    n_elements = sum(prod(g.shape) for g in (*signature.outputs, *written))
-    return count_flops(signature) or n_elements
 
 
 def explain_cost(cost: Evaluation, limits: ValueLimits) -> str:
     """Return in words that a value takes too much."""
+    nbytes, most_nbytes = tell_apart(cost.nbytes, limits.nbytes, format_bytes)
+    flops, most_flops = tell_apart(cost.flops, limits.flops, format_flops)
     return (
-        f"to compute it would take {format_bytes(cost.nbytes)} and "
-        f"{format_flops(cost.flops)} in {cost.n_calls:,} operator calls "
-        f"(allowed are {format_bytes(limits.nbytes)} and {format_flops(limits.flops)})"
+        f"to compute it would take {nbytes} and {flops} in {cost.n_calls:,} operator "
+        f"calls (allowed are {most_nbytes} and {most_flops})"
     )
+
+
+def tell_apart(number: int, limit: int, write: Callable[[int], str]) -> tuple[str, str]:
+    """Return two numbers in words that differ if they do."""
+    texts = write(number), write(limit)
+    if number != limit and texts[0] == texts[1]:
+        unit = write(10).partition(" ")[2]
+        return f"{number:,} {unit}", f"{limit:,} {unit}"
+    return texts

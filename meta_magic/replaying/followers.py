@@ -33,26 +33,31 @@ def find_followers(plan: Plan) -> set[int]:
     changed = find_changed(plan)
     found: set[int] = set()
     for index in look_through(changed, found, len(recorded)):
-        if index in made:
-            continue
         signature, storages = recorded.tensors(index)
         read = storages[: len(signature.inputs)]
         if any(s in found or changed.get(s, (0, -1))[1] >= index for s in read):
-            found.update(storages[i] for i in signature.writes)
             born = storages[len(signature.inputs) :]
-            found.update(s for s in born if recorded.births.get(s) == index)
+            results = {s for s in born if recorded.births.get(s) == index}
+            results.update(storages[i] for i in signature.writes)
+            # What a plan makes is there, unless it is freed at once.
+            found |= results & dead if index in made else results
     return found - dead
 
 
 def find_changed(plan: Plan) -> dict[int, tuple[int, int]]:
-    """Return first and last call between which storages of a plan are written."""
+    """Return first and last call between which storages of a plan are written.
+
+    Those that were freed are taken to be written last of all.
+    """
     recorded, kept = plan.recorded, plan.recorded.kept
     first = {} if kept is None else kept.list_contents(can_assume=True)
     found = {}
     for storage in plan.spared | first.keys():
         writers = recorded.writers.get(storage, ())
         begin = first.get(storage, recorded.births.get(storage, -1))
-        if writers and writers[-1] > begin:
+        if storage in recorded.dead:
+            found[storage] = begin + 1, len(recorded) - 1
+        elif writers and writers[-1] > begin:
             found[storage] = begin + 1, writers[-1]
     return found
 

@@ -93,10 +93,11 @@ class Memory:
             real = torch.frombuffer(data, dtype=torch.uint8).untyped_storage()
             self._storages[constant.storage] = real
             return
-        tensor = constant.tensor
+        tensor, name = constant.tensor, constant.name
         if tensor is None or sum_bytes(tensor) != constant.checksum:
             raise ReplayError(
-                "a real tensor that the cell read was changed since, and at "
+                f"{'a real tensor' if name is None else f'your real `{name}`'} that "
+                "the cell read was changed since, and at "
                 f"{0 if tensor is None else tensor.numel():,} bytes was too large to "
                 "be copied: run the cell again",
                 constant.storage,

@@ -10,12 +10,14 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
-from meta_magic.errors import ReplayError
+from meta_magic.errors import ReplayError, ValueLimitError
 from meta_magic.replaying.call_queue import CallQueue
+from meta_magic.replaying.generator_ends import find_end, find_ends, find_last_draw
 from meta_magic.replaying.program_calls import Call, ProgramCalls
 from meta_magic.replaying.program_draws import Draw
 from meta_magic.replaying.refusals import check_assumptions, check_given
 from meta_magic.replaying.steps import Plan, Request, Step, StepKind
+from meta_magic.replaying.work import count_work
 
 __all__ = ["plan_replay"]
 
@@ -65,6 +67,7 @@ class Planner:
         self._forced: set[int] = set()
         self._calls: dict[int, Call] = {}
         self._kinds: dict[int, StepKind] = {}
+        self._flops = 0
         self._given: set[int] = set()
         self._blank: set[int] = set()
 
@@ -83,8 +86,8 @@ class Planner:
             check_assumptions(self._recorded, calls)
         check_given(self._recorded, calls, self._given)
         steps = tuple(self._order())
-        last_draw = self._find_last_draw()
-        end = None if last_draw < 0 else self._find_end(last_draw)
+        last_draw = find_last_draw(self._recorded, self._kinds)
+        end = None if last_draw < 0 else find_end(self._recorded, last_draw)
         return Plan(
             recorded=self._recorded,
             wanted=self._wanted,
@@ -94,7 +97,7 @@ class Planner:
             given=frozenset(self._given),
             blank=frozenset(self._blank),
             end=end,
-            sources=self._request.sources | self._find_ends(end),
+            sources=self._request.sources | find_ends(self._recorded, self._kinds, end),
             last_draw=last_draw,
         )
 
@@ -113,7 +116,7 @@ class Planner:
 
     def _walk_back(self) -> None:
         """Find the calls that the wanted content comes from."""
-        self._kinds = {}
+        self._kinds, self._flops = {}, 0
         contents, memory = set(self._wanted), set[int]()
         births = self._recorded.births
         queue = CallQueue(self._recorded, self._n_calls, self._kept)
@@ -143,6 +146,8 @@ class Planner:
             self._kinds[index] = StepKind.ALLOCATE
             return
         self._kinds[index] = StepKind.RUN
+        if self._request.max_flops is not None:
+            self._count(call)
         for position in call.overwritten:
             target = call.inputs[position]
             if call.fills(position, self._recorded.nbytes_by_storage[target]):
@@ -152,6 +157,14 @@ class Planner:
                 contents.add(target)
         contents |= call.read
         memory |= set(call.inputs) - contents
+
+    def _count(self, call: Call) -> None:
+        """Give up as soon as it takes too much."""
+        self._flops += count_work(call.signature)
+        if self._flops > (self._request.max_flops or 0):
+            raise ValueLimitError(
+                "to compute it would take more operations than are allowed"
+            )
 
     def _allocate(self, index: int, born: set[int], memory: set[int]) -> None:
         if not born.isdisjoint(memory):
@@ -267,33 +280,3 @@ class Planner:
                 tuple(s for s in ended if s not in self._wanted),
                 tuple(s for s in ended if s in self._wanted),
             )
-
-    def _find_ends(self, default: int | None) -> set[int]:
-        """Return where generators end up: torch's, and the user's that come there."""
-        found = set() if default is None else {default}
-        recorded = self._recorded
-        ends = [e for e in recorded.program.randomness.ends[1:] if e and not e & 1]
-        calls = {end: recorded.draws[end // 2 - 1].call for end in ends}
-        empty = StepKind.ALLOCATE
-        made = self._kinds
-        return found | {e for e in ends if made.get(calls[e], empty) != empty}
-
-    def _find_last_draw(self) -> int:
-        """Return the last draw of the plan from the default generator, or -1."""
-        by_call = self._recorded.draws_by_call
-        made = [by_call[call] for call in by_call.keys() & self._kinds.keys()]
-        return max(
-            (
-                draw.number
-                for draw in made
-                if draw.generator == 0 and self._kinds[draw.call] != StepKind.ALLOCATE
-            ),
-            default=-1,
-        )
-
-    def _find_end(self, last_draw: int) -> int:
-        """Return where the default generator stands after a draw."""
-        for draw in self._recorded.draws[last_draw + 1 :]:
-            if draw.generator == 0:
-                return draw.source
-        return self._recorded.program.randomness.ends[0]

@@ -148,6 +148,7 @@ class Request:
         until: Calls to look at; None for all of them.
         can_assume: Whether it may rest on sizes that were assumed.
         keeps: Whether what lives is kept for later ones.
+        max_flops: Operations from which on it is given up; None for none.
     """
 
     storages: frozenset[int] = frozenset()
@@ -157,3 +158,4 @@ class Request:
     until: int | None = None
     can_assume: bool = False
     keeps: bool = False
+    max_flops: int | None = None

@@ -1,10 +1,12 @@
 """Put the columns of a recording together: at its end, or for a value in its middle."""
 
 from collections.abc import Iterator, Sequence
+from types import CodeType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meta_magic.recording.identities.clock import Clock
 from meta_magic.recording.identities.module_numbers import ModuleNumbers
+from meta_magic.recording.identities.origins import find_place
 from meta_magic.recording.identities.places import Places
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.rows.constants import Constants
@@ -15,6 +17,7 @@ from meta_magic.recording.rows.imports import Imports
 from meta_magic.recording.rows.module_calls import ModuleCallRecorder
 from meta_magic.recording.rows.module_trees import Tree
 from meta_magic.recording.rows.row_writer import RowWriter
+from meta_magic.recording.signatures.cache import SignatureCache
 from meta_magic.trace.options import DeviceName
 from meta_magic.trace.program import Program
 
@@ -26,7 +29,7 @@ GAP: Final = (
     "first draws (seed the second one)"
 )
 
-__all__ = ["ProgramBuilder", "Written", "describe_failures"]
+__all__ = ["ProgramBuilder", "Written", "describe_failures", "make_written"]
 
 
 class Written(NamedTuple):
@@ -151,3 +154,25 @@ def find_owners(trees: Sequence[Tree]) -> dict[int, int]:
         for storage, number in tree.owner_by_storage.items():
             owners.setdefault(storage, number)
     return owners
+
+
+def make_written(
+    cache: SignatureCache, clock: Clock, cell_file: str, top: CodeType | None
+) -> Written:
+    """Return the parts that write a recording, each given those that it needs."""
+    numbers, imports, draws = ModuleNumbers(), Imports(), Draws()
+    registry = TensorRegistry(cache.geometries, clock, imports.note, find_place)
+    places = Places(cell_file, top, numbers.of)
+    calls = ModuleCallRecorder(registry, clock, numbers, places)
+    return Written(
+        registry=registry,
+        numbers=numbers,
+        places=places,
+        calls=calls,
+        draws=draws,
+        rows=RowWriter(registry, clock, places, calls, draws),
+        constants=Constants(registry),
+        imports=imports,
+        flags=FlagChanges(clock),
+        findings=Findings(places),
+    )

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from torch import nn
 
-from meta_magic.recording.as_device.adjustments import ADJUSTMENTS
 from meta_magic.recording.as_device.attention import AttentionOf
 from meta_magic.recording.as_device.autocast import AutocastOf
 from meta_magic.recording.as_device.composites import CompositesOf
@@ -17,45 +16,38 @@ from meta_magic.recording.as_device.meta_kernels import KernelsOf
 from meta_magic.recording.as_device.optimizers import OptimizersOf
 from meta_magic.recording.identities.clock import Clock
 from meta_magic.recording.identities.device_plan import DevicePlan
-from meta_magic.recording.identities.module_numbers import ModuleNumbers
 from meta_magic.recording.identities.origins import (
     Origin,
-    find_place,
     keep_origins,
     look_for_versions,
 )
-from meta_magic.recording.identities.places import Places
-from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.backward_mode import BackwardMode
 from meta_magic.recording.intercept.compiled_functions import EagerStance
 from meta_magic.recording.intercept.data_sources import DataSources
 from meta_magic.recording.intercept.dispatch_mode import DispatchMode
 from meta_magic.recording.intercept.function_mode import FunctionMode
 from meta_magic.recording.intercept.kernel_calls import KernelCalls
+from meta_magic.recording.intercept.lending import Lending
+from meta_magic.recording.intercept.lifting import Lifting
 from meta_magic.recording.intercept.new_parameters import NewParameters
 from meta_magic.recording.intercept.operator_runner import OperatorRunner
+from meta_magic.recording.intercept.planned_devices import stand_in_for
 from meta_magic.recording.intercept.saving import Saver
 from meta_magic.recording.intercept.served_functions import ServedFunctions
 from meta_magic.recording.intercept.shown_tensors import ShownTensors
 from meta_magic.recording.intercept.special_tensors import SpecialTensors
-from meta_magic.recording.rows.constants import Constants
-from meta_magic.recording.rows.draws import Draws
-from meta_magic.recording.rows.findings import Findings
-from meta_magic.recording.rows.flag_changes import FlagChanges
-from meta_magic.recording.rows.imports import Imports
-from meta_magic.recording.rows.module_calls import ModuleCallRecorder
 from meta_magic.recording.rows.module_trees import Tree, read_versions
 from meta_magic.recording.rows.real_memory import RealMemory
-from meta_magic.recording.rows.row_writer import RowWriter
 from meta_magic.recording.signatures.cache import SignatureCache
 from meta_magic.session.caches import pick_cache
 from meta_magic.session.collector import RareCollection
 from meta_magic.session.guard import Guard
 from meta_magic.session.note_finders import Outside, find_notes
-from meta_magic.session.program_builder import ProgramBuilder, Written
+from meta_magic.session.program_builder import ProgramBuilder, make_written
 from meta_magic.session.threads import TaskWatch, ThreadWatch
 from meta_magic.session.trees import TreeFinder, modules_in
 from meta_magic.session.values_on_demand import ValuesOnDemand
+from meta_magic.torch_private.snapshot import RealTorch
 from meta_magic.trace.notes import CellSource, Note
 from meta_magic.trace.options import Options
 from meta_magic.trace.program import Program
@@ -96,9 +88,15 @@ class Recording:
         self._trees = TreeFinder(write.registry, write.numbers, write.calls, namespace)
         self._programs = ProgramBuilder(write, self._clock, options.device)
         self._real_memory = RealMemory(write.places, write.findings)
+        self._plan = plan = DevicePlan(write.registry, write.places, options)
+        self._lifting = Lifting(
+            write.registry, write.constants, write.findings, write.places
+        )
+        self._lending = Lending(self._lifting, plan)
+        write.calls.meet = self._lending.meet
         self._threads = ThreadWatch()
         self._tasks = TaskWatch()
-        self._autocast = AutocastOf(options.device)
+        self._autocast = AutocastOf(plan)
         self._values = ValuesOnDemand(
             write, self._clock, self._programs.snapshot, options
         )
@@ -109,41 +107,39 @@ class Recording:
         self, options: Options, cache: SignatureCache
     ) -> tuple[AbstractContextManager[Any], ...]:
         """Return what is entered around the code, in order."""
-        write, device = self._written, options.device
+        write, plan = self._written, self._plan
         kernels, note = write.findings.kernels, write.findings.note
-        composites = CompositesOf(
-            device, write.constants.note_values, write.findings.doubt
-        )
-        attention = AttentionOf(
-            device, self._clock, self._autocast, kernels, composites
-        )
+        keep, doubt = write.constants.note_values, write.findings.doubt
+        composites = CompositesOf(plan, keep, doubt)
+        attention = AttentionOf(plan, self._clock, self._autocast, kernels, composites)
         return (
             RareCollection(),
             EagerStance(),
             self._threads,
             self._tasks,
             DataSources(note, Saver(write.registry, self._values, note)),
+            *stand_in_for(plan, note),
             NewParameters(write.registry.forget),
+            self._lending,
             attention,
             composites,
             self._autocast,
-            OptimizersOf(device),
-            KernelsOf(device),
+            OptimizersOf(options.device),
+            KernelsOf(plan),
             write.flags,
             write.draws,
             write.calls,
-            *self._make_modes(options, cache, attention),
+            *self._make_modes(cache, attention),
         )
 
     def _make_modes(
-        self, options: Options, cache: SignatureCache, attention: AttentionOf
+        self, cache: SignatureCache, attention: AttentionOf
     ) -> tuple[AbstractContextManager[Any], ...]:
         """Return what meets each text of a tensor, call of torch, and operator."""
-        write = self._written
+        write, plan = self._written, self._plan
         registry, places, rows = write.registry, write.places, write.rows
         findings, constants = write.findings, write.constants
         values = self._values
-        plan = DevicePlan(registry, places, options)
         special = SpecialTensors(places, findings)
         kernels = KernelCalls(
             registry=registry,
@@ -154,8 +150,8 @@ class Recording:
             special=special,
             findings=findings,
             values=values,
-            adjustments=ADJUSTMENTS[options.device],
             plan=plan,
+            lifting=self._lifting,
         )
         runner = OperatorRunner(places, special, attention, kernels)
         dispatch = DispatchMode(registry, rows, cache, special, runner)
@@ -168,6 +164,7 @@ class Recording:
             plan=plan,
             dispatch=dispatch,
             served=ServedFunctions(registry, rows, cache, attention),
+            lifting=self._lifting,
         )
         texts = ShownTensors(registry, values)
         return texts, BackwardMode(functions), functions, dispatch
@@ -196,7 +193,7 @@ class Recording:
             self._autocast.restore()
         write.calls.close_open_calls()
         self._doubt_foreign_casts()
-        trees = self._trees.describe(namespace or {})
+        trees = self._describe(namespace or {})
         program = self._programs.build(trees, has_failed=error is not None)
         write.draws.keep_ends(program)
         living = dict(write.numbers.living())
@@ -213,9 +210,16 @@ class Recording:
         )
         self._keep_origin(program, trees, living, modules_in(namespace or {}))
         self._values.hand_over(program)
-        for part in (write.calls, write.numbers, write.registry):
+        for part in (write.calls, write.numbers, write.registry, self._lending):
             part.close()
         return trace
+
+    def _describe(self, namespace: Mapping[str, object]) -> list[Tree]:
+        """Return the module trees as the block had them."""
+        with RealTorch(), self._lending:
+            trees = self._trees.describe(namespace)
+        self._lifting.finish()
+        return trees
 
     def _doubt_foreign_casts(self) -> None:
         """Note the operators that a library would have cast by a kernel of its own."""
@@ -248,8 +252,9 @@ class Recording:
         for module in namespace.values():
             if id(module) not in roots:
                 versions |= read_versions(write.registry, module)
-        aliased_before = write.imports.aliased & program.n_writes_by_storage.keys()
-        aliased = frozenset(write.registry.aliased | aliased_before)
+        aliased = frozenset(write.registry.aliased)
+        if write.imports.aliased:
+            aliased |= write.imports.aliased & program.n_writes_by_storage.keys()
         versions |= look_for_versions(program, refs, aliased, versions)
         owned = {storage for tree in trees for storage in tree.owner_by_storage}
         origin = Origin(
@@ -272,25 +277,3 @@ class Recording:
 def refer_to(module: nn.Module | None) -> "weakref.ref[nn.Module] | None":
     """Return a weak reference to a module, if it is still there."""
     return None if module is None else weakref.ref(module)
-
-
-def make_written(
-    cache: SignatureCache, clock: Clock, cell_file: str, top: CodeType | None
-) -> Written:
-    """Return the parts that write a recording, each given those that it needs."""
-    numbers, imports, draws = ModuleNumbers(), Imports(), Draws()
-    registry = TensorRegistry(cache.geometries, clock, imports.note, find_place)
-    places = Places(cell_file, top, numbers.of)
-    calls = ModuleCallRecorder(registry, clock, numbers, places)
-    return Written(
-        registry=registry,
-        numbers=numbers,
-        places=places,
-        calls=calls,
-        draws=draws,
-        rows=RowWriter(registry, clock, places, calls, draws),
-        constants=Constants(registry),
-        imports=imports,
-        flags=FlagChanges(clock),
-        findings=Findings(places),
-    )

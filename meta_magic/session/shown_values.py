@@ -8,8 +8,7 @@ from meta_magic.recording.identities.origins import has_origins
 from meta_magic.recording.intercept.shown_tensors import ShownTensors
 from meta_magic.session.caches import pick_cache
 from meta_magic.session.guard import Guard
-from meta_magic.session.program_builder import ProgramBuilder
-from meta_magic.session.recording import make_written
+from meta_magic.session.program_builder import ProgramBuilder, make_written
 from meta_magic.session.values_on_demand import ValuesOnDemand
 from meta_magic.trace.options import Options
 from meta_magic.trace.provenance import ValueLimits

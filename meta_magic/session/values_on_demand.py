@@ -37,7 +37,7 @@ from meta_magic.session.value_calls import (
 from meta_magic.torch_private.snapshot import WithoutModes
 from meta_magic.trace.options import Assumed, Options
 from meta_magic.trace.program import Program
-from meta_magic.trace.provenance import Assumption, Evaluation
+from meta_magic.trace.provenance import LIMITS, Assumption, Evaluation
 from meta_magic.trace.units import format_shape
 
 __all__ = ["ValuesOnDemand"]
@@ -97,21 +97,23 @@ class ValuesOnDemand:
         # What took too much once would take no less a layer later.
         numel = chosen[0][0].numel()
         is_beyond = numel >= self._beyond.get(place, numel + 1)
-        guess = self._guess(table, chosen) if is_beyond else None
-        if guess is None:
+        guess = self._guess(table, chosen)
+        if guess is None or not is_beyond:
             try:
-                return self._run(table, given, chosen)
+                is_brief = is_beyond or guess is not None
+                return self._run(table, given, chosen, is_brief=is_brief)
             except MissingValueError as error:
-                guess = self._guess(table, chosen)
-                if guess is None:
-                    raise
                 if isinstance(error, ValueLimitError):
                     self._beyond[place] = numel
+                if guess is None:
+                    raise
         return self._assume(table, given, chosen[0][0], guess)
 
-    def _run(self, table: OpTable, given: Given, chosen: Inputs) -> Any:
+    def _run(
+        self, table: OpTable, given: Given, chosen: Inputs, *, is_brief: bool
+    ) -> Any:
         """Return what an operator returns, given the values that it reads."""
-        real_by_id, cost = self._find_reals(table, chosen)
+        real_by_id, cost = self._find_reals(table, chosen, is_brief=is_brief)
         with WithoutModes():
             if table.written:  # and what was computed is kept
                 real_by_id = {key: real.clone() for key, real in real_by_id.items()}
@@ -131,7 +133,8 @@ class ValuesOnDemand:
         routed = self._routing.find(ref.number) if assumed.is_uniform else None
         if table.name in ASSUMABLE:
             return guess_count(routed, tensor.shape, assumed)
-        if table.name in READ and tensor.nbytes <= self._options.limits.nbytes:
+        most = max(self._options.limits.nbytes, LIMITS.nbytes)
+        if table.name in READ and tensor.nbytes <= most:
             return guess_values(routed, tensor, assumed)
         return None
 
@@ -147,7 +150,8 @@ class ValuesOnDemand:
     def peek(self, tensor: Tensor, seen: Seen) -> Tensor | None:
         """Return what a tensor holds, if that takes little; the trace says nothing."""
         try:
-            reals, _ = self._compute([(tensor, seen)], can_assume=False)
+            read = [(tensor, seen)]
+            reals, _ = self._compute(read, can_assume=False, is_brief=True)
         except MissingValueError:
             return None
         return reals[0]
@@ -171,10 +175,10 @@ class ValuesOnDemand:
         self._evaluator.hand_over(program)
 
     def _find_reals(
-        self, table: OpTable, chosen: Inputs
+        self, table: OpTable, chosen: Inputs, *, is_brief: bool
     ) -> tuple[dict[int, Tensor], Evaluation]:
         try:
-            reals, cost = self._compute(chosen)
+            reals, cost = self._compute(chosen, is_brief=is_brief)
         except MissingValueError as error:
             name = describe_function(self._places.function) or table.name
             tensor = chosen[0][0]
@@ -198,7 +202,7 @@ class ValuesOnDemand:
         return [advise(routed, tensor, function, is_mask=is_mask)]
 
     def _compute(
-        self, chosen: Inputs, *, can_assume: bool = True
+        self, chosen: Inputs, *, is_brief: bool, can_assume: bool = True
     ) -> tuple[list[Tensor], Evaluation]:
         """Return the real tensors for those on meta, and what they took."""
         wanted = [
@@ -207,7 +211,9 @@ class ValuesOnDemand:
             if ref is not None
         ]
         program, limits = self._snapshot(), self._options.limits
-        return self._evaluator.evaluate(program, wanted, limits, can_assume=can_assume)
+        return self._evaluator.evaluate(
+            program, wanted, limits, can_assume=can_assume, is_brief=is_brief
+        )
 
 
 def find_read(table: OpTable, given: Given) -> Inputs:

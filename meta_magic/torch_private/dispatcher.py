@@ -35,6 +35,7 @@ __all__ = [
     "forget_kernel",
     "has_kernel",
     "higher_order_operators",
+    "is_python_excluded",
     "kernels_put_in",
     "list_kernels",
     "override_kernel",
@@ -69,6 +70,14 @@ def run_kernel(
     what is below them.
     """
     return operator._op_dk(key, *args, **kwargs)
+
+
+def is_python_excluded() -> bool:
+    """Whether torch hides from all modes what it runs now.
+
+    Without it nobody knows that the values of a list are read for a new tensor.
+    """
+    return torch._C._dispatch_tls_is_dispatch_key_excluded(DispatchKey.Python)
 
 
 @unbroken

@@ -11,12 +11,14 @@ from typing import Final, TypeAlias
 import torch
 from torch import _meta_registrations, _tensor_str
 from torch.amp.autocast_mode import autocast as autocast_class
+from torch.amp.grad_scaler import GradScaler
 from torch.nested._internal import sdpa
 from torch.nn.attention import flex_attention
 from torch.optim import optimizer
 from torch.utils import _foreach_utils, checkpoint
 
 __all__ = [
+    "APPLY_OF_MODULES",
     "ATTENTION_OF_NESTED",
     "AUTOCAST_ENTRY",
     "AUTOCAST_EXIT",
@@ -33,6 +35,7 @@ __all__ = [
     "JIT_TRACES",
     "MAKE_PARAMETER",
     "RUN_BACKWARD",
+    "STEP_OF_SCALER",
     "TEXT_OF_TENSOR",
     "Replaceable",
     "enable_autocast",
@@ -92,12 +95,19 @@ RUN_BACKWARD: Final = (torch.autograd, "_engine_run_backward")
 
 TEXT_OF_TENSOR: Final = (_tensor_str, "_str")
 """Without it tensors on meta are shown without values, and with no device but meta."""
+APPLY_OF_MODULES: Final = (torch.nn.Module, "_apply")
+"""What moves or casts a module. Without it a real one that a cell moves stays on meta
+when the cell has ended."""
 
 JIT_TRACES: Final = (
     (torch.jit._trace, "_trace_impl"),
     (torch.jit._trace, "trace_module"),
 )
 """Without them ``torch.jit.trace`` takes what a convolution makes for a constant."""
+
+
+STEP_OF_SCALER: Final = (GradScaler, "_maybe_opt_step")
+"""Without it each step of a ``GradScaler`` replays all that came before."""
 
 
 def enable_autocast(region: autocast_class, *, is_enabled: bool) -> None:

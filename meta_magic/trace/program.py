@@ -97,12 +97,14 @@ class Constant:
         checksum: CRC-32 of its bytes; 0 where ``data`` is there.
         tensor: The storage itself where ``data`` is None, as bytes: the one thing of
             the user's that a trace keeps alive.
+        name: How the block calls it; None where it has no name, or was not asked.
     """
 
     storage: int
     data: bytes | None
     checksum: int = 0
     tensor: torch.Tensor | None = field(default=None, compare=False, repr=False)
+    name: str | None = None
 
     @property
     def nbytes(self) -> int:

@@ -25,6 +25,7 @@ from meta_magic.recording.as_device.autocast_rules import ATTENTION
 from meta_magic.recording.as_device.composites import CompositesOf
 from meta_magic.recording.as_device.cpu_answers import adds_batch_to_attention
 from meta_magic.recording.identities.clock import Clock
+from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.attention_operators import (
     cudnn_attention,
@@ -40,7 +41,6 @@ from meta_magic.torch_private.dispatcher import (
     run_kernel,
 )
 from meta_magic.torch_private.modes import DisableAutocast
-from meta_magic.trace.options import DeviceName
 from meta_magic.trace.provenance import KernelChoice
 
 __all__ = ["AttentionOf"]
@@ -171,7 +171,7 @@ class AttentionOf:
     Below function modes, so that it holds while activations are computed again, too.
 
     Args:
-        device: ``cpu`` or ``cuda``; ``meta`` leaves it to torch.
+        plan: Knows whose kernels run where; ``meta`` leaves it to torch.
         clock: Dates what was chosen.
         autocast: Casts the arguments, if it is on.
         kernels: Takes what was chosen for each call.
@@ -183,13 +183,14 @@ class AttentionOf:
 
     def __init__(
         self,
-        device: DeviceName,
+        plan: DevicePlan,
         clock: Clock,
         autocast: AutocastOf,
         kernels: list[KernelChoice],
         composites: CompositesOf,
     ) -> None:
-        self.device = device
+        self.device = plan.kernels
+        self._plan = plan
         self._thread = threading.get_ident()
         self._clock = clock
         self._autocast = autocast
@@ -237,10 +238,11 @@ class AttentionOf:
         enable_gqa: bool = False,
     ) -> Tensor:
         """Run it as the device would, and note what that is."""
-        device: FusingDevice = "cuda" if self.device == "cuda" else "cpu"
+        kernels = self._plan.kernels_of((query, key, value))
+        device: FusingDevice = "cuda" if kernels == "cuda" else "cpu"
         if torch.is_autocast_enabled(device):
             (query, key, value, attn_mask), _ = self._autocast.cast(
-                ATTENTION, (query, key, value, attn_mask), {}
+                device, ATTENTION, (query, key, value, attn_mask), {}
             )
         call = Attention(
             query=query,
@@ -274,8 +276,7 @@ class AttentionOf:
     def decompose(self, operator: Any, args: Args, kwargs: Kwargs) -> Any:
         """Run an operator that torch makes of others."""
         name = str(operator).removeprefix("aten.").removesuffix(".default")
-        if self._autocast.is_on and name in self._autocast.names:
-            args, kwargs = self._autocast.cast(name, args, kwargs)
+        args, kwargs = self._autocast.cast_where_on(name, args, kwargs)
         with AutocastOff(self._autocast):
             if name == ATTENTION and self.device != "meta" and args[0].is_meta:
                 return self.attend(*args, **kwargs)

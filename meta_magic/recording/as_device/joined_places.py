@@ -8,7 +8,7 @@ import torch
 from meta_magic.recording.identities.geometries import LiveGeometry
 from meta_magic.recording.signatures.entries import OpTable
 
-__all__ = ["join_places"]
+__all__ = ["join_places", "takes_numbers"]
 
 CPU: Final = torch.device("cpu")
 
@@ -54,7 +54,7 @@ def join_places(table: OpTable, inputs: Sequence[LiveGeometry]) -> torch.device 
     placed = [geometry for geometry in inputs if geometry.place is not None]
     if name in INDEXING:
         placed = [g for g in placed if g is inputs[0] or g.place != CPU] or placed
-    if name in NUMBERS or torch.Tag.pointwise in table.func.tags:
+    if takes_numbers(table):
         placed = [g for g in placed if g.shape or g.place != CPU] or placed
     for other in placed:
         if other.place != placed[0].place:
@@ -63,3 +63,10 @@ def join_places(table: OpTable, inputs: Sequence[LiveGeometry]) -> torch.device 
                 f"devices, {placed[0].place} and {other.place}! ({name})"
             )
     return placed[0].place
+
+
+def takes_numbers(table: OpTable) -> bool:
+    """Whether an operator takes a number on the CPU beside tensors elsewhere."""
+    if table.name in NUMBERS or table.name.startswith(BY_PAIRS):
+        return True
+    return torch.Tag.pointwise in table.func.tags

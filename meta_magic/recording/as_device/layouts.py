@@ -29,7 +29,10 @@ def lay_out_made(func: Any, given: Given, returned: Any) -> Any:
     It is asked once for each signature, and only where that takes little; beyond, what
     torch's kernel on meta chose stands.
     """
-    if all(seen[2].is_in_rows for _, seen in given.inputs):
+    for _, seen in given.inputs:
+        if not seen[2].is_in_rows:
+            break
+    else:
         return returned
     is_pointwise = torch.Tag.pointwise in func.tags
     limit = MAX_NUMEL_POINTWISE if is_pointwise else MAX_NUMEL

@@ -15,7 +15,7 @@ from meta_magic.recording.identities.places import Places
 from meta_magic.recording.identities.storages import StorageRegistry
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.torch_private.modes import DisableTorchFunction
-from meta_magic.trace.options import Options
+from meta_magic.trace.options import DeviceName, Options
 
 __all__ = ["META", "DevicePlan"]
 
@@ -43,6 +43,7 @@ class DevicePlan:
         current: Index of the accelerator that ``"cuda"`` stands for.
         is_real: Whether a device that the code names is meant, as torch means it.
         n_accelerators: How many accelerators there are to be; None if nobody said.
+        kernels: Whose kernels are recorded where no place is named.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class DevicePlan:
         self.current = 0
         self.is_real = options.named == "real"
         self.n_accelerators = options.n_devices
+        self.kernels = options.device
         self._home = HOMES[options.device]
         self._has_named = False
         self._registry = registry
@@ -122,3 +124,27 @@ class DevicePlan:
     def home(self) -> torch.device:
         """Where a tensor lies for which the code named no device."""
         return self.default or self._home
+
+    def kernels_at(self, place: torch.device | None) -> DeviceName:
+        """Return whose kernels run at a place; that of the cell if it is None."""
+        if place is None or self.kernels == "meta":
+            return self.kernels
+        return "cpu" if place.type == "cpu" else "cuda"
+
+    def kernels_of(self, values: object) -> DeviceName:
+        """Return whose kernels run on the first tensor in values that has a place."""
+        with DisableTorchFunction():
+            metas = [tensor for tensor in tensors_in(values) if tensor.is_meta]
+        placed = (self.place_of(tensor) for tensor in metas)
+        return self.kernels_at(next((p for p in placed if p is not None), None))
+
+    @property
+    def is_for_cuda(self) -> bool:
+        """Whether the kernels of CUDA are recorded, and so there is to be one."""
+        return self.kernels == "cuda"
+
+    def count_bytes(self, index: int) -> int:
+        """Return how many bytes the living tensors take on a GPU."""
+        place = torch.device("cuda", index)
+        here = [ref() for ref in self._registry.living() if ref.place == place]
+        return sum(storage.nbytes() for storage in here if storage is not None)

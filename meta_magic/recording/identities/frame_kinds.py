@@ -17,6 +17,7 @@ __all__ = [
     "FORWARD",
     "INIT",
     "OWN",
+    "PACKAGE",
     "TOP",
     "TORCH",
     "USER",
@@ -27,7 +28,8 @@ __all__ = [
 ]
 
 TORCH: Final = Path(torch.__file__).parent
-OWN: Final = (f"{TORCH}/", f"{Path(__file__).parents[2]}/", "<frozen ")
+PACKAGE: Final = f"{Path(__file__).parents[2]}/"
+OWN: Final = (f"{TORCH}/", PACKAGE, "<frozen ")
 OPTIM: Final = f"{TORCH / 'optim'}/"
 NN_INIT: Final = f"{TORCH / 'nn' / 'init.py'}"
 STDLIB: Final = f"{sysconfig.get_paths()['stdlib']}/"

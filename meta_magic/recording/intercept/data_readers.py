@@ -12,7 +12,7 @@ SPLITS: Final = frozenset[Any]((torch.tensor_split, torch.Tensor.tensor_split))
 DATA_READERS: Final = SPLITS.union(
     getattr(torch.Tensor, name)
     for name in ("numpy", "__array__", "__format__", "pin_memory")
-)
+).union({torch.Tensor.record_stream})
 FORMAT: Final[Any] = torch.Tensor.__format__
 NUMPY: Final[Any] = torch.Tensor.numpy
 TO_NUMPY: Final = frozenset[Any]({NUMPY, torch.Tensor.__array__})
@@ -24,6 +24,8 @@ def read_data(func: Any, args: Args, kwargs: Kwargs) -> Any:
     tensor, *rest = args
     if func is torch.Tensor.pin_memory:
         return tensor
+    if func is torch.Tensor.record_stream:
+        return None
     if func in SPLITS:  # at positions that may lie in a tensor
         rest = [v.cpu() if isinstance(v, torch.Tensor) else v for v in rest]
         positions = kwargs.get("tensor_indices_or_sections")

@@ -1,9 +1,7 @@
 """Data that comes into a cell by ways that no mode sees, such as ``torch.load``."""
 
-import threading
 from collections.abc import Callable
-from functools import wraps
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -16,6 +14,8 @@ from meta_magic.torch_private.replacing import Replacements
 from meta_magic.torch_private.snapshot import WithoutModes
 
 __all__ = ["DataSources"]
+
+META: Final = torch.device("meta")
 
 
 class DataSources(Replacements):
@@ -43,23 +43,7 @@ class DataSources(Replacements):
             (torch, "from_dlpack", self._adopt),
             (DataLoader, "__iter__", self._iterate),
         ):
-            replaced = self._replace_here(getattr(owner, name), method)
-            self.replace(owner, name, replaced)
-
-    def _replace_here(self, plain: Any, method: Any) -> Any:
-        """Return a function that calls ``method`` on this thread while the cell runs.
-
-        Else ``plain``: a cell may have imported it by name.
-        """
-        thread = threading.get_ident()
-
-        @wraps(plain)
-        def replaced(*args: Any, **kwargs: Any) -> Any:
-            if threading.get_ident() != thread or not self.is_entered:
-                return plain(*args, **kwargs)
-            return method(plain, *args, **kwargs)
-
-        return replaced
+            self.replace_here((owner, name), method)
 
     def _load(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
         """Load onto meta, unless it is told where; what comes is from outside."""
@@ -80,7 +64,8 @@ class DataSources(Replacements):
 
     def _adopt(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
         """Put on meta what torch makes from memory that is not its own."""
-        return torch.as_tensor(plain(*args, **kwargs))
+        made = plain(*args, **kwargs)
+        return made.to(META) if is_default_on_meta() else made
 
     def _iterate(self, plain: Any, loader: Any) -> Any:
         """Load in this process: what other processes do is not recorded."""

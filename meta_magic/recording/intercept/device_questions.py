@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from meta_magic.recording.identities.device_plan import META, DevicePlan
-from meta_magic.recording.identities.frame_kinds import is_library
+from meta_magic.recording.identities.frame_kinds import PACKAGE, is_library
 from meta_magic.recording.intercept.libraries import TOLD_DEVICE
 from meta_magic.torch_private.copying import PICKLING
 
@@ -46,8 +46,9 @@ class DeviceQuestions:
         return -1 if device.type in ("cpu", "meta") else device.index
 
     def _find(self, tensor: Tensor, asker: FrameType) -> torch.device:
-        if asker.f_code is PICKLING:  # else it would look for data
-            return META
+        code = asker.f_code
+        if code is PICKLING or code.co_filename.startswith(PACKAGE):
+            return META  # as it is: what pickles would look for data
         place = self._plan.place_of(tensor)
         if place is not None:
             return place

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
 
@@ -11,7 +10,7 @@ import torch
 from torch import nn
 
 from meta_magic.recording.identities.device_plan import META, DevicePlan
-from meta_magic.recording.identities.frame_kinds import TORCH
+from meta_magic.recording.identities.frame_kinds import PACKAGE, TORCH
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.copies import (
@@ -21,8 +20,16 @@ from meta_magic.recording.intercept.copies import (
     rebuild_without_content,
 )
 from meta_magic.recording.intercept.device_questions import is_told_home
+from meta_magic.recording.intercept.legacy_constructors import (
+    holds_planned,
+    join_values,
+)
 from meta_magic.recording.intercept.libraries import ADOPTED, MAKE_REAL
-from meta_magic.recording.rows.constants import VALUE_FUNCTIONS, Constants
+from meta_magic.recording.rows.constants import (
+    VALUE_FUNCTIONS,
+    Constants,
+    data_of,
+)
 from meta_magic.recording.rows.findings import Findings
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.modes import (
@@ -39,9 +46,6 @@ REAL_FACTORY_FILES: Final = frozenset(
 )
 """Files whose factories draw seeds and permutations that Python must read."""
 
-HERE: Final = f"{Path(__file__).parents[2]}/"
-"""Where the code lies that runs an operator as it was called."""
-
 OPS: Final = str(TORCH / "_ops.py")
 """Stands between an operator and who calls it."""
 
@@ -49,6 +53,10 @@ MEANT_FILES: Final = tuple(
     str(TORCH / name) for name in ("_utils.py", "storage.py", "serialization.py")
 )
 """Files of torch that mean the device that they name."""
+
+LAYERS: Final = tuple(f"{TORCH / 'nn' / name}/" for name in ("modules", "utils"))
+"""Where the code lies that passes on the device that it was told, and itself names the
+CPU for lengths alone, which may have to be sorted beside the sequences."""
 
 BY_NAME: Final = "what was put on 'meta' by name counts as on the device of the cell"
 FROM_NUMPY: Final = frozenset({torch.tensor, torch.as_tensor, torch.asarray})
@@ -65,6 +73,9 @@ TO_EMPTY: Final = frozenset(
 WRITTEN: Final = sys.intern("meta")
 """The string as a literal of source code is; ``str(x.device)`` is another object, and
 means the device of the cell."""
+
+TWO: Final = 2
+"""A tensor, and its method's one argument."""
 
 CONTEXT: Final = DeviceContext.__torch_function__.__code__
 """Runs where ``with torch.device(...)`` is on, and calls on."""
@@ -123,9 +134,46 @@ class Factories:
             caller = caller.f_back
         make = self._make if kwargs.get("device") is None else self._make_named
         made = make(func, args, kwargs, caller)
-        if func in VALUE_FUNCTIONS:
-            self._constants.note_values(made, func, args, kwargs)
+        if func not in VALUE_FUNCTIONS:
+            return made
+        if func is torch.Tensor.new_tensor and kwargs.get("device") is None:
+            self._plan.name_all([made], self._plan.place_of(args[0]) or META)
+        data = data_of(func, args, kwargs)
+        if holds_planned(data) and made.is_meta:
+            return self._join(data, made)
+        self._constants.note_values(made, func, args, kwargs)
         return made
+
+    def make_new(self, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
+        """Do what ``x.new(...)`` does with values; torch drops them on meta.
+
+        Returns:
+            The tensor; ``NotImplemented`` if it is given sizes, or a tensor.
+        """
+        has_values = len(args) == TWO and isinstance(args[1], (list, tuple))
+        if not has_values or isinstance(args[1], torch.Size):
+            return NotImplemented
+        return self.make(torch.Tensor.new_tensor, args, kwargs, caller)
+
+    def _join(self, data: Any, made: torch.Tensor) -> torch.Tensor:
+        """Return a tensor of values and tensors, which need not be known now."""
+        plan = self._plan
+        place = plan.place_of(made) or META
+
+        def make(value: Any) -> torch.Tensor:
+            if isinstance(value, torch.Tensor):
+                tensor = value.detach()
+                is_there = plan.place_of(tensor) in (place, None)
+                options = {"dtype": made.dtype, "device": META, "copy": not is_there}
+                moved: torch.Tensor
+                moved = self._make_at(place, torch.Tensor.to, (tensor,), options)
+                return moved
+            number = torch.tensor([value], dtype=made.dtype, device=META)
+            self._constants.note_values(number, torch.tensor, ([value],), {})
+            plan.name_all([number], place)
+            return number
+
+        return join_values(data, made, make)
 
     def _make(self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
         """Call a factory that was told no device."""
@@ -184,12 +232,13 @@ class Factories:
             caller: Who names it.
         """
         file = caller.f_code.co_filename
-        if file.startswith(HERE) or file in REAL_FACTORY_FILES:
+        if file.startswith(PACKAGE) or file in REAL_FACTORY_FILES:
             return True
         if self._plan.is_real and device != META:
             return True
         is_literal = type(given) is str and given == "cpu"
-        if file.startswith(f"{TORCH}/") and (is_literal or file in MEANT_FILES):
+        is_torchs = file.startswith(f"{TORCH}/") and not file.startswith(LAYERS)
+        if is_torchs and (is_literal or file in MEANT_FILES):
             return True
         return is_way_out(caller) and device.type == "cpu"
 

@@ -9,6 +9,7 @@ import torch
 
 from meta_magic.recording.as_device.attention import AttentionOf
 from meta_magic.recording.identities.device_plan import META, DevicePlan
+from meta_magic.recording.identities.frame_kinds import PACKAGE
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.places import Places
 from meta_magic.recording.identities.tensors import TensorRegistry
@@ -34,8 +35,14 @@ from meta_magic.recording.intercept.initializers import (
     is_loading,
     read_initializer,
 )
+from meta_magic.recording.intercept.legacy_constructors import (
+    NUMBER_READERS,
+    read_number,
+)
+from meta_magic.recording.intercept.lifting import Lifting, MustLend
 from meta_magic.recording.intercept.mixed_devices import explain_mix
 from meta_magic.recording.intercept.moves import MOVES, Mover
+from meta_magic.recording.intercept.packed_sequences import PACKING, Packer
 from meta_magic.recording.intercept.served_functions import ServedFunctions
 from meta_magic.recording.rows.constants import VALUE_FUNCTIONS, Constants
 from meta_magic.recording.rows.findings import Findings
@@ -53,7 +60,8 @@ from meta_magic.torch_private.module_internals import LOADED
 __all__ = ["FunctionMode"]
 
 DATA: Final[Any] = torch.Tensor.data
-HANDLED: Final = DATA_READERS | {DEEPCOPY} | MOVES | GET_DEVICE
+BY_VALUES: Final = PACKING.union(NUMBER_READERS, {torch.Tensor.new})
+HANDLED: Final = DATA_READERS | {DEEPCOPY} | MOVES | GET_DEVICE | BY_VALUES
 """Methods that torch treats otherwise on meta, before any operator."""
 
 ASKED: Final = DEVICE_QUESTIONS | {IS_META, DATA}
@@ -81,6 +89,7 @@ class FunctionMode(DeviceContext):
         plan: Knows where the code wants what.
         dispatch: Records what stands in the place of an operator.
         served: Answers whole calls that were seen before.
+        lifting: Makes constants of real tensors.
     """
 
     def __init__(  # noqa: PLR0913  the parts that a call of torch may concern
@@ -94,6 +103,7 @@ class FunctionMode(DeviceContext):
         plan: DevicePlan,
         dispatch: DispatchMode,
         served: ServedFunctions,
+        lifting: Lifting,
     ) -> None:
         # Not the base's: its torch.device(...) would be a call to a mode outside.
         self.device = META
@@ -109,7 +119,9 @@ class FunctionMode(DeviceContext):
         self._constructors = device_constructors()
         self._factories = Factories(registry, constants, findings, plan)
         self._plan = plan
-        self._mover = Mover(plan)
+        self._lifting = lifting
+        self._mover = Mover(plan, lifting)
+        self._packer = Packer(plan, constants)
         self._questions = DeviceQuestions(plan)
 
     def __enter__(self) -> None:
@@ -124,7 +136,7 @@ class FunctionMode(DeviceContext):
     def __exit__(self, *_: object) -> None:
         pop_function_mode()
 
-    def __torch_function__(  # noqa: C901, PLR0912  a method more would be felt
+    def __torch_function__(  # noqa: C901, PLR0911, PLR0912  a method more would be felt
         self,
         func: Any,
         types: Sequence[type],
@@ -143,8 +155,7 @@ class FunctionMode(DeviceContext):
         try:
             if func in INDEXING:
                 keep = self._constants.note_values
-                device = self._attention.device
-                func, args = prepare_index(func, args, device, keep)
+                func, args = prepare_index(func, args, self._attention.device, keep)
             if func in HANDLED and args:
                 returned = self._handle(func, args, kwargs or {}, caller)
                 if returned is not NotImplemented:
@@ -155,11 +166,25 @@ class FunctionMode(DeviceContext):
             if names_device or func in self._constructors or func in VALUE_FUNCTIONS:
                 return self._factories.make(func, args, kwargs or {}, caller)
             return func(*args, **(kwargs or {}))
-        except RuntimeError as error:
-            explain_mix(error, tensors_in(args, kwargs))
-            raise
+        except (RuntimeError, MustLend) as error:
+            again = self._lifting.prepare(error, func, args, kwargs or {})
+            if again is None:
+                explain_mix(error, tensors_in(args, kwargs))
+                raise
         finally:
             places.running = before
+        return self._call_again(func, *again, caller)
+
+    def _call_again(
+        self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType
+    ) -> Any:
+        """Call a function with what was lifted of its arguments."""
+        before = self._places.running
+        self._places.running = [func, caller, None, args]
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self._places.running = before
 
     def _handle(self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
         """Do what torch would do otherwise, or refuse, of a tensor on meta.
@@ -168,14 +193,26 @@ class FunctionMode(DeviceContext):
             What the function does; ``NotImplemented`` if torch's own will do.
         """
         if func in MOVES:
-            if is_way_out(caller):
+            if is_way_out(caller) or caller.f_code.co_filename.startswith(PACKAGE):
                 return NotImplemented
             return self._mover.move(func, args, kwargs, caller)
         if not args[0].is_meta:
             return NotImplemented
         if func in GET_DEVICE:
             return self._questions.number(args[0], caller)
+        if func in BY_VALUES:
+            return self._handle_values(func, args, kwargs, caller)
         return self._read_data(func, args, kwargs)
+
+    def _handle_values(
+        self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType
+    ) -> Any:
+        """Do what torch does of values, before any operator; as ``_handle``."""
+        if func in NUMBER_READERS:
+            return read_number(self._dispatch, func, args[0])
+        if func in PACKING:
+            return self._packer.run(func, args)
+        return self._factories.make_new(args, kwargs, caller)
 
     def _read_data(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
         """Call a method that reads data, or copies it."""

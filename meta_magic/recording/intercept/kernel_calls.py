@@ -1,6 +1,5 @@
 """Call the kernel of an operator, see to it that its result is right, and record it."""
 
-from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -8,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from meta_magic.recording.as_device.adjustments import ON_CPU
+from meta_magic.recording.as_device.adjustments import ADJUSTMENTS
 from meta_magic.recording.as_device.corrections import CORRECTIONS
 from meta_magic.recording.as_device.cpu_kernels import (
     ask_cpu,
@@ -20,6 +19,7 @@ from meta_magic.recording.as_device.layouts import lay_out_made
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import Seen, TensorRegistry
+from meta_magic.recording.intercept.lifting import Lifting
 from meta_magic.recording.intercept.mixed_devices import check_devices, explain_mix
 from meta_magic.recording.intercept.special_tensors import (
     SpecialTensors,
@@ -58,11 +58,11 @@ class KernelCalls:
         special: Knows what is no plain tensor.
         findings: Takes what failed or may differ.
         values: Computes values of meta tensors.
-        adjustments: By an operator's name, what makes a device's result of that on
-            meta.
+        plan: Knows where the code wants what, and whose kernels run there.
 
     Attributes:
         plan: Knows where the code wants what.
+        lifting: Makes constants of real tensors.
     """
 
     def __init__(  # noqa: PLR0913  all that a call may concern
@@ -76,8 +76,8 @@ class KernelCalls:
         special: SpecialTensors,
         findings: Findings,
         values: ValueSource,
-        adjustments: Mapping[str, Callable[..., Any]],
         plan: DevicePlan,
+        lifting: Lifting,
     ) -> None:
         self._registry = registry
         self._rows = rows
@@ -87,10 +87,8 @@ class KernelCalls:
         self._special = special
         self._findings = findings
         self._values = values
-        self._adjustments = adjustments
         self.plan = plan
-        self._is_as_cpu = adjustments is ON_CPU
-        self._is_as_device = bool(adjustments)  # meta has none
+        self.lifting = lifting
         self._opaque_entries: dict[object, Entry] = {}
 
     def call(
@@ -101,12 +99,19 @@ class KernelCalls:
         args: Args,
         kwargs: Kwargs,
     ) -> Any:
-        """Call a kernel, then record the call with what it returned."""
+        """Call a kernel, then record the call with what it returned.
+
+        Returns:
+            That; ``NotImplemented`` if real tensors are to be lifted before.
+        """
         registry, findings = self._registry, self._findings
         inputs = [(t, registry.read(t)) for t in tensors_in(args, kwargs)]
         given = Given(args, kwargs, inputs)
-        place = self._find_place(table, given) if registry.has_places else None
+        reals = [pair for pair in inputs if not pair[1][2].is_meta]
+        if reals and self.lifting.is_due(table, given, reals):
+            return NotImplemented
         n_storages, n_answered = registry.n_storages, findings.n_answered
+        place = self._find_place(table, given) if registry.has_places else None
         draw = Drawing(given) if table.draws(args, kwargs) else None
         returned = self._run(table, given, draw)
         if registry.freed:
@@ -186,16 +191,18 @@ class KernelCalls:
 
     def _run_on_meta(self, table: OpTable, given: Given) -> Any:
         """Call an operator, and see to it that all is as it would be on the device."""
-        args, kwargs, _ = given
+        args, kwargs, inputs = given
         returned = table.func(*args, **kwargs)
         if table.counts_writes:
             increment_version(args[0])
-        if table.has_out and self._is_as_cpu:
+        named = (seen[2].place for _, seen in inputs if seen[2].place is not None)
+        kernels = self.plan.kernels_at(next(named, None))
+        if table.has_out and kernels == "cpu":
             lay_out_written(table.func, given)
-        adjust = self._adjustments.get(table.name)
+        adjust = ADJUSTMENTS[kernels].get(table.name)
         if adjust is not None:
             returned = adjust(returned, *args, **kwargs)
-        if self._is_as_cpu and (table.is_pure or table.written):
+        if kernels == "cpu" and table.makes_new:
             returned = lay_out_made(table.func, given, returned)
         return returned
 
@@ -205,7 +212,7 @@ class KernelCalls:
         if correct is not None and all(seen[2].is_meta for _, seen in given.inputs):
             return correct(*given.args, **given.kwargs)
         returned = self._values.evaluate(table, given)
-        is_asked = self._is_as_device and is_without_kernel(error)
+        is_asked = self.plan.kernels != "meta" and is_without_kernel(error)
         if returned is NotImplemented and is_asked:
             return ask_cpu(table.func, given.args, given.kwargs)
         return returned

@@ -30,6 +30,8 @@ SHAPE_ONLY: Final = frozenset(
     | {"new_full"}
 )
 
+PACKING: Final = "aten._pack_padded_sequence."
+
 
 def check_devices(op: str, call: LiveCall) -> None:
     """Raise if the call read a meta tensor and returned a real one.
@@ -82,7 +84,8 @@ def is_mixed(op: str, call: LiveCall) -> bool:
         return False
     if all(not seen[2].is_meta for _, seen in call.inputs):
         return False
-    return op.split(".")[1] not in SHAPE_ONLY
+    # Packed batch sizes, on the CPU, are those of lengths that lie there.
+    return op.split(".")[1] not in SHAPE_ONLY and not op.startswith(PACKING)
 
 
 def describe(tensor: Tensor) -> str:
@@ -101,15 +104,17 @@ def find_names(tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
     Those of the innermost frame come first.
     """
     frame: FrameType | None = sys._getframe(1)
-    storage = address_of_storage(tensor.untyped_storage())
+    is_strided = tensor.layout is torch.strided
+    storage = address_of_storage(tensor.untyped_storage()) if is_strided else None
     while frame is not None:
         for name, value in names_in(frame):
-            if isinstance(value, Tensor) and has_storage(value, storage):
+            is_alias = isinstance(value, Tensor) and has_storage(value, storage)
+            if value is tensor or (is_alias and isinstance(value, Tensor)):
                 yield name, value
         frame = frame.f_back
 
 
-def has_storage(tensor: Tensor, storage: int) -> bool:
+def has_storage(tensor: Tensor, storage: int | None) -> bool:
     """Whether a tensor lies on the storage with this address."""
     is_strided = tensor.layout is torch.strided and not nn.parameter.is_lazy(tensor)
     return is_strided and address_of_storage(tensor.untyped_storage()) == storage

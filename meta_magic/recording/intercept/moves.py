@@ -8,6 +8,7 @@ from torch import Tensor
 
 from meta_magic.recording.identities.device_plan import META, DevicePlan
 from meta_magic.recording.intercept.device_questions import is_told_home
+from meta_magic.recording.intercept.lifting import Lifting
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.tensor_internals import parse_to
 
@@ -58,10 +59,12 @@ class Mover:
 
     Args:
         plan: Knows what lies where.
+        lifting: Makes constants of real tensors.
     """
 
-    def __init__(self, plan: DevicePlan) -> None:
+    def __init__(self, plan: DevicePlan, lifting: Lifting) -> None:
         self.plan = plan
+        self._lifting = lifting
 
     def move(self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
         """Do what a function does that moves a tensor.
@@ -81,7 +84,7 @@ class Mover:
         place = self.plan.read(device)
         if not tensor.is_meta and place.type in ("cpu", "meta"):
             return NotImplemented
-        return self._move(tensor, place, options)
+        return self._move(self._lifting.take(tensor), place, options)
 
     def _move(self, tensor: Tensor, place: torch.device, options: Kwargs) -> Tensor:
         """Return a tensor on a device: itself if it lies there."""

@@ -21,7 +21,7 @@ from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.trace.program import Constant
 
-__all__ = ["VALUE_FUNCTIONS", "Constants"]
+__all__ = ["VALUE_FUNCTIONS", "Constants", "data_of"]
 
 VALUE_FUNCTIONS: Final = frozenset(
     {torch.tensor, torch.as_tensor, torch.asarray, torch.scalar_tensor}
@@ -29,16 +29,21 @@ VALUE_FUNCTIONS: Final = frozenset(
 )
 """Functions that turn Python values into a tensor; on meta, without any operator."""
 
+MAX_COPIED_OF_LENT: Final = 2**18
+"""Bytes up to which the content of a real parameter is copied."""
+
 
 class Constants:
     """The storages of one recording whose content none of its operators made.
 
     Attributes:
         torn: Real storages that something wrote that torch does not see.
+        made: Real storages that operators made.
     """
 
     def __init__(self, registry: TensorRegistry) -> None:
         self.torn: set[int] = set()
+        self.made: set[int] = set()
         self._registry = registry
         self._constants: list[Constant] = []
         self._known: set[int] = set()
@@ -52,11 +57,10 @@ class Constants:
         kwargs: Kwargs,
     ) -> None:
         """Note the values of a meta tensor that a function made from Python values."""
-        is_method = function is Tensor.new_tensor
-        data = args[is_method] if len(args) > is_method else kwargs.get("data")
+        data = data_of(function, args, kwargs)
         if not made.is_meta or isinstance(data, (Tensor, np.ndarray)):
             return  # made from a tensor or an array: by operators
-        if is_method:
+        if function is Tensor.new_tensor:
             function, args = torch.tensor, args[1:]
         with DisableTorchFunction(), DisableTorchDispatch():
             real = function(*args, **{**kwargs, "dtype": made.dtype, "device": "cpu"})
@@ -64,6 +68,26 @@ class Constants:
         ref = self._registry.storage_of(made)
         if ref is not None:
             self._keep(ref, real.untyped_storage())
+
+    def keep_lifted(
+        self,
+        ref: StorageRef,
+        storage: UntypedStorage,
+        name: str | None,
+        *,
+        is_lent: bool,
+    ) -> None:
+        """Note what a storage on meta holds that stands for a real one.
+
+        Args:
+            ref: The storage on meta.
+            storage: The real one.
+            name: How the block calls that.
+            is_lent: Whether the real one stays as it is while the block runs; one that
+                is not small is then not copied.
+        """
+        max_copied = MAX_COPIED_OF_LENT if is_lent else MAX_COPIED_NBYTES
+        self._keep(ref, storage, max_copied, name)
 
     def note_real_inputs(self, inputs: Sequence[tuple[Tensor, Seen]]) -> bool:
         """Note the real tensors that an operator is about to read or write.
@@ -87,7 +111,9 @@ class Constants:
         """Note the real tensors that an operator made: they can be made again."""
         for tensor, (_, ref, geometry) in outputs:
             if ref is not None and not geometry.is_meta:
-                self._known.add(ref.number)
+                if ref.number not in self._known:
+                    self._known.add(ref.number)
+                    self.made.add(ref.number)
                 total = sum_small(tensor.untyped_storage())
                 if total is not None:
                     self._sums[ref.number] = total
@@ -106,11 +132,17 @@ class Constants:
         """Return all constants."""
         return tuple(self._constants)
 
-    def _keep(self, ref: StorageRef, storage: UntypedStorage) -> None:
+    def _keep(
+        self,
+        ref: StorageRef,
+        storage: UntypedStorage,
+        max_copied: int = MAX_COPIED_NBYTES,
+        name: str | None = None,
+    ) -> None:
         if ref.number in self._known:
             return
         self._known.add(ref.number)
-        if storage.nbytes() > MAX_COPIED_NBYTES:
+        if storage.nbytes() > max_copied:
             with DisableTorchFunction(), DisableTorchDispatch():
                 tensor = as_bytes(storage)
                 constant = Constant(
@@ -118,11 +150,18 @@ class Constants:
                     data=None,
                     checksum=sum_bytes(tensor),
                     tensor=tensor,
+                    name=name,
                 )
         else:
             if storage.device.type != "cpu":
                 storage = storage.cpu()
             data = ctypes.string_at(storage.data_ptr(), storage.nbytes())
-            constant = Constant(storage=ref.number, data=data)
+            constant = Constant(storage=ref.number, data=data, name=name)
             self._sums[ref.number] = zlib.crc32(data)
         self._constants.append(constant)
+
+
+def data_of(function: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Return the values that one of ``VALUE_FUNCTIONS`` is given."""
+    at = int(function is Tensor.new_tensor)
+    return args[at] if len(args) > at else kwargs.get("data")

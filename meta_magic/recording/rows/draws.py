@@ -19,6 +19,7 @@ from typing import Any, Final
 import torch
 from torch import Generator, Tensor
 
+from meta_magic.recording.identities.generator_places import is_on_cpu, place_of
 from meta_magic.recording.identities.left_generators import (
     LeftGenerator,
     find_draw,
@@ -195,7 +196,7 @@ class Draws:
         token, after = stream.read()
         if token is None:
             stream.shadow = after
-            if is_made and stream.generator.device.type == "cpu":
+            if is_made and is_on_cpu(stream.generator):
                 self._made[len(self._shadows)] = after
         self._add(op, stream, source if token is None else UNKNOWN)
         return returned
@@ -208,7 +209,7 @@ class Draws:
             states=tuple(self._states),
             known=tuple(self._known.items()),
             generators=tuple(
-                "" if stream in asides else str(stream.generator.device)
+                "" if stream in asides else str(place_of(stream.generator))
                 for stream in streams
             ),
             ends=tuple(stream.end for stream in streams),

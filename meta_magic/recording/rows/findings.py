@@ -42,7 +42,10 @@ class Findings:
 
     def note(self, kind: str, text: str) -> None:
         """Note something about the line that runs now."""
-        line = self._places.current_line()
+        self.note_at(kind, text, self._places.current_line())
+
+    def note_at(self, kind: str, text: str, line: int | None) -> None:
+        """Note something about a line."""
         self.notes.setdefault(Note(kind=kind, text=text, line=line))
 
     def doubt(self, text: str) -> None:

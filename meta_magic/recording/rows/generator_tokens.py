@@ -6,6 +6,7 @@ from typing import Final
 import numpy as np
 from torch import Generator, Tensor
 
+from meta_magic.recording.identities.generator_places import is_on_cpu
 from meta_magic.recording.identities.left_generators import mark_state
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 
@@ -57,7 +58,7 @@ class Stream:
 
     def put(self, token: int) -> None:
         """Write a token into the generator, over the state of plain meta."""
-        if self.generator.device.type != "cpu" or self.shadow is None:
+        if not is_on_cpu(self.generator) or self.shadow is None:
             self.generator.manual_seed(token)
             return
         with DisableTorchFunction(), DisableTorchDispatch():
@@ -71,7 +72,7 @@ class Stream:
     def read(self) -> tuple[int | None, Tensor]:
         """Return the token that is in the generator, if any, and its state."""
         state = copy_state(self.generator)
-        if self.generator.device.type != "cpu":
+        if not is_on_cpu(self.generator):
             seed = self.generator.initial_seed()
             return (seed if seed >> 48 == MARK >> 48 else None), state
         with DisableTorchFunction(), DisableTorchDispatch():
@@ -85,7 +86,7 @@ def make_aside(generator: Generator, seed: int | None) -> Generator:
     aside = Generator()
     if seed is not None:
         aside.manual_seed(seed)
-    elif generator.device.type == "cpu":
+    elif is_on_cpu(generator):
         put_state(aside, copy_state(generator))
     return aside
 
@@ -93,7 +94,7 @@ def make_aside(generator: Generator, seed: int | None) -> Generator:
 def mark(generator: Generator, state: Tensor) -> Tensor:
     """Return a state of a generator by which the next recording knows it."""
     with DisableTorchFunction(), DisableTorchDispatch():
-        return mark_state(state) if generator.device.type == "cpu" else state
+        return mark_state(state) if is_on_cpu(generator) else state
 
 
 def copy_state(generator: Generator) -> Tensor:

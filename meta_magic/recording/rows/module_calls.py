@@ -5,7 +5,7 @@ import sys
 import threading
 from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from torch import Tensor, nn
@@ -54,6 +54,8 @@ class ModuleCallRecorder:
             they were after their first call: a temporary one is gone at the end.
         registered: (module number, name, storage number) of each parameter registered.
         threads: Names of other threads that called modules meanwhile.
+        meet: Told of each module and what it is called with, until it says that it was
+            told enough.
     """
 
     def __init__(
@@ -73,10 +75,12 @@ class ModuleCallRecorder:
         self.early_trees: dict[int, Tree] = {}
         self.registered: list[tuple[int, str, int]] = []
         self.threads: set[str] = set()
+        self.meet: Callable[[nn.Module, tuple[object, ...]], bool] = ignore
         self._registry = registry
         self._clock = clock
         self._numbers = numbers
         self._places = places
+        self._met: set[int] = set()
         self._stack: list[tuple[int, FrameType | None, Site, bool]] = []
         self._structure_by_key: dict[object, int] = {}
         self._built: set[int] = set()
@@ -110,12 +114,13 @@ class ModuleCallRecorder:
 
     @unbroken
     def _before(self, module: nn.Module, args: tuple[object, ...]) -> None:
-        del args  # seen after the call, with the keyword arguments
         if threading.get_ident() != self._thread:
             self.threads.add(threading.current_thread().name)
             return
         frame = sys._getframe(1)
         number = self._numbers.of(module)
+        if number not in self._met and self.meet(module, args):
+            self._met.add(number)
         walked = self._places.walk(frame.f_back, self.entry, self.site)
         position, line, _, _ = walked
         self._stack.append((self.word, self.entry, self.site, self.is_in_backward))
@@ -238,6 +243,11 @@ class ModuleCallRecorder:
                 number = self._numbers.of(module)
                 self._built.add(number)
                 self.registered.append((number, name, storage.number))
+
+
+def ignore(_module: nn.Module, _args: tuple[object, ...]) -> bool:
+    """Tell that enough was told of a module."""
+    return True
 
 
 class Named(tuple[tuple[str, object], ...]):

@@ -143,6 +143,7 @@ class OpTable:
             func.name(), COMPOSITE
         )
         self.is_pure = not aliases and not any(r.alias_info for r in returned)
+        self.makes_new = any(r.alias_info is None for r in returned)
         self.entries: dict[tuple[object, ...], Entry] = {}
 
     def draws(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

@@ -145,6 +145,8 @@ def storm(run, n_interrupts: int, seconds: float = SECONDS) -> dict[object, int]
 
 if __name__ == "__main__":
     sys.setswitchinterval(1e-4)
+    # A shell that starts it in the background has it ignore them.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if sys.argv[1] in {"magic", "all"}:
         InteractiveShell.instance().run_line_magic("load_ext", "meta_magic")
         InteractiveShell.instance().user_ns["torch"] = torch

@@ -1,5 +1,6 @@
 """Whenever a cell is interrupted, torch and the interrupt handler are as before."""
 
+import inspect
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from meta_magic.magic.awaiting import PartInterrupts
 from tests.integration.session.torch_states import torch_state
 
 REPOSITORY = Path(__file__).parents[3]
@@ -65,6 +67,19 @@ def test_an_interrupt_while_a_cell_awaits_is_raised_in_the_cell(shell):
     assert [op.op for op in shell.user_ns["_meta"].ops] == [
         "aten.ones.default", "aten.add.Tensor", "aten.add.Tensor"
     ]  # fmt: skip
+
+
+def test_a_cell_that_is_interrupted_before_its_first_part_is_closed():
+    async def run_cell():
+        pass
+
+    def run_part(_):
+        raise KeyboardInterrupt
+
+    coroutine = run_cell()
+    with pytest.raises(KeyboardInterrupt):
+        PartInterrupts().drive(coroutine, run_part).send(None)
+    assert inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED
 
 
 def run_program(*arguments):

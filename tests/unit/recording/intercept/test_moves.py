@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 import meta_magic as mm
-from meta_magic import record, replay
+from meta_magic import record
+from tests.unit.replaying.replays import replay
 
 CUDA = torch.device("cuda", 0)
 
@@ -86,9 +87,9 @@ def test_a_gradient_through_a_move_is_that_of_the_cpu(dtype):
         (leaf.to(device, dtype) ** 3).sum().backward()
         return leaf.grad
 
-    with record():
+    with record() as trace:
         grad = train("cuda")
-    assert torch.equal(replay(grad), train("cpu"))
+    assert torch.equal(replay(trace, grad)[0], train("cpu"))
 
 
 def test_a_gradient_of_a_gradient_passes_a_move():
@@ -100,9 +101,9 @@ def test_a_gradient_of_a_gradient_passes_a_move():
         grad.sum().backward()
         return leaf.grad
 
-    with record():
+    with record() as trace:
         second = curve("cuda")
-    assert torch.equal(replay(second), curve("cpu"))
+    assert torch.equal(replay(trace, second)[0], curve("cpu"))
 
 
 def test_a_place_lasts_to_the_next_recording():
@@ -158,9 +159,9 @@ def test_named_real_has_torchs_own_rule():
 
 
 def test_a_device_beyond_the_planned_ones_is_refused():
-    with pytest.raises(RuntimeError, match="invalid device ordinal"):
-        with record(as_device="cuda:8"):
-            torch.ones(2, device="cuda:99")
+    refused = pytest.raises(RuntimeError, match="invalid device ordinal")
+    with refused, record(as_device="cuda:8"):
+        torch.ones(2, device="cuda:99")
 
 
 def test_what_a_named_device_means_is_plan_or_real():

@@ -1,0 +1,257 @@
+"""Real modules that meet meta tensors are lent: on meta until the cell ends.
+
+A leaf that wants a gradient cannot be a constant, as the engine compares the device of
+a gradient with its leaf's. So its implementation is exchanged for a twin on meta, whose
+values are known: the Python object, which modules and optimizers hold, stays. When the
+cell ends it gets back its own, with all that the cell did not do to it.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, MutableMapping
+from functools import partial, wraps
+from typing import Any, Final, Protocol
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from meta_magic.recording.identities.device_plan import DevicePlan
+from meta_magic.recording.identities.nested_tensors import tensors_in
+from meta_magic.recording.intercept.data_sources import is_default_on_meta
+from meta_magic.recording.intercept.liftable import is_wanted, wants_gradient
+from meta_magic.recording.intercept.lifting import Lifting
+from meta_magic.torch_private.autograd import read_hooks, set_hooks
+from meta_magic.torch_private.interrupts import unbroken
+from meta_magic.torch_private.modes import DisableTorchFunction
+from meta_magic.torch_private.module_internals import (
+    buffers_of,
+    parameters_of,
+    walk_modules,
+)
+from meta_magic.torch_private.replaced import APPLY_OF_MODULES
+from meta_magic.torch_private.replacing import Replacements
+from meta_magic.torch_private.tensor_internals import swap_tensor_impl
+
+__all__ = ["Lending"]
+
+MISSING: Final = object()
+
+
+class Loan(Protocol):
+    """Something real that stands aside while a cell runs."""
+
+    def exchange(self) -> None:
+        """Put what is real in its place, or what the cell has there."""
+
+
+class TensorLoan:
+    """A tensor and its twin on meta."""
+
+    def __init__(self, real: Tensor, twin: Tensor) -> None:
+        self._pair = real, twin
+
+    def exchange(self) -> None:
+        """Exchange their implementations."""
+        swap_tensor_impl(*self._pair)
+
+
+class EntryLoan:
+    """What stood in a dictionary: the state of an optimizer, a module's tensor.
+
+    Args:
+        holder: The dictionary.
+        key: Where in it.
+        value: What stood there; ``MISSING`` if nothing did.
+    """
+
+    def __init__(
+        self, holder: MutableMapping[Any, Any], key: object, value: object
+    ) -> None:
+        self._holder = holder
+        self._key = key
+        self._value = value
+
+    def exchange(self) -> None:
+        """Put it back, and keep what stands there now."""
+        now = self._holder.get(self._key, MISSING)
+        if self._value is not MISSING:
+            self._holder[self._key] = self._value
+        elif now is not MISSING:
+            del self._holder[self._key]
+        self._value = now
+
+
+class Lending(Replacements):
+    """Context manager within which real modules that a cell calls are on meta.
+
+    Entered again, it lends again.
+
+    Args:
+        lifting: Makes what stands for a real tensor.
+        plan: Knows what a named device means.
+    """
+
+    def __init__(self, lifting: Lifting, plan: DevicePlan) -> None:
+        super().__init__()
+        self._plan = plan
+        self._lifting = lifting
+        self._loans: list[Loan] = []
+        self._lent: dict[int, Tensor] = {}
+        self._states: dict[tuple[int, int], Any] = {}
+        self._handle: Any = None
+        self._thread = 0
+        lifting.lend = self.lend
+
+    @unbroken
+    def __enter__(self) -> None:
+        self._thread = threading.get_ident()
+        self.wrap(APPLY_OF_MODULES, partial(self._before, self._lend_own))
+        self.wrap((nn.Module, "zero_grad"), partial(self._before, self._lend_tree))
+        self.wrap((Optimizer, "zero_grad"), partial(self._before, self._lend_all))
+        self._handle = register_optimizer_step_pre_hook(self._lend_state)
+        for loan in self._loans:
+            loan.exchange()
+
+    @unbroken
+    def __exit__(self, *_: object) -> None:
+        for loan in reversed(self._loans):
+            loan.exchange()
+        self._handle.remove()
+        self.restore()
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self._loans.clear()
+        self._lent.clear()
+        self._states.clear()
+
+    def lend(self, real: Tensor) -> None:
+        """Have a real leaf be on meta until the cell ends."""
+        self._lifting.names.add(real)
+        self._lend(real)
+
+    @unbroken
+    def _lend(self, real: Tensor) -> None:
+        with DisableTorchFunction():
+            is_lendable = is_wanted(real) and real.is_leaf
+            if id(real) in self._lent or not is_lendable:
+                return
+            twin = self._make_twin(real)
+            swap_tensor_impl(real, twin)
+            self._loans.append(TensorLoan(real, twin))
+            self._lent[id(real)] = real
+
+    def _make_twin(self, real: Tensor) -> Tensor:
+        """Return a leaf on meta that is like a real one."""
+        twin = self._lifting.lift(real, is_lent=True)
+        twin.requires_grad_(real.requires_grad)
+        set_hooks(twin, read_hooks(real))
+        if real.grad is not None and is_wanted(real.grad):
+            twin.grad = self._lifting.lift(real.grad, is_lent=True)
+        return twin
+
+    def meet(self, module: nn.Module, args: tuple[object, ...]) -> bool:
+        """Lend a real module that is called, if it meets tensors on meta.
+
+        Or if it could be trained: a real one would be another afterwards.
+
+        Returns:
+            Whether nothing is left to be done at later calls.
+        """
+        if not is_default_on_meta():  # as the cell wants it
+            return False
+        with DisableTorchFunction():
+            own = tensors_of(module)
+            reals = [t for t in own if self._lifting.is_from_outside(t)]
+            is_met = any(map(wants_gradient, reals))
+            is_met = is_met or any(t.is_meta for t in tensors_in(args))
+            if reals and is_met:
+                self._lifting.names.add(module)
+                self._lend_tree(module)
+            return is_met or not reals
+
+    def _lend_tree(self, module: nn.Module) -> None:
+        """Lend what a module holds, and all below it."""
+        for _, part in walk_modules(module):
+            self._lend_own(part)
+
+    def _lend_own(self, module: nn.Module) -> None:
+        """Lend what a module itself holds."""
+        for holder in (parameters_of(module), buffers_of(module)):
+            for name, tensor in holder.items():
+                if tensor is not None and self._lifting.is_from_outside(tensor):
+                    self._lend(tensor)
+                    if id(tensor) in self._lent:
+                        self._loans.append(EntryLoan(holder, name, tensor))
+
+    def _lend_all(self, optimizer: Any) -> None:
+        """Lend what an optimizer steps."""
+        for parameter in parameters_in(optimizer):
+            if self._lifting.is_from_outside(parameter):
+                self._lend(parameter)
+
+    def _lend_state(self, optimizer: Any, *_: object) -> None:
+        """Lend what an optimizer steps, and have what it keeps of that be on meta."""
+        self._ask(self._lend_all, optimizer)
+        with DisableTorchFunction():
+            for parameter in parameters_in(optimizer):
+                key = id(optimizer), id(parameter)
+                if id(parameter) in self._lent and key not in self._states:
+                    self._states[key] = optimizer
+                    self._lend_entry(optimizer.state, parameter)
+
+    def _before(
+        self, lend: Callable[[Any], None], method: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """Return a method that lends what would be another after it."""
+
+        @wraps(method)
+        def call(this: Any, *args: Any, **kwargs: Any) -> Any:
+            self._ask(lend, this)
+            return method(this, *args, **kwargs)
+
+        return call
+
+    def _ask(self, lend: Callable[[Any], None], holder: Any) -> None:
+        """Lend what something holds, where the cell did not choose the way out."""
+        is_here = threading.get_ident() == self._thread
+        if is_here and not self._plan.is_real and is_default_on_meta():
+            with DisableTorchFunction():
+                n_lent = len(self._lent)
+                lend(holder)
+                for first in list(self._lent.values())[n_lent : n_lent + 1]:
+                    is_module = isinstance(holder, nn.Module)
+                    self._lifting.names.add(holder if is_module else first)
+
+    @unbroken
+    def _lend_entry(self, state: MutableMapping[Any, Any], parameter: Tensor) -> None:
+        known = state.get(parameter, MISSING)
+        self._loans.append(EntryLoan(state, parameter, known))
+        if known is not MISSING:
+            state[parameter] = self._copy(known)
+
+    def _copy(self, value: Any) -> Any:
+        """Return the state of an optimizer with copies on meta of its tensors."""
+        if isinstance(value, Tensor):
+            return self._lifting.lift(value, is_lent=True)
+        if type(value) in (list, tuple):
+            return type(value)(map(self._copy, value))
+        if type(value) is dict:
+            return {name: self._copy(item) for name, item in value.items()}
+        return value
+
+
+def parameters_in(optimizer: Any) -> Iterator[Tensor]:
+    """Yield what an optimizer steps."""
+    for group in optimizer.param_groups:
+        yield from group["params"]
+
+
+def tensors_of(root: nn.Module) -> list[Tensor]:
+    """Return the parameters and buffers of a module and all below it."""
+    return [
+        tensor
+        for _, module in walk_modules(root)
+        for tensor in (*parameters_of(module).values(), *buffers_of(module).values())
+        if tensor is not None
+    ]

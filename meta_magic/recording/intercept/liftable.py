@@ -1,0 +1,65 @@
+"""Which real tensors could be constants, and what is made of arguments with such."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from meta_magic.recording.as_device.joined_places import takes_numbers
+from meta_magic.recording.identities.geometries import QUANTIZED
+from meta_magic.recording.signatures.arguments import Kwargs
+from meta_magic.recording.signatures.entries import OpTable
+
+__all__ = ["is_sizes", "is_wanted", "may_write", "replace", "wants_gradient"]
+
+RECURRENT: Final = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
+"""Functions of which the sizes of batches are real, as they are read."""
+
+
+def replace(
+    value: Any, is_meant: Callable[[Tensor], bool], lift: Callable[[Tensor], Tensor]
+) -> Any:
+    """Return arguments with what is made of the tensors in them that are meant."""
+    if isinstance(value, Tensor):
+        return lift(value) if is_meant(value) else value
+    if type(value) in (list, tuple):
+        return type(value)([replace(item, is_meant, lift) for item in value])
+    if isinstance(value, Mapping):
+        return {key: replace(item, is_meant, lift) for key, item in value.items()}
+    return value
+
+
+def is_wanted(tensor: Tensor, table: OpTable | None = None) -> bool:
+    """Whether a tensor is real, and a constant could stand for it.
+
+    Args:
+        tensor: The tensor.
+        table: The operator, some of which take numbers as they are.
+    """
+    if tensor.is_meta or type(tensor) not in (Tensor, nn.Parameter):
+        return False
+    is_dense = tensor.layout is torch.strided and tensor.dtype not in QUANTIZED
+    if not is_dense or tensor.is_nested:
+        return False
+    if tensor.ndim or table is None or wants_gradient(tensor):
+        return True
+    return not takes_numbers(table)
+
+
+def is_sizes(func: Any, tensor: Tensor) -> bool:
+    """Whether a tensor holds the sizes of batches of packed sequences."""
+    is_like_that = tensor.dtype is torch.int64 and tensor.ndim == 1
+    return is_like_that and getattr(func, "__name__", "") in RECURRENT
+
+
+def wants_gradient(tensor: Tensor) -> bool:
+    """Whether autograd would send a gradient to a tensor."""
+    return tensor.requires_grad and torch.is_grad_enabled()
+
+
+def may_write(func: Any, kwargs: Kwargs) -> bool:
+    """Whether a function may write its arguments."""
+    name = getattr(func, "__name__", "")
+    is_operator = name.startswith("__i") or name == "__setitem__"
+    return is_operator or name.endswith("_") or kwargs.get("out") is not None

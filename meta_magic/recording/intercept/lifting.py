@@ -1,0 +1,291 @@
+"""Real tensors that meet meta tensors: each is a constant, whose values are known.
+
+It happens below autograd, where an operator is met that mixes both: one more look at
+the arguments of each call would be felt. Autograd compares the devices of gradients
+and leaves: a real leaf that wants a gradient is *lent* before (:mod:`lending`), and
+the call is made again; so is one that torch refuses before any operator.
+"""
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor, UntypedStorage, nn
+
+from meta_magic.errors import MetaMagicError, MixedDeviceError
+from meta_magic.recording.identities.device_plan import META
+from meta_magic.recording.identities.living_tensors import read_version
+from meta_magic.recording.identities.nested_tensors import tensors_in
+from meta_magic.recording.identities.places import Places
+from meta_magic.recording.identities.storage_bytes import sum_small
+from meta_magic.recording.identities.tensors import TensorRegistry
+from meta_magic.recording.intercept.factories import is_way_out
+from meta_magic.recording.intercept.liftable import (
+    is_sizes,
+    is_wanted,
+    may_write,
+    replace,
+    wants_gradient,
+)
+from meta_magic.recording.intercept.real_names import RealNames, name_of_real
+from meta_magic.recording.rows.constants import Constants
+from meta_magic.recording.rows.findings import Findings
+from meta_magic.recording.signatures.arguments import Args, Given, Inputs, Kwargs
+from meta_magic.recording.signatures.entries import OpTable
+from meta_magic.torch_private.autograd import current_autograd_node
+from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
+from meta_magic.torch_private.tensor_internals import (
+    address_of_storage,
+    negate_lazily,
+)
+
+__all__ = ["Lifting", "MustLend"]
+
+READS_REAL: Final = frozenset(
+    {"aten.copy_.default", "aten._pack_padded_sequence.default"}
+    | {"aten._pad_packed_sequence.default"}
+)
+"""Operators that take real tensors beside those on meta."""
+
+
+class MustLend(MixedDeviceError):  # noqa: N818  a request, until nobody can follow it
+    """A real tensor that wants a gradient met meta tensors.
+
+    Attributes:
+        tensors: Those tensors.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self.tensors = tensors
+        super().__init__(
+            "real operators made a tensor, through which no gradient would flow back "
+            "from meta (see .detach(), torch.no_grad(), or make it in the cell)"
+        )
+
+
+class Lifted(NamedTuple):
+    """A real storage on meta.
+
+    Attributes:
+        real: It itself.
+        base: Its bytes on meta.
+        version: How often it had been written.
+        checksum: Of its bytes; None if they are many.
+        is_lent: Whether writes of it are planned.
+    """
+
+    real: "weakref.ref[UntypedStorage]"
+    base: Tensor
+    version: int
+    checksum: int | None
+    is_lent: bool
+
+
+class Lifting:
+    """Makes constants of real tensors.
+
+    Args:
+        registry: Numbers of tensors.
+        constants: Keeps what the real ones hold.
+        findings: Takes a note on them.
+        places: Which call of torch is running.
+
+    Attributes:
+        lend: Has a leaf be on meta until the cell ends.
+        names: Notes what is lifted.
+    """
+
+    def __init__(
+        self,
+        registry: TensorRegistry,
+        constants: Constants,
+        findings: Findings,
+        places: Places,
+    ) -> None:
+        self.lend: Callable[[Tensor], None] = refuse_to_lend
+        self._registry = registry
+        self._constants = constants
+        self._places = places
+        self._lifted_by_address: dict[int, Lifted] = {}
+        self.names = RealNames(findings)
+
+    # Operators
+
+    def is_due(self, table: OpTable, given: Given, reals: Inputs) -> bool:
+        """Whether real tensors among the arguments of an operator are to be lifted.
+
+        Args:
+            table: The operator.
+            given: Its arguments.
+            reals: Those of its tensors that are real.
+
+        Raises:
+            MixedDeviceError: It would write a real tensor that is a constant.
+            MustLend: A gradient is wanted of one.
+        """
+        is_mixed = len(reals) < len(given.inputs)
+        if table.written:
+            self._refuse_writes(table, given, is_mixed=is_mixed)
+        if not is_mixed:
+            return False
+        found = [t for t, _ in reals if is_wanted(t, table)]
+        wanting = [t for t in found if wants_gradient(t)]
+        if wanting and current_autograd_node() is None:
+            raise MustLend(wanting)
+        return bool(found) and table.name not in READS_REAL
+
+    def lift_arguments(self, value: Any, table: OpTable) -> Any:
+        """Return arguments of an operator with meta tensors for the real ones."""
+        return replace(value, lambda tensor: is_wanted(tensor, table), self.lift)
+
+    def _refuse_writes(self, table: OpTable, given: Given, *, is_mixed: bool) -> None:
+        """Refuse to write a real tensor that is a constant, or what is not known."""
+        values = dict(zip(table.arguments, given.args, strict=False)) | {**given.kwargs}
+        written = [value for name, value in values.items() if name in table.written]
+        for tensor in tensors_in(written):
+            if is_wanted(tensor) and (is_mixed or self._is_kept(tensor)):
+                name = name_of_real(tensor)
+                raise MixedDeviceError(
+                    f"{table.name} would change your real "
+                    f"{'tensor' if name is None else f'`{name}`'}; build "
+                    f"{'the model' if is_of_module(tensor, name) else 'it'} in the "
+                    "cell, or lift a copy with `mm.meta_like`"
+                )
+
+    def is_from_outside(self, tensor: Tensor) -> bool:
+        """Whether a tensor is real, can be lifted, and was not made in the cell."""
+        if not is_wanted(tensor):
+            return False
+        self._registry.note_deaths()
+        return self._registry.find_storage(tensor) not in self._constants.made
+
+    def _is_kept(self, tensor: Tensor) -> bool:
+        """Whether a real tensor from outside counts as a constant here."""
+        known = self._find(tensor.untyped_storage())
+        running = self._places.running
+        if known is None or (running is not None and is_way_out(running[1])):
+            return False
+        return known.is_lent or self.is_from_outside(tensor)
+
+    # Functions
+
+    def prepare(
+        self, error: Exception, func: Any, args: Args, kwargs: Kwargs
+    ) -> tuple[Args, Kwargs] | None:
+        """Return arguments with which a function that failed is to be called again.
+
+        None if that would not help, or would write what is real.
+        """
+        is_of_torch = not isinstance(error, MetaMagicError)
+        is_due = is_of_torch and ("device" in str(error) or "meta" in str(error))
+        if not isinstance(error, MustLend) and not is_due:
+            return None
+        with DisableTorchFunction():
+            met = tensors_in(args, kwargs)
+            reals = [t for t in met if is_wanted(t) and not is_sizes(func, t)]
+            if isinstance(error, MustLend):
+                reals += error.tensors
+            elif all(not t.is_meta for t in met) or may_write(func, kwargs):
+                return None
+            leaves = {id(t): t for t in reals if wants_gradient(t) and t.is_leaf}
+            for leaf in leaves.values():
+                self.lend(leaf)
+            if isinstance(error, MustLend):
+                return (args, kwargs) if leaves else None
+            if not reals or any(map(wants_gradient, reals)):
+                return None
+            wanted = {id(t) for t in reals}
+            return replace((args, kwargs), lambda t: id(t) in wanted, self.lift)  # type: ignore[no-any-return]  # as it was
+
+    # Tensors
+
+    def take(self, tensor: Tensor) -> Tensor:
+        """Return what stands on meta for a tensor that a plan moves.
+
+        Raises:
+            MustLend: Autograd would send a gradient to what real operators made.
+        """
+        with DisableTorchFunction():
+            if is_wanted(tensor) and not wants_gradient(tensor):
+                if not isinstance(tensor, nn.Parameter):
+                    return self.lift(tensor)
+                self.lend(tensor)
+            elif is_wanted(tensor):
+                self.lend(tensor)
+                if not tensor.is_meta:
+                    raise MustLend([tensor])
+            return tensor
+
+    def lift(self, real: Tensor, *, is_lent: bool = False) -> Tensor:
+        """Return a meta tensor that has the values of a real one.
+
+        Args:
+            real: That; views of one storage share theirs.
+            is_lent: Whether it stands for the real one until the cell ends.
+        """
+        with (
+            DisableTorchFunction(),
+            DisableTorchDispatch(),
+            torch.inference_mode(mode=False),
+            torch.no_grad(),
+        ):
+            self._registry.note_deaths()
+            storage = real.untyped_storage()
+            known = self._find(storage)
+            if known is None or not is_unchanged(known, real, storage):
+                known = self._make(real, storage, is_lent=is_lent)
+            if is_lent and not known.is_lent:
+                known = known._replace(is_lent=True)
+            self._lifted_by_address[address_of_storage(storage)] = known
+            made = torch.empty(0, dtype=real.dtype, device=META)
+            offset, shape, stride = real.storage_offset(), real.shape, real.stride()
+            made.set_(known.base.untyped_storage(), offset, shape, stride)
+            made = made.conj() if real.is_conj() else made
+            return negate_lazily(made) if real.is_neg() else made
+
+    def _find(self, storage: UntypedStorage) -> Lifted | None:
+        """Return what was made of a real storage."""
+        known = self._lifted_by_address.get(address_of_storage(storage))
+        return known if known is not None and known.real() is storage else None
+
+    def _make(self, real: Tensor, storage: UntypedStorage, *, is_lent: bool) -> Lifted:
+        """Make a storage on meta a constant."""
+        self._forget_dead()
+        base = torch.empty(storage.nbytes(), dtype=torch.uint8, device=META)
+        ref = self._registry.storage_of(base, real.device)
+        name = self.names.count(real, is_named=not is_lent)
+        if ref is not None:
+            self._constants.keep_lifted(ref, storage, name, is_lent=is_lent)
+        checksum = None if is_lent else sum_small(storage)
+        version = read_version(real)
+        return Lifted(weakref.ref(storage), base, version, checksum, is_lent)
+
+    def _forget_dead(self) -> None:
+        """Let go of what was made of storages that are gone."""
+        lifted = self._lifted_by_address
+        for address in [a for a, known in lifted.items() if known.real() is None]:
+            del lifted[address]
+
+    def finish(self) -> None:
+        """Let go of what was lifted, and note it."""
+        self._lifted_by_address.clear()
+        self.names.finish()
+
+
+def refuse_to_lend(tensor: Tensor) -> None:
+    """Lend nothing, where nobody can."""
+
+
+def is_unchanged(known: Lifted, real: Tensor, storage: UntypedStorage) -> bool:
+    """Whether a real storage holds what it held when it was lifted."""
+    if known.is_lent:  # what the cell writes is planned, and on meta
+        return True
+    if known.checksum is not None:
+        return known.checksum == sum_small(storage)
+    return known.version == read_version(real)
+
+
+def is_of_module(tensor: Tensor, name: str | None) -> bool:
+    """Whether a tensor belongs to a module, by its kind or its name."""
+    return isinstance(tensor, nn.Parameter) or "." in (name or "")

@@ -1,0 +1,150 @@
+"""What the cell calls a real tensor or module, such as ``model.fc.weight``."""
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from types import FrameType
+from typing import Final
+
+from torch import Tensor, nn
+
+from meta_magic.recording.identities.frame_kinds import OWN, is_library
+from meta_magic.recording.rows.findings import Findings
+from meta_magic.torch_private.modes import DisableTorchFunction
+from meta_magic.torch_private.module_internals import (
+    buffers_of,
+    parameters_of,
+    walk_modules,
+)
+from meta_magic.torch_private.tensor_internals import address_of_storage
+from meta_magic.trace.units import format_bytes
+
+__all__ = ["RealNames", "name_of_real"]
+
+MAX_NAMES: Final = 6
+
+SNAPSHOT_OWNERS: Final = 3
+"""References to the variables of a function that nobody else asked for: the frame's,
+ours, and the argument's."""
+
+
+class RealNames:
+    """Names what was real of a recording, in one note.
+
+    Args:
+        findings: Takes the note.
+    """
+
+    def __init__(self, findings: Findings) -> None:
+        self._findings = findings
+        self._names: dict[str, None] = {}
+        self._nbytes = 0
+        self._n_lifted = 0
+        self._line: int | None = None
+
+    def count(self, real: Tensor, *, is_named: bool) -> str | None:
+        """Count the storage of a real tensor, and return its name if that is asked."""
+        nbytes = real.untyped_storage().nbytes()
+        if nbytes == real.itemsize:  # a number
+            return None
+        if not self._n_lifted:
+            _, self._line = self._findings.locate("")
+        self._nbytes += nbytes
+        self._n_lifted += 1
+        return self.add(real) if is_named else None
+
+    def add(self, value: Tensor | nn.Module) -> str | None:
+        """Name a tensor, or a module; after some the rest goes unnamed."""
+        name = name_of_real(value) if len(self._names) < MAX_NAMES else None
+        if name is not None:
+            self._names[name] = None
+        return name
+
+    def finish(self) -> None:
+        """Write the note."""
+        if self._n_lifted:
+            names = ", ".join(f"'{name}'" for name in self._names)
+            self._findings.note_at(
+                "real",
+                f"{self._n_lifted} real tensor{'s' * (self._n_lifted > 1)} of "
+                f"{format_bytes(self._nbytes)} met tensors on meta, and count as "
+                f"constants{f': {names}' if names else ''}; they are as they were",
+                self._line,
+            )
+
+
+def name_of_real(value: Tensor | nn.Module) -> str | None:
+    """Return the name by which running code knows a real tensor or a module.
+
+    Returns:
+        A variable's, or a place in a module; of another tensor on the same storage if
+        only that has a name; None if nothing has.
+    """
+    with DisableTorchFunction():
+        found = [find_name(frame, value) for frame in user_frames()]
+    exact = [name for name, is_exact in filter(None, found) if is_exact]
+    views = [name for name, _ in filter(None, found)]
+    return next(iter((*exact, *views)), None)
+
+
+def user_frames() -> Iterator[FrameType]:
+    """Yield the frames of the user's own code, the innermost first."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(OWN) and not is_library(file):
+            yield frame
+        frame = frame.f_back
+
+
+def find_name(frame: FrameType, value: Tensor | nn.Module) -> tuple[str, bool] | None:
+    """Return the name of a value in one frame, and whether it stands for just that."""
+    variables = frame.f_locals
+    found = find_among(variables, value)
+    is_snapshot = frame.f_locals is variables and variables is not frame.f_globals
+    if is_snapshot and sys.getrefcount(variables) <= SNAPSHOT_OWNERS:
+        variables.clear()  # else it keeps what the function deletes, until 3.13
+    return found
+
+
+def find_among(
+    variables: Mapping[str, object], value: Tensor | nn.Module
+) -> tuple[str, bool] | None:
+    """Return a value's name among variables, and whether it stands for just that."""
+    items = [(n, v) for n, v in list(variables.items()) if not n.startswith("_")]
+    tensors = items if isinstance(value, nn.Module) else [*items, *tensors_in(items)]
+    exact = next((name for name, other in tensors if other is value), None)
+    if exact is not None or isinstance(value, nn.Module):
+        return None if exact is None else (exact, True)
+    address = find_address(value)
+    aliases = (n for n, v in tensors if find_address(v) == address)
+    return next(((name, False) for name in aliases), None)
+
+
+def tensors_in(items: Iterable[tuple[str, object]]) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors of the modules among variables, each with its place."""
+    for name, module in items:
+        # Not isinstance alone: that would ask the ``__class__`` of whatever lies there.
+        if issubclass(type(module), nn.Module) and isinstance(module, nn.Module):
+            for path, tensor in tensors_of(module):
+                yield f"{name}.{path}", tensor
+
+
+def find_address(value: object) -> int | None:
+    """Return the address of a tensor's storage; None if it has none."""
+    if not issubclass(type(value), Tensor) or not isinstance(value, Tensor):
+        return None
+    try:
+        address: int = address_of_storage(value.untyped_storage())
+    except (RuntimeError, NotImplementedError, ValueError):
+        return None
+    return address
+
+
+def tensors_of(root: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield the parameters and buffers below a module, each with its path."""
+    for fqn, module in walk_modules(root):
+        prefix = f"{fqn}." if fqn else ""
+        for held in (parameters_of(module), buffers_of(module)):
+            for name, tensor in held.items():
+                if tensor is not None:
+                    yield prefix + name, tensor

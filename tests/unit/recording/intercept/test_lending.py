@@ -1,0 +1,201 @@
+"""Real modules in a cell: recorded like any other, and afterwards as they were."""
+
+import copy
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from meta_magic import real, record
+
+X = torch.linspace(-1, 1, 24).view(6, 4)
+Y = torch.tensor([0, 1, 2, 0, 1, 2])
+
+
+def build():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 3)
+    )
+
+
+def train(model, optimizer, n=3):
+    losses = []
+    torch.manual_seed(1)
+    for _ in range(n):
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(model(X), Y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+class Snapshot:
+    """All that could be told of a model and its optimizer, and the objects it is of."""
+
+    def __init__(self, model, optimizer=None):
+        self.parts = [model.state_dict(), {} if optimizer is None else vars(optimizer)]
+        self.parts = copy.deepcopy([*self.parts, [p.grad for p in model.parameters()]])
+        held = [*model.parameters(), *model.buffers()]
+        self.objects = [(id(t), id(t.grad), t._version, t.data_ptr()) for t in held]
+        self.names = [
+            name for name, _ in (*model.named_parameters(), *model.named_buffers())
+        ]
+
+    __hash__ = None
+
+    def __eq__(self, other):
+        is_same = self.objects == other.objects and self.names == other.names
+        return (
+            is_same
+            and are_equal(self.parts[0::2], other.parts[0::2])
+            and are_equal(self.parts[1].get("state"), other.parts[1].get("state"))
+        )
+
+
+def are_equal(a, b):
+    if isinstance(a, torch.Tensor):
+        return a.device == b.device and a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, dict):  # the keys of an optimizer's state are copies
+        return len(a) == len(b) and all(map(are_equal, a.values(), b.values()))
+    if isinstance(a, list):
+        return len(a) == len(b) and all(map(are_equal, a, b))
+    return a == b
+
+
+KINDS = {
+    "sgd": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9),
+    "adam": lambda p: torch.optim.Adam(p, 0.1),
+    "adamw": lambda p: torch.optim.AdamW(p, 0.1, amsgrad=True),
+    "foreach": lambda p: torch.optim.Adam(p, 0.1, foreach=True),
+}
+
+
+@pytest.mark.parametrize("n_before", [0, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_real_model_is_trained_as_for_real_and_is_then_as_it_was(kind, n_before):
+    model = build()
+    optimizer = KINDS[kind](model.parameters())
+    train(model, optimizer, n_before)
+    before = Snapshot(model, optimizer)
+    with record() as trace:
+        losses = train(model, optimizer)
+        assert model[0].weight.is_meta
+        assert model[1].num_batches_tracked.is_meta
+    assert Snapshot(model, optimizer) == before
+    assert losses == train(model, optimizer)
+    assert trace.nbytes_real == 0
+
+
+def test_an_optimizer_that_the_cell_makes_trains_a_real_model():
+    model, other = build(), build()
+    with record():
+        losses = train(model, torch.optim.Adam(model.parameters()))
+    assert losses == train(other, torch.optim.Adam(other.parameters()))
+    assert are_equal(model.state_dict(), build().state_dict())
+    assert model[0].weight.grad is None
+
+
+@pytest.mark.parametrize("ends", [RuntimeError, KeyboardInterrupt])
+def test_a_loan_returns_after_an_error(ends):
+    model = build()
+    before = Snapshot(model)
+    with pytest.raises(ends), record():
+        model(torch.ones(2, 4)).sum().backward()
+        assert model[0].weight.grad.is_meta
+        raise ends
+    assert Snapshot(model) == before
+
+
+def test_a_real_graph_that_was_pending_survives():
+    model = nn.Sequential(nn.Linear(4, 3), nn.Tanh())
+    other = copy.deepcopy(model)
+    pending, again = model(X).sum(), other(X).sum()
+    with record():
+        train(model, torch.optim.SGD(model.parameters(), 0.1))
+    pending.backward()
+    again.backward()
+    assert torch.equal(model[0].weight.grad, other[0].weight.grad)
+
+
+def test_the_report_shows_a_lent_module_as_any_other():
+    model = build()
+    with record() as trace:
+        model(torch.ones(2, 4))
+    (root,) = trace.modules
+    assert root.name == "model"
+    assert {t.device.type for child in root.children for t in child.tensors} == {"meta"}
+    assert {call.op for call in trace.ops} >= {"aten.addmm.default"}
+
+
+def test_the_note_names_the_model():
+    model = build()
+    with record() as trace:
+        model(torch.ones(2, 4))
+    (note,) = [note for note in trace.notes if note.kind == "real"]
+    assert "'model'" in note.text
+
+
+def test_a_bare_leaf_gets_its_gradient_on_meta():
+    w = torch.ones(4, 3, requires_grad=True)
+    with record():
+        (torch.ones(2, 4) @ w).sum().backward()
+        assert w.grad.tolist() == torch.full((4, 3), 2.0).tolist()
+    assert w.grad is None
+    assert w.tolist() == torch.ones(4, 3).tolist()
+
+
+def test_tied_parameters_stay_tied():
+    model = nn.ModuleDict({"a": nn.Linear(3, 3), "b": nn.Linear(3, 3)})
+    model.b.weight = nn.Parameter(model.a.weight.data)
+    with record():
+        model.a(torch.ones(1, 3))
+        model.b(torch.ones(1, 3))
+        with torch.no_grad():
+            model.a.weight.zero_()
+        assert model.b.weight.sum().item() == 0
+    assert model.b.weight.sum().item() != 0
+
+
+def test_a_module_that_a_cell_moves_or_casts_is_as_it_was():
+    model = build()
+    before = Snapshot(model)
+    with record():
+        model.to("cuda")
+        assert model[1].running_mean.device == torch.device("cuda:0")
+        assert model(torch.ones(2, 4, device="cuda")).device == torch.device("cuda:0")
+        model.half()
+        assert model[0].weight.dtype == torch.float16
+    assert Snapshot(model) == before
+
+
+def test_what_is_trained_for_real_is_trained():
+    model, other = build(), build()
+    with record(), real():
+        losses = train(model, torch.optim.SGD(model.parameters(), 0.1))
+    assert losses == train(other, torch.optim.SGD(other.parameters(), 0.1))
+    assert Snapshot(model).parts[0].keys() == other.state_dict().keys()
+    assert torch.equal(model[0].weight, other[0].weight)
+
+
+def test_hooks_of_a_parameter_run_in_the_cell():
+    model, seen = nn.Linear(4, 3), []
+    model.weight.register_hook(lambda grad: seen.append(grad.is_meta))
+    with record():
+        model(torch.ones(2, 4)).sum().backward()
+    assert seen == [True]
+    model(torch.ones(2, 4)).sum().backward()
+    assert seen == [True, False]
+
+
+def test_nothing_of_a_lent_module_is_held_afterwards():
+    model = build()
+    with record() as trace:
+        model(torch.ones(2, 4))
+    gone = weakref.ref(model)
+    del model
+    assert gone() is None
+    assert trace.error is None

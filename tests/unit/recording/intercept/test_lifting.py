@@ -1,0 +1,184 @@
+"""Real tensors that meet meta tensors are constants; values are those of a real run."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils import data
+
+from meta_magic import MixedDeviceError, ReplayError, real, record, replay
+
+LIFTED = {
+    "matmul": lambda x, made: x @ made(4, 2),
+    "mm": lambda x, made: torch.mm(x, made(4, 2)),
+    "addmm": lambda x, made: torch.addmm(x[:, :2], x, made(4, 2)),
+    "linear": lambda x, made: functional.linear(x, made(2, 4)),
+    "embedding": lambda x, made: functional.embedding(made(1).long(), x),
+    "index": lambda x, made: x[made(1).long()],
+    "index by real": lambda x, made: made(3, 4)[x[0, :2].long()],
+    "mask": lambda x, made: made(3, 4)[x > 0],
+    "gather": lambda x, made: torch.gather(x, 0, made(1, 4).long()),
+    "cdist": lambda x, made: torch.cdist(x, made(5, 4)),
+    "bmm": lambda x, made: torch.bmm(made(1, 2, 3), x[None]),
+    "add": lambda x, made: x + made(4),
+    "add_": lambda x, made: made(3, 4).add_(x),
+    "cat": lambda x, made: torch.cat([x, made(1, 4)]),
+    "stack of numbers": lambda x, made: torch.stack([x[0, 0], made(())]),
+    "where": lambda x, made: torch.where(x > 0, x, made(4)),
+    "transposed": lambda x, made: x.T[1:] * made(3),
+    "conv2d": lambda x, made: functional.conv2d(
+        x.view(1, 3, 2, 2), made(4, 3, 1, 1)
+    ),
+    "conjugated": lambda x, made: (x * 1j).conj() * made(4),
+    "lstm": lambda x, made: torch.lstm(
+        x[None],
+        (made(1, 1, 2), made(1, 1, 2)),
+        [made(8, 4), made(8, 2), made(8), made(8)],
+        True, 1, 0.0, False, False, True,
+    )[0],
+}  # fmt: skip
+
+
+def values():
+    return torch.linspace(-1, 1, 12).view(3, 4)
+
+
+def last_value(trace):
+    (value,) = replay(trace, trace.ops[-1].outputs[:1])
+    return value
+
+
+@pytest.mark.parametrize("cache", [True, False])
+@pytest.mark.parametrize("name", LIFTED)
+def test_what_is_made_with_a_real_tensor_has_its_values(name, cache):
+    expected = LIFTED[name](values(), torch.ones)
+    x = values()
+    for _ in range(2):
+        with record(cache=cache) as trace:
+            made = LIFTED[name](x, torch.ones)
+            assert made.is_meta
+            made.clone()
+        assert torch.equal(last_value(trace), expected)
+    assert torch.equal(x, values())
+
+
+def test_one_note_names_what_was_lifted():
+    x, y = torch.ones(3, 4), torch.ones(256)
+    with record() as trace:
+        torch.ones(3, 4) + x
+        torch.ones(256) + y
+        torch.ones(3, 4) * x
+    (note,) = [note for note in trace.notes if note.kind == "real"]
+    assert "2 real tensors of 1.0 KiB" in note.text
+    assert "'x', 'y'" in note.text
+
+
+def test_a_real_tensor_that_is_written_between_is_another_constant():
+    x = torch.ones(3)
+    with record() as trace:
+        first = torch.ones(3) + x
+        with real():
+            x.add_(1)
+        second = torch.ones(3) + x
+        (first + second).clone()
+    assert last_value(trace).tolist() == [5, 5, 5]
+
+
+def test_a_large_real_tensor_is_not_copied_and_refused_by_name_once_changed():
+    large = torch.ones(5 * 2**20)
+    with record() as trace:
+        (torch.ones(()) + large).sum()
+    (constant,) = trace.program.constants
+    assert constant.tensor.data_ptr() == large.data_ptr()
+    assert last_value(trace) == 10 * 2**20
+    large[3] = 7
+    with pytest.raises(ReplayError, match="your real `large` that the cell read was"):
+        last_value(trace)
+
+
+WRITES = {
+    "add_": lambda x: x.add_(torch.ones(4)),
+    "a view": lambda x: x.view(-1)[:3].copy_(torch.ones(3)),
+    "an item": lambda x: x.__setitem__(0, torch.ones(4)),
+    "out=": lambda x: torch.add(torch.ones(3, 4), 1, out=x),
+    "data": lambda x: x.data.mul_(torch.ones(4)),
+    "once lifted": lambda x: (x + torch.ones(4), x.add_(1)),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_write_into_a_real_tensor_is_refused_by_its_name(name):
+    x = values()
+    text = "would change your real `x`; build it"
+    with pytest.raises(MixedDeviceError, match=text), record():
+        WRITES[name](x)
+    assert torch.equal(x, values())
+
+
+def test_a_write_into_a_real_model_names_the_parameter():
+    model = nn.ModuleDict({"fc": nn.Linear(4, 3)})
+    text = r"your real `model.fc.weight`; build the model in the cell, or lift a copy"
+    with pytest.raises(MixedDeviceError, match=text), record():
+        model.fc.weight.data.copy_(torch.zeros(3, 4))
+
+
+def test_what_the_cell_itself_made_for_real_may_be_written():
+    with record() as trace:
+        with real():
+            x = torch.ones(3)
+        torch.ones(3) + x
+        x.add_(1)
+        (torch.ones(3) + x).clone()
+    assert last_value(trace).tolist() == [3, 3, 3]
+
+
+def test_a_real_tensor_lies_on_its_own_device():
+    x = torch.ones(3)
+    with record():
+        assert (torch.ones(3) + x).device == torch.device("cpu")
+        assert (x.to("cuda") + torch.ones(3)).device == torch.device("cuda:0")
+        with pytest.raises(RuntimeError, match="at least two devices, cuda:0 and cpu"):
+            torch.ones(3, device="cuda") + x
+
+
+def test_gradients_flow_past_a_real_tensor():
+    x, y = values(), torch.tensor([0, 1, 1])
+
+    def run():
+        torch.manual_seed(0)
+        layer = nn.Linear(4, 2)
+        functional.cross_entropy(layer(x), y).backward()
+        return layer.weight.grad
+
+    expected = run()
+    with record() as trace:
+        run().clone()
+    assert torch.equal(last_value(trace), expected)
+
+
+def test_a_real_loader_feeds_a_model_of_the_cell():
+    def train(loader, n_in):
+        losses = []
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(n_in, 5), nn.Dropout(0.2), nn.Linear(5, 2))
+        optimizer = torch.optim.Adam(model.parameters())
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = functional.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        return losses
+
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(20, 3, generator=generator)
+    loader = data.DataLoader(data.TensorDataset(x, (x.sum(1) > 0).long()), 8, True)
+    expected = train(loader, 3)
+    with record():
+        assert train(loader, 3) == expected
+
+
+def test_a_tensor_that_real_operators_made_with_a_graph_is_refused():
+    h = torch.ones(3, requires_grad=True) * 2
+    with pytest.raises(MixedDeviceError, match="no gradient would flow"), record():
+        h + torch.ones(3)
