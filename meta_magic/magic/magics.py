@@ -84,7 +84,8 @@ class MetaMagics(Magics):
         """Run a cell on torch's meta device and record every tensor operator.
 
         Tensors made in the cell have shape, stride and dtype but no data and take no
-        memory. The cell runs in your namespace as any other; its last expression is
+        memory; a device that the cell names is a plan, told in the report (see
+        `--named`). The cell runs in your namespace as any other; its last expression is
         shown. The recording is kept in `_meta`.
 
         Examples::

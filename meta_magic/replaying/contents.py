@@ -39,6 +39,10 @@ def find_drawn_elsewhere(plan: Plan, given: Iterable[int]) -> set[int]:
         given: Storages that do so before the first step.
     """
     drawn = set(given)
+    signatures = plan.recorded.program.signatures
+    named = {g.place for s in signatures for g in (*s.inputs, *s.outputs)}
+    if not drawn and named <= {None}:
+        return drawn
     for step in plan.steps:
         call = step.call
         if step.kind != StepKind.RUN:

@@ -12,6 +12,7 @@ from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.rows.findings import Findings
 from meta_magic.recording.rows.module_trees import Tree
 from meta_magic.session.broadcasts import find_silent_broadcasts
+from meta_magic.session.place_notes import find_place_notes
 from meta_magic.session.program_builder import Written, describe_failures
 from meta_magic.torch_private.module_internals import parameters_of
 from meta_magic.trace.notes import Note
@@ -53,13 +54,15 @@ def find_notes(
         trees: The module trees.
         outside: What happened around it.
     """
+    notes = written.findings.notes
     found = [
-        *written.findings.notes,
+        *notes,
         *(Note(kind="inference", text=t, line=None) for t in written.imports.doubts),
         *find_silent_broadcasts(program),
         *find_evaluated(program),
         *find_sizes_assumed(program),
         *find_math(program),
+        *find_place_notes(program, has_saved=any(n.kind == "save" for n in notes)),
         *find_untied(
             written.calls.registered, written.numbers, written.registry, program
         ),

@@ -163,7 +163,7 @@ class ValuesOnDemand:
             MissingValueError: They cannot be computed, rest on what was assumed, or
                 take too much.
         """
-        return self._compute(chosen, can_assume=False)[0]
+        return self._compute(chosen, is_brief=False, can_assume=False)[0]
 
     def state_at(self, source: int) -> Tensor | None:
         """Return where a CPU generator would stand; None if that takes too much."""

@@ -184,7 +184,7 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
     ModuleColumn(
         name="place",
         help="Devices that the code names for its tensors, which are all on meta.",
-        width=90,
+        width=124,
         is_in_tree=False,
         is_optional=True,
         tell=list_places,

@@ -14,8 +14,8 @@ def find_place_peaks(program: Program) -> Mapping[str, int]:
 
     What the code names no device for lies on the CPU. Nothing where it names none.
     """
-    geometries = {g for s in program.signatures for g in (*s.inputs, *s.outputs)}
-    if all(geometry.place is None for geometry in geometries):
+    signatures = program.signatures
+    if {g.place for s in signatures for g in (*s.inputs, *s.outputs)} <= {None}:
         return {}
     now, peaks = Counter[str](), Counter[str]()
     lying: dict[int, tuple[str, int]] = {}

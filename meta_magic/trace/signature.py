@@ -111,9 +111,10 @@ class Signature:
     @property
     def accelerator(self) -> torch.device | None:
         """Device other than the CPU that the code names for what is made or written."""
-        made = (*self.outputs, *(self.inputs[i] for i in self.writes))
-        places = [geometry.place for geometry in made]
-        return next((p for p in places if p is not None and p.type != "cpu"), None)
+        for made in (*self.outputs, *[self.inputs[i] for i in self.writes]):
+            if made.place is not None and made.place.type != "cpu":
+                return made.place
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,6 +56,7 @@ class DevicePlan:
         self.n_accelerators = options.n_devices
         self.kernels = options.device
         self._home = HOMES[options.device]
+        self._has_named = False
         self._registry = registry
         self._places = places
 
@@ -69,7 +70,7 @@ class DevicePlan:
         device = torch.device("cuda", device) if number else torch.device(device)
         if device.type == "meta":
             return META
-        StorageRegistry.has_places = True
+        StorageRegistry.has_places = self._has_named = True
         if device.type == "cpu":
             return torch.device("cpu")
         index = self.current if device.index is None else device.index
@@ -109,6 +110,15 @@ class DevicePlan:
                 if tensor.is_meta:
                     self._registry.note_deaths()
                     self._registry.name_place(tensor, place)
+
+    def is_told(self, device: Any) -> bool:
+        """Whether a device is that which libraries are told where none was named.
+
+        An equal one is, as long as none was named: code may have made it anew.
+        """
+        home = self.home
+        is_equal = not self._has_named and torch.device(device) == home
+        return device is home or is_equal
 
     @property
     def home(self) -> torch.device:

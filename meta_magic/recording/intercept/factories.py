@@ -2,11 +2,12 @@
 
 import sys
 from collections.abc import Mapping
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, Final
 
 import numpy as np
 import torch
+from torch import nn
 
 from meta_magic.recording.identities.device_plan import META, DevicePlan
 from meta_magic.recording.identities.frame_kinds import PACKAGE, TORCH
@@ -59,6 +60,15 @@ CPU for lengths alone, which may have to be sorted beside the sequences."""
 
 BY_NAME: Final = "what was put on 'meta' by name counts as on the device of the cell"
 FROM_NUMPY: Final = frozenset({torch.tensor, torch.as_tensor, torch.asarray})
+
+EMPTY: Final = (
+    "where they would hold whatever lies in memory: meta_magic.materialize gives them "
+    "their values (see its init=)"
+)
+TO_EMPTY: Final = frozenset(
+    code for code in nn.Module.to_empty.__code__.co_consts if isinstance(code, CodeType)
+)
+"""What ``Module.to_empty`` makes each tensor with."""
 
 WRITTEN: Final = sys.intern("meta")
 """The string as a literal of source code is; ``str(x.device)`` is another object, and
@@ -188,8 +198,12 @@ class Factories:
             return self._registry.put_aside(lambda: func(*args, **kwargs))
         if "out" in kwargs or self._is_meant(torch.device(device), device, caller):
             return func(*args, **kwargs)
-        if torch.device(device) == self._plan.home and is_told_home(caller):
+        if self._plan.is_told(device) and is_told_home(caller):
             device = META  # what it was told itself, and names nothing
+        if caller.f_code in TO_EMPTY:
+            self._findings.note(
+                "place", f"to_empty planned tensors on {device}, {EMPTY}"
+            )
         if torch.device(device) != META:
             return self._make_at(self._plan.read(device), func, args, kwargs)
         if func in self._constructors:

@@ -78,7 +78,7 @@ class Mover:
         device, options = self._read(func, args[1:], dict(kwargs))
         if device is None or self.plan.is_real:
             return NotImplemented
-        is_told = torch.device(device) == self.plan.home and is_told_home(caller)
+        is_told = self.plan.is_told(device) and is_told_home(caller)
         if is_told and tensor.is_meta and self.plan.place_of(tensor) is None:
             device = META  # what it was told itself, and names nothing
         place = self.plan.read(device)

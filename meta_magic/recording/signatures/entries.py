@@ -108,7 +108,7 @@ class Entry:
         self.kind = kind
         self.rebuild = rebuild
         self.is_random = False
-        self.drawn_on = signature.accelerator
+        self.drawn_on: torch.device | None = None
         self.variants: dict[tuple[LiveGeometry, ...], Entry] = {}
 
 
