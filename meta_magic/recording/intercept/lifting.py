@@ -198,6 +198,15 @@ class Lifting:
             wanted = {id(t) for t in reals}
             return replace((args, kwargs), lambda t: id(t) in wanted, self.lift)  # type: ignore[no-any-return]  # as it was
 
+    def lift_mixed(self, func: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+        """Return arguments that all are on meta, if some are, before any operator."""
+        with DisableTorchFunction():
+            met = tensors_in(args, kwargs)
+            if all(tensor.is_meta == met[0].is_meta for tensor in met):
+                return args, kwargs
+        error = RuntimeError("a real and a meta device")
+        return self.prepare(error, func, args, kwargs) or (args, kwargs)
+
     # Tensors
 
     def take(self, tensor: Tensor) -> Tensor:
