@@ -26,6 +26,7 @@ __all__ = [
     "CAPTURABLE_DEVICES",
     "CHECK_OF_FLEX_ATTENTION",
     "CHECK_OF_TRACE",
+    "CUDA_IS_THERE",
     "DEVICE_OF_CHECKPOINT",
     "DEVICE_OF_META_KERNELS",
     "DYNAMO",
@@ -90,6 +91,9 @@ MAKE_PARAMETER: Final = (torch.nn.Parameter, "__new__")
 """Without it a parameter that takes the address of a tensor that is gone is mistaken
 for that."""
 
+FORMAT_OF_TENSOR: Final = (torch.Tensor, "__format__")
+"""Without it ``f"{grad.norm():.3f}"`` fails in hooks, where no function mode is on."""
+
 TEXT_OF_TENSOR: Final = (_tensor_str, "_str")
 """Without it tensors on meta are shown without values, and with no device but meta."""
 APPLY_OF_MODULES: Final = (torch.nn.Module, "_apply")
@@ -102,6 +106,10 @@ JIT_TRACES: Final = (
 )
 """Without them ``torch.jit.trace`` takes what a convolution makes for a constant."""
 
+
+CUDA_IS_THERE: Final = (torch.cuda, "_initialized")
+"""Without it checkpointing does not put back the generator of a planned GPU, and draws
+another dropout when it computes again."""
 
 STEP_OF_SCALER: Final = (GradScaler, "_maybe_opt_step")
 """Without it each step of a ``GradScaler`` replays all that came before."""
