@@ -162,7 +162,8 @@ class Factories:
             return has_tensors or func not in self._constructors
         if self._plan.is_real and torch.device(device).type != "meta":
             return True
-        is_literal = device == "cpu" and type(device) is str
+        is_written = "cpu" in caller.f_code.co_consts  # there, and not handed on
+        is_literal = is_written and device == "cpu" and type(device) is str
         if file.startswith(f"{TORCH}/") and (is_literal or file in MEANT_FILES):
             return True
         return is_way_out(caller) and torch.device(device).type == "cpu"
