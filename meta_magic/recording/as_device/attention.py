@@ -167,6 +167,7 @@ class AttentionOf:
 
     Attributes:
         device: Whose kernels are recorded.
+        autocast: As it was given.
     """
 
     def __init__(
@@ -180,7 +181,7 @@ class AttentionOf:
         self.device = device
         self._thread = threading.get_ident()
         self._clock = clock
-        self._autocast = autocast
+        self.autocast = autocast
         self._kernels = kernels
         self._composites = composites
         self._library: torch.library.Library | None = None
@@ -227,7 +228,7 @@ class AttentionOf:
         """Run it as the device would, and note what that is."""
         device: FusingDevice = "cuda" if self.device == "cuda" else "cpu"
         if torch.is_autocast_enabled(device):
-            (query, key, value, attn_mask), _ = self._autocast.cast(
+            (query, key, value, attn_mask), _ = self.autocast.cast(
                 ATTENTION, (query, key, value, attn_mask), {}
             )
         call = Attention(
@@ -260,9 +261,9 @@ class AttentionOf:
     def decompose(self, operator: Any, args: Args, kwargs: Kwargs) -> Any:
         """Run an operator that torch makes of others."""
         name = str(operator).removeprefix("aten.").removesuffix(".default")
-        if self._autocast.is_on and name in self._autocast.names:
-            args, kwargs = self._autocast.cast(name, args, kwargs)
-        with AutocastOff(self._autocast):
+        if self.autocast.is_on and name in self.autocast.names:
+            args, kwargs = self.autocast.cast(name, args, kwargs)
+        with AutocastOff(self.autocast):
             if name == ATTENTION and self.device != "meta" and args[0].is_meta:
                 return self.attend(*args, **kwargs)
             return self._composites.run(operator, args, kwargs)

@@ -34,7 +34,8 @@ from meta_magic.recording.intercept.initializers import (
     is_loading,
     read_initializer,
 )
-from meta_magic.recording.intercept.lifting import Lifting, MustLend
+from meta_magic.recording.intercept.liftable import MustLend
+from meta_magic.recording.intercept.lifting import Lifting
 from meta_magic.recording.intercept.mixed_devices import explain_mix
 from meta_magic.recording.intercept.moves import MOVES, Mover
 from meta_magic.recording.intercept.served_functions import ServedFunctions
@@ -110,6 +111,7 @@ class FunctionMode(DeviceContext):
         self._constants = constants
         self._findings = findings
         self._attention = attention
+        self._autocast = attention.autocast
         self._dispatch = dispatch
         self._served = served
         self._values = values
@@ -132,7 +134,7 @@ class FunctionMode(DeviceContext):
     def __exit__(self, *_: object) -> None:
         pop_function_mode()
 
-    def __torch_function__(  # noqa: C901, PLR0911, PLR0912  a method more would be felt
+    def __torch_function__(  # noqa: C901, PLR0911, PLR0912, PLR0915  a method more is felt
         self,
         func: Any,
         types: Sequence[type],
@@ -156,6 +158,8 @@ class FunctionMode(DeviceContext):
                 returned = self._handle(func, args, kwargs or {}, caller)
                 if returned is not NotImplemented:
                     return returned
+            if self._autocast.is_on:
+                args, kwargs = self._lifting.lift_mixed(func, args, kwargs or {})
             names_device = kwargs is not None and kwargs.get("device") is not None
             if self._is_serving and not names_device and self._served.can_serve(func):
                 return self._served.serve(func, args, kwargs)
