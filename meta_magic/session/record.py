@@ -27,10 +27,10 @@ class record:  # noqa: N801  a context manager is named as a function
             operator that this device would choose, its optimizers, the dtypes of its
             autocast. ``meta`` for torch's own there, whose attention is the math of
             many operators. By default ``cuda`` where torch sees one, else ``cpu``.
-        assume: What to take for granted where sizes depend on values beyond
-            ``limits``: ``nonzero=all``, ``nonzero=0.5`` or another part, by which a
-            mask is true, ``routing=uniform``, by which each expert gets as many
-            tokens. One, or several.
+        assume: What to take for granted of values beyond ``limits``:
+            ``nonzero=all``, ``nonzero=0.5`` or another part, by which a mask is true,
+            ``routing=uniform``, by which each expert gets as many tokens,
+            ``values=nan`` or another number, which is what is read. One, or several.
         cache: Answer calls whose signature was seen before without running torch's
             meta kernel. ``False`` runs every kernel, for checking.
 
