@@ -39,7 +39,8 @@ from meta_magic.recording.intercept.legacy_constructors import (
     NUMBER_READERS,
     read_number,
 )
-from meta_magic.recording.intercept.lifting import Lifting, MustLend
+from meta_magic.recording.intercept.liftable import MustLend
+from meta_magic.recording.intercept.lifting import Lifting
 from meta_magic.recording.intercept.mixed_devices import explain_mix
 from meta_magic.recording.intercept.moves import MOVES, Mover
 from meta_magic.recording.intercept.packed_sequences import PACKING, Packer
@@ -53,7 +54,6 @@ from meta_magic.torch_private.modes import (
     DisableTorchDispatch,
     device_constructors,
     function_mode_stack,
-    is_any_autocast_enabled,
     pop_function_mode,
     push_function_mode,
 )
@@ -116,6 +116,7 @@ class FunctionMode(DeviceContext):
         self._constants = constants
         self._findings = findings
         self._attention = attention
+        self._autocast = attention.autocast
         self._dispatch = dispatch
         self._served = served
         self._is_serving = False
@@ -139,7 +140,7 @@ class FunctionMode(DeviceContext):
     def __exit__(self, *_: object) -> None:
         pop_function_mode()
 
-    def __torch_function__(  # noqa: C901, PLR0911, PLR0912  a method more would be felt
+    def __torch_function__(  # noqa: C901, PLR0911, PLR0912  a method more is felt
         self,
         func: Any,
         types: Sequence[type],
@@ -163,13 +164,13 @@ class FunctionMode(DeviceContext):
                 returned = self._handle(func, args, kwargs or {}, caller)
                 if returned is not NotImplemented:
                     return returned
+            if self._autocast.is_on:
+                args, kwargs = self._lifting.lift_mixed(func, args, kwargs or {})
             names_device = kwargs is not None and kwargs.get("device") is not None
             if self._is_serving and not names_device and self._served.can_serve(func):
                 return self._served.serve(func, args, kwargs)
             if names_device or func in self._constructors or func in VALUE_FUNCTIONS:
                 return self._factories.make(func, args, kwargs or {}, caller)
-            if is_any_autocast_enabled():  # casts what is real, and that alone
-                args, kwargs = self._lifting.lift_mixed(func, args, kwargs or {})
             return func(*args, **(kwargs or {}))
         except (RuntimeError, MustLend) as error:
             again = self._lifting.prepare(error, func, args, kwargs or {})

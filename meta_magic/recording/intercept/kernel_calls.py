@@ -158,6 +158,8 @@ class KernelCalls:
                 check_devices(table.name, call)
             self._constants.note_made(call.outputs)
             self._real_memory.count(call, n_storages)
+        elif table.written and not call.outputs:  # as lists of tensors are written
+            self._constants.note_made(call.inputs)
         self._special.check(table, call)
 
     def _run(self, table: OpTable, given: Given, draw: Drawing | None) -> Any:

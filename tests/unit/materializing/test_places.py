@@ -177,3 +177,13 @@ def test_a_checkpoint_goes_by_the_named_devices_too():
     report = materialize(made, init=nn.Linear(3, 2).state_dict())
     assert "there is no cuda:0 here" in report.notes[0]
     assert report.names("checkpoint") == ("weight", "bias")
+
+
+def test_steps_of_an_optimizer_on_the_cpu_are_seen_to_be_counted():
+    with record(as_device="cuda"):
+        model = nn.Linear(3, 2).cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(3):
+            model(torch.ones(4, 3).cuda()).sum().backward()
+            optimizer.step()
+    assert not [note for note in materialize(model, "cpu").notes if "unseen" in note]
