@@ -21,7 +21,6 @@ from meta_magic.recording.identities.origins import (
     keep_origins,
     look_for_versions,
 )
-from meta_magic.recording.intercept.backward_mode import BackwardMode
 from meta_magic.recording.intercept.compiled_functions import EagerStance
 from meta_magic.recording.intercept.data_sources import DataSources
 from meta_magic.recording.intercept.dispatch_mode import DispatchMode
@@ -166,8 +165,7 @@ class Recording:
             served=ServedFunctions(registry, rows, cache, attention),
             lifting=self._lifting,
         )
-        texts = ShownTensors(registry, values)
-        return texts, BackwardMode(functions), functions, dispatch
+        return ShownTensors(registry, values), functions, dispatch
 
     @property
     def n_operators(self) -> int:

@@ -202,7 +202,7 @@ class ValuesOnDemand:
         return [advise(routed, tensor, function, is_mask=is_mask)]
 
     def _compute(
-        self, chosen: Inputs, *, is_brief: bool, can_assume: bool = True
+        self, chosen: Inputs, *, is_brief: bool = False, can_assume: bool = True
     ) -> tuple[list[Tensor], Evaluation]:
         """Return the real tensors for those on meta, and what they took."""
         wanted = [

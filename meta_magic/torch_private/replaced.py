@@ -31,10 +31,10 @@ __all__ = [
     "DYNAMO",
     "FOREACH_DEVICES",
     "FOREACH_DEVICES_OF_OPTIMIZERS",
+    "FORMAT_OF_TENSOR",
     "FUSED_DEVICES",
     "JIT_TRACES",
     "MAKE_PARAMETER",
-    "RUN_BACKWARD",
     "STEP_OF_SCALER",
     "TEXT_OF_TENSOR",
     "Replaceable",
@@ -90,8 +90,8 @@ MAKE_PARAMETER: Final = (torch.nn.Parameter, "__new__")
 """Without it a parameter that takes the address of a tensor that is gone is mistaken
 for that."""
 
-RUN_BACKWARD: Final = (torch.autograd, "_engine_run_backward")
-"""Without it hooks and backward methods of the user run as if nothing was recorded."""
+FORMAT_OF_TENSOR: Final = (torch.Tensor, "__format__")
+"""Without it ``f"{grad.norm():.3f}"`` fails in hooks, where no function mode is on."""
 
 TEXT_OF_TENSOR: Final = (_tensor_str, "_str")
 """Without it tensors on meta are shown without values, and with no device but meta."""

@@ -179,6 +179,7 @@ class AttentionOf:
 
     Attributes:
         device: Whose kernels are recorded.
+        autocast: As it was given.
     """
 
     def __init__(
@@ -193,7 +194,7 @@ class AttentionOf:
         self._plan = plan
         self._thread = threading.get_ident()
         self._clock = clock
-        self._autocast = autocast
+        self.autocast = autocast
         self._kernels = kernels
         self._composites = composites
         self._library: torch.library.Library | None = None
@@ -241,7 +242,7 @@ class AttentionOf:
         kernels = self._plan.kernels_of((query, key, value))
         device: FusingDevice = "cuda" if kernels == "cuda" else "cpu"
         if torch.is_autocast_enabled(device):
-            (query, key, value, attn_mask), _ = self._autocast.cast(
+            (query, key, value, attn_mask), _ = self.autocast.cast(
                 device, ATTENTION, (query, key, value, attn_mask), {}
             )
         call = Attention(
@@ -276,8 +277,8 @@ class AttentionOf:
     def decompose(self, operator: Any, args: Args, kwargs: Kwargs) -> Any:
         """Run an operator that torch makes of others."""
         name = str(operator).removeprefix("aten.").removesuffix(".default")
-        args, kwargs = self._autocast.cast_where_on(name, args, kwargs)
-        with AutocastOff(self._autocast):
+        args, kwargs = self.autocast.cast_where_on(name, args, kwargs)
+        with AutocastOff(self.autocast):
             if name == ATTENTION and self.device != "meta" and args[0].is_meta:
                 return self.attend(*args, **kwargs)
             return self._composites.run(operator, args, kwargs)

@@ -54,10 +54,6 @@ MEANT_FILES: Final = tuple(
 )
 """Files of torch that mean the device that they name."""
 
-LAYERS: Final = tuple(f"{TORCH / 'nn' / name}/" for name in ("modules", "utils"))
-"""Where the code lies that passes on the device that it was told, and itself names the
-CPU for lengths alone, which may have to be sorted beside the sequences."""
-
 BY_NAME: Final = "what was put on 'meta' by name counts as on the device of the cell"
 FROM_NUMPY: Final = frozenset({torch.tensor, torch.as_tensor, torch.asarray})
 
@@ -237,8 +233,8 @@ class Factories:
         if self._plan.is_real and device != META:
             return True
         is_literal = type(given) is str and given == "cpu"
-        is_torchs = file.startswith(f"{TORCH}/") and not file.startswith(LAYERS)
-        if is_torchs and (is_literal or file in MEANT_FILES):
+        is_literal &= "cpu" in caller.f_code.co_consts  # there, and not handed on
+        if file.startswith(f"{TORCH}/") and (is_literal or file in MEANT_FILES):
             return True
         return is_way_out(caller) and device.type == "cpu"
 

@@ -39,7 +39,8 @@ from meta_magic.recording.intercept.legacy_constructors import (
     NUMBER_READERS,
     read_number,
 )
-from meta_magic.recording.intercept.lifting import Lifting, MustLend
+from meta_magic.recording.intercept.liftable import MustLend
+from meta_magic.recording.intercept.lifting import Lifting
 from meta_magic.recording.intercept.mixed_devices import explain_mix
 from meta_magic.recording.intercept.moves import MOVES, Mover
 from meta_magic.recording.intercept.packed_sequences import PACKING, Packer
@@ -47,6 +48,7 @@ from meta_magic.recording.intercept.served_functions import ServedFunctions
 from meta_magic.recording.rows.constants import VALUE_FUNCTIONS, Constants
 from meta_magic.recording.rows.findings import Findings
 from meta_magic.recording.signatures.arguments import Args, Kwargs
+from meta_magic.torch_private.gpus import has_gpu
 from meta_magic.torch_private.modes import (
     DeviceContext,
     DisableTorchDispatch,
@@ -60,6 +62,7 @@ from meta_magic.torch_private.module_internals import LOADED
 __all__ = ["FunctionMode"]
 
 DATA: Final[Any] = torch.Tensor.data
+PIN_MEMORY: Final[Any] = torch.Tensor.pin_memory
 BY_VALUES: Final = PACKING.union(NUMBER_READERS, {torch.Tensor.new})
 HANDLED: Final = DATA_READERS | {DEEPCOPY} | MOVES | GET_DEVICE | BY_VALUES
 """Methods that torch treats otherwise on meta, before any operator."""
@@ -113,6 +116,7 @@ class FunctionMode(DeviceContext):
         self._constants = constants
         self._findings = findings
         self._attention = attention
+        self._autocast = attention.autocast
         self._dispatch = dispatch
         self._served = served
         self._is_serving = False
@@ -136,7 +140,7 @@ class FunctionMode(DeviceContext):
     def __exit__(self, *_: object) -> None:
         pop_function_mode()
 
-    def __torch_function__(  # noqa: C901, PLR0911, PLR0912  a method more would be felt
+    def __torch_function__(  # noqa: C901, PLR0911, PLR0912  a method more is felt
         self,
         func: Any,
         types: Sequence[type],
@@ -150,16 +154,18 @@ class FunctionMode(DeviceContext):
             return func(*args)  # an attribute such as ``shape``: runs no operator
         caller = sys._getframe(1)
         places = self._places
-        before = places.running  # of the backward that runs a hook; else nothing
         places.running = [func, caller, None, args]
         try:
             if func in INDEXING:
-                keep = self._constants.note_values
-                func, args = prepare_index(func, args, self._attention.device, keep)
+                func, args = prepare_index(
+                    func, args, self._attention.device, self._constants.note_values
+                )
             if func in HANDLED and args:
                 returned = self._handle(func, args, kwargs or {}, caller)
                 if returned is not NotImplemented:
                     return returned
+            if self._autocast.is_on:
+                args, kwargs = self._lifting.lift_mixed(func, args, kwargs or {})
             names_device = kwargs is not None and kwargs.get("device") is not None
             if self._is_serving and not names_device and self._served.can_serve(func):
                 return self._served.serve(func, args, kwargs)
@@ -172,19 +178,18 @@ class FunctionMode(DeviceContext):
                 explain_mix(error, tensors_in(args, kwargs))
                 raise
         finally:
-            places.running = before
+            places.running = None
         return self._call_again(func, *again, caller)
 
     def _call_again(
         self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType
     ) -> Any:
         """Call a function with what was lifted of its arguments."""
-        before = self._places.running
         self._places.running = [func, caller, None, args]
         try:
             return func(*args, **kwargs)
         finally:
-            self._places.running = before
+            self._places.running = None
 
     def _handle(self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
         """Do what torch would do otherwise, or refuse, of a tensor on meta.
@@ -197,7 +202,8 @@ class FunctionMode(DeviceContext):
                 return NotImplemented
             return self._mover.move(func, args, kwargs, caller)
         if not args[0].is_meta:
-            return NotImplemented
+            is_pinned = func is PIN_MEMORY and not has_gpu()
+            return args[0] if is_pinned else NotImplemented
         if func in GET_DEVICE:
             return self._questions.number(args[0], caller)
         if func in BY_VALUES:
@@ -237,7 +243,6 @@ class FunctionMode(DeviceContext):
         is_meta: bool = func(*args)
         initializer = read_initializer(asker) if is_meta else None
         if initializer is not None:
-            before = self._places.running
             self._places.running = [initializer.function, asker, None, ()]
             arguments = initializer.read_arguments(asker)
             try:
@@ -245,7 +250,7 @@ class FunctionMode(DeviceContext):
                     self._dispatch.__torch_dispatch__(initializer, (), *arguments)
                     initializer.count_writes(arguments[0])
             finally:
-                self._places.running = before
+                self._places.running = None
         elif is_loading(asker):
             if not is_meta and asker.f_locals[LOADED].is_meta:
                 self._findings.note("load", UNLOADABLE)

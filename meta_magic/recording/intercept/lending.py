@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, MutableMapping
 from functools import partial, wraps
 from typing import Any, Final, Protocol
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -52,6 +53,7 @@ class TensorLoan:
 
     def exchange(self) -> None:
         """Exchange their implementations."""
+        torch.clear_autocast_cache()  # it holds parameters, weakly: torch refuses then
         swap_tensor_impl(*self._pair)
 
 
@@ -105,7 +107,7 @@ class Lending(Replacements):
     @unbroken
     def __enter__(self) -> None:
         self._thread = threading.get_ident()
-        self.wrap(APPLY_OF_MODULES, partial(self._before, self._lend_own))
+        self.wrap(APPLY_OF_MODULES, partial(self._before, self._lend_tree))
         self.wrap((nn.Module, "zero_grad"), partial(self._before, self._lend_tree))
         self.wrap((Optimizer, "zero_grad"), partial(self._before, self._lend_all))
         self._handle = register_optimizer_step_pre_hook(self._lend_state)
@@ -127,23 +129,22 @@ class Lending(Replacements):
 
     def lend(self, real: Tensor) -> None:
         """Have a real leaf be on meta until the cell ends."""
-        self._lifting.names.add(real)
-        self._lend(real)
+        self._lend(real, self._lifting.names.add(real))
 
     @unbroken
-    def _lend(self, real: Tensor) -> None:
+    def _lend(self, real: Tensor, name: str | None = None) -> None:
         with DisableTorchFunction():
             is_lendable = is_wanted(real) and real.is_leaf
             if id(real) in self._lent or not is_lendable:
                 return
-            twin = self._make_twin(real)
-            swap_tensor_impl(real, twin)
-            self._loans.append(TensorLoan(real, twin))
+            loan = TensorLoan(real, self._make_twin(real, name))
+            loan.exchange()
+            self._loans.append(loan)
             self._lent[id(real)] = real
 
-    def _make_twin(self, real: Tensor) -> Tensor:
+    def _make_twin(self, real: Tensor, name: str | None) -> Tensor:
         """Return a leaf on meta that is like a real one."""
-        twin = self._lifting.lift(real, is_lent=True)
+        twin = self._lifting.lift(real, is_lent=True, name=name)
         twin.requires_grad_(real.requires_grad)
         set_hooks(twin, read_hooks(real))
         if real.grad is not None and is_wanted(real.grad):
@@ -166,29 +167,32 @@ class Lending(Replacements):
             is_met = any(map(wants_gradient, reals))
             is_met = is_met or any(t.is_meta for t in tensors_in(args))
             if reals and is_met:
-                self._lifting.names.add(module)
                 self._lend_tree(module)
             return is_met or not reals
 
-    def _lend_tree(self, module: nn.Module) -> None:
+    def _lend_tree(self, root: nn.Module) -> None:
         """Lend what a module holds, and all below it."""
-        for _, part in walk_modules(module):
-            self._lend_own(part)
+        if not any(map(self._lifting.is_from_outside, tensors_of(root))):
+            return
+        name = self._lifting.names.add(root)
+        for fqn, module in walk_modules(root):
+            path = ".".join(filter(None, (name, fqn)))
+            self._lend_held(parameters_of(module), path)
+            self._lend_held(buffers_of(module), path)
 
-    def _lend_own(self, module: nn.Module) -> None:
-        """Lend what a module itself holds."""
-        for holder in (parameters_of(module), buffers_of(module)):
-            for name, tensor in holder.items():
-                if tensor is not None and self._lifting.is_from_outside(tensor):
-                    self._lend(tensor)
-                    if id(tensor) in self._lent:
-                        self._loans.append(EntryLoan(holder, name, tensor))
+    def _lend_held(self, holder: dict[str, Tensor | None], path: str) -> None:
+        """Lend the parameters or the buffers of a module."""
+        for name, tensor in list(holder.items()):
+            if tensor is not None and self._lifting.is_from_outside(tensor):
+                self._lend(tensor, f"{path}.{name}")
+                if id(tensor) in self._lent:
+                    self._loans.append(EntryLoan(holder, name, tensor))
 
     def _lend_all(self, optimizer: Any) -> None:
         """Lend what an optimizer steps."""
         for parameter in parameters_in(optimizer):
             if self._lifting.is_from_outside(parameter):
-                self._lend(parameter)
+                self.lend(parameter)
 
     def _lend_state(self, optimizer: Any, *_: object) -> None:
         """Lend what an optimizer steps, and have what it keeps of that be on meta."""
@@ -217,11 +221,7 @@ class Lending(Replacements):
         is_here = threading.get_ident() == self._thread
         if is_here and not self._plan.is_real and is_default_on_meta():
             with DisableTorchFunction():
-                n_lent = len(self._lent)
                 lend(holder)
-                for first in list(self._lent.values())[n_lent : n_lent + 1]:
-                    is_module = isinstance(holder, nn.Module)
-                    self._lifting.names.add(holder if is_module else first)
 
     @unbroken
     def _lend_entry(self, state: MutableMapping[Any, Any], parameter: Tensor) -> None:

@@ -1,20 +1,53 @@
 """Which real tensors could be constants, and what is made of arguments with such."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
+from meta_magic.errors import MixedDeviceError
 from meta_magic.recording.as_device.joined_places import takes_numbers
 from meta_magic.recording.identities.geometries import QUANTIZED
+from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.signatures.arguments import Kwargs
 from meta_magic.recording.signatures.entries import OpTable
+from meta_magic.torch_private.modes import DisableTorchFunction
 
-__all__ = ["is_sizes", "is_wanted", "may_write", "replace", "wants_gradient"]
+__all__ = [
+    "READS_REAL",
+    "MustLend",
+    "count_real",
+    "is_sizes",
+    "is_wanted",
+    "may_write",
+    "replace",
+    "wants_gradient",
+]
 
 RECURRENT: Final = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 """Functions of which the sizes of batches are real, as they are read."""
+
+READS_REAL: Final = frozenset(
+    {"aten.copy_.default", "aten._pack_padded_sequence.default"}
+    | {"aten._pad_packed_sequence.default"}
+)
+"""Operators that take real tensors beside those on meta."""
+
+
+class MustLend(MixedDeviceError):  # noqa: N818  a request, until nobody can follow it
+    """A real tensor that wants a gradient met meta tensors.
+
+    Attributes:
+        tensors: Those tensors.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self.tensors = tensors
+        super().__init__(
+            "real operators made a tensor, through which no gradient would flow back "
+            "from meta (see .detach(), torch.no_grad(), or make it in the cell)"
+        )
 
 
 def replace(
@@ -51,6 +84,12 @@ def is_sizes(func: Any, tensor: Tensor) -> bool:
     """Whether a tensor holds the sizes of batches of packed sequences."""
     is_like_that = tensor.dtype is torch.int64 and tensor.ndim == 1
     return is_like_that and getattr(func, "__name__", "") in RECURRENT
+
+
+def count_real(*values: object) -> int:
+    """Return how many of the tensors in values are real."""
+    with DisableTorchFunction():
+        return sum(not tensor.is_meta for tensor in tensors_in(*values))
 
 
 def wants_gradient(tensor: Tensor) -> bool:

@@ -7,8 +7,7 @@ the call is made again; so is one that torch refuses before any operator.
 """
 
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, UntypedStorage, nn
@@ -22,6 +21,9 @@ from meta_magic.recording.identities.storage_bytes import sum_small
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.factories import is_way_out
 from meta_magic.recording.intercept.liftable import (
+    READS_REAL,
+    MustLend,
+    count_real,
     is_sizes,
     is_wanted,
     may_write,
@@ -40,28 +42,10 @@ from meta_magic.torch_private.tensor_internals import (
     negate_lazily,
 )
 
-__all__ = ["Lifting", "MustLend"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-READS_REAL: Final = frozenset(
-    {"aten.copy_.default", "aten._pack_padded_sequence.default"}
-    | {"aten._pad_packed_sequence.default"}
-)
-"""Operators that take real tensors beside those on meta."""
-
-
-class MustLend(MixedDeviceError):  # noqa: N818  a request, until nobody can follow it
-    """A real tensor that wants a gradient met meta tensors.
-
-    Attributes:
-        tensors: Those tensors.
-    """
-
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self.tensors = tensors
-        super().__init__(
-            "real operators made a tensor, through which no gradient would flow back "
-            "from meta (see .detach(), torch.no_grad(), or make it in the cell)"
-        )
+__all__ = ["Lifting"]
 
 
 class Lifted(NamedTuple):
@@ -177,26 +161,41 @@ class Lifting:
 
         None if that would not help, or would write what is real.
         """
+        if isinstance(error, MustLend):
+            return (args, kwargs) if self._lend_leaves(args, kwargs, error) else None
         is_of_torch = not isinstance(error, MetaMagicError)
         is_due = is_of_torch and ("device" in str(error) or "meta" in str(error))
-        if not isinstance(error, MustLend) and not is_due:
-            return None
+        n_real = count_real(args, kwargs) if is_due else 0
+        again = self.lift_mixed(func, args, kwargs) if n_real else (args, kwargs)
+        return again if count_real(*again) < n_real else None
+
+    def lift_mixed(self, func: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+        """Return arguments of a function all on meta, if some are."""
         with DisableTorchFunction():
             met = tensors_in(args, kwargs)
-            reals = [t for t in met if is_wanted(t) and not is_sizes(func, t)]
-            if isinstance(error, MustLend):
-                reals += error.tensors
-            elif all(not t.is_meta for t in met) or may_write(func, kwargs):
-                return None
-            leaves = {id(t): t for t in reals if wants_gradient(t) and t.is_leaf}
-            for leaf in leaves.values():
+            n_real = count_real(met)
+            if n_real in (0, len(met)) or may_write(func, kwargs):
+                return args, kwargs
+            self._lend_leaves(args, kwargs)
+            wanted = {
+                id(t)
+                for t in met
+                if is_wanted(t) and not wants_gradient(t) and not is_sizes(func, t)
+            }
+            lifted = replace((args, kwargs), lambda t: id(t) in wanted, self.lift)
+            return lifted[0], lifted[1]
+
+    def _lend_leaves(
+        self, args: Args, kwargs: Kwargs, error: MustLend | None = None
+    ) -> bool:
+        """Lend the leaves that want a gradient; return whether there were any."""
+        with DisableTorchFunction():
+            met = tensors_in(args, kwargs, error.tensors if error else ())
+            leaves = [t for t in met if is_wanted(t) and t.is_leaf]
+            leaves = [t for t in leaves if wants_gradient(t)]
+            for leaf in leaves:
                 self.lend(leaf)
-            if isinstance(error, MustLend):
-                return (args, kwargs) if leaves else None
-            if not reals or any(map(wants_gradient, reals)):
-                return None
-            wanted = {id(t) for t in reals}
-            return replace((args, kwargs), lambda t: id(t) in wanted, self.lift)  # type: ignore[no-any-return]  # as it was
+            return bool(leaves)
 
     # Tensors
 
@@ -217,12 +216,15 @@ class Lifting:
                     raise MustLend([tensor])
             return tensor
 
-    def lift(self, real: Tensor, *, is_lent: bool = False) -> Tensor:
+    def lift(
+        self, real: Tensor, *, is_lent: bool = False, name: str | None = None
+    ) -> Tensor:
         """Return a meta tensor that has the values of a real one.
 
         Args:
             real: That; views of one storage share theirs.
             is_lent: Whether it stands for the real one until the cell ends.
+            name: How the cell calls one that is lent, if that is known.
         """
         with (
             DisableTorchFunction(),
@@ -234,7 +236,7 @@ class Lifting:
             storage = real.untyped_storage()
             known = self._find(storage)
             if known is None or not is_unchanged(known, real, storage):
-                known = self._make(real, storage, is_lent=is_lent)
+                known = self._make(real, storage, name, is_lent=is_lent)
             if is_lent and not known.is_lent:
                 known = known._replace(is_lent=True)
             self._lifted_by_address[address_of_storage(storage)] = known
@@ -249,12 +251,14 @@ class Lifting:
         known = self._lifted_by_address.get(address_of_storage(storage))
         return known if known is not None and known.real() is storage else None
 
-    def _make(self, real: Tensor, storage: UntypedStorage, *, is_lent: bool) -> Lifted:
+    def _make(
+        self, real: Tensor, storage: UntypedStorage, name: str | None, *, is_lent: bool
+    ) -> Lifted:
         """Make a storage on meta a constant."""
         self._forget_dead()
         base = torch.empty(storage.nbytes(), dtype=torch.uint8, device=META)
         ref = self._registry.storage_of(base, real.device)
-        name = self.names.count(real, is_named=not is_lent)
+        name = self.names.count(real, is_named=not is_lent) or name
         if ref is not None:
             self._constants.keep_lifted(ref, storage, name, is_lent=is_lent)
         checksum = None if is_lent else sum_small(storage)

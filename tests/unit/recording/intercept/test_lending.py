@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from meta_magic import real, record
+from meta_magic import ReplayError, real, record, replay
 
 X = torch.linspace(-1, 1, 24).view(6, 4)
 Y = torch.tensor([0, 1, 2, 0, 1, 2])
@@ -137,6 +137,39 @@ def test_the_note_names_the_model():
         model(torch.ones(2, 4))
     (note,) = [note for note in trace.notes if note.kind == "real"]
     assert "'model'" in note.text
+
+
+def test_a_large_parameter_is_not_copied_and_refused_by_name_once_changed():
+    model = nn.Sequential(nn.Linear(512, 512))
+    with record() as trace:
+        model(torch.ones(1, 512)).clone()
+    weight = model[0].weight
+    kept = [c.tensor.data_ptr() for c in trace.program.constants if c.data is None]
+    assert kept == [weight.data_ptr()]
+    replay(trace, trace.ops[-1].outputs)
+    with torch.no_grad():
+        weight[0, 0] = 7
+    with pytest.raises(ReplayError, match=r"your real `model\.0\.weight` that"):
+        replay(trace, trace.ops[-1].outputs)
+
+
+def test_autocast_casts_what_is_lent_and_what_is_lifted():
+    model = build()
+
+    def train_cast(optimizer):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            out = model(X)
+            loss = functional.cross_entropy(out, Y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.item(), out.dtype
+
+    torch.manual_seed(1)
+    with record():
+        met = train_cast(torch.optim.SGD(model.parameters(), 0.1))
+    torch.manual_seed(1)
+    assert met == train_cast(torch.optim.SGD(model.parameters(), 0.1))
 
 
 def test_a_bare_leaf_gets_its_gradient_on_meta():

@@ -24,6 +24,7 @@ def in_a_hook(register):
         layer = nn.Linear(2, 3)
         y = layer(torch.ones(4, 2, requires_grad=True))
         register(layer, y, lambda *given: texts.append(f"{given[-1]} {[*given[1:]]}"))
+        y.register_hook(lambda grad: texts.append(f"{grad.norm():.3f} {grad[0, 0]}"))
         layer(y[:, :2]).sum().backward()
         return " ".join(texts)
 
