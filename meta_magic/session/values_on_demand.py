@@ -222,7 +222,7 @@ def find_read(table: OpTable, given: Given) -> Inputs:
     """Return the meta tensors whose values an operator reads; none of most."""
     device = given.kwargs.get("device")
     is_copy = table.name == COPY and device is not None and device.type == "cpu"
-    if not (table.reads_data or is_copy):
+    if not given.inputs or not (table.reads_data or is_copy or table.is_foreign):
         return []
     has_masks = table.name in (INDEX, SELECT)  # and reads nothing else
     first, *others = given.inputs

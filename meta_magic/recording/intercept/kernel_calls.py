@@ -17,6 +17,7 @@ from meta_magic.recording.as_device.cpu_kernels import (
 from meta_magic.recording.as_device.joined_places import join_places
 from meta_magic.recording.as_device.layouts import lay_out_made
 from meta_magic.recording.identities.device_plan import DevicePlan
+from meta_magic.recording.identities.generator_places import check_generator
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import Seen, TensorRegistry
 from meta_magic.recording.intercept.lifting import Lifting
@@ -113,6 +114,8 @@ class KernelCalls:
         n_storages, n_answered = registry.n_storages, findings.n_answered
         place = self._find_place(table, given) if registry.has_places else None
         draw = Drawing(given) if table.draws(args, kwargs) else None
+        if draw is not None and draw.generator is not None:
+            check_generator(draw.generator, place)
         returned = self._run(table, given, draw)
         if registry.freed:
             registry.note_deaths()

@@ -144,6 +144,8 @@ class Mover:
             return CPU, options
         if func is TO_CUDA:
             device = rest[0] if rest else kwargs.get("device")
+            if type(device) is int:
+                device = torch.device("cuda", device)
             return ("cuda" if device is None else device), options
         if func is TYPE:
             device, options["dtype"] = read_type(rest[0] if rest else kwargs["dtype"])
