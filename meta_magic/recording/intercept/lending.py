@@ -159,16 +159,13 @@ class Lending(Replacements):
         Returns:
             Whether nothing is left to be done at later calls.
         """
-        if not is_default_on_meta():  # as the cell wants it
-            return False
         with DisableTorchFunction():
-            own = tensors_of(module)
-            reals = [t for t in own if self._lifting.is_from_outside(t)]
-            is_met = any(map(wants_gradient, reals))
+            first = next(tensors_of(module), None)
+            if first is None or (first.is_meta and id(first) not in self._lent):
+                return True  # a child that is real has its own call
+            is_met = any(map(wants_gradient, tensors_of(module)))
             is_met = is_met or any(t.is_meta for t in tensors_in(args))
-            if reals and is_met:
-                self._lend_tree(module)
-            return is_met or not reals
+        return is_met and self._ask(self._lend_tree, module)
 
     def _lend_tree(self, root: nn.Module) -> None:
         """Lend what a module holds, and all below it."""
@@ -216,12 +213,14 @@ class Lending(Replacements):
 
         return call
 
-    def _ask(self, lend: Callable[[Any], None], holder: Any) -> None:
+    def _ask(self, lend: Callable[[Any], None], holder: Any) -> bool:
         """Lend what something holds, where the cell did not choose the way out."""
         is_here = threading.get_ident() == self._thread
-        if is_here and not self._plan.is_real and is_default_on_meta():
+        is_due = is_here and not self._plan.is_real and is_default_on_meta()
+        if is_due:
             with DisableTorchFunction():
                 lend(holder)
+        return is_due
 
     @unbroken
     def _lend_entry(self, state: MutableMapping[Any, Any], parameter: Tensor) -> None:
@@ -247,11 +246,10 @@ def parameters_in(optimizer: Any) -> Iterator[Tensor]:
         yield from group["params"]
 
 
-def tensors_of(root: nn.Module) -> list[Tensor]:
-    """Return the parameters and buffers of a module and all below it."""
-    return [
-        tensor
-        for _, module in walk_modules(root)
-        for tensor in (*parameters_of(module).values(), *buffers_of(module).values())
-        if tensor is not None
-    ]
+def tensors_of(root: nn.Module) -> Iterator[Tensor]:
+    """Yield the parameters and buffers of a module and all below it."""
+    for _, module in walk_modules(root):
+        for holder in (parameters_of(module), buffers_of(module)):
+            for tensor in holder.values():
+                if tensor is not None:
+                    yield tensor
