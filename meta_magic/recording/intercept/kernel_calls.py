@@ -115,6 +115,8 @@ class KernelCalls:
         reals = [pair for pair in inputs if not pair[1][2].is_meta]
         if reals and self.lifting.is_due(table, given, reals):
             return NotImplemented
+        if reals and self._constants.note_real_inputs(reals):
+            findings.doubt(PAST_TORCH)
         n_storages, n_evaluated = registry.n_storages, len(findings.evaluations)
         place = self._find_place(table, given)
         draw = Drawing(given) if table.draws(args, kwargs) else None
@@ -165,8 +167,6 @@ class KernelCalls:
     def _run(self, table: OpTable, given: Given, draw: Drawing | None) -> Any:
         """Call an operator; one that draws for real from where plain meta would."""
         args, kwargs, inputs = given
-        if self._constants.note_real_inputs(inputs):
-            self._findings.doubt(PAST_TORCH)
         try:
             if draw is None or not draw.is_real:
                 return self._run_on_meta(table, given)

@@ -26,6 +26,7 @@ from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.module_internals import (
     buffers_of,
+    children_of,
     parameters_of,
     walk_modules,
 )
@@ -160,11 +161,22 @@ class Lending(Replacements):
             Whether nothing is left to be done at later calls.
         """
         with DisableTorchFunction():
-            first = next(tensors_of(module), None)
-            if first is None or (first.is_meta and id(first) not in self._lent):
-                return True  # a child that is real has its own call
-            is_met = any(map(wants_gradient, tensors_of(module)))
-            is_met = is_met or any(t.is_meta for t in tensors_in(args))
+            is_empty = True
+            for holder in (parameters_of(module), buffers_of(module)):
+                for tensor in holder.values():
+                    if tensor is not None:
+                        is_empty = False
+                        if not tensor.is_meta:
+                            return self._meet_real(module, args)
+            if is_empty and children_of(module):
+                first = next(tensors_of(module), None)
+                if first is not None and not first.is_meta:
+                    return self._meet_real(module, args)
+        return True
+
+    def _meet_real(self, module: nn.Module, args: tuple[object, ...]) -> bool:
+        is_met = any(map(wants_gradient, tensors_of(module)))
+        is_met = is_met or any(t.is_meta for t in tensors_in(args))
         return is_met and self._ask(self._lend_tree, module)
 
     def _lend_tree(self, root: nn.Module) -> None:
@@ -181,7 +193,7 @@ class Lending(Replacements):
         """Lend the parameters or the buffers of a module."""
         for name, tensor in list(holder.items()):
             if tensor is not None and self._lifting.is_from_outside(tensor):
-                self._lend(tensor, f"{path}.{name}")
+                self._lend(tensor, f"{path}.{name}" if path else name)
                 if id(tensor) in self._lent:
                     self._loans.append(EntryLoan(holder, name, tensor))
 
