@@ -15,7 +15,7 @@ from meta_magic.recording.as_device.cpu_kernels import (
     lay_out_written,
 )
 from meta_magic.recording.as_device.joined_places import join_places
-from meta_magic.recording.as_device.layouts import lay_out_made
+from meta_magic.recording.as_device.layouts import lay_out_made, lay_out_moved
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.generator_places import check_generator
 from meta_magic.recording.identities.nested_tensors import tensors_in
@@ -223,6 +223,8 @@ class KernelCalls:
         if correct is not None and all(seen[2].is_meta for _, seen in given.inputs):
             return correct(*given.args, **given.kwargs)
         returned = self._values.evaluate(table, given)
+        if isinstance(returned, Tensor) and not returned.is_meta:
+            return lay_out_moved(returned, given.args[0])
         is_asked = self.plan.kernels != "meta" and is_without_kernel(error)
         if returned is NotImplemented and is_asked:
             return ask_cpu(table.func, given.args, given.kwargs)
