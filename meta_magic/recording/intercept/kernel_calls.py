@@ -206,8 +206,10 @@ class KernelCalls:
         returned = table.func(*args, **kwargs)
         if table.counts_writes:
             increment_version(args[0])
-        named = (seen[2].place for _, seen in inputs if seen[2].place is not None)
-        kernels = self.plan.kernels_at(next(named, None))
+        kernels = self.plan.kernels
+        if self._registry.has_places:
+            named = (seen[2].place for _, seen in inputs if seen[2].place is not None)
+            kernels = self.plan.kernels_at(next(named, None))
         if table.has_out and kernels == "cpu":
             lay_out_written(table.func, given)
         adjust = ADJUSTMENTS[kernels].get(table.name)

@@ -9,7 +9,7 @@ from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.places import Places
 from meta_magic.recording.intercept.higher_order import has_inside, run_inside
 from meta_magic.recording.intercept.kernel_calls import KernelCalls
-from meta_magic.recording.intercept.legacy_constructors import run_unasked
+from meta_magic.recording.intercept.legacy_constructors import LEGACY, run_unasked
 from meta_magic.recording.intercept.special_tensors import SpecialTensors
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.recording.signatures.entries import OpTable
@@ -79,9 +79,10 @@ class OperatorRunner:
                 returned = run_inside(mode, func, args, kwargs)
             if returned is not NotImplemented:
                 return returned
-        made = run_unasked(mode, func, args, kwargs, self._places)
-        if made is not NotImplemented:
-            return made
+        if func in LEGACY and self._places.function is None:
+            made = run_unasked(mode, func, args, kwargs)
+            if made is not NotImplemented:
+                return made
         returned = self._kernels.call(table, key, words, args, kwargs)
         if returned is not NotImplemented:
             return returned
