@@ -87,7 +87,9 @@ class Recording:
         self._trees = TreeFinder(write.registry, write.numbers, write.calls, namespace)
         self._programs = ProgramBuilder(write, self._clock, options.device)
         self._real_memory = RealMemory(write.places, write.findings)
-        self._plan = plan = DevicePlan(write.registry, write.places, options)
+        self._plan = plan = DevicePlan(
+            write.registry, write.places, options, write.findings.note
+        )
         self._lifting = Lifting(
             write.registry, write.constants, write.findings, write.places
         )
@@ -117,7 +119,7 @@ class Recording:
             self._threads,
             self._tasks,
             DataSources(note, Saver(write.registry, self._values, note)),
-            *stand_in_for(plan, note),
+            *stand_in_for(plan, note, write.draws.generator_at),
             NewParameters(write.registry.forget),
             self._lending,
             attention,

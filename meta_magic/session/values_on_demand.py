@@ -118,6 +118,7 @@ class ValuesOnDemand:
             if table.written:  # and what was computed is kept
                 real_by_id = {key: real.clone() for key, real in real_by_id.items()}
             returned = call_with(table, given, real_by_id)
+        self._findings.n_answered += 1
         self._findings.evaluations.append(cost)  # a call that failed is not recorded
         return returned
 
@@ -144,6 +145,7 @@ class ValuesOnDemand:
         call = Assumption(self._clock.now, guess.n_true, numel, guess.text, guess.value)
         with WithoutModes():
             returned = call_assumed(table, given, read, call)
+        self._findings.n_answered += 1
         self._findings.assumptions.append(call)
         return returned
 
@@ -220,7 +222,7 @@ def find_read(table: OpTable, given: Given) -> Inputs:
     """Return the meta tensors whose values an operator reads; none of most."""
     device = given.kwargs.get("device")
     is_copy = table.name == COPY and device is not None and device.type == "cpu"
-    if not (table.reads_data or is_copy):
+    if not given.inputs or not (table.reads_data or is_copy or table.is_foreign):
         return []
     has_masks = table.name in (INDEX, SELECT)  # and reads nothing else
     first, *others = given.inputs

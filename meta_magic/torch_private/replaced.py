@@ -26,6 +26,7 @@ __all__ = [
     "CAPTURABLE_DEVICES",
     "CHECK_OF_FLEX_ATTENTION",
     "CHECK_OF_TRACE",
+    "CUDA_IS_THERE",
     "DEVICE_OF_CHECKPOINT",
     "DEVICE_OF_META_KERNELS",
     "DYNAMO",
@@ -105,6 +106,10 @@ JIT_TRACES: Final = (
 )
 """Without them ``torch.jit.trace`` takes what a convolution makes for a constant."""
 
+
+CUDA_IS_THERE: Final = (torch.cuda, "_initialized")
+"""Without it checkpointing does not put back the generator of a planned GPU, and draws
+another dropout when it computes again."""
 
 STEP_OF_SCALER: Final = (GradScaler, "_maybe_opt_step")
 """Without it each step of a ``GradScaler`` replays all that came before."""

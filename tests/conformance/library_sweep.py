@@ -101,8 +101,14 @@ def list_recorded(trace: mm.Trace) -> list[Made]:
             [t.stride for t in op.outputs],
         )
         for op in trace.ops
-        if not is_reading(op)
+        if not is_reading(op) and not is_lifting(op)
     ]
+
+
+def is_lifting(op: mm.OpCall) -> bool:
+    """Whether an operator is how a real tensor became a constant of the recording."""
+    is_copy = op.op == "aten._to_copy.default"
+    return is_copy and any(t.device.type != "meta" for t in op.inputs)
 
 
 def cut(made: list[Made]) -> list[Made]:

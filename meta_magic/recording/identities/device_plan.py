@@ -4,7 +4,7 @@ A *place* is a device that the code named. It belongs to a storage, as a device 
 torch: views share it, and ``p.data = moved`` moves a parameter that stays the same.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import torch
@@ -27,6 +27,8 @@ HOMES: Final = {
 }
 """Where a tensor lies for which no device is named, by whose kernels are recorded."""
 
+AS_CUDA: Final = "what the code puts on {} is recorded with the kernels of CUDA"
+
 
 class DevicePlan:
     """The devices that one recording's code names, and what lies there.
@@ -35,6 +37,7 @@ class DevicePlan:
         registry: Knows the place of each storage.
         places: Which function is running.
         options: What a named device means, and whose kernels are recorded.
+        note: Takes the kind and the text of a note on the line that runs now.
 
     Attributes:
         wanted: Where the factory that runs is to put what it makes: meta if nowhere by
@@ -47,7 +50,11 @@ class DevicePlan:
     """
 
     def __init__(
-        self, registry: TensorRegistry, places: Places, options: Options
+        self,
+        registry: TensorRegistry,
+        places: Places,
+        options: Options,
+        note: Callable[[str, str], None],
     ) -> None:
         self.wanted: torch.device | None = None
         self.default: torch.device | None = None
@@ -55,6 +62,7 @@ class DevicePlan:
         self.is_real = options.named == "real"
         self.n_accelerators = options.n_devices
         self.kernels = options.device
+        self._note = note
         self._home = HOMES[options.device]
         self._has_named = False
         self._registry = registry
@@ -73,6 +81,8 @@ class DevicePlan:
         StorageRegistry.has_places = self._has_named = True
         if device.type == "cpu":
             return torch.device("cpu")
+        if device.type != "cuda" and self.kernels != "meta":
+            self._note("place", AS_CUDA.format(device.type))
         index = self.current if device.index is None else device.index
         if self.n_accelerators is not None and index >= self.n_accelerators:
             raise RuntimeError(

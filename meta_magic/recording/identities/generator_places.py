@@ -8,7 +8,7 @@ from torch import Generator
 
 from meta_magic.torch_private.tensor_internals import address_of_generator
 
-__all__ = ["is_on_cpu", "name_generator", "place_of"]
+__all__ = ["check_generator", "is_named", "is_on_cpu", "name_generator", "place_of"]
 
 OWN_DEVICE: Final[Any] = Generator.device
 
@@ -32,6 +32,25 @@ def place_of(generator: Generator) -> torch.device:
     return found[1]
 
 
+def is_named(generator: Generator) -> bool:
+    """Whether a generator stands for another device than its own."""
+    own: torch.device = OWN_DEVICE.__get__(generator)
+    return place_of(generator) != own
+
+
 def is_on_cpu(generator: Generator) -> bool:
     """Whether a generator is really one of the CPU's."""
     return bool(OWN_DEVICE.__get__(generator).type == "cpu")
+
+
+def check_generator(generator: Generator, place: torch.device | None) -> None:
+    """Refuse to draw from a generator for what the code wants on another device.
+
+    Raises:
+        RuntimeError: It is on another kind of device, in torch's words.
+    """
+    kind = place_of(generator).type
+    if place is not None and place.type != kind:
+        raise RuntimeError(
+            f"Expected a '{place.type}' device type for generator but found '{kind}'"
+        )

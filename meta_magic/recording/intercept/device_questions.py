@@ -9,7 +9,7 @@ from torch import Tensor
 from meta_magic.recording.identities.device_plan import META, DevicePlan
 from meta_magic.recording.identities.frame_kinds import PACKAGE, is_library
 from meta_magic.recording.intercept.libraries import TOLD_DEVICE
-from meta_magic.torch_private.copying import PICKLING
+from meta_magic.torch_private.copying import CHECKPOINTING, PICKLING
 
 __all__ = ["DEVICE_QUESTIONS", "GET_DEVICE", "DeviceQuestions", "is_told_home"]
 
@@ -20,6 +20,10 @@ IS_TYPE: Final[dict[Any, str]] = {
 }
 DEVICE_QUESTIONS: Final = frozenset[Any]({DEVICE, *IS_TYPE})
 """The attributes that say on which device a tensor is; ``is_meta`` tells the truth."""
+
+
+AS_IT_IS: Final = frozenset({PICKLING, CHECKPOINTING})
+"""Code that is told where a tensor really is."""
 
 
 class DeviceQuestions:
@@ -47,7 +51,7 @@ class DeviceQuestions:
 
     def _find(self, tensor: Tensor, asker: FrameType) -> torch.device:
         code = asker.f_code
-        if code is PICKLING or code.co_filename.startswith(PACKAGE):
+        if code in AS_IT_IS or code.co_filename.startswith(PACKAGE):
             return META  # as it is: what pickles would look for data
         place = self._plan.place_of(tensor)
         if place is not None:

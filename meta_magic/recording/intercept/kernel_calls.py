@@ -15,8 +15,9 @@ from meta_magic.recording.as_device.cpu_kernels import (
     lay_out_written,
 )
 from meta_magic.recording.as_device.joined_places import join_places
-from meta_magic.recording.as_device.layouts import lay_out_made
+from meta_magic.recording.as_device.layouts import lay_out_made, lay_out_moved
 from meta_magic.recording.identities.device_plan import DevicePlan
+from meta_magic.recording.identities.generator_places import check_generator
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import Seen, TensorRegistry
 from meta_magic.recording.intercept.lifting import Lifting
@@ -108,11 +109,13 @@ class KernelCalls:
         inputs = [(t, registry.read(t)) for t in tensors_in(args, kwargs)]
         given = Given(args, kwargs, inputs)
         reals = [pair for pair in inputs if not pair[1][2].is_meta]
-        if reals and self.lifting.is_due(table, given, reals):
+        if reals and self._is_to_lift(table, given, reals):
             return NotImplemented
         n_storages, n_answered = registry.n_storages, findings.n_answered
         place = self._find_place(table, given) if registry.has_places else None
         draw = Drawing(given) if table.draws(args, kwargs) else None
+        if draw is not None and draw.generator is not None:
+            check_generator(draw.generator, place)
         returned = self._run(table, given, draw)
         if registry.freed:
             registry.note_deaths()
@@ -128,6 +131,14 @@ class KernelCalls:
         if draw is not None and not draw.is_real:
             self._rows.note_draw(words, draw.generator)
         return returned
+
+    def _is_to_lift(self, table: OpTable, given: Given, reals: Inputs) -> bool:
+        """Whether real arguments are to be on meta; else note what they hold."""
+        if self.lifting.is_due(table, given, reals):
+            return True
+        if self._constants.note_real_inputs(reals):
+            self._findings.doubt(PAST_TORCH)
+        return False
 
     def _intern(self, table: OpTable, key: Key, call: LiveCall) -> Entry:
         """Return the entry of a call; what only this recording knows stays in it."""
@@ -162,8 +173,6 @@ class KernelCalls:
     def _run(self, table: OpTable, given: Given, draw: Drawing | None) -> Any:
         """Call an operator; one that draws for real from where plain meta would."""
         args, kwargs, inputs = given
-        if self._constants.note_real_inputs(inputs):
-            self._findings.doubt(PAST_TORCH)
         try:
             if draw is None or not draw.is_real:
                 return self._run_on_meta(table, given)
@@ -214,6 +223,8 @@ class KernelCalls:
         if correct is not None and all(seen[2].is_meta for _, seen in given.inputs):
             return correct(*given.args, **given.kwargs)
         returned = self._values.evaluate(table, given)
+        if isinstance(returned, Tensor) and not returned.is_meta:
+            return lay_out_moved(returned, given.args[0])
         is_asked = self.plan.kernels != "meta" and is_without_kernel(error)
         if returned is NotImplemented and is_asked:
             return ask_cpu(table.func, given.args, given.kwargs)

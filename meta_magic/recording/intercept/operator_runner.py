@@ -14,8 +14,10 @@ from meta_magic.recording.intercept.special_tensors import SpecialTensors
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.recording.signatures.entries import OpTable
 from meta_magic.recording.signatures.operator_keys import Key
+from meta_magic.torch_private.dispatcher import DispatchKey
 from meta_magic.torch_private.modes import (
     DisableTorchFunction,
+    ExcludeKey,
     pop_dispatch_mode,
     push_dispatch_mode,
 )
@@ -87,10 +89,14 @@ class OperatorRunner:
         return mode.__torch_dispatch__(func, (), lift(args, table), lift(kwargs, table))
 
     def take_apart(self, mode: Any, table: OpTable, args: Args, kwargs: Kwargs) -> Any:
-        """Run what torch makes of an operator, so that the mode sees that."""
+        """Run what torch makes of an operator, so that the mode sees that.
+
+        Views and writes are noted by torch, as they are where no mode looks on.
+        """
         push_dispatch_mode(mode)
         try:
-            return self._attention.decompose(table.func, args, kwargs)
+            with ExcludeKey(DispatchKey.ADInplaceOrView, False):  # noqa: FBT003  torch's
+                return self._attention.decompose(table.func, args, kwargs)
         finally:
             pop_dispatch_mode()
 

@@ -20,7 +20,9 @@ from meta_magic.recording.intercept.planned_objects import (
     find_index,
     make_contexts,
 )
+from meta_magic.recording.intercept.planned_seeds import PlannedSeeds
 from meta_magic.torch_private.gpus import has_gpu
+from meta_magic.torch_private.replaced import CUDA_IS_THERE
 from meta_magic.torch_private.replacing import Replacements
 
 __all__ = ["PlannedCuda"]
@@ -58,12 +60,19 @@ class PlannedCuda(Replacements):
     Args:
         plan: Knows where the code wants what.
         note: Takes the kind and the text of a note on the line that runs now.
+        generator_at: Returns what stands for the default generator of a device.
     """
 
-    def __init__(self, plan: DevicePlan, note: Callable[[str, str], None]) -> None:
+    def __init__(
+        self,
+        plan: DevicePlan,
+        note: Callable[[str, str], None],
+        generator_at: Callable[[torch.device], torch.Generator],
+    ) -> None:
         super().__init__()
         self._plan = plan
         self._note = note
+        self._seeds = PlannedSeeds(plan, generator_at)
 
     def __enter__(self) -> None:
         if self._plan.is_real or has_gpu():
@@ -74,6 +83,7 @@ class PlannedCuda(Replacements):
                 self.replace_here((module, name), ignore_plain(answers[name]))
         for name in MARKING:
             self.replace_here((torch.cuda.nvtx, name), ignore_plain(do_nothing))
+        self.replace(*CUDA_IS_THERE, value=True)
         cudnn: Any = torch.backends.cudnn
         self.replace_here((cudnn.m, "is_acceptable"), ignore_plain(do_nothing))
         for name, context in make_contexts(self._plan).items():
@@ -90,6 +100,8 @@ class PlannedCuda(Replacements):
             **dict.fromkeys(IDLE, do_nothing),
             **holding,
             **facts,
+            **self._seeds.list_answers(),
+            "is_initialized": lambda: plan.is_for_cuda,
             "current_device": lambda: plan.current,
             "current_device_index": lambda: plan.current,
             "current_device_idx": lambda: plan.current,

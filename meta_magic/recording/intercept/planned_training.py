@@ -14,6 +14,7 @@ from meta_magic.torch_private.replacing import Replacements
 
 __all__ = ["PlannedTraining"]
 
+CPU: Final = torch.device("cpu")
 FINITE: Final = (
     "GradScaler.step: the gradients are assumed to be finite, and the step is taken"
 )
@@ -59,26 +60,28 @@ class PlannedTraining(Replacements):
             return plain(parallel, *inputs, **kwargs)
         home = parallel.src_device_obj
         for tensor in (*parallel.module.parameters(), *parallel.module.buffers()):
-            if tensor.device != home:
+            place = self._plan.place_of(tensor) or CPU
+            if place != home:
                 raise RuntimeError(
                     "module must have its parameters and buffers on device "
                     f"{home} (device_ids[0]) but found one of them on device: "
-                    f"{tensor.device}"
+                    f"{place}"
                 )
         n_replicas = len(parallel.device_ids)
         if n_replicas > 1:
             self._note("place", ONE_REPLICA.format(home, n_replicas))
-        moved, named = move((inputs, kwargs), home)
-        place = torch.device("cuda", parallel.output_device)
-        return move(parallel.module(*moved, **named), place)
+        moved, named = self._move((inputs, kwargs), home)
+        output = torch.device("cuda", parallel.output_device)
+        return self._move(parallel.module(*moved, **named), output)
 
-
-def move(value: Any, place: torch.device) -> Any:
-    """Return a value with its tensors on a device."""
-    if isinstance(value, Tensor):
-        return value.to(place)
-    if type(value) in (list, tuple):
-        return type(value)(move(item, place) for item in value)
-    if type(value) is dict:
-        return {name: move(item, place) for name, item in value.items()}
-    return value
+    def _move(self, value: Any, place: torch.device) -> Any:
+        """Return a value with its tensors on a device."""
+        if type(value) in (list, tuple):
+            return type(value)(self._move(item, place) for item in value)
+        if type(value) is dict:
+            return {name: self._move(item, place) for name, item in value.items()}
+        if not isinstance(value, Tensor) or self._plan.place_of(value) == place:
+            return value
+        moved = value.to(place, copy=True)
+        self._plan.name_all([moved], place)
+        return moved

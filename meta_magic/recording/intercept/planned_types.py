@@ -27,8 +27,10 @@ class TensorKind(type):
         return made
 
     def __instancecheck__(cls, value: object) -> bool:
-        is_of = isinstance(value, Tensor) and value.dtype is cls.dtype
-        return is_of and value.is_cuda  # type: ignore[attr-defined]  # a tensor has it
+        if not isinstance(value, Tensor) or value.dtype is not cls.dtype:
+            return False
+        place = value.device if cls.plan is None else cls.plan.place_of(value)
+        return place is not None and place.type == "cuda"
 
 
 class PlannedTypes(Replacements):

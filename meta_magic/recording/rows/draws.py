@@ -19,7 +19,7 @@ from typing import Any, Final
 import torch
 from torch import Generator, Tensor
 
-from meta_magic.recording.identities.generator_places import is_on_cpu, place_of
+from meta_magic.recording.identities.generator_places import is_named, is_on_cpu
 from meta_magic.recording.identities.left_generators import (
     LeftGenerator,
     find_draw,
@@ -201,6 +201,10 @@ class Draws:
         self._add(op, stream, source if token is None else UNKNOWN)
         return returned
 
+    def generator_at(self, device: torch.device) -> Generator:
+        """Return what stands for the default generator of a device not there."""
+        return self._open_aside(self._default, device).generator
+
     def build_randomness(self) -> Randomness:
         """Return the record of all draws."""
         streams, asides = self._streams.values(), self._aside.values()
@@ -209,7 +213,7 @@ class Draws:
             states=tuple(self._states),
             known=tuple(self._known.items()),
             generators=tuple(
-                "" if stream in asides else str(place_of(stream.generator))
+                "" if stream in asides or is_named(stream.generator) else own(stream)
                 for stream in streams
             ),
             ends=tuple(stream.end for stream in streams),
@@ -288,6 +292,11 @@ class Draws:
         self._shadows.append(stream.shadow)
         if source:  # else it holds the token of a recording around this one
             stream.put(self._base | draw)
+
+
+def own(stream: Stream) -> str:
+    """Return the device that a generator of the cell's own is on."""
+    return str(stream.generator.device)
 
 
 def read_accelerators() -> tuple[tuple[str, bytes], ...]:

@@ -167,3 +167,22 @@ def test_a_device_beyond_the_planned_ones_is_refused():
 def test_what_a_named_device_means_is_plan_or_real():
     with pytest.raises(ValueError, match="named is one of plan, real, not 'fake'"):
         record(named="fake")
+
+
+def test_meta_that_was_told_of_another_tensor_stands_for_the_cpu():
+    with record():
+        unnamed = torch.ones(2)
+        cpu, cuda = torch.ones(2, device="cpu"), torch.ones(2, device="cuda")
+        assert cpu.to(unnamed.device) is cpu
+        assert cpu.to(unnamed) is cpu
+        assert cuda.to(unnamed.device).device == torch.device("cpu")
+        assert cuda.to("meta").device.type == "meta"
+
+
+def test_gradients_are_clipped_where_they_lie():
+    with record() as trace:
+        weight = nn.Parameter(torch.ones(3, device="cuda"))
+        (weight * 2).sum().backward()
+        nn.utils.clip_grad_norm_([weight], 1.0)
+        assert weight.grad.device == CUDA
+    assert "aten._to_copy.default" not in [call.op for call in trace.ops]

@@ -5,6 +5,7 @@ from operator import attrgetter
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from meta_magic import record
 from meta_magic.torch_private.gpus import has_gpu
@@ -239,3 +240,97 @@ def test_a_loader_pins_nothing():
         loader = torch.utils.data.DataLoader(data, batch_size=2, pin_memory=True)
         met = [x.cuda(non_blocking=True).tolist() for (x,) in loader]
     assert met == [[0, 1], [2, 3]]
+
+
+def test_random_numbers_of_a_planned_generator_are_said_to_be_others():
+    with record() as trace:
+        generator = torch.Generator(device="cuda").manual_seed(0)
+        drawn = torch.randn(3, device="cuda", generator=generator)
+        assert len(drawn.tolist()) == 3
+    assert "random numbers of cuda:0" in notes_of(trace)["drawn"].text
+
+
+@pytest.mark.parametrize("own", ["cpu", "cuda"])
+def test_a_generator_of_another_device_is_refused_in_torchs_words(own):
+    place = {"cpu": "cuda", "cuda": "cpu"}[own]
+    text = f"Expected a '{place}' device type for generator but found '{own}'"
+    with record(), pytest.raises(RuntimeError, match=text):
+        torch.randn(3, device=place, generator=torch.Generator(device=own))
+
+
+def test_the_state_of_a_planned_generator_is_taken_and_put_back():
+    with record(as_device="cuda"):
+        torch.cuda.manual_seed(7)
+        assert torch.cuda.initial_seed() == 7
+        state = torch.cuda.get_rng_state()
+        first = torch.randn(3, device="cuda").tolist()
+        torch.cuda.set_rng_state(state)
+        assert torch.randn(3, device="cuda").tolist() == first
+        assert torch.randn(3, device="cuda").tolist() != first
+
+
+def test_a_fork_of_all_generators_leaves_them():
+    with record(as_device="cuda:2"):
+        torch.manual_seed(0)
+        with torch.random.fork_rng([0, 1]):
+            first = torch.randn(3, device="cuda:1").tolist()
+        assert torch.randn(3, device="cuda:1").tolist() == first
+
+
+def test_what_is_drawn_on_a_gpu_leaves_the_cpus_generator():
+    def draw(device):
+        torch.manual_seed(0)
+        if device:
+            torch.randn(3, device=device)
+        return torch.randn(3, device="cpu").tolist()
+
+    wanted = draw(None)
+    with record():
+        assert draw("cuda") == wanted
+
+
+def test_a_checkpoint_draws_the_same_dropout_again():
+    def run():
+        torch.manual_seed(0)
+        x = torch.ones(64, device="cuda", requires_grad=True)
+        drop = nn.Dropout(0.5)
+        out = checkpoint(drop, x, use_reentrant=False)
+        out.sum().backward()
+        return out.detach().tolist(), x.grad.tolist()
+
+    with record(as_device="cuda"):
+        out, grad = run()
+    assert out == grad
+
+
+PLACES = {
+    "in a factory": lambda: torch.ones(2, device="cuda:99"),
+    "in a move": lambda: torch.ones(2).to("cuda:99"),
+    "as a number": lambda: torch.ones(2).cuda(99),
+    "by default": lambda: torch.set_default_device("cuda:99"),
+    "as a generator": lambda: torch.Generator(device="cuda:99"),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_a_place_that_there_is_not_to_be_is_refused(name):
+    with record(as_device="cuda:8"), pytest.raises(RuntimeError, match="cuda:99 of 8"):
+        PLACES[name]()
+
+
+def test_a_place_that_cannot_be_is_refused_by_torch():
+    with pytest.raises(RuntimeError) as wanted:
+        torch.device("cuda:-1")
+    with record(), pytest.raises(RuntimeError) as met:
+        torch.ones(2, device="cuda:-1")
+    assert str(met.value) == str(wanted.value)
+
+
+@pytest.mark.parametrize("kind", ["mps", "xpu"])
+def test_another_accelerator_is_a_plan_with_the_kernels_of_cuda(kind):
+    with record() as trace:
+        moved = nn.Linear(2, 2).to(kind)
+        assert str(moved.weight.device) == f"{kind}:0"
+    assert notes_of(trace)["place"].text == (
+        f"what the code puts on {kind} is recorded with the kernels of CUDA"
+    )
