@@ -11,6 +11,7 @@ OURS = frozenset(
         "_getframe",  # of sys
         "_replace",  # of named tuples
         "_render_traceback_",  # IPython's protocol for exceptions
+        "_ipython_display_",  # its protocol for what shows itself
         "_filename_map",  # of IPython's compiler
         "_meta",  # the newest trace, in the user's namespace
         "_meta_magic_installed",  # on the shell

@@ -8,6 +8,7 @@ from meta_magic.magic.magics import MetaMagics
 from meta_magic.magic.materialize_line import COMMAND
 from meta_magic.magic.torch_versions import describe_untested
 from meta_magic.magic.transformer import AwaitTransformer
+from meta_magic.magic.value_formats import ValueFormats
 
 __all__ = ["load", "unload"]
 
@@ -29,7 +30,8 @@ def load(shell: Any) -> None:
     if matcher is not None:
         shell.Completer.custom_matchers.append(matcher)
     add_formatters(shell)
-    setattr(shell, STATE, (magics, transformer, matcher))
+    formats = ValueFormats(magics)
+    setattr(shell, STATE, (magics, transformer, matcher, formats))
     untested = describe_untested()
     if untested:
         print(untested)  # noqa: T201  one line, and no failure
@@ -57,9 +59,10 @@ def render_report(report: Any) -> str:
 
 def unload(shell: Any) -> None:
     """Remove whatever :func:`load` put into the shell."""
-    magics, transformer, matcher = shell.__dict__.pop(STATE, (None, None, None))
+    magics, transformer, matcher, formats = shell.__dict__.pop(STATE, (None,) * 4)
     if magics is None:
         return
+    formats.remove()
     shell.input_transformers_cleanup.remove(transformer)
     shell.events.unregister("pre_run_cell", magics.note_cell)
     if matcher is not None:

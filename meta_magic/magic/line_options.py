@@ -78,9 +78,9 @@ OPTIONS: Final = (
         names=("--assume",),
         metavar="WHAT",
         settings=(("action", "append"), ("default", [])),
-        help="Take for granted, where a size depends on values that take too much: "
-        "nonzero=all, nonzero=0.5 (the part of a mask that is true), routing=uniform "
-        "(each expert gets as many tokens).",
+        help="Take for granted, where values take too much: nonzero=all, nonzero=0.5 "
+        "(the part of a mask that is true), routing=uniform (each expert gets as many "
+        "tokens), values=nan (what is read is that number).",
         example="%%meta --assume routing=uniform",
     ),
     Option(

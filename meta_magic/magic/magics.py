@@ -1,8 +1,5 @@
 """``%%meta`` and ``%meta``: parse the line, run the cell, show the report."""
 
-import inspect
-import types
-from collections.abc import Callable, Coroutine, Generator
 from keyword import iskeyword
 from typing import Any
 
@@ -11,6 +8,7 @@ from IPython.core.magic import Magics, magics_class, no_var_expand
 from IPython.core.magic_arguments import parse_argstring
 from traitlets import Bool, Enum, Int, List
 
+from meta_magic.magic.awaiting import PartInterrupts
 from meta_magic.magic.cell import Body
 from meta_magic.magic.line_options import (
     SMALLEST,
@@ -86,7 +84,8 @@ class MetaMagics(Magics):
         """Run a cell on torch's meta device and record every tensor operator.
 
         Tensors made in the cell have shape, stride and dtype but no data and take no
-        memory. The cell runs in your namespace as any other; its last expression is
+        memory; a device that the cell names is a plan, told in the report (see
+        `--named`). The cell runs in your namespace as any other; its last expression is
         shown. The recording is kept in `_meta`.
 
         Examples::
@@ -123,13 +122,15 @@ class MetaMagics(Magics):
         """Run a compiled cell, and show its report."""
         __tracebackhide__ = True
         run = Run(self, options, body, cell)
-        try:
-            return run.recording.guard.run(body.run)
-        except BaseException as error:
-            run.fail(error)
-            raise
-        finally:
-            run.finish()
+        with run.interrupts:
+            try:
+                run.start()
+                return run.recording.guard.run(body.run)
+            except BaseException as error:
+                run.fail(error)
+                raise
+            finally:
+                run.finish()
 
     async def meta_async(self, line: str, cell: str) -> object:
         """Run a cell that awaits; the modes are entered for each step of it."""
@@ -140,13 +141,16 @@ class MetaMagics(Magics):
             return None
         body = self._compile(cell, self.raw_cell)
         run = Run(self, options, body, cell)
-        try:
-            return await step_through(body.run_async(), run.recording.guard.run_part)
-        except BaseException as error:
-            run.fail(error)
-            raise
-        finally:
-            run.finish()
+        with PartInterrupts() as interrupts, run.interrupts:
+            try:
+                run.start()
+                part = run.recording.guard.run_part
+                return await interrupts.drive(body.run_async(), part)
+            except BaseException as error:
+                run.fail(error)
+                raise
+            finally:
+                run.finish()
 
     def _compile(self, cell: str, raw: str | None) -> Body:
         """Compile a body; one within another ``%%meta`` belongs to the same cell."""
@@ -182,29 +186,3 @@ class MetaMagics(Magics):
         if newest is None:
             raise UsageError("%meta: nothing was recorded yet; %meta --help says how")
         print(newest)  # noqa: T201  asked for
-
-
-@types.coroutine
-def step_through(
-    coroutine: Coroutine[Any, Any, object],
-    run: Callable[[Callable[[], object]], object],
-) -> Generator[Any, Any, object]:
-    """Drive a coroutine: each step under ``run``, the waits between outside of it."""
-    __tracebackhide__ = True
-    steps = coroutine.__await__()
-    step, value = steps.send, None
-    while True:
-        try:
-            awaited = run(lambda: step(value))  # noqa: B023  called at once
-        except StopIteration as stop:
-            return stop.value
-        except BaseException as error:
-            if inspect.getcoroutinestate(coroutine) != inspect.CORO_SUSPENDED:
-                raise
-            step, value = steps.throw, error  # an interrupt on the way out of a step
-            continue
-        try:
-            value = yield awaited
-            step = steps.send
-        except BaseException as error:  # noqa: BLE001  cancellation goes to the cell
-            step, value = steps.throw, error

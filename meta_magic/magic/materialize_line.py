@@ -72,7 +72,10 @@ def build_parser() -> MagicArgumentParser:
         "model.layers[0] --device cuda --dtype bfloat16",
     )
     parser.add_argument("name", nargs="?", help="A module: an expression.")
-    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:1.")
+    parser.add_argument(
+        "--device",
+        help="cpu, cuda or cuda:1 (default: as the cell named, where that is).",
+    )
     parser.add_argument(
         "--init",
         default="replay",

@@ -43,6 +43,7 @@ class ProgressLine:
         self._done.set()
         if self._thread is not None:
             self._thread.join()
+            self._thread = None  # what dies here can wait for an interrupt to wait
         if self._handle is not None:
             empty = {"text/plain": "", "text/html": ""}
             self._handle.update(dict(bundle or empty), raw=True)

@@ -13,6 +13,7 @@ from meta_magic.magic.tracebacks import trim_traceback
 
 if TYPE_CHECKING:
     from meta_magic.session.recording import Recording
+    from meta_magic.torch_private.interrupts import Interrupts
     from meta_magic.trace.trace import Trace
 
 __all__ = ["Run"]
@@ -35,7 +36,12 @@ class Magics(Protocol):
 
 
 class Run:
-    """One run of a cell: its recording, its progress line, its report."""
+    """One run of a cell: its recording, its progress line, its report.
+
+    Attributes:
+        recording: Records the cell.
+        interrupts: Takes those that come before and after the guard does.
+    """
 
     def __init__(self, magics: Magics, options: Any, body: Body, cell: str) -> None:
         self._shell = magics.shell
@@ -52,13 +58,17 @@ class Run:
             "hide": options.hide,
         }
         self.recording = start_recording(body.name, options, self._shell.user_ns)
+        self.interrupts = make_interrupts()
         self._progress = ProgressLine(
             lambda: self.recording.n_operators, is_kernel=is_notebook(self._shell)
         )
-        self._progress.start()
         self._is_outermost = self._raw is not None and self._raw not in self._running
         if self._raw is not None and self._is_outermost:
             self._running[self._raw] = self._name
+
+    def start(self) -> None:
+        """Begin to show how far it is."""
+        self._progress.start()
 
     def fail(self, error: BaseException) -> None:
         """Note what ended the cell, and make its traceback begin in the cell."""
@@ -93,6 +103,15 @@ class Run:
         if self._options.out is not None:
             namespace[self._options.out] = trace
         return trace
+
+
+def make_interrupts() -> "Interrupts":
+    """Return what takes interrupts; they wait where a thread starts and ends."""
+    from meta_magic.torch_private.interrupts import Interrupts, unbroken  # noqa: PLC0415  needs torch
+
+    unbroken(ProgressLine.start)
+    unbroken(ProgressLine.finish)
+    return Interrupts()
 
 
 def start_recording(

@@ -4,7 +4,8 @@ The Python object of a tensor is given another tensor below it, so whoever holds
 module, an optimizer, a variable) holds the real one. A graph that autograd recorded on
 meta keeps the old one. ``torch.utils.swap_tensors`` does the same, and refuses while
 there is such a graph or a weak reference; here neither matters, as both go on to mean
-what they meant.
+what they meant. Below Python torch refuses weak references, too: that of a graph which
+retains a tensor's gradient is taken away.
 """
 
 from collections.abc import Sequence
@@ -12,10 +13,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from meta_magic.torch_private.autograd import read_hooks, set_hooks
+from meta_magic.torch_private.autograd import (
+    go_on_from,
+    read_hooks,
+    release_retained,
+    set_hooks,
+)
 from meta_magic.torch_private.interrupts import Interrupts
 from meta_magic.torch_private.modes import DisableTorchFunction
-from meta_magic.torch_private.tensor_internals import swap_tensor_impl
+from meta_magic.torch_private.tensor_internals import is_view, swap_tensor_impl
 
 __all__ = ["Installation"]
 
@@ -33,6 +39,7 @@ class Installation:
     def __init__(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
         self._pairs = pairs
         self._done: list[tuple[Tensor, Tensor]] = []
+        self._released: list[tuple[Tensor, Tensor]] = []
         self.n_installed = 0
 
     def install(self) -> None:
@@ -41,6 +48,8 @@ class Installation:
             try:
                 for tensor, real in self._pairs:
                     real.requires_grad_(tensor.requires_grad)
+                    if not is_view(tensor) and tensor.retains_grad:
+                        self._released.append((tensor, release_retained(tensor)))
                     swap(tensor, real)
                     self._done.append((tensor, real))
                     self.n_installed += 1
@@ -58,6 +67,10 @@ class Installation:
     def _undo(self) -> None:
         while self._done:
             swap(*self._done.pop())
+        while self._released:
+            tensor, history = self._released.pop()
+            swap(tensor, go_on_from(history, tensor))
+            tensor.retain_grad()
 
 
 def swap(tensor: Tensor, real: Tensor) -> None:

@@ -1,6 +1,8 @@
 """``materialize()``: make a module real in place, and say what it holds now."""
 
 import threading
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,9 +12,10 @@ from meta_magic.errors import MaterializeError
 from meta_magic.materializing.fills.inits import INITS, Init, choose_fill, list_inits
 from meta_magic.materializing.fills.protocol import Task
 from meta_magic.materializing.preparation import Preparation, Progress
-from meta_magic.materializing.report import MaterializeReport
-from meta_magic.materializing.targets import find_tensors, group_targets
-from meta_magic.replaying.devices import read_device
+from meta_magic.materializing.report import MaterializeReport, format_names
+from meta_magic.materializing.targets import Target, find_tensors, group_targets
+from meta_magic.recording.identities.origins import find_place
+from meta_magic.replaying.devices import list_devices, read_device
 from meta_magic.torch_private.modes import functorch_interpreter
 from meta_magic.torch_private.module_internals import walk_modules
 from meta_magic.torch_private.snapshot import RealTorch
@@ -29,7 +32,7 @@ class Arguments:
     """What :func:`materialize` was called with; its docstring explains each."""
 
     module: nn.Module
-    device: str | torch.device
+    device: str | torch.device | None
     init: Init
     dtype: torch.dtype | None
     trace: Trace | None
@@ -38,7 +41,7 @@ class Arguments:
 @list_inits
 def materialize(  # noqa: PLR0913  the options of to_empty, and what fills it
     module: nn.Module,
-    device: str | torch.device = "cpu",
+    device: str | torch.device | None = None,
     *,
     init: Init = "replay",
     dtype: torch.dtype | None = None,
@@ -53,7 +56,8 @@ def materialize(  # noqa: PLR0913  the options of to_empty, and what fills it
 
     Args:
         module: A module, or a submodule of one, some or all of which is on meta.
-        device: ``"cpu"``, or a CUDA device.
+        device: ``"cpu"``, or a CUDA device. By default each tensor goes to the device
+            that the cell named for it, where there is such a device, else to the CPU.
         init: What the tensors get:
 
             INITS
@@ -75,7 +79,7 @@ def materialize(  # noqa: PLR0913  the options of to_empty, and what fills it
 
 def prepare(
     module: nn.Module,
-    device: str | torch.device = "cpu",
+    device: str | torch.device | None = None,
     *,
     init: Init = "replay",
     dtype: torch.dtype | None = None,
@@ -111,17 +115,41 @@ def plan(given: Arguments) -> Preparation:
         )
     check_dtype(given.dtype)
     check_surroundings(given.module)
-    device = read_device(given.device, MaterializeError)
+    named = "cpu" if given.device is None else given.device
+    device = read_device(named, MaterializeError)
     held = list(find_tensors(given.module))
-    on_meta = [h for h in held if h.tensor.is_meta]
+    targets = group_targets([h for h in held if h.tensor.is_meta], given.dtype)
+    for target in targets:
+        target.device = device
     task = Task(
         module=given.module,
         device=device,
         held=held,
-        targets=group_targets(on_meta, given.dtype),
+        targets=targets,
         program=read_program(given.trace),
+        notes=[*spread(targets)] if given.device is None else (),
     )
     return Preparation(task=task, fill=choose_fill(given.init, task))
+
+
+def spread(targets: Sequence[Target]) -> Iterator[str]:
+    """Put each target on the device that the cell named for it, if that is there.
+
+    Yields:
+        What lies elsewhere than it was planned, in words.
+    """
+    there, missing = list_devices(), defaultdict(list)
+    for target in targets:
+        place = find_place(target.storage)
+        if place is not None and str(place) in there:
+            target.device = place
+        elif place is not None:
+            missing[place].append(target.name)
+    for place, names in missing.items():
+        yield (
+            f"there is no {place} here: what was planned on it is on the CPU, "
+            f"{format_names(names)}"
+        )
 
 
 def read_program(trace: object) -> Program | None:

@@ -41,7 +41,7 @@ class Preparation:
 
     @property
     def device(self) -> torch.device:
-        """Where the module is made real."""
+        """Where the content of the module is made."""
         return self.task.device
 
     @property
@@ -69,6 +69,10 @@ class Preparation:
         kind = type(self.task.module).__name__
         needed = self.peak_nbytes
         check_budget(f"a {kind}", self.device, needed, self.targets)
+        for device in {target.device for target in self.targets} - {self.device}:
+            there = [target for target in self.targets if target.device == device]
+            nbytes = sum(target.nbytes for target in there)
+            check_budget(f"a {kind}", device, nbytes, there)
         contents = self._make(progress)
         n_gradients = self._count_gradients()
         installation = Installation(list(self._pair(contents)))
@@ -89,7 +93,7 @@ class Preparation:
             peak_nbytes=needed,
             n_operators=self.fill.n_operators,
             seconds=time.perf_counter() - started,
-            notes=(*dropped, *notes, *replaced),
+            notes=(*self.task.notes, *dropped, *notes, *replaced),
         )
 
     def _make(self, progress: Progress | None) -> dict[Target, Content]:
@@ -131,7 +135,7 @@ class Preparation:
     def _count_gradients(self) -> int:
         """Return how many tensors have a gradient, which real ones will not have."""
         return sum(
-            is_leaf(tensor) and tensor.grad is not None
+            keeps_gradient(tensor) and tensor.grad is not None
             for target in self.targets
             for tensor in target.tensors
         )
@@ -161,6 +165,7 @@ class Preparation:
                 shape=tuple(tensor.shape),
                 dtype=tensor.dtype,
                 tied_to=None if tied_to == held.name else tied_to,
+                device=tensor.device,
             )
 
 
@@ -171,10 +176,10 @@ def build_tensor(target: Target, tensor: Tensor, content: Content) -> Tensor:
     return make_view(content, target.geometry_of(tensor))
 
 
-def is_leaf(tensor: Tensor) -> bool:
-    """Whether a tensor is a leaf of autograd's graph."""
+def keeps_gradient(tensor: Tensor) -> bool:
+    """Whether a tensor is a leaf of autograd's graph, or was told to retain it."""
     try:
-        return tensor.is_leaf
+        return tensor.is_leaf or tensor.retains_grad
     except RuntimeError:  # a view whose base was written, in a way that has no gradient
         return False
 

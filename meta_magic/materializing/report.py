@@ -9,13 +9,31 @@ import torch
 
 from meta_magic.trace.units import format_bytes
 
-__all__ = ["KEPT", "UNINITIALIZED", "FilledTensor", "MaterializeReport"]
+__all__ = [
+    "DRAWN_OTHERWISE",
+    "KEPT",
+    "UNINITIALIZED",
+    "WHY_OTHERWISE",
+    "FilledTensor",
+    "MaterializeReport",
+    "format_names",
+]
+
+CPU: Final = torch.device("cpu")
 
 UNINITIALIZED: Final = "uninitialized"
 """What nothing filled: it holds whatever lay in memory before."""
 
+DRAWN_OTHERWISE: Final = "drawn otherwise"
+"""What rests on numbers that an accelerator's generator would have drawn: others."""
+
 KEPT: Final = "kept"
 """What was real already."""
+
+WHY_OTHERWISE: Final = (
+    "random numbers that an accelerator's generator is to draw, and that were drawn by "
+    "the CPU's: others"
+)
 
 FIRST: Final = ("replay", "checkpoint", "reset")
 """What fills tensors, in the order in which a report lists it; others follow."""
@@ -32,10 +50,12 @@ class FilledTensor:
         kind: ``parameter``, ``buffer`` or ``attribute``.
         filled_by: Where its content came from: the ``init=`` that made it,
             ``checkpoint`` for a path or a state dict, ``uninitialized`` if nothing did,
-            ``kept`` if it was real already.
+            ``drawn otherwise`` for what the cell has the generator of an accelerator
+            draw: a replay draws other numbers; ``kept`` if it was real already.
         shape: Size of each dimension.
         dtype: Element type.
         tied_to: Name of the tensor on whose storage it lies, if that came first.
+        device: Where it is now.
     """
 
     name: str
@@ -44,6 +64,7 @@ class FilledTensor:
     shape: tuple[int, ...]
     dtype: torch.dtype
     tied_to: str | None
+    device: torch.device = CPU
 
     @property
     def nbytes(self) -> int:
@@ -57,7 +78,7 @@ class MaterializeReport:
 
     Attributes:
         module: Class name of the module.
-        device: Where it is now.
+        device: Where its content was made.
         tensors: All of its tensors.
         nbytes: Bytes of the storages that were made.
         peak_nbytes: The most bytes that were held at any moment, as planned.
@@ -81,6 +102,17 @@ class MaterializeReport:
         return self.names(UNINITIALIZED)
 
     @property
+    def drawn_otherwise(self) -> tuple[str, ...]:
+        """Names of the tensors with other random numbers than the cell is to draw."""
+        return self.names(DRAWN_OTHERWISE)
+
+    @property
+    def places(self) -> str:
+        """Where the tensors are now, in words."""
+        made = [str(t.device) for t in self.tensors if t.filled_by != KEPT]
+        return " and ".join(dict.fromkeys(made)) or str(self.device)
+
+    @property
     def ties(self) -> tuple[tuple[str, str], ...]:
         """(name, name of the first on the same storage) for all tied tensors."""
         return tuple((t.name, t.tied_to) for t in self.tensors if t.tied_to is not None)
@@ -91,10 +123,11 @@ class MaterializeReport:
 
     def __str__(self) -> str:
         made = [t for t in self.tensors if t.filled_by != KEPT]
-        met = (t.filled_by for t in made if t.filled_by != UNINITIALIZED)
+        red = (UNINITIALIZED, DRAWN_OTHERWISE)
+        met = (t.filled_by for t in made if t.filled_by not in red)
         lines = [
             (
-                f"{self.module} on {self.device}: {len(made):,} tensors, "
+                f"{self.module} on {self.places}: {len(made):,} tensors, "
                 f"{format_bytes(self.nbytes)}, in {self.seconds:.2f} s"
             )
         ]
@@ -106,6 +139,9 @@ class MaterializeReport:
             lines.append(f"  ties kept: {format_names([a for a, _ in self.ties])}")
         if self.uninitialized:
             lines.append(f"  UNINITIALIZED: {format_names(self.uninitialized)}")
+        if self.drawn_otherwise:
+            drawn = format_names(self.drawn_otherwise)
+            lines.append(f"  DRAWN OTHERWISE: {drawn}: {WHY_OTHERWISE}")
         lines += (f"  {note}" for note in self.notes)
         return "\n".join(lines)
 

@@ -25,6 +25,7 @@ __all__ = [
     "own_and_nested",
 ]
 
+CPU = torch.device("cpu")
 CONTAINERS = (list, tuple, dict)
 PLAIN = frozenset({bool, int, float, str, NoneType})
 BOOKKEEPING = frozenset(nn.Module().__dict__)
@@ -57,6 +58,7 @@ class Target:
         held: The tensors, each once for every place where it is held.
         tensors: The tensors, each once.
         dtype: What they are to be cast to; None to leave them as they are.
+        device: Where it is made real.
     """
 
     storage: UntypedStorage
@@ -64,6 +66,7 @@ class Target:
     held: list[Held] = field(default_factory=list)
     tensors: list[Tensor] = field(default_factory=list)
     dtype: torch.dtype | None = None
+    device: torch.device = CPU
 
     @property
     def name(self) -> str:

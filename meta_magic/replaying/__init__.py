@@ -4,7 +4,8 @@
 wanted to the calls that make it, ``execution`` runs the plans of a recording and of
 those before it, a ``part`` each, over ``call_runner`` (one call), ``memory`` and
 ``streams`` (generators). On top: ``replay``, ``verify``, and
-``evaluator`` for values in the middle of a recording.
+``evaluator`` for values in the middle of a recording: what a replay leaves is ``kept``
+for the next, for which ``followers`` are brought along.
 
 May import ``recording``, ``trace``, ``torch_private``, ``errors``. Read ``plan`` first.
 """

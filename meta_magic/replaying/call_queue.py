@@ -1,7 +1,7 @@
 """The calls that a backward walk has still to look at."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from heapq import heappop, heappush
 
 from meta_magic.replaying.program_calls import ProgramCalls
@@ -15,9 +15,14 @@ class CallQueue:
     Args:
         recorded: The program.
         end: The call after the latest one.
+        kept: The last call that made or wrote what is known of some storages; -1 if
+            that came before all.
     """
 
-    def __init__(self, recorded: ProgramCalls, end: int) -> None:
+    def __init__(
+        self, recorded: ProgramCalls, end: int, kept: Mapping[int, int]
+    ) -> None:
+        self._kept = kept
         self._writers = recorded.writers
         self._now = end
         self._heap: list[int] = []
@@ -35,10 +40,15 @@ class CallQueue:
             if index < self._now:
                 heappush(self._heap, -index)
 
-    def add_writers(self, storages: Iterable[int]) -> None:
-        """Look at whatever changed storages last."""
+    def add_writers(self, storages: Iterable[int]) -> set[int]:
+        """Look at whatever changed storages last; return those that are known so."""
+        known = set()
         for storage in storages:
             calls = self._writers.get(storage, ())
             position = bisect_left(calls, self._now)
-            if position:
-                heappush(self._heap, -calls[position - 1])
+            last = calls[position - 1] if position else -1
+            if self._kept.get(storage) == last:
+                known.add(storage)
+            elif position:
+                heappush(self._heap, -last)
+        return known

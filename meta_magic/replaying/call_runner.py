@@ -13,7 +13,8 @@ from meta_magic.errors import ReplayError
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.replaying.memory import Memory
 from meta_magic.replaying.operators import default_generator
-from meta_magic.replaying.program_calls import Call, Draw, ProgramCalls
+from meta_magic.replaying.program_calls import Call, ProgramCalls
+from meta_magic.replaying.program_draws import Draw
 from meta_magic.replaying.streams import Streams
 from meta_magic.torch_private.tensor_internals import address_of_storage
 from meta_magic.trace.signature import Geometry
@@ -104,6 +105,7 @@ class CallRunner:
         inputs: Sequence[Tensor],
         outputs: Sequence[Tensor],
         unneeded: Collection[int] = (),
+        spared: Collection[int] = (),
     ) -> None:
         """Take what a call made into memory, laid out as it was recorded.
 
@@ -113,28 +115,34 @@ class CallRunner:
             outputs: What it returned.
             unneeded: Storages that nothing reads, which may be otherwise than recorded:
                 a norm's statistics on the CPU are not those on CUDA.
+            spared: Those that are taken in all the same if they are as recorded.
 
         Raises:
             ReplayError: It has another shape or dtype than was recorded.
         """
         if len(outputs) != len(call.outputs):
-            raise ReplayError(
-                f"{self._recorded.describe(call)} returned {len(outputs)} tensors on "
-                f"{self.device}, where {len(call.outputs)} were recorded"
-            )
+            raise self._explain_number(call, outputs)
         for storage, geometry, tensor in zip(
             call.outputs, call.signature.outputs, outputs, strict=True
         ):
-            if storage in self.memory or storage in unneeded:
+            is_needed = storage not in unneeded
+            if storage in self.memory or not (is_needed or storage in spared):
                 continue
-            if tensor.shape != geometry.shape or tensor.dtype != geometry.dtype:
+            if tensor.shape == geometry.shape and tensor.dtype == geometry.dtype:
+                self._keep(storage, geometry, tensor, inputs)
+            elif is_needed:
                 raise ReplayError(
                     f"{self._recorded.describe(call)} returned {tensor.dtype} "
                     f"{tuple(tensor.shape)} on {self.device}, where {geometry.dtype} "
                     f"{geometry.shape} was recorded",
                     storage,
                 )
-            self._keep(storage, geometry, tensor, inputs)
+
+    def _explain_number(self, call: Call, outputs: Sequence[Tensor]) -> ReplayError:
+        return ReplayError(
+            f"{self._recorded.describe(call)} returned {len(outputs)} tensors on "
+            f"{self.device}, where {len(call.outputs)} were recorded"
+        )
 
     @contextmanager
     def _undeclared_draws_refused(self, call: Call) -> Iterator[None]:

@@ -1,4 +1,7 @@
-"""Find out what a plan leaves with whatever lay in memory before."""
+"""Find out what a plan leaves with content that no cell, run for real, would give it.
+
+That is what lay in memory before, and what another generator was to draw.
+"""
 
 from collections.abc import Iterable
 from math import prod
@@ -10,11 +13,11 @@ from meta_magic.replaying.program_calls import Call, is_dense, span_nbytes
 from meta_magic.replaying.steps import Plan, StepKind
 from meta_magic.trace.signature import Geometry
 
-__all__ = ["find_uninitialized"]
+__all__ = ["find_drawn_elsewhere", "find_raw"]
 
 
-def find_uninitialized(plan: Plan, given: Iterable[int]) -> set[int]:
-    """Return the wanted storages of which some holds what lay in memory before.
+def find_raw(plan: Plan, given: Iterable[int]) -> set[int]:
+    """Return the storages of which some holds what lay in memory before.
 
     Args:
         plan: What is done.
@@ -25,7 +28,34 @@ def find_uninitialized(plan: Plan, given: Iterable[int]) -> set[int]:
     for step in plan.steps:
         if step.kind != StepKind.DRAW:
             follow(step.call, raw, plan, is_made=step.kind == StepKind.ALLOCATE)
-    return {s for s in plan.wanted & raw.keys() if not raw[s].is_written}
+    return {s for s, memory in raw.items() if not memory.is_written}
+
+
+def find_drawn_elsewhere(plan: Plan, given: Iterable[int]) -> set[int]:
+    """Return the wanted storages that rest on what an accelerator was to draw.
+
+    Args:
+        plan: What is done.
+        given: Storages that do so before the first step.
+    """
+    drawn = set(given)
+    signatures = plan.recorded.program.signatures
+    named = {g.place for s in signatures for g in (*s.inputs, *s.outputs)}
+    if not drawn and named <= {None}:
+        return drawn
+    for step in plan.steps:
+        call = step.call
+        if step.kind != StepKind.RUN:
+            continue
+        is_planned = step.draw is not None and call.signature.accelerator is not None
+        if is_planned or not drawn.isdisjoint(call.read):
+            drawn.update(call.written, call.outputs)
+            continue
+        for index in call.overwritten:
+            storage = call.inputs[index]
+            if call.fills(index, plan.recorded.nbytes_by_storage[storage]):
+                drawn.discard(storage)
+    return drawn & plan.wanted
 
 
 def follow(

@@ -1,19 +1,31 @@
-"""Values on demand: what tensors of a recording hold now, if that takes little."""
+"""Values on demand: what tensors of a recording hold now, if that takes little.
 
-from collections.abc import Sequence
-from math import prod
-from typing import Final
+What was replayed for one value is kept for the next: each call is made once, as long
+as what it leaves fits into the limits.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, UntypedStorage
 
 from meta_magic.errors import MissingValueError, ReplayError, ValueLimitError
+from meta_magic.recording.identities.origins import living_of
 from meta_magic.replaying.execution import Execution
+from meta_magic.replaying.followers import find_behind, find_followers
+from meta_magic.replaying.kept import Kept
+from meta_magic.replaying.kept_programs import (
+    find_kept,
+    forget_unreachable,
+    keep_for,
+)
 from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.replaying.replay import build_tensor
-from meta_magic.replaying.steps import Request, Step, StepKind
+from meta_magic.replaying.steps import Request, StepKind
+from meta_magic.replaying.work import count_work
 from meta_magic.torch_private.snapshot import RealTorch
-from meta_magic.trace.flops import count_flops
 from meta_magic.trace.program import Program
 from meta_magic.trace.provenance import Evaluation, ValueLimits
 from meta_magic.trace.signature import Geometry
@@ -23,13 +35,24 @@ __all__ = ["Evaluator"]
 
 CPU: Final = torch.device("cpu")
 
+Made: TypeAlias = dict[int, UntypedStorage | Tensor]
+
+
+class Done(NamedTuple):
+    """A replay that was run, the wanted storages, and what they took."""
+
+    replay: Execution
+    made: Made
+    cost: Evaluation
+
 
 class Evaluator:
-    """Computes values for one recording as it goes on, and so reads each call once."""
+    """Computes values for one recording as it goes on, and so makes each call once."""
 
     def __init__(self) -> None:
         self._recorded: ProgramCalls | None = None
         self._earlier: dict[int, ProgramCalls] = {}
+        self._left_behind: set[int] = set()
 
     def evaluate(
         self,
@@ -38,38 +61,36 @@ class Evaluator:
         limits: ValueLimits,
         *,
         can_assume: bool = True,
+        is_brief: bool = False,
     ) -> tuple[list[Tensor], Evaluation]:
-        """Return the values that tensors would have on the CPU now.
-
-        Where the program assumed a size, those that they would have with that.
+        """Return the values that tensors have on the CPU now, by what was assumed.
 
         Args:
             program: All that was recorded so far.
             wanted: Storage and geometry of each tensor.
             limits: What it may take.
             can_assume: Whether they may rest on what was assumed.
+            is_brief: Whether it is of no interest how much more it would take.
 
         Returns:
-            The tensors, and what they took, as of the call that comes next.
+            The tensors, not to be written, and what they took.
 
         Raises:
             MissingValueError: It would take more, or depends on what was not recorded.
         """
-        storages = frozenset(storage for storage, _ in wanted)
-        made: dict[int, UntypedStorage | Tensor] = {}
+        request = Request(
+            storages=frozenset(storage for storage, _ in wanted),
+            can_assume=can_assume,
+            keeps=True,
+            max_flops=limits.flops if is_brief else None,
+        )
         try:
-            request = Request(storages=storages, can_assume=can_assume)
-            replay = self._plan(program, request)
-            cost = weigh(replay, len(program.offsets) - 1)
-            if cost.nbytes > limits.nbytes or cost.flops > limits.flops:
-                raise ValueLimitError(explain_cost(cost, limits))
+            done = self._make(program, request, limits)
             with RealTorch():
-                for _ in replay.run(made.__setitem__):
-                    pass
-                tensors = [build_tensor(g, made[storage]) for storage, g in wanted]
+                tensors = [build_tensor(g, done.made[storage]) for storage, g in wanted]
         except ReplayError as error:
             raise MissingValueError(str(error)) from error
-        return tensors, cost
+        return tensors, done.cost
 
     def state_at(
         self, program: Program, source: int, limits: ValueLimits
@@ -81,33 +102,81 @@ class Evaluator:
             source: The place, as the source of a draw.
             limits: What it may take.
         """
+        request = Request(sources=frozenset({source}), keeps=True)
         try:
-            replay = self._plan(program, Request(sources=frozenset({source})))
-            cost = weigh(replay, 0)
-            if cost.nbytes > limits.nbytes or cost.flops > limits.flops:
-                return None
-            with RealTorch():
-                for _ in replay.run(lambda *_: None):
-                    pass
-        except ReplayError:
+            done = self._make(program, request, limits)
+        except (ReplayError, ValueLimitError):
             return None
-        return replay.state_at(source)
+        return done.replay.state_at(source)
 
-    def _plan(self, program: Program, request: Request) -> Execution:
-        if self._recorded is None:
-            self._recorded = ProgramCalls(program)
+    def hand_over(self, program: Program) -> None:
+        """Let later recordings go on from what was kept of this one.
+
+        Args:
+            program: All that was recorded.
+        """
+        forget_unreachable()
+        if self._recorded is not None and self._recorded.kept is not None:
+            keep_for(program, self._recorded.kept)
+
+    def _make(self, program: Program, request: Request, limits: ValueLimits) -> Done:
+        """Replay what is wanted, and bring along what must be, if that can be had.
+
+        Raises:
+            ReplayError: What is wanted depends on what was not recorded.
+            MissingValueError: So it does, or it would take too much.
+        """
+        recorded, left = self._read(program), set(self._left_behind)
+        along = find_behind(recorded) - left
+        while True:
+            wider = replace(request, storages=request.storages | along)
+            try:
+                replay = self._plan(recorded, wider)
+                more = find_followers(replay.plan) - wider.storages - left
+                if not more:
+                    done = run(replay, limits, keeps=True)
+                    break
+                along |= more
+            except (ReplayError, MissingValueError) as error:
+                is_over = isinstance(error, ValueLimitError)
+                if is_over and not along and request.max_flops is not None:
+                    raise
+                if not along:  # what is wanted, and no more
+                    replay = self._plan(recorded, replace(request, keeps=False))
+                    done = run(replay, limits, keeps=False)
+                    break
+                left |= along
+                along = set()
+        if recorded.kept is not None:
+            self._left_behind = left.difference(recorded.kept.storages)
+        return done
+
+    def _read(self, program: Program) -> ProgramCalls:
+        """Return the calls of a recording; let go of what is not true any more."""
+        recorded = self._recorded
+        if recorded is None:
+            recorded = self._recorded = ProgramCalls(program)
         else:
-            self._recorded.read(program)
-        known = self._earlier | {id(program): self._recorded}
+            recorded.read(program)
+        if recorded.kept is None:
+            recorded.kept = Kept()
+        recorded.kept.drop(program.torn)
+        recorded.kept.drop_smaller(recorded.nbytes_by_storage)
+        return recorded
+
+    def _plan(self, recorded: ProgramCalls, request: Request) -> Execution:
+        known = self._earlier | {id(recorded.program): recorded}
 
         def read(other: Program) -> ProgramCalls:
-            recorded = known.get(id(other))
-            if recorded is None:
-                recorded = self._earlier[id(other)] = ProgramCalls(other)
-            return recorded
+            found = known.get(id(other))
+            if found is None:
+                found = self._earlier[id(other)] = ProgramCalls(other)
+                found.kept = find_kept(other)
+                found.dead.update(found.nbytes_by_storage.keys() - living_of(other))
+            return found
 
-        replay = Execution(program, request, CPU, read)
-        if not replay.plan.storages.isdisjoint(program.torn):
+        replay = Execution(recorded.program, request, CPU, read)
+        if not replay.plan.storages.isdisjoint(recorded.program.torn):
             raise MissingValueError(
                 "a real tensor that it comes from was written unseen by torch, as "
                 "numpy does it"
@@ -120,30 +189,58 @@ class Evaluator:
         return replay
 
 
-def weigh(replay: Execution, call: int) -> Evaluation:
-    """Return what a replay takes."""
+def run(replay: Execution, limits: ValueLimits, *, keeps: bool) -> Done:
+    """Run a replay.
+
+    Args:
+        replay: The replay.
+        limits: What it may take.
+        keeps: Whether what it leaves is kept for later ones, with what is kept already.
+
+    Raises:
+        ValueLimitError: It takes more.
+        ReplayError: A step failed.
+    """
+    idle_nbytes = sum(part.drop_idle(is_all=not keeps) for part in replay.parts)
+    cost = weigh(replay)
+    if cost.nbytes + idle_nbytes > limits.nbytes or cost.flops > limits.flops:
+        raise ValueLimitError(
+            explain_cost(cost._replace(nbytes=cost.nbytes + idle_nbytes), limits)
+        )
+    made: Made = {}
+    with RealTorch():
+        for _ in replay.run(made.__setitem__):
+            pass
+    if keeps:
+        replay.keep(made)
+    return Done(replay, made, cost)
+
+
+def weigh(replay: Execution) -> Evaluation:
+    """Return what a replay takes, beyond what was kept."""
     steps = [step for step in replay.steps if step.kind != StepKind.ALLOCATE]
     return Evaluation(
-        call=call,
+        call=len(replay.plan.recorded),
         n_calls=len(steps),
         nbytes=replay.peak_nbytes({}),
-        flops=sum(map(count_step, steps)),
+        flops=sum(count_work(step.call.signature) for step in steps),
     )
-
-
-def count_step(step: Step) -> int:
-    """Return the operations of a step; one for each element that it makes or writes."""
-    signature = step.call.signature
-    written = [signature.inputs[i] for i in signature.writes]
-    n_elements = sum(prod(g.shape) for g in (*signature.outputs, *written))
-    return count_flops(signature) or n_elements
 
 
 def explain_cost(cost: Evaluation, limits: ValueLimits) -> str:
     """Return in words that a value takes too much."""
+    nbytes, most_nbytes = tell_apart(cost.nbytes, limits.nbytes, format_bytes)
+    flops, most_flops = tell_apart(cost.flops, limits.flops, format_flops)
     return (
-        f"to compute it would take {format_bytes(cost.nbytes)} and "
-        f"{format_flops(cost.flops)} in {cost.n_calls:,} operator calls "
-        f"(allowed are {format_bytes(limits.nbytes)} and {format_flops(limits.flops)}: "
-        "see --value-nbytes, --value-flops and record(limits=))"
+        f"to compute it would take {nbytes} and {flops} in {cost.n_calls:,} operator "
+        f"calls (allowed are {most_nbytes} and {most_flops})"
     )
+
+
+def tell_apart(number: int, limit: int, write: Callable[[int], str]) -> tuple[str, str]:
+    """Return two numbers in words that differ if they do."""
+    texts = write(number), write(limit)
+    if number != limit and texts[0] == texts[1]:
+        unit = write(10).partition(" ")[2]
+        return f"{number:,} {unit}", f"{limit:,} {unit}"
+    return texts

@@ -1,15 +1,18 @@
 """Run plans on a real device: that of a recording, after those it goes on from."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import torch
 from torch import Tensor, UntypedStorage
 
-from meta_magic.replaying.contents import find_uninitialized
+from meta_magic.replaying.contents import find_drawn_elsewhere, find_raw
+from meta_magic.replaying.followers import find_behind
 from meta_magic.replaying.part import Finished, Part, step_nbytes
 from meta_magic.replaying.program_calls import ProgramCalls
-from meta_magic.replaying.steps import Request, Step
+from meta_magic.replaying.results import Result, find_results
+from meta_magic.replaying.steps import Plan, Request, Step
 from meta_magic.trace.program import EarlierEnd, Program
 
 __all__ = ["Execution", "Finished", "imported_by", "order_latest_first"]
@@ -41,12 +44,16 @@ class Execution:
         read: Callable[[Program], ProgramCalls] = ProgramCalls,
     ) -> None:
         requests = {id(program): request}
-        asked = Request(can_assume=request.can_assume)
+        asked = Request(can_assume=request.can_assume, keeps=request.keeps)
         parts: list[Part] = []
         for current in order_latest_first(program, needed_by):
             if id(current) not in requests:
                 continue
-            part = Part(read(current), requests[id(current)], device)
+            recorded, wanted = read(current), requests[id(current)]
+            if parts and request.keeps:
+                storages = wanted.storages | find_behind(recorded)
+                wanted = replace(wanted, storages=storages)
+            part = Part(recorded, wanted, device)
             parts.append(part)
             for imported in part.imports:
                 known = requests.get(id(imported.program), asked)
@@ -57,6 +64,8 @@ class Execution:
                 sources = known.sources | {end.source}
                 requests[id(end.program)] = replace(known, sources=sources)
         self._last = parts[0]
+        self._keeps = request.keeps
+        self._results: list[dict[int, Result]] = []
         self._parts = parts[::-1]
         self.plan = self._last.plan
         self._takers: dict[tuple[int, int], list[tuple[Part, int]]] = {}
@@ -78,13 +87,29 @@ class Execution:
     @property
     def uninitialized(self) -> set[int]:
         """Wanted storages of which some holds what lay in memory before."""
-        raw: dict[int, set[int]] = {}
-        found: set[int] = set()
+        return self._raw[id(self._last)] & self.plan.wanted
+
+    @cached_property
+    def _raw(self) -> dict[int, set[int]]:
+        """Storages of each part of which some holds what lay in memory before."""
+        return self._follow(find_raw)
+
+    @property
+    def drawn_elsewhere(self) -> set[int]:
+        """Wanted storages that rest on what the generator of an accelerator draws."""
+        return self._follow(find_drawn_elsewhere)[id(self._last)] & self.plan.wanted
+
+    def _follow(
+        self, find: Callable[[Plan, Iterable[int]], set[int]]
+    ) -> dict[int, set[int]]:
+        """Find storages of each part, given those that earlier ones pass on."""
+        given: dict[int, set[int]] = {}
+        found: dict[int, set[int]] = {}
         for part in self._parts:
-            found = find_uninitialized(part.plan, raw.get(id(part), ()))
-            for storage in found:
+            here = found[id(part)] = find(part.plan, given.get(id(part), ()))
+            for storage in here & part.plan.wanted:
                 for taker, number in self._takers_of(part, storage):
-                    raw.setdefault(id(taker), set()).add(number)
+                    given.setdefault(id(taker), set()).add(number)
         return found
 
     def peak_nbytes(self, kept: Mapping[int, int]) -> int:
@@ -114,11 +139,34 @@ class Execution:
             ReplayError: A step failed, or gave something else than was recorded.
         """
         done: dict[int, Part] = {}
+        if self._keeps:  # before anything is taken out of what was kept
+            self._results = list(self._find_results())
         for part in self._parts:
             is_last = part is self._last
             part.go_on_from(done)
             done[id(part.program)] = part
             yield from part.run(finished if is_last else self._passing_on(part))
+
+    def keep(self, made: Mapping[int, UntypedStorage | Tensor]) -> None:
+        """Leave to later replays what :meth:`run` made and what still lives.
+
+        Args:
+            made: What it handed over.
+        """
+        for part, results in zip(self._parts, self._results, strict=True):
+            own = made if part is self._last else {}
+            part.keep(own, results, self._raw[id(part)])
+
+    def _find_results(self) -> Iterator[dict[int, Result]]:
+        """Yield, for each part, how its storages come to what they will hold."""
+        assumed: dict[int, set[int]] = {}
+        for part in self._parts:
+            results = find_results(part.plan, assumed.get(id(part), ()))
+            yield results
+            for storage in part.plan.wanted & results.keys():
+                if results[storage].is_assumed:
+                    for taker, number in self._takers_of(part, storage):
+                        assumed.setdefault(id(taker), set()).add(number)
 
     def end_state(self) -> Tensor | None:
         """Return where torch's default CPU generator would stand now, if it moved."""
@@ -141,9 +189,14 @@ class Execution:
 
         def take(storage: int, real: UntypedStorage | Tensor) -> None:
             takers = self._takers_of(part, storage)
+            # What none of them writes, a later recording will ask for here again.
+            is_kept = storage in part.plan.spared
+            is_kept = is_kept and not any(t.writes(number) for t, number in takers)
+            if is_kept:
+                part.give(storage, real)
             for index, (taker, number) in enumerate(takers):
                 # Each may write it: all but one get a copy.
-                taker.give(number, real.clone() if index else real)
+                taker.give(number, real.clone() if index or is_kept else real)
 
         return take
 

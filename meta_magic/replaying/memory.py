@@ -61,6 +61,10 @@ class Memory:
         """Take in a tensor that has no storage of its own, such as a sparse one."""
         self._tensors[storage] = tensor
 
+    def find(self, storage: int) -> UntypedStorage | None:
+        """Return a storage, if it is there."""
+        return self._storages.get(storage)
+
     def take(self, storage: int) -> UntypedStorage | Tensor:
         """Hand a storage over, and forget it."""
         found = self._storages.pop(storage, None)

@@ -1,6 +1,6 @@
 """Run the steps of one recording's plan on a real device."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from math import prod
 
@@ -8,10 +8,12 @@ import torch
 from torch import Tensor, UntypedStorage
 
 from meta_magic.replaying.call_runner import CallRunner
-from meta_magic.replaying.flags_in_force import FlagsOf
+from meta_magic.replaying.flags_in_force import FlagsOf, needs_flags
+from meta_magic.replaying.kept import Content
 from meta_magic.replaying.memory import allocate, make_view
 from meta_magic.replaying.plan import plan_replay
 from meta_magic.replaying.program_calls import Call, ProgramCalls, split_draw
+from meta_magic.replaying.results import Result
 from meta_magic.replaying.steps import Plan, Request, Step, StepKind
 from meta_magic.replaying.streams import Streams
 
@@ -43,6 +45,7 @@ class Part:
         ]
         draws = [step.draw for step in self.plan.steps if step.draw is not None]
         streams = Streams(program.randomness, draws, self.plan.sources, device)
+        streams.go_on_from(recorded.kept, keeps=request.keeps)
         self._runner = CallRunner(self.plan.recorded, device, streams)
 
     @property
@@ -81,23 +84,80 @@ class Part:
         """Do the steps; yield the bytes that each made or wrote."""
         memory = self._runner.memory
         used = {s for step in self.steps for s in (*step.frees, *step.finishes)}
+        has_flags = needs_flags(self.program)
         self._provide()
         for storage in self.plan.wanted - used:
             finished(storage, memory.take(storage))
         for step in self.steps:
-            if not self.program.flags:
+            if not has_flags:
                 self._do(step)
             else:
                 with FlagsOf(self.program, step.call.number):
                     self._do(step)
-            memory.free(step.frees)
+            memory.free(self._find_freed(step) if self.plan.spared else step.frees)
             for storage in step.finishes:
                 finished(storage, memory.take(storage))
             yield step_nbytes(step)
 
+    def drop_idle(self, *, is_all: bool) -> int:
+        """Forget what was kept and the plan does not go on from.
+
+        Args:
+            is_all: Whether all of that, or what belongs to storages that were freed.
+
+        Returns:
+            The bytes that are left of it.
+        """
+        recorded, held = self.plan.recorded, self.plan.held
+        if recorded.kept is None:
+            return 0
+        idle = {s for s in recorded.kept.storages if s not in held}
+        recorded.kept.drop(idle if is_all else idle & recorded.dead)
+        return recorded.kept.nbytes_of(idle)
+
+    def writes(self, storage: int) -> bool:
+        """Whether the recording writes a storage that was there before."""
+        return storage in self.plan.recorded.writers
+
+    def keep(
+        self,
+        made: Mapping[int, UntypedStorage | Tensor],
+        results: Mapping[int, Result],
+        raw: Collection[int],
+    ) -> None:
+        """Leave to later replays what this one made and what still lives.
+
+        Args:
+            made: What was handed over.
+            results: Since which call each storage holds what it holds.
+            raw: Storages of which some holds what lay in memory before.
+        """
+        recorded, kept, runner = (
+            self.plan.recorded,
+            self.plan.recorded.kept,
+            self._runner,
+        )
+        if kept is None:
+            return
+        for draw, state in runner.streams.saved_states():
+            kept.put_state(recorded.draws[draw].generator, draw, state)
+        for storage in self.plan.spared & results.keys() - raw:
+            real = made.get(storage) or runner.memory.find(storage)
+            constant = recorded.constants.get(storage)
+            is_read_anew = constant is not None and constant.tensor is not None
+            if isinstance(real, UntypedStorage) and not is_read_anew:
+                kept.put(storage, Content(real, *results[storage]))
+
+    def _find_freed(self, step: Step) -> list[int]:
+        return [s for s in step.frees if s not in self.plan.spared]
+
     def _provide(self) -> None:
         """Bring in what is there before the first step."""
         recorded, runner = self.plan.recorded, self._runner
+        kept = recorded.kept
+        if kept is not None:
+            for storage in self.plan.held:
+                runner.memory.add(storage, kept.take(storage))
         for storage in self.plan.given:
             constant = recorded.constants.get(storage)
             if constant is not None:
@@ -118,7 +178,7 @@ class Part:
         else:
             inputs = runner.read_inputs(call)
             outputs = runner.make(call, step.draw, inputs)
-            runner.keep(call, inputs, outputs, unneeded=step.frees)
+            runner.keep(call, inputs, outputs, step.frees, self.plan.spared)
 
     def _make_scratch(self, call: Call) -> Iterator[list[Tensor]]:
         """Yield arguments for a call of which only the draw matters."""

@@ -10,11 +10,14 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
-from meta_magic.errors import ReplayError
+from meta_magic.errors import ReplayError, ValueLimitError
 from meta_magic.replaying.call_queue import CallQueue
-from meta_magic.replaying.program_calls import Call, Draw, ProgramCalls
+from meta_magic.replaying.generator_ends import find_end, find_ends, find_last_draw
+from meta_magic.replaying.program_calls import Call, ProgramCalls
+from meta_magic.replaying.program_draws import Draw
 from meta_magic.replaying.refusals import check_assumptions, check_given
 from meta_magic.replaying.steps import Plan, Request, Step, StepKind
+from meta_magic.replaying.work import count_work
 
 __all__ = ["plan_replay"]
 
@@ -30,27 +33,41 @@ def plan_replay(recorded: ProgramCalls, request: Request, device: torch.device) 
     Raises:
         ReplayError: Their content depends on something that was not recorded.
     """
-    return Planner(recorded, request, device).build()
+    plan = Planner(recorded, request, device).build()
+    if plan.needs_earlier_contents:
+        plan = Planner(recorded, request, device, has_contents=False).build()
+    return plan
 
 
 class Planner:
     """The backward walk over a program."""
 
     def __init__(
-        self, recorded: ProgramCalls, request: Request, device: torch.device
+        self,
+        recorded: ProgramCalls,
+        request: Request,
+        device: torch.device,
+        *,
+        has_contents: bool = True,
     ) -> None:
         self._recorded = recorded
         self._wanted = request.storages
-        self._sources = request.sources
+        self._request = request
         known = recorded.program.randomness.known if device.type == "cpu" else ()
         self._known = {draw for draw, _ in known}
-        self._modules = request.modules
-        self._goes_on = request.goes_on
-        self._can_assume = request.can_assume
+        self._kept: dict[int, int] = {}
+        self._held: set[int] = set()
+        if recorded.kept is not None:
+            if not recorded.draws_elsewhere():
+                self._known |= recorded.kept.draws
+            if has_contents:
+                can_assume = request.can_assume
+                self._kept = recorded.kept.list_contents(can_assume=can_assume)
         self._n_calls = len(recorded) if request.until is None else request.until
         self._forced: set[int] = set()
         self._calls: dict[int, Call] = {}
         self._kinds: dict[int, StepKind] = {}
+        self._flops = 0
         self._given: set[int] = set()
         self._blank: set[int] = set()
 
@@ -65,22 +82,31 @@ class Planner:
         for index in blind:
             self._add_draw(index)
         calls = [self._call(index) for index in self._kinds]
-        if not self._can_assume:
+        if not self._request.can_assume:
             check_assumptions(self._recorded, calls)
         check_given(self._recorded, calls, self._given)
         steps = tuple(self._order())
-        last_draw = self._find_last_draw()
-        end = None if last_draw < 0 else self._find_end(last_draw)
+        last_draw = find_last_draw(self._recorded, self._kinds)
+        end = None if last_draw < 0 else find_end(self._recorded, last_draw)
         return Plan(
             recorded=self._recorded,
             wanted=self._wanted,
+            held={s: self._kept[s] for s in self._held},
+            spared=self._find_spared(calls),
             steps=steps,
             given=frozenset(self._given),
             blank=frozenset(self._blank),
             end=end,
-            sources=self._sources | self._find_ends(end),
+            sources=self._request.sources | find_ends(self._recorded, self._kinds, end),
             last_draw=last_draw,
         )
+
+    def _find_spared(self, calls: Iterable[Call]) -> frozenset[int]:
+        """Return the storages that are kept for a later replay, where they are made."""
+        if not self._request.keeps:
+            return frozenset()
+        met = {s for call in calls for s in (*call.inputs, *call.outputs)}
+        return frozenset((met | self._held) - self._recorded.dead)
 
     def _call(self, index: int) -> Call:
         call = self._calls.get(index)
@@ -90,20 +116,23 @@ class Planner:
 
     def _walk_back(self) -> None:
         """Find the calls that the wanted content comes from."""
-        self._kinds = {}
+        self._kinds, self._flops = {}, 0
         contents, memory = set(self._wanted), set[int]()
         births = self._recorded.births
-        queue = CallQueue(self._recorded, self._n_calls)
+        queue = CallQueue(self._recorded, self._n_calls, self._kept)
         queue.add(self._forced)
-        queue.add_writers(contents)
+        self._held = queue.add_writers(contents)
+        contents -= self._held
         for index in queue:
             signature, storages = self._recorded.tensors(index)
             born = {s for s in storages if births.get(s) == index}
             changed = born | {storages[i] for i in signature.writes}
             if index in self._forced or changed & contents:
                 self._include(index, born, contents, memory)
-            self._allocate(index, memory)
-            queue.add_writers(contents.intersection(storages))
+            self._held |= queue.add_writers(contents.intersection(storages))
+            contents -= self._held
+            memory -= self._held
+            self._allocate(index, born, memory)
             queue.add(births[s] for s in memory.intersection(storages) & births.keys())
         self._given, self._blank = contents, memory - contents
 
@@ -117,6 +146,8 @@ class Planner:
             self._kinds[index] = StepKind.ALLOCATE
             return
         self._kinds[index] = StepKind.RUN
+        if self._request.max_flops is not None:
+            self._count(call)
         for position in call.overwritten:
             target = call.inputs[position]
             if call.fills(position, self._recorded.nbytes_by_storage[target]):
@@ -127,9 +158,16 @@ class Planner:
         contents |= call.read
         memory |= set(call.inputs) - contents
 
-    def _allocate(self, index: int, memory: set[int]) -> None:
-        born = {s for s in memory if self._recorded.births.get(s) == index}
-        if born:
+    def _count(self, call: Call) -> None:
+        """Give up as soon as it takes too much."""
+        self._flops += count_work(call.signature)
+        if self._flops > (self._request.max_flops or 0):
+            raise ValueLimitError(
+                "to compute it would take more operations than are allowed"
+            )
+
+    def _allocate(self, index: int, born: set[int], memory: set[int]) -> None:
+        if not born.isdisjoint(memory):
             memory -= born
             self._kinds.setdefault(index, StepKind.ALLOCATE)
             self._call(index)
@@ -147,9 +185,9 @@ class Planner:
             for draw in self._find_draws()
             if draw.call < self._n_calls and self._is_needed(draw)
         ]
-        if self._goes_on:
+        if self._request.goes_on:
             wanted_draws += self._find_tail(wanted_draws)
-        ends = [s // 2 - 1 for s in self._sources if s and not s & 1]
+        ends = [s // 2 - 1 for s in self._request.sources if s and not s & 1]
         wanted_draws += [recorded.draws[n] for n in ends if n not in self._known]
         needed: set[int] = set()
         for draw in reversed(wanted_draws):
@@ -177,21 +215,22 @@ class Planner:
     def _find_draws(self) -> Iterable[Draw]:
         """Return the draws that may be needed, in order."""
         recorded = self._recorded
-        if self._modules:
+        if self._request.modules:
             return recorded.draws
-        calls = {c for s in self._wanted for c in recorded.writers.get(s, ())}
+        wanted = self._wanted - self._held
+        calls = {c for s in wanted for c in recorded.writers.get(s, ())}
         found = recorded.draws_by_call.keys() & (calls | self._kinds.keys())
         return [recorded.draws_by_call[call] for call in sorted(found)]
 
     def _find_tail(self, wanted: Sequence[Draw]) -> Iterator[Draw]:
-        """Yield the draws after the last wanted one that fill nothing of a module.
+        """Yield the draws after the last wanted one, if any, that fill no module.
 
         For these nobody will ask later, and so they are made now.
         """
         recorded = self._recorded
         owned = {storage for storage, _ in recorded.program.owner_by_storage}
-        last = max((d.number for d in wanted if d.generator == 0), default=None)
-        for draw in () if last is None else recorded.draws[last + 1 :]:
+        last = max((d.number for d in wanted if d.generator == 0), default=-1)
+        for draw in recorded.draws[last + 1 :]:
             _, storages = recorded.tensors(draw.call)
             is_blind = self._call(draw.call).operator.draws_blindly
             if not (draw.source and is_blind and owned.isdisjoint(storages)):
@@ -202,11 +241,12 @@ class Planner:
     def _is_needed(self, draw: Draw) -> bool:
         if self._kinds.get(draw.call) == StepKind.RUN:
             return True
-        if self._recorded.constructs(draw.call) in self._modules:
+        if self._recorded.constructs(draw.call) in self._request.modules:
             return True
         signature, storages = self._recorded.tensors(draw.call)
         changed = {storages[i] for i in signature.writes}
-        return bool(self._wanted & {*changed, *storages[len(signature.inputs) :]})
+        wanted = self._wanted - self._held
+        return bool(wanted & {*changed, *storages[len(signature.inputs) :]})
 
     def _add_draw(self, index: int) -> None:
         """Add a call for its draw: in place where there is memory, else on its own."""
@@ -240,32 +280,3 @@ class Planner:
                 tuple(s for s in ended if s not in self._wanted),
                 tuple(s for s in ended if s in self._wanted),
             )
-
-    def _find_ends(self, default: int | None) -> set[int]:
-        """Return where generators end up: torch's, and the user's that come there."""
-        found = set() if default is None else {default}
-        recorded = self._recorded
-        ends = [e for e in recorded.program.randomness.ends[1:] if e and not e & 1]
-        calls = {end: recorded.draws[end // 2 - 1].call for end in ends}
-        empty = StepKind.ALLOCATE
-        made = self._kinds
-        return found | {e for e in ends if made.get(calls[e], empty) != empty}
-
-    def _find_last_draw(self) -> int:
-        """Return the last draw of the plan from the default generator, or -1."""
-        return max(
-            (
-                draw.number
-                for draw in self._recorded.draws
-                if draw.generator == 0
-                and self._kinds.get(draw.call, StepKind.ALLOCATE) != StepKind.ALLOCATE
-            ),
-            default=-1,
-        )
-
-    def _find_end(self, last_draw: int) -> int:
-        """Return where the default generator stands after a draw."""
-        for draw in self._recorded.draws[last_draw + 1 :]:
-            if draw.generator == 0:
-                return draw.source
-        return self._recorded.program.randomness.ends[0]

@@ -1,18 +1,28 @@
 """Read a program call by call, as a replay needs it."""
 
-from array import array
 from math import prod
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from meta_magic.replaying.assumed_operator import AssumedOperator
 from meta_magic.replaying.attention_operator import HOMES, AttentionOperator
 from meta_magic.replaying.noise_operator import NOISY, NoiseOperator
 from meta_magic.replaying.operators import Operator, find_operator
+from meta_magic.replaying.program_draws import Draw, read_draws
 from meta_magic.torch_private.interrupts import unbroken
-from meta_magic.trace.program import DRAW, HEADER, Constant, Program
-from meta_magic.trace.signature import Geometry, Place, Signature, TensorArgument
+from meta_magic.trace.program import HEADER, Constant, Program
+from meta_magic.trace.signature import (
+    Geometry,
+    Place,
+    Signature,
+    TensorArgument,
+    span_nbytes,
+)
 
-__all__ = ["Call", "Draw", "ProgramCalls", "is_dense", "span_nbytes", "split_draw"]
+if TYPE_CHECKING:
+    from meta_magic.replaying.kept import Kept
+    from meta_magic.trace.provenance import Assumption
+
+__all__ = ["Call", "ProgramCalls", "is_dense", "span_nbytes", "split_draw"]
 
 MAX_DRAWN: Final = 2**20
 GROUP: Final = 16
@@ -74,20 +84,6 @@ class Call(NamedTuple):
         return is_dense(geometry) and span_nbytes(geometry) == nbytes
 
 
-class Draw(NamedTuple):
-    """One use of a generator, as ``Randomness.draws`` has it."""
-
-    number: int
-    call: int
-    generator: int
-    source: int
-
-    @property
-    def after(self) -> int | None:
-        """The draw whose end state it began from; None if it was a state of its own."""
-        return self.source // 2 - 1 if self.source and not self.source & 1 else None
-
-
 class ProgramCalls:
     """The columns of a program, read into calls one by one.
 
@@ -98,6 +94,8 @@ class ProgramCalls:
         writers: For each storage, the calls that made or wrote it, in order.
         constants: Storages that came from outside with their content.
         nbytes_by_storage: Bytes of each storage.
+        dead: Storages that were freed.
+        kept: What replays of it on the CPU left; None if none is to leave anything.
     """
 
     program: Program
@@ -105,9 +103,19 @@ class ProgramCalls:
     def __init__(self, program: Program) -> None:
         self._n_read = 0
         self._met: set[int] = set()
+        self._operators: dict[int, Operator] = {}
+        self._assumptions: dict[int, Assumption] = {}
+        self._n_by_column: dict[str, int] = {}
         self.births: dict[int, int] = {}
         self.writers: dict[int, list[int]] = {}
         self.nbytes_by_storage: dict[int, int] = {}
+        self.constants: dict[int, Constant] = {}
+        self.draws: list[Draw] = []
+        self.draws_by_call: dict[int, Draw] = {}
+        self.dead: set[int] = set()
+        self._n_placed = 0
+        self._draws_elsewhere = False
+        self.kept: Kept | None = None
         self.read(program)
 
     def read(self, program: Program) -> None:
@@ -115,23 +123,36 @@ class ProgramCalls:
         if self._n_read:
             program.go_on_from(self.program)
         self.program = program
-        self.constants: dict[int, Constant] = {c.storage: c for c in program.constants}
-        self.draws = read_draws(program)
-        self.draws_by_call: dict[int, Draw] = {draw.call: draw for draw in self.draws}
+        imports = self._unread("imports", program.imports)
+        constants = self._unread("constants", program.constants)
+        sizes = self._unread("sizes", program.nbytes_by_storage)
+        assumptions = self._unread("assumptions", program.assumptions)
+        deaths = self._unread("deaths", memoryview(program.deaths).cast("I"))
+        self.constants.update((c.storage, c) for c in constants)
+        self.dead.update(deaths[1::2])
         self._words = memoryview(program.words).cast("I")
         self._storages = memoryview(program.storage_by_tensor).cast("I")
-        self._operators: dict[int, Operator] = {}
-        self._assumptions = {a.call: a for a in program.assumptions}
-        self._met.update(i.storage for i in program.imports)  # born in another one
-        self._met.update(self.constants)  # and these by nobody
+        self._assumptions.update((a.call, a) for a in assumptions)
+        self._met.update(i.storage for i in imports)  # born in another one
+        self._met.update(c.storage for c in constants)  # and these by nobody
         self._find_writers()
         # What came from outside no operator may ever have met.
-        given = [(i.storage, i.nbytes) for i in program.imports]
-        given += ((c.storage, c.nbytes) for c in program.constants)
-        for storage, nbytes in (*program.nbytes_by_storage, *given):
+        given = [(i.storage, i.nbytes) for i in imports]
+        given += ((c.storage, c.nbytes) for c in constants)
+        for storage, nbytes in (*sizes, *given):
             self.nbytes_by_storage[storage] = max(
                 nbytes, self.nbytes_by_storage.get(storage, 0)
             )
+        for draw in read_draws(program, len(self.draws)):
+            if draw.call >= self._n_read:  # it is being made
+                break
+            self.draws.append(draw)
+            self.draws_by_call[draw.call] = draw
+
+    def _unread(self, name: str, column: Any) -> Any:
+        """Return what a column has that was not read before."""
+        start, self._n_by_column[name] = self._n_by_column.get(name, 0), len(column)
+        return column[start:]
 
     def __len__(self) -> int:
         return len(self.program.offsets) - 1
@@ -197,6 +218,15 @@ class ProgramCalls:
                 drawn.update(storages[i] for i in signature.writes)
         return drawn
 
+    def draws_elsewhere(self) -> bool:
+        """Whether something drew on another device than the CPU, for real."""
+        for draw in self.draws[self._n_placed :]:
+            signature, _ = self.tensors(draw.call)
+            for geometry in (*signature.inputs, *signature.outputs):
+                self._draws_elsewhere |= geometry.device.type not in ("meta", "cpu")
+        self._n_placed = len(self.draws)
+        return self._draws_elsewhere
+
     def _place(self, index: int) -> Place:
         return self.program.places[self._words[self.program.offsets[index] + 1] - 1]
 
@@ -246,16 +276,6 @@ def split_draw(call: Call) -> list[int]:
     return pieces
 
 
-def read_draws(program: Program) -> list[Draw]:
-    """Return the draws of a program."""
-    words = array("I")
-    words.frombytes(program.randomness.draws)
-    return [
-        Draw(number, *words[DRAW * number : DRAW * number + DRAW])
-        for number in range(len(words) // DRAW)
-    ]
-
-
 def is_dense(geometry: Geometry) -> bool:
     """Whether a tensor's elements fill a stretch of memory, each its own place."""
     wanted = 1
@@ -265,15 +285,3 @@ def is_dense(geometry: Geometry) -> bool:
             return False
         wanted *= size
     return geometry.storage_offset == 0
-
-
-def span_nbytes(geometry: Geometry) -> int:
-    """Return the bytes from a storage's start to the last element of a tensor."""
-    if geometry.stride is None or geometry.storage_offset is None:
-        return prod(geometry.shape) * geometry.dtype.itemsize
-    if 0 in geometry.shape:
-        return 0
-    last = sum(
-        (n - 1) * step for n, step in zip(geometry.shape, geometry.stride, strict=True)
-    )
-    return (geometry.storage_offset + last + 1) * geometry.dtype.itemsize

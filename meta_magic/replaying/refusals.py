@@ -1,15 +1,16 @@
-"""What a replay cannot rest on: assumed sizes, and content that is not known."""
+"""What a replay cannot rest on: what was assumed, and content that is not known."""
 
 from collections.abc import Collection, Sequence
 
 from meta_magic.errors import ReplayError
 from meta_magic.replaying.program_calls import Call, ProgramCalls
+from meta_magic.trace.downstream import AssumedNumbers
 
 __all__ = ["check_assumptions", "check_given"]
 
 
 def check_assumptions(recorded: ProgramCalls, calls: Sequence[Call]) -> None:
-    """Refuse what rests on sizes that were assumed.
+    """Refuse what rests on sizes or values that were assumed.
 
     Args:
         recorded: The program.
@@ -18,13 +19,24 @@ def check_assumptions(recorded: ProgramCalls, calls: Sequence[Call]) -> None:
     Raises:
         ReplayError: Something does.
     """
-    call_by_number = {call.number: call for call in calls}
-    for assumption in recorded.program.assumptions:
-        call = call_by_number.get(assumption.call)
-        if call is not None:
+    if not recorded.program.assumptions:
+        return
+    assumptions = {a.call: a for a in recorded.program.assumptions}
+    numbers = AssumedNumbers(recorded.program)
+    for call in calls:
+        assumption = assumptions.get(call.number)
+        if assumption is not None and assumption.value is None:
             raise ReplayError(
                 f"it rests on the size that {recorded.describe(call)} gives, which was "
                 f"assumed ({assumption.text}) and is not known"
+            )
+        is_number = numbers.may_be_in(call.number, call.signature)
+        source = assumption or (numbers.first if is_number else None)
+        if source is not None:
+            what = recorded.describe(recorded.call(source.call))
+            raise ReplayError(
+                f"it rests on the value that {what} gives, or may do so, which was "
+                f"assumed ({source.text}) and is not known"
             )
 
 

@@ -1,11 +1,12 @@
 """What a replay does: its steps, in order, and the bytes that they hold."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
-from meta_magic.replaying.program_calls import Call, Draw, ProgramCalls, split_draw
+from meta_magic.replaying.program_calls import Call, ProgramCalls, split_draw
+from meta_magic.replaying.program_draws import Draw
 from meta_magic.trace.program import EarlierEnd
 
 __all__ = ["Plan", "Request", "Step", "StepKind"]
@@ -54,6 +55,9 @@ class Plan:
             draw; None if it does not move.
         sources: All sources at which the state of a generator will be asked for.
         last_draw: The last draw from that generator; -1 if there is none.
+        held: Storages whose content is there before the first step because an earlier
+            replay kept it, and the last call that made or wrote that.
+        spared: Storages that are kept for a later one.
     """
 
     recorded: ProgramCalls
@@ -64,6 +68,18 @@ class Plan:
     end: int | None
     sources: frozenset[int]
     last_draw: int
+    held: Mapping[int, int] = field(default_factory=dict)
+    spared: frozenset[int] = frozenset()
+
+    @property
+    def needs_earlier_contents(self) -> bool:
+        """Whether some call needs a storage as it was before what is held of it."""
+        return any(
+            step.call.number <= self.held.get(storage, -1)
+            for step in self.steps
+            if step.kind == StepKind.RUN and self.held
+            for storage in step.call.read | step.call.written
+        )
 
     @property
     def earlier_ends(self) -> dict[int, EarlierEnd]:
@@ -80,7 +96,7 @@ class Plan:
     def storages(self) -> set[int]:
         """All storages that it has to do with."""
         made = {s for step in self.steps for s in step.call.outputs}
-        return made | self.given | self.blank
+        return made | self.given | self.blank | self.held.keys()
 
     def peak_nbytes(self, kept: Mapping[int, int], *, can_split: bool) -> int:
         """Return the most bytes that are held at any moment.
@@ -90,7 +106,8 @@ class Plan:
             can_split: Whether draws of no use are made by :func:`split_draw`.
         """
         sizes = self.recorded.nbytes_by_storage
-        alive = {storage: sizes[storage] for storage in self.given | self.blank}
+        there = self.given | self.blank | self.held.keys()
+        alive = {storage: sizes[storage] for storage in there}
         now = peak = sum(alive.values())
         for step in self.steps:
             made = [s for s in step.call.outputs if s not in alive]
@@ -107,7 +124,8 @@ class Plan:
                 now += sizes[storage]
             peak = max(peak, now)
             for storage in step.frees:
-                now -= alive.pop(storage)
+                if storage not in self.spared:
+                    now -= alive.pop(storage)
             for storage in step.finishes:
                 size, left = alive.pop(storage), kept.get(storage, sizes[storage])
                 if left != size:  # cast, with both there for a moment
@@ -129,6 +147,8 @@ class Request:
             as well: torch's generator is to go on from there.
         until: Calls to look at; None for all of them.
         can_assume: Whether it may rest on sizes that were assumed.
+        keeps: Whether what lives is kept for later ones.
+        max_flops: Operations from which on it is given up; None for none.
     """
 
     storages: frozenset[int] = frozenset()
@@ -137,3 +157,5 @@ class Request:
     goes_on: bool = False
     until: int | None = None
     can_assume: bool = False
+    keeps: bool = False
+    max_flops: int | None = None

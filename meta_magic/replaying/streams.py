@@ -1,19 +1,20 @@
 """Put generators where each draw of a program began."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
-from torch import Generator
+from torch import Generator, Tensor
 
 from meta_magic.errors import ReplayError
+from meta_magic.replaying.kept import Kept
 from meta_magic.replaying.operators import default_generator
-from meta_magic.replaying.program_calls import Draw
+from meta_magic.replaying.program_draws import Draw
 from meta_magic.trace.program import EarlierEnd, Randomness
 
 __all__ = ["Streams"]
 
-StateOn = Callable[[str], torch.Tensor | None]
+StateOn = Callable[[str], Tensor | None]
 """Returns the state of a generator on a device, if it is known there."""
 
 
@@ -38,15 +39,19 @@ class Streams:
         self._device = device
         self._generators: dict[tuple[int, str], Generator] = {}
         self._stands: dict[int, int] = {}
-        self._saved: dict[int, dict[str, torch.Tensor]] = {}
+        self._saved: dict[int, dict[str, Tensor]] = {}
         self._given: dict[int, StateOn] = {}
+        self._kept: Kept | None = None
+        self._keeps = False
         self._known = {2 * draw + 2: state for draw, state in randomness.known}
         self._returned_to = find_returns(draws) | {*sources}
 
     def prepare(self, draw: Draw, device: torch.device) -> Generator:
         """Return the generator of a draw on ``device``, where the draw began."""
         kind = self._randomness.generators[draw.generator]
-        if draw.generator and kind and torch.device(kind).type != device.type:
+        is_own = draw.generator and kind
+        is_elsewhere = is_own and torch.device(kind).type != device.type
+        if is_elsewhere and not self._is_stand_in(draw, device):
             raise ReplayError(
                 f"the recording draws from a generator on {kind}, which does not work "
                 f"on {device}: give the cell a generator on that device"
@@ -56,15 +61,41 @@ class Streams:
             self._return_to(draw)
         return generator
 
+    def _is_stand_in(self, draw: Draw, device: torch.device) -> bool:
+        """Whether a generator of the CPU stood for one of a device that was not there.
+
+        Then it has states of the CPU's; what is drawn from it is not what that draws.
+        """
+        if device.type != "cpu" or (draw.generator, str(device)) in self._generators:
+            return device.type == "cpu"
+        state = self.state_at(draw.source)
+        own = default_generator(device).get_state()
+        return state is not None and state.shape == own.shape
+
     def note(self, draw: Draw) -> None:
         """Note that a draw was made."""
         self._stands[draw.generator] = source = 2 * draw.number + 2
-        if source in self._returned_to:
+        if self._keeps or source in self._returned_to:
             self._saved[source] = {
                 device: generator.get_state()
                 for (number, device), generator in self._generators.items()
                 if number == draw.generator
             }
+
+    def go_on_from(self, kept: Kept | None, *, keeps: bool) -> None:
+        """Take in what earlier replays know of the CPU's generators.
+
+        Args:
+            kept: That, and what else they left.
+            keeps: Whether later ones are to know more.
+        """
+        self._kept, self._keeps = kept, keeps
+
+    def saved_states(self) -> Iterator[tuple[int, Tensor]]:
+        """Yield draws after which a state was saved, and that, if it is the CPU's."""
+        for source, states in self._saved.items():
+            if states.keys() == {"cpu"}:
+                yield source // 2 - 1, states["cpu"]
 
     def give(self, state: int, told: StateOn) -> None:
         """Take in where an earlier recording brought a generator.
@@ -75,16 +106,18 @@ class Streams:
         """
         self._given[state] = told
 
-    def state_at(self, source: int, device: str = "cpu") -> torch.Tensor | None:
+    def state_at(self, source: int, device: str = "cpu") -> Tensor | None:
         """Return the state of a generator on a device at ``source``, if known."""
         if source & 1:
             return self._read_state(source // 2, device)
         saved = self._saved.get(source, {}).get(device)
         if saved is None and device == "cpu" and source in self._known:
             return read_state(self._known[source])
+        if saved is None and device == "cpu" and self._kept is not None:
+            return self._kept.state_after(source // 2 - 1)
         return saved
 
-    def _read_state(self, number: int, device: str) -> torch.Tensor | None:
+    def _read_state(self, number: int, device: str) -> Tensor | None:
         """Return a recorded state, or that at which an earlier recording ended."""
         if number in self._given:
             return self._given[number](device)
@@ -146,6 +179,6 @@ def find_returns(draws: Iterable[Draw]) -> set[int]:
     return returns
 
 
-def read_state(state: bytes) -> torch.Tensor:
+def read_state(state: bytes) -> Tensor:
     """Return a generator state as torch takes it."""
     return torch.from_numpy(np.frombuffer(state, dtype=np.uint8).copy())

@@ -1,59 +1,51 @@
-"""Sizes that are assumed, because the values that decide them cannot be computed."""
+"""Sizes and values that are assumed, because they cannot be computed."""
 
+import math
 from collections.abc import Sequence
 from math import prod
 from typing import Final, NamedTuple
 
+import torch
+
+from meta_magic.session.routing import Routed
 from meta_magic.trace.options import Assumed
-from meta_magic.trace.program import HEADER, Program
-from meta_magic.trace.signature import Geometry, Signature
 
-__all__ = ["Guess", "guess_count"]
+__all__ = ["Guess", "advise", "guess_count", "guess_values"]
 
-CHOICES: Final = frozenset({"aten.topk", "aten.argmax", "aten.max", "aten.sort"})
-"""What sends each token to experts: the last dimension of what is read has them all."""
-
-REDUCTIONS: Final = frozenset(
-    f"aten.{name}" for name in ("sum", "any", "amax", "bincount", "histc", "count")
+UNIFORM: Final = "routing=uniform"
+CONTROL: Final = frozenset(
+    f"torch.Tensor.{name}" for name in ("__bool__", "__int__", "__index__")
 )
-"""What is true of an expert if any token is sent to it."""
-
-SCATTERS: Final = frozenset(
-    f"aten.{name}{end}" for name in ("scatter", "scatter_add") for end in ("", "_")
-)
-LOOKUPS: Final = frozenset(
-    f"aten.{name}" for name in ("index", "index_select", "gather", "select")
-)
-"""What takes from its first argument, at positions that are of no interest."""
+"""What asks for a value that decides what the cell does next."""
 
 
 class Guess(NamedTuple):
-    """How many elements of a mask are taken to be true.
+    """What is taken to be so.
 
     Attributes:
-        n_true: How many.
+        n_true: How many elements of a mask are true, or what numbers add up to.
         text: By which assumption.
+        value: What each number is; None if ``n_true`` says it.
     """
 
     n_true: int
     text: str
+    value: float | None = None
 
 
 def guess_count(
-    program: Program, storage: int, shape: Sequence[int], assumed: Assumed
+    routed: Routed | None, shape: Sequence[int], assumed: Assumed
 ) -> Guess | None:
     """Return how many elements of a mask are assumed to be true, or None.
 
     Args:
-        program: All that was recorded so far.
-        storage: That of the mask.
+        routed: What is known of the mask if it sends tokens to experts.
         shape: Shape of the mask.
         assumed: What the user said.
     """
     numel = prod(shape)
-    part = find_routed_part(program, storage) if assumed.is_uniform else None
-    if part is not None:
-        return Guess(round(part * numel), "routing=uniform")
+    if routed is not None and assumed.is_uniform:
+        return Guess(round(routed.part * numel), UNIFORM)
     if assumed.nonzero is None:
         return None
     part = assumed.nonzero
@@ -62,43 +54,40 @@ def guess_count(
     )
 
 
-def find_routed_part(program: Program, storage: int) -> float | None:
-    """Return which part of a mask is true if every expert gets as many tokens.
+def guess_values(
+    routed: Routed | None, tensor: torch.Tensor, assumed: Assumed
+) -> Guess | None:
+    """Return what numbers are assumed to be, or None.
 
-    The mask is followed backwards to the choice of the experts: ``topk`` or the like.
-    None if there is none.
+    Args:
+        routed: What is known of them if they count the tokens of experts.
+        tensor: Whose numbers they are.
+        assumed: What the user said.
     """
-    words = memoryview(program.words).cast("I")
-    storages = memoryview(program.storage_by_tensor).cast("I")
-    wanted, part = {storage}, None
-    for index in range(len(program.offsets) - 2, -1, -1):
-        start, end = program.offsets[index], program.offsets[index + 1]
-        signature = program.signatures[words[start]]
-        split = start + HEADER + len(signature.inputs)
-        read = [storages[word] for word in words[start + HEADER : split]]
-        made = {storages[word] for word in words[split:end]}
-        if wanted.isdisjoint(made | {read[i] for i in signature.writes}):
-            continue
-        name = signature.op.rpartition(".")[0]
-        if name in CHOICES:
-            return 1 / signature.inputs[0].shape[-1] if part is None else part
-        if part is None:
-            part = find_part(name, signature)
-        wanted -= made - set(read)
-        wanted.update(read[:1] if name in LOOKUPS else read)
-    return None
+    if routed is not None and routed.mean is not None and assumed.is_uniform:
+        return Guess(round(routed.mean * tensor.numel()), UNIFORM)
+    if assumed.value is None:
+        return None
+    return Guess(0, f"values={assumed.value:g}", assumed.value)
 
 
-def find_part(name: str, signature: Signature) -> float | None:
-    """Return which part is true of what an operator makes; None if it does not say."""
-    if name in REDUCTIONS:
-        return 1.0
-    if name in SCATTERS:
-        written, positions = signature.inputs[:2]
-        return count(positions) / max(1, count(written))
-    return None
+def advise(
+    routed: Routed | None, tensor: torch.Tensor, function: str, *, is_mask: bool
+) -> str:
+    """Return which assumption helps where values are beyond the limits.
 
-
-def count(geometry: Geometry) -> int:
-    """Return the number of elements."""
-    return prod(geometry.shape)
+    Args:
+        routed: What is known of the values if they send tokens to experts.
+        tensor: Whose values they are.
+        function: What asks for them.
+        is_mask: Whether only their number decides.
+    """
+    if routed is not None and (is_mask or routed.mean is not None):
+        option = UNIFORM
+    elif is_mask:
+        option = "nonzero=all"
+    elif function in CONTROL or not tensor.is_floating_point():
+        option = "values=0"
+    else:
+        option = f"values={math.nan}"
+    return f"--assume {option} or record(assume={option!r})"

@@ -11,13 +11,14 @@ from meta_magic.recording.identities.module_numbers import ModuleNumbers
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.rows.findings import Findings
 from meta_magic.recording.rows.module_trees import Tree
+from meta_magic.session.broadcasts import find_silent_broadcasts
+from meta_magic.session.place_notes import find_place_notes
 from meta_magic.session.program_builder import Written, describe_failures
 from meta_magic.torch_private.module_internals import parameters_of
 from meta_magic.trace.notes import Note
 from meta_magic.trace.program import HEADER, Program
 from meta_magic.trace.sequences import OpCalls
-from meta_magic.trace.signature import Signature
-from meta_magic.trace.units import format_bytes, format_flops, format_shape
+from meta_magic.trace.units import format_bytes, format_flops
 
 __all__ = ["Outside", "find_notes"]
 
@@ -41,12 +42,6 @@ class Outside(NamedTuple):
 READ: Final = frozenset({"aten._local_scalar_dense.default", "aten._to_copy.default"})
 """Operators that give a value away, where the others give a size."""
 
-PAIRWISE: Final = "add sub mul div pow eq ne gt lt ge le"
-BINARY: Final = frozenset(
-    {f"aten.{name}.Tensor" for name in PAIRWISE.split()}
-    | {"aten.maximum.default", "aten.minimum.default", "aten.mse_loss.default"}
-)
-
 
 def find_notes(
     written: Written, program: Program, trees: Sequence[Tree], outside: Outside
@@ -59,13 +54,15 @@ def find_notes(
         trees: The module trees.
         outside: What happened around it.
     """
+    notes = written.findings.notes
     found = [
-        *written.findings.notes,
+        *notes,
         *(Note(kind="inference", text=t, line=None) for t in written.imports.doubts),
         *find_silent_broadcasts(program),
         *find_evaluated(program),
         *find_sizes_assumed(program),
         *find_math(program),
+        *find_place_notes(program, has_saved=any(n.kind == "save" for n in notes)),
         *find_untied(
             written.calls.registered, written.numbers, written.registry, program
         ),
@@ -153,11 +150,16 @@ def find_sizes_assumed(program: Program) -> Iterator[Note]:
         grouped[name, assumption.text, call.line].append(assumption)
     for (name, text, line), many in grouped.items():
         times = f", {len(many):,} times" if len(many) > 1 else ""
+        kind = "value" if ops[many[0].call].op in READ else "size"
+        n_true, numel = f"{many[0].n_true:,}", f"{many[0].numel:,}"
+        so = f", so {n_true} of {numel} elements are true"
+        if kind == "value":
+            is_given = many[0].value is not None
+            so = "" if is_given else f", {n_true} in all of {numel} numbers"
         yield Note(
             kind="assumed",
-            text=f"the size that {name} gives was assumed{times}: {text}, so "
-            f"{many[0].n_true:,} of {many[0].numel:,} elements are true, and what "
-            "follows rests on that",
+            text=f"the {kind} that {name} gives was assumed{times}: {text}{so}, and "
+            "what follows rests on that",
             line=line,
         )
 
@@ -176,34 +178,6 @@ def find_math(program: Program) -> Iterator[Note]:
             found[text, ops[choice.first_op].line] = None
     for text, line in found:
         yield Note(kind="attention", text=text, line=line)
-
-
-def find_silent_broadcasts(program: Program) -> Iterator[Note]:
-    """Yield a note for each line where ``(n, 1)`` met ``(n,)`` and made ``(n, n)``."""
-    suspects = {i for i, s in enumerate(program.signatures) if is_silent_broadcast(s)}
-    if not suspects:
-        return
-    ops = OpCalls(program)
-    lines = set()
-    for index, number in enumerate(program.signature_numbers()):
-        call = ops[index] if number in suspects else None
-        if call is not None and call.line not in lines and call.phase != "backward":
-            lines.add(call.line)
-            left, right = (format_shape(tensor.shape) for tensor in call.inputs)
-            yield Note(
-                kind="broadcast",
-                text=f"{call.op} broadcast {left} with {right} to "
-                f"{format_shape(call.outputs[0].shape)}: a column met a row",
-                line=call.line,
-            )
-
-
-def is_silent_broadcast(signature: Signature) -> bool:
-    """Whether a column ``(n, 1)`` meets a row ``(n,)`` and makes a square."""
-    if signature.op not in BINARY or len(signature.inputs) < len("ab"):
-        return False
-    row, column = sorted((g.shape for g in signature.inputs), key=len)
-    return len(row) == 1 and row[0] > 1 and column == (row[0], 1)
 
 
 def find_untied(

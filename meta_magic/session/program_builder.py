@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from types import CodeType
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meta_magic.recording.identities.clock import Clock
 from meta_magic.recording.identities.module_numbers import ModuleNumbers
@@ -20,6 +20,9 @@ from meta_magic.recording.rows.row_writer import RowWriter
 from meta_magic.recording.signatures.cache import SignatureCache
 from meta_magic.trace.options import DeviceName
 from meta_magic.trace.program import Program
+
+if TYPE_CHECKING:
+    from meta_magic.trace.signature import Signature
 
 GAP: Final = (
     "torch's generator was used between two recordings, without the numbers that the "
@@ -70,6 +73,7 @@ class ProgramBuilder:
         self._written = written
         self._clock = clock
         self._device = device
+        self._signatures: tuple[Signature, ...] = ()
 
     def snapshot(self) -> Program:
         """Return what was recorded so far, as far as a replay needs it."""
@@ -85,6 +89,7 @@ class ProgramBuilder:
         """
         write, findings = self._written, self._written.findings
         write.rows.flush()
+        self._read_signatures()
         positions = write.places.build_positions()
         failures = () if has_failed else describe_failures(findings)
         gaps = [(GAP, None)] if write.draws.has_gap else []
@@ -92,7 +97,7 @@ class ProgramBuilder:
         n_calls = self._clock.now  # what was found of the next one may have no call
         return Program(
             words=write.rows.words.tobytes(),
-            signatures=tuple(entry.signature for entry in write.rows.entries),
+            signatures=self._signatures,
             places=write.places.build_places(positions),
             positions=positions,
             storage_by_tensor=write.registry.storage_by_tensor.tobytes(),
@@ -114,6 +119,11 @@ class ProgramBuilder:
             flags=tuple(write.flags.changes),
             as_device=self._device,
         )
+
+    def _read_signatures(self) -> None:
+        """Take in the signatures that were met since: often there are many before."""
+        added = self._written.rows.entries[len(self._signatures) :]
+        self._signatures += tuple(entry.signature for entry in added)
 
 
 def describe_failures(findings: Findings) -> Iterator[tuple[str, int | None]]:

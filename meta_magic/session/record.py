@@ -33,10 +33,10 @@ class record:  # noqa: N801  a context manager is named as a function
             operator that this device would choose, its optimizers, the dtypes of its
             autocast. ``meta`` for torch's own there, whose attention is the math of
             many operators. By default ``cuda`` where torch sees one, else ``cpu``.
-        assume: What to take for granted where sizes depend on values beyond
-            ``limits``: ``nonzero=all``, ``nonzero=0.5`` or another part, by which a
-            mask is true, ``routing=uniform``, by which each expert gets as many
-            tokens. One, or several.
+        assume: What to take for granted of values beyond ``limits``:
+            ``nonzero=all``, ``nonzero=0.5`` or another part, by which a mask is true,
+            ``routing=uniform``, by which each expert gets as many tokens,
+            ``values=nan`` or another number, which is what is read. One, or several.
         named: What a device means that the block names, as ``device="cuda"`` does:
             ``plan``, all tensors stay on meta, and the trace says where each would lie;
             or ``real``, as torch means it.

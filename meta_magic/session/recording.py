@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from torch import nn
 
-from meta_magic.recording.as_device.adjustments import ADJUSTMENTS
 from meta_magic.recording.as_device.attention import AttentionOf
 from meta_magic.recording.as_device.autocast import AutocastOf
 from meta_magic.recording.as_device.composites import CompositesOf
@@ -31,7 +30,10 @@ from meta_magic.recording.intercept.lending import Lending
 from meta_magic.recording.intercept.lifting import Lifting
 from meta_magic.recording.intercept.new_parameters import NewParameters
 from meta_magic.recording.intercept.operator_runner import OperatorRunner
+from meta_magic.recording.intercept.planned_devices import stand_in_for
+from meta_magic.recording.intercept.saving import Saver
 from meta_magic.recording.intercept.served_functions import ServedFunctions
+from meta_magic.recording.intercept.shown_tensors import ShownTensors
 from meta_magic.recording.intercept.special_tensors import SpecialTensors
 from meta_magic.recording.rows.module_trees import Tree, read_versions
 from meta_magic.recording.rows.real_memory import RealMemory
@@ -85,15 +87,20 @@ class Recording:
         self._trees = TreeFinder(write.registry, write.numbers, write.calls, namespace)
         self._programs = ProgramBuilder(write, self._clock, options.device)
         self._real_memory = RealMemory(write.places, write.findings)
-        self._plan = DevicePlan(write.registry, write.places, options)
+        self._plan = plan = DevicePlan(
+            write.registry, write.places, options, write.findings.note
+        )
         self._lifting = Lifting(
             write.registry, write.constants, write.findings, write.places
         )
-        self._lending = Lending(self._lifting, self._plan)
+        self._lending = Lending(self._lifting, plan)
         write.calls.meet = self._lending.meet
         self._threads = ThreadWatch()
         self._tasks = TaskWatch()
-        self._autocast = AutocastOf(options.device)
+        self._autocast = AutocastOf(plan)
+        self._values = ValuesOnDemand(
+            write, self._clock, self._programs.snapshot, options
+        )
         self.guard = Guard(self._make_contexts(options, cache), entry_points)
         self._started = time.perf_counter()
 
@@ -101,46 +108,39 @@ class Recording:
         self, options: Options, cache: SignatureCache
     ) -> tuple[AbstractContextManager[Any], ...]:
         """Return what is entered around the code, in order."""
-        write, device = self._written, options.device
-        kernels = write.findings.kernels
-        composites = CompositesOf(
-            device, write.constants.note_values, write.findings.doubt
-        )
-        attention = AttentionOf(
-            device, self._clock, self._autocast, kernels, composites
-        )
-        functions, dispatch = self._make_modes(options, cache, attention)
+        write, plan = self._written, self._plan
+        kernels, note = write.findings.kernels, write.findings.note
+        keep, doubt = write.constants.note_values, write.findings.doubt
+        composites = CompositesOf(plan, keep, doubt)
+        attention = AttentionOf(plan, self._clock, self._autocast, kernels, composites)
         return (
             RareCollection(),
             EagerStance(),
             self._threads,
             self._tasks,
-            DataSources(write.findings.note),
+            DataSources(note, Saver(write.registry, self._values, note)),
+            *stand_in_for(plan, note, write.draws.generator_at),
             NewParameters(write.registry.forget),
             self._lending,
             attention,
             composites,
             self._autocast,
-            OptimizersOf(device),
-            KernelsOf(device),
+            OptimizersOf(options.device),
+            KernelsOf(plan),
             write.flags,
             write.draws,
             write.calls,
-            functions,
-            dispatch,
+            *self._make_modes(cache, attention),
         )
 
     def _make_modes(
-        self, options: Options, cache: SignatureCache, attention: AttentionOf
-    ) -> tuple[FunctionMode, DispatchMode]:
-        """Return what meets each call of torch, and each operator."""
-        write = self._written
+        self, cache: SignatureCache, attention: AttentionOf
+    ) -> tuple[AbstractContextManager[Any], ...]:
+        """Return what meets each text of a tensor, call of torch, and operator."""
+        write, plan = self._written, self._plan
         registry, places, rows = write.registry, write.places, write.rows
         findings, constants = write.findings, write.constants
-        values = ValuesOnDemand(
-            places, self._clock, self._programs.snapshot, options, findings
-        )
-        plan = self._plan
+        values = self._values
         special = SpecialTensors(places, findings)
         kernels = KernelCalls(
             registry=registry,
@@ -151,7 +151,6 @@ class Recording:
             special=special,
             findings=findings,
             values=values,
-            adjustments=ADJUSTMENTS[options.device],
             plan=plan,
             lifting=self._lifting,
         )
@@ -167,9 +166,8 @@ class Recording:
             dispatch=dispatch,
             served=ServedFunctions(registry, rows, cache, attention),
             lifting=self._lifting,
-            values=values,
         )
-        return functions, dispatch
+        return ShownTensors(registry, values), functions, dispatch
 
     @property
     def n_operators(self) -> int:
@@ -211,6 +209,7 @@ class Recording:
             roots=tuple(refer_to(living.get(tree.number)) for tree in trees),
         )
         self._keep_origin(program, trees, living, modules_in(namespace or {}))
+        self._values.hand_over(program)
         for part in (write.calls, write.numbers, write.registry, self._lending):
             part.close()
         return trace
@@ -254,6 +253,8 @@ class Recording:
             if id(module) not in roots:
                 versions |= read_versions(write.registry, module)
         aliased = frozenset(write.registry.aliased)
+        if write.imports.aliased:
+            aliased |= write.imports.aliased & program.n_writes_by_storage.keys()
         versions |= look_for_versions(program, refs, aliased, versions)
         owned = {storage for tree in trees for storage in tree.owner_by_storage}
         origin = Origin(

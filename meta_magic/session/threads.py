@@ -8,6 +8,8 @@ uses real memory and leaves no record; that must be said, not lost.
 import asyncio
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import wraps
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +24,9 @@ OWN_PREFIX: Final = "meta_magic"
 
 
 class ThreadWatch(Replacements):
-    """Context manager that notes the threads started from within it.
+    """Context manager that notes the threads that work for what runs within it.
+
+    Those that are started, and those of older pools that are given something to do.
 
     Attributes:
         names: Names of those threads, in order of starting.
@@ -36,6 +40,29 @@ class ThreadWatch(Replacements):
     def __enter__(self) -> None:
         # As threading.setprofile does; recordings of two threads end in any order.
         self.wrap(PROFILE_OF_THREADS, self._make_greeting)
+        self.wrap((ThreadPoolExecutor, "submit"), self._make_submit)
+
+    def _make_submit(self, before: Any) -> Any:
+        """Return what hands work to a pool, whose threads may be older."""
+        own = threading.get_ident()
+
+        @wraps(before)
+        def submit(pool: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() != own or not self.is_entered:
+                return before(pool, function, *args, **kwargs)
+            return before(pool, self._work, function, *args, **kwargs)
+
+        return submit
+
+    def _work(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Note the thread that this runs in, and do what it was given."""
+        self._note_thread()
+        return function(*args, **kwargs)
+
+    def _note_thread(self) -> None:
+        name = threading.current_thread().name
+        if not name.startswith(OWN_PREFIX):
+            self.names.setdefault(name)
 
     def _make_greeting(self, before: Any) -> Any:
         """Return what each thread calls first."""
@@ -44,9 +71,7 @@ class ThreadWatch(Replacements):
 
     def _greet(self, frame: FrameType, event: str, argument: object) -> None:
         """Note the thread that calls this as its first act, and leave it alone."""
-        name = threading.current_thread().name
-        if not name.startswith(OWN_PREFIX):
-            self.names.setdefault(name)
+        self._note_thread()
         sys.setprofile(self._old_profile)
         old: Callable[..., Any] | None = self._old_profile
         if old is not None:

@@ -3,6 +3,7 @@
 from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
+import torch
 from torch import Tensor
 
 # Without it backward operators cannot be told from forward ones.
@@ -14,8 +15,10 @@ from torch._C._autograd import _get_sequence_nr as next_sequence_number
 __all__ = [
     "Hooks",
     "current_autograd_node",
+    "go_on_from",
     "next_sequence_number",
     "read_hooks",
+    "release_retained",
     "sequence_number_of",
     "set_hooks",
 ]
@@ -25,6 +28,34 @@ Hooks: TypeAlias = tuple[dict[Any, Any] | None, dict[Any, Any] | None]
 
 sequence_number_of: Final = attrgetter("_sequence_nr")
 """Return what gives a node its number when called; without it, as above."""
+
+
+def release_retained(tensor: Tensor) -> Tensor:
+    """Take a tensor that retains its gradient out of its graph; return its history.
+
+    The weak reference to it stands in the node that made it, and moves to that of a
+    write. Without what keeps its count of writes, a backward would miss what it saved.
+    """
+    with torch.autograd.grad_mode._unsafe_preserve_version_counter(tensor):
+        with torch.enable_grad():
+            history = tensor.clone()
+            tensor.add_(0)
+        tensor.detach_()
+    return history
+
+
+def go_on_from(history: Tensor, tensor: Tensor) -> Tensor:
+    """Return a tensor on the storage of one that was released, with its history.
+
+    What was computed from that one before goes past it. Without what keeps the count of
+    writes, a backward would miss what it saved.
+    """
+    made = tensor.detach()
+    with (
+        torch.autograd.grad_mode._unsafe_preserve_version_counter(tensor),
+        torch.enable_grad(),
+    ):
+        return made.copy_(history)
 
 
 def read_hooks(tensor: Tensor) -> Hooks:

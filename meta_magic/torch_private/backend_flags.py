@@ -1,5 +1,6 @@
 """The flags of torch's backends that decide what a kernel computes on the CPU."""
 
+import sys
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
@@ -8,7 +9,7 @@ from torch.backends import mkldnn
 
 from meta_magic.torch_private.replaced import Replaceable
 
-__all__ = ["FLAGS", "Flag"]
+__all__ = ["FLAGS", "Flag", "flushes_denormals"]
 
 
 class Flag(NamedTuple):
@@ -16,16 +17,25 @@ class Flag(NamedTuple):
 
     Attributes:
         default: What it is unless somebody sets it.
-        read: Returns what it is; None where torch does not tell.
+        read: Returns what it is.
         write: Sets it.
         setters: By which functions it is set. Without them nobody knows that it was
             another one for a part of a cell.
     """
 
     default: Any
-    read: Callable[[], Any] | None
+    read: Callable[[], Any]
     write: Callable[[Any], Any]
     setters: tuple[Replaceable, ...]
+
+
+def flushes_denormals() -> bool:
+    """Whether tiny numbers are taken for zero, which torch sets and does not tell.
+
+    It is a flag of the processor, for Python's numbers, too.
+    """
+    least = sys.float_info.min
+    return least / 2 == 0
 
 
 FLAGS: Final = {
@@ -40,7 +50,7 @@ FLAGS: Final = {
     ),
     "torch.set_flush_denormal": Flag(
         default=False,
-        read=None,
+        read=flushes_denormals,
         write=torch.set_flush_denormal,
         setters=((torch, "set_flush_denormal"),),
     ),

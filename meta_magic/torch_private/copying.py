@@ -5,12 +5,27 @@ from typing import Final
 
 import torch
 from torch import Tensor
+from torch.utils import checkpoint
 
-__all__ = ["REBUILDING", "RECONSTRUCTING", "copy_lazy_bits"]
+__all__ = [
+    "CHECKPOINTING",
+    "PICKLING",
+    "REBUILDING",
+    "RECONSTRUCTING",
+    "copy_lazy_bits",
+]
 
 REBUILDING: Final = torch._utils._rebuild_meta_tensor_no_storage.__code__
 """What makes a tensor on meta that was pickled. Without it, and the next, copies of
 tensors by ``copy.copy`` and ``pickle`` are without content, and nobody says so."""
+
+PICKLING: Final = Tensor._reduce_ex_internal.__code__
+"""What asks a tensor for its device when it is pickled. Without it a copy of a tensor
+that is on meta for a GPU, by ``copy.copy`` or ``pickle``, is an error."""
+
+CHECKPOINTING: Final = checkpoint._default_meta_extractor.__code__
+"""What checkpointing compares of a tensor and of that which is computed again, of which
+one is asked in C++, unseen. Without it a checkpoint on a planned GPU fails."""
 
 RECONSTRUCTING: Final = copy._reconstruct.__code__  # type: ignore[attr-defined]  # not in its stub
 

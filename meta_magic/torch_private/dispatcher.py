@@ -20,16 +20,24 @@ from torch._C import _dispatch_has_kernel_for_dispatch_key as has_kernel
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._ops import _higher_order_ops as higher_order_operators
 
+# Without it a call is served as it was before a library put in another kernel.
+from torch.library import _impls as kernels_put_in
+
+from meta_magic.torch_private.interrupts import unbroken
+
 __all__ = [
     "ASKS_MODE",
     "DispatchKey",
     "HigherOrderOperator",
     "OpOverload",
+    "add_kernel",
     "destroy_library",
     "find_schema",
     "forget_kernel",
     "has_kernel",
     "higher_order_operators",
+    "is_python_excluded",
+    "kernels_put_in",
     "list_kernels",
     "override_kernel",
     "parse_schema",
@@ -65,6 +73,15 @@ def run_kernel(
     return operator._op_dk(key, *args, **kwargs)
 
 
+def is_python_excluded() -> bool:
+    """Whether torch hides from all modes what it runs now.
+
+    Without it nobody knows that the values of a list are read for a new tensor.
+    """
+    return torch._C._dispatch_tls_is_dispatch_key_excluded(DispatchKey.Python)
+
+
+@unbroken
 def override_kernel(
     library: torch.library.Library, name: str, kernel: Callable[..., Any]
 ) -> None:
@@ -76,6 +93,17 @@ def override_kernel(
     library.impl(name, kernel, "AutogradMeta", allow_override=True)
 
 
+def add_kernel(
+    library: torch.library.Library, name: str, kernel: Callable[..., Any]
+) -> None:
+    """Give an operator of a library a kernel for meta, which it has on devices.
+
+    Without it autograd takes the operator apart there; torch's own method refuses.
+    """
+    library.m.impl(name, "Meta", kernel)  # type: ignore[union-attr]  # None at its end
+
+
+@unbroken
 def destroy_library(library: torch.library.Library) -> None:
     """Take back the kernels of a library; without it they stay after the cell."""
     library._destroy()

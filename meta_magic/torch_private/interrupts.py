@@ -3,12 +3,16 @@
 Python raises ``KeyboardInterrupt`` at almost any call. In the entry or the exit of a
 context manager it leaves the context neither entered nor left; a generator that stands
 for one goes on when its traceback is freed, and undoes what was put right meanwhile; a
-callback of a weak reference, or ``__del__``, drops it.
+callback of a weak reference, or ``__del__``, drops it; and what torch imports at first
+use, such as sympy, is broken for good when its import is.
 """
 
+import _weakrefset
 import contextlib
+import importlib
 import signal
 import threading
+import warnings
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -23,13 +27,19 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 RETRY_SECONDS: Final = 0.001
 TORCH: Final = f"{Path(torch.__file__).parent}/"
-PLACES: Final = (TORCH, f"{Path(__file__).parents[1]}/")
-"""Where the context managers are that change what each operator does."""
+PLACES: Final = (TORCH, f"{Path(__file__).parents[1]}/", warnings.__file__)
+"""Where the context managers are that change what each operator does, and who imports
+what it needs when it is needed."""
 
-WEAK: Final = frozenset({weakref.__file__, f"{TORCH}utils/weak.py"})
+WEAK: Final = frozenset(
+    {weakref.__file__, _weakrefset.__file__, f"{TORCH}utils/weak.py"}
+)
 """Files whose functions are callbacks of weak references."""
 
 ENTRIES: Final = frozenset({"__enter__", "__exit__"})
+
+IMPORTS: Final = ("<frozen importlib.", importlib.__file__)
+"""Files of the functions that import."""
 
 unbroken_codes: set[CodeType] = set()
 
@@ -45,6 +55,7 @@ def unbroken(function: Function) -> Function:
 
 def must_wait(frame: FrameType | None) -> bool:
     """Whether an interrupt that landed in a frame would break what runs."""
+    is_importing = False
     while frame is not None:
         code = frame.f_code
         file, name = code.co_filename, code.co_name
@@ -56,12 +67,17 @@ def must_wait(frame: FrameType | None) -> bool:
                 file = "" if generator is None else generator.gi_code.co_filename
             if file.startswith(PLACES):
                 return True
+        if is_importing and file.startswith(PLACES):
+            return True
+        is_importing = file.startswith(IMPORTS)
         frame = frame.f_back
     return False
 
 
 class Interrupts:
     """Owns the handler of interrupts for a while; on the main thread alone.
+
+    As a context manager, or by its two methods.
 
     Args:
         waits: Whether one that landed in a frame must wait.
@@ -76,6 +92,12 @@ class Interrupts:
         self.pending: list[int] = []
         self._waits = waits
         self._handler: Any = None
+
+    def __enter__(self) -> None:
+        self.own()
+
+    def __exit__(self, *_: object) -> None:
+        self.give_back()
 
     def own(self) -> None:
         """Have them come here."""

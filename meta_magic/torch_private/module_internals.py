@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -25,6 +25,7 @@ __all__ = [
     "names_not_persistent",
     "native_functions",
     "parameters_of",
+    "replaced_natives",
     "walk_modules",
 ]
 
@@ -36,7 +37,11 @@ buffers_of: Final = attrgetter("_buffers")
 children_of: Final = attrgetter("_modules")
 
 native_functions: Final = torch._C._nn
-"""What ``functional.silu`` calls. Without it, it is served after that was replaced."""
+"""What ``functional.silu`` calls. Without it, and the next, they are served after what
+they call was replaced."""
+
+replaced_natives: Final[dict[str, Any]] = vars(torch._VF)
+"""What ``functional.dropout`` calls in place of torch's own, if somebody put it in."""
 
 
 def walk_modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:

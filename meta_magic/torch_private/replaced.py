@@ -9,8 +9,9 @@ from types import ModuleType
 from typing import Final, TypeAlias
 
 import torch
-from torch import _meta_registrations
+from torch import _meta_registrations, _tensor_str
 from torch.amp.autocast_mode import autocast as autocast_class
+from torch.amp.grad_scaler import GradScaler
 from torch.nested._internal import sdpa
 from torch.nn.attention import flex_attention
 from torch.optim import optimizer
@@ -25,14 +26,18 @@ __all__ = [
     "CAPTURABLE_DEVICES",
     "CHECK_OF_FLEX_ATTENTION",
     "CHECK_OF_TRACE",
+    "CUDA_IS_THERE",
     "DEVICE_OF_CHECKPOINT",
     "DEVICE_OF_META_KERNELS",
     "DYNAMO",
     "FOREACH_DEVICES",
     "FOREACH_DEVICES_OF_OPTIMIZERS",
+    "FORMAT_OF_TENSOR",
     "FUSED_DEVICES",
     "JIT_TRACES",
     "MAKE_PARAMETER",
+    "STEP_OF_SCALER",
+    "TEXT_OF_TENSOR",
     "Replaceable",
     "enable_autocast",
 ]
@@ -86,6 +91,11 @@ MAKE_PARAMETER: Final = (torch.nn.Parameter, "__new__")
 """Without it a parameter that takes the address of a tensor that is gone is mistaken
 for that."""
 
+FORMAT_OF_TENSOR: Final = (torch.Tensor, "__format__")
+"""Without it ``f"{grad.norm():.3f}"`` fails in hooks, where no function mode is on."""
+
+TEXT_OF_TENSOR: Final = (_tensor_str, "_str")
+"""Without it tensors on meta are shown without values, and with no device but meta."""
 APPLY_OF_MODULES: Final = (torch.nn.Module, "_apply")
 """What moves or casts a module. Without it a real one that a cell moves stays on meta
 when the cell has ended."""
@@ -95,6 +105,14 @@ JIT_TRACES: Final = (
     (torch.jit._trace, "trace_module"),
 )
 """Without them ``torch.jit.trace`` takes what a convolution makes for a constant."""
+
+
+CUDA_IS_THERE: Final = (torch.cuda, "_initialized")
+"""Without it checkpointing does not put back the generator of a planned GPU, and draws
+another dropout when it computes again."""
+
+STEP_OF_SCALER: Final = (GradScaler, "_maybe_opt_step")
+"""Without it each step of a ``GradScaler`` replays all that came before."""
 
 
 def enable_autocast(region: autocast_class, *, is_enabled: bool) -> None:

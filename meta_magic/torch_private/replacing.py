@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from functools import wraps
 from typing import Any, Final
 
 from meta_magic.torch_private.replaced import Replaceable
@@ -65,6 +66,28 @@ class Replacements:
         owner, name = place
         with lock:
             self.replace(owner, name, build(getattr(owner, name)))
+
+    def replace_here(self, place: Replaceable, method: Callable[..., Any]) -> None:
+        """Have a function be another one on this thread, while it is replaced.
+
+        Else it is what it was: a cell may have imported it by name.
+
+        Args:
+            place: The module or class, and the name in it.
+            method: Takes what is there, then its arguments.
+        """
+        thread = threading.get_ident()
+
+        def build(plain: Any) -> Any:
+            @wraps(plain)
+            def replaced(*args: Any, **kwargs: Any) -> Any:
+                if threading.get_ident() != thread or not self.is_entered:
+                    return plain(*args, **kwargs)
+                return method(plain, *args, **kwargs)
+
+            return replaced
+
+        self.wrap(place, build)
 
     def __exit__(self, *_: object) -> None:
         self.restore()

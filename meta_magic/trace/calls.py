@@ -4,6 +4,7 @@ Every class here is a frozen record of plain values. None holds a tensor or a mo
 so a trace never keeps storage alive, and two equal runs compare equal.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -11,6 +12,7 @@ import torch
 
 from meta_magic.trace.provenance import Evaluation
 from meta_magic.trace.signature import Argument, Phase, SourcePosition
+from meta_magic.trace.units import format_shape
 
 __all__ = ["ModuleCall", "OpCall", "TensorMetadata"]
 
@@ -68,6 +70,9 @@ class TensorMetadata:
     def is_real(self) -> bool:
         """Whether the tensor has data, and so takes memory."""
         return self.device.type != "meta"
+
+    def __repr__(self) -> str:
+        return f"<{describe_tensor(self)}>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,9 +146,21 @@ class OpCall:
         return made + sum(self.inputs[i].nbytes for i in self.writes)
 
     @property
+    def place(self) -> str | None:
+        """Device that the code names for what it makes or writes, in words."""
+        made = (*self.outputs, *(self.inputs[i] for i in self.writes))
+        named = [str(tensor.place) for tensor in made if tensor.place is not None]
+        return ", ".join(dict.fromkeys(named)) or None
+
+    @property
     def is_view(self) -> bool:
         """Whether all it returns shares the storage of an argument, unwritten."""
         return bool(self.outputs) and not self.writes and None not in self.views
+
+    def __repr__(self) -> str:
+        line = "" if self.line is None else f", line {self.line}"
+        flow = describe_flow(self.inputs, self.outputs)
+        return f"<OpCall {self.index}: {self.op}{flow}{line}>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,3 +193,25 @@ class ModuleCall:
     end_op: int
     inputs: tuple[tuple[str, TensorMetadata], ...]
     outputs: tuple[tuple[str, TensorMetadata], ...]
+
+    def __repr__(self) -> str:
+        name = f" {self.module!r}" if self.module else ""
+        taken, made = ([t for _, t in flow] for flow in (self.inputs, self.outputs))
+        flow = describe_flow(taken, made)
+        return f"<ModuleCall {self.index}: {self.class_name}{name}{flow}>"
+
+
+def describe_flow(
+    inputs: Sequence[TensorMetadata], outputs: Sequence[TensorMetadata]
+) -> str:
+    """Return in words what a call read and returned."""
+    taken, made = (", ".join(map(describe_tensor, side)) for side in (inputs, outputs))
+    return (f" {taken}" if taken else "") + (f" -> {made}" if made else "")
+
+
+def describe_tensor(tensor: TensorMetadata) -> str:
+    """Return dtype, shape, and where a tensor is that is not on meta, or is to be."""
+    place = tensor.device if tensor.is_real else tensor.place
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    where = "" if place is None else f" {place}"
+    return f"{dtype} {format_shape(tensor.shape)}{where}"

@@ -43,6 +43,7 @@ class Column:
         width: Pixels that it takes at least; columns share more room in proportion.
         align: The side at which its texts begin.
         is_pinned: Whether it stays in sight when the table is scrolled sideways.
+        is_optional: Whether the report has it only where some row has a value.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Column:
     width: int = 120
     align: Literal["left", "right"] = "left"
     is_pinned: bool = False
+    is_optional: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +113,14 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         help="Tensors returned, as those read.",
         width=140,
         wire="held",
+    ),
+    OpColumn(
+        name="place",
+        type="str or None",
+        help="Device that the code names for what it makes or writes, all on meta.",
+        width=76,
+        is_optional=True,
+        wire="signature",
     ),
     OpColumn(
         name="arguments",

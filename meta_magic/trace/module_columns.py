@@ -24,10 +24,13 @@ class Run:
     Attributes:
         nodes: The modules.
         calls: The module calls of the same trace.
+        places_above: Where the tensors of the module around them lie; None if the code
+            names no device.
     """
 
     nodes: Sequence[ModuleNode]
     calls: ModuleCalls
+    places_above: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +109,16 @@ def format_shapes(shapes: Sequence[tuple[int, ...]]) -> str:
 
 def list_marks(run: Run) -> tuple[str, ...]:
     """Return what is special about a module, or about each of a run."""
-    return tuple(describe_marks(run.nodes))
+    marks = tuple(describe_marks(run.nodes))
+    places = () if run.places_above is None else run.nodes[0].places
+    if not places or places == run.places_above:
+        return marks
+    return (f"on {', '.join(places)}", *marks)
+
+
+def list_places(run: Run) -> str:
+    """Return the devices that the code names for the tensors."""
+    return ", ".join(run.nodes[0].places)
 
 
 def describe_marks(nodes: Sequence[ModuleNode]) -> Iterator[str]:
@@ -168,6 +180,14 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
         align="right",
         tell=count_nbytes,
         track="76px",
+    ),
+    ModuleColumn(
+        name="place",
+        help="Devices that the code names for its tensors, which are all on meta.",
+        width=124,
+        is_in_tree=False,
+        is_optional=True,
+        tell=list_places,
     ),
     ModuleColumn(
         name="input",

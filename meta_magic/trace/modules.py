@@ -25,6 +25,8 @@ class ModuleTensor:
         requires_grad: Whether autograd records operations on it.
         tied_to: Name within the root of the parameter that it is the same tensor as,
             when that one came first; else None.
+        place: Device on which the code wants it, while it is on ``meta``; None where
+            the code names none.
     """
 
     name: str
@@ -36,6 +38,7 @@ class ModuleTensor:
     device: torch.device
     requires_grad: bool
     tied_to: str | None
+    place: torch.device | None = None
 
     @property
     def numel(self) -> int:
@@ -80,6 +83,17 @@ class ModuleNode:
             node = stack.pop()
             yield node
             stack.extend(reversed(node.children))
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Where the tree's tensors lie as the code wants it; () if it names no device.
+
+        Where it names some, what it names none for lies on the CPU.
+        """
+        tensors = [tensor for node in self.walk() for tensor in node.tensors]
+        if all(tensor.place is None for tensor in tensors):
+            return ()
+        return tuple(sorted({str(tensor.place or "cpu") for tensor in tensors}))
 
     def _own(self, kind: str) -> Iterator[ModuleTensor]:
         return (

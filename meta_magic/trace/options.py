@@ -21,7 +21,10 @@ DEVICES: Final[tuple[DeviceName, ...]] = ("cpu", "cuda", "meta")
 NamedMeaning: TypeAlias = Literal["plan", "real"]
 MEANINGS: Final[tuple[NamedMeaning, ...]] = ("plan", "real")
 
-KNOWN: Final = "nonzero=all, nonzero=FRACTION such as nonzero=0.5, routing=uniform"
+KNOWN: Final = (
+    "nonzero=all, nonzero=FRACTION such as nonzero=0.5, routing=uniform, "
+    "values=NUMBER such as values=nan"
+)
 
 
 class Assumed(NamedTuple):
@@ -30,10 +33,12 @@ class Assumed(NamedTuple):
     Attributes:
         nonzero: Which part of a mask is true, of 0 to 1; None if that is not assumed.
         is_uniform: Whether routing sends as many tokens to each expert.
+        value: What numbers are; None if that is not assumed.
     """
 
     nonzero: float | None = None
     is_uniform: bool = False
+    value: float | None = None
 
 
 class Options(NamedTuple):
@@ -102,8 +107,11 @@ def read_assumptions(texts: str | Iterable[str]) -> Assumed:
     for text in [texts] if isinstance(texts, str) else texts:
         name, _, value = text.partition("=")
         part = read_fraction(value) if name == "nonzero" else None
+        number = read_number(value) if name == "values" else None
         if part is not None:
             assumed = assumed._replace(nonzero=part)
+        elif number is not None:
+            assumed = assumed._replace(value=number)
         elif text == "routing=uniform":
             assumed = assumed._replace(is_uniform=True)
         else:
@@ -115,8 +123,13 @@ def read_fraction(text: str) -> float | None:
     """Return a number of 0 to 1, ``all`` being 1; None if it is none."""
     if text == "all":
         return 1.0
+    part = read_number(text)
+    return part if part is not None and 0 <= part <= 1 else None
+
+
+def read_number(text: str) -> float | None:
+    """Return a number; None if it is none."""
     try:
-        part = float(text)
+        return float(text)
     except ValueError:
         return None
-    return part if 0 <= part <= 1 else None

@@ -218,13 +218,15 @@ class Program:
     def _find_offsets(self, offsets: "array[int]") -> memoryview:
         """Return where rows begin, given where the first ones do."""
         words = memoryview(self.words).cast("I")
-        widths = [
-            HEADER + len(signature.inputs) + len(signature.outputs)
-            for signature in self.signatures
-        ]
+        widths: dict[int, int] = {}  # of those met: there may be many others
         offset, end = offsets[-1], len(words)
         while offset < end:
-            offset += widths[words[offset]]
+            number = words[offset]
+            if number not in widths:
+                signature = self.signatures[number]
+                n_tensors = len(signature.inputs) + len(signature.outputs)
+                widths[number] = HEADER + n_tensors
+            offset += widths[number]
             offsets.append(offset)
         return memoryview(offsets.tobytes()).cast("I")
 

@@ -40,19 +40,22 @@ class Evaluation(NamedTuple):
 
 
 class Assumption(NamedTuple):
-    """An operator call whose size was assumed, for it depends on values unknown.
+    """An operator call whose size or value was assumed: it depends on what is unknown.
 
     Attributes:
         call: Its number.
-        n_true: How many elements are taken to be true, spread evenly.
+        n_true: How many elements are taken to be true, spread evenly; or what numbers
+            add up to, as evenly.
         numel: Of how many.
         text: What the user assumed, such as ``nonzero=all``.
+        value: What each number is taken to be; None if ``n_true`` says it.
     """
 
     call: int
     n_true: int
     numel: int
     text: str
+    value: float | None = None
 
 
 class KernelChoice(NamedTuple):

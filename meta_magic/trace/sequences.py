@@ -8,7 +8,7 @@ from meta_magic.trace.calls import ModuleCall, OpCall, TensorMetadata
 from meta_magic.trace.downstream import find_assumed
 from meta_magic.trace.flops import count_flops
 from meta_magic.trace.program import HEADER, MODULE_HEADER, Program, Structure
-from meta_magic.trace.signature import Argument, Geometry, TensorArgument
+from meta_magic.trace.signature import Argument, Geometry, Phase, TensorArgument
 
 __all__ = ["ModuleCalls", "OpCalls"]
 
@@ -164,6 +164,11 @@ class OpCalls(Rows[OpCall]):
             kernel=self._kernel_by_call.get(index),
             assumed=self._assumed_by_call.get(index),
         )
+
+    def phase(self, index: int) -> Phase:
+        """Return what the program was doing at a call, without building its record."""
+        offset = self._program.offsets[index]
+        return self._program.places[self._words[offset + 1] - 1].phase
 
     def place_numbers(self) -> Iterator[int]:
         """Yield where each call came from, as an index into ``Program.places``."""

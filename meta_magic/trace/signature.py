@@ -1,6 +1,8 @@
 """What operator calls have in common: metadata, arguments, and where they came from."""
 
 from dataclasses import dataclass
+from math import prod
+from pathlib import PurePath
 from typing import Final, Literal, TypeAlias
 
 import torch
@@ -15,6 +17,7 @@ __all__ = [
     "Signature",
     "SourcePosition",
     "TensorArgument",
+    "span_nbytes",
 ]
 
 Phase: TypeAlias = Literal["init", "forward", "backward", "optimizer", "other"]
@@ -46,6 +49,18 @@ class Geometry:
     is_conj: bool = False
     is_neg: bool = False
     place: torch.device | None = None
+
+
+def span_nbytes(geometry: Geometry) -> int:
+    """Return the bytes from a storage's start to the last element of a tensor."""
+    if geometry.stride is None or geometry.storage_offset is None:
+        return prod(geometry.shape) * geometry.dtype.itemsize
+    if 0 in geometry.shape:
+        return 0
+    last = sum(
+        (n - 1) * step for n, step in zip(geometry.shape, geometry.stride, strict=True)
+    )
+    return (geometry.storage_offset + last + 1) * geometry.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +108,14 @@ class Signature:
     writes: tuple[int, ...]
     views: tuple[int | None, ...]
 
+    @property
+    def accelerator(self) -> torch.device | None:
+        """Device other than the CPU that the code names for what is made or written."""
+        for made in (*self.outputs, *[self.inputs[i] for i in self.writes]):
+            if made.place is not None and made.place.type != "cpu":
+                return made.place
+        return None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourcePosition:
@@ -113,6 +136,9 @@ class SourcePosition:
     column: int | None
     end_column: int | None
     function: str
+
+    def __repr__(self) -> str:
+        return f"{PurePath(self.file).name}:{self.line} in {self.function}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

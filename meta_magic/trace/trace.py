@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from meta_magic.trace.flops import count_flops
 from meta_magic.trace.modules import ModuleNode
 from meta_magic.trace.notes import CellSource, Note
+from meta_magic.trace.place_bytes import find_place_peaks
 from meta_magic.trace.program import Program
 from meta_magic.trace.sequences import ModuleCalls, OpCalls
 from meta_magic.trace.summary import format_summary
@@ -18,6 +19,7 @@ from meta_magic.trace.table import build_table, list_columns
 if TYPE_CHECKING:
     import os
     import weakref
+    from collections.abc import Mapping
 
     import pandas as pd
     from torch import nn
@@ -84,6 +86,14 @@ class Trace:
         signatures = self.program.signatures
         return sum(n * (count_flops(signatures[s]) or 0) for s, n in counts.items())
 
+    @cached_property
+    def peak_by_place(self) -> "Mapping[str, int]":
+        """The most bytes at once on each device that the code names; {} for none.
+
+        What it names no device for counts on the CPU.
+        """
+        return find_place_peaks(self.program)
+
     @list_columns
     def to_pandas(self) -> "pd.DataFrame":
         """Return one row per operator call, columns named as the fields of OpCall."""
@@ -116,6 +126,9 @@ class Trace:
         """
         page = import_module("meta_magic.view.page")  # a floor above, as in show()
         Path(path).write_text(page.render_page(self), encoding="utf-8")
+
+    def _ipython_display_(self) -> None:
+        self.show()
 
     def summary(self) -> str:
         """Return the summary line, the notes and the folded module tree as text."""

@@ -31,16 +31,26 @@ def build_tree(root: ModuleNode, calls: ModuleCalls) -> TreeLine:
         root: The tree.
         calls: The module calls of the same trace, for the shapes in and out.
     """
-    return build_line([root], calls)
+    return build_line([root], calls, () if root.places else None)
 
 
-def build_line(nodes: Sequence[ModuleNode], calls: ModuleCalls) -> TreeLine:
-    """Return the line of a module, or of a run of identical ones."""
-    run = Run(nodes=nodes, calls=calls)
+def build_line(
+    nodes: Sequence[ModuleNode], calls: ModuleCalls, above: tuple[str, ...] | None
+) -> TreeLine:
+    """Return the line of a module, or of a run of identical ones.
+
+    Args:
+        nodes: The modules.
+        calls: The module calls of the same trace.
+        above: Where the tensors of the module around them lie; None if the code names
+            no device.
+    """
+    run = Run(nodes=nodes, calls=calls, places_above=above)
+    places = None if above is None else nodes[0].places
     runs = split_runs(nodes[0].children)
     return TreeLine(
         values=tuple(column.tell_run(run) for column in tree_columns()),
-        children=tuple(build_line(below, calls) for below in runs),
+        children=tuple(build_line(below, calls, places) for below in runs),
     )
 
 
@@ -61,7 +71,7 @@ def likeness(node: ModuleNode) -> object:
 def structure(node: ModuleNode) -> tuple[object, ...]:
     """Return the class, tensors and children of a module without their names."""
     tensors = tuple(
-        (t.name, t.kind, t.shape, t.dtype, t.requires_grad, t.tied_to is None)
+        (t.name, t.kind, t.shape, t.dtype, t.place, t.requires_grad, t.tied_to is None)
         for t in node.tensors
     )
     children = tuple((child.name, structure(child)) for child in node.children)

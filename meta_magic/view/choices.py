@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from meta_magic.trace.modules import ModuleNode
 
 __all__ = [
+    "AS_PLANNED",
     "CHECKPOINT",
     "DTYPES",
     "Choice",
@@ -27,6 +28,9 @@ __all__ = [
 
 CHECKPOINT: Final = "checkpoint"
 """The choice of ``init`` that takes its value from the field for a path."""
+
+AS_PLANNED: Final = "as planned"
+"""The choice of ``device`` that goes by the devices that the cell names."""
 
 AS_BUILT: Final = "as built"
 DTYPES: Final = (AS_BUILT, "float32", "bfloat16", "float16")
@@ -40,7 +44,7 @@ class Choice:
 
     Attributes:
         root: Index of the root module.
-        device: Name of the device.
+        device: Name of the device, or ``as planned``.
         init: A name of ``init=`` for what fills the tensors, or ``checkpoint``.
         dtype: Name of a dtype in torch, or ``as built``.
         checkpoint: Path to read when ``init`` is ``checkpoint``.
@@ -68,7 +72,7 @@ class Choice:
         if self.init == CHECKPOINT and not path:
             raise MaterializeError(NO_PATH)
         return {
-            "device": self.device,
+            "device": None if self.device == AS_PLANNED else self.device,
             "init": Path(path) if self.init == CHECKPOINT else self.init,
             "dtype": None if self.dtype == AS_BUILT else getattr(torch, self.dtype),
         }

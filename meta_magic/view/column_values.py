@@ -1,11 +1,12 @@
 """The columns of the report's tables on the wire, with the values it does not have."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 from meta_magic.trace import columns, module_columns
 from meta_magic.trace.columns import Column, OpColumn, Wire
+from meta_magic.trace.module_columns import Run
 
 if TYPE_CHECKING:
     from meta_magic.trace.calls import OpCall
@@ -18,15 +19,21 @@ __all__ = ["columns_payload", "remarks_payload"]
 
 def columns_payload(trace: "Trace") -> dict[str, list[dict[str, Any]]]:
     """Return the columns by table, in the order in which they are shown."""
+    samples = find_samples(trace)
     calls: dict[Wire, Sequence[OpCall | None]] = {
         "call": trace.ops,
-        "signature": find_samples(trace),
+        "signature": samples,
     }
+    runs = [Run(nodes=[root], calls=trace.module_calls) for root in trace.modules]
     nodes = [node for root in trace.modules for node in root.walk()]
     return {
-        "ops": [write_op_column(c, calls) for c in columns.OP_COLUMNS],
+        "ops": [
+            write_op_column(c, calls) | hide(c, map(c.reader, filter(None, samples)))
+            for c in columns.OP_COLUMNS
+        ],
         "modules": [
-            write_module_column(c, nodes) for c in module_columns.MODULE_COLUMNS
+            write_module_column(c, nodes) | hide(c, map(c.tell_run, runs))
+            for c in module_columns.MODULE_COLUMNS
         ],
     }
 
@@ -71,6 +78,11 @@ def write_module_column(
     return written
 
 
+def hide(column: Column, values: Iterable[object]) -> dict[str, bool]:
+    """Return that a column is left out, if it may be and no row has a value."""
+    return {"is_hidden": True} if column.is_optional and not any(values) else {}
+
+
 def write_column(column: Column) -> dict[str, Any]:
     """Return what all tables know of a column.
 
@@ -80,5 +92,6 @@ def write_column(column: Column) -> dict[str, Any]:
     return {
         field.name: every[field.name]
         for field in fields(Column)
-        if field.name == "width" or every[field.name] != field.default
+        if field.name == "width"
+        or (every[field.name] != field.default and field.name != "is_optional")
     }

@@ -6,6 +6,11 @@ from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
+from meta_magic.materializing.report import (
+    DRAWN_OTHERWISE,
+    UNINITIALIZED,
+    WHY_OTHERWISE,
+)
 from meta_magic.trace.units import format_bytes, format_shape
 
 if TYPE_CHECKING:
@@ -17,6 +22,9 @@ COLUMNS: Final = ("tensor", "kind", "shape", "dtype", "bytes", "filled by", "tie
 
 MAX_OPEN: Final = 12
 """Tensors of which the table is open at first."""
+
+RED: Final = (UNINITIALIZED, DRAWN_OTHERWISE)
+"""What is in red: content that no cell, run for real, would give a tensor."""
 
 MAX_ROWS: Final = 1000
 """Rows of a table; more would weigh on the notebook's file."""
@@ -31,12 +39,16 @@ def render_materialize_report(report: "MaterializeReport") -> str:
     """
     static = files("meta_magic.view") / "static"
     style = "".join((static / name).read_text("utf-8") for name in STYLES)
-    bad = [t for t in report.tensors if t.filled_by == "uninitialized"]
-    good = [t for t in report.tensors if t.filled_by != "uninitialized"]
+    bad, drawn = ([t for t in report.tensors if t.filled_by == red] for red in RED)
+    good = [t for t in report.tensors if t.filled_by not in RED]
     parts = [f"<style>{style}</style>", f"<p>{escape(format_headline(report))}</p>"]
     if bad:
         text = f"UNINITIALIZED: {count(bad)} whatever lay in memory before"
         parts += [f'<p class="mm-danger">{text}</p>', render_folded(bad, "")]
+    if drawn:
+        text = f"DRAWN OTHERWISE: {count(drawn)} {WHY_OTHERWISE}"
+        title = f"{len(drawn):,} drawn otherwise"
+        parts += [f'<p class="mm-danger">{text}</p>', render_folded(drawn, title)]
     if report.notes:
         parts.append(f"<ul>{''.join(map(render_note, report.notes))}</ul>")
     if good:
@@ -49,7 +61,7 @@ def format_headline(report: "MaterializeReport") -> str:
     made = [t for t in report.tensors if t.filled_by != "kept"]
     tensors = f"{len(made):,} tensor{'' if len(made) == 1 else 's'}"
     return (
-        f"{report.module} on {report.device} · {tensors}, "
+        f"{report.module} on {report.places} · {tensors}, "
         f"{format_bytes(report.nbytes)} · {report.seconds:.2f} s"
     )
 
@@ -104,7 +116,7 @@ def render_row(tensor: "FilledTensor") -> str:
         tensor.filled_by,
         tensor.tied_to or "",
     )
-    is_bad = tensor.filled_by == "uninitialized"
+    is_bad = tensor.filled_by in RED
     opened = '<tr class="mm-danger">' if is_bad else "<tr>"
     named = f'<th scope="row">{escape(tensor.name)}</th>'
     return (

@@ -127,7 +127,9 @@ class Payload:
         number = next(self._numbers)
         self._module_by_place.setdefault((root, node.fqn), number)
         shared = node.shared_with
-        yield {
+        places = node.places if self._trace.peak_by_place else ()
+        named = {"place": ", ".join(places)} if places else {}
+        yield named | {
             "parent": parent,
             "name": node.name,
             "fqn": node.fqn,

@@ -17,6 +17,7 @@ from meta_magic.materializing.materialize import INITS, materialize, prepare
 from meta_magic.replaying.devices import free_nbytes, list_devices
 from meta_magic.trace.units import format_bytes
 from meta_magic.view.choices import (
+    AS_PLANNED,
     CHECKPOINT,
     DTYPES,
     Choice,
@@ -90,12 +91,14 @@ class MaterializePanel(anywidget.AnyWidget):
         self._thread: threading.Thread | None = None
         self._updated = 0.0
         nbytes = sum(n.parameter_nbytes + n.buffer_nbytes for n in nodes[:1])
+        planned = [AS_PLANNED] if any(node.places for node in nodes) else []
+        devices = [*planned, *list_devices()]
         super().__init__(
             roots=[describe_root(node) for node in nodes],
-            devices=list_devices(),
+            devices=devices,
             inits=[*INITS, CHECKPOINT],
             dtypes=list(DTYPES),
-            choice=asdict(Choice()),
+            choice=asdict(Choice(device=devices[0])),
             needed=format_bytes(nbytes),
             free=format_bytes(free_nbytes(torch.device("cpu"))),
             **traits,
@@ -150,7 +153,8 @@ class MaterializePanel(anywidget.AnyWidget):
         with self.hold_sync():
             self.choice = asdict(choice)
             self.progress, self.report = 0.0, ""
-            self.message = f"materializing {self._name(choice)} on {choice.device}"
+            where = AS_PLANNED if choice.device == AS_PLANNED else f"on {choice.device}"
+            self.message = f"materializing {self._name(choice)} {where}"
         self._thread = threading.Thread(
             target=self._run, args=(choice,), name="meta_magic materialize", daemon=True
         )
@@ -172,7 +176,7 @@ class MaterializePanel(anywidget.AnyWidget):
             self.progress = 1.0
             self.report = render_materialize_report(report)
             self._weigh(choice)
-            self._end("done", f"done: {self._name(choice)} is real, on {report.device}")
+            self._end("done", f"done: {self._name(choice)} is real, on {report.places}")
 
     def _advance(self, fraction: float) -> None:
         if self._cancelled.is_set():

@@ -43,7 +43,8 @@ class Table(Generic[Item]):
 
 def write_geometry(geometry: Geometry) -> dict[str, Any]:
     """Return what the report tells of a tensor."""
-    return {
+    named = {} if geometry.place is None else {"place": str(geometry.place)}
+    return named | {
         "shape": geometry.shape,
         "stride": geometry.stride,
         "offset": geometry.storage_offset or 0,
@@ -69,7 +70,8 @@ def write_position(position: SourcePosition) -> dict[str, Any]:
 
 def write_tensor(tensor: ModuleTensor) -> dict[str, Any]:
     """Return a tensor that a module holds."""
-    return {
+    named = {} if tensor.place is None else {"place": str(tensor.place)}
+    return named | {
         "name": tensor.name,
         "kind": tensor.kind,
         "shape": tensor.shape,

@@ -166,6 +166,7 @@ def test_a_resized_table_stays_where_it_was_scrolled(serve, trace, expect):
 def test_columns_are_shown_as_they_are_described(serve, trace, expect, view, columns):
     page = serve(trace)
     headers = show(page, view).get_by_role("columnheader")
+    columns = [column for column in columns if not column.is_optional]
     expect(headers).to_have_text([column.name for column in columns])
     for header, column in zip(headers.all(), columns, strict=True):
         expect(header).to_have_attribute("title", column.help)
@@ -272,3 +273,18 @@ def test_hostile_names_are_text_in_every_view(serve, expect):
     expect(show(page, "Modules").get_by_text(names[0]).first).to_be_visible()
     assert page.evaluate("() => window.pwned") is None
     assert page.locator("img").count() == 0
+
+
+@pytest.mark.parametrize("width", [700, 1200])
+def test_where_the_code_wants_its_tensors_is_a_column(serve, page, expect, width):
+    with record() as placed:
+        model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 3).cuda())
+    assert model[1].weight.is_meta
+    page.set_viewport_size({"width": width, "height": 700})
+    serve(placed)
+    modules = show(page, "Modules")
+    expect(modules.get_by_role("columnheader", name="place")).to_be_visible()
+    expect(modules.get_by_role("gridcell", name="cpu, cuda:0")).to_be_visible()
+    operators = show(page, "Operators")
+    operators.get_by_role("searchbox").fill("place:cuda:0")
+    expect(operators.get_by_role("status")).to_have_text("2 rows")

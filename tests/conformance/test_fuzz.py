@@ -14,20 +14,12 @@ N_PROGRAMS = 300
 FAILURES = frozenset({"silent", "crashed"})
 """Refusals, ours and those of the CPU alone, are counted by hand."""
 
-UNCOUNTED = "version"
-"""How often torch wrote a result while it made it (``one_hot``, ``matrix_rank``, what
-is made of inference tensors) is not always counted alike; the values are."""
-
-
-def find_failures(program):
-    return [f for f in check(program) if f.about != UNCOUNTED]
-
 
 @pytest.mark.parametrize("number", range(N_PROGRAMS))
 def test_a_recorded_program_is_the_program_that_the_cpu_runs(number):
     torch.set_num_threads(1)
     program = make_program(SEED, number)
-    finding = worst(find_failures(program))
+    finding = worst(check(program))
     if finding is not None and finding.kind in FAILURES:
         pytest.fail(render(*reduce(program, finding)), pytrace=False)
 
@@ -54,4 +46,4 @@ def test_vectors_that_only_a_mode_asks_for_are_no_difference(name, is_wanted):
         f"t2 = torch.linalg.{name}(t1)",
     ]
     program = Program(tuple(Statement(line, 0) for line in lines), seed=0)
-    assert find_failures(program) == []
+    assert check(program) == []

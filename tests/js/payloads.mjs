@@ -12,7 +12,7 @@ const COLUMNS = {
     "kernel", "assumed",
   ),
   modules: name_columns(
-    "name", "class", "parameters", "bytes", "input", "output", "FLOPs", "marks",
+    "name", "class", "parameters", "bytes", "place", "input", "output", "FLOPs", "marks",
   ),
 };
 

@@ -44,7 +44,6 @@ class CheckpointFill:
     def __init__(self, task: Task, entries: Mapping[str, CheckpointEntry]) -> None:
         match_names(task.held, entries)
         self.targets = task.targets
-        self._device = task.device
         self._entries = entries
         self._loaded = [
             target
@@ -79,7 +78,7 @@ class CheckpointFill:
         copied = sum(
             target.nbytes
             for target in self._loaded
-            if self._device.type != "cpu" or not is_plain(target)
+            if target.device.type != "cpu" or not is_plain(target)
         )
         return copied + self._rest.peak_nbytes()
 
@@ -129,7 +128,7 @@ class CheckpointFill:
             tensor, wanted = self._read(named[-1].name), named[-1].tensor
             is_alike = (
                 tensor.dtype == (target.dtype or wanted.dtype)
-                and tensor.device == self._device
+                and tensor.device == target.device
                 and tensor.stride() == wanted.stride()
                 and not (tensor.is_conj() or tensor.is_neg() or tensor.is_inference())
                 and type(tensor) is Tensor
@@ -139,7 +138,7 @@ class CheckpointFill:
         storage = (
             filled
             if isinstance(filled, UntypedStorage)
-            else allocate(target.nbytes, self._device)
+            else allocate(target.nbytes, target.device)
         )
         for held in named:
             view = make_view(storage, target.geometry_of(held.tensor))

@@ -29,7 +29,6 @@ class EmptyFill:
         self.targets = task.targets
         self.n_work = sum(target.nbytes for target in task.targets)
         self.n_operators = 0
-        self._device = task.device
 
     def peak_nbytes(self) -> int:
         """Return the bytes of all targets."""
@@ -42,7 +41,7 @@ class EmptyFill:
             MaterializeError: Torch refuses to write one, as it does for some dtypes.
         """
         for target in self.targets:
-            storage = allocate(target.nbytes, self._device)
+            storage = allocate(target.nbytes, target.device)
             for tensor in target.tensors:
                 real = make_view(storage, target.geometry_of(tensor))
                 try:

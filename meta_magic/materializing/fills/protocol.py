@@ -24,11 +24,12 @@ class Task:
 
     Attributes:
         module: The module that is made real.
-        device: Where.
+        device: Where its content is made; each target says where it lies then.
         held: All tensors of the module, at every place.
         targets: The storages of these that are on meta.
         program: The recording to replay, as it was at its end; None for the latest one
             of each tensor.
+        notes: What the user should know of where it will lie.
     """
 
     module: nn.Module
@@ -36,6 +37,7 @@ class Task:
     held: Sequence[Held]
     targets: Sequence[Target]
     program: Program | None
+    notes: Sequence[str] = ()
 
 
 class MakesFill(Protocol):

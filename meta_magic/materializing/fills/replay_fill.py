@@ -11,10 +11,11 @@ from meta_magic.errors import MaterializeError, ReplayError
 from meta_magic.materializing.doubts import find_doubts
 from meta_magic.materializing.fills.protocol import Content, Put, Task
 from meta_magic.materializing.located import Located, find_redrawn, locate
-from meta_magic.materializing.report import UNINITIALIZED
+from meta_magic.materializing.report import DRAWN_OTHERWISE, UNINITIALIZED
 from meta_magic.materializing.targets import Target, group_targets
 from meta_magic.recording.identities.left_generators import (
     LeftGenerator,
+    find_left,
     forget_left,
     keep_left,
     mark_state,
@@ -86,10 +87,14 @@ class ReplayFill:
         ]
         self.n_operators = sum(len(share.replay.steps) for share in self._shares)
         self.n_work = sum(share.replay.n_work for share in self._shares)
-        self._uninitialized = {
-            share.located.target_by_storage[number]
+        self._filled_by = {
+            share.located.target_by_storage[number]: filled_by
             for share in self._shares
-            for number in share.replay.uninitialized
+            for filled_by, numbers in (
+                (DRAWN_OTHERWISE, share.replay.drawn_elsewhere),
+                (UNINITIALIZED, share.replay.uninitialized),
+            )
+            for number in numbers
         }
 
     def peak_nbytes(self) -> int:
@@ -120,14 +125,14 @@ class ReplayFill:
 
     def filled_by(self, target: Target, _tensor: Tensor, /) -> str:
         """Say whether anything recorded fills the target."""
-        return UNINITIALIZED if target in self._uninitialized else "replay"
+        return self._filled_by.get(target, "replay")
 
     def _passing_on(self, targets: Mapping[int, Target], put: Put) -> Finished:
         """Return what takes the content of storages out of a replay."""
 
         def take(number: int, content: Content) -> None:
             target = targets[number]
-            put(target, cast(target, content, self._device))
+            put(target, cast(target, content))
 
         return take
 
@@ -141,6 +146,7 @@ class ReplayFill:
         if False in {move_own(part.program, part.state_at) for part in parts}:
             yield OWN_LEFT
         moved = {move_generator(s.located.origin, s.replay) for s in self._shares}
+        moved |= {move_earlier(share.replay) for share in self._shares}
         if False in moved and True not in moved:
             yield DEFAULT_LEFT
 
@@ -206,6 +212,24 @@ def move_generator(origin: Origin, replay: Execution) -> bool | None:
     return True
 
 
+def move_earlier(replay: Execution) -> bool | None:
+    """Let it go on where an earlier recording left it, of which all draws are made.
+
+    Returns:
+        None if there is nothing to do.
+    """
+    left = find_left(torch.get_rng_state().numpy().tobytes())
+    for part in replay.parts[:-1]:
+        program, state = part.program, part.end_state()
+        is_whole = part.plan.end == program.randomness.ends[0]
+        is_left = left is not None and left.program is program
+        if is_left and is_whole and state is not None:
+            forget_left(program)
+            torch.set_rng_state(state)
+            return True
+    return None
+
+
 def find_culprit(
     program: Program, target_by_storage: Mapping[int, Target], device: torch.device
 ) -> Target | None:
@@ -227,8 +251,9 @@ def describe(error: ReplayError, target: Target | None) -> MaterializeError:
     )
 
 
-def cast(target: Target, content: Content, device: torch.device) -> Content:
+def cast(target: Target, content: Content) -> Content:
     """Return a storage on the device and with the dtype that the target is to have."""
+    device = target.device
     if isinstance(content, Tensor):
         return content
     if target.dtype is None and content.device == device:

@@ -25,6 +25,7 @@ from meta_magic.recording.as_device.autocast_rules import ATTENTION
 from meta_magic.recording.as_device.composites import CompositesOf
 from meta_magic.recording.as_device.cpu_answers import adds_batch_to_attention
 from meta_magic.recording.identities.clock import Clock
+from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.attention_operators import (
     cudnn_attention,
@@ -34,11 +35,12 @@ from meta_magic.torch_private.attention_operators import (
     math_attention,
 )
 from meta_magic.torch_private.dispatcher import (
+    DispatchKey,
     destroy_library,
     override_kernel,
+    run_kernel,
 )
 from meta_magic.torch_private.modes import DisableAutocast
-from meta_magic.trace.options import DeviceName
 from meta_magic.trace.provenance import KernelChoice
 
 __all__ = ["AttentionOf"]
@@ -46,6 +48,8 @@ __all__ = ["AttentionOf"]
 MASK_ALIGNMENT: Final = 16
 
 aten = torch.ops.aten
+OPERATOR: Final = aten.scaled_dot_product_attention.default
+COMPOSITE: Final = DispatchKey.CompositeImplicitAutograd
 
 
 def run_math(call: Attention) -> Tensor:
@@ -60,6 +64,14 @@ def run_math(call: Attention) -> Tensor:
         scale=call.scale,
         enable_gqa=call.enable_gqa,
     )[0]
+    return output
+
+
+def run_empty(call: Attention) -> Tensor:
+    """Return the output for no elements, which torch makes alike on every device."""
+    options = {"scale": call.scale, "enable_gqa": call.enable_gqa}
+    given = (*call.tensors, call.mask, call.dropout_p, call.is_causal)
+    output: Tensor = run_kernel(OPERATOR, COMPOSITE, given, options)
     return output
 
 
@@ -159,7 +171,7 @@ class AttentionOf:
     Below function modes, so that it holds while activations are computed again, too.
 
     Args:
-        device: ``cpu`` or ``cuda``; ``meta`` leaves it to torch.
+        plan: Knows whose kernels run where; ``meta`` leaves it to torch.
         clock: Dates what was chosen.
         autocast: Casts the arguments, if it is on.
         kernels: Takes what was chosen for each call.
@@ -172,13 +184,14 @@ class AttentionOf:
 
     def __init__(
         self,
-        device: DeviceName,
+        plan: DevicePlan,
         clock: Clock,
         autocast: AutocastOf,
         kernels: list[KernelChoice],
         composites: CompositesOf,
     ) -> None:
-        self.device = device
+        self.device = plan.kernels
+        self._plan = plan
         self._thread = threading.get_ident()
         self._clock = clock
         self.autocast = autocast
@@ -226,10 +239,11 @@ class AttentionOf:
         enable_gqa: bool = False,
     ) -> Tensor:
         """Run it as the device would, and note what that is."""
-        device: FusingDevice = "cuda" if self.device == "cuda" else "cpu"
+        kernels = self._plan.kernels_of((query, key, value))
+        device: FusingDevice = "cuda" if kernels == "cuda" else "cpu"
         if torch.is_autocast_enabled(device):
             (query, key, value, attn_mask), _ = self.autocast.cast(
-                ATTENTION, (query, key, value, attn_mask), {}
+                device, ATTENTION, (query, key, value, attn_mask), {}
             )
         call = Attention(
             query=query,
@@ -242,6 +256,8 @@ class AttentionOf:
             enable_gqa=enable_gqa,
         )
         check_arguments(call)
+        if not all(tensor.numel() for tensor in call.tensors):
+            return run_empty(call)
         if threading.get_ident() != self._thread:  # and not recorded
             return run_math(call)
         if call.lacks_batch() and adds_batch_to_attention():
@@ -261,8 +277,7 @@ class AttentionOf:
     def decompose(self, operator: Any, args: Args, kwargs: Kwargs) -> Any:
         """Run an operator that torch makes of others."""
         name = str(operator).removeprefix("aten.").removesuffix(".default")
-        if self.autocast.is_on and name in self.autocast.names:
-            args, kwargs = self.autocast.cast(name, args, kwargs)
+        args, kwargs = self.autocast.cast_where_on(name, args, kwargs)
         with AutocastOff(self.autocast):
             if name == ATTENTION and self.device != "meta" and args[0].is_meta:
                 return self.attend(*args, **kwargs)

@@ -25,8 +25,10 @@ from meta_magic.recording.as_device.autocast_rules import (
     find_operator,
     flatten,
     is_eligible,
+    read_nesting,
     tell_dtype,
 )
+from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.dispatcher import (
     destroy_library,
@@ -34,6 +36,8 @@ from meta_magic.torch_private.dispatcher import (
     override_kernel,
     run_kernel,
 )
+from meta_magic.torch_private.gpus import has_gpu
+from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.torch_private.modes import DisableAutocast
 from meta_magic.torch_private.replaced import (
     AUTOCAST_ENTRY,
@@ -49,6 +53,10 @@ from meta_magic.trace.options import DeviceName
 __all__ = ["AutocastOf", "AutocastOff"]
 
 ATEN: Final = "aten::"
+DEVICES: Final = ("cpu", "cuda")
+LIKE_CUDA: Final = frozenset({"mps", "xpu"})
+"""Kinds of accelerators that are recorded as CUDA is."""
+
 ORDER: Final = 1 if sys.platform == "darwin" else -1
 """In which arguments are cast: C++ leaves that to the compiler, and GCC, by which torch
 is built for Linux, begins with the last."""
@@ -76,20 +84,22 @@ class AutocastOf:
     """Have autocast do on meta what it does on a device, within the block.
 
     Args:
-        device: ``cpu`` or ``cuda``; ``meta`` leaves it to torch, which does nothing.
+        plan: Knows whose kernels run where; ``meta`` leaves it to torch, which does
+            nothing.
 
     Attributes:
         is_on: Whether it is enabled where the cell runs: a mode is not told.
-        names: The operators that it casts, once it was on.
         foreign: Those that libraries cast by kernels of their own, which do nothing on
             meta; with their namespace.
     """
 
-    def __init__(self, device: DeviceName) -> None:
+    def __init__(self, plan: DevicePlan) -> None:
         self.is_on = False
-        self.names: frozenset[str] = frozenset()
         self.foreign: frozenset[str] = frozenset()
-        self._device = device
+        self._plan = plan
+        self._names: dict[str, frozenset[str]] = {}
+        self._enabled: set[str] = set()
+        self._device = plan.kernels
         self._library: torch.library.Library | None = None
         self._casts: dict[tuple[int, torch.dtype], tuple[Tensor, Tensor]] = {}
         self._replacements = Replacements()
@@ -97,7 +107,7 @@ class AutocastOf:
         self._nesting = read_nesting()
         self._states = {
             name: (torch.is_autocast_enabled(name), torch.get_autocast_dtype(name))
-            for name in ("cpu", "cuda")
+            for name in DEVICES
         }
 
     def __enter__(self) -> None:
@@ -128,37 +138,47 @@ class AutocastOf:
             torch.set_autocast_dtype(device, dtype)
         torch.clear_autocast_cache()
 
-    def cast(self, name: str, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
-        """Return arguments as autocast passes them on where it is enabled.
+    def cast_where_on(
+        self, name: str, args: Args, kwargs: Kwargs
+    ) -> tuple[Args, Kwargs]:
+        """Return arguments as autocast passes them on, if it is on in the cell."""
+        device = self._plan.kernels_of((args, kwargs)) if self.is_on else "meta"
+        if device not in self._enabled or name not in self._names[device]:
+            return args, kwargs
+        return self.cast(device, name, args, kwargs)
+
+    def cast(
+        self, device: DeviceName, name: str, args: Args, kwargs: Kwargs
+    ) -> tuple[Args, Kwargs]:
+        """Return arguments as the autocast of a device passes them on.
 
         Args:
+            device: The device.
             name: The operator's, without its namespace.
             args: Its positional arguments.
             kwargs: Its others.
         """
-        dtype = torch.float32
+        dtype, narrow = torch.float32, torch.get_autocast_dtype(device)
         if name in LOWER:
-            dtype = torch.get_autocast_dtype(self._device)
+            dtype = narrow
         elif name in PROMOTED:
             met = {t.dtype for t in flatten((args, tuple(kwargs.values())))}
-            narrow = torch.get_autocast_dtype(self._device)
             dtype = torch.float32 if torch.float32 in met else narrow
-        elif self._device == "cuda" and name in WITH_DTYPE:
+        elif device == "cuda" and name in WITH_DTYPE:
             is_cast = is_eligible(args[0])
             return tell_dtype(name, args, kwargs) if is_cast else (args, kwargs)
         values = [*args, *kwargs.values()][::ORDER]
-        cast = [self._cast(value, dtype) for value in values][::ORDER]
+        cast = [self._cast(value, dtype, narrow) for value in values][::ORDER]
         return cast[: len(args)], dict(zip(kwargs, cast[len(args) :], strict=True))
 
-    def _cast(self, value: Any, dtype: torch.dtype) -> Any:
+    def _cast(self, value: Any, dtype: torch.dtype, narrow: torch.dtype) -> Any:
         """Return an argument in a dtype; of a parameter the same copy each time."""
         if isinstance(value, (list, tuple)):
-            return [self._cast(item, dtype) for item in value]
+            return [self._cast(item, dtype, narrow) for item in value]
         if not is_eligible(value) or value.dtype == dtype:
             return value
         is_kept = (
-            dtype == torch.get_autocast_dtype(self._device)
-            and value.dtype == torch.float32
+            (dtype, value.dtype) == (narrow, torch.float32)
             and value.requires_grad
             and value.is_leaf
             and not is_view(value)
@@ -176,23 +196,22 @@ class AutocastOf:
         """Return a constructor to which meta is the device, and that is there."""
         device = self._device
 
+        @unbroken
         def init(autocast: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
             wanted = device if device_type == "meta" else device_type
+            wanted = "cuda" if wanted in LIKE_CUDA else wanted
             with warnings.catch_warnings():
-                if wanted == device == "cuda":
-                    warnings.filterwarnings("ignore", "CUDA is not available")
+                if wanted == "cuda":
+                    warnings.filterwarnings("ignore", ".*CUDA is not available")
                 before(autocast, wanted, *args, **kwargs)
-            if wanted == device == "cuda" and not torch.cuda.is_available():
+            if wanted == "cuda" and not has_gpu():
                 given = args[1] if len(args) > 1 else kwargs.get("enabled", True)
                 enable_autocast(autocast, is_enabled=bool(given))
 
         return init
 
     def _make_inference(self, before: Callable[..., str]) -> Callable[..., str]:
-        """Return how checkpointing finds the device that it puts back as it was.
-
-        For the CPU torch takes its default one, and the CPU's state at any rate.
-        """
+        """Return how checkpointing finds the device that it puts back as it was."""
 
         def infer(*args: Any) -> str:
             found = before(*args)
@@ -204,6 +223,7 @@ class AutocastOf:
     def _make_entry(self, before: Callable[..., Any]) -> Callable[..., Any]:
         """Return how autocast is entered so that the operators are as it says."""
 
+        @unbroken
         def enter(autocast: Any, *args: Any) -> Any:
             entered = before(autocast, *args)
             try:
@@ -218,6 +238,7 @@ class AutocastOf:
     def _make_exit(self, before: Callable[..., Any]) -> Callable[..., Any]:
         """Return how autocast is left so that the operators are as it says."""
 
+        @unbroken
         def leave(autocast: Any, *args: Any) -> Any:
             try:
                 return before(autocast, *args)
@@ -230,18 +251,20 @@ class AutocastOf:
         """Cast from now on if autocast is enabled for the device, else no more."""
         if threading.get_ident() != self._thread:
             return
-        self.is_on = torch.is_autocast_enabled(self._device)
+        self._enabled = {it for it in DEVICES if torch.is_autocast_enabled(it)}
+        self.is_on = bool(self._enabled)
         if not read_nesting():
             self._casts.clear()
         if self.is_on and self._library is None:
             self._library = torch.library.Library("aten", "IMPL")
-            kernels = frozenset(list_kernels(f"Autocast{self._device.upper()}"))
-            own = {name for name in kernels if name.startswith(ATEN)}
-            self.names = frozenset(name.removeprefix(ATEN) for name in own)
-            self.foreign = kernels - own
+            for device in DEVICES:
+                kernels = frozenset(list_kernels(f"Autocast{device.upper()}"))
+                own = {name for name in kernels if name.startswith(ATEN)}
+                self._names[device] = frozenset(n.removeprefix(ATEN) for n in own)
+                self.foreign |= kernels - own
             with warnings.catch_warnings():  # of the override by ``composites``
                 warnings.simplefilter("ignore")
-                for name in self.names:
+                for name in frozenset().union(*self._names.values()):
                     self._override(self._library, name)
 
     def _leave(self) -> None:
@@ -256,24 +279,21 @@ class AutocastOf:
         if name == ATTENTION:  # overridden already, and asks here
             return
         operator, key = find_operator(name)
-        is_cuda = self._device == "cuda"
-        other = WITH_LAST_DTYPE.get(name) if is_cuda else None
+        other = WITH_LAST_DTYPE.get(name)
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            is_on = torch.is_autocast_enabled(self._device)
-            if is_on and is_cuda and name == BANNED:
+            device = self._plan.kernels_of((args, kwargs))
+            is_on = torch.is_autocast_enabled(device)
+            if not is_on or name not in self._names[device]:
+                return run_kernel(operator, key, args, kwargs)  # its parts may be cast
+            is_on_cuda = device == "cuda"
+            if is_on_cuda and name == BANNED:
                 raise RuntimeError(UNSAFE)
-            if is_on and other is not None and is_eligible(args[0]):
+            if is_on_cuda and other is not None and is_eligible(args[0]):
                 with DisableAutocast():
                     return find_operator(other)[0](*args, **kwargs, dtype=torch.float32)
-            given, named = self.cast(name, args, kwargs) if is_on else (args, kwargs)
+            given, named = self.cast(device, name, args, kwargs)
             with DisableAutocast():
                 return run_kernel(operator, key, given, named)
 
         override_kernel(library, name, call)
-
-
-def read_nesting() -> int:
-    """Return in how many regions of autocast this thread is."""
-    torch.autocast_increment_nesting()
-    return int(torch.autocast_decrement_nesting())

@@ -23,6 +23,7 @@ __all__ = [
     "find_operator",
     "flatten",
     "is_eligible",
+    "read_nesting",
     "tell_dtype",
 ]
 
@@ -106,3 +107,9 @@ def flatten(values: Sequence[Any]) -> list[Tensor]:
         elif is_eligible(value):
             found.append(value)
     return found
+
+
+def read_nesting() -> int:
+    """Return in how many regions of autocast this thread is."""
+    torch.autocast_increment_nesting()
+    return int(torch.autocast_decrement_nesting())

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from meta_magic.errors import MissingValueError
 from meta_magic.recording.as_device.recurrent import RECURRENT
+from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.composite_operators import (
@@ -27,12 +28,12 @@ from meta_magic.torch_private.composite_operators import (
 )
 from meta_magic.torch_private.dispatcher import (
     DispatchKey,
+    add_kernel,
     destroy_library,
     override_kernel,
     run_kernel,
 )
 from meta_magic.torch_private.tensor_internals import suggest_memory_format
-from meta_magic.trace.options import DeviceName
 
 __all__ = ["CompositesOf"]
 
@@ -172,6 +173,17 @@ ON_CPU: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
 """By the operator's name; each returns ``NotImplemented`` where torch does it."""
 
 
+WHOLE: Final[Mapping[str, Callable[..., Tensor]]] = MappingProxyType(
+    {"mish_backward": aten.mul.Tensor}
+)
+"""Those that torch makes of others on meta alone, and what gives the same metadata.
+
+Source:
+    ``native_functions.yaml`` of torch 2.13: they have kernels for CPU and CUDA, and of
+    other devices only what is for all of them.
+"""
+
+
 PACKED: Final = frozenset({"lstm.data", "gru.data", "rnn_tanh.data", "rnn_relu.data"})
 
 
@@ -179,32 +191,34 @@ class CompositesOf:
     """Have such operators on meta be those of a device, within the block.
 
     Args:
-        device: ``cpu``; anything else leaves it to torch.
+        plan: Knows whose kernels run where: of the CPU's, not left to torch.
         keep: Notes the values of what is made of numbers.
         doubt: Notes what is otherwise than on the device all the same.
     """
 
     def __init__(
-        self, device: DeviceName, keep: Keep, doubt: Callable[[str], None]
+        self, plan: DevicePlan, keep: Keep, doubt: Callable[[str], None]
     ) -> None:
+        self._plan = plan
         self._doubt = doubt
-        self._kernels = ON_CPU if device == "cpu" else {}
         self._keep = keep
         self._thread = threading.get_ident()
         self._library: torch.library.Library | None = None
 
     def __enter__(self) -> None:
         self._thread = threading.get_ident()
-        if not self._kernels:
+        if self._plan.kernels == "meta":
             return
         self._library = torch.library.Library("aten", "IMPL")
         with warnings.catch_warnings():  # of the override by a recording around it
             warnings.simplefilter("ignore")
-            for name in (*self._kernels, *PACKED):
+            for name in (*ON_CPU, *PACKED):
                 packet, _, overload = name.partition(".")
                 operator = getattr(getattr(aten, packet), overload or "default")
                 kernel = partial(self._run_here, operator)
                 override_kernel(self._library, name, kernel)
+            for name, make in WHOLE.items():
+                add_kernel(self._library, name, make)
 
     def __exit__(self, *_: object) -> None:
         if self._library is not None:
@@ -214,8 +228,9 @@ class CompositesOf:
     def run(self, operator: Any, args: Args, kwargs: Kwargs) -> Any:
         """Run an operator that torch makes of others."""
         name = str(operator).removeprefix("aten.").removesuffix(".default")
-        make = self._kernels.get(name)
-        if name in PACKED:
+        is_on_cpu = self._plan.kernels_of(args) == "cpu"
+        make = ON_CPU.get(name) if is_on_cpu else None
+        if name in PACKED and is_on_cpu:
             self._doubt(f"{name} weighs packed inputs step by step on meta")
         returned: Any = NotImplemented
         if make is not None and all(tensor.is_meta for tensor in tensors_in(args)):

@@ -53,11 +53,13 @@ def ask_cpu(
         the CPU cannot tell.
     """
     met = tensors_in(args, kwargs)
+    is_inference = torch.is_inference_mode_enabled()
     with RealTorch():
         is_askable = str(func).startswith("aten.") and all(map(is_plain, met))
         if not met or not is_askable or sum(map(count_nbytes, met)) > MAX_NBYTES:
             return NotImplemented
-        stand_ins = {id(tensor): make_stand_in(tensor) for tensor in met}
+        has_ones = torch.Tag.pointwise in func.tags or "divide" in str(func)
+        stand_ins = {id(t): make_stand_in(t, has_ones=has_ones) for t in met}
         before = torch.default_generator.get_state()
         try:
             real_args, real_kwargs = (replace(v, stand_ins) for v in (args, kwargs))
@@ -67,7 +69,8 @@ def ask_cpu(
             return NotImplemented
         finally:
             torch.default_generator.set_state(before)
-        return take_over(returned, {id(stand_ins[id(t)]): t for t in met})
+        with torch.inference_mode(is_inference):
+            return take_over(returned, {id(stand_ins[id(t)]): t for t in met})
 
 
 def lay_out_written(func: Any, given: Given) -> None:
@@ -117,12 +120,17 @@ def count_nbytes(tensor: Tensor) -> int:
     return int(last + 1) * tensor.itemsize
 
 
-def make_stand_in(tensor: Tensor) -> Tensor:
-    """Return ones, or zeros where they might be positions, laid out as a tensor."""
+def make_stand_in(tensor: Tensor, *, has_ones: bool = False) -> Tensor:
+    """Return ones, or zeros where they might be positions, laid out as a tensor.
+
+    Args:
+        tensor: The tensor.
+        has_ones: Whether integers are no positions.
+    """
     if tensor.layout is torch.sparse_coo:
         return make_sparse(tensor, "cpu")
     numel = count_nbytes(tensor) // tensor.itemsize
-    is_number = tensor.is_floating_point() or tensor.is_complex()
+    is_number = has_ones or tensor.is_floating_point() or tensor.is_complex()
     flat = torch.full([numel], int(is_number), dtype=tensor.dtype, device="cpu")
     return flat.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 

@@ -6,6 +6,7 @@ from typing import TypeAlias
 from torch import Tensor
 from torch.nn import Parameter
 
+from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.torch_private.replaced import DEVICE_OF_META_KERNELS
 from meta_magic.torch_private.replacing import Replacements
 
@@ -20,19 +21,19 @@ class KernelsOf(Replacements):
     Strides of what ``linalg.svd``, ``linalg.eig``, ``fft.rfftn`` and others return.
 
     Args:
-        device: ``cpu``; anything else leaves it to torch.
+        plan: Knows whose kernels run where: of the CPU's, not left to torch.
 
     Source:
         ``device_hint`` in ``torch/_meta_registrations.py`` of torch 2.13: the device of
         a fake tensor, and "cuda" for one on meta.
     """
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, plan: DevicePlan) -> None:
         super().__init__()
-        self._device = device
+        self._plan = plan
 
     def __enter__(self) -> None:
-        if self._device == "cpu":
+        if self._plan.kernels != "meta":
             self.wrap(DEVICE_OF_META_KERNELS, self._make_hint)
 
     def _make_hint(self, before: TellDevice) -> TellDevice:
@@ -40,8 +41,8 @@ class KernelsOf(Replacements):
 
         def tell_device(tensor: object) -> str:
             is_plain = type(tensor) is Tensor or type(tensor) is Parameter
-            if is_plain and isinstance(tensor, Tensor) and tensor.is_meta:
-                return self._device
+            if is_plain and self._plan.kernels_of(tensor) == "cpu":
+                return "cpu"
             return before(tensor)
 
         return tell_device

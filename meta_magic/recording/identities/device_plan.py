@@ -4,7 +4,7 @@ A *place* is a device that the code named. It belongs to a storage, as a device 
 torch: views share it, and ``p.data = moved`` moves a parameter that stays the same.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import torch
@@ -12,13 +12,22 @@ from torch import Tensor
 
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.places import Places
+from meta_magic.recording.identities.storages import StorageRegistry
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.torch_private.modes import DisableTorchFunction
-from meta_magic.trace.options import Options
+from meta_magic.trace.options import DeviceName, Options
 
 __all__ = ["META", "DevicePlan"]
 
 META: Final = torch.device("meta")
+HOMES: Final = {
+    "cpu": torch.device("cpu"),
+    "cuda": torch.device("cuda", 0),
+    "meta": META,
+}
+"""Where a tensor lies for which no device is named, by whose kernels are recorded."""
+
+AS_CUDA: Final = "what the code puts on {} is recorded with the kernels of CUDA"
 
 
 class DevicePlan:
@@ -28,6 +37,7 @@ class DevicePlan:
         registry: Knows the place of each storage.
         places: Which function is running.
         options: What a named device means, and whose kernels are recorded.
+        note: Takes the kind and the text of a note on the line that runs now.
 
     Attributes:
         wanted: Where the factory that runs is to put what it makes: meta if nowhere by
@@ -36,17 +46,25 @@ class DevicePlan:
         current: Index of the accelerator that ``"cuda"`` stands for.
         is_real: Whether a device that the code names is meant, as torch means it.
         n_accelerators: How many accelerators there are to be; None if nobody said.
+        kernels: Whose kernels are recorded where no place is named.
     """
 
     def __init__(
-        self, registry: TensorRegistry, places: Places, options: Options
+        self,
+        registry: TensorRegistry,
+        places: Places,
+        options: Options,
+        note: Callable[[str, str], None],
     ) -> None:
         self.wanted: torch.device | None = None
         self.default: torch.device | None = None
         self.current = 0
         self.is_real = options.named == "real"
         self.n_accelerators = options.n_devices
-        self._kernels = options.device
+        self.kernels = options.device
+        self._note = note
+        self._home = HOMES[options.device]
+        self._has_named = False
         self._registry = registry
         self._places = places
 
@@ -58,8 +76,13 @@ class DevicePlan:
         """
         number = type(device) is int
         device = torch.device("cuda", device) if number else torch.device(device)
-        if device.type in ("meta", "cpu"):
-            return torch.device(device.type)
+        if device.type == "meta":
+            return META
+        StorageRegistry.has_places = self._has_named = True
+        if device.type == "cpu":
+            return torch.device("cpu")
+        if device.type != "cuda" and self.kernels != "meta":
+            self._note("place", AS_CUDA.format(device.type))
         index = self.current if device.index is None else device.index
         if self.n_accelerators is not None and index >= self.n_accelerators:
             raise RuntimeError(
@@ -98,7 +121,40 @@ class DevicePlan:
                     self._registry.note_deaths()
                     self._registry.name_place(tensor, place)
 
+    def is_told(self, device: Any) -> bool:
+        """Whether a device is that which libraries are told where none was named.
+
+        An equal one is, as long as none was named: code may have made it anew.
+        """
+        home = self.home
+        is_equal = not self._has_named and torch.device(device) == home
+        return device is home or is_equal
+
     @property
     def home(self) -> torch.device:
         """Where a tensor lies for which the code named no device."""
-        return self.default or self.read(self._kernels)
+        return self.default or self._home
+
+    def kernels_at(self, place: torch.device | None) -> DeviceName:
+        """Return whose kernels run at a place; that of the cell if it is None."""
+        if place is None or self.kernels == "meta":
+            return self.kernels
+        return "cpu" if place.type == "cpu" else "cuda"
+
+    def kernels_of(self, values: object) -> DeviceName:
+        """Return whose kernels run on the first tensor in values that has a place."""
+        with DisableTorchFunction():
+            metas = [tensor for tensor in tensors_in(values) if tensor.is_meta]
+        placed = (self.place_of(tensor) for tensor in metas)
+        return self.kernels_at(next((p for p in placed if p is not None), None))
+
+    @property
+    def is_for_cuda(self) -> bool:
+        """Whether the kernels of CUDA are recorded, and so there is to be one."""
+        return self.kernels == "cuda"
+
+    def count_bytes(self, index: int) -> int:
+        """Return how many bytes the living tensors take on a GPU."""
+        place = torch.device("cuda", index)
+        here = [ref() for ref in self._registry.living() if ref.place == place]
+        return sum(storage.nbytes() for storage in here if storage is not None)

@@ -1,6 +1,7 @@
 """What the frames on the stack say of a call: who called it, and to do what."""
 
 import sysconfig
+from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
@@ -16,6 +17,7 @@ __all__ = [
     "FORWARD",
     "INIT",
     "OWN",
+    "PACKAGE",
     "TOP",
     "TORCH",
     "USER",
@@ -26,7 +28,8 @@ __all__ = [
 ]
 
 TORCH: Final = Path(torch.__file__).parent
-OWN: Final = (f"{TORCH}/", f"{Path(__file__).parents[2]}/", "<frozen ")
+PACKAGE: Final = f"{Path(__file__).parents[2]}/"
+OWN: Final = (f"{TORCH}/", PACKAGE, "<frozen ")
 OPTIM: Final = f"{TORCH / 'optim'}/"
 NN_INIT: Final = f"{TORCH / 'nn' / 'init.py'}"
 STDLIB: Final = f"{sysconfig.get_paths()['stdlib']}/"
@@ -87,6 +90,7 @@ def phase_of(flags: int) -> Phase:
     return "forward" if flags & FORWARD else "other"
 
 
+@cache
 def is_library(file: str) -> bool:
     """Whether ``file`` belongs to an installed package, but torch and this one."""
     return any(part in file for part in PACKAGES) and not file.startswith(OWN)

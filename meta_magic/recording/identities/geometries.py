@@ -1,5 +1,8 @@
 """Geometries while recording: each one an object, so that identity is its hash."""
 
+from collections.abc import Sequence
+from itertools import accumulate
+from operator import mul
 from typing import Any, Final
 
 import torch
@@ -22,6 +25,8 @@ class LiveGeometry:
 
     Attributes:
         record: The geometry itself.
+        is_in_rows: Whether its strides are those of a new tensor of its shape, and
+            mean something: it has elements.
         is_meta: Whether it lies on the meta device.
         is_servable: Whether a tensor with it can be made by ``empty_strided``.
         as_strided: What ``as_strided`` takes to make a view with it.
@@ -30,6 +35,7 @@ class LiveGeometry:
     __slots__ = (
         "as_strided",
         "dtype",
+        "is_in_rows",
         "is_meta",
         "is_servable",
         "offset",
@@ -49,6 +55,9 @@ class LiveGeometry:
         self.dtype = None if record.dtype in COMPLEX else record.dtype
         self.is_meta = record.device.type == "meta"
         self.place = record.place
+        self.is_in_rows = record.stride is None or (
+            record.stride == strides_of_rows(record.shape) and 0 not in record.shape
+        )
         self.is_servable = (
             self.is_meta
             and record.layout is torch.strided
@@ -97,6 +106,11 @@ class GeometryTable:
             )
             geometry = self._geometry_by_key[key] = LiveGeometry(record)
         return geometry
+
+
+def strides_of_rows(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of a new tensor of a shape."""
+    return tuple(accumulate(reversed(shape[1:]), mul, initial=1))[::-1] if shape else ()
 
 
 def span_nbytes(tensor: Tensor) -> int:

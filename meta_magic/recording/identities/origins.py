@@ -29,7 +29,9 @@ __all__ = [
     "Origin",
     "find_origin",
     "find_place",
+    "has_origins",
     "keep_origins",
+    "living_of",
     "look_for_versions",
 ]
 
@@ -188,6 +190,13 @@ def keep_origins(origin: Origin, refs: Iterable[StorageRef]) -> None:
             ref_by_address[ref.address] = kept
 
 
+def has_origins() -> bool:
+    """Whether any storage lives that a recording made or read."""
+    with lock:
+        forget_dead()
+        return bool(ref_by_address)
+
+
 def find_origin(storage: UntypedStorage) -> tuple[Origin, int] | None:
     """Return the latest recording that met a storage, and its number there."""
     with lock:
@@ -202,6 +211,14 @@ def find_place(storage: UntypedStorage) -> torch.device | None:
     """Return the device that the code of an earlier recording named for a storage."""
     found = find_origin(storage)
     return None if found is None else found[0].places.get(found[1])
+
+
+def living_of(program: Program) -> set[int]:
+    """Return the living storages of which a recording is the latest that met them."""
+    with lock:
+        forget_dead()
+        refs = [ref for ref in ref_by_address.values() if ref.origin.program is program]
+        return {ref.number for ref in refs}
 
 
 def forget_dead() -> None:

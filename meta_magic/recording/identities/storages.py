@@ -7,7 +7,7 @@ that says when it dies.
 import weakref
 from array import array
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, UntypedStorage
@@ -49,6 +49,8 @@ class StorageRegistry:
         freed: Storages that were freed and are not noted yet.
         has_aside: Whether the cell put any tensor on meta by name.
         aliased: Storages on which a tensor was made that counts its own writes.
+        has_places: Whether any code named a device so far in this process: until then
+            nothing is looked up.
 
     Args:
         clock: Dates the deaths of storages.
@@ -56,6 +58,8 @@ class StorageRegistry:
             operator made, the number of the storage, and that; returns its place.
         find_place: Returns where an earlier recording left a storage.
     """
+
+    has_places: ClassVar[bool] = False
 
     def __init__(
         self,

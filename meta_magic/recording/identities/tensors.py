@@ -107,7 +107,8 @@ class TensorRegistry(StorageRegistry):
 
     def geometry_of(self, tensor: Tensor) -> LiveGeometry:
         """Return the geometry of ``tensor`` without numbering it."""
-        return self._geometries.of(tensor, self.place_of(tensor))
+        place = self.place_of(tensor) if self.has_places else None
+        return self._geometries.of(tensor, place)
 
     def _read_anew(self, tensor: Tensor, seen: Seen | None) -> Seen:
         storage = self.storage_of(tensor)

@@ -7,7 +7,6 @@ are made by the operators of the CPU: set on a storage that was copied, shared o
 """
 
 import copy
-from collections.abc import Callable
 from itertools import islice
 from traceback import walk_stack
 from types import FrameType
@@ -24,6 +23,7 @@ from meta_magic.torch_private.copying import (
     RECONSTRUCTING,
     copy_lazy_bits,
 )
+from meta_magic.torch_private.modes import DisableTorchFunction
 
 __all__ = [
     "DEEPCOPY",
@@ -42,23 +42,24 @@ UNPICKLED: Final = (
 MAX_FRAMES: Final = 3
 
 
-def copy_deeply(args: Args, note_alias: Callable[[Tensor], None]) -> Tensor:
+def copy_deeply(args: Args, registry: TensorRegistry) -> Tensor:
     """Return a copy of a tensor, on a copy of its storage that its aliases share.
 
     Args:
         args: The tensor and the memo of ``copy.deepcopy``.
-        note_alias: Is told of a tensor whose storage is read.
+        registry: Is told of the tensors, and where the code wants the copy.
     """
     tensor, memo = args
     is_plain = type(tensor) is Tensor and tensor.layout is torch.strided
     if not is_plain or not tensor.is_leaf or tensor.is_quantized or id(tensor) in memo:
         made: Tensor = DEEPCOPY(tensor, memo)
         return made
-    note_alias(tensor)
+    registry.note_alias(tensor)
     with torch.no_grad():
         storage = copy.deepcopy(tensor.untyped_storage(), memo)
         made = tensor.new_empty(())
         made.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
+        name_as(made, tensor, registry)
         if tensor.is_conj():
             made = made.conj_physical()
         if tensor.is_neg():
@@ -69,6 +70,13 @@ def copy_deeply(args: Args, note_alias: Callable[[Tensor], None]) -> Tensor:
         made.__dict__ = copy.deepcopy(tensor.__dict__, memo)
     memo[id(tensor)] = made
     return made
+
+
+def name_as(made: Tensor, tensor: Tensor, registry: TensorRegistry) -> None:
+    """Have the code want a tensor where it wants another one."""
+    with DisableTorchFunction():
+        registry.note_deaths()
+        registry.name_place(made, registry.place_of(tensor))
 
 
 def copy_flatly(caller: FrameType, registry: TensorRegistry) -> Tensor | None:

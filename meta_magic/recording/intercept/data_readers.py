@@ -6,17 +6,17 @@ import torch
 
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 
-__all__ = ["DATA_READERS", "describe_values", "read_data"]
+__all__ = ["DATA_READERS", "check_place", "read_data"]
 
 SPLITS: Final = frozenset[Any]((torch.tensor_split, torch.Tensor.tensor_split))
 DATA_READERS: Final = SPLITS.union(
     getattr(torch.Tensor, name)
-    for name in ("numpy", "__array__", "__format__", "__repr__", "pin_memory")
-)
+    for name in ("numpy", "__array__", "__format__", "pin_memory")
+).union({torch.Tensor.record_stream})
 FORMAT: Final[Any] = torch.Tensor.__format__
-REPR: Final[Any] = torch.Tensor.__repr__
-NO_VALUES: Final = "tensor(..."
-"""How torch begins to write a meta tensor."""
+NUMPY: Final[Any] = torch.Tensor.numpy
+TO_NUMPY: Final = frozenset[Any]({NUMPY, torch.Tensor.__array__})
+CPU: Final = torch.device("cpu")
 
 
 def read_data(func: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -24,23 +24,28 @@ def read_data(func: Any, args: Args, kwargs: Kwargs) -> Any:
     tensor, *rest = args
     if func is torch.Tensor.pin_memory:
         return tensor
+    if func is torch.Tensor.record_stream:
+        return None
     if func in SPLITS:  # at positions that may lie in a tensor
         rest = [v.cpu() if isinstance(v, torch.Tensor) else v for v in rest]
         positions = kwargs.get("tensor_indices_or_sections")
         if positions is not None:
             kwargs = {**kwargs, "tensor_indices_or_sections": positions.cpu()}
         return func(tensor, *rest, **kwargs)
-    if func is FORMAT and tensor.ndim:
-        return func(*args, **kwargs)
+    if func is FORMAT and (tensor.ndim or type(tensor) is not torch.Tensor):
+        return func(*args, **kwargs)  # no number: its text
     return func(tensor.cpu(), *rest, **kwargs)
 
 
-def describe_values(tensor: torch.Tensor, real: torch.Tensor | None) -> str:
-    """Return a meta tensor as torch writes it, with its values if they are known."""
-    text: str = REPR(tensor)
-    head, found, tail = text.partition(NO_VALUES)
-    if real is None or not found:
-        return text
-    # Of ``tensor([1, 2], dtype=torch.int32)`` the values: the rest is said already.
-    values: str = repr(real.detach()).removesuffix(")").partition(", dtype=")[0]
-    return head + values + tail
+def check_place(func: Any, args: Args, kwargs: Kwargs, place: Any) -> None:
+    """Refuse to give numpy a tensor that the code put on another device, as torch does.
+
+    Raises:
+        TypeError: It did, and did not force it.
+    """
+    is_forced = func is NUMPY and (kwargs.get("force") or any(args[1:]))
+    if func in TO_NUMPY and place not in (None, CPU) and not is_forced:
+        raise TypeError(
+            f"can't convert {place} device type tensor to numpy. Use Tensor.cpu() to "
+            "copy the tensor to host memory first."
+        )

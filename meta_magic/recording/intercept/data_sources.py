@@ -1,20 +1,21 @@
 """Data that comes into a cell by ways that no mode sees, such as ``torch.load``."""
 
-import threading
 from collections.abc import Callable
-from functools import wraps
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
 from meta_magic.recording.identities.nested_tensors import tensors_in
+from meta_magic.recording.intercept.saving import Saver
 from meta_magic.torch_private.modes import DeviceContext, function_mode_stack
 from meta_magic.torch_private.replacing import Replacements
 from meta_magic.torch_private.snapshot import WithoutModes
 
 __all__ = ["DataSources"]
+
+META: Final = torch.device("meta")
 
 
 class DataSources(Replacements):
@@ -25,38 +26,24 @@ class DataSources(Replacements):
 
     Args:
         note: Takes the kind and the text of a note on the line that runs now.
+        saver: Does what stands for ``torch.save``.
     """
 
-    def __init__(self, note: Callable[[str, str], None]) -> None:
+    def __init__(self, note: Callable[[str, str], None], saver: Saver) -> None:
         super().__init__()
         self._note = note
+        self._saver = saver
 
     def __enter__(self) -> None:
         for owner, name, method in (
             (torch, "load", self._load),
-            (torch, "save", self._save),
+            (torch, "save", self._saver.save),
             (torch, "from_numpy", self._adopt),
             (torch, "frombuffer", self._adopt),
             (torch, "from_dlpack", self._adopt),
             (DataLoader, "__iter__", self._iterate),
         ):
-            replaced = self._replace_here(getattr(owner, name), method)
-            self.replace(owner, name, replaced)
-
-    def _replace_here(self, plain: Any, method: Any) -> Any:
-        """Return a function that calls ``method`` on this thread while the cell runs.
-
-        Else ``plain``: a cell may have imported it by name.
-        """
-        thread = threading.get_ident()
-
-        @wraps(plain)
-        def replaced(*args: Any, **kwargs: Any) -> Any:
-            if threading.get_ident() != thread or not self.is_entered:
-                return plain(*args, **kwargs)
-            return method(plain, *args, **kwargs)
-
-        return replaced
+            self.replace_here((owner, name), method)
 
     def _load(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
         """Load onto meta, unless it is told where; what comes is from outside."""
@@ -75,15 +62,10 @@ class DataSources(Replacements):
             )
         return loaded
 
-    def _save(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
-        if holds_meta(args[0] if args else kwargs.get("obj")):
-            text = "torch.save wrote shapes and no data (see meta_magic.materialize)"
-            self._note("save", text)
-        return plain(*args, **kwargs)
-
     def _adopt(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
         """Put on meta what torch makes from memory that is not its own."""
-        return torch.as_tensor(plain(*args, **kwargs))
+        made = plain(*args, **kwargs)
+        return made.to(META) if is_default_on_meta() else made
 
     def _iterate(self, plain: Any, loader: Any) -> Any:
         """Load in this process: what other processes do is not recorded."""

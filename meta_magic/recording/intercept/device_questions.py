@@ -1,16 +1,17 @@
 """What a tensor answers that is asked for its device."""
 
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-from meta_magic.recording.identities.device_plan import DevicePlan
-from meta_magic.recording.identities.frame_kinds import is_library
+from meta_magic.recording.identities.device_plan import META, DevicePlan
+from meta_magic.recording.identities.frame_kinds import PACKAGE, is_library
 from meta_magic.recording.intercept.libraries import TOLD_DEVICE
+from meta_magic.torch_private.copying import CHECKPOINTING, PICKLING
 
-__all__ = ["DEVICE_QUESTIONS", "GET_DEVICE", "DeviceQuestions"]
+__all__ = ["DEVICE_QUESTIONS", "GET_DEVICE", "DeviceQuestions", "is_told_home"]
 
 DEVICE: Final[Any] = Tensor.device
 GET_DEVICE: Final = frozenset[Any]({Tensor.get_device, torch.get_device})
@@ -19,6 +20,10 @@ IS_TYPE: Final[dict[Any, str]] = {
 }
 DEVICE_QUESTIONS: Final = frozenset[Any]({DEVICE, *IS_TYPE})
 """The attributes that say on which device a tensor is; ``is_meta`` tells the truth."""
+
+
+AS_IT_IS: Final = frozenset({PICKLING, CHECKPOINTING})
+"""Code that is told where a tensor really is."""
 
 
 class DeviceQuestions:
@@ -33,7 +38,6 @@ class DeviceQuestions:
 
     def __init__(self, plan: DevicePlan) -> None:
         self._plan = plan
-        self._is_library_by_code: dict[CodeType, bool] = {}
 
     def answer(self, attribute: Any, tensor: Tensor, asker: FrameType) -> Any:
         """Return the value of an attribute of ``DEVICE_QUESTIONS``."""
@@ -46,13 +50,16 @@ class DeviceQuestions:
         return -1 if device.type in ("cpu", "meta") else device.index
 
     def _find(self, tensor: Tensor, asker: FrameType) -> torch.device:
+        code = asker.f_code
+        if code in AS_IT_IS or code.co_filename.startswith(PACKAGE):
+            return META  # as it is: what pickles would look for data
         place = self._plan.place_of(tensor)
         if place is not None:
             return place
-        code = asker.f_code
-        is_told = self._is_library_by_code.get(code)
-        if is_told is None:
-            is_named = code.co_name in TOLD_DEVICE
-            is_told = is_named or is_library(code.co_filename)
-            self._is_library_by_code[code] = is_told
-        return self._plan.home if is_told else torch.device("meta")
+        return self._plan.home if is_told_home(asker) else META
+
+
+def is_told_home(asker: FrameType) -> bool:
+    """Whether code is told where a tensor would lie for which no device is named."""
+    code = asker.f_code
+    return code.co_name in TOLD_DEVICE or is_library(code.co_filename)

@@ -80,8 +80,8 @@ class Dispatch:
             return self._runner.take_apart(self, table, args, kwargs or {})
         words = [0] * HEADER
         key = build_operator_key(registry.read, args, kwargs, words)
-        if kwargs and "device" in kwargs:  # a factory: where it is to put its result
-            key = (*key, self._plan.place_of_made())
+        if registry.has_places and kwargs and "device" in kwargs:
+            key = (*key, self._plan.place_of_made())  # where a factory puts its result
         entry = table.entries.get(key)
         # A mode below, as make_fx has it, must see the operator, not its result.
         if entry is None or n_dispatch_modes() or not served.can_serve(entry, words):

@@ -2,15 +2,15 @@
 
 import sys
 from collections.abc import Mapping
-from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, Final
 
 import numpy as np
 import torch
+from torch import nn
 
 from meta_magic.recording.identities.device_plan import META, DevicePlan
-from meta_magic.recording.identities.frame_kinds import TORCH
+from meta_magic.recording.identities.frame_kinds import PACKAGE, TORCH
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.copies import (
@@ -19,8 +19,17 @@ from meta_magic.recording.intercept.copies import (
     copy_flatly,
     rebuild_without_content,
 )
-from meta_magic.recording.intercept.libraries import ADOPTED, MAKE_REAL, TOLD_DEVICE
-from meta_magic.recording.rows.constants import VALUE_FUNCTIONS, Constants
+from meta_magic.recording.intercept.device_questions import is_told_home
+from meta_magic.recording.intercept.legacy_constructors import (
+    holds_planned,
+    join_values,
+)
+from meta_magic.recording.intercept.libraries import ADOPTED, MAKE_REAL
+from meta_magic.recording.rows.constants import (
+    VALUE_FUNCTIONS,
+    Constants,
+    data_of,
+)
 from meta_magic.recording.rows.findings import Findings
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.modes import (
@@ -37,9 +46,6 @@ REAL_FACTORY_FILES: Final = frozenset(
 )
 """Files whose factories draw seeds and permutations that Python must read."""
 
-HERE: Final = f"{Path(__file__).parents[2]}/"
-"""Where the code lies that runs an operator as it was called."""
-
 OPS: Final = str(TORCH / "_ops.py")
 """Stands between an operator and who calls it."""
 
@@ -51,9 +57,21 @@ MEANT_FILES: Final = tuple(
 BY_NAME: Final = "what was put on 'meta' by name counts as on the device of the cell"
 FROM_NUMPY: Final = frozenset({torch.tensor, torch.as_tensor, torch.asarray})
 
+EMPTY: Final = (
+    "where they would hold whatever lies in memory: meta_magic.materialize gives them "
+    "their values (see its init=)"
+)
+TO_EMPTY: Final = frozenset(
+    code for code in nn.Module.to_empty.__code__.co_consts if isinstance(code, CodeType)
+)
+"""What ``Module.to_empty`` makes each tensor with."""
+
 WRITTEN: Final = sys.intern("meta")
 """The string as a literal of source code is; ``str(x.device)`` is another object, and
 means the device of the cell."""
+
+TWO: Final = 2
+"""A tensor, and its method's one argument."""
 
 CONTEXT: Final = DeviceContext.__torch_function__.__code__
 """Runs where ``with torch.device(...)`` is on, and calls on."""
@@ -105,34 +123,88 @@ class Factories:
         if caller.f_code.co_name in MAKE_REAL:
             with DisableTorchDispatch():
                 return func(*args, **kwargs)
-        adopt = ADOPTED.get(func)
-        adopted = None if adopt is None else adopt(args, kwargs)
+        adopted = ADOPTED[func](args, kwargs) if func in ADOPTED else None
         if adopted is not None:
             return adopted.to(META)
         while caller.f_code.co_filename == OPS and caller.f_back is not None:
             caller = caller.f_back
-        made = self._make(func, args, kwargs, caller)
-        if func in VALUE_FUNCTIONS:
-            self._constants.note_values(made, func, args, kwargs)
+        make = self._make if kwargs.get("device") is None else self._make_named
+        made = make(func, args, kwargs, caller)
+        if func not in VALUE_FUNCTIONS:
+            return made
+        if func is torch.Tensor.new_tensor and kwargs.get("device") is None:
+            self._plan.name_all([made], self._plan.place_of(args[0]) or META)
+        data = data_of(func, args, kwargs)
+        if holds_planned(data) and made.is_meta:
+            return self._join(data, made)
+        self._constants.note_values(made, func, args, kwargs)
         return made
 
+    def make_new(self, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
+        """Do what ``x.new(...)`` does with values; torch drops them on meta.
+
+        Returns:
+            The tensor; ``NotImplemented`` if it is given sizes, or a tensor.
+        """
+        has_values = len(args) == TWO and isinstance(args[1], (list, tuple))
+        if not has_values or isinstance(args[1], torch.Size):
+            return NotImplemented
+        return self.make(torch.Tensor.new_tensor, args, kwargs, caller)
+
+    def _join(self, data: Any, made: torch.Tensor) -> torch.Tensor:
+        """Return a tensor of values and tensors, which need not be known now."""
+        plan = self._plan
+        place = plan.place_of(made) or META
+
+        def make(value: Any) -> torch.Tensor:
+            if isinstance(value, torch.Tensor):
+                tensor = value.detach()
+                is_there = plan.place_of(tensor) in (place, None)
+                options = {"dtype": made.dtype, "device": META, "copy": not is_there}
+                moved: torch.Tensor
+                moved = self._make_at(place, torch.Tensor.to, (tensor,), options)
+                return moved
+            number = torch.tensor([value], dtype=made.dtype, device=META)
+            self._constants.note_values(number, torch.tensor, ([value],), {})
+            plan.name_all([number], place)
+            return number
+
+        return join_values(data, made, make)
+
     def _make(self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
-        """Call a factory where the code wants it."""
-        device = kwargs.get("device")
-        if func in FROM_NUMPY and device is None:
+        """Call a factory that was told no device."""
+        if func in FROM_NUMPY:
             self._check_float64(func, args, kwargs)
+        is_constructor = func in self._constructors and "out" not in kwargs
+        if func is torch.normal and tensors_in(args, kwargs):
+            is_constructor = False  # of tensors it needs no device, and takes none
+        if not is_constructor or caller.f_code.co_filename in REAL_FACTORY_FILES:
+            return func(*args, **kwargs)
+        if self._plan.default is None:
+            return func(*args, **{**kwargs, "device": META})
+        return self._make_at(self._plan.default, func, args, kwargs)
+
+    def _make_named(
+        self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType
+    ) -> Any:
+        """Call a factory that was told a device."""
+        device = kwargs["device"]
         if func in self._constructors and is_meta_by_name(device, caller):
             self._findings.doubt(BY_NAME)
             return self._registry.put_aside(lambda: func(*args, **kwargs))
-        if self._is_meant(func, args, kwargs, caller):
+        if "out" in kwargs or self._is_meant(torch.device(device), device, caller):
             return func(*args, **kwargs)
-        wanted = None if device is None else self._plan.read(device)
-        on_meta = {**kwargs, "device": META}
-        if wanted is None or wanted == META or caller.f_code.co_name in TOLD_DEVICE:
-            wanted = self._plan.default
-        if wanted is None:
-            return func(*args, **on_meta)
-        return self._make_at(wanted, func, args, on_meta)
+        if self._plan.is_told(device) and is_told_home(caller):
+            device = META  # what it was told itself, and names nothing
+        if caller.f_code in TO_EMPTY:
+            self._findings.note(
+                "place", f"to_empty planned tensors on {device}, {EMPTY}"
+            )
+        if torch.device(device) != META:
+            return self._make_at(self._plan.read(device), func, args, kwargs)
+        if func in self._constructors:
+            return self._make(func, args, {**kwargs, "device": None}, caller)
+        return func(*args, **{**kwargs, "device": META})
 
     def _make_at(
         self, wanted: torch.device, func: Any, args: Args, kwargs: Kwargs
@@ -141,31 +213,30 @@ class Factories:
         plan, before = self._plan, self._plan.wanted
         plan.wanted = wanted
         try:
-            made = func(*args, **kwargs)
+            made = func(*args, **{**kwargs, "device": META})
         finally:
             plan.wanted = before
         plan.name_all(tensors_in(made), wanted)  # some were made without any operator
         return made
 
-    def _is_meant(
-        self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType
-    ) -> bool:
-        """Whether a factory makes what it was told to, for real if that is real."""
-        device = kwargs.get("device")
+    def _is_meant(self, device: torch.device, given: object, caller: FrameType) -> bool:
+        """Whether a device is meant, and no plan.
+
+        Args:
+            device: The device.
+            given: How the code names it.
+            caller: Who names it.
+        """
         file = caller.f_code.co_filename
-        is_ours = file.startswith(HERE)
-        if "out" in kwargs or is_ours or file in REAL_FACTORY_FILES:
+        if file.startswith(PACKAGE) or file in REAL_FACTORY_FILES:
             return True
-        if device is None:
-            # Of tensors it needs no device, and takes none.
-            has_tensors = func is torch.normal and bool(tensors_in(args, kwargs))
-            return has_tensors or func not in self._constructors
-        if self._plan.is_real and torch.device(device).type != "meta":
+        if self._plan.is_real and device != META:
             return True
-        is_literal = device == "cpu" and type(device) is str
+        is_literal = type(given) is str and given == "cpu"
+        is_literal &= "cpu" in caller.f_code.co_consts  # there, and not handed on
         if file.startswith(f"{TORCH}/") and (is_literal or file in MEANT_FILES):
             return True
-        return is_way_out(caller) and torch.device(device).type == "cpu"
+        return is_way_out(caller) and device.type == "cpu"
 
     def _rebuild(self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
         """Make the tensor that Python copies, or say that it has no content."""

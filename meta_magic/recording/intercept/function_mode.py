@@ -9,6 +9,7 @@ import torch
 
 from meta_magic.recording.as_device.attention import AttentionOf
 from meta_magic.recording.identities.device_plan import META, DevicePlan
+from meta_magic.recording.identities.frame_kinds import PACKAGE
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.places import Places
 from meta_magic.recording.identities.tensors import TensorRegistry
@@ -18,7 +19,7 @@ from meta_magic.recording.intercept.copies import (
 )
 from meta_magic.recording.intercept.data_readers import (
     DATA_READERS,
-    describe_values,
+    check_place,
     read_data,
 )
 from meta_magic.recording.intercept.device_questions import (
@@ -34,15 +35,20 @@ from meta_magic.recording.intercept.initializers import (
     is_loading,
     read_initializer,
 )
+from meta_magic.recording.intercept.legacy_constructors import (
+    NUMBER_READERS,
+    read_number,
+)
 from meta_magic.recording.intercept.liftable import MustLend
 from meta_magic.recording.intercept.lifting import Lifting
 from meta_magic.recording.intercept.mixed_devices import explain_mix
 from meta_magic.recording.intercept.moves import MOVES, Mover
+from meta_magic.recording.intercept.packed_sequences import PACKING, Packer
 from meta_magic.recording.intercept.served_functions import ServedFunctions
-from meta_magic.recording.intercept.value_source import ValueSource
 from meta_magic.recording.rows.constants import VALUE_FUNCTIONS, Constants
 from meta_magic.recording.rows.findings import Findings
 from meta_magic.recording.signatures.arguments import Args, Kwargs
+from meta_magic.torch_private.gpus import has_gpu
 from meta_magic.torch_private.modes import (
     DeviceContext,
     DisableTorchDispatch,
@@ -52,12 +58,13 @@ from meta_magic.torch_private.modes import (
     push_function_mode,
 )
 from meta_magic.torch_private.module_internals import LOADED
-from meta_magic.torch_private.snapshot import WithoutModes
 
 __all__ = ["FunctionMode"]
 
 DATA: Final[Any] = torch.Tensor.data
-HANDLED: Final = DATA_READERS | {DEEPCOPY} | MOVES | GET_DEVICE
+PIN_MEMORY: Final[Any] = torch.Tensor.pin_memory
+BY_VALUES: Final = PACKING.union(NUMBER_READERS, {torch.Tensor.new})
+HANDLED: Final = DATA_READERS | {DEEPCOPY} | MOVES | GET_DEVICE | BY_VALUES
 """Methods that torch treats otherwise on meta, before any operator."""
 
 ASKED: Final = DEVICE_QUESTIONS | {IS_META, DATA}
@@ -86,7 +93,6 @@ class FunctionMode(DeviceContext):
         dispatch: Records what stands in the place of an operator.
         served: Answers whole calls that were seen before.
         lifting: Makes constants of real tensors.
-        values: Knows what a tensor holds that is printed.
     """
 
     def __init__(  # noqa: PLR0913  the parts that a call of torch may concern
@@ -101,7 +107,6 @@ class FunctionMode(DeviceContext):
         dispatch: DispatchMode,
         served: ServedFunctions,
         lifting: Lifting,
-        values: ValueSource,
     ) -> None:
         # Not the base's: its torch.device(...) would be a call to a mode outside.
         self.device = META
@@ -114,12 +119,13 @@ class FunctionMode(DeviceContext):
         self._autocast = attention.autocast
         self._dispatch = dispatch
         self._served = served
-        self._values = values
         self._is_serving = False
         self._constructors = device_constructors()
         self._factories = Factories(registry, constants, findings, plan)
+        self._plan = plan
         self._lifting = lifting
         self._mover = Mover(plan, lifting)
+        self._packer = Packer(plan, constants)
         self._questions = DeviceQuestions(plan)
 
     def __enter__(self) -> None:
@@ -134,7 +140,7 @@ class FunctionMode(DeviceContext):
     def __exit__(self, *_: object) -> None:
         pop_function_mode()
 
-    def __torch_function__(  # noqa: C901, PLR0911, PLR0912, PLR0915  a method more is felt
+    def __torch_function__(  # noqa: C901, PLR0911, PLR0912  a method more is felt
         self,
         func: Any,
         types: Sequence[type],
@@ -151,9 +157,9 @@ class FunctionMode(DeviceContext):
         places.running = [func, caller, None, args]
         try:
             if func in INDEXING:
-                keep = self._constants.note_values
-                device = self._attention.device
-                func, args = prepare_index(func, args, device, keep)
+                func, args = prepare_index(
+                    func, args, self._attention.device, self._constants.note_values
+                )
             if func in HANDLED and args:
                 returned = self._handle(func, args, kwargs or {}, caller)
                 if returned is not NotImplemented:
@@ -192,25 +198,34 @@ class FunctionMode(DeviceContext):
             What the function does; ``NotImplemented`` if torch's own will do.
         """
         if func in MOVES:
-            if is_way_out(caller):
+            if is_way_out(caller) or caller.f_code.co_filename.startswith(PACKAGE):
                 return NotImplemented
-            return self._mover.move(func, args, kwargs)
+            return self._mover.move(func, args, kwargs, caller)
         if not args[0].is_meta:
-            return NotImplemented
+            is_pinned = func is PIN_MEMORY and not has_gpu()
+            return args[0] if is_pinned else NotImplemented
         if func in GET_DEVICE:
             return self._questions.number(args[0], caller)
+        if func in BY_VALUES:
+            return self._handle_values(func, args, kwargs, caller)
         return self._read_data(func, args, kwargs)
 
+    def _handle_values(
+        self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType
+    ) -> Any:
+        """Do what torch does of values, before any operator; as ``_handle``."""
+        if func in NUMBER_READERS:
+            return read_number(self._dispatch, func, args[0])
+        if func in PACKING:
+            return self._packer.run(func, args)
+        return self._factories.make_new(args, kwargs, caller)
+
     def _read_data(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
-        """Call a method that reads data; what is printed leaves no trace."""
+        """Call a method that reads data, or copies it."""
         if func is DEEPCOPY:
-            return copy_deeply(args, self._registry.note_alias)
-        if func is not torch.Tensor.__repr__:
-            return read_data(func, args, kwargs)
-        self._registry.note_deaths()
-        real = self._values.peek(args[0], self._registry.read(args[0]))
-        with WithoutModes():
-            return describe_values(args[0], real)
+            return copy_deeply(args, self._registry)
+        check_place(func, args, kwargs, self._plan.place_of(args[0]))
+        return read_data(func, args, kwargs)
 
     def _tell(self, func: Any, args: Args, asker: FrameType) -> Any:
         """Tell on which device a tensor is, or whether on meta; note ``.data``."""

@@ -16,6 +16,7 @@ __all__ = ["INDEXING", "prepare_index"]
 
 INDEXING: Final = frozenset({torch.Tensor.__getitem__, torch.Tensor.__setitem__})
 SLICES: Final = frozenset({int, slice, NoneType, EllipsisType})
+TRUTHS: Final = frozenset({torch.bool, torch.uint8})
 LISTS: Final = frozenset({list, tuple})
 MAX_LIKE_TUPLE: Final = 32
 """From how many items on a list is a tensor, whatever it holds."""
@@ -43,10 +44,9 @@ def prepare_index(
     tensor, index, *rest = args
     if not tensor.is_meta:
         return func, args
-    if type(index) is tuple or is_like_tuple(index):
-        index = type(index)([keep_positions(item, keep) for item in index])
-    else:
-        index = keep_positions(index, keep)
+    index = keep_index(index, keep)
+    if device != "meta" and is_truth(index, is_read=not rest):
+        tensor, index = find_at_truth(tensor, index)
     if not rest or device == "meta":
         return func, (tensor, index, *rest)
     is_number = isinstance(rest[0], Number)
@@ -60,6 +60,32 @@ def prepare_index(
         if view is not None:
             return torch.Tensor.fill_, (view, *rest)
     return func, (tensor, index, *rest)
+
+
+def keep_index(index: Any, keep: Keep) -> Any:
+    """Return an index with its lists of positions or truths as tensors."""
+    if type(index) is tuple or is_like_tuple(index):
+        return type(index)([keep_positions(item, keep) for item in index])
+    return keep_positions(index, keep)
+
+
+def is_truth(index: Any, *, is_read: bool) -> bool:
+    """Whether an index is one truth value, to which torch gives a dimension."""
+    if isinstance(index, Tensor):
+        return not index.ndim and index.dtype in TRUTHS
+    return is_read and isinstance(index, bool)
+
+
+def find_at_truth(tensor: Tensor, index: Any) -> tuple[Tensor, tuple[Tensor]]:
+    """Return the view that torch indexes at a truth value, and the positions.
+
+    Source:
+        ``boolToIndexingTensorCPUOrCUDA`` in ``TensorIndexing.h``: meta gets zeros.
+    """
+    view = tensor.unsqueeze(0)
+    if not index:
+        return view, (torch.empty(0, dtype=torch.long, device="meta"),)
+    return view, (torch.empty(1, dtype=torch.long, device="meta").fill_(0),)
 
 
 def find_filled(tensor: Tensor, index: Any) -> Tensor | None:
@@ -91,9 +117,10 @@ def keep_positions(item: Any, keep: Keep) -> Any:
     """Return a list of positions or of truths as a tensor; anything else as it is."""
     if type(item) not in LISTS or not is_of_numbers(item):
         return item
-    made = torch.tensor(item, device="meta")
-    if made.dtype is not torch.bool:
-        made = torch.tensor(item, dtype=torch.long, device="meta")
+    with DisableTorchDispatch():  # torch makes it unseen
+        made = torch.tensor(item, device="meta")
+        if made.dtype is not torch.bool:
+            made = torch.tensor(item, dtype=torch.long, device="meta")
     keep(made, torch.tensor, (item,), {})
     return made
 

@@ -1,6 +1,5 @@
 """Call the kernel of an operator, see to it that its result is right, and record it."""
 
-from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -8,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from meta_magic.recording.as_device.adjustments import ON_CPU
+from meta_magic.recording.as_device.adjustments import ADJUSTMENTS
 from meta_magic.recording.as_device.corrections import CORRECTIONS
 from meta_magic.recording.as_device.cpu_kernels import (
     ask_cpu,
@@ -16,7 +15,9 @@ from meta_magic.recording.as_device.cpu_kernels import (
     lay_out_written,
 )
 from meta_magic.recording.as_device.joined_places import join_places
+from meta_magic.recording.as_device.layouts import lay_out_made, lay_out_moved
 from meta_magic.recording.identities.device_plan import DevicePlan
+from meta_magic.recording.identities.generator_places import check_generator
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import Seen, TensorRegistry
 from meta_magic.recording.intercept.lifting import Lifting
@@ -58,8 +59,7 @@ class KernelCalls:
         special: Knows what is no plain tensor.
         findings: Takes what failed or may differ.
         values: Computes values of meta tensors.
-        adjustments: By an operator's name, what makes a device's result of that on
-            meta.
+        plan: Knows where the code wants what, and whose kernels run there.
 
     Attributes:
         plan: Knows where the code wants what.
@@ -77,7 +77,6 @@ class KernelCalls:
         special: SpecialTensors,
         findings: Findings,
         values: ValueSource,
-        adjustments: Mapping[str, Callable[..., Any]],
         plan: DevicePlan,
         lifting: Lifting,
     ) -> None:
@@ -89,11 +88,8 @@ class KernelCalls:
         self._special = special
         self._findings = findings
         self._values = values
-        self._adjustments = adjustments
         self.plan = plan
         self.lifting = lifting
-        self._is_as_cpu = adjustments is ON_CPU
-        self._is_as_device = bool(adjustments)  # meta has none
         self._opaque_entries: dict[object, Entry] = {}
 
     def call(
@@ -113,13 +109,13 @@ class KernelCalls:
         inputs = [(t, registry.read(t)) for t in tensors_in(args, kwargs)]
         given = Given(args, kwargs, inputs)
         reals = [pair for pair in inputs if not pair[1][2].is_meta]
-        if reals and self.lifting.is_due(table, given, reals):
+        if reals and self._is_to_lift(table, given, reals):
             return NotImplemented
-        if reals and self._constants.note_real_inputs(reals):
-            findings.doubt(PAST_TORCH)
-        n_storages, n_evaluated = registry.n_storages, len(findings.evaluations)
-        place = self._find_place(table, given)
+        n_storages, n_answered = registry.n_storages, findings.n_answered
+        place = self._find_place(table, given) if registry.has_places else None
         draw = Drawing(given) if table.draws(args, kwargs) else None
+        if draw is not None and draw.generator is not None:
+            check_generator(draw.generator, place)
         returned = self._run(table, given, draw)
         if registry.freed:
             registry.note_deaths()
@@ -128,13 +124,21 @@ class KernelCalls:
             return returned
         outputs = [(t, self._see_output(t, inputs, place)) for t in made]
         call = LiveCall(args, kwargs, returned, inputs, outputs)
-        is_evaluated = n_evaluated < len(findings.evaluations)
-        self._check(table, call, n_storages, is_evaluated=is_evaluated)
+        is_answered = n_answered < findings.n_answered
+        self._check(table, call, n_storages, is_answered=is_answered)
         words += [seen[0] for _, seen in outputs]
         self._rows.append(self._intern(table, key, call), words)
         if draw is not None and not draw.is_real:
             self._rows.note_draw(words, draw.generator)
         return returned
+
+    def _is_to_lift(self, table: OpTable, given: Given, reals: Inputs) -> bool:
+        """Whether real arguments are to be on meta; else note what they hold."""
+        if self.lifting.is_due(table, given, reals):
+            return True
+        if self._constants.note_real_inputs(reals):
+            self._findings.doubt(PAST_TORCH)
+        return False
 
     def _intern(self, table: OpTable, key: Key, call: LiveCall) -> Entry:
         """Return the entry of a call; what only this recording knows stays in it."""
@@ -147,7 +151,7 @@ class KernelCalls:
             return self._cache.intern(table, entries, key, call)
 
     def _check(
-        self, table: OpTable, call: LiveCall, n_storages: int, *, is_evaluated: bool
+        self, table: OpTable, call: LiveCall, n_storages: int, *, is_answered: bool
     ) -> None:
         """Refuse a result that is garbage; note one that is real, or not as for real.
 
@@ -155,13 +159,15 @@ class KernelCalls:
             table: The operator.
             call: Its call.
             n_storages: How many storages were known before it.
-            is_evaluated: Whether it was answered with values.
+            is_answered: Whether it was answered with values, or those assumed.
         """
         if not all(seen[2].is_meta for _, seen in call.outputs):
-            if not is_evaluated:
+            if not is_answered:
                 check_devices(table.name, call)
             self._constants.note_made(call.outputs)
             self._real_memory.count(call, n_storages)
+        elif table.written and not call.outputs:  # as lists of tensors are written
+            self._constants.note_made(call.inputs)
         self._special.check(table, call)
 
     def _run(self, table: OpTable, given: Given, draw: Drawing | None) -> Any:
@@ -196,14 +202,20 @@ class KernelCalls:
 
     def _run_on_meta(self, table: OpTable, given: Given) -> Any:
         """Call an operator, and see to it that all is as it would be on the device."""
-        args, kwargs, _ = given
+        args, kwargs, inputs = given
         returned = table.func(*args, **kwargs)
         if table.counts_writes:
             increment_version(args[0])
-        if table.has_out and self._is_as_cpu:
+        named = (seen[2].place for _, seen in inputs if seen[2].place is not None)
+        kernels = self.plan.kernels_at(next(named, None))
+        if table.has_out and kernels == "cpu":
             lay_out_written(table.func, given)
-        adjust = self._adjustments.get(table.name)
-        return returned if adjust is None else adjust(returned, *args, **kwargs)
+        adjust = ADJUSTMENTS[kernels].get(table.name)
+        if adjust is not None:
+            returned = adjust(returned, *args, **kwargs)
+        if kernels == "cpu" and table.makes_new:
+            returned = lay_out_made(table.func, given, returned)
+        return returned
 
     def _rescue(self, table: OpTable, given: Given, error: Exception) -> Any:
         """Return what an operator returns that failed on meta, or NotImplemented."""
@@ -211,7 +223,9 @@ class KernelCalls:
         if correct is not None and all(seen[2].is_meta for _, seen in given.inputs):
             return correct(*given.args, **given.kwargs)
         returned = self._values.evaluate(table, given)
-        is_asked = self._is_as_device and is_without_kernel(error)
+        if isinstance(returned, Tensor) and not returned.is_meta:
+            return lay_out_moved(returned, given.args[0])
+        is_asked = self.plan.kernels != "meta" and is_without_kernel(error)
         if returned is NotImplemented and is_asked:
             return ask_cpu(table.func, given.args, given.kwargs)
         return returned

@@ -30,6 +30,8 @@ SHAPE_ONLY: Final = frozenset(
     | {"new_full"}
 )
 
+PACKING: Final = "aten._pack_padded_sequence."
+
 
 def check_devices(op: str, call: LiveCall) -> None:
     """Raise if the call read a meta tensor and returned a real one.
@@ -82,7 +84,8 @@ def is_mixed(op: str, call: LiveCall) -> bool:
         return False
     if all(not seen[2].is_meta for _, seen in call.inputs):
         return False
-    return op.split(".")[1] not in SHAPE_ONLY
+    # Packed batch sizes, on the CPU, are those of lengths that lie there.
+    return op.split(".")[1] not in SHAPE_ONLY and not op.startswith(PACKING)
 
 
 def describe(tensor: Tensor) -> str:

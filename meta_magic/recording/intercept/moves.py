@@ -1,11 +1,15 @@
 """``.to``, ``.cuda``, ``.cpu`` and ``.type`` move a plan: all tensors stay on meta."""
 
+from types import FrameType
 from typing import Any, Final, cast
 
 import torch
 from torch import Tensor
 
 from meta_magic.recording.identities.device_plan import META, DevicePlan
+from meta_magic.recording.identities.frame_kinds import TORCH
+from meta_magic.recording.intercept.device_questions import is_told_home
+from meta_magic.recording.intercept.factories import WRITTEN
 from meta_magic.recording.intercept.lifting import Lifting
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.tensor_internals import parse_to
@@ -64,7 +68,7 @@ class Mover:
         self.plan = plan
         self._lifting = lifting
 
-    def move(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    def move(self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
         """Do what a function does that moves a tensor.
 
         Returns:
@@ -76,10 +80,23 @@ class Mover:
         device, options = self._read(func, args[1:], dict(kwargs))
         if device is None or self.plan.is_real:
             return NotImplemented
-        place = self.plan.read(device)
+        is_written = any(value is WRITTEN for value in (*args[1:], *kwargs.values()))
+        place = META if is_written else self._find_place(tensor, device, caller)
         if not tensor.is_meta and place.type in ("cpu", "meta"):
             return NotImplemented
         return self._move(self._lifting.take(tensor), place, options)
+
+    def _find_place(self, tensor: Tensor, device: Any, caller: FrameType) -> Any:
+        """Return where a move goes to a device that code may have been told itself."""
+        plan, here = self.plan, self.plan.place_of(tensor)
+        if here is None:
+            is_told = plan.is_told(device) and is_told_home(caller)
+            return META if is_told else plan.read(device)
+        if torch.device(device) != META or not tensor.is_meta:
+            return plan.read(device)
+        # Meta is told of what lies nowhere by name. Torch's C++ is told it of all.
+        is_torchs = caller.f_code.co_filename.startswith(f"{TORCH}/")
+        return here if is_torchs else plan.home
 
     def _move(self, tensor: Tensor, place: torch.device, options: Kwargs) -> Tensor:
         """Return a tensor on a device: itself if it lies there."""
@@ -127,6 +144,8 @@ class Mover:
             return CPU, options
         if func is TO_CUDA:
             device = rest[0] if rest else kwargs.get("device")
+            if type(device) is int:
+                device = torch.device("cuda", device)
             return ("cuda" if device is None else device), options
         if func is TYPE:
             device, options["dtype"] = read_type(rest[0] if rest else kwargs["dtype"])

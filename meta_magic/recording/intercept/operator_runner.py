@@ -1,29 +1,28 @@
 """Run the operators that are not served: whole, taken apart, or replaced."""
 
-from typing import Any, Final
+from typing import Any
 
 import torch
 
 from meta_magic.recording.as_device.attention import AttentionOf
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.places import Places
-from meta_magic.recording.intercept.data_sources import is_default_on_meta
 from meta_magic.recording.intercept.higher_order import has_inside, run_inside
 from meta_magic.recording.intercept.kernel_calls import KernelCalls
+from meta_magic.recording.intercept.legacy_constructors import run_unasked
 from meta_magic.recording.intercept.special_tensors import SpecialTensors
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.recording.signatures.entries import OpTable
 from meta_magic.recording.signatures.operator_keys import Key
-from meta_magic.torch_private.autograd import current_autograd_node
+from meta_magic.torch_private.dispatcher import DispatchKey
 from meta_magic.torch_private.modes import (
     DisableTorchFunction,
+    ExcludeKey,
     pop_dispatch_mode,
     push_dispatch_mode,
 )
 
 __all__ = ["OperatorRunner", "is_undivided"]
-
-META: Final = torch.device("meta")
 
 
 class OperatorRunner:
@@ -80,8 +79,9 @@ class OperatorRunner:
                 returned = run_inside(mode, func, args, kwargs)
             if returned is not NotImplemented:
                 return returned
-        if is_legacy(func, kwargs, self._places):
-            return mode.__torch_dispatch__(func, (), args, {**kwargs, "device": META})
+        made = run_unasked(mode, func, args, kwargs, self._places)
+        if made is not NotImplemented:
+            return made
         returned = self._kernels.call(table, key, words, args, kwargs)
         if returned is not NotImplemented:
             return returned
@@ -89,10 +89,14 @@ class OperatorRunner:
         return mode.__torch_dispatch__(func, (), lift(args, table), lift(kwargs, table))
 
     def take_apart(self, mode: Any, table: OpTable, args: Args, kwargs: Kwargs) -> Any:
-        """Run what torch makes of an operator, so that the mode sees that."""
+        """Run what torch makes of an operator, so that the mode sees that.
+
+        Views and writes are noted by torch, as they are where no mode looks on.
+        """
         push_dispatch_mode(mode)
         try:
-            return self._attention.decompose(table.func, args, kwargs)
+            with ExcludeKey(DispatchKey.ADInplaceOrView, False):  # noqa: FBT003  torch's
+                return self._attention.decompose(table.func, args, kwargs)
         finally:
             pop_dispatch_mode()
 
@@ -110,13 +114,3 @@ def is_undivided(args: Args) -> bool:
         return torch.is_inference_mode_enabled() or any(
             tensor.is_inference() for tensor in tensors
         )
-
-
-def is_legacy(func: Any, kwargs: Kwargs, places: Places) -> bool:
-    """Whether ``torch.Tensor(2, 3)`` makes memory, which ignores the default device."""
-    if func is not torch.ops.aten.empty.memory_format:
-        return False
-    device = kwargs.get("device")
-    is_real = device is not None and device.type == "cpu"
-    is_unasked = places.function is None and current_autograd_node() is None
-    return is_real and is_unasked and is_default_on_meta()

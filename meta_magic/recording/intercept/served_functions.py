@@ -60,9 +60,9 @@ class ServedFunctions:
         template = self._template_by_key.get(key)
         if template is not None:
             if template.is_native:
-                for tensor, number, _ in inputs:
-                    if number < 0:  # met before there is a second tensor on it
-                        self._registry.storage_of(tensor)
+                for index, _ in template.first_reads:
+                    if inputs[index][1] < 0:  # met before there is a second one on it
+                        self._registry.storage_of(inputs[index][0])
                 with DisableTorchDispatch():
                     views = func(*args, **(kwargs or {}))
                 rows.append_views(template, inputs, views)

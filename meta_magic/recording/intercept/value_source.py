@@ -5,7 +5,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from meta_magic.recording.identities.tensors import Seen
-from meta_magic.recording.signatures.arguments import Given
+from meta_magic.recording.signatures.arguments import Given, Inputs
 from meta_magic.recording.signatures.entries import OpTable
 
 __all__ = ["ValueSource"]
@@ -26,6 +26,13 @@ class ValueSource(Protocol):
 
     def peek(self, tensor: Tensor, seen: Seen) -> Tensor | None:
         """Return what a tensor holds, if that takes little; the trace says nothing."""
+
+    def read(self, chosen: Inputs) -> list[Tensor]:
+        """Return what tensors hold; those that share a storage do so again.
+
+        Raises:
+            MissingValueError: They cannot be computed, or take too much.
+        """
 
     def state_at(self, source: int) -> Tensor | None:
         """Return where a CPU generator would stand, had the draws before been made.

@@ -21,7 +21,7 @@ from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.trace.program import Constant
 
-__all__ = ["VALUE_FUNCTIONS", "Constants"]
+__all__ = ["VALUE_FUNCTIONS", "Constants", "data_of"]
 
 VALUE_FUNCTIONS: Final = frozenset(
     {torch.tensor, torch.as_tensor, torch.asarray, torch.scalar_tensor}
@@ -57,11 +57,10 @@ class Constants:
         kwargs: Kwargs,
     ) -> None:
         """Note the values of a meta tensor that a function made from Python values."""
-        is_method = function is Tensor.new_tensor
-        data = args[is_method] if len(args) > is_method else kwargs.get("data")
+        data = data_of(function, args, kwargs)
         if not made.is_meta or isinstance(data, (Tensor, np.ndarray)):
             return  # made from a tensor or an array: by operators
-        if is_method:
+        if function is Tensor.new_tensor:
             function, args = torch.tensor, args[1:]
         with DisableTorchFunction(), DisableTorchDispatch():
             real = function(*args, **{**kwargs, "dtype": made.dtype, "device": "cpu"})
@@ -160,3 +159,9 @@ class Constants:
             constant = Constant(storage=ref.number, data=data, name=name)
             self._sums[ref.number] = zlib.crc32(data)
         self._constants.append(constant)
+
+
+def data_of(function: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Return the values that one of ``VALUE_FUNCTIONS`` is given."""
+    at = int(function is Tensor.new_tensor)
+    return args[at] if len(args) > at else kwargs.get("data")

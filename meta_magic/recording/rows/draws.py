@@ -19,6 +19,7 @@ from typing import Any, Final
 import torch
 from torch import Generator, Tensor
 
+from meta_magic.recording.identities.generator_places import is_named, is_on_cpu
 from meta_magic.recording.identities.left_generators import (
     LeftGenerator,
     find_draw,
@@ -29,11 +30,13 @@ from meta_magic.recording.identities.left_generators import (
     was_used_since,
 )
 from meta_magic.recording.rows.generator_tokens import (
+    ELSEWHERE,
     MARK,
     UNKNOWN,
     Stream,
     as_plain,
     copy_state,
+    make_aside,
     mark,
     put_state,
 )
@@ -91,7 +94,7 @@ class Draws:
         self._streams: dict[int, Stream] = {}
         self._accelerator: tuple[tuple[str, bytes], ...] = ()
         self._default = self._open(torch.default_generator)
-        self._aside: dict[int, Stream] = {}
+        self._aside: dict[object, Stream] = {}
 
     def __enter__(self) -> None:
         for stream in self._streams.values():
@@ -129,19 +132,28 @@ class Draws:
                 settle_default()
 
     def note(
-        self, op: int, generator: Generator | None = None, *, is_aside: bool = False
+        self,
+        op: int,
+        generator: Generator | None = None,
+        drawn_on: torch.device | None = None,
+        *,
+        is_aside: bool = False,
     ) -> None:
         """Record that a meta operator would have drawn now.
 
         Args:
             op: Its number.
             generator: What it was told to draw from.
+            drawn_on: Device other than the CPU for which what it draws is planned. That
+                has a generator of its own: the CPU's stays where it is.
             is_aside: Whether the cell asked for meta, by which nothing is drawn on the
                 CPU either: it has numbers, and takes them from nobody.
         """
         stream = self._stream_of(generator)
         if is_aside:
-            stream = self._open_aside(stream)
+            stream = self._open_aside(stream, None)
+        elif drawn_on is not None and generator is None:
+            stream = self._open_aside(stream, drawn_on)
         source = self._find_source(stream)
         state = None if source & 1 else self._made.get(source // 2 - 1)
         if state is not None:
@@ -184,10 +196,14 @@ class Draws:
         token, after = stream.read()
         if token is None:
             stream.shadow = after
-            if is_made and stream.generator.device.type == "cpu":
+            if is_made and is_on_cpu(stream.generator):
                 self._made[len(self._shadows)] = after
         self._add(op, stream, source if token is None else UNKNOWN)
         return returned
+
+    def generator_at(self, device: torch.device) -> Generator:
+        """Return what stands for the default generator of a device not there."""
+        return self._open_aside(self._default, device).generator
 
     def build_randomness(self) -> Randomness:
         """Return the record of all draws."""
@@ -197,7 +213,7 @@ class Draws:
             states=tuple(self._states),
             known=tuple(self._known.items()),
             generators=tuple(
-                "" if stream in asides else str(stream.generator.device)
+                "" if stream in asides or is_named(stream.generator) else own(stream)
                 for stream in streams
             ),
             ends=tuple(stream.end for stream in streams),
@@ -224,14 +240,13 @@ class Draws:
         self._streams[address_of_generator(generator)] = stream
         return stream
 
-    def _open_aside(self, stream: Stream) -> Stream:
-        """Return a stream beside one, for what is drawn on meta by name."""
-        aside = self._aside.get(stream.number)
+    def _open_aside(self, stream: Stream, device: torch.device | None) -> Stream:
+        """Return a stream beside one, for what is drawn on meta or elsewhere."""
+        seed = None if device is None else stream.generator.initial_seed() ^ ELSEWHERE
+        key = (stream.number, device, seed)
+        aside = self._aside.get(key)
         if aside is None:
-            generator = Generator()
-            if stream.generator.device.type == "cpu":
-                put_state(generator, copy_state(stream.generator))
-            aside = self._aside[stream.number] = self._open(generator)
+            aside = self._aside[key] = self._open(make_aside(stream.generator, seed))
         return aside
 
     def _is_there(self, source: int) -> bool:
@@ -277,6 +292,11 @@ class Draws:
         self._shadows.append(stream.shadow)
         if source:  # else it holds the token of a recording around this one
             stream.put(self._base | draw)
+
+
+def own(stream: Stream) -> str:
+    """Return the device that a generator of the cell's own is on."""
+    return str(stream.generator.device)
 
 
 def read_accelerators() -> tuple[tuple[str, bytes], ...]:

@@ -21,7 +21,8 @@ class Findings:
         failures: (operator, line) of the calls that raised.
         kernels: Which kernels were chosen.
         evaluations: The calls that were answered with real values, in order.
-        assumptions: The calls whose sizes were assumed, in order.
+        assumptions: The calls whose sizes or values were assumed, in order.
+        n_answered: How many calls were answered with values, or with those assumed.
         n_unseen: Calls that were not recorded, by the class of tensor they were on.
     """
 
@@ -32,6 +33,7 @@ class Findings:
         self.kernels: list[KernelChoice] = []
         self.evaluations: list[Evaluation] = []
         self.assumptions: list[Assumption] = []
+        self.n_answered = 0
         self.n_unseen: dict[str, int] = {}
         self._places = places
 

@@ -32,8 +32,7 @@ class FlagChanges(Replacements):
     def __enter__(self) -> None:
         self._thread = threading.get_ident()
         for name, flag in FLAGS.items():
-            if flag.read is not None:
-                self._note(name, flag.read())
+            self._note(name, flag.read())
             for place in flag.setters:
                 self.wrap(place, partial(self._make_setter, name))
 
@@ -44,8 +43,7 @@ class FlagChanges(Replacements):
         def write(*args: Any, **kwargs: Any) -> Any:
             returned = before(*args, **kwargs)
             if threading.get_ident() == self._thread:
-                given = (*args, *kwargs.values())
-                self._note(name, given[0] if read is None else read())
+                self._note(name, read())
             return returned
 
         return write

@@ -6,10 +6,21 @@ from typing import Final
 import numpy as np
 from torch import Generator, Tensor
 
+from meta_magic.recording.identities.generator_places import is_on_cpu
 from meta_magic.recording.identities.left_generators import mark_state
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 
-__all__ = ["MARK", "UNKNOWN", "Stream", "as_plain", "copy_state", "mark", "put_state"]
+__all__ = [
+    "ELSEWHERE",
+    "MARK",
+    "UNKNOWN",
+    "Stream",
+    "as_plain",
+    "copy_state",
+    "make_aside",
+    "mark",
+    "put_state",
+]
 
 MARK: Final = 0x6D6D << 48
 """Highest bits of every token, then 16 of the recording and 32 of the draw."""
@@ -20,6 +31,9 @@ TOKEN: Final = slice(3, 6)
 in the place of the first numbers of its Mersenne Twister, of 32 bits each."""
 
 UNKNOWN: Final = 0
+
+ELSEWHERE: Final = 0xE15E
+"""Changes a seed, so that what another device draws is not what the CPU does."""
 
 
 class Stream:
@@ -44,7 +58,7 @@ class Stream:
 
     def put(self, token: int) -> None:
         """Write a token into the generator, over the state of plain meta."""
-        if self.generator.device.type != "cpu" or self.shadow is None:
+        if not is_on_cpu(self.generator) or self.shadow is None:
             self.generator.manual_seed(token)
             return
         with DisableTorchFunction(), DisableTorchDispatch():
@@ -58,7 +72,7 @@ class Stream:
     def read(self) -> tuple[int | None, Tensor]:
         """Return the token that is in the generator, if any, and its state."""
         state = copy_state(self.generator)
-        if self.generator.device.type != "cpu":
+        if not is_on_cpu(self.generator):
             seed = self.generator.initial_seed()
             return (seed if seed >> 48 == MARK >> 48 else None), state
         with DisableTorchFunction(), DisableTorchDispatch():
@@ -67,10 +81,20 @@ class Stream:
         return (high << 32 | low if is_token else None), state
 
 
+def make_aside(generator: Generator, seed: int | None) -> Generator:
+    """Return a generator with a seed; without one, that stands where another does."""
+    aside = Generator()
+    if seed is not None:
+        aside.manual_seed(seed)
+    elif is_on_cpu(generator):
+        put_state(aside, copy_state(generator))
+    return aside
+
+
 def mark(generator: Generator, state: Tensor) -> Tensor:
     """Return a state of a generator by which the next recording knows it."""
     with DisableTorchFunction(), DisableTorchDispatch():
-        return mark_state(state) if generator.device.type == "cpu" else state
+        return mark_state(state) if is_on_cpu(generator) else state
 
 
 def copy_state(generator: Generator) -> Tensor:

@@ -22,10 +22,12 @@ class Imports:
 
     Attributes:
         doubts: What may make them otherwise than the earlier recordings say.
+        aliased: Those with tensors each of which counts its own writes.
     """
 
     def __init__(self) -> None:
         self.doubts: tuple[str, ...] = ()
+        self.aliased: set[int] = set()
         self._imports: list[Import] = []
         self._living = LivingTensors()
 
@@ -48,6 +50,8 @@ class Imports:
         origin, there = found
         if tensor.is_inference():
             self.doubts = (UNCOUNTED,)
+        if there in origin.aliased:
+            self.aliased.add(number)
         version = read_version(tensor)
         self._imports.append(
             Import(

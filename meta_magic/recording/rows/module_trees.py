@@ -214,6 +214,7 @@ class TreeDescriber:
                     device=tensor.device,
                     requires_grad=grad,
                     tied_to=tied_to,
+                    place=None if geometry is None else geometry.place,
                 )
             yield record
 

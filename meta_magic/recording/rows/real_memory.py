@@ -4,6 +4,7 @@ from meta_magic.recording.identities.places import Places, describe_function
 from meta_magic.recording.rows.findings import Findings
 from meta_magic.recording.signatures.entries import LiveCall
 from meta_magic.torch_private.modes import device_constructors
+from meta_magic.torch_private.packing import pad_packed
 
 __all__ = ["RealMemory"]
 
@@ -36,7 +37,8 @@ class RealMemory:
         }
         self.nbytes += sum(made.values())
         function = self._places.function
-        if made and not call.inputs and function not in device_constructors():
+        is_asked = function in device_constructors() or function is pad_packed
+        if made and not call.inputs and not is_asked:
             name = describe_function(function) or "an operator called by itself"
             text = f"{name} ignored the meta device and made a real tensor on the CPU"
             self._findings.note("factory", text)

@@ -112,7 +112,8 @@ class RowWriter:
         """
         registry = self._registry
         is_aside = registry.has_aside and any(map(registry.is_aside, words[HEADER:]))
-        self.draws.note(self._clock.now - 1, generator, is_aside=is_aside)
+        planned = self.entries[words[0]].drawn_on
+        self.draws.note(self._clock.now - 1, generator, planned, is_aside=is_aside)
 
     def draw_for_real(
         self,
@@ -192,8 +193,8 @@ class RowWriter:
         for after, storage in template.deaths:
             self._registry.deaths.extend((now + after, storages[storage]))
         self._clock.now = now + template.n_rows
-        for row in template.random_rows:
-            self.draws.note(now + row)
+        for row, drawn_on in template.random_rows:
+            self.draws.note(now + row, drawn_on=drawn_on)
         return made, storages
 
     def _add_entry(self, entry: Entry) -> int:

@@ -64,4 +64,6 @@ class SignatureCache:
             signature = describe_signature(table, call)
             entry = entries[key] = Entry(signature, outputs, int(kind), rebuild)
             entry.is_random = table.draws(call.args, call.kwargs)
+            if entry.is_random:
+                entry.drawn_on = signature.accelerator
         return entry

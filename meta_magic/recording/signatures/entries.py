@@ -36,6 +36,9 @@ UNSERVED_TAGS: Final = READING_TAGS | {torch.Tag.inplace_view}
 BY_GRADIENT: Final = frozenset({"aten.mkldnn_rnn_layer.default"})
 """Operators that return more where gradients are wanted, which no key says."""
 
+OF_TORCH: Final = ("aten.", "prims.", "higher_order.")
+"""How the names of torch's own operators begin."""
+
 COMPOSITE: Final = "CompositeImplicitAutograd"
 RANDOM: Final = torch.Tag.nondeterministic_seeded
 
@@ -82,10 +85,12 @@ class Entry:
         kind: How its calls are answered, a :class:`Kind`.
         rebuild: What ``PURE_MANY`` and ``IN_PLACE`` need to build the return value.
         is_random: Whether it would draw from a generator.
+        drawn_on: Device other than the CPU whose generator that would be, as planned.
         variants: Entries of the same call whose outputs came out otherwise.
     """
 
     __slots__ = (
+        "drawn_on",
         "is_random",
         "kind",
         "outputs",
@@ -106,6 +111,7 @@ class Entry:
         self.kind = kind
         self.rebuild = rebuild
         self.is_random = False
+        self.drawn_on: torch.device | None = None
         self.variants: dict[tuple[LiveGeometry, ...], Entry] = {}
 
 
@@ -134,12 +140,16 @@ class OpTable:
             and self.name not in BY_GRADIENT
         )
         self.reads_data = schema is not None and not READING_TAGS.isdisjoint(func.tags)
+        self.is_foreign = not self.name.startswith(OF_TORCH)
         self.is_random = schema is not None and RANDOM in func.tags
         # Its own method would count decompositions that torch.compile alone uses.
-        self.is_composite = isinstance(func, OpOverload) and has_kernel(
-            func.name(), COMPOSITE
+        self.is_composite = (
+            isinstance(func, OpOverload)
+            and has_kernel(func.name(), COMPOSITE)
+            and not has_kernel(func.name(), "CPU")
         )
         self.is_pure = not aliases and not any(r.alias_info for r in returned)
+        self.makes_new = any(r.alias_info is None for r in returned)
         self.entries: dict[tuple[object, ...], Entry] = {}
 
     def draws(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

@@ -33,15 +33,15 @@ from meta_magic.torch_private.modes import (
     n_dispatch_modes,
     tracing_state,
 )
-from meta_magic.torch_private.module_internals import native_functions
+from meta_magic.torch_private.module_internals import native_functions, replaced_natives
 
 __all__ = ["build_key", "is_alone", "is_pure"]
 
-PYTHON_FUNCTIONS: Final[dict[Any, tuple[Any, str]]] = {
-    functional.silu: (native_functions, "silu"),
-    functional.dropout: (functional, "dropout"),
+PYTHON_FUNCTIONS: Final[dict[Any, tuple[dict[str, Any], str]]] = {
+    functional.silu: (vars(native_functions), "silu"),
+    functional.dropout: (replaced_natives, "dropout"),
 } | {
-    getattr(functional, name): (torch, name)
+    getattr(functional, name): (vars(torch), name)
     for name in ("relu", "layer_norm", "rms_norm", "group_norm", "embedding")
 }
 """Those written in Python that neither warn nor keep state, and where each looks for
@@ -111,7 +111,8 @@ def build_key(
         is_inference_mode(),
     ]
     if function in PYTHON_FUNCTIONS:
-        key.append(getattr(*PYTHON_FUNCTIONS[function]))
+        names, name = PYTHON_FUNCTIONS[function]
+        key.append(names.get(name))
     elif function is ATTENTION:
         key += (*attention_priorities(), *(is_on() for is_on in SWITCHES))
     is_servable = extend_key(registry, args, key, inputs)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
+import torch
 from torch import Tensor
 
 from meta_magic.recording.identities.geometries import LiveGeometry
@@ -31,7 +32,8 @@ class Template:
         entries: The signatures of its operators, each once.
         pick: Returns the words of its rows, out of that list.
         n_rows: Operators that it makes.
-        random_rows: Those of them that would draw from a generator.
+        random_rows: Those of them that would draw from a generator, and the device
+            whose that would be, as planned, if it is not the CPU.
         first_reads: (argument, tensors made before) in the order of first reading:
             an argument that was never seen gets its number at that moment.
         n_storages: Storages that it makes.
@@ -62,7 +64,7 @@ class Template:
     entries: tuple[Entry, ...]
     pick: Callable[[Sequence[int]], tuple[int, ...]]
     n_rows: int
-    random_rows: tuple[int, ...]
+    random_rows: tuple[tuple[int, torch.device | None], ...]
     n_storages: int
     first_reads: tuple[tuple[int, int], ...]
     storages: tuple[int, ...]
@@ -117,7 +119,9 @@ def learn(registry: TensorRegistry, captured: Captured) -> Template | None:
     template.pick = itemgetter(*numbering.find_picks())
     template.n_rows = len(captured.rows)
     template.random_rows = tuple(
-        index for index, (entry, _) in enumerate(captured.rows) if entry.is_random
+        (index, entry.drawn_on)
+        for index, (entry, _) in enumerate(captured.rows)
+        if entry.is_random
     )
     template.first_reads = tuple(numbering.first_reads.items())
     template.storages = tuple(numbering.storages)

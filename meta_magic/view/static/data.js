@@ -10,13 +10,14 @@ const NOWHERE = { file: "", scope: "", start: 0, end: 0, column: -1, end_column:
 
 /**
  * @typedef {{shape: number[], stride: number[] | null, offset: number, dtype: string,
- *   device: string, layout: string, nbytes: number}} Geometry
+ *   device: string, layout: string, nbytes: number, place?: string}} Geometry
+ *   `place`: the device that the code names for it, if any
  * @typedef {{id: number, storage: number, geometry: Geometry}} TensorSeen
  * @typedef {{op: string, args: string, inputs: Geometry[], outputs: Geometry[],
  *   writes: number[], views: number[], flops: number}} Signature
  *   `views`: for each output the input whose storage it shares, or -1; `flops`: or -1
  * @typedef {{name: string, help: string, width: number, format?: string, align?: string,
- *   is_pinned?: boolean, values?: any[], wire?: string, add_up?: string}} Column
+ *   is_pinned?: boolean, is_hidden?: boolean, values?: any[], wire?: string, add_up?: string}} Column
  *   of a table. `values`: unless the report has them, by what `wire` names, "call" or
  *   "signature", or by module; `add_up`: what stands for a run of modules, the "sum" or the "first"
  * @typedef {{file: string, first: number}} Cell
@@ -27,13 +28,14 @@ const NOWHERE = { file: "", scope: "", start: 0, end: 0, column: -1, end_column:
  *   `line`: of the cell, or 0
  * @typedef {{name: string, kind: string, shape: number[], dtype: string, numel: number,
  *   nbytes: number, is_persistent: boolean, is_lazy: boolean, requires_grad: boolean,
- *   is_real: boolean, tied_to: string}} OwnTensor
+ *   is_real: boolean, tied_to: string, place?: string}} OwnTensor
  * @typedef {{index: number, parent: number, name: string, fqn: string, class_name: string,
  *   children: number[], tensors: OwnTensor[], n_calls: number, first_call: number,
- *   shared_with: number, n_params: number, nbytes: number, flops: number, n_ops: number,
+ *   shared_with: number, place?: string, n_params: number, nbytes: number, flops: number, n_ops: number,
  *   likeness: number}} Module
  *   totals are of the whole subtree, tied tensors counted once; `likeness` is equal for
- *   modules that are built alike, whatever their names
+ *   modules that are built alike, whatever their names; `place`: where the code wants its
+ *   tensors, in the whole subtree, if it names any device for them
  * @typedef {{index: number, signature: Signature, place: Place, inputs: TensorSeen[],
  *   outputs: TensorSeen[], module: number, call: number, forward: number}} Operator
  *   `module`, `call`, `forward`: or -1

@@ -115,8 +115,10 @@ class Panel {
     if (!n_pending) this.show_choice();
     const [needed, is_enough, state] = ["needed", "is_enough", "state"].map((name) =>
       model.get(/** @type {keyof Traits} */ (name)));
+    const where = controls.device.value;
     budget.textContent = (needed ? `needs ${needed} · ` : "")
-      + `${model.get("free")} free on ${controls.device.value}${is_enough ? "" : " — does not fit"}`;
+      + `${model.get("free")} free${where === "as planned" ? "" : ` on ${where}`}`
+      + (is_enough ? "" : " — does not fit");
     budget.classList.toggle("mm-danger", !is_enough);
     this.show_run(state === "running" && is_answered);
     message.textContent = is_answered ? model.get("message") : NO_ANSWER;

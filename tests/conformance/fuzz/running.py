@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 import meta_magic as mm
 from tests.conformance.exactness import generator_states
 from tests.conformance.fuzz.programs import Program
+from tests.conformance.fuzz.scope import has_lost_its_history
 from tests.conformance.fuzz.surroundings import surroundings
 from tests.conformance.model_runs import Made
 
@@ -141,15 +142,6 @@ def find_tensors(name: str, value: Any) -> dict[str, Tensor]:
             if isinstance(tensor, Tensor)
         }
     return {}
-
-
-def has_lost_its_history(tensor: Tensor) -> bool:
-    """Whether it is one of several views whose base was written: torch refuses it."""
-    try:
-        tensor.grad_fn
-    except RuntimeError:
-        return True
-    return False
 
 
 def find_module_tensors(name: str, module: nn.Module) -> dict[str, Tensor]:

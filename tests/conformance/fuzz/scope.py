@@ -13,7 +13,7 @@ from tests.conformance.fuzz.grammar import FAMILIES, SIMPLE, WORDS
 from tests.conformance.fuzz.statements.learning import find_input
 from tests.conformance.fuzz.statements.tensors import SHAPES
 
-__all__ = ["EmptyGapError", "Scope"]
+__all__ = ["EmptyGapError", "Scope", "has_lost_its_history"]
 
 GAP = re.compile(r"\{([a-z_]+)(\d*)\}")
 MAX_NUMEL = 2000
@@ -24,9 +24,20 @@ class EmptyGapError(Exception):
     """Nothing that was made so far fits into a gap."""
 
 
+def has_lost_its_history(tensor: Tensor) -> bool:
+    """Whether it is one of several views whose base was written: torch refuses it."""
+    try:
+        tensor.grad_fn
+    except RuntimeError:
+        return True
+    return False
+
+
 def is_plain(tensor: Tensor) -> bool:
     """Whether a tensor is small and has strides, so that any operator may take it."""
     if tensor.layout is not torch.strided or is_lazy(tensor):
+        return False
+    if has_lost_its_history(tensor):
         return False
     return tensor.numel() <= MAX_NUMEL and tensor.ndim <= MAX_NDIM
 

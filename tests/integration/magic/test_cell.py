@@ -162,6 +162,15 @@ def test_a_context_that_is_opened_before_an_await_holds_after_it(shell, context)
     assert kept[0] != kept[1]
 
 
+def test_a_default_dtype_that_is_set_before_an_await_holds_after_it(shell):
+    try:
+        cell = "torch.set_default_dtype(torch.float64)\nawait asyncio.sleep(0)"
+        run = shell.run_cell(f"%%meta -q\nimport asyncio\n{cell}\ntorch.ones(1).dtype")
+        assert run.result is torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 @pytest.mark.parametrize("create", ["asyncio.gather", "asyncio.create_task"])
 def test_what_runs_in_a_task_is_named(shell, create):
     shell.run_cell(

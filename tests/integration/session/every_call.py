@@ -84,8 +84,8 @@ RUNS = {
 """What makes what is run, anew each time."""
 
 
-PART = "Guard.run_part"
-"""What runs a cell that awaits, one part after the other."""
+BOUNDS = "PartInterrupts.drive", "PartInterrupts.__exit__"
+"""What drives a cell that awaits, the event loop included, and what comes after it."""
 
 
 def probe():
@@ -114,8 +114,8 @@ def interrupt_at(number, run):
 
     def count(frame, event, _):
         nonlocal n_calls, place, is_counting
-        if frame.f_code.co_qualname == PART:  # else the event loop is interrupted
-            is_counting = event == "call"
+        if frame.f_code.co_qualname in BOUNDS:  # else the shell itself is interrupted
+            is_counting = frame.f_code.co_qualname == BOUNDS[0]
         if event == "call" and is_counting:
             n_calls += 1
             if n_calls == number:

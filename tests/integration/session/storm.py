@@ -2,12 +2,15 @@
 
 ``python storm.py guard 1000`` prints ``{}`` if no interrupt left a trace, else how
 often each state was met. ``guard`` enters and leaves an empty block, ``record`` a
-recorded one, ``magic`` runs a cell, ``operators`` many operators. Interrupts that were
-raised where Python drops them, in a callback of ours, count too. Run it in a process
-of its own.
+recorded one, ``magic`` runs a cell, ``operators`` many operators, ``all`` one of what
+``every_call.py`` interrupts, by chance. Interrupts that were raised where Python drops
+them, in a callback of ours, count too, and those that nothing came of. Run it in a
+process of its own.
 """
 
 import collections
+import gc
+import io
 import os
 import random
 import signal
@@ -24,6 +27,12 @@ from meta_magic import record
 from meta_magic.session.recording import Recording
 
 TORCH_LOAD = torch.load
+NEW_PARAMETER = torch.nn.Parameter.__new__
+HOOKS = [
+    table
+    for name, table in vars(torch.nn.modules.module).items()
+    if name.startswith("_global_") and isinstance(table, dict)
+]
 
 
 def run_guard() -> None:
@@ -45,12 +54,20 @@ def run_operators() -> None:
             torch.ones(2).add(1)
 
 
+def run_all() -> None:
+    from tests.integration.session import every_call
+
+    random.choice(list(every_call.RUNS.values()))()()
+
+
 RUNS = {
     "guard": run_guard,
     "record": run_record,
     "magic": run_magic,
     "operators": run_operators,
+    "all": run_all,
 }
+SECONDS, SECONDS_OF_ALL, SECONDS_LOST = 0.0012, 0.03, 60
 
 
 def state() -> tuple[object, ...]:
@@ -63,28 +80,38 @@ def state() -> tuple[object, ...]:
         torch.load is TORCH_LOAD,
         threading.getprofile(),
         signal.getsignal(signal.SIGINT) is signal.default_int_handler,
-        len(torch.nn.modules.module._global_forward_pre_hooks),
-        len(torch.nn.modules.module._global_forward_hooks),
-        len(torch.nn.modules.module._global_parameter_registration_hooks),
+        sum(map(len, HOOKS)),
+        sum(name.endswith("AutogradMeta") for name in torch.library._impls),
+        torch.nn.Parameter.__new__ is NEW_PARAMETER,
+        gc.get_threshold(),
     )
 
 
 class Killer(threading.Thread):
-    """Sends one interrupt, up to a millisecond after it is armed."""
+    """Sends one interrupt, up to some seconds after it is armed.
 
-    def __init__(self) -> None:
+    Attributes:
+        n_lost: Those after which it was not armed again, though much later.
+    """
+
+    def __init__(self, seconds: float) -> None:
         super().__init__(daemon=True)
         self.is_armed = threading.Event()
+        self.n_lost = 0
+        self._seconds = seconds
 
     def run(self) -> None:
+        self.is_armed.wait()
         while True:
-            self.is_armed.wait()
             self.is_armed.clear()
-            time.sleep(random.random() * 0.0012)
+            time.sleep(random.random() * self._seconds)
             os.kill(os.getpid(), signal.SIGINT)
+            while not self.is_armed.wait(SECONDS_LOST):
+                self.n_lost += 1
+                os.kill(os.getpid(), signal.SIGINT)
 
 
-def storm(run, n_interrupts: int) -> dict[object, int]:
+def storm(run, n_interrupts: int, seconds: float = SECONDS) -> dict[object, int]:
     """Run something until it is interrupted, many times over."""
     run()
     clean = state()
@@ -97,7 +124,7 @@ def storm(run, n_interrupts: int) -> dict[object, int]:
         killer.is_armed.set()
 
     sys.unraisablehook = note_dropped
-    killer = Killer()
+    killer = Killer(seconds)
     killer.start()
     for _ in range(n_interrupts):
         try:
@@ -111,12 +138,20 @@ def storm(run, n_interrupts: int) -> dict[object, int]:
         dropped.clear()
         if state() != clean:
             found[state()] += 1
+    if killer.n_lost:
+        found["lost"] = killer.n_lost
     return dict(found)
 
 
 if __name__ == "__main__":
     sys.setswitchinterval(1e-4)
-    if sys.argv[1] == "magic":
+    # A shell that starts it in the background has it ignore them.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if sys.argv[1] in {"magic", "all"}:
         InteractiveShell.instance().run_line_magic("load_ext", "meta_magic")
-    print(storm(RUNS[sys.argv[1]], int(sys.argv[2])), flush=True)
+        InteractiveShell.instance().user_ns["torch"] = torch
+        sys.stdout = io.StringIO()  # the shell shows each error
+    seconds = SECONDS_OF_ALL if sys.argv[1] == "all" else SECONDS
+    found = storm(RUNS[sys.argv[1]], int(sys.argv[2]), seconds)
+    print(found, file=sys.__stdout__, flush=True)
     os._exit(0)

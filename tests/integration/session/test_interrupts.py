@@ -1,5 +1,6 @@
 """Whenever a cell is interrupted, torch and the interrupt handler are as before."""
 
+import inspect
 import os
 import signal
 import subprocess
@@ -7,7 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from meta_magic.magic.awaiting import PartInterrupts
 from tests.integration.session.torch_states import torch_state
 
 REPOSITORY = Path(__file__).parents[3]
@@ -37,6 +40,48 @@ def test_an_interrupt_handler_that_the_cell_sets_stays(shell):
         signal.signal(signal.SIGINT, before)
 
 
+WAIT = """%%meta -q
+import asyncio, signal
+asyncio.get_running_loop().call_later(0.02, signal.raise_signal, signal.SIGINT)
+{}"""
+
+
+def test_an_interrupt_while_a_cell_awaits_closes_what_the_cell_opened(shell):
+    handler = signal.getsignal(signal.SIGINT)
+    before = torch_state()
+    cell = WAIT.format("with torch.no_grad():\n    await asyncio.sleep(60)")
+    result = shell.run_cell(cell)
+    assert isinstance(result.error_in_exec, KeyboardInterrupt)
+    assert torch.is_grad_enabled()
+    assert torch_state() == before
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_an_interrupt_while_a_cell_awaits_is_raised_in_the_cell(shell):
+    shell.run_cell(
+        WAIT.format(
+            "try:\n    await asyncio.sleep(60)\nexcept KeyboardInterrupt:\n"
+            "    y = torch.ones(2) + 1\nawait asyncio.sleep(0)\ny + 1"
+        )
+    )
+    assert [op.op for op in shell.user_ns["_meta"].ops] == [
+        "aten.ones.default", "aten.add.Tensor", "aten.add.Tensor"
+    ]  # fmt: skip
+
+
+def test_a_cell_that_is_interrupted_before_its_first_part_is_closed():
+    async def run_cell():
+        pass
+
+    def run_part(_):
+        raise KeyboardInterrupt
+
+    coroutine = run_cell()
+    with pytest.raises(KeyboardInterrupt):
+        PartInterrupts().drive(coroutine, run_part).send(None)
+    assert inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED
+
+
 def run_program(*arguments):
     return subprocess.run(
         [sys.executable, *arguments],
@@ -46,7 +91,8 @@ def run_program(*arguments):
 
 
 @pytest.mark.parametrize(
-    ("kind", "n_interrupts"), [("guard", 1000), ("record", 300), ("magic", 300)]
+    ("kind", "n_interrupts"),
+    [("guard", 1000), ("record", 300), ("magic", 300), ("all", 60)],
 )
 def test_a_storm_of_interrupts_leaves_nothing_behind(kind, n_interrupts):
     program = Path(__file__).with_name("storm.py")
@@ -69,6 +115,12 @@ def test_an_interrupt_at_any_call_leaves_nothing_behind_and_is_raised(kind, step
     program = str(Path(__file__).with_name("every_call.py"))
     run = run_program(program, kind, str(step))
     assert run.stdout.endswith(" {}\n"), run.stdout + run.stderr
+
+
+@pytest.mark.kernel
+def test_interrupts_of_a_kernel_leave_nothing_behind_and_are_raised():
+    run = run_program(str(Path(__file__).with_name("kernel_storm.py")), "12")
+    assert run.stdout == "12 {}\n", run.stderr
 
 
 def test_no_interrupt_is_lost_in_a_loop_of_operators():

@@ -39,6 +39,35 @@ def test_the_generator_is_left_alone_if_the_cell_drew_nothing():
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def test_the_generator_goes_on_after_what_a_later_cell_changed():
+    def change(made):
+        with torch.no_grad():
+            made.weight.mul_(2)
+            made.bias.add_(1)
+
+    torch.manual_seed(0)
+    real = nn.Linear(2, 3)
+    state = torch.get_rng_state()
+    change(real)
+    torch.manual_seed(0)
+    with record():
+        made = nn.Linear(2, 3)
+    with record():
+        change(made)
+    materialize(made)
+    assert_bit_equal(made, real)
+    assert draws_on_like(state)
+
+
+def test_the_generator_is_left_alone_if_the_cell_drew_for_another_module():
+    with record():
+        other, made = nn.Linear(3, 3), nn.BatchNorm1d(3)
+    before = torch.get_rng_state()
+    materialize(made)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert other.weight.is_meta
+
+
 @pytest.mark.parametrize("order", [[0, 1], [1, 0]])
 def test_the_generator_goes_on_after_submodules_one_by_one(order):
     _, made, _, state = build_twice(
@@ -79,7 +108,13 @@ def run_once():
     return made
 
 
-@pytest.mark.parametrize("build", [thrown_away_last, run_once])
+def drop_alone():
+    made = nn.BatchNorm1d(4)
+    functional.dropout(torch.ones(9))
+    return made
+
+
+@pytest.mark.parametrize("build", [thrown_away_last, run_once, drop_alone])
 def test_what_the_cell_draws_after_the_module_and_for_no_other_counts(build):
     real, made, _, state = build_twice(build)
     materialize(made)

@@ -109,16 +109,41 @@ def test_a_view_without_a_gradient_of_its_own_gets_its_values(name):
     assert_bit_equal(made, real)
 
 
-def test_a_tensor_whose_gradient_is_retained_is_refused_by_name():
+def double_and_retain(module):
+    module.out = module.weight * 2
+    module.out.retain_grad()
+    return module
+
+
+def test_a_tensor_whose_gradient_is_retained_is_made_real():
+    real, made, _, _ = build_twice(lambda: double_and_retain(nn.Linear(2, 2)))
+    materialize(made)
+    assert torch.equal(made.out, real.out)
+    assert made.out.requires_grad
+
+
+def test_a_gradient_that_was_retained_is_dropped_with_a_word():
     with record():
-        made = nn.Linear(2, 2)
-        made.out = made.weight * 2
-        made.out.retain_grad()
-    weight = made.weight
-    with pytest.raises(MaterializeError, match=r"exchange 'out' .* retain_grad"):
+        made = double_and_retain(nn.Linear(2, 2))
+        made.out.sum().backward()
+        made.weight.grad = None
+    assert materialize(made).notes == ("1 gradients were dropped",)
+
+
+def test_a_tensor_that_is_put_back_still_retains_its_gradient():
+    with record():
+        made = double_and_retain(nn.Linear(2, 2))
+        made.refused = torch.ones(2)
+    n_writes = made.out._version
+    kept = torch._C._WeakTensorRef(made.refused)
+    with pytest.raises(MaterializeError, match="exchange 'refused'"):
         materialize(made)
-    assert made.weight is weight
-    assert weight.is_meta
+    assert made.out.is_meta
+    assert made.out.retains_grad
+    assert made.out._version == n_writes
+    (made.out * made.out).sum().backward()
+    assert made.out.grad.shape == made.weight.grad.shape == (2, 2)
+    del kept
 
 
 def test_a_parameter_to_which_torch_refers_weakly_is_refused_by_name():

@@ -151,6 +151,18 @@ def test_aliases_that_nobody_wrote_outside_are_no_reason_to_refuse():
     assert_bit_equal(made, real)
 
 
+def test_a_write_inside_by_data_of_an_earlier_cell_is_not_refused():
+    with record():
+        x = torch.zeros(2).fill_(1)
+        data = x.data
+    with record():
+        data.mul_(3)
+    made, kept = register(x), x.detach()
+    materialize(made)
+    assert made.buffer.tolist() == [3, 3]
+    assert kept.is_meta
+
+
 @pytest.mark.parametrize("kind", [lambda w: w.detach(), lambda w: w, lambda w: w.data])
 def test_a_parameter_that_takes_anothers_place_outside_is_no_reason_to_refuse(kind):
     real, made, _, _ = build_twice(lambda: nn.Linear(2, 2))

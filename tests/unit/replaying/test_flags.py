@@ -5,6 +5,7 @@ import torch
 from torch.nn.functional import conv2d
 
 from meta_magic import record
+from meta_magic.torch_private.backend_flags import flushes_denormals
 from tests.unit.eager import assert_same_tensor
 from tests.unit.replaying.replays import both, replay
 
@@ -78,6 +79,34 @@ def test_what_was_set_before_the_cell_holds_in_its_replay():
             made = convolve()
     assert_same_tensor(replay(trace, made)[0], real)
     assert torch.backends.mkldnn.enabled
+
+
+def halve():
+    return torch.full((3,), 1e-39) * 0.5
+
+
+@pytest.mark.parametrize("is_in_cell", [True, False])
+def test_what_is_set_after_a_call_is_not_set_where_it_is_replayed(is_in_cell):
+    try:
+        with record() as trace:
+            made = halve()
+            torch.set_flush_denormal(is_in_cell)
+        torch.set_flush_denormal(True)
+        values = replay(trace, made)[0]
+        assert flushes_denormals()
+    finally:
+        torch.set_flush_denormal(False)
+    assert_same_tensor(values, halve())
+
+
+def test_denormals_that_were_flushed_before_the_cell_are_in_its_replay():
+    torch.set_flush_denormal(True)
+    try:
+        with record() as trace:
+            made = halve()
+    finally:
+        torch.set_flush_denormal(False)
+    assert replay(trace, made)[0].tolist() == [0, 0, 0]
 
 
 def test_flags_are_noted_from_the_call_on_that_they_hold_for():

@@ -154,3 +154,101 @@ def test_what_rests_on_an_assumption_is_not_made_real():
     with pytest.raises(MaterializeError, match=r"assumed \(nonzero=all\)"):
         materialize(module)
     assert module.weight.is_meta
+
+
+@pytest.mark.parametrize("text", ["values=nan", "values=2"])
+def test_a_value_beyond_the_limits_is_the_number(text):
+    wanted = float(text.removeprefix("values="))
+    with record_with(text):
+        x = torch.rand(3, 4)
+        met = [x.sum().item(), float(x[0, 0]), *x[0].tolist(), *x.numpy()[1]]
+        assert f"{x.mean():.1f}" == f"{wanted:.1f}"
+        assert bool(x.max())
+    assert met == pytest.approx([wanted] * 10, nan_ok=True)
+
+
+def test_a_training_script_with_a_logged_loss_runs_to_its_end():
+    with record(limits=ValueLimits(nbytes=1000), assume="values=nan") as trace:
+        model = torch.nn.Linear(100, 100)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        total = 0.0
+        for _ in range(3):
+            loss = model(torch.ones(2, 100)).mean()
+            loss.backward()
+            optimizer.step()
+            total += loss.item()
+    assert total != total  # noqa: PLR0124  nan
+    (note,) = trace.notes
+    assert note.text == (
+        "the value that torch.Tensor.item gives was assumed, 3 times: values=nan, and "
+        "what follows rests on that"
+    )
+
+
+def test_what_is_made_of_an_assumed_number_is_marked():
+    with record_with("values=nan") as trace:
+        x = torch.rand(3)
+        y = x * x.sum().item()
+        y.exp()
+        x.exp()
+    assert [call.assumed for call in trace.ops][2:] == [
+        *("values=nan", "values=nan", "values=nan", None)
+    ]
+
+
+def test_a_module_that_an_assumed_number_went_into_is_not_materialized():
+    with record_with("values=nan"), torch.no_grad():
+        module, other = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+        module.weight.mul_(module.weight.sum().item())
+    with pytest.raises(MaterializeError, match=r"which was assumed \(values=nan\)"):
+        materialize(module)
+    materialize(other)
+
+
+def test_all_after_an_assumed_number_other_than_nan_may_rest_on_it():
+    with record_with("values=1"), torch.no_grad():
+        module = torch.nn.Linear(2, 2)
+        module.weight.sum().item()
+        later = torch.nn.Linear(2, 2)
+    with pytest.raises(MaterializeError, match=r"or may do so, .* \(values=1\)"):
+        materialize(later)
+    materialize(module)
+
+
+def test_what_can_be_computed_is_no_assumed_number():
+    with record(assume="values=nan") as trace:
+        assert torch.ones(3).sum().item() == 3
+    assert not trace.program.assumptions
+
+
+OPTIONS = {
+    "values=nan": lambda: torch.rand(3).sum().item(),
+    "values=0": lambda: bool(torch.rand(3).sum() > 0),
+    "nonzero=all": lambda: torch.rand(3).gt(0).nonzero(),
+    "routing=uniform": lambda: route(64, 8, 2),
+}
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_the_error_names_the_option_that_helps_first(option):
+    names_it = f"See --assume {option} or record"
+    with pytest.raises(MissingValueError, match=names_it), record_with():
+        OPTIONS[option]()
+    with record_with(option):
+        OPTIONS[option]()
+
+
+def test_the_numbers_of_tokens_of_experts_are_as_even_as_can_be():
+    with record_with("routing=uniform") as trace:
+        chosen = torch.rand(10, 4).topk(2, dim=-1).indices
+        gates = torch.zeros(10, 4).scatter(1, chosen, 1)
+        assert gates.long().sum(0).tolist() == [5, 5, 5, 5]
+    assert trace.program.assumptions[0].text == "routing=uniform"
+
+
+def test_the_numbers_at_the_limit_differ_in_print():
+    # 16,777,217 float32 take 4 bytes more than 64 MiB.
+    with pytest.raises(MissingValueError) as e, record():
+        torch.ones(2**24 + 1).numpy()
+    assert "67,108,868 bytes" in str(e.value)
+    assert "67,108,864 bytes" in str(e.value)

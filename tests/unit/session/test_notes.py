@@ -1,5 +1,6 @@
 """What a recording says of a cell without being asked."""
 
+import pytest
 import torch
 from torch import nn
 
@@ -23,6 +24,51 @@ def test_a_broadcast_with_a_row_of_one_is_not_noted():
         torch.ones(1, 1) - torch.ones(1)
         torch.ones(5, 1) - torch.ones(1, 5)
     assert trace.notes == ()
+
+
+LOSSES = {
+    "mse_loss": nn.MSELoss(),
+    "l1_loss": nn.L1Loss(),
+    "smooth_l1_loss": nn.SmoothL1Loss(),
+    "huber_loss": nn.HuberLoss(),
+    "soft_margin_loss": nn.SoftMarginLoss(),
+    "poisson_nll_loss": nn.PoissonNLLLoss(),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Using a target size")
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("is_turned", [False, True])
+def test_a_loss_of_a_column_and_a_row_is_noted(name, is_turned):
+    # On the CPU mse_loss and its like warn in the same case; the others say nothing.
+    given = torch.ones(66, 1, device="meta"), torch.ones(66, device="meta")
+    with record() as trace:
+        LOSSES[name](*(reversed(given) if is_turned else given))
+    (note,) = trace.notes
+    assert (note.kind, note.line) == ("broadcast", trace.ops[-1].line)
+    assert note.text.endswith("to (66, 66): a column met a row")
+    assert "(66, 1)" in note.text
+    assert "(66,)" in note.text
+
+
+SQUARES = {
+    "one_hot": lambda x: nn.functional.one_hot(torch.arange(5), 5),
+    "outer": lambda x: torch.outer(x, x),
+    "a method": lambda x: x.outer(x),
+    "expand": lambda x: (x[:, None].expand(5, 5), x.expand(5, 5)),
+    "broadcast_tensors": lambda x: torch.broadcast_tensors(x[:, None], x),
+    "a loss of columns": lambda x: nn.MSELoss()(x[:, None], x[:, None]),
+    "a loss of a number": lambda x: nn.functional.l1_loss(x[:1, None], x[:1]),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Using a target size")
+@pytest.mark.parametrize("device", ["cpu", "cuda", "meta"])
+@pytest.mark.parametrize("name", SQUARES)
+def test_a_square_that_was_asked_for_is_not_noted(name, device):
+    with record(as_device=device) as trace:
+        SQUARES[name](torch.ones(5))
+    assert "broadcast" not in notes_of(trace)
 
 
 def test_a_factory_that_ignores_meta_is_noted():

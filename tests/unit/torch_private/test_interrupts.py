@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 
+from meta_magic import record
 from meta_magic.torch_private.interrupts import Interrupts, must_wait, unbroken
 from meta_magic.torch_private.snapshot import RealTorch
 
@@ -36,8 +37,31 @@ def test_an_interrupt_waits_in_the_entry_and_exit_of_torchs_contexts(name):
     assert ask_in(enter_no_grad, name) == [True]
 
 
+@pytest.mark.parametrize(("file", "waits"), [(torch.__file__, True), ("cell", False)])
+@pytest.mark.parametrize("how", ["import asks", "from importlib import *\n{}('asks')"])
+def test_an_interrupt_waits_while_torch_imports(
+    file, waits, how, tmp_path, monkeypatch
+):
+    (tmp_path / "asks.py").write_text(
+        "import sys\nfrom meta_magic.torch_private.interrupts import must_wait\n"
+        "answer = must_wait(sys._getframe())"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    exec(compile(how.format("import_module"), file, "exec"), {})
+    assert sys.modules.pop("asks").answer is waits
+
+
 def test_an_interrupt_does_not_wait_in_the_users_code():
     assert not must_wait(sys._getframe())
+
+
+@pytest.mark.parametrize("name", ["override_kernel", "leave", "init"])
+def test_an_interrupt_waits_where_autocast_is_made_to_cast_on_meta(name):
+    def cast():
+        with record(), torch.autocast("cpu"):
+            pass
+
+    assert set(ask_in(cast, name)) == {True}
 
 
 def test_an_interrupt_waits_in_what_must_not_be_broken():

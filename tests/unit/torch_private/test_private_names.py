@@ -14,6 +14,7 @@ from meta_magic.torch_private import (
     dispatcher,
     modes,
     replaced,
+    tensor_text,
 )
 from meta_magic.torch_private import module_internals as modules
 from meta_magic.torch_private import tensor_internals as tensors
@@ -28,6 +29,7 @@ ROOMS = (
     modes,
     modules,
     replaced,
+    tensor_text,
     tensors,
 )
 OTHERS = {"CAPTURABLE_DEVICES", "DYNAMO", "JIT_TRACES"}

@@ -64,3 +64,20 @@ def test_a_checkpoint_may_be_called_like_another_choice():
     run(panel, init="checkpoint", checkpoint="empty")
     assert panel.state == "failed"
     assert panel.message.startswith("there is no checkpoint 'empty'")
+
+
+def test_the_devices_that_the_cell_names_can_be_chosen():
+    model, panel = record_model(lambda: nn.Linear(4, 8).to("cuda:1"))
+    assert panel.devices == ["as planned", "cpu"]
+    assert panel.choice["device"] == "as planned"
+    run(panel, device="as planned")
+    assert panel.state == "done"
+    assert panel.message.endswith("is real, on cpu")
+    assert "there is no cuda:1 here" in panel.report
+    assert model.weight.device == torch.device("cpu")
+
+
+def test_where_the_cell_names_none_there_is_nothing_planned():
+    _model, panel = record_model()
+    assert panel.devices == ["cpu"]
+    assert panel.choice["device"] == "cpu"

@@ -53,11 +53,12 @@ function explain(boxes, { item, values }) {
   }
   const made = item ? boxes.values.makes[item.op] : values;
   const lines = made.slice(0, 8).flatMap(({ geometry, kind, storage, maker }) => {
-    const { shape, dtype, stride, nbytes, device } = geometry;
+    const { shape, dtype, stride, nbytes, device, place } = geometry;
     const origin = maker < 0 ? ""
       : ` by ${trace.signature(maker).op}, operator ${maker}, line ${trace.place(maker).line}`;
     return [
-      `${format_shape(shape)} ${dtype} on ${device}, ${format_bytes(nbytes)}`,
+      `${format_shape(shape)} ${dtype} on ${device}, ${format_bytes(nbytes)}`
+        + (place ? `, planned on ${place}` : ""),
       `  stride ${stride ? format_shape(stride) : "unknown"}, storage ${storage}`,
       `  ${FLOW_LEGEND[kind] ?? "from outside"}${origin}`,
     ];

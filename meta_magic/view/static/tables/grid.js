@@ -186,7 +186,8 @@ export function mount_grid(parent, selection, view) {
     parent.append(`${view.label}: none in this trace.`);
     return;
   }
-  const grid = new Grid(parent, selection, view);
+  const columns = view.columns.filter(({ is_hidden }) => !is_hidden);
+  const grid = new Grid(parent, selection, { ...view, columns });
   selection.subscribe(grid.follow);
   new ResizeObserver(grid.resize).observe(grid.element);
   grid.show(0);

@@ -47,6 +47,7 @@ export const read_op = (trace, i) => add_sent(
 export const describe_op = (values) => [
   `op:${shorten_op(String(values.op))}`, values.op, values.inputs, values.outputs, values.function,
   `phase:${values.phase}`, `line:${values.line}`, `module:${values.module}`,
+  `place:${values.place}`,
 ].join(" ").toLowerCase();
 
 /**

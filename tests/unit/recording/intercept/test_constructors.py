@@ -1,5 +1,6 @@
 """Tensors from constructors that take no device."""
 
+import pytest
 import torch
 from torch import nn
 
@@ -39,3 +40,11 @@ def test_a_real_tensor_grows_in_a_cell_and_after_it():
         torch.zeros(3, out=real.resize_(0))
     assert real.tolist() == [0, 0, 0]
     assert real.resize_(5).shape == (5,)
+
+
+@pytest.mark.parametrize("layer", [nn.Linear, nn.Embedding, nn.LSTM])
+def test_a_layer_that_is_told_the_cpu_by_name_stays_on_meta(layer):
+    with record() as trace:
+        made = layer(2, 3, device="cpu")
+    assert all(p.is_meta for p in made.parameters())
+    assert trace.nbytes_real == 0

@@ -43,6 +43,12 @@ SCALARS = {
     "number at a position": lambda x: x.__setitem__(torch.tensor(1), 5),
     "number at columns": lambda x: x.__setitem__((0, torch.tensor([1, 2])), 5),
     "number at pairs": lambda x: x.__setitem__((torch.arange(3), torch.arange(3)), 5),
+    "truth": lambda x: x.__setitem__(x[0, 0] == 0, torch.ones(1, 3, 3)),
+    "untruth": lambda x: x.__setitem__(x[0, 0] > 0, torch.ones(1, 3, 3)),
+    "truth that is read": lambda x: x.add_(x[x[0, 0] == 0][0]),
+    "Python's truth": lambda x: x.add_(x[True][0] + x[False].sum()),
+    "number at a truth": lambda x: x.__setitem__(x[0, 0] == 0, 5),
+    "number at Python's truth": lambda x: x.__setitem__(True, 5),
     "number at truths": lambda x: x.__setitem__([True, False, True], 5),
 }
 LISTS = {
@@ -99,3 +105,15 @@ def test_a_list_at_an_index_takes_what_it_takes_for_real(name):
     with record():
         met = take()
     assert met == take()
+
+
+def test_a_list_as_index_makes_no_operator_in_inference_mode():
+    def write():
+        with torch.inference_mode():
+            torch.zeros(2, 3)[[False, True], ::2].zero_()
+
+    with Names() as real:
+        write()
+    with record(as_device="cpu") as trace:
+        write()
+    assert [op.op for op in trace.ops] == [op for op in real.ops if "lift" not in op]

@@ -100,6 +100,19 @@ def test_a_module_of_an_earlier_recording_is_numbered_alike_each_time(mode):
     assert words == [words[0]] * 3
 
 
+def test_what_a_function_does_not_read_of_an_earlier_recording_has_no_number():
+    def expand():
+        with record():
+            x, like = torch.ones(3, 1), torch.ones(3, 4)
+        with record() as trace:
+            x.expand_as(like)
+        return trace.program
+
+    first, again = expand(), expand()
+    assert [i.storage for i in again.imports] == [i.storage for i in first.imports]
+    assert again.storage_by_tensor == first.storage_by_tensor
+
+
 def test_a_function_is_still_served_after_a_lazily_negated_tensor():
     run(negate_lazily)
     cache = shared_cache_by_device["cpu"]
@@ -114,6 +127,7 @@ REPLACED = {
     "group_norm": (functional.group_norm, torch, (2,)),
     "relu": (functional.relu, torch, ()),
     "silu": (functional.silu, torch._C._nn, ()),
+    "dropout": (functional.dropout, torch._VF, ()),
 }
 
 
@@ -125,6 +139,26 @@ def test_a_function_is_not_served_after_what_it_calls_was_replaced(monkeypatch, 
     monkeypatch.setattr(owner, name, lambda x, *_: x.neg())
     trace = run(lambda: function(torch.ones(2, 4), *arguments))
     assert [call.op for call in trace.ops] == ["aten.ones.default", "aten.neg.default"]
+
+
+@pytest.mark.filterwarnings("ignore:Warning only once")
+@pytest.mark.parametrize("is_put_in", [True, False])
+def test_a_function_is_not_served_after_a_library_changed_its_kernel(is_put_in):
+    def apply():
+        return run(lambda: functional.linear(torch.ones(2, 2), torch.ones(2, 2)))
+
+    def put_in(library):
+        library.impl("linear", lambda x, *_: x.neg(), "CompositeImplicitAutograd")
+
+    with torch.library._scoped_library("aten", "IMPL") as library:
+        if not is_put_in:
+            put_in(library)
+        for _ in range(2):
+            apply()
+        if is_put_in:
+            put_in(library)
+            assert apply().ops[-1].op == "aten.neg.default"
+    assert apply().ops[-1].op == "aten.mm.default"
 
 
 def test_a_signature_says_of_a_value_that_was_read_what_it_is_alone():

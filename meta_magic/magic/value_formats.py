@@ -1,0 +1,42 @@
+"""``Out[n]``: tensors of recorded cells are shown with values, if these take little."""
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from meta_magic.magic.magics import MetaMagics
+
+__all__ = ["ValueFormats"]
+
+
+class ValueFormats:
+    """Stands for the shell's function that writes what is shown of an object.
+
+    By instance, as IPython asks types alone for formats, and no table or list of
+    tensors would ask the one of a tensor.
+
+    Args:
+        magics: Belongs to the shell, and has the limits of a value.
+    """
+
+    def __init__(self, magics: "MetaMagics") -> None:
+        self._magics = magics
+        shell: Any = magics.shell
+        self._formatter = shell.display_formatter
+        self._before = self._formatter.format
+        self._formatter.format = self.format
+
+    def remove(self) -> None:
+        """Leave the shell as it was, unless somebody else stands there meanwhile."""
+        if vars(self._formatter).get("format") == self.format:
+            self._formatter.format = self._before
+
+    def format(self, *args: Any, **kwargs: Any) -> Any:
+        """Return what the shell shows of an object, in all formats."""
+        if "meta_magic.session.recording" not in sys.modules:  # nothing was recorded
+            return self._before(*args, **kwargs)
+        from meta_magic.session.shown_values import run_with_values  # noqa: PLC0415
+        from meta_magic.trace.provenance import ValueLimits  # noqa: PLC0415  need torch
+
+        limits = ValueLimits(self._magics.value_nbytes, self._magics.value_flops)
+        return run_with_values(lambda: self._before(*args, **kwargs), limits)

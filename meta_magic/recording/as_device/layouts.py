@@ -1,0 +1,77 @@
+"""Strides that a kernel chooses by those of its arguments: the CPU is asked.
+
+Torch's kernels on meta are written anew, in Python for the most part, and choose
+otherwise where an argument is not laid out in rows: with sizes of 1 above all, whose
+strides mean nothing, and beside a tensor without dimensions.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from meta_magic.recording.as_device.cpu_kernels import ask_cpu
+from meta_magic.recording.identities.geometries import span_nbytes
+from meta_magic.recording.identities.nested_tensors import tensors_in
+from meta_magic.recording.signatures.arguments import Given
+from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
+
+__all__ = ["lay_out_made", "lay_out_moved"]
+
+MAX_NUMEL: Final = 2**16
+"""Elements of all arguments up to which an operator is asked, whatever it computes."""
+
+MAX_NUMEL_POINTWISE: Final = 2**22
+
+
+def lay_out_made(func: Any, given: Given, returned: Any) -> Any:
+    """Return what an operator returned on meta, laid out as on the CPU.
+
+    It is asked once for each signature, and only where that takes little; beyond, what
+    torch's kernel on meta chose stands.
+    """
+    for _, seen in given.inputs:
+        if not seen[2].is_in_rows:
+            break
+    else:
+        return returned
+    is_pointwise = torch.Tag.pointwise in func.tags
+    limit = MAX_NUMEL_POINTWISE if is_pointwise else MAX_NUMEL
+    made, met = tensors_in(returned), [tensor for tensor, _ in given.inputs]
+    is_small = sum(tensor.numel() for tensor in (*made, *met)) <= limit
+    if not is_small or {*map(id, made)} <= {*map(id, met)}:
+        return returned
+    asked = ask_cpu(func, given.args, given.kwargs)
+    if asked is NotImplemented:
+        return returned
+    laid_out = tensors_in(asked)
+    is_alike = list(types_of(laid_out)) == list(types_of(made))
+    is_other = [t.stride() for t in laid_out] != [t.stride() for t in made]
+    return asked if is_alike and is_other else returned
+
+
+def types_of(tensors: list[Tensor]) -> Iterator[tuple[object, ...]]:
+    """Yield shape, dtype and layout of tensors."""
+    for tensor in tensors:
+        yield tensor.shape, tensor.dtype, tensor.layout, tensor.device
+
+
+def lay_out_moved(real: Tensor, tensor: Tensor) -> Tensor:
+    """Return the values of a tensor that were asked for on the CPU, laid out as that.
+
+    There it is the tensor itself, whose strides numpy sees; a copy has others where
+    elements lie apart.
+    """
+    if real.dtype != tensor.dtype or real.stride() == tensor.stride():
+        return real
+    once = tuple(slice(1 if step == 0 else None) for step in tensor.stride())
+    with DisableTorchFunction(), DisableTorchDispatch():
+        flat = torch.zeros(span_nbytes(tensor), dtype=torch.uint8, device="cpu")
+        made = flat.view(real.dtype)[tensor.storage_offset() :]
+        made = made.as_strided(real.shape, tensor.stride())
+        try:
+            made[once].copy_(real[once])
+        except RuntimeError:  # elements overlap otherwise than by a stride of 0
+            return real
+    return made

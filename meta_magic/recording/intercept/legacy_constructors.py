@@ -1,0 +1,133 @@
+"""Constructors that know of no default device, and tensors within lists of values.
+
+``torch.FloatTensor([1.0])``, ``torch.LongTensor(array)`` and ``torch.Tensor(2, 3)`` run
+operators on the CPU, unseen by any function mode. They are what runs there unasked: of
+all else the function is known that runs.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from meta_magic.recording.identities.device_plan import META
+from meta_magic.recording.identities.nested_tensors import tensors_in
+from meta_magic.recording.identities.places import Places
+from meta_magic.recording.intercept.data_sources import is_default_on_meta
+from meta_magic.recording.signatures.arguments import Args, Kwargs
+from meta_magic.torch_private.autograd import current_autograd_node
+from meta_magic.torch_private.dispatcher import is_python_excluded
+from meta_magic.torch_private.value_operators import copy_to, read_scalar
+
+__all__ = [
+    "NUMBER_READERS",
+    "holds_planned",
+    "join_values",
+    "read_number",
+    "run_unasked",
+]
+
+aten = torch.ops.aten
+
+EMPTY: Final = aten.empty.memory_format
+LIFT: Final = aten.lift_fresh.default
+COPY: Final = copy_to
+SET: Final = aten.set_.source_Storage
+LEGACY: Final = frozenset[Any]({EMPTY, LIFT, COPY, SET})
+
+NUMBER_READERS: Final[dict[Any, Callable[[Any], Any]]] = {
+    Tensor.__float__: float,
+    Tensor.__int__: int,
+    Tensor.__index__: int,
+    Tensor.__bool__: bool,
+    Tensor.__complex__: complex,
+}
+"""What C++ calls of a tensor in a list of values, and what it gives."""
+
+ONE_ELEMENT: Final = "only one element tensors can be converted to Python scalars"
+
+
+def run_unasked(
+    mode: Any, func: Any, args: Args, kwargs: Kwargs, places: Places
+) -> Any:
+    """Run on meta what a legacy constructor runs on the CPU.
+
+    Returns:
+        What the operator returns; ``NotImplemented`` if it is none of theirs.
+    """
+    if func not in LEGACY or places.function is not None:
+        return NotImplemented
+    if current_autograd_node() is not None or not is_default_on_meta():
+        return NotImplemented
+    device = kwargs.get("device")
+    is_for_cpu = device is not None and device.type == "cpu"
+    first = args[0]
+    if func is EMPTY or func is COPY:
+        is_ours = is_for_cpu and (func is EMPTY or first.is_meta)
+        on_meta = {**kwargs, "device": META}
+        return run(mode, func, args, on_meta) if is_ours else NotImplemented
+    if func is LIFT:
+        return NotImplemented if first.is_meta else lift(mode, first)
+    storage = args[1]
+    if not first.is_meta or storage.device.type != "cpu":
+        return NotImplemented
+    real = torch.empty(0, dtype=first.dtype, device="cpu").set_(storage)
+    return run(mode, SET, (first, lift(mode, real).untyped_storage()), {})
+
+
+def run(mode: Any, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Run an operator in the place of another one."""
+    return mode.__torch_dispatch__(func, (), args, kwargs)
+
+
+def lift(mode: Any, real: Tensor) -> Any:
+    """Return the meta tensor whose values a real one has, which becomes a constant."""
+    return run(mode, COPY, (real,), {"device": META})
+
+
+def read_number(mode: Any, func: Any, tensor: Tensor) -> Any:
+    """Return the number that a constructor reads of a tensor in its list of values.
+
+    Torch hides from all modes what it runs meanwhile.
+
+    Returns:
+        The number; ``NotImplemented`` if torch's own will do, or refuses.
+    """
+    is_refused = func is Tensor.__index__ and tensor.dtype.is_floating_point
+    if not is_python_excluded() or tensor.numel() != 1 or is_refused:
+        return NotImplemented
+    return NUMBER_READERS[func](run(mode, read_scalar, (tensor,), {}))
+
+
+def holds_planned(data: object) -> bool:
+    """Whether a list of values holds tensors on meta."""
+    is_list = isinstance(data, (list, tuple))
+    return is_list and any(tensor.is_meta for tensor in tensors_in(data))
+
+
+def join_values(
+    data: Sequence[Any], like: Tensor, make: Callable[[Any], Tensor]
+) -> Tensor:
+    """Return a tensor with the values of a list in which there are tensors.
+
+    Args:
+        data: The list, which may hold lists.
+        like: A tensor of the shape and dtype that it is to have.
+        make: Makes a tensor of that dtype, in its place, of a number or a tensor.
+
+    Raises:
+        ValueError: A tensor in it is more than a number, as torch says it.
+    """
+    parts = [make(value).reshape(-1) for value in flatten(data)]
+    if sum(part.numel() for part in parts) != like.numel():
+        raise ValueError(ONE_ELEMENT)
+    joined = torch.cat(parts).reshape(like.shape)
+    return joined.requires_grad_(like.requires_grad)
+
+
+def flatten(values: Any) -> list[Any]:
+    """Return the numbers and tensors in nested lists, in order."""
+    if not isinstance(values, (list, tuple)):
+        return [values]
+    return [value for item in values for value in flatten(item)]

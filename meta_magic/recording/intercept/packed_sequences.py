@@ -1,0 +1,76 @@
+"""Packed sequences: lengths are values, and batch sizes lie on the CPU."""
+
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.nn.utils import rnn
+
+from meta_magic.recording.identities.device_plan import META, DevicePlan
+from meta_magic.recording.rows.constants import Constants
+from meta_magic.recording.signatures.arguments import Args
+from meta_magic.torch_private.packing import pack_padded, pad_packed
+from meta_magic.torch_private.replacing import Replacements
+
+__all__ = ["PACKING", "Packer", "SortedSequences"]
+
+PACKING: Final = frozenset[Any]({pack_padded, pad_packed})
+CPU: Final = torch.device("cpu")
+
+
+class Packer:
+    """Packs and pads sequences on meta.
+
+    Args:
+        plan: Knows what lies where.
+        constants: Keeps the lengths that come out.
+    """
+
+    def __init__(self, plan: DevicePlan, constants: Constants) -> None:
+        self._plan = plan
+        self._constants = constants
+
+    def run(self, func: Any, args: Args) -> Any:
+        """Pack with the values of the lengths, or return lengths that lie on meta."""
+        return self._pack(*args) if func is pack_padded else self._pad(*args)
+
+    def _pack(self, data: Tensor, lengths: Tensor, *rest: Any) -> Any:
+        """Pack sequences.
+
+        Raises:
+            RuntimeError: The lengths are not on the CPU, in torch's words.
+        """
+        place = self._plan.place_of(lengths) or CPU
+        if place.type not in ("cpu", "meta"):
+            kind = str(lengths.type()).rpartition(".")[2].removesuffix("Tensor")
+            raise RuntimeError(
+                "'lengths' argument should be a 1D CPU int64 tensor, but got "
+                f"{lengths.ndim}D {place.type} {kind} tensor"
+            )
+        return pack_padded(data, lengths.cpu(), *rest)
+
+    def _pad(self, *args: Any) -> Any:
+        padded, lengths = pad_packed(*args)
+        if lengths.is_meta:
+            return padded, lengths
+        values = lengths.tolist()
+        made = torch.tensor(values, device=META)
+        self._constants.note_values(made, torch.tensor, (values,), {})
+        self._plan.name_all([made], CPU)
+        return padded, made
+
+
+class SortedSequences(Replacements):
+    """Have the order in which sequences were sorted be inverted by known values.
+
+    Torch scatters over a tensor without content, and only values say that none is left.
+    """
+
+    def __enter__(self) -> None:
+        self.replace_here((rnn, "invert_permutation"), self._invert)
+
+    def _invert(self, plain: Any, permutation: Tensor | None) -> Any:
+        if permutation is None or not permutation.is_meta:
+            return plain(permutation)
+        positions = torch.arange(permutation.numel(), device=permutation.device)
+        return torch.zeros_like(permutation).scatter_(0, permutation, positions)

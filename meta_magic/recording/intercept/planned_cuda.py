@@ -1,0 +1,177 @@
+"""``torch.cuda`` and ``torch.accelerator`` on a machine that has no GPU.
+
+Where CUDA is recorded, they answer as a machine with those GPUs does. Where it is not,
+they tell that there is none; yet what only acts on one does nothing, and a GPU that the
+code names all the same has properties: its tensors are a plan.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import torch
+
+from meta_magic.recording.identities.device_plan import DevicePlan
+from meta_magic.recording.intercept.planned_objects import (
+    GpuProperties,
+    PlannedEvent,
+    PlannedStream,
+    find_index,
+    make_contexts,
+)
+from meta_magic.recording.intercept.planned_seeds import PlannedSeeds
+from meta_magic.torch_private.gpus import has_gpu
+from meta_magic.torch_private.replaced import CUDA_IS_THERE
+from meta_magic.torch_private.replacing import Replacements
+
+__all__ = ["PlannedCuda"]
+
+Answer = Callable[..., Any]
+
+GPU: Final = GpuProperties()
+
+IDLE: Final = frozenset(
+    {"synchronize", "empty_cache", "ipc_collect", "init", "set_stream"}
+    | {"reset_peak_memory_stats", "reset_accumulated_memory_stats"}
+    | {"reset_max_memory_allocated", "reset_max_memory_cached"}
+    | {"set_per_process_memory_fraction", "set_sync_debug_mode"}
+)
+"""What does something to a GPU, and returns nothing."""
+
+HOLDING: Final = frozenset(
+    {"memory_allocated", "memory_reserved", "memory_cached", "device_memory_used"}
+    | {"max_memory_allocated", "max_memory_reserved", "max_memory_cached"}
+)
+"""What says how many bytes a GPU holds."""
+
+MARKING: Final = frozenset({"range_push", "range_pop", "mark"})
+"""Of ``torch.cuda.nvtx``."""
+
+PEAK: Final = (
+    "torch.cuda.{} says what the tensors on {} take now, not the most that they took "
+    "(see the memory in the report)"
+)
+
+
+class PlannedCuda(Replacements):
+    """Have ``torch.cuda`` be that of a plan, within the block.
+
+    Args:
+        plan: Knows where the code wants what.
+        note: Takes the kind and the text of a note on the line that runs now.
+        generator_at: Returns what stands for the default generator of a device.
+    """
+
+    def __init__(
+        self,
+        plan: DevicePlan,
+        note: Callable[[str, str], None],
+        generator_at: Callable[[torch.device], torch.Generator],
+    ) -> None:
+        super().__init__()
+        self._plan = plan
+        self._note = note
+        self._seeds = PlannedSeeds(plan, generator_at)
+
+    def __enter__(self) -> None:
+        if self._plan.is_real or has_gpu():
+            return
+        answers = self._list_answers()
+        for module in (torch.cuda, torch.accelerator):
+            for name in answers.keys() & vars(module).keys():
+                self.replace_here((module, name), ignore_plain(answers[name]))
+        for name in MARKING:
+            self.replace_here((torch.cuda.nvtx, name), ignore_plain(do_nothing))
+        self.replace(*CUDA_IS_THERE, value=True)
+        cudnn: Any = torch.backends.cudnn
+        self.replace_here((cudnn.m, "is_acceptable"), ignore_plain(do_nothing))
+        for name, context in make_contexts(self._plan).items():
+            self.replace(torch.cuda, name, context)
+        self.replace(torch.cuda, "Event", type("Event", (PlannedEvent,), {}))
+        self.replace(torch.cuda, "Stream", type("Stream", (PlannedStream,), {}))
+
+    def _list_answers(self) -> dict[str, Answer]:
+        """Return what stands for each function, by its name."""
+        plan = self._plan
+        facts = self._list_facts() if plan.is_for_cuda else {}
+        holding = {name: partial(self._count_bytes, name) for name in HOLDING}
+        return {
+            **dict.fromkeys(IDLE, do_nothing),
+            **holding,
+            **facts,
+            **self._seeds.list_answers(),
+            "is_initialized": lambda: plan.is_for_cuda,
+            "current_device": lambda: plan.current,
+            "current_device_index": lambda: plan.current,
+            "current_device_idx": lambda: plan.current,
+            "set_device": self._set_current,
+            "set_device_index": self._set_current,
+            "set_device_idx": self._set_current,
+            "current_stream": self._find_stream,
+            "default_stream": self._find_stream,
+            "stream": lambda stream: torch.cuda.StreamContext(stream),  # noqa: PLW0108  replaced later
+            "is_current_stream_capturing": lambda: False,
+            "is_bf16_supported": lambda **_: plan.is_for_cuda,
+            "get_device_properties": self._describe,
+            "get_device_name": lambda device=None: self._describe(device).name,
+            "get_device_capability": self._find_capability,
+            "can_device_access_peer": lambda *_: True,
+            "mem_get_info": self._find_free,
+            "get_memory_info": self._find_free,
+            "memory_stats": self._tell_memory,
+            "memory_summary": lambda *_, **__: "",
+            "memory_snapshot": lambda *_, **__: [],
+            "utilization": lambda *_: 0,
+        }
+
+    def _list_facts(self) -> dict[str, Answer]:
+        """Return what is otherwise on a machine that has GPUs."""
+        n_devices = self._plan.n_accelerators or 1
+        return {
+            "is_available": lambda: True,
+            "device_count": lambda: n_devices,
+            "current_accelerator": lambda *_, **__: torch.device("cuda"),
+        }
+
+    def _set_current(self, device: Any) -> None:
+        self._plan.current = find_index(self._plan, device)
+
+    def _find_stream(self, device: Any = None) -> Any:
+        return torch.cuda.Stream(find_index(self._plan, device))
+
+    def _describe(self, device: Any = None) -> GpuProperties:
+        find_index(self._plan, device)  # which refuses one that is not there
+        return GPU
+
+    def _find_capability(self, device: Any = None) -> tuple[int, int]:
+        described = self._describe(device)
+        return described.major, described.minor
+
+    def _find_free(self, device: Any = None) -> tuple[int, int]:
+        taken = self._plan.count_bytes(find_index(self._plan, device))
+        return max(0, GPU.total_memory - taken), GPU.total_memory
+
+    def _tell_memory(self, device: Any = None) -> dict[str, int]:
+        taken = self._count_bytes("max_memory_allocated", device)
+        known = {
+            f"{kind}_bytes.all.{when}": taken
+            for kind in ("allocated", "active", "reserved")
+            for when in ("current", "peak")
+        }
+        return defaultdict(int, known)
+
+    def _count_bytes(self, name: str, device: Any = None) -> int:
+        index = find_index(self._plan, device)
+        if name.startswith("max_"):
+            self._note("memory", PEAK.format(name, f"cuda:{index}"))
+        return self._plan.count_bytes(index)
+
+
+def ignore_plain(answer: Answer) -> Answer:
+    """Return what answers in the place of a function that it does not need."""
+    return lambda _, *args, **kwargs: answer(*args, **kwargs)
+
+
+def do_nothing(*_: Any, **__: Any) -> None:
+    """Stand for what does something to a GPU."""

@@ -1,0 +1,39 @@
+"""All that stands for devices that are not there, while a recording runs."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+from meta_magic.recording.identities.device_plan import DevicePlan
+from meta_magic.recording.intercept.default_devices import DefaultDevices
+from meta_magic.recording.intercept.packed_sequences import SortedSequences
+from meta_magic.recording.intercept.planned_cuda import PlannedCuda
+from meta_magic.recording.intercept.planned_generators import PlannedGenerators
+from meta_magic.recording.intercept.planned_training import PlannedTraining
+from meta_magic.recording.intercept.planned_types import PlannedTypes
+
+__all__ = ["stand_in_for"]
+
+
+def stand_in_for(
+    plan: DevicePlan,
+    note: Callable[[str, str], None],
+    generator_at: Callable[[torch.device], torch.Generator],
+) -> tuple[AbstractContextManager[Any], ...]:
+    """Return the context managers that replace what would ask a device.
+
+    Args:
+        plan: Knows where the code wants what.
+        note: Takes the kind and the text of a note on the line that runs now.
+        generator_at: Returns what stands for the default generator of a device.
+    """
+    return (
+        PlannedCuda(plan, note, generator_at),
+        PlannedGenerators(plan),
+        PlannedTypes(plan),
+        PlannedTraining(plan, note),
+        DefaultDevices(plan, note),
+        SortedSequences(),
+    )

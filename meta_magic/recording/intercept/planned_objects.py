@@ -1,0 +1,153 @@
+"""Streams, events and properties of a GPU that is planned."""
+
+import time
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+
+from meta_magic.recording.identities.device_plan import DevicePlan
+
+__all__ = ["GpuProperties", "PlannedEvent", "PlannedStream", "make_contexts"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuProperties:
+    """What a planned GPU says of itself: the one whose attention is recorded.
+
+    Source:
+        ``torch.cuda.get_device_properties`` on an H100 with 80 GB.
+    """
+
+    name: str = "NVIDIA H100 80GB HBM3"
+    major: int = 9
+    minor: int = 0
+    total_memory: int = 85_029_158_912
+    multi_processor_count: int = 132
+    max_threads_per_multi_processor: int = 2048
+    regs_per_multiprocessor: int = 65_536
+    shared_memory_per_block: int = 49_152
+    shared_memory_per_block_optin: int = 232_448
+    shared_memory_per_multiprocessor: int = 233_472
+    L2_cache_size: int = 52_428_800
+    warp_size: int = 32
+    is_integrated: int = 0
+    is_multi_gpu_board: int = 0
+
+
+class PlannedEvent:
+    """An event; between two of them the time passes that the recording takes."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.seconds = time.perf_counter()
+
+    def record(self, stream: Any = None) -> None:  # noqa: ARG002  torch's own
+        """Note when it was recorded."""
+        self.seconds = time.perf_counter()
+
+    def elapsed_time(self, end: "PlannedEvent") -> float:
+        """Return milliseconds until another event."""
+        return (end.seconds - self.seconds) * 1000
+
+    def query(self) -> bool:
+        """Whether it has come, as nothing runs beside the cell."""
+        return True
+
+    def synchronize(self) -> None:
+        """Wait for nothing."""
+
+    def wait(self, stream: Any = None) -> None:
+        """Wait for nothing."""
+
+
+class PlannedStream(torch.Stream):
+    """A stream, on which all is done at once.
+
+    Attributes:
+        priority: As it was told.
+        cuda_stream: Its address.
+    """
+
+    def __new__(cls, device: Any = None, *_: Any, **__: Any) -> Self:
+        """Make one by its number, for which torch asks no GPU."""
+        is_number = type(device) is int
+        index = device if is_number else torch.device(device or "cuda").index
+        made: Any = super().__new__
+        stream: Self = made(cls, stream_id=0, device_index=index or 0, device_type=1)
+        return stream
+
+    def __init__(self, _: Any = None, priority: int = 0, **__: Any) -> None:
+        self.priority = priority
+        self.cuda_stream = 0
+
+    def query(self) -> bool:
+        """Whether all is done."""
+        return True
+
+    def synchronize(self) -> None:
+        """Wait for nothing."""
+
+    def is_capturing(self) -> bool:
+        """Whether a graph is captured."""
+        return False
+
+    def wait_event(self, event: Any) -> None:
+        """Wait for nothing."""
+
+    def wait_stream(self, stream: Any) -> None:
+        """Wait for nothing."""
+
+    def record_event(self, event: Any = None) -> Any:
+        """Return an event that is recorded now."""
+        event = event or PlannedEvent()
+        event.record()
+        return event
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def make_contexts(plan: DevicePlan) -> dict[str, Any]:
+    """Return the context managers of ``torch.cuda`` for a plan, by their names."""
+
+    class device:  # noqa: N801  as torch names it
+        """Has another GPU be the current one, within the block."""
+
+        def __init__(self, device: Any) -> None:
+            self.idx = find_index(plan, device)
+            self.prev_idx = -1
+
+        def __enter__(self) -> None:
+            self.prev_idx, plan.current = plan.current, self.idx
+
+        def __exit__(self, *_: object) -> None:
+            plan.current = self.prev_idx
+
+    class device_of(device):  # noqa: N801  as torch names it
+        """Has the GPU of a tensor be the current one, within the block."""
+
+        def __init__(self, obj: Any) -> None:
+            place = obj.device
+            super().__init__(place if place.type == "cuda" else plan.current)
+
+    class StreamContext:
+        """Has another stream be the current one, within the block."""
+
+        def __init__(self, stream: Any) -> None:
+            self.stream = stream
+
+        def __enter__(self) -> None: ...
+
+        def __exit__(self, *_: object) -> None: ...
+
+    return {"device": device, "device_of": device_of, "StreamContext": StreamContext}
+
+
+def find_index(plan: DevicePlan, device: Any) -> int:
+    """Return the index of a GPU that is named; that of the current one if none is."""
+    if device is None or (type(device) is int and device < 0):
+        return plan.current
+    index: int | None = plan.read(device).index
+    return plan.current if index is None else index

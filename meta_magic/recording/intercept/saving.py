@@ -1,0 +1,185 @@
+"""``torch.save`` in a cell: it writes the values that what is on meta would have.
+
+Pickle finds the tensors of whatever is saved, wherever they are held, in a first run
+that writes nothing. In the second, a real one stands for each, and those of one storage
+lie on one storage again, so that ties come back when the file is loaded.
+"""
+
+import inspect
+import pickle
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from meta_magic.errors import MissingValueError
+from meta_magic.recording.identities.tensors import TensorRegistry
+from meta_magic.recording.intercept.value_source import ValueSource
+from meta_magic.torch_private.modes import DisableTorchFunction
+from meta_magic.trace.units import format_bytes
+
+__all__ = ["Saver"]
+
+Reduce: TypeAlias = Callable[[object], Any]
+"""What ``reducer_override`` does: ``NotImplemented`` leaves it to pickle."""
+
+PROTOCOL: Final = 2
+EMPTY: Final = (int, ())
+"""What an object is pickled as that is of no account."""
+
+ADVICE: Final = (
+    "Save after the cell, when meta_magic.materialize has made the module real, or "
+    "allow more (--value-nbytes, --value-flops, record(limits=))"
+)
+
+
+class Saver:
+    """Saves what a cell has on meta.
+
+    Args:
+        registry: Numbers of tensors.
+        values: Computes what they hold.
+        note: Takes the kind and the text of a note on the line that runs now.
+    """
+
+    def __init__(
+        self,
+        registry: TensorRegistry,
+        values: ValueSource,
+        note: Callable[[str, str], None],
+    ) -> None:
+        self._registry = registry
+        self._values = values
+        self._note = note
+
+    def save(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call ``torch.save`` on real tensors for those on meta.
+
+        Raises:
+            MissingValueError: They cannot be computed, or take too much.
+        """
+        given = inspect.signature(plain).bind(*args, **kwargs)
+        given.apply_defaults()
+        module = given.arguments["pickle_module"]
+        met = find_on_meta(given.arguments["obj"], module)
+        if not met:
+            return plain(*args, **kwargs)
+        real_by_id = dict(zip(map(id, met), self._compute(met), strict=True))
+
+        def reduce(value: object) -> Any:
+            real = real_by_id.get(id(value))
+            if real is None and is_on_meta(value):  # one that pickle made just now
+                (real,) = self._compute([value])
+            return NotImplemented if real is None else real.__reduce_ex__(PROTOCOL)
+
+        given.arguments["pickle_module"] = PicklesOtherwise(module, reduce)
+        saved = plain(*given.args, **given.kwargs)
+        nbytes = sum({id(t.untyped_storage()): t.nbytes for t in met}.values())
+        self._note(
+            "save",
+            f"torch.save wrote {len(met):,} tensors ({format_bytes(nbytes)}) with the "
+            "values that they would have, on the CPU",
+        )
+        return saved
+
+    def _compute(self, met: Iterable[Any]) -> list[Tensor]:
+        """Return a real tensor for each on meta.
+
+        Raises:
+            MissingValueError: That cannot be done, or takes too much.
+        """
+        tensors = list(met)
+        with DisableTorchFunction():
+            self._registry.note_deaths()
+            chosen = [(tensor, self._registry.read(tensor)) for tensor in tensors]
+        strange = next((t for t, seen in chosen if seen[1] is None), None)
+        if strange is not None:
+            raise MissingValueError(
+                f"torch.save cannot write a tensor on meta of layout {strange.layout}, "
+                f"which has no values. {ADVICE}."
+            )
+        try:
+            reals = self._values.read(chosen)
+        except MissingValueError as error:
+            raise type(error)(
+                f"torch.save needs the values of {len(tensors):,} tensors on meta: "
+                f"{error}. {ADVICE}."
+            ) from None
+        with DisableTorchFunction():
+            return [*map(dress, reals, tensors)]
+
+
+class PicklesOtherwise:
+    """A module such as ``pickle``, whose pickler asks first how to reduce an object.
+
+    Args:
+        module: The module.
+        reduce: What its pickler asks.
+    """
+
+    def __init__(self, module: Any, reduce: Reduce) -> None:
+        self._module = module
+
+        class Pickler(module.Pickler):  # type: ignore[misc]  # the user's choice
+            def reducer_override(self, value: object) -> Any:
+                reduced = reduce(value)
+                above = getattr(super(), "reducer_override", None)
+                if reduced is NotImplemented and above is not None:
+                    return above(value)
+                return reduced
+
+        self.Pickler = Pickler
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+
+class Nowhere:
+    """A file that keeps nothing."""
+
+    def write(self, data: Any) -> int:
+        """Take what is written for written."""
+        return len(data)
+
+
+def find_on_meta(value: object, module: Any = pickle) -> list[Tensor]:
+    """Return the tensors on meta that would be pickled, each once.
+
+    Args:
+        value: What would be pickled.
+        module: What pickles it.
+    """
+    found: dict[int, Any] = {}
+
+    def note(part: object) -> Any:
+        if is_on_meta(part):
+            found[id(part)] = part
+        is_data = isinstance(part, (torch.UntypedStorage, torch.TypedStorage))
+        return EMPTY if id(part) in found or is_data else NotImplemented
+
+    PicklesOtherwise(module, note).Pickler(Nowhere(), PROTOCOL).dump(value)
+    return list(found.values())
+
+
+def is_on_meta(value: Any) -> bool:
+    """Whether a value is a tensor on meta, and is not pickled as its parts."""
+    with DisableTorchFunction():
+        return (
+            isinstance(value, Tensor)
+            and value.is_meta
+            and type(value).__torch_dispatch__ is Tensor.__torch_dispatch__
+            and not is_lazy(value)
+        )
+
+
+def dress(real: Tensor, tensor: Tensor) -> Tensor:
+    """Return a real tensor as one of the class and with the attributes of another."""
+    if isinstance(tensor, nn.Parameter):
+        real = nn.Parameter(real, requires_grad=tensor.requires_grad)
+    elif type(tensor) is not Tensor:
+        real = real.as_subclass(type(tensor))
+    real.requires_grad_(tensor.requires_grad)
+    real.__dict__.update(tensor.__dict__)
+    return real

@@ -1,0 +1,131 @@
+"""What a tensor on meta is written as: with its values, where that takes little.
+
+Torch's own function is replaced, and not ``Tensor.__repr__`` answered in a mode: it
+writes what is printed in hooks and in tables, formatted, of a subclass, or within vmap.
+"""
+
+import re
+import threading
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import handle_torch_function
+
+from meta_magic.recording.identities.tensors import TensorRegistry
+from meta_magic.recording.intercept.value_source import ValueSource
+from meta_magic.torch_private.modes import (
+    DisableTorchFunction,
+    function_mode_stack,
+    n_dispatch_modes,
+)
+from meta_magic.torch_private.replaced import FORMAT_OF_TENSOR, TEXT_OF_TENSOR
+from meta_magic.torch_private.replacing import Replacements
+from meta_magic.torch_private.snapshot import WithoutModes
+from meta_magic.torch_private.tensor_text import join_suffixes, write_values
+
+__all__ = ["ShownTensors"]
+
+NO_VALUES: Final = "..."
+SUFFIX: Final = re.compile(r",\s+(?=[a-z_]+=)")
+"""What stands before each suffix, such as ``dtype=torch.int64``, in torch's texts."""
+
+ABOUT_GRADIENTS: Final = ("grad_fn=", "requires_grad=", "tangent=")
+PLAIN: Final = (Tensor, nn.Parameter)
+
+Write: TypeAlias = Callable[..., str]
+
+
+class ShownTensors(Replacements):
+    """Write tensors on meta with their values, within the block and in its thread.
+
+    Args:
+        registry: Knows tensors, and their places.
+        values: Knows what a tensor holds.
+    """
+
+    def __init__(self, registry: TensorRegistry, values: ValueSource) -> None:
+        super().__init__()
+        self._registry = registry
+        self._values = values
+        self._thread = 0
+
+    def __enter__(self) -> None:
+        self._thread = threading.get_ident()
+        self.wrap(TEXT_OF_TENSOR, self._wrap)
+        self.wrap(FORMAT_OF_TENSOR, self._wrap_format)
+
+    def _is_ours(self, tensor: Tensor) -> bool:
+        with DisableTorchFunction():
+            return tensor.is_meta and threading.get_ident() == self._thread
+
+    def _wrap(self, torch_writes: Write) -> Write:
+        def write(tensor: Tensor, *, tensor_contents: str | None = None) -> str:
+            if tensor_contents is not None or not self._is_ours(tensor):
+                return torch_writes(tensor, tensor_contents=tensor_contents)
+            return self._write(tensor, torch_writes)
+
+        return write
+
+    def _wrap_format(self, torch_formats: Write) -> Write:
+        def write(tensor: Tensor, spec: str) -> str:
+            if function_mode_stack():  # by its name, which is that of this one now
+                return handle_torch_function(torch_formats, (tensor,), tensor, spec)
+            is_number = type(tensor) is Tensor and not tensor.ndim
+            is_read = is_number and n_dispatch_modes() and self._is_ours(tensor)
+            return torch_formats(tensor.cpu() if is_read else tensor, spec)
+
+        return write
+
+    def _write(self, tensor: Tensor, torch_writes: Write) -> str:
+        """Return the text of a tensor on meta; nothing that is unknown raises."""
+        self._registry.note_deaths()
+        with DisableTorchFunction():
+            seen = self._registry.read(tensor)
+        storage = seen[1]
+        if storage is None:  # sparse, nested, or a wrapper of torch.func
+            return torch_writes(tensor)
+        try:
+            real = self._values.peek(tensor, seen)
+        except Exception:  # noqa: BLE001  a repr raises nothing
+            real = None
+        if real is None and storage.place is None:  # a recording around may know more
+            return torch_writes(tensor)
+        with WithoutModes(), torch.no_grad():
+            return describe(tensor, real, storage.place, torch_writes)
+
+
+def describe(
+    tensor: Tensor,
+    real: Tensor | None,
+    place: torch.device | None,
+    torch_writes: Write,
+) -> str:
+    """Return the text of a meta tensor.
+
+    Args:
+        tensor: The tensor.
+        real: What it holds, if that is known.
+        place: Where the code wants it: it is written as one that lies there; as one on
+            meta, that has values, if nowhere by name.
+        torch_writes: Writes as torch does.
+    """
+    kind = type(tensor)
+    indent = len("tensor(" if kind in PLAIN else f"{kind.__name__}(")
+    values = NO_VALUES if real is None else write_values(real, indent)
+    if place is None:
+        return torch_writes(tensor, tensor_contents=values)
+    head, *suffixes = split(torch_writes(tensor, tensor_contents=""))
+    about: list[Any] = [] if place.type == "cpu" else [f"device='{place}'"]
+    if real is None:
+        about += [s for s in suffixes if not s.startswith("device=")]
+    else:
+        about += split(torch_writes(real.detach(), tensor_contents=""))[1:]
+        about += [s for s in suffixes if s.startswith(ABOUT_GRADIENTS)]
+    return join_suffixes(head + values, about, indent)
+
+
+def split(text: str) -> list[str]:
+    """Return the head of a tensor's text, and its suffixes."""
+    return SUFFIX.split(text.removesuffix(")"))

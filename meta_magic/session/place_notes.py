@@ -1,0 +1,128 @@
+"""Notes on the devices that a cell names: what would fail, or have other numbers."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+import torch
+
+from meta_magic.errors import ReplayError
+from meta_magic.recording.as_device.joined_places import join_places
+from meta_magic.recording.identities.geometries import LiveGeometry
+from meta_magic.recording.signatures.entries import OpTable
+from meta_magic.replaying.operators import find_function
+from meta_magic.replaying.program_calls import ProgramCalls
+from meta_magic.trace.notes import Note
+from meta_magic.trace.program import Program
+from meta_magic.trace.sequences import OpCalls
+from meta_magic.trace.signature import Geometry, Signature
+
+__all__ = ["find_place_notes"]
+
+CPU: Final = torch.device("cpu")
+
+
+class Clash(NamedTuple):
+    """What an operator took that would lie on the CPU, where it must not.
+
+    Attributes:
+        unnamed: Which of its inputs.
+        place: The device on which another one lies.
+    """
+
+    unnamed: frozenset[int]
+    place: torch.device
+
+
+def find_place_notes(program: Program, *, has_saved: bool) -> Iterator[Note]:
+    """Yield what the devices mean that a cell names; nothing where it names none.
+
+    Args:
+        program: The recording.
+        has_saved: Whether values were written to a file.
+    """
+    signatures = program.signatures
+    named = {g.place for s in signatures for g in (*s.inputs, *s.outputs)}
+    if not named <= {None, CPU}:
+        yield from find_unnamed(program)
+        yield from find_drawn(program, has_saved=has_saved)
+
+
+def find_unnamed(program: Program) -> Iterator[Note]:
+    """Yield a note for each line where what would lie on the CPU met an accelerator."""
+    clashes = {i: find_clash(s) for i, s in enumerate(program.signatures)}
+    if not any(clashes.values()):
+        return
+    ops, recorded, noted = OpCalls(program), ProgramCalls(program), set()
+    own: set[int] = set()  # what autograd made of its own accord, and what comes of it
+    for index, number in enumerate(program.signature_numbers()):
+        signature, storages = recorded.tensors(index)
+        inputs = storages[: len(signature.inputs)]
+        clash = clashes[number]
+        if clash is not None and not own.issuperset(inputs[i] for i in clash.unnamed):
+            call = ops[index]
+            if (call.line, clash.place) not in noted:
+                noted.add((call.line, clash.place))
+                yield Note(
+                    kind="place",
+                    text=f"{call.op} took a tensor that no device was named for, with "
+                    f"one on {clash.place}: for real it would lie on the CPU, and this "
+                    "would fail",
+                    line=call.line,
+                )
+        if ops.phase(index) == "backward" or not own.isdisjoint(inputs):
+            own.update(storages[len(inputs) :])
+
+
+def find_clash(signature: Signature) -> Clash | None:
+    """Return what an operator took that would be refused if it lay on the CPU."""
+    named = [g.place for g in signature.inputs if g.place not in (None, CPU)]
+    unnamed = {i for i, g in enumerate(signature.inputs) if is_unnamed(g)}
+    if not named or not unnamed or named[0] is None:
+        return None
+    on_cpu = [
+        LiveGeometry(replace(g, place=CPU) if i in unnamed else g)
+        for i, g in enumerate(signature.inputs)
+    ]
+    try:
+        join_places(OpTable(find_function(signature.op)), on_cpu)
+    except ReplayError:  # no operator of torch's
+        return None
+    except RuntimeError:
+        return Clash(frozenset(unnamed), named[0])
+    return None
+
+
+def is_unnamed(geometry: Geometry) -> bool:
+    """Whether no device was named for a tensor on meta that could have one."""
+    is_meta = geometry.device.type == "meta"
+    return geometry.place is None and is_meta and geometry.stride is not None
+
+
+def find_drawn(program: Program, *, has_saved: bool) -> Iterator[Note]:
+    """Yield a note if values rest on numbers that an accelerator is to draw.
+
+    Args:
+        program: The recording.
+        has_saved: Whether values were written to a file: of any of its tensors.
+    """
+    asked = {evaluation.call for evaluation in program.evaluations}
+    recorded = ProgramCalls(program)
+    first: int | None = None
+    drawn: set[int] = set()
+    for index in range(len(recorded) if asked or has_saved else 0):
+        signature, storages = recorded.tensors(index)
+        inputs = storages[: len(signature.inputs)]
+        is_drawn = index in recorded.draws_by_call and signature.accelerator
+        if not is_drawn and drawn.isdisjoint(inputs):
+            continue
+        first = index if first is None else first
+        if has_saved or index in asked:
+            place = recorded.tensors(first)[0].accelerator
+            text = (
+                f"values rest on random numbers of {place}, and are not those that it "
+                "would give: the CPU drew others"
+            )
+            yield Note(kind="drawn", text=text, line=recorded.line(first))
+            return
+        drawn.update(storages[len(inputs) :], (inputs[i] for i in signature.writes))

@@ -1,0 +1,110 @@
+"""Call operators with the values of what they read, or with what is assumed of them."""
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from meta_magic.recording.as_device.cpu_kernels import put_on_meta
+from meta_magic.recording.signatures.arguments import Args, Given
+from meta_magic.recording.signatures.entries import OpTable
+from meta_magic.replaying.assumed_operator import fill
+from meta_magic.trace.provenance import Assumption
+
+__all__ = ["COPY", "INDEX", "NONZERO", "SELECT", "call_assumed", "call_with"]
+
+COPY: Final = "aten._to_copy.default"
+INDEX: Final = "aten.index.Tensor"
+NONZERO: Final = "aten.nonzero.default"
+SELECT: Final = "aten.masked_select.default"
+
+
+def call_with(table: OpTable, given: Given, real_by_id: Mapping[int, Tensor]) -> Any:
+    """Return what an operator returns, given the values of what it reads."""
+    args, kwargs, _ = given
+    if table.name in (INDEX, SELECT):
+        counts = {key: int(mask.count_nonzero()) for key, mask in real_by_id.items()}
+        if table.name == INDEX:
+            return index_by_masks(args, counts)
+        return select_by_mask(args[0], args[1], counts)
+    real_args, real_kwargs = replace((args, kwargs), real_by_id)
+    returned = table.func(*real_args, **real_kwargs)
+    return returned if table.name == COPY else put_on_meta(returned)
+
+
+def call_assumed(
+    table: OpTable, given: Given, read: Tensor, assumption: Assumption
+) -> Any:
+    """Return what an operator returns if what it reads is as was assumed."""
+    counts = {id(read): assumption.n_true}
+    if table.name == INDEX:
+        return index_by_masks(given.args, counts)
+    if table.name == SELECT:
+        return select_by_mask(given.args[0], read, counts)
+    if table.name == NONZERO:
+        shape = (assumption.n_true, read.ndim)
+        return torch.empty(shape, dtype=torch.long, device="meta")
+    if table.name == COPY:
+        dtype = given.kwargs.get("dtype") or read.dtype
+        return fill(assumption, read.shape, dtype)
+    number = assumption.n_true if assumption.value is None else assumption.value
+    return int(number) if float(number).is_integer() and not is_real(read) else number
+
+
+def is_real(tensor: Tensor) -> bool:
+    """Whether the numbers of a tensor have fractions."""
+    return tensor.dtype.is_floating_point or tensor.dtype.is_complex
+
+
+def replace(value: Any, real_by_id: Mapping[int, Tensor]) -> Any:
+    """Return arguments with real tensors for those on meta."""
+    if isinstance(value, Tensor):
+        return real_by_id.get(id(value), value)
+    if isinstance(value, torch.device):
+        return torch.device("cpu")
+    if isinstance(value, (list, tuple)):
+        return type(value)([replace(item, real_by_id) for item in value])
+    if isinstance(value, Mapping):
+        return {name: replace(item, real_by_id) for name, item in value.items()}
+    return value
+
+
+def index_by_masks(args: Args, count_by_id: Mapping[int, int]) -> Tensor:
+    """Index a meta tensor; each mask stands for the positions at which it is true.
+
+    Args:
+        args: Those of ``aten.index``.
+        count_by_id: How many elements of each mask are true.
+
+    Raises:
+        IndexError: A mask does not fit, in torch's words.
+    """
+    tensor, indices = args
+    positions: list[Tensor | None] = []
+    for mask in indices:
+        count = None if mask is None else count_by_id.get(id(mask))
+        if count is None:
+            positions.append(mask)
+        else:
+            at = len(positions)
+            if mask.shape != tensor.shape[at : at + mask.ndim]:
+                shapes = list(mask.shape), list(tensor.shape)
+                raise IndexError(
+                    f"The shape of the mask {shapes[0]} at index 0 does not match the "
+                    f"shape of the indexed tensor {shapes[1]} at index {at}"
+                )
+            made = [torch.empty(count, dtype=torch.long, device="meta")] * mask.ndim
+            positions.extend(made)
+    return torch.ops.aten.index.Tensor(tensor, positions)  # type: ignore[no-any-return]  # torch.ops has no types
+
+
+def select_by_mask(
+    tensor: Tensor, mask: Tensor, count_by_id: Mapping[int, int]
+) -> Tensor:
+    """Return an empty tensor for each element at which a mask is true."""
+    shape = torch.broadcast_shapes(tensor.shape, mask.shape)
+    repeats = prod(shape) // max(1, mask.numel())
+    count = count_by_id[id(mask)] * repeats
+    return torch.empty(count, dtype=tensor.dtype, device="meta")

@@ -1,0 +1,93 @@
+"""Kernels are those of the place of a tensor where the code named one."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from meta_magic import record
+
+OTHER = {"cpu": "cuda", "cuda": "cpu"}
+
+
+@pytest.mark.parametrize("place", OTHER)
+def test_attention_is_that_of_a_place(place):
+    with record(as_device=OTHER[place]) as trace:
+        x = torch.ones(1, 2, 8, 16, device=place)
+        F.scaled_dot_product_attention(x, x, x)
+    (call,) = [call for call in trace.ops if "attention" in call.op]
+    assert ("for_cpu" in call.op) == (place == "cpu")
+
+
+@pytest.mark.parametrize("place", OTHER)
+def test_an_optimizer_takes_the_implementation_of_a_place(place):
+    with record(as_device=OTHER[place]) as trace:
+        model = nn.Linear(3, 2, device=place)
+        optimizer = torch.optim.AdamW(model.parameters())
+        model(torch.ones(4, 3, device=place)).sum().backward()
+        optimizer.step()
+    is_foreach = any("_foreach_" in call.op for call in trace.ops)
+    assert is_foreach == (place == "cuda")
+
+
+def list_dtypes(place):
+    """Return what a linear layer gives under autocast of each device."""
+    model, x = nn.Linear(3, 2), torch.ones(4, 3)
+    if place:
+        model, x = model.to(place), x.to(place)
+    dtypes = []
+    for device, dtype in (("cpu", torch.bfloat16), ("cuda", torch.float16)):
+        with torch.autocast(device, dtype=dtype):
+            dtypes.append(model(x).dtype)
+    return dtypes
+
+
+@pytest.mark.parametrize("device", OTHER)
+def test_autocast_casts_what_lies_on_its_device(device):
+    with record(as_device=device):
+        assert list_dtypes("cpu") == [torch.bfloat16, torch.float32]
+        assert list_dtypes("cuda") == [torch.float32, torch.float16]
+
+
+@pytest.mark.filterwarnings("ignore:CUDA is not available")
+def test_autocast_casts_what_lies_nowhere_as_on_the_device_of_the_cell():
+    wanted = list_dtypes(None)
+    with record(as_device="cpu"):
+        assert list_dtypes(None) == wanted
+    with record(as_device="cuda"):
+        assert list_dtypes(None) == [torch.float32, torch.float16]
+
+
+@pytest.mark.parametrize("kind", ["mps", "xpu"])
+def test_another_accelerator_casts_as_cuda_does(kind):
+    with record():
+        model = nn.Linear(3, 2).to(kind)
+        with torch.autocast(kind, dtype=torch.float16):
+            out = model(torch.ones(4, 3, device=kind))
+    assert out.dtype == torch.float16
+
+
+def test_what_autocast_of_a_place_makes_of_others_is_cast():
+    with record(as_device="cpu"):
+        logits = torch.ones(2, 3, device="cuda", dtype=torch.float16)
+        target = torch.zeros(2, dtype=torch.long, device="cuda")
+        with torch.autocast("cuda"):
+            assert F.cross_entropy(logits, target).dtype == torch.float32
+
+
+def test_strides_are_those_of_a_place():
+    wanted = [part.stride() for part in torch.linalg.svd(torch.ones(4, 3))]
+    with record(as_device="cuda"):
+        parts = torch.linalg.svd(torch.ones(4, 3, device="cpu"))
+        assert [part.stride() for part in parts] == wanted
+
+
+def test_groups_of_channels_that_come_last_are_those_of_a_place():
+    def normalize(device):
+        x = torch.ones(2, 4, 3, 3, device=device)
+        return F.group_norm(x.contiguous(memory_format=torch.channels_last), 2).stride()
+
+    wanted = normalize("cpu")
+    with record(as_device="cuda"):
+        assert normalize("cpu") == wanted
+        assert normalize("cuda") != wanted

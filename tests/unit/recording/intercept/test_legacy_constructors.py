@@ -1,0 +1,137 @@
+"""Constructors of torch's first years, and tensors within lists of values."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from meta_magic import materialize, record
+from tests.unit.recording.intercept.data_of_cells import notes_of
+
+STORAGE = torch.FloatStorage([1.0, 2.0])
+
+
+def ones(*shape, dtype=None):
+    return torch.ones(*shape, dtype=dtype)
+
+
+CONSTRUCTORS = {
+    "FloatTensor of a list": lambda: torch.FloatTensor([1, 2]),
+    "DoubleTensor of lists": lambda: torch.DoubleTensor([[1, 2], [3, 4]]),
+    "LongTensor of an array": lambda: torch.LongTensor(np.arange(3)),
+    "ByteTensor of a list": lambda: torch.ByteTensor([1, 0]).bool(),
+    "BoolTensor of a list": lambda: torch.BoolTensor([True, False]),
+    "HalfTensor of a list": lambda: torch.HalfTensor([0.1]),
+    "FloatTensor of sizes": lambda: torch.FloatTensor(2, 3).fill_(3),
+    "FloatTensor of a size": lambda: torch.FloatTensor(torch.Size([2])).fill_(3),
+    "FloatTensor of a storage": lambda: torch.FloatTensor(STORAGE),
+    "FloatTensor of arrays": lambda: torch.FloatTensor([[np.float32(1)] * 2] * 2),
+    "FloatTensor of nothing": torch.FloatTensor,
+    "Tensor of a list": lambda: torch.Tensor([0.5]),
+    "Tensor of an array": lambda: torch.Tensor(np.ones((2, 3))),
+    "Tensor of numpy's numbers": lambda: torch.Tensor([np.float32(1)]),
+    "Tensor of sizes": lambda: torch.Tensor(2, 3).zero_(),
+    "new of a list": lambda: ones(2).new([1.0, 3.0]),
+    "new of a tuple": lambda: ones(2).new((1, 2)),
+    "new of an array": lambda: ones(2).new(np.ones(2)),
+    "new of sizes": lambda: ones(2).new(2, 3).zero_(),
+    "new_tensor of a list": lambda: ones(2).new_tensor([1, 2]),
+    "from_numpy": lambda: torch.from_numpy(np.ones(2)),
+}
+WITH_TENSORS = {
+    "tensor": lambda: torch.tensor([ones(()), ones(()) * 2]),
+    "tensor of a tuple": lambda: torch.tensor((torch.tensor(1), torch.tensor(2))),
+    "tensor with numbers": lambda: torch.tensor([ones(()), 2]),
+    "tensor of lists": lambda: torch.tensor([[ones(()), 2], [3, torch.zeros(())]]),
+    "tensor of float64": lambda: torch.tensor([ones((), dtype=torch.float64), 1]),
+    "tensor of bool": lambda: torch.tensor([torch.tensor(True), torch.tensor(False)]),
+    "tensor that wants a gradient": lambda: torch.tensor(
+        [ones(()), 2.0], requires_grad=True
+    ),
+    "tensor of one element": lambda: torch.tensor([ones(1)]),
+    "as_tensor": lambda: torch.as_tensor([ones(()), 1.0]),
+    "asarray": lambda: torch.asarray([ones(()), 2.0]),
+    "new_tensor": lambda: ones(2).new_tensor([ones(()) * 3]),
+    "FloatTensor": lambda: torch.FloatTensor([ones(()), ones(()) * 2]),
+    "Tensor": lambda: torch.Tensor([ones(1) * 2]),
+    "LongTensor": lambda: torch.LongTensor([torch.tensor(3)]),
+}
+REFUSED = {
+    "FloatTensor": lambda: torch.FloatTensor([ones(2)]),
+    "tensor": lambda: torch.tensor([ones(2)]),
+    "LongTensor of float": lambda: torch.LongTensor([ones(())]),
+}
+
+
+def describe(tensor):
+    return tensor.dtype, tensor.shape, tensor.requires_grad, tensor.tolist()
+
+
+@pytest.mark.parametrize("name", CONSTRUCTORS)
+def test_a_legacy_constructor_makes_a_meta_tensor_with_its_values(name):
+    wanted = CONSTRUCTORS[name]()
+    with record() as trace:
+        made = CONSTRUCTORS[name]()
+        assert made.is_meta
+        assert describe(made) == describe(wanted)
+    assert not notes_of(trace).keys() & {"factory", "state"}
+
+
+@pytest.mark.parametrize("name", WITH_TENSORS)
+def test_tensors_in_a_list_of_values_are_values(name):
+    wanted = WITH_TENSORS[name]()
+    with record():
+        made = WITH_TENSORS[name]()
+        assert made.is_meta
+        assert describe(made) == describe(wanted)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_the_cpu_refuses_is_refused_in_its_words(name):
+    with pytest.raises((ValueError, TypeError)) as wanted:
+        REFUSED[name]()
+    with record(), pytest.raises(wanted.type) as met:
+        REFUSED[name]()
+    assert str(met.value) == str(wanted.value)
+
+
+def test_tensors_in_a_list_are_not_read_until_somebody_asks():
+    with record() as trace:
+        torch.tensor([torch.ones(()), torch.ones(())]).mean()
+    assert "evaluated" not in notes_of(trace)
+
+
+def test_a_legacy_constructor_lies_beside_what_the_cell_makes():
+    def run():
+        table = nn.Embedding(10, 4)
+        found = table(torch.LongTensor([1, 2]))
+        return found @ torch.FloatTensor([[1.0], [2.0], [3.0], [4.0]])
+
+    torch.manual_seed(0)
+    wanted = run()
+    torch.manual_seed(0)
+    with record():
+        made = run().tolist()
+    assert made == wanted.tolist()
+
+
+def test_a_parameter_of_a_legacy_constructor_is_materialized():
+    with record():
+        module = nn.ParameterDict({"a": nn.Parameter(torch.FloatTensor([1.0, 2.0]))})
+    materialize(module)
+    assert module["a"].tolist() == [1.0, 2.0]
+
+
+def test_a_legacy_constructor_is_real_where_the_cell_asks_for_the_cpu():
+    with record(), torch.device("cpu"):
+        made = torch.FloatTensor([1.0]), torch.Tensor(np.ones(2))
+    assert not any(tensor.is_meta for tensor in made)
+
+
+def test_tensors_in_a_list_come_from_where_they_lie():
+    with record():
+        loss = torch.ones((), device="cuda")
+        joined = torch.tensor([loss, loss * 2])
+        assert joined.device.type == "meta"
+        assert torch.tensor([loss, 2.0], device="cuda").device.type == "cuda"
+        assert joined.tolist() == [1.0, 2.0]

@@ -1,0 +1,188 @@
+"""``.to`` and its like: what moves stays on meta, and is planned to lie there."""
+
+import pytest
+import torch
+from torch import nn
+
+import meta_magic as mm
+from meta_magic import record
+from tests.unit.replaying.replays import replay
+
+CUDA = torch.device("cuda", 0)
+
+
+def test_a_tensor_says_the_device_that_was_named():
+    with record():
+        x = torch.ones(2, device="cuda")
+        assert (x.device, x.is_cuda, x.is_cpu, x.get_device()) == (CUDA, True, False, 0)
+        assert x.type() == "torch.cuda.FloatTensor"
+        assert x.is_meta
+
+
+def test_a_tensor_of_which_no_device_was_named_is_on_meta():
+    with record():
+        x = torch.ones(2)
+        assert (x.device.type, x.is_cuda, x.is_cpu) == ("meta", False, False)
+
+
+def test_a_tensor_that_is_there_already_is_not_moved():
+    with record() as trace:
+        x = torch.ones(2, device="cuda")
+        y = torch.ones(2)
+        assert x.to("cuda") is x
+        assert y.to("cpu") is y
+        assert y.device == torch.device("cpu")
+    assert [call.op for call in trace.ops] == ["aten.ones.default"] * 2
+
+
+def test_a_move_is_a_copy_that_knows_where_from_and_where_to():
+    with record() as trace:
+        torch.ones(2, device="cpu").to("cuda:1", torch.half)
+    move = trace.ops[-1]
+    assert move.op == "aten._to_copy.default"
+    assert move.inputs[0].place == torch.device("cpu")
+    assert move.outputs[0].place == torch.device("cuda", 1)
+    assert move.outputs[0].dtype == torch.half
+
+
+def test_other_conversions_stay_where_they_are():
+    with record():
+        x = torch.ones(2, 3, device="cuda")
+        assert x.half().device == x.to(torch.long).device == CUDA
+        assert x[0].device == x.t().device == x.detach().device == CUDA
+        assert torch.ones(2).to(x.half()).device == CUDA
+        assert torch.ones(2).type(torch.LongTensor).device == torch.device("cpu")
+
+
+def test_a_module_that_moves_keeps_its_parameters():
+    with record():
+        model = nn.Linear(3, 2)
+        weight = model.weight
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        model.to("cuda")
+        model(torch.ones(1, 3, device="cuda")).sum().backward()
+        optimizer.step()
+        assert model.weight is weight
+        assert weight.device == weight.grad.device == CUDA
+
+
+def test_gradients_go_back_to_where_the_tensor_came_from():
+    with record() as trace:
+        one, two = nn.Linear(4, 4).to("cuda:0"), nn.Linear(4, 4).to("cuda:1")
+        two(one(torch.ones(2, 4, device="cuda:0")).to("cuda:1")).sum().backward()
+        assert one.weight.grad.device == torch.device("cuda", 0)
+        assert two.weight.grad.device == torch.device("cuda", 1)
+    copies = [call for call in trace.ops if call.op == "aten._to_copy.default"]
+    back = copies[-1]
+    assert back.phase == "backward"
+    assert back.inputs[0].place == torch.device("cuda", 1)
+    assert back.outputs[0].place == torch.device("cuda", 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_gradient_through_a_move_is_that_of_the_cpu(dtype):
+    def train(device):
+        torch.manual_seed(0)
+        leaf = torch.randn(3, requires_grad=True)
+        (leaf.to(device, dtype) ** 3).sum().backward()
+        return leaf.grad
+
+    with record() as trace:
+        grad = train("cuda")
+    assert torch.equal(replay(trace, grad)[0], train("cpu"))
+
+
+def test_a_gradient_of_a_gradient_passes_a_move():
+    def curve(device):
+        leaf = torch.arange(3.0, requires_grad=True)
+        (grad,) = torch.autograd.grad(
+            (leaf.to(device) ** 3).sum(), leaf, None, True, True
+        )
+        grad.sum().backward()
+        return leaf.grad
+
+    with record() as trace:
+        second = curve("cuda")
+    assert torch.equal(replay(trace, second)[0], curve("cpu"))
+
+
+def test_a_place_lasts_to_the_next_recording():
+    with record():
+        model = nn.Linear(3, 2, device="cuda:1")
+    with record():
+        assert model.weight.device == torch.device("cuda", 1)
+        made = nn.functional.linear(torch.ones(3, device="cuda:1"), model.weight)
+        assert made.device == torch.device("cuda", 1)
+
+
+def test_a_renamed_tensor_is_the_same_in_the_trace():
+    with record() as trace:
+        x = torch.ones(2)
+        view = x[:1]
+        x.to("cpu")
+        x + 1
+        view + 1
+    made, viewed, *added = trace.ops
+    assert added[0].inputs[0].tensor_id == made.outputs[0].tensor_id
+    assert added[1].inputs[0].tensor_id == viewed.outputs[0].tensor_id
+    assert {call.inputs[0].place for call in added} == {torch.device("cpu")}
+
+
+def test_the_cpu_copy_is_a_plan_whose_values_are_there():
+    with record():
+        x = torch.arange(3.0, device="cuda") * 2
+        y = x.cpu()
+        assert y.is_meta
+        assert y.numpy().tolist() == y.tolist() == [0, 2, 4]
+
+
+def test_within_real_what_is_made_and_moved_is_real():
+    with record():
+        x = torch.arange(3.0, device="cuda")
+        with mm.real():
+            made, moved = torch.ones(2), x.cpu()
+    assert not made.is_meta
+    assert moved.tolist() == [0, 1, 2]
+
+
+def test_a_context_with_another_device_is_a_plan():
+    with record(), torch.device("cuda:1"):
+        assert torch.ones(2).device == torch.device("cuda", 1)
+        assert nn.Linear(2, 2).weight.device == torch.device("cuda", 1)
+
+
+def test_named_real_has_torchs_own_rule():
+    with record(named="real"):
+        assert not torch.ones(2, device="cpu").is_meta
+        with pytest.raises((AssertionError, RuntimeError), match="CUDA"):
+            torch.ones(2).to("cuda")
+
+
+def test_a_device_beyond_the_planned_ones_is_refused():
+    refused = pytest.raises(RuntimeError, match="invalid device ordinal")
+    with refused, record(as_device="cuda:8"):
+        torch.ones(2, device="cuda:99")
+
+
+def test_what_a_named_device_means_is_plan_or_real():
+    with pytest.raises(ValueError, match="named is one of plan, real, not 'fake'"):
+        record(named="fake")
+
+
+def test_meta_that_was_told_of_another_tensor_stands_for_the_cpu():
+    with record():
+        unnamed = torch.ones(2)
+        cpu, cuda = torch.ones(2, device="cpu"), torch.ones(2, device="cuda")
+        assert cpu.to(unnamed.device) is cpu
+        assert cpu.to(unnamed) is cpu
+        assert cuda.to(unnamed.device).device == torch.device("cpu")
+        assert cuda.to("meta").device.type == "meta"
+
+
+def test_gradients_are_clipped_where_they_lie():
+    with record() as trace:
+        weight = nn.Parameter(torch.ones(3, device="cuda"))
+        (weight * 2).sum().backward()
+        nn.utils.clip_grad_norm_([weight], 1.0)
+        assert weight.grad.device == CUDA
+    assert "aten._to_copy.default" not in [call.op for call in trace.ops]

@@ -1,0 +1,94 @@
+"""Packed sequences: their lengths are values, their batch sizes lie on the CPU."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import rnn
+
+from meta_magic import record
+from tests.unit.recording.intercept.data_of_cells import notes_of
+
+LENGTHS = {
+    "a tensor": torch.tensor,
+    "on the CPU": lambda values: torch.tensor(values).cpu(),
+    "a list": list,
+    "made on the CPU": lambda values: torch.tensor(values, device="cpu"),
+    "LongTensor": torch.LongTensor,
+}
+LAYERS = {"LSTM": nn.LSTM, "GRU": nn.GRU, "RNN": nn.RNN}
+
+
+def run(lengths, layer=nn.LSTM, *, is_sorted=True, device=None):
+    """Return what a layer gives of sequences that are packed, and their lengths."""
+    torch.manual_seed(0)
+    data = torch.randn(3, 5, 4).to(device) if device else torch.randn(3, 5, 4)
+    model = layer(4, 8, batch_first=True, num_layers=2)
+    model = model.to(device) if device else model
+    packed = rnn.pack_padded_sequence(
+        data, lengths, batch_first=True, enforce_sorted=is_sorted
+    )
+    out, hidden = model(packed)
+    padded, lengths = rnn.pad_packed_sequence(out, batch_first=True)
+    hidden = hidden[0] if isinstance(hidden, tuple) else hidden
+    return padded, hidden, lengths
+
+
+def are_close(made, wanted):
+    """Compare values: the CPU weighs all inputs at once, and rounds otherwise."""
+    with torch.device("cpu"):
+        values = [torch.tensor(tensor.detach().tolist()) for tensor in made]
+        return all(map(torch.allclose, values, wanted))
+
+
+@pytest.mark.parametrize("name", LENGTHS)
+@pytest.mark.parametrize("layer", LAYERS)
+def test_packed_sequences_run_through_a_recurrent_layer(name, layer):
+    wanted = run(LENGTHS[name]([5, 3, 2]), LAYERS[layer])
+    with record() as trace:
+        made = run(LENGTHS[name]([5, 3, 2]), LAYERS[layer])
+        assert all(tensor.is_meta for tensor in made)
+        assert are_close(made, wanted)
+    assert "factory" not in notes_of(trace)
+
+
+@pytest.mark.parametrize("name", LENGTHS)
+def test_lengths_in_any_order_are_sorted(name):
+    wanted = run(LENGTHS[name]([2, 5, 3]), is_sorted=False)
+    with record():
+        made = run(LENGTHS[name]([2, 5, 3]), is_sorted=False)
+        assert are_close(made, wanted)
+
+
+def test_packed_sequences_lie_where_their_data_does():
+    with record(as_device="cuda"):
+        padded, hidden, lengths = run([5, 3, 2], device="cuda")
+        assert padded.device.type == hidden.device.type == "cuda"
+        assert lengths.device.type == "cpu"
+
+
+def test_lengths_on_a_gpu_are_refused_as_torch_does_it():
+    with record(), pytest.raises(RuntimeError, match="got 1D cuda Long tensor"):
+        run(torch.tensor([5, 3, 2], device="cuda"), device="cuda")
+
+
+def test_sequences_of_a_list_are_packed():
+    def pack():
+        packed = rnn.pack_sequence([torch.ones(5, 4), torch.ones(3, 4)])
+        return packed.data.shape, packed.batch_sizes.tolist()
+
+    with record():
+        met = pack()
+    assert met == pack()
+
+
+def test_gradients_flow_through_packed_sequences():
+    def train():
+        torch.manual_seed(0)
+        model = nn.GRU(4, 8, batch_first=True)
+        packed = rnn.pack_padded_sequence(torch.randn(2, 5, 4), [5, 3], True)
+        model(packed)[0].data.sum().backward()
+        return [model.weight_ih_l0.grad]
+
+    wanted = train()
+    with record():
+        assert are_close(train(), wanted)

@@ -1,0 +1,336 @@
+"""``torch.cuda`` on a machine without a GPU, where a cell is recorded for one."""
+
+from operator import attrgetter
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from meta_magic import record
+from meta_magic.torch_private.gpus import has_gpu
+from tests.unit.recording.intercept.data_of_cells import notes_of
+
+pytestmark = pytest.mark.skipif(has_gpu(), reason="torch answers for its own GPU")
+
+FACTS = {
+    "cuda.is_available": True,
+    "cuda.device_count": 8,
+    "cuda.current_device": 0,
+    "cuda.is_bf16_supported": True,
+    "cuda.get_device_capability": (9, 0),
+    "accelerator.is_available": True,
+    "accelerator.device_count": 8,
+    "accelerator.current_accelerator": torch.device("cuda"),
+}
+TRUTHS = (
+    "cuda.is_available",
+    "cuda.device_count",
+    "cuda.is_initialized",
+    "accelerator.is_available",
+)
+IDLE = {
+    "cuda.synchronize": (),
+    "cuda.empty_cache": (),
+    "cuda.manual_seed": (0,),
+    "cuda.manual_seed_all": (0,),
+    "cuda.reset_peak_memory_stats": (),
+    "cuda.set_device": (0,),
+    "cuda.nvtx.range_push": ("step",),
+    "accelerator.synchronize": (),
+}
+
+
+def call(name, *args):
+    """Call a function of torch, as it is now."""
+    return attrgetter(name)(torch)(*args)
+
+
+@pytest.mark.parametrize("name", FACTS)
+def test_a_planned_machine_tells_what_it_has(name):
+    with record(as_device="cuda:8"):
+        assert call(name) == FACTS[name]
+
+
+@pytest.mark.parametrize("name", TRUTHS)
+def test_another_machine_is_told_as_it_is(name):
+    wanted = call(name)
+    with record(as_device="cpu"):
+        assert call(name) == wanted
+
+
+@pytest.mark.parametrize("name", IDLE)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_what_acts_on_a_gpu_does_nothing(name, device):
+    with record(as_device=device):
+        assert call(name, *IDLE[name]) is None
+
+
+def test_nothing_of_it_is_left_after_the_cell():
+    names = ("is_available", "device_count", "Event", "Stream", "FloatTensor", "device")
+    before = [getattr(torch.cuda, name) for name in names], torch.Generator
+    with record(as_device="cuda"):
+        pass
+    assert ([getattr(torch.cuda, name) for name in names], torch.Generator) == before
+
+
+def test_each_function_stands_for_one_alone():
+    with record(as_device="cuda"):
+        found = [torch.cuda.synchronize, torch.cuda.empty_cache, torch.cuda.init]
+    assert len(set(map(id, found))) == len(found)
+
+
+def test_a_gpu_is_chosen():
+    with record(as_device="cuda:2"):
+        torch.cuda.set_device(1)
+        assert torch.ones(1).cuda().device.index == 1
+        with torch.cuda.device(0):
+            assert torch.ones(1, device="cuda").device.index == 0
+        assert torch.cuda.current_device() == 1
+
+
+def test_a_gpu_that_there_is_not_to_be_is_refused():
+    with record(as_device="cuda:2"):
+        for ask in (torch.cuda.get_device_name, torch.cuda.set_device):
+            with pytest.raises(RuntimeError, match="invalid device ordinal"):
+                ask(7)
+
+
+def test_memory_is_that_of_the_tensors_which_lie_there():
+    with record(as_device="cuda") as trace:
+        x = torch.ones(256, device="cuda")
+        y = torch.ones(256, device="cpu")
+        taken = torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()
+        free, total = torch.cuda.mem_get_info()
+        del x
+        assert torch.cuda.memory_allocated() == 0
+    assert (taken, total - free, y.numel()) == ((1024, 1024), 1024, 256)
+    assert "max_memory_allocated" in notes_of(trace)["memory"].text
+
+
+def test_events_tell_the_time_and_streams_run_at_once():
+    with record(as_device="cuda"):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            x = torch.ones(3, device="cuda")
+        x.record_stream(stream)
+        torch.cuda.current_stream().wait_stream(stream)
+        end.record()
+        assert start.elapsed_time(end) > 0
+        assert isinstance(end, torch.cuda.Event)
+        assert isinstance(torch.cuda.current_stream(), torch.cuda.Stream)
+
+
+def test_a_type_of_cuda_makes_and_knows_tensors():
+    with record():
+        made = torch.cuda.FloatTensor([1.0, 2.0])
+        assert (str(made.device), made.tolist()) == ("cuda:0", [1.0, 2.0])
+        assert isinstance(made, torch.cuda.FloatTensor)
+        assert not isinstance(torch.FloatTensor([1.0]), torch.cuda.FloatTensor)
+        assert torch.ones(1).type(torch.cuda.HalfTensor).dtype == torch.half
+
+
+def test_a_generator_of_a_gpu_is_a_plan():
+    with record():
+        generator = torch.Generator(device="cuda").manual_seed(0)
+        assert isinstance(generator, torch.Generator)
+        assert isinstance(torch.default_generator, torch.Generator)
+        assert str(generator.device) == "cuda:0"
+        drawn = torch.randn(3, device="cuda", generator=generator)
+        assert str(drawn.device) == "cuda:0"
+    assert isinstance(generator, torch.Generator)
+    assert str(generator.device) == "cuda:0"
+
+
+def test_a_generator_where_a_tensor_lies_that_nobody_named_is_the_cpus():
+    def draw(device):
+        generator = torch.Generator(device=device).manual_seed(0)
+        return torch.randn(3, generator=generator).tolist()
+
+    with record():
+        met = draw(torch.ones(1).device)
+    assert met == draw("cpu")
+
+
+def test_a_default_device_is_planned_in_the_cell_alone():
+    with record() as trace:
+        torch.set_default_device("cuda")
+        made = torch.ones(2), nn.Linear(2, 2).weight
+        assert {str(tensor.device) for tensor in made} == {"cuda:0"}
+        assert str(torch.get_default_device()) == "cuda:0"
+        assert all(tensor.is_meta for tensor in made)
+    assert torch.ones(1).device.type == "cpu"
+    met = notes_of(trace)["state"].text
+    assert met == "torch.set_default_device(cuda) was undone after the cell"
+
+
+def test_a_default_device_is_taken_back_in_the_cell():
+    with record():
+        torch.set_default_device("cuda")
+        torch.set_default_device(None)
+        assert torch.ones(1).device.type == "meta"
+        assert torch.get_default_device().type == "meta"
+
+
+def test_a_default_type_is_dtype_and_device():
+    with record():
+        torch.set_default_tensor_type("torch.cuda.DoubleTensor")
+        made = torch.ones(2)
+        torch.set_default_tensor_type(torch.FloatTensor)
+        assert (made.dtype, str(made.device)) == (torch.float64, "cuda:0")
+        assert torch.ones(2).dtype == torch.float32
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_a_step_of_a_scaler_is_taken_without_a_look_at_its_gradients():
+    with record(as_device="cuda") as trace:
+        model = nn.Linear(3, 2).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cuda")
+        with torch.autocast("cuda"):
+            loss = model(torch.ones(4, 3, device="cuda")).sum()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    assert "evaluated" not in notes_of(trace)
+    assert "assumed to be finite" in notes_of(trace)["assumed"].text
+
+
+def test_a_scaler_steps_as_on_the_cpu():
+    def train(device):
+        torch.manual_seed(0)
+        model = nn.Linear(3, 2).to(device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler(device)
+        for _ in range(2):
+            scaler.scale(model(torch.ones(4, 3, device=device)).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        return model.weight.tolist(), scaler.get_scale()
+
+    wanted = train("cpu")
+    with record(as_device="cuda"):
+        assert train("cuda") == wanted
+
+
+def test_parallel_data_runs_as_one_replica():
+    with record(as_device="cuda:2") as trace:
+        model = nn.DataParallel(nn.Linear(3, 2)).cuda()
+        out = model(torch.ones(4, 3))
+        assert (out.shape, str(out.device)) == ((4, 2), "cuda:0")
+        assert model.device_ids == [0, 1]
+    assert notes_of(trace)["place"].text == (
+        "DataParallel runs as one replica with the whole batch on cuda:0, not as 2 "
+        "with a part each"
+    )
+
+
+def test_a_module_that_is_not_on_the_first_gpu_is_refused_as_torch_does_it():
+    with record(as_device="cuda:2"):
+        model = nn.DataParallel(nn.Linear(3, 2))
+        with pytest.raises(RuntimeError, match="must have its parameters and buffers"):
+            model(torch.ones(4, 3, device="cuda"))
+
+
+def test_a_loader_pins_nothing():
+    with record(as_device="cuda"):
+        data = torch.utils.data.TensorDataset(torch.arange(4))
+        loader = torch.utils.data.DataLoader(data, batch_size=2, pin_memory=True)
+        met = [x.cuda(non_blocking=True).tolist() for (x,) in loader]
+    assert met == [[0, 1], [2, 3]]
+
+
+def test_random_numbers_of_a_planned_generator_are_said_to_be_others():
+    with record() as trace:
+        generator = torch.Generator(device="cuda").manual_seed(0)
+        drawn = torch.randn(3, device="cuda", generator=generator)
+        assert len(drawn.tolist()) == 3
+    assert "random numbers of cuda:0" in notes_of(trace)["drawn"].text
+
+
+@pytest.mark.parametrize("own", ["cpu", "cuda"])
+def test_a_generator_of_another_device_is_refused_in_torchs_words(own):
+    place = {"cpu": "cuda", "cuda": "cpu"}[own]
+    text = f"Expected a '{place}' device type for generator but found '{own}'"
+    with record(), pytest.raises(RuntimeError, match=text):
+        torch.randn(3, device=place, generator=torch.Generator(device=own))
+
+
+def test_the_state_of_a_planned_generator_is_taken_and_put_back():
+    with record(as_device="cuda"):
+        torch.cuda.manual_seed(7)
+        assert torch.cuda.initial_seed() == 7
+        state = torch.cuda.get_rng_state()
+        first = torch.randn(3, device="cuda").tolist()
+        torch.cuda.set_rng_state(state)
+        assert torch.randn(3, device="cuda").tolist() == first
+        assert torch.randn(3, device="cuda").tolist() != first
+
+
+def test_a_fork_of_all_generators_leaves_them():
+    with record(as_device="cuda:2"):
+        torch.manual_seed(0)
+        with torch.random.fork_rng([0, 1]):
+            first = torch.randn(3, device="cuda:1").tolist()
+        assert torch.randn(3, device="cuda:1").tolist() == first
+
+
+def test_what_is_drawn_on_a_gpu_leaves_the_cpus_generator():
+    def draw(device):
+        torch.manual_seed(0)
+        if device:
+            torch.randn(3, device=device)
+        return torch.randn(3, device="cpu").tolist()
+
+    wanted = draw(None)
+    with record():
+        assert draw("cuda") == wanted
+
+
+def test_a_checkpoint_draws_the_same_dropout_again():
+    def run():
+        torch.manual_seed(0)
+        x = torch.ones(64, device="cuda", requires_grad=True)
+        drop = nn.Dropout(0.5)
+        out = checkpoint(drop, x, use_reentrant=False)
+        out.sum().backward()
+        return out.detach().tolist(), x.grad.tolist()
+
+    with record(as_device="cuda"):
+        out, grad = run()
+    assert out == grad
+
+
+PLACES = {
+    "in a factory": lambda: torch.ones(2, device="cuda:99"),
+    "in a move": lambda: torch.ones(2).to("cuda:99"),
+    "as a number": lambda: torch.ones(2).cuda(99),
+    "by default": lambda: torch.set_default_device("cuda:99"),
+    "as a generator": lambda: torch.Generator(device="cuda:99"),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_a_place_that_there_is_not_to_be_is_refused(name):
+    with record(as_device="cuda:8"), pytest.raises(RuntimeError, match="cuda:99 of 8"):
+        PLACES[name]()
+
+
+def test_a_place_that_cannot_be_is_refused_by_torch():
+    with pytest.raises(RuntimeError) as wanted:
+        torch.device("cuda:-1")
+    with record(), pytest.raises(RuntimeError) as met:
+        torch.ones(2, device="cuda:-1")
+    assert str(met.value) == str(wanted.value)
+
+
+@pytest.mark.parametrize("kind", ["mps", "xpu"])
+def test_another_accelerator_is_a_plan_with_the_kernels_of_cuda(kind):
+    with record() as trace:
+        moved = nn.Linear(2, 2).to(kind)
+        assert str(moved.weight.device) == f"{kind}:0"
+    assert notes_of(trace)["place"].text == (
+        f"what the code puts on {kind} is recorded with the kernels of CUDA"
+    )

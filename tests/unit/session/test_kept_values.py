@@ -1,0 +1,253 @@
+"""What was computed for one value is kept for the next, and is what it would be."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from meta_magic import (
+    MissingValueError,
+    ValueLimits,
+    materialize,
+    record,
+    replay,
+)
+from tests.unit.session.random_cells import run_cell
+
+N_STEPS = 8
+
+
+def make_model(kind="plain"):
+    torch.manual_seed(0)
+    layers = {
+        "plain": [nn.ReLU()],
+        "dropout": [nn.Dropout(0.3)],
+        "batch norm": [nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.3)],
+    }
+    return nn.Sequential(nn.Linear(4, 6), *layers[kind], nn.Linear(6, 1))
+
+
+def train(model, optimizer, n_steps, read="end"):
+    losses = []
+    for _ in range(n_steps):
+        loss = model(torch.randn(8, 4)).square().mean()
+        optimizer.zero_grad()
+        if read == "before":
+            losses.append(loss.item())
+        loss.backward()
+        optimizer.step()
+        if read == "end":
+            losses.append(loss.item())
+    return losses
+
+
+def train_from_scratch(kind, read, n_steps=N_STEPS):
+    model = make_model(kind)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    return train(model, optimizer, n_steps, read)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_cells_read_what_the_cpu_has(seed):
+    wanted = run_cell(seed, 40)
+    with record():
+        met = run_cell(seed, 40)
+    assert met == wanted
+
+
+@pytest.mark.parametrize("kind", ["plain", "dropout", "batch norm"])
+@pytest.mark.parametrize("read", ["before", "end"])
+def test_each_call_of_a_training_loop_is_made_once(kind, read):
+    with record() as trace:
+        train_from_scratch(kind, read, 6)
+    made = [e.n_calls for e in trace.program.evaluations]
+    # From the third step on, as many for each: those of one step.
+    assert len(set(made[2:])) == 1
+    assert sum(made) <= len(trace.ops)
+
+
+@pytest.mark.parametrize("kind", ["plain", "dropout", "batch norm"])
+@pytest.mark.parametrize("read", ["before", "end"])
+def test_the_losses_of_a_loop_are_those_of_the_cpu(kind, read):
+    wanted = train_from_scratch(kind, read)
+    with record():
+        met = train_from_scratch(kind, read)
+    assert met == wanted
+
+
+def train_in_cells(enter, read):
+    with enter():
+        model = make_model("batch norm")
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    losses, counts = [], []
+    for _ in range(4):
+        with enter() as trace:
+            losses += train(model, optimizer, 3, read)
+        if trace is not None:
+            counts.append(sum(e.n_calls for e in trace.program.evaluations))
+    return losses, counts
+
+
+class Nothing:
+    """A context manager that does nothing."""
+
+    def __enter__(self):
+        return None
+
+    def __exit__(self, *_):
+        pass
+
+
+@pytest.mark.parametrize("read", ["before", "end"])
+def test_a_later_cell_goes_on_from_what_an_earlier_one_kept(read):
+    wanted, _ = train_in_cells(Nothing, read)
+    met, counts = train_in_cells(record, read)
+    assert met == wanted
+    assert len(set(counts[1:])) == 1
+
+
+def test_what_was_written_over_is_made_while_it_can_be():
+    def run():
+        weight, total, old = torch.ones(3), torch.zeros(()), []
+        values = []
+        for step in range(5):
+            loss = (weight * step).sum()
+            total += loss
+            old.append(weight * 2)
+            weight.mul_(0.5)
+            values.append(loss.item())
+        return [*values, total.item(), *(x.tolist() for x in old)]
+
+    wanted = run()
+    with record() as trace:
+        met = run()
+    assert met == wanted
+    # None of them again: one call for each line of a step, and the two at its start.
+    assert sum(e.n_calls for e in trace.program.evaluations) <= len(trace.ops)
+
+
+def test_a_value_of_an_earlier_time_is_computed_anew():
+    with record():
+        x = torch.ones(2)
+        early = x * 3
+        x.add_(1)
+        first = x.tolist()
+        assert early.tolist() == [3, 3]
+        x.add_(1)
+        assert (first, x.tolist(), early.tolist()) == ([2, 2], [3, 3], [3, 3])
+
+
+def test_what_is_given_out_is_a_copy():
+    with record():
+        x = torch.ones(3)
+        array = x.numpy()
+        array += 5
+        assert x.tolist() == [1, 1, 1]
+        assert (x + 1).tolist() == [2, 2, 2]
+
+
+def test_nothing_is_kept_beyond_the_limits():
+    # 40 numbers and their sum: 164 bytes; two such do not fit.
+    with record(limits=ValueLimits(nbytes=200)) as trace:
+        for _ in range(3):
+            x = torch.randn(40)
+            x.sum().item()
+            y = torch.randn(40)
+            y.sum().item()
+    assert len(trace.program.evaluations) == 6
+
+
+def test_a_loop_that_fits_stays_within_the_limits():
+    wanted = train_from_scratch("dropout", "end")
+    for nbytes in (2_000, 4_000, 100_000):
+        try:
+            with record(limits=ValueLimits(nbytes=nbytes)) as trace:
+                met = train_from_scratch("dropout", "end")
+        except MissingValueError:
+            continue
+        assert met == wanted
+        assert all(e.nbytes <= nbytes for e in trace.program.evaluations)
+
+
+def test_a_failed_replay_leaves_nothing_wrong():
+    library = torch.library.Library("kept_values", "DEF")
+    library.define("moody(Tensor(a!) x, Tensor y) -> Tensor")
+    failures = [True]
+
+    def moody(x: Tensor, y: Tensor) -> Tensor:
+        x.add_(1)
+        if y.numel() == 2 and failures.pop():
+            raise ValueError("not now")
+        return x * y.sum()
+
+    library.impl("moody", moody, "CPU")
+    library.impl("moody", lambda x, y: torch.empty_like(x), "Meta")
+    with record():
+        x = torch.zeros(3)
+        x.add_(2)
+        assert x.tolist() == [2, 2, 2]
+        failures.append(True)
+        y = torch.ops.kept_values.moody(x, torch.ones(2))
+        failures[:] = [False, True, True, True]
+        with pytest.raises(MissingValueError, match="not now"):
+            y.tolist()
+        failures[:] = [False] * 9
+        assert (y.tolist(), x.tolist()) == ([6, 6, 6], [3, 3, 3])
+
+
+def test_an_interrupted_replay_leaves_nothing_wrong():
+    library = torch.library.Library("kept_interrupted", "DEF")
+    library.define("slow(Tensor(a!) x) -> Tensor")
+    interrupts = [KeyboardInterrupt]
+
+    def slow(x: Tensor) -> Tensor:
+        x.add_(1)
+        if interrupts:
+            raise interrupts.pop()
+        return x * 2
+
+    library.impl("slow", slow, "CPU")
+    library.impl("slow", torch.empty_like, "Meta")
+    with record():
+        x = torch.full((2,), 5.0)
+        x.add_(1)
+        assert x.tolist() == [6, 6]
+        y = torch.ops.kept_interrupted.slow(x)
+        with pytest.raises(KeyboardInterrupt):
+            y.tolist()
+        assert (y.tolist(), x.tolist()) == ([14, 14], [7, 7])
+
+
+def test_what_rests_on_an_assumption_is_not_printed_after_it_was_kept():
+    with record(limits=ValueLimits(nbytes=200), assume="nonzero=0.5"):
+        mask = torch.rand(1000)[:8] > 0.5  # 4,000 bytes: too much to know
+        positions = mask.nonzero()
+        assert positions[:, 0].tolist() == [1, 3, 5, 7]
+        assert "[1]" not in repr(positions)
+        assert "[1." in repr(torch.ones(1))
+
+
+def test_a_flag_holds_for_the_calls_that_were_made_under_it():
+    def run():
+        tiny = torch.full((2,), 1e-40)
+        torch.set_flush_denormal(True)
+        first = (tiny * 1).tolist()
+        torch.set_flush_denormal(False)
+        return first, (tiny * 1).tolist()
+
+    wanted = run()
+    with record():
+        met = run()
+    assert met == wanted
+
+
+def test_a_replay_of_all_gives_what_was_kept():
+    with record() as trace:
+        model = make_model("batch norm")
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+        train(model, optimizer, 4)
+        kept = [p.tolist() for p in model.parameters()]
+        with torch.no_grad():
+            model[0].weight.mul_(1)
+    materialize(model)
+    assert [p.tolist() for p in model.parameters()] == kept
+    assert replay(trace, trace.ops[-1].outputs)[0].tolist() == kept[0]
