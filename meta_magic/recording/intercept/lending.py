@@ -3,7 +3,8 @@
 A leaf that wants a gradient cannot be a constant, as the engine compares the device of
 a gradient with its leaf's. So its implementation is exchanged for a twin on meta, whose
 values are known: the Python object, which modules and optimizers hold, stays. When the
-cell ends it gets back its own, with all that the cell did not do to it.
+cell ends it gets back its own. What is no tensor, such as ``training``, stays as the
+cell left it.
 """
 
 import threading
@@ -18,12 +19,15 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.recording.intercept.data_sources import is_default_on_meta
 from meta_magic.recording.intercept.liftable import is_wanted, wants_gradient
 from meta_magic.recording.intercept.lifting import Lifting
 from meta_magic.torch_private.autograd import read_hooks, set_hooks
 from meta_magic.torch_private.interrupts import unbroken
-from meta_magic.torch_private.modes import DisableTorchFunction
+from meta_magic.torch_private.modes import (
+    DeviceContext,
+    DisableTorchFunction,
+    function_mode_stack,
+)
 from meta_magic.torch_private.module_internals import (
     buffers_of,
     children_of,
@@ -228,7 +232,7 @@ class Lending(Replacements):
     def _ask(self, lend: Callable[[Any], None], holder: Any) -> bool:
         """Lend what something holds, where the cell did not choose the way out."""
         is_here = threading.get_ident() == self._thread
-        is_due = is_here and not self._plan.is_real and is_default_on_meta()
+        is_due = is_here and not self._plan.is_real and not is_way_out_open()
         if is_due:
             with DisableTorchFunction():
                 lend(holder)
@@ -250,6 +254,14 @@ class Lending(Replacements):
         if type(value) is dict:
             return {name: self._copy(item) for name, item in value.items()}
         return value
+
+
+def is_way_out_open() -> bool:
+    """Whether the cell is within ``with torch.device("cpu")``, which is meant."""
+    for mode in reversed(function_mode_stack()):
+        if isinstance(mode, DeviceContext):
+            return bool(mode.device.type == "cpu")
+    return False
 
 
 def parameters_in(optimizer: Any) -> Iterator[Tensor]:
