@@ -25,6 +25,7 @@ from meta_magic.recording.as_device.autocast_rules import (
     find_operator,
     flatten,
     is_eligible,
+    list_casts,
     read_nesting,
     tell_dtype,
 )
@@ -32,7 +33,6 @@ from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.dispatcher import (
     destroy_library,
-    list_kernels,
     override_kernel,
     run_kernel,
 )
@@ -52,7 +52,6 @@ from meta_magic.trace.options import DeviceName
 
 __all__ = ["AutocastOf", "AutocastOff"]
 
-ATEN: Final = "aten::"
 DEVICES: Final = ("cpu", "cuda")
 LIKE_CUDA: Final = frozenset({"mps", "xpu"})
 """Kinds of accelerators that are recorded as CUDA is."""
@@ -84,8 +83,7 @@ class AutocastOf:
     """Have autocast do on meta what it does on a device, within the block.
 
     Args:
-        plan: Knows whose kernels run where; ``meta`` leaves it to torch, which does
-            nothing.
+        plan: Knows whose kernels run where; ``meta`` leaves it to torch.
 
     Attributes:
         is_on: Whether it is enabled where the cell runs: a mode is not told.
@@ -258,10 +256,8 @@ class AutocastOf:
         if self.is_on and self._library is None:
             self._library = torch.library.Library("aten", "IMPL")
             for device in DEVICES:
-                kernels = frozenset(list_kernels(f"Autocast{device.upper()}"))
-                own = {name for name in kernels if name.startswith(ATEN)}
-                self._names[device] = frozenset(n.removeprefix(ATEN) for n in own)
-                self.foreign |= kernels - own
+                self._names[device], foreign = list_casts(device)
+                self.foreign |= foreign
             with warnings.catch_warnings():  # of the override by ``composites``
                 warnings.simplefilter("ignore")
                 for name in frozenset().union(*self._names.values()):

@@ -10,7 +10,12 @@ import torch
 from torch import Tensor
 
 from meta_magic.recording.signatures.arguments import Args, Kwargs
-from meta_magic.torch_private.dispatcher import DispatchKey, has_kernel, schema_of
+from meta_magic.torch_private.dispatcher import (
+    DispatchKey,
+    has_kernel,
+    list_kernels,
+    schema_of,
+)
 
 __all__ = [
     "ATTENTION",
@@ -23,10 +28,12 @@ __all__ = [
     "find_operator",
     "flatten",
     "is_eligible",
+    "list_casts",
     "read_nesting",
     "tell_dtype",
 ]
 
+ATEN: Final = "aten::"
 ATTENTION: Final = "scaled_dot_product_attention"
 
 LOWER_NAMES: Final = """
@@ -86,6 +93,13 @@ def find_operator(name: str) -> tuple[Any, Any]:
     if is_composite:
         return operator, DispatchKey.CompositeImplicitAutograd
     return operator, DispatchKey.Autograd
+
+
+def list_casts(device: str) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the operators that a device's autocast casts: torch's, and others."""
+    kernels = frozenset(list_kernels(f"Autocast{device.upper()}"))
+    own = {name for name in kernels if name.startswith(ATEN)}
+    return frozenset(name.removeprefix(ATEN) for name in own), kernels - own
 
 
 def is_eligible(value: Any) -> bool:

@@ -19,7 +19,7 @@ from typing import Any, Final
 import torch
 from torch import Generator, Tensor
 
-from meta_magic.recording.identities.generator_places import is_named, is_on_cpu
+from meta_magic.recording.identities.generator_places import is_on_cpu
 from meta_magic.recording.identities.left_generators import (
     LeftGenerator,
     find_draw,
@@ -39,6 +39,7 @@ from meta_magic.recording.rows.generator_tokens import (
     make_aside,
     mark,
     put_state,
+    read_accelerators,
 )
 from meta_magic.recording.signatures.arguments import Given
 from meta_magic.torch_private.interrupts import unbroken
@@ -213,8 +214,7 @@ class Draws:
             states=tuple(self._states),
             known=tuple(self._known.items()),
             generators=tuple(
-                "" if stream in asides or is_named(stream.generator) else own(stream)
-                for stream in streams
+                "" if stream in asides else stream.device for stream in streams
             ),
             ends=tuple(stream.end for stream in streams),
             accelerator=self._accelerator,
@@ -292,16 +292,3 @@ class Draws:
         self._shadows.append(stream.shadow)
         if source:  # else it holds the token of a recording around this one
             stream.put(self._base | draw)
-
-
-def own(stream: Stream) -> str:
-    """Return the device that a generator of the cell's own is on."""
-    return str(stream.generator.device)
-
-
-def read_accelerators() -> tuple[tuple[str, bytes], ...]:
-    """Return device and state of each CUDA device's default generator."""
-    return tuple(
-        (f"cuda:{index}", as_plain(copy_state(generator)))
-        for index, generator in enumerate(torch.cuda.default_generators)
-    )

@@ -4,9 +4,10 @@ import ctypes
 from typing import Final
 
 import numpy as np
+import torch
 from torch import Generator, Tensor
 
-from meta_magic.recording.identities.generator_places import is_on_cpu
+from meta_magic.recording.identities.generator_places import is_named, is_on_cpu
 from meta_magic.recording.identities.left_generators import mark_state
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 
@@ -20,6 +21,7 @@ __all__ = [
     "make_aside",
     "mark",
     "put_state",
+    "read_accelerators",
 ]
 
 MARK: Final = 0x6D6D << 48
@@ -55,6 +57,11 @@ class Stream:
         self.end = UNKNOWN
         self.left: tuple[bytes, int] | None = None
         self._marked: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def device(self) -> str:
+        """Name of the device that it is on; "" if it stands for one on another."""
+        return "" if is_named(self.generator) else str(self.generator.device)
 
     def put(self, token: int) -> None:
         """Write a token into the generator, over the state of plain meta."""
@@ -113,3 +120,11 @@ def as_plain(state: Tensor) -> bytes:
     """Return the state of a generator as plain data."""
     with DisableTorchFunction(), DisableTorchDispatch():
         return ctypes.string_at(state.data_ptr(), state.numel())
+
+
+def read_accelerators() -> tuple[tuple[str, bytes], ...]:
+    """Return device and state of each CUDA device's default generator."""
+    return tuple(
+        (f"cuda:{index}", as_plain(copy_state(generator)))
+        for index, generator in enumerate(torch.cuda.default_generators)
+    )

@@ -241,7 +241,7 @@ def test_a_region_that_cannot_be_entered_is_left(monkeypatch):
     def fail(*_):
         raise LookupError
 
-    monkeypatch.setattr("meta_magic.recording.as_device.autocast.list_kernels", fail)
+    monkeypatch.setattr("meta_magic.recording.as_device.autocast.list_casts", fail)
     with record(as_device="cpu"), pytest.raises(LookupError), torch.autocast("cpu"):
         pass
     assert not torch.is_autocast_enabled("cpu")

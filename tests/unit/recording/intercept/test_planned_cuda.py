@@ -5,7 +5,6 @@ from operator import attrgetter
 import pytest
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from meta_magic import record
 from meta_magic.torch_private.gpus import has_gpu
@@ -132,28 +131,6 @@ def test_a_type_of_cuda_makes_and_knows_tensors():
         assert torch.ones(1).type(torch.cuda.HalfTensor).dtype == torch.half
 
 
-def test_a_generator_of_a_gpu_is_a_plan():
-    with record():
-        generator = torch.Generator(device="cuda").manual_seed(0)
-        assert isinstance(generator, torch.Generator)
-        assert isinstance(torch.default_generator, torch.Generator)
-        assert str(generator.device) == "cuda:0"
-        drawn = torch.randn(3, device="cuda", generator=generator)
-        assert str(drawn.device) == "cuda:0"
-    assert isinstance(generator, torch.Generator)
-    assert str(generator.device) == "cuda:0"
-
-
-def test_a_generator_where_a_tensor_lies_that_nobody_named_is_the_cpus():
-    def draw(device):
-        generator = torch.Generator(device=device).manual_seed(0)
-        return torch.randn(3, generator=generator).tolist()
-
-    with record():
-        met = draw(torch.ones(1).device)
-    assert met == draw("cpu")
-
-
 def test_a_default_device_is_planned_in_the_cell_alone():
     with record() as trace:
         torch.set_default_device("cuda")
@@ -240,67 +217,6 @@ def test_a_loader_pins_nothing():
         loader = torch.utils.data.DataLoader(data, batch_size=2, pin_memory=True)
         met = [x.cuda(non_blocking=True).tolist() for (x,) in loader]
     assert met == [[0, 1], [2, 3]]
-
-
-def test_random_numbers_of_a_planned_generator_are_said_to_be_others():
-    with record() as trace:
-        generator = torch.Generator(device="cuda").manual_seed(0)
-        drawn = torch.randn(3, device="cuda", generator=generator)
-        assert len(drawn.tolist()) == 3
-    assert "random numbers of cuda:0" in notes_of(trace)["drawn"].text
-
-
-@pytest.mark.parametrize("own", ["cpu", "cuda"])
-def test_a_generator_of_another_device_is_refused_in_torchs_words(own):
-    place = {"cpu": "cuda", "cuda": "cpu"}[own]
-    text = f"Expected a '{place}' device type for generator but found '{own}'"
-    with record(), pytest.raises(RuntimeError, match=text):
-        torch.randn(3, device=place, generator=torch.Generator(device=own))
-
-
-def test_the_state_of_a_planned_generator_is_taken_and_put_back():
-    with record(as_device="cuda"):
-        torch.cuda.manual_seed(7)
-        assert torch.cuda.initial_seed() == 7
-        state = torch.cuda.get_rng_state()
-        first = torch.randn(3, device="cuda").tolist()
-        torch.cuda.set_rng_state(state)
-        assert torch.randn(3, device="cuda").tolist() == first
-        assert torch.randn(3, device="cuda").tolist() != first
-
-
-def test_a_fork_of_all_generators_leaves_them():
-    with record(as_device="cuda:2"):
-        torch.manual_seed(0)
-        with torch.random.fork_rng([0, 1]):
-            first = torch.randn(3, device="cuda:1").tolist()
-        assert torch.randn(3, device="cuda:1").tolist() == first
-
-
-def test_what_is_drawn_on_a_gpu_leaves_the_cpus_generator():
-    def draw(device):
-        torch.manual_seed(0)
-        if device:
-            torch.randn(3, device=device)
-        return torch.randn(3, device="cpu").tolist()
-
-    wanted = draw(None)
-    with record():
-        assert draw("cuda") == wanted
-
-
-def test_a_checkpoint_draws_the_same_dropout_again():
-    def run():
-        torch.manual_seed(0)
-        x = torch.ones(64, device="cuda", requires_grad=True)
-        drop = nn.Dropout(0.5)
-        out = checkpoint(drop, x, use_reentrant=False)
-        out.sum().backward()
-        return out.detach().tolist(), x.grad.tolist()
-
-    with record(as_device="cuda"):
-        out, grad = run()
-    assert out == grad
 
 
 PLACES = {
