@@ -120,7 +120,8 @@ class CallRunner:
         Raises:
             ReplayError: It has another shape or dtype than was recorded.
         """
-        self._check_number(call, outputs)
+        if len(outputs) != len(call.outputs):
+            raise self._explain_number(call, outputs)
         for storage, geometry, tensor in zip(
             call.outputs, call.signature.outputs, outputs, strict=True
         ):
@@ -137,12 +138,11 @@ class CallRunner:
                     storage,
                 )
 
-    def _check_number(self, call: Call, outputs: Sequence[Tensor]) -> None:
-        if len(outputs) != len(call.outputs):
-            raise ReplayError(
-                f"{self._recorded.describe(call)} returned {len(outputs)} tensors on "
-                f"{self.device}, where {len(call.outputs)} were recorded"
-            )
+    def _explain_number(self, call: Call, outputs: Sequence[Tensor]) -> ReplayError:
+        return ReplayError(
+            f"{self._recorded.describe(call)} returned {len(outputs)} tensors on "
+            f"{self.device}, where {len(call.outputs)} were recorded"
+        )
 
     @contextmanager
     def _undeclared_draws_refused(self, call: Call) -> Iterator[None]:

@@ -94,7 +94,7 @@ class Part:
             else:
                 with FlagsOf(self.program, step.call.number):
                     self._do(step)
-            memory.free(s for s in step.frees if s not in self.plan.spared)
+            memory.free(self._find_freed(step) if self.plan.spared else step.frees)
             for storage in step.finishes:
                 finished(storage, memory.take(storage))
             yield step_nbytes(step)
@@ -147,6 +147,9 @@ class Part:
             is_read_anew = constant is not None and constant.tensor is not None
             if isinstance(real, UntypedStorage) and not is_read_anew:
                 kept.put(storage, Content(real, *results[storage]))
+
+    def _find_freed(self, step: Step) -> list[int]:
+        return [s for s in step.frees if s not in self.plan.spared]
 
     def _provide(self) -> None:
         """Bring in what is there before the first step."""

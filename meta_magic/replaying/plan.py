@@ -58,7 +58,7 @@ class Planner:
         self._kept: dict[int, int] = {}
         self._held: set[int] = set()
         if recorded.kept is not None:
-            if not recorded.draws_elsewhere:
+            if not recorded.draws_elsewhere():
                 self._known |= recorded.kept.draws
             if has_contents:
                 can_assume = request.can_assume

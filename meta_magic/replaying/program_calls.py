@@ -95,8 +95,6 @@ class ProgramCalls:
         constants: Storages that came from outside with their content.
         nbytes_by_storage: Bytes of each storage.
         dead: Storages that were freed.
-        draws_elsewhere: Whether something drew on another device than the CPU, for
-            real.
         kept: What replays of it on the CPU left; None if none is to leave anything.
     """
 
@@ -115,7 +113,8 @@ class ProgramCalls:
         self.draws: list[Draw] = []
         self.draws_by_call: dict[int, Draw] = {}
         self.dead: set[int] = set()
-        self.draws_elsewhere = False
+        self._n_placed = 0
+        self._draws_elsewhere = False
         self.kept: Kept | None = None
         self.read(program)
 
@@ -145,11 +144,10 @@ class ProgramCalls:
                 nbytes, self.nbytes_by_storage.get(storage, 0)
             )
         for draw in read_draws(program, len(self.draws)):
-            if draw.call >= len(self):  # it is being made
+            if draw.call >= self._n_read:  # it is being made
                 break
             self.draws.append(draw)
             self.draws_by_call[draw.call] = draw
-            self.draws_elsewhere |= self._is_elsewhere(draw)
 
     def _unread(self, name: str, column: Any) -> Any:
         """Return what a column has that was not read before."""
@@ -220,10 +218,14 @@ class ProgramCalls:
                 drawn.update(storages[i] for i in signature.writes)
         return drawn
 
-    def _is_elsewhere(self, draw: Draw) -> bool:
-        signature, _ = self.tensors(draw.call)
-        geometries = (*signature.inputs, *signature.outputs)
-        return any(g.device.type not in ("meta", "cpu") for g in geometries)
+    def draws_elsewhere(self) -> bool:
+        """Whether something drew on another device than the CPU, for real."""
+        for draw in self.draws[self._n_placed :]:
+            signature, _ = self.tensors(draw.call)
+            for geometry in (*signature.inputs, *signature.outputs):
+                self._draws_elsewhere |= geometry.device.type not in ("meta", "cpu")
+        self._n_placed = len(self.draws)
+        return self._draws_elsewhere
 
     def _place(self, index: int) -> Place:
         return self.program.places[self._words[self.program.offsets[index] + 1] - 1]

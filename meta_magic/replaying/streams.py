@@ -49,7 +49,9 @@ class Streams:
     def prepare(self, draw: Draw, device: torch.device) -> Generator:
         """Return the generator of a draw on ``device``, where the draw began."""
         kind = self._randomness.generators[draw.generator]
-        if draw.generator and kind and torch.device(kind).type != device.type:
+        is_own = draw.generator and kind
+        is_elsewhere = is_own and torch.device(kind).type != device.type
+        if is_elsewhere and not self._is_stand_in(draw, device):
             raise ReplayError(
                 f"the recording draws from a generator on {kind}, which does not work "
                 f"on {device}: give the cell a generator on that device"
@@ -58,6 +60,17 @@ class Streams:
         if self._stands.get(draw.generator) != draw.source:
             self._return_to(draw)
         return generator
+
+    def _is_stand_in(self, draw: Draw, device: torch.device) -> bool:
+        """Whether a generator of the CPU stood for one of a device that was not there.
+
+        Then it has states of the CPU's; what is drawn from it is not what that draws.
+        """
+        if device.type != "cpu" or (draw.generator, str(device)) in self._generators:
+            return device.type == "cpu"
+        state = self.state_at(draw.source)
+        own = default_generator(device).get_state()
+        return state is not None and state.shape == own.shape
 
     def note(self, draw: Draw) -> None:
         """Note that a draw was made."""

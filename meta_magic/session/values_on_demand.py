@@ -118,6 +118,7 @@ class ValuesOnDemand:
             if table.written:  # and what was computed is kept
                 real_by_id = {key: real.clone() for key, real in real_by_id.items()}
             returned = call_with(table, given, real_by_id)
+        self._findings.n_answered += 1
         self._findings.evaluations.append(cost)  # a call that failed is not recorded
         return returned
 
@@ -144,6 +145,7 @@ class ValuesOnDemand:
         call = Assumption(self._clock.now, guess.n_true, numel, guess.text, guess.value)
         with WithoutModes():
             returned = call_assumed(table, given, read, call)
+        self._findings.n_answered += 1
         self._findings.assumptions.append(call)
         return returned
 

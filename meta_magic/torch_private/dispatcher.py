@@ -30,6 +30,7 @@ __all__ = [
     "DispatchKey",
     "HigherOrderOperator",
     "OpOverload",
+    "add_kernel",
     "destroy_library",
     "find_schema",
     "forget_kernel",
@@ -90,6 +91,16 @@ def override_kernel(
     Without the key ``AutogradMeta``, attention and autocast on meta are those of meta.
     """
     library.impl(name, kernel, "AutogradMeta", allow_override=True)
+
+
+def add_kernel(
+    library: torch.library.Library, name: str, kernel: Callable[..., Any]
+) -> None:
+    """Give an operator of a library a kernel for meta, which it has on devices.
+
+    Without it autograd takes the operator apart there; torch's own method refuses.
+    """
+    library.m.impl(name, "Meta", kernel)  # type: ignore[union-attr]  # None at its end
 
 
 @unbroken

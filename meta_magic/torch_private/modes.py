@@ -31,6 +31,10 @@ from torch._C import _len_torch_dispatch_stack as n_dispatch_modes
 # Without it each size that the recorder reads ends in what torch.jit.trace traces.
 from torch._C import _set_tracing_state as set_tracing_state  # type: ignore[attr-defined]  # not in its stub
 
+# Without it what torch takes apart in inference mode makes views that count for
+# themselves.
+from torch._C import _SetExcludeDispatchKeyGuard as ExcludeKey
+
 # Without it dynamo believes for ever that a mode is active after a cell left one open.
 from torch._C._dynamo.guards import (
     set_is_in_mode_without_ignore_compile_internals as set_compile_internals_flag,
@@ -72,6 +76,7 @@ __all__ = [
     "DisableAutocast",
     "DisableTorchDispatch",
     "DisableTorchFunction",
+    "ExcludeKey",
     "TorchDispatchMode",
     "device_constructors",
     "device_module",

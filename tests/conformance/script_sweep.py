@@ -33,6 +33,8 @@ from tests.conformance.script_texts import SAME, compare_texts
 
 COLUMNS = ("same", "without values", "unstable", "other", "refused", "late", "crashed")
 GIB = 2**30
+PATIENCE = 3
+"""How many times as long a cell may take under ``%%meta``."""
 
 
 class Cell(NamedTuple):
@@ -60,7 +62,7 @@ def check(script: Script, limits: Limits) -> list[Cell]:
     real = run_cells(script, limits, recorded=False)
     if all(outcome.error for outcome in real):
         return []
-    slower = limits._replace(seconds=2 * limits.seconds)
+    slower = limits._replace(seconds=PATIENCE * limits.seconds)
     met = run_cells(script, slower, recorded=True)
     met += [Outcome(met[-1].error, "", "", 0.0)] * (len(real) - len(met))
     differ = any(

@@ -82,3 +82,21 @@ def test_strides_are_chosen_as_by_the_kernels_of_the_cpu(name):
     with record(as_device="cpu"):
         met = CHOSEN[name]()
     assert describe(met) == wanted
+
+
+APART = {
+    "column": lambda: torch.ones(3, 4)[:, 1],
+    "columns": lambda: torch.arange(24.0).view(2, 3, 4)[:, 1, ::2],
+    "repeated": lambda: torch.arange(3.0).expand(2, 3),
+    "complex": lambda: torch.ones(4, 4, dtype=torch.complex64).narrow(1, 0, 1),
+    "empty": lambda: torch.ones(3, 0)[:, ::2],
+}
+
+
+@pytest.mark.parametrize("name", APART)
+def test_an_array_has_the_strides_of_the_cpu(name):
+    wanted = APART[name]().numpy()
+    with record(as_device="cpu"):
+        met = APART[name]().numpy()
+    assert met.strides == wanted.strides
+    assert met.tolist() == wanted.tolist()

@@ -29,6 +29,18 @@ SHOWN = {
         "aten._scaled_dot_product_efficient_attention.default",
         "torch.Tensor.__bool__ was evaluated",
     ),
+    "04-any-script": (
+        "cuda NVIDIA",
+        "epoch 1: loss 2.",
+        "places: cuda:0 1.0 MiB",
+        "'cuda:0': '1.0 MiB'",
+        "the gradients are assumed to be finite",
+        "at least two devices, cuda:0 and cpu!",
+        "with one on cuda:0: for real it would lie on the CPU, and this would fail",
+        "saved: model optimizer scaler",
+        "the same weights: True",
+        "DRAWN OTHERWISE: 2 (weight, bias)",
+    ),
 }
 BOOKS = sorted(Path(__file__).parents[2].glob("notebooks/*.ipynb"))
 

@@ -15,6 +15,7 @@ from meta_magic.materializing.report import DRAWN_OTHERWISE, UNINITIALIZED
 from meta_magic.materializing.targets import Target, group_targets
 from meta_magic.recording.identities.left_generators import (
     LeftGenerator,
+    find_left,
     forget_left,
     keep_left,
     mark_state,
@@ -145,6 +146,7 @@ class ReplayFill:
         if False in {move_own(part.program, part.state_at) for part in parts}:
             yield OWN_LEFT
         moved = {move_generator(s.located.origin, s.replay) for s in self._shares}
+        moved |= {move_earlier(share.replay) for share in self._shares}
         if False in moved and True not in moved:
             yield DEFAULT_LEFT
 
@@ -208,6 +210,24 @@ def move_generator(origin: Origin, replay: Execution) -> bool | None:
     origin.generator_state = state.numpy().tobytes()
     origin.last_draw = last_draw
     return True
+
+
+def move_earlier(replay: Execution) -> bool | None:
+    """Let it go on where an earlier recording left it, of which all draws are made.
+
+    Returns:
+        None if there is nothing to do.
+    """
+    left = find_left(torch.get_rng_state().numpy().tobytes())
+    for part in replay.parts[:-1]:
+        program, state = part.program, part.end_state()
+        is_whole = part.plan.end == program.randomness.ends[0]
+        is_left = left is not None and left.program is program
+        if is_left and is_whole and state is not None:
+            forget_left(program)
+            torch.set_rng_state(state)
+            return True
+    return None
 
 
 def find_culprit(

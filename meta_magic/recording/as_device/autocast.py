@@ -26,6 +26,7 @@ from meta_magic.recording.as_device.autocast_rules import (
     flatten,
     is_eligible,
     list_casts,
+    read_nesting,
     tell_dtype,
 )
 from meta_magic.recording.identities.device_plan import DevicePlan
@@ -292,9 +293,3 @@ class AutocastOf:
                 return run_kernel(operator, key, given, named)
 
         override_kernel(library, name, call)
-
-
-def read_nesting() -> int:
-    """Return in how many regions of autocast this thread is."""
-    torch.autocast_increment_nesting()
-    return int(torch.autocast_decrement_nesting())

@@ -29,6 +29,7 @@ __all__ = [
     "flatten",
     "is_eligible",
     "list_casts",
+    "read_nesting",
     "tell_dtype",
 ]
 
@@ -120,3 +121,9 @@ def flatten(values: Sequence[Any]) -> list[Tensor]:
         elif is_eligible(value):
             found.append(value)
     return found
+
+
+def read_nesting() -> int:
+    """Return in how many regions of autocast this thread is."""
+    torch.autocast_increment_nesting()
+    return int(torch.autocast_decrement_nesting())

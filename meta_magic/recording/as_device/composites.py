@@ -28,6 +28,7 @@ from meta_magic.torch_private.composite_operators import (
 )
 from meta_magic.torch_private.dispatcher import (
     DispatchKey,
+    add_kernel,
     destroy_library,
     override_kernel,
     run_kernel,
@@ -172,6 +173,17 @@ ON_CPU: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
 """By the operator's name; each returns ``NotImplemented`` where torch does it."""
 
 
+WHOLE: Final[Mapping[str, Callable[..., Tensor]]] = MappingProxyType(
+    {"mish_backward": aten.mul.Tensor}
+)
+"""Those that torch makes of others on meta alone, and what gives the same metadata.
+
+Source:
+    ``native_functions.yaml`` of torch 2.13: they have kernels for CPU and CUDA, and of
+    other devices only what is for all of them.
+"""
+
+
 PACKED: Final = frozenset({"lstm.data", "gru.data", "rnn_tanh.data", "rnn_relu.data"})
 
 
@@ -205,6 +217,8 @@ class CompositesOf:
                 operator = getattr(getattr(aten, packet), overload or "default")
                 kernel = partial(self._run_here, operator)
                 override_kernel(self._library, name, kernel)
+            for name, make in WHOLE.items():
+                add_kernel(self._library, name, make)
 
     def __exit__(self, *_: object) -> None:
         if self._library is not None:

@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 
 from meta_magic.recording.as_device.cpu_kernels import ask_cpu
+from meta_magic.recording.identities.geometries import span_nbytes
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.signatures.arguments import Given
+from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 
-__all__ = ["lay_out_made"]
+__all__ = ["lay_out_made", "lay_out_moved"]
 
 MAX_NUMEL: Final = 2**16
 """Elements of all arguments up to which an operator is asked, whatever it computes."""
@@ -53,3 +55,23 @@ def types_of(tensors: list[Tensor]) -> Iterator[tuple[object, ...]]:
     """Yield shape, dtype and layout of tensors."""
     for tensor in tensors:
         yield tensor.shape, tensor.dtype, tensor.layout, tensor.device
+
+
+def lay_out_moved(real: Tensor, tensor: Tensor) -> Tensor:
+    """Return the values of a tensor that were asked for on the CPU, laid out as that.
+
+    There it is the tensor itself, whose strides numpy sees; a copy has others where
+    elements lie apart.
+    """
+    if real.dtype != tensor.dtype or real.stride() == tensor.stride():
+        return real
+    once = tuple(slice(1 if step == 0 else None) for step in tensor.stride())
+    with DisableTorchFunction(), DisableTorchDispatch():
+        flat = torch.zeros(span_nbytes(tensor), dtype=torch.uint8, device="cpu")
+        made = flat.view(real.dtype)[tensor.storage_offset() :]
+        made = made.as_strided(real.shape, tensor.stride())
+        try:
+            made[once].copy_(real[once])
+        except RuntimeError:  # elements overlap otherwise than by a stride of 0
+            return real
+    return made

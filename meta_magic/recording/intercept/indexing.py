@@ -117,9 +117,10 @@ def keep_positions(item: Any, keep: Keep) -> Any:
     """Return a list of positions or of truths as a tensor; anything else as it is."""
     if type(item) not in LISTS or not is_of_numbers(item):
         return item
-    made = torch.tensor(item, device="meta")
-    if made.dtype is not torch.bool:
-        made = torch.tensor(item, dtype=torch.long, device="meta")
+    with DisableTorchDispatch():  # torch makes it unseen
+        made = torch.tensor(item, device="meta")
+        if made.dtype is not torch.bool:
+            made = torch.tensor(item, dtype=torch.long, device="meta")
     keep(made, torch.tensor, (item,), {})
     return made
 

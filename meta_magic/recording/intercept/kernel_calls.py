@@ -15,7 +15,7 @@ from meta_magic.recording.as_device.cpu_kernels import (
     lay_out_written,
 )
 from meta_magic.recording.as_device.joined_places import join_places
-from meta_magic.recording.as_device.layouts import lay_out_made
+from meta_magic.recording.as_device.layouts import lay_out_made, lay_out_moved
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.generator_places import check_generator
 from meta_magic.recording.identities.nested_tensors import tensors_in
@@ -109,7 +109,7 @@ class KernelCalls:
         inputs = [(t, registry.read(t)) for t in tensors_in(args, kwargs)]
         given = Given(args, kwargs, inputs)
         reals = [pair for pair in inputs if not pair[1][2].is_meta]
-        if reals and self.lifting.is_due(table, given, reals):
+        if reals and self._is_to_lift(table, given, reals):
             return NotImplemented
         n_storages, n_answered = registry.n_storages, findings.n_answered
         place = self._find_place(table, given) if registry.has_places else None
@@ -131,6 +131,14 @@ class KernelCalls:
         if draw is not None and not draw.is_real:
             self._rows.note_draw(words, draw.generator)
         return returned
+
+    def _is_to_lift(self, table: OpTable, given: Given, reals: Inputs) -> bool:
+        """Whether real arguments are to be on meta; else note what they hold."""
+        if self.lifting.is_due(table, given, reals):
+            return True
+        if self._constants.note_real_inputs(reals):
+            self._findings.doubt(PAST_TORCH)
+        return False
 
     def _intern(self, table: OpTable, key: Key, call: LiveCall) -> Entry:
         """Return the entry of a call; what only this recording knows stays in it."""
@@ -165,8 +173,6 @@ class KernelCalls:
     def _run(self, table: OpTable, given: Given, draw: Drawing | None) -> Any:
         """Call an operator; one that draws for real from where plain meta would."""
         args, kwargs, inputs = given
-        if self._constants.note_real_inputs(inputs):
-            self._findings.doubt(PAST_TORCH)
         try:
             if draw is None or not draw.is_real:
                 return self._run_on_meta(table, given)
@@ -200,8 +206,10 @@ class KernelCalls:
         returned = table.func(*args, **kwargs)
         if table.counts_writes:
             increment_version(args[0])
-        named = (seen[2].place for _, seen in inputs if seen[2].place is not None)
-        kernels = self.plan.kernels_at(next(named, None))
+        kernels = self.plan.kernels
+        if self._registry.has_places:
+            named = (seen[2].place for _, seen in inputs if seen[2].place is not None)
+            kernels = self.plan.kernels_at(next(named, None))
         if table.has_out and kernels == "cpu":
             lay_out_written(table.func, given)
         adjust = ADJUSTMENTS[kernels].get(table.name)
@@ -217,6 +225,8 @@ class KernelCalls:
         if correct is not None and all(seen[2].is_meta for _, seen in given.inputs):
             return correct(*given.args, **given.kwargs)
         returned = self._values.evaluate(table, given)
+        if isinstance(returned, Tensor) and not returned.is_meta:
+            return lay_out_moved(returned, given.args[0])
         is_asked = self.plan.kernels != "meta" and is_without_kernel(error)
         if returned is NotImplemented and is_asked:
             return ask_cpu(table.func, given.args, given.kwargs)

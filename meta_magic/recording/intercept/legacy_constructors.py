@@ -13,7 +13,6 @@ from torch import Tensor
 
 from meta_magic.recording.identities.device_plan import META
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.recording.identities.places import Places
 from meta_magic.recording.intercept.data_sources import is_default_on_meta
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.autograd import current_autograd_node
@@ -21,6 +20,7 @@ from meta_magic.torch_private.dispatcher import is_python_excluded
 from meta_magic.torch_private.value_operators import copy_to, read_scalar
 
 __all__ = [
+    "LEGACY",
     "NUMBER_READERS",
     "holds_planned",
     "join_values",
@@ -48,16 +48,18 @@ NUMBER_READERS: Final[dict[Any, Callable[[Any], Any]]] = {
 ONE_ELEMENT: Final = "only one element tensors can be converted to Python scalars"
 
 
-def run_unasked(
-    mode: Any, func: Any, args: Args, kwargs: Kwargs, places: Places
-) -> Any:
-    """Run on meta what a legacy constructor runs on the CPU.
+def run_unasked(mode: Any, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Run on meta what a legacy constructor runs on the CPU, as no function's part.
+
+    Args:
+        mode: The mode that met the operator.
+        func: The operator, one of ``LEGACY``.
+        args: Its positional arguments.
+        kwargs: Its others.
 
     Returns:
         What the operator returns; ``NotImplemented`` if it is none of theirs.
     """
-    if func not in LEGACY or places.function is not None:
-        return NotImplemented
     if current_autograd_node() is not None or not is_default_on_meta():
         return NotImplemented
     device = kwargs.get("device")

@@ -3,7 +3,8 @@
 A leaf that wants a gradient cannot be a constant, as the engine compares the device of
 a gradient with its leaf's. So its implementation is exchanged for a twin on meta, whose
 values are known: the Python object, which modules and optimizers hold, stays. When the
-cell ends it gets back its own, with all that the cell did not do to it.
+cell ends it gets back its own. What is no tensor, such as ``training``, stays as the
+cell left it.
 """
 
 import threading
@@ -18,14 +19,18 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.recording.intercept.data_sources import is_default_on_meta
 from meta_magic.recording.intercept.liftable import is_wanted, wants_gradient
 from meta_magic.recording.intercept.lifting import Lifting
 from meta_magic.torch_private.autograd import read_hooks, set_hooks
 from meta_magic.torch_private.interrupts import unbroken
-from meta_magic.torch_private.modes import DisableTorchFunction
+from meta_magic.torch_private.modes import (
+    DeviceContext,
+    DisableTorchFunction,
+    function_mode_stack,
+)
 from meta_magic.torch_private.module_internals import (
     buffers_of,
+    children_of,
     parameters_of,
     walk_modules,
 )
@@ -159,16 +164,24 @@ class Lending(Replacements):
         Returns:
             Whether nothing is left to be done at later calls.
         """
-        if not is_default_on_meta():  # as the cell wants it
-            return False
         with DisableTorchFunction():
-            own = tensors_of(module)
-            reals = [t for t in own if self._lifting.is_from_outside(t)]
-            is_met = any(map(wants_gradient, reals))
-            is_met = is_met or any(t.is_meta for t in tensors_in(args))
-            if reals and is_met:
-                self._lend_tree(module)
-            return is_met or not reals
+            is_empty = True
+            for holder in (parameters_of(module), buffers_of(module)):
+                for tensor in holder.values():
+                    if tensor is not None:
+                        is_empty = False
+                        if not tensor.is_meta:
+                            return self._meet_real(module, args)
+            if is_empty and children_of(module):
+                first = next(tensors_of(module), None)
+                if first is not None and not first.is_meta:
+                    return self._meet_real(module, args)
+        return True
+
+    def _meet_real(self, module: nn.Module, args: tuple[object, ...]) -> bool:
+        is_met = any(map(wants_gradient, tensors_of(module)))
+        is_met = is_met or any(t.is_meta for t in tensors_in(args))
+        return is_met and self._ask(self._lend_tree, module)
 
     def _lend_tree(self, root: nn.Module) -> None:
         """Lend what a module holds, and all below it."""
@@ -184,7 +197,7 @@ class Lending(Replacements):
         """Lend the parameters or the buffers of a module."""
         for name, tensor in list(holder.items()):
             if tensor is not None and self._lifting.is_from_outside(tensor):
-                self._lend(tensor, f"{path}.{name}")
+                self._lend(tensor, f"{path}.{name}" if path else name)
                 if id(tensor) in self._lent:
                     self._loans.append(EntryLoan(holder, name, tensor))
 
@@ -216,12 +229,14 @@ class Lending(Replacements):
 
         return call
 
-    def _ask(self, lend: Callable[[Any], None], holder: Any) -> None:
+    def _ask(self, lend: Callable[[Any], None], holder: Any) -> bool:
         """Lend what something holds, where the cell did not choose the way out."""
         is_here = threading.get_ident() == self._thread
-        if is_here and not self._plan.is_real and is_default_on_meta():
+        is_due = is_here and not self._plan.is_real and not is_way_out_open()
+        if is_due:
             with DisableTorchFunction():
                 lend(holder)
+        return is_due
 
     @unbroken
     def _lend_entry(self, state: MutableMapping[Any, Any], parameter: Tensor) -> None:
@@ -241,17 +256,24 @@ class Lending(Replacements):
         return value
 
 
+def is_way_out_open() -> bool:
+    """Whether the cell is within ``with torch.device("cpu")``, which is meant."""
+    for mode in reversed(function_mode_stack()):
+        if isinstance(mode, DeviceContext):
+            return bool(mode.device.type == "cpu")
+    return False
+
+
 def parameters_in(optimizer: Any) -> Iterator[Tensor]:
     """Yield what an optimizer steps."""
     for group in optimizer.param_groups:
         yield from group["params"]
 
 
-def tensors_of(root: nn.Module) -> list[Tensor]:
-    """Return the parameters and buffers of a module and all below it."""
-    return [
-        tensor
-        for _, module in walk_modules(root)
-        for tensor in (*parameters_of(module).values(), *buffers_of(module).values())
-        if tensor is not None
-    ]
+def tensors_of(root: nn.Module) -> Iterator[Tensor]:
+    """Yield the parameters and buffers of a module and all below it."""
+    for _, module in walk_modules(root):
+        for holder in (parameters_of(module), buffers_of(module)):
+            for tensor in holder.values():
+                if tensor is not None:
+                    yield tensor

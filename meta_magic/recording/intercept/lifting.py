@@ -130,11 +130,13 @@ class Lifting:
         for tensor in tensors_in(written):
             if is_wanted(tensor) and (is_mixed or self._is_kept(tensor)):
                 name = name_of_real(tensor)
+                is_made = not self.is_from_outside(tensor)
+                what = "the model" if is_of_module(tensor, name) else "it"
+                way = "of meta tensors" if is_made else "in the cell"
                 raise MixedDeviceError(
                     f"{table.name} would change your real "
-                    f"{'tensor' if name is None else f'`{name}`'}; build "
-                    f"{'the model' if is_of_module(tensor, name) else 'it'} in the "
-                    "cell, or lift a copy with `mm.meta_like`"
+                    f"{'tensor' if name is None else f'`{name}`'}; build {what} {way}, "
+                    "or lift a copy with `mm.meta_like`"
                 )
 
     def is_from_outside(self, tensor: Tensor) -> bool:
@@ -257,6 +259,7 @@ class Lifting:
         """Make a storage on meta a constant."""
         self._forget_dead()
         base = torch.empty(storage.nbytes(), dtype=torch.uint8, device=META)
+        self._registry.note_deaths()  # its address may have been another's
         ref = self._registry.storage_of(base, real.device)
         name = self.names.count(real, is_named=not is_lent) or name
         if ref is not None:

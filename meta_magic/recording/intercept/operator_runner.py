@@ -9,13 +9,15 @@ from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.places import Places
 from meta_magic.recording.intercept.higher_order import has_inside, run_inside
 from meta_magic.recording.intercept.kernel_calls import KernelCalls
-from meta_magic.recording.intercept.legacy_constructors import run_unasked
+from meta_magic.recording.intercept.legacy_constructors import LEGACY, run_unasked
 from meta_magic.recording.intercept.special_tensors import SpecialTensors
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.recording.signatures.entries import OpTable
 from meta_magic.recording.signatures.operator_keys import Key
+from meta_magic.torch_private.dispatcher import DispatchKey
 from meta_magic.torch_private.modes import (
     DisableTorchFunction,
+    ExcludeKey,
     pop_dispatch_mode,
     push_dispatch_mode,
 )
@@ -77,9 +79,10 @@ class OperatorRunner:
                 returned = run_inside(mode, func, args, kwargs)
             if returned is not NotImplemented:
                 return returned
-        made = run_unasked(mode, func, args, kwargs, self._places)
-        if made is not NotImplemented:
-            return made
+        if func in LEGACY and self._places.function is None:
+            made = run_unasked(mode, func, args, kwargs)
+            if made is not NotImplemented:
+                return made
         returned = self._kernels.call(table, key, words, args, kwargs)
         if returned is not NotImplemented:
             return returned
@@ -87,10 +90,14 @@ class OperatorRunner:
         return mode.__torch_dispatch__(func, (), lift(args, table), lift(kwargs, table))
 
     def take_apart(self, mode: Any, table: OpTable, args: Args, kwargs: Kwargs) -> Any:
-        """Run what torch makes of an operator, so that the mode sees that."""
+        """Run what torch makes of an operator, so that the mode sees that.
+
+        Views and writes are noted by torch, as they are where no mode looks on.
+        """
         push_dispatch_mode(mode)
         try:
-            return self._attention.decompose(table.func, args, kwargs)
+            with ExcludeKey(DispatchKey.ADInplaceOrView, False):  # noqa: FBT003  torch's
+                return self._attention.decompose(table.func, args, kwargs)
         finally:
             pop_dispatch_mode()
 

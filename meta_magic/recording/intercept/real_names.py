@@ -81,9 +81,9 @@ def name_of_real(value: Tensor | nn.Module) -> str | None:
     """
     with DisableTorchFunction():
         found = [find_name(frame, value) for frame in user_frames()]
-    exact = [name for name, is_exact in filter(None, found) if is_exact]
-    views = [name for name, _ in filter(None, found)]
-    return next(iter((*exact, *views)), None)
+    met = list(filter(None, reversed(found)))  # the cell's own name first
+    exact = (name for name, is_exact in met if is_exact)
+    return next(exact, met[0][0] if met else None)
 
 
 def user_frames() -> Iterator[FrameType]:

@@ -7,7 +7,7 @@ lie on one storage again, so that ties come back when the file is loaded.
 
 import inspect
 import pickle
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -60,7 +60,10 @@ class Saver:
         Raises:
             MissingValueError: They cannot be computed, or take too much.
         """
-        given = inspect.signature(plain).bind(*args, **kwargs)
+        try:
+            given = inspect.signature(plain).bind(*args, **kwargs)
+        except TypeError:
+            return plain(*args, **kwargs)  # which says so in its own words
         given.apply_defaults()
         module = given.arguments["pickle_module"]
         met = find_on_meta(given.arguments["obj"], module)
@@ -79,8 +82,8 @@ class Saver:
         nbytes = sum({id(t.untyped_storage()): t.nbytes for t in met}.values())
         self._note(
             "save",
-            f"torch.save wrote {len(met):,} tensors ({format_bytes(nbytes)}) with the "
-            "values that they would have, on the CPU",
+            f"torch.save wrote {count(met)} ({format_bytes(nbytes)}) with the values "
+            f"that {'it' if len(met) == 1 else 'they'} would have, on the CPU",
         )
         return saved
 
@@ -104,7 +107,7 @@ class Saver:
             reals = self._values.read(chosen)
         except MissingValueError as error:
             raise type(error)(
-                f"torch.save needs the values of {len(tensors):,} tensors on meta: "
+                f"torch.save needs the values of {count(tensors)} on meta: "
                 f"{error}. {ADVICE}."
             ) from None
         with DisableTorchFunction():
@@ -161,6 +164,11 @@ def find_on_meta(value: object, module: Any = pickle) -> list[Tensor]:
 
     PicklesOtherwise(module, note).Pickler(Nowhere(), PROTOCOL).dump(value)
     return list(found.values())
+
+
+def count(tensors: Sequence[Tensor]) -> str:
+    """Return how many tensors there are, in words."""
+    return f"{len(tensors):,} tensor{'' if len(tensors) == 1 else 's'}"
 
 
 def is_on_meta(value: Any) -> bool:

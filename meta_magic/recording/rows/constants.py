@@ -97,8 +97,8 @@ class Constants:
             does not see, such as numpy.
         """
         is_torn = False
-        for tensor, (_, ref, geometry) in inputs:
-            if not geometry.is_meta and ref is not None:
+        for tensor, (_, ref, _) in inputs:
+            if ref is not None:
                 storage = tensor.untyped_storage()
                 self._keep(ref, storage)
                 last = self._sums.get(ref.number)

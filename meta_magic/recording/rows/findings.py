@@ -22,6 +22,7 @@ class Findings:
         kernels: Which kernels were chosen.
         evaluations: The calls that were answered with real values, in order.
         assumptions: The calls whose sizes or values were assumed, in order.
+        n_answered: How many calls were answered with values, or with those assumed.
         n_unseen: Calls that were not recorded, by the class of tensor they were on.
     """
 
@@ -32,13 +33,9 @@ class Findings:
         self.kernels: list[KernelChoice] = []
         self.evaluations: list[Evaluation] = []
         self.assumptions: list[Assumption] = []
+        self.n_answered = 0
         self.n_unseen: dict[str, int] = {}
         self._places = places
-
-    @property
-    def n_answered(self) -> int:
-        """How many calls were answered with values, or with what was assumed."""
-        return len(self.evaluations) + len(self.assumptions)
 
     def note(self, kind: str, text: str) -> None:
         """Note something about the line that runs now."""

@@ -54,8 +54,8 @@ class ModuleCallRecorder:
             they were after their first call: a temporary one is gone at the end.
         registered: (module number, name, storage number) of each parameter registered.
         threads: Names of other threads that called modules meanwhile.
-        meet: Told of each module and what it is called with, until it says that it was
-            told enough.
+        meet: Told of each module that the block did not build, and what it is called
+            with, until it says that it was told enough.
     """
 
     def __init__(
@@ -119,7 +119,9 @@ class ModuleCallRecorder:
             return
         frame = sys._getframe(1)
         number = self._numbers.of(module)
-        if number not in self._met and self.meet(module, args):
+        if number not in self._met and (
+            number in self._built or self.meet(module, args)
+        ):
             self._met.add(number)
         walked = self._places.walk(frame.f_back, self.entry, self.site)
         position, line, _, _ = walked

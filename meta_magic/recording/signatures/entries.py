@@ -143,8 +143,10 @@ class OpTable:
         self.is_foreign = not self.name.startswith(OF_TORCH)
         self.is_random = schema is not None and RANDOM in func.tags
         # Its own method would count decompositions that torch.compile alone uses.
-        self.is_composite = isinstance(func, OpOverload) and has_kernel(
-            func.name(), COMPOSITE
+        self.is_composite = (
+            isinstance(func, OpOverload)
+            and has_kernel(func.name(), COMPOSITE)
+            and not has_kernel(func.name(), "CPU")
         )
         self.is_pure = not aliases and not any(r.alias_info for r in returned)
         self.makes_new = any(r.alias_info is None for r in returned)

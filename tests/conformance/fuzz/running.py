@@ -36,6 +36,7 @@ class Error(NamedTuple):
 
 
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+COUNTING = torch._C.DispatchKey.ADInplaceOrView
 
 
 def is_composite(func: torch._ops.OpOverload) -> bool:
@@ -62,7 +63,9 @@ class Log(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if is_composite(func) and is_inference((args, kwargs)):
-            with self:  # autograd, which is off, would have taken it apart before
+            # Autograd, which is off, would have taken it apart before, above what
+            # counts writes.
+            with self, torch._C._SetExcludeDispatchKeyGuard(COUNTING, False):
                 return func._op_dk(COMPOSITE, *args, **kwargs)
         returned = func(*args, **kwargs)
         tensors = [t for t in tree_leaves(returned) if isinstance(t, Tensor)]

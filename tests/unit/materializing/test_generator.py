@@ -39,6 +39,26 @@ def test_the_generator_is_left_alone_if_the_cell_drew_nothing():
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def test_the_generator_goes_on_after_what_a_later_cell_changed():
+    def change(made):
+        with torch.no_grad():
+            made.weight.mul_(2)
+            made.bias.add_(1)
+
+    torch.manual_seed(0)
+    real = nn.Linear(2, 3)
+    state = torch.get_rng_state()
+    change(real)
+    torch.manual_seed(0)
+    with record():
+        made = nn.Linear(2, 3)
+    with record():
+        change(made)
+    materialize(made)
+    assert_bit_equal(made, real)
+    assert draws_on_like(state)
+
+
 def test_the_generator_is_left_alone_if_the_cell_drew_for_another_module():
     with record():
         other, made = nn.Linear(3, 3), nn.BatchNorm1d(3)

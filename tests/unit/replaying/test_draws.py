@@ -181,3 +181,15 @@ def test_numbers_of_no_use_are_used_up_part_by_part(name, numel, dtype, monkeypa
     step = next(s for s in plan(trace, made).steps if s.kind == StepKind.DRAW)
     assert sum(split_draw(step.call)) == numel
     assert max(split_draw(step.call)) < 80
+
+
+def test_what_a_generator_of_a_planned_device_draws_is_drawn_from_its_seed():
+    with record(as_device="cuda") as trace:
+        own = torch.Generator(device="cuda").manual_seed(3)
+        first = torch.randn(3, generator=own, device="cuda")
+        second = torch.randn(2, generator=own, device="cuda")
+        made, after = first.tolist(), second.tolist()
+    assert len(trace.program.randomness.generators) > 1
+    like = torch.Generator().manual_seed(3)
+    assert made == torch.randn(3, generator=like).tolist()
+    assert after == torch.randn(2, generator=like).tolist()

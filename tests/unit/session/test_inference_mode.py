@@ -28,3 +28,13 @@ def test_what_inference_mode_made_is_read_after_it_as_for_real(name):
     with record(as_device="cpu"):
         met = infer()
     assert met == infer()
+
+
+@pytest.mark.parametrize("cache", [True, False])
+def test_a_view_made_in_inference_mode_counts_with_its_base(cache):
+    for _ in range(3):  # the later ones are served
+        with record(cache=cache):
+            x = torch.ones(2, 3).add_(1)
+            with torch.inference_mode():
+                flat = x.ravel()
+        assert flat._version == x._version == 1

@@ -21,7 +21,15 @@ def lose(lengths, **options):
     return torch.cat([loss.detach().view(-1), probabilities.grad.view(-1)])
 
 
+def differentiate(function):
+    x = torch.randn(2, 4, requires_grad=True)
+    function(x).sum().backward()
+    return x.grad
+
+
 CALLS = {
+    "gradient of mish": lambda: differentiate(F.mish),
+    "gradient of silu": lambda: differentiate(F.silu),
     "singular values": lambda: torch.linalg.svdvals(torch.randn(4, 3, 3, 4)),
     "eigenvalues of a symmetric matrix": lambda: torch.linalg.eigvalsh(
         torch.randn(5, 5)
@@ -72,6 +80,14 @@ def test_in_inference_mode_operators_are_those_without_gradients():
     with record(as_device="cpu") as inferred, torch.inference_mode():
         CALLS["group norm"]()
     assert [op.op for op in inferred.ops] == [op.op for op in trace.ops]
+
+
+@pytest.mark.parametrize("name", ["mish_backward", "silu_backward"])
+def test_in_inference_mode_what_has_a_kernel_on_the_cpu_is_one_operator(name):
+    with record(as_device="cpu") as trace, torch.inference_mode():
+        x = torch.randn(3)
+        getattr(torch.ops.aten, name)(x, x)
+    assert [op.op for op in trace.ops][1:] == [f"aten.{name}.default"]
 
 
 @pytest.mark.parametrize(("classes", "words"), [([0, 5], "smaller"), ([-1], "non-neg")])

@@ -105,3 +105,15 @@ def test_a_list_at_an_index_takes_what_it_takes_for_real(name):
     with record():
         met = take()
     assert met == take()
+
+
+def test_a_list_as_index_makes_no_operator_in_inference_mode():
+    def write():
+        with torch.inference_mode():
+            torch.zeros(2, 3)[[False, True], ::2].zero_()
+
+    with Names() as real:
+        write()
+    with record(as_device="cpu") as trace:
+        write()
+    assert [op.op for op in trace.ops] == [op for op in real.ops if "lift" not in op]

@@ -122,6 +122,24 @@ def test_a_write_into_a_real_model_names_the_parameter():
         model.fc.weight.data.copy_(torch.zeros(3, 4))
 
 
+def test_what_the_cell_made_of_real_tensors_is_refused_with_another_way_out():
+    x = values()
+    with pytest.raises(MixedDeviceError, match="`made`; build it of meta"), record():
+        made = torch.zeros_like(x)
+        made[0] = torch.ones(4)
+
+
+def test_each_of_many_batches_has_its_own_values():
+    with record() as trace:
+        total = torch.zeros(4)
+        for step in range(50):
+            with real():
+                batch = torch.full((4,), float(step))
+            total = total + batch
+        total.clone()
+    assert last_value(trace).tolist() == [sum(range(50))] * 4
+
+
 def test_what_the_cell_itself_made_for_real_may_be_written():
     with record() as trace:
         with real():
