@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
+from meta_magic.errors import MissingValueError
 from meta_magic.recording.as_device.adjustments import ADJUSTMENTS
 from meta_magic.recording.as_device.corrections import CORRECTIONS
 from meta_magic.recording.as_device.cpu_kernels import (
@@ -224,7 +225,12 @@ class KernelCalls:
         correct = CORRECTIONS.get(table.name)
         if correct is not None and all(seen[2].is_meta for _, seen in given.inputs):
             return correct(*given.args, **given.kwargs)
-        returned = self._values.evaluate(table, given)
+        try:
+            returned = self._values.evaluate(table, given)
+        except MissingValueError:
+            if not table.is_foreign:  # else what it lacks is a kernel for meta
+                raise
+            return NotImplemented
         if isinstance(returned, Tensor) and not returned.is_meta:
             return lay_out_moved(returned, given.args[0])
         is_asked = self.plan.kernels != "meta" and is_without_kernel(error)
