@@ -118,7 +118,7 @@ class Recording:
             EagerStance(),
             self._threads,
             self._tasks,
-            DataSources(note, Saver(write.registry, self._values, note)),
+            DataSources(note, Saver(write.registry, self._values, note), plan),
             *stand_in_for(plan, note, write.draws.generator_at),
             NewParameters(write.registry.forget),
             self._lending,

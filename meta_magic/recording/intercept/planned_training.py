@@ -6,7 +6,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from meta_magic.recording.identities.device_plan import DevicePlan
+from meta_magic.recording.identities.device_plan import META, DevicePlan
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.torch_private.gpus import has_gpu
 from meta_magic.torch_private.replaced import STEP_OF_SCALER
@@ -82,6 +82,6 @@ class PlannedTraining(Replacements):
             return {name: self._move(item, place) for name, item in value.items()}
         if not isinstance(value, Tensor) or self._plan.place_of(value) == place:
             return value
-        moved = value.to(place, copy=True)
+        moved = value.to(META, copy=True)
         self._plan.name_all([moved], place)
         return moved

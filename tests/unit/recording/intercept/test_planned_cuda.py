@@ -250,3 +250,16 @@ def test_another_accelerator_is_a_plan_with_the_kernels_of_cuda(kind):
     assert notes_of(trace)["place"].text == (
         f"what the code puts on {kind} is recorded with the kernels of CUDA"
     )
+
+
+def test_a_file_is_loaded_onto_a_planned_gpu_with_its_values(tmp_path):
+    state = {"model": nn.Linear(3, 2).state_dict(), "steps": [torch.ones(1)]}
+    torch.save(state, tmp_path / "state.pt")
+    with record(as_device="cuda"):
+        loaded = torch.load(tmp_path / "state.pt", map_location="cuda")
+        weight = loaded["model"]["weight"]
+        assert (weight.is_meta, str(weight.device)) == (True, "cuda:0")
+        assert str(loaded["steps"][0].device) == "cuda:0"
+        model = nn.Linear(3, 2).cuda()
+        model.load_state_dict(loaded["model"])
+        assert model.weight.tolist() == state["model"]["weight"].tolist()
