@@ -30,6 +30,7 @@ def test_the_public_names_are_these():
         "load_ipython_extension",
         "materialize",
         "meta_like",
+        "real",
         "record",
         "replay",
         "unload_ipython_extension",

@@ -71,7 +71,9 @@ def group(tensors: Iterable[Tensor]) -> list[dict[int, int]]:
         version = read_version(tensor)
         for first, versions in groups:
             if version == read_version(first) and (
-                tensor.is_inference() or is_counted_with(tensor, first)
+                tensor.is_inference()
+                or first.is_inference()
+                or is_counted_with(tensor, first)
             ):
                 versions[id(tensor)] = version
                 break

@@ -121,10 +121,16 @@ class Lending(Replacements):
 
     @unbroken
     def __exit__(self, *_: object) -> None:
-        for loan in reversed(self._loans):
-            loan.exchange()
         self._handle.remove()
         self.restore()
+        failed: RuntimeError | None = None
+        for loan in reversed(self._loans):
+            try:  # each on its own: one that fails must not keep the others out
+                loan.exchange()
+            except RuntimeError as error:
+                failed = error
+        if failed is not None:
+            raise failed
 
     def close(self) -> None:
         """Let go of everything."""

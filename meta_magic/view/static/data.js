@@ -34,8 +34,8 @@ const NOWHERE = { file: "", scope: "", start: 0, end: 0, column: -1, end_column:
  *   shared_with: number, place?: string, n_params: number, nbytes: number, flops: number, n_ops: number,
  *   likeness: number}} Module
  *   totals are of the whole subtree, tied tensors counted once; `likeness` is equal for
- *   modules that are built alike, whatever their names; `place`: where the code wants its
- *   tensors, in the whole subtree, if it names any device for them
+ *   modules that are built alike, whatever their names; `place`: where the code
+ *   wants all its tensors, if it names any device
  * @typedef {{index: number, signature: Signature, place: Place, inputs: TensorSeen[],
  *   outputs: TensorSeen[], module: number, call: number, forward: number}} Operator
  *   `module`, `call`, `forward`: or -1

@@ -224,3 +224,12 @@ def test_that_nobody_counts_the_writes_of_an_inference_tensor_is_said():
         y = x * 2
     assert [note.kind for note in trace.notes] == ["inference"]
     assert any("inference mode" in note for note in materialize(register(y)).notes)
+
+
+def test_a_view_outside_of_inference_mode_of_what_was_made_there_is_looked_at():
+    with record():
+        with torch.inference_mode():
+            x = torch.multinomial(torch.ones(5), 3)
+        view, other = x.view(torch.uint8), torch.zeros(2)
+        other.data.add_(1)
+    assert view.shape == (24,)

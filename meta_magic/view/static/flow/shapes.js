@@ -58,7 +58,7 @@ function explain(boxes, { item, values }) {
       : ` by ${trace.signature(maker).op}, operator ${maker}, line ${trace.place(maker).line}`;
     return [
       `${format_shape(shape)} ${dtype} on ${device}, ${format_bytes(nbytes)}`
-        + (place ? `, planned on ${place}` : ""),
+        + (place ? `, for ${place}` : ""),
       `  stride ${stride ? format_shape(stride) : "unknown"}, storage ${storage}`,
       `  ${FLOW_LEGEND[kind] ?? "from outside"}${origin}`,
     ];
