@@ -73,6 +73,8 @@ def follow(
     overwritten = call.overwritten
     made = zip(call.outputs, call.signature.outputs, strict=True)
     born = [(s, geometry) for s, geometry in made if births.get(s) == call.number]
+    if is_made:  # what is held is there, and is left as it is
+        born = [(s, geometry) for s, geometry in born if s not in plan.held]
     is_raw = is_made or any(s in raw and not raw[s].is_written for s in call.read)
     for index in call.signature.writes:
         storage = call.inputs[index]

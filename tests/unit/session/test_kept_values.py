@@ -251,3 +251,36 @@ def test_a_replay_of_all_gives_what_was_kept():
     materialize(model)
     assert [p.tolist() for p in model.parameters()] == kept
     assert replay(trace, trace.ops[-1].outputs)[0].tolist() == kept[0]
+
+
+def test_a_loss_that_is_one_of_several_outputs_may_be_read_before_its_gradient():
+    def train():
+        torch.manual_seed(0)
+        weight = torch.randn(4, 3, requires_grad=True)
+        read = []
+        for _ in range(3):
+            logits = torch.randn(5, 4) @ weight
+            loss = torch.nn.functional.cross_entropy(
+                logits, torch.tensor([0, 1, 2, 0, 1])
+            )
+            read.append(loss.item())
+            (grad,) = torch.autograd.grad(loss, weight)
+            highest, _ = grad.max(0)
+            read += highest.tolist()
+        return read
+
+    wanted = train()
+    with record():
+        assert train() == wanted
+
+
+def test_a_maximum_may_be_read_before_its_gradient():
+    def find():
+        x = torch.arange(4.0, requires_grad=True)
+        highest, _ = x.max(0)
+        highest.item()
+        highest.backward()
+        return x.grad.tolist()
+
+    with record():
+        assert find() == [0, 0, 0, 1]
