@@ -167,7 +167,7 @@ class Recording:
             served=ServedFunctions(registry, rows, cache, attention),
             lifting=self._lifting,
         )
-        return ShownTensors(registry, values), functions, dispatch
+        return ShownTensors(registry, values, is_recording=True), functions, dispatch
 
     @property
     def n_operators(self) -> int:

@@ -33,7 +33,8 @@ def run_with_values(block: Callable[[], T], limits: ValueLimits) -> T:
     write = make_written(pick_cache(options), clock, "", None)
     programs = ProgramBuilder(write, clock, options.device)
     values = ValuesOnDemand(write, clock, programs.snapshot, options)
+    texts = ShownTensors(write.registry, values, is_recording=False)
     try:
-        return Guard((ShownTensors(write.registry, values),)).run(block)
+        return Guard((texts,)).run(block)
     finally:
         write.registry.close()

@@ -162,7 +162,10 @@ class KernelCalls:
             n_storages: How many storages were known before it.
             is_answered: Whether it was answered with values, or those assumed.
         """
-        if not all(seen[2].is_meta for _, seen in call.outputs):
+        is_on_meta = all(seen[2].is_meta for _, seen in call.outputs)
+        if is_answered and is_on_meta:  # of some operators no tag says that they read
+            table.is_served = False
+        if not is_on_meta:
             if not is_answered:
                 check_devices(table.name, call)
             self._constants.note_made(call.outputs)

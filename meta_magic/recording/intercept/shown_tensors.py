@@ -18,6 +18,7 @@ from meta_magic.recording.intercept.value_source import ValueSource
 from meta_magic.torch_private.modes import (
     DisableTorchFunction,
     function_mode_stack,
+    functorch_interpreter,
     n_dispatch_modes,
 )
 from meta_magic.torch_private.replaced import FORMAT_OF_TENSOR, TEXT_OF_TENSOR
@@ -43,10 +44,15 @@ class ShownTensors(Replacements):
     Args:
         registry: Knows tensors, and their places.
         values: Knows what a tensor holds.
+        is_recording: Whether a mode is on, but in kernels, which write texts for
+            themselves.
     """
 
-    def __init__(self, registry: TensorRegistry, values: ValueSource) -> None:
+    def __init__(
+        self, registry: TensorRegistry, values: ValueSource, *, is_recording: bool
+    ) -> None:
         super().__init__()
+        self._is_recording = is_recording
         self._registry = registry
         self._values = values
         self._thread = 0
@@ -62,7 +68,10 @@ class ShownTensors(Replacements):
 
     def _wrap(self, torch_writes: Write) -> Write:
         def write(tensor: Tensor, *, tensor_contents: str | None = None) -> str:
-            if tensor_contents is not None or not self._is_ours(tensor):
+            has_mode = n_dispatch_modes() or functorch_interpreter() is not None
+            is_in_kernel = self._is_recording and not has_mode
+            is_said = tensor_contents is not None or is_in_kernel
+            if is_said or not self._is_ours(tensor):
                 return torch_writes(tensor, tensor_contents=tensor_contents)
             return self._write(tensor, torch_writes)
 

@@ -27,3 +27,12 @@ def test_a_custom_operator_is_run_on_values_where_it_has_no_kernel_for_meta(keep
         assert made.is_meta
         assert made.tolist() == run().tolist() == [2.0, 4.0]
     assert any("meta_magic_tests.keep" in call.op for call in trace.ops)
+
+
+def test_a_custom_operator_of_other_data_has_another_size(keep):
+    def sizes():
+        data = [1.0, -1.0, 2.0], [1.0, 1.0, 2.0], [-1.0, -1.0, -2.0]
+        return [len(keep(torch.tensor(values))) for values in data]
+
+    with record():
+        assert sizes() == [2, 3, 0]

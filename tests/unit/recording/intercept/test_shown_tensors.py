@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from meta_magic import ValueLimits, record
+from meta_magic.session.values_on_demand import ValuesOnDemand
 
 Pair = namedtuple("Pair", "a b")  # noqa: PYI024  as notebooks have it
 
@@ -196,3 +197,12 @@ def test_values_of_an_accelerator_are_there_by_name():
             [1, 1],
         )
         assert x.numpy(force=True).tolist() == [1, 1]
+
+
+def test_what_a_kernel_writes_for_itself_takes_no_values(monkeypatch):
+    asked = []
+    monkeypatch.setattr(ValuesOnDemand, "peek", lambda *_: asked.append(1))
+    with record():  # its kernel on meta writes its arguments
+        torch.lerp(torch.ones(1), torch.ones(1), torch.ones(1))
+        torch.quantile(torch.randn(3), 0.3)
+    assert asked == []
