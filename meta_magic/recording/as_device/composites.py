@@ -98,8 +98,40 @@ def group_norm(  # noqa: PLR0913, PLR0917  the operator's own
         return NotImplemented
     batch, channels, *sizes = a.shape
     a = a.contiguous(memory_format=layout)
-    given = (weight, bias, batch, channels, prod(sizes), num_groups, eps)
-    return aten.native_group_norm(a, *given)[0]
+    counts = (batch, channels, prod(sizes), num_groups)
+    return GroupNorm.apply(a, weight, bias, counts, eps)  # type: ignore[no-untyped-call]  # torch's has no types
+
+
+class GroupNorm(torch.autograd.Function):
+    """A group norm of channels that come last, whose gradient has them there, too.
+
+    Source:
+        ``native_group_norm`` in ``derivatives.yaml``: elsewhere than on the CPU the
+        gradient is put in rows first.
+    """
+
+    @staticmethod
+    def forward(  # noqa: PLR0913, PLR0917  the operator's own
+        ctx: Any, a: Tensor, weight: Any, bias: Any, counts: Any, eps: float
+    ) -> Tensor:
+        made, mean, rstd = aten.native_group_norm(a, weight, bias, *counts, eps)
+        ctx.save_for_backward(a, weight, bias, mean, rstd)
+        ctx.counts, ctx.eps = counts, eps
+        return made  # type: ignore[no-any-return]  # torch.ops has no types
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        a, weight, bias, mean, rstd = ctx.saved_tensors
+        wanted = ctx.needs_input_grad[:3]
+        if torch.is_grad_enabled():  # to be differentiated again
+            made = aten.native_group_norm(a, weight, bias, *ctx.counts, ctx.eps)[0]
+            pairs = zip((a, weight, bias), wanted, strict=True)
+            leaves = [tensor for tensor, is_wanted in pairs if is_wanted]
+            found = iter(torch.autograd.grad(made, leaves, grad, create_graph=True))
+            return *(next(found) if w else None for w in wanted), None, None
+        grad = grad.contiguous(memory_format=suggest_memory_format(a))
+        given = (grad, a, mean, rstd, weight, *ctx.counts, wanted)
+        return *aten.native_group_norm_backward(*given), None, None
 
 
 def one_hot(_: Keep, a: Tensor, num_classes: int = -1) -> Any:

@@ -106,3 +106,27 @@ def test_as_meta_it_is_left_to_torch():
     with record(as_device="meta") as trace:
         F.one_hot(torch.tensor([1]), 3)
     assert "aten.scatter_.value" not in [op.op for op in trace.ops]
+
+
+def differentiate_group_norm(gradient):
+    norm = torch.nn.GroupNorm(2, 8)
+    x = torch.randn(2, 16, 8).transpose(1, 2).reshape(2, 8, 4, 4).requires_grad_()
+    made = norm(x)
+    if gradient == "of rows":
+        made = made.reshape(2, 8, 16).transpose(1, 2)
+    total = (made * torch.randn(*made.shape)).sum()
+    if gradient == "of a gradient":
+        total = torch.autograd.grad(total, x, create_graph=True)[0].square().sum()
+    total.backward()
+    return [x.grad, norm.weight.grad]
+
+
+@pytest.mark.parametrize("gradient", ["of channels last", "of rows", "of a gradient"])
+def test_the_gradient_of_a_group_norm_is_that_of_the_cpu(gradient):
+    torch.manual_seed(0)
+    real = differentiate_group_norm(gradient)
+    torch.manual_seed(0)
+    with record(as_device="cpu") as trace:
+        made = differentiate_group_norm(gradient)
+    for there, here in zip(replay(trace, *made), real, strict=True):
+        assert_same_tensor(there, here)
