@@ -27,7 +27,6 @@ def test_a_script_runs_for_real_and_prints(path):
     assert outcome.text
 
 
-@pytest.mark.sweep
 @each_script
 def test_a_script_prints_under_meta_what_it_prints_for_real(path):
     (cell,) = check(read_script(path), LIMITS)
