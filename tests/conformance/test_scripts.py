@@ -27,6 +27,8 @@ def test_a_script_runs_for_real_and_prints(path):
     assert outcome.text
 
 
+# Of torch's own, which it gives for real as well.
+@pytest.mark.filterwarnings("default:Converting a tensor with requires_grad")
 @each_script
 def test_a_script_prints_under_meta_what_it_prints_for_real(path):
     (cell,) = check(read_script(path), LIMITS)
