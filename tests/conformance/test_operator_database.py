@@ -35,7 +35,7 @@ each_variant = pytest.mark.parametrize("variant", VARIANTS)
 
 def record_twice(call: Call, *, cache: bool) -> tuple[list[Any], Trace]:
     """Return what the first and the second run of a call left, and their trace."""
-    with record(cache=cache, as_device="meta") as trace:
+    with record(cache=cache, as_device="meta", named="real") as trace:
         observed = [observe(call), observe(call)]
     return observed, trace
 

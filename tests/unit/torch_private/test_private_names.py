@@ -32,7 +32,7 @@ ROOMS = (
     tensor_text,
     tensors,
 )
-OTHERS = {"CAPTURABLE_DEVICES", "DYNAMO", "JIT_TRACES"}
+OTHERS = {"CAPTURABLE_DEVICES", "CUDA_IS_THERE", "DYNAMO", "JIT_TRACES"}
 SINGLE = [n for n in replaced.__all__ if n.isupper() and n not in OTHERS]
 
 
@@ -46,6 +46,10 @@ def test_a_private_name_of_torch_is_where_it_was(room, name):
 @pytest.mark.parametrize("name", SINGLE)
 def test_what_is_replaced_is_there(name):
     assert callable(getattr(*getattr(replaced, name)))
+
+
+def test_whether_cuda_is_initialized_is_told_where_it_was():
+    assert isinstance(getattr(*replaced.CUDA_IS_THERE), bool)
 
 
 def test_what_torch_jit_traces_by_is_there():
