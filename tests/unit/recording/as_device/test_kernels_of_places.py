@@ -87,7 +87,8 @@ def test_groups_of_channels_that_come_last_are_those_of_a_place():
         x = torch.ones(2, 4, 3, 3, device=device)
         return F.group_norm(x.contiguous(memory_format=torch.channels_last), 2).stride()
 
-    wanted = normalize("cpu")
+    # On CUDA as on meta, where they came first in torch 2.13, and come last in 2.15.
+    on_cpu, on_meta = normalize("cpu"), normalize("meta")
     with record(as_device="cuda"):
-        assert normalize("cpu") == wanted
-        assert normalize("cuda") != wanted
+        assert normalize("cpu") == on_cpu
+        assert normalize("cuda") == on_meta
