@@ -154,7 +154,7 @@ def test_a_context_with_another_device_is_a_plan():
 def test_named_real_has_torchs_own_rule():
     with record(named="real"):
         assert not torch.ones(2, device="cpu").is_meta
-        with pytest.raises((AssertionError, RuntimeError), match="CUDA|NVIDIA"):
+        with pytest.raises((AssertionError, RuntimeError), match=r"CUDA|NVIDIA"):
             torch.ones(2).to("cuda")
 
 
