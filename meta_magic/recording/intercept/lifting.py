@@ -18,6 +18,7 @@ from meta_magic.recording.identities.living_tensors import read_version
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.places import Places
 from meta_magic.recording.identities.storage_bytes import sum_small
+from meta_magic.recording.identities.storages import StorageRegistry
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.factories import is_way_out
 from meta_magic.recording.intercept.liftable import (
@@ -260,6 +261,7 @@ class Lifting:
         self._forget_dead()
         base = torch.empty(storage.nbytes(), dtype=torch.uint8, device=META)
         self._registry.note_deaths()  # its address may have been another's
+        StorageRegistry.has_places = True  # of real tensors they are known
         ref = self._registry.storage_of(base, real.device)
         name = self.names.count(real, is_named=not is_lent) or name
         if ref is not None:

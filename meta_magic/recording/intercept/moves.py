@@ -83,7 +83,8 @@ class Mover:
         is_written = any(value is WRITTEN for value in (*args[1:], *kwargs.values()))
         place = META if is_written else self._find_place(tensor, device, caller)
         if not tensor.is_meta and place.type in ("cpu", "meta"):
-            return NotImplemented
+            # Torch itself knows no type of a plan.
+            return tensor.to(options["dtype"]) if func is TYPE else NotImplemented
         return self._move(self._lifting.take(tensor), place, options)
 
     def _find_place(self, tensor: Tensor, device: Any, caller: FrameType) -> Any:

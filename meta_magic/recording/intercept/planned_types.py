@@ -1,4 +1,8 @@
-"""Types such as ``torch.cuda.FloatTensor``, of which torch makes none without a GPU."""
+"""Types such as ``torch.ByteTensor`` and ``torch.cuda.FloatTensor``.
+
+Torch takes no tensor on meta for one of the CPU's, by which torchvision tells bytes
+from other numbers, and has none for CUDA without a GPU.
+"""
 
 from typing import Any
 
@@ -14,23 +18,34 @@ __all__ = ["PlannedTypes"]
 
 
 class TensorKind(type):
-    """Makes types of tensors: called they make one, and a tensor may be of them."""
+    """Makes types of tensors: called they make one, and a tensor may be of them.
 
+    Attributes:
+        plain: Torch's own type for the CPU.
+        dtype: The dtype of its tensors.
+        plan: Knows where they lie; None after the recording.
+        is_cuda: Whether they lie on CUDA.
+    """
+
+    plain: Any
     dtype: torch.dtype
     plan: DevicePlan | None
-    is_cuda = True
+    is_cuda: bool
 
     def __call__(cls, *args: Any) -> Tensor:
-        made: Tensor = getattr(torch, cls.__name__)(*args)
-        if cls.plan is not None:
+        made: Tensor = cls.plain(*args)
+        if cls.is_cuda and cls.plan is not None:
             cls.plan.name_all([made], cls.plan.read("cuda"))
         return made
 
     def __instancecheck__(cls, value: object) -> bool:
         if not isinstance(value, Tensor) or value.dtype is not cls.dtype:
             return False
-        place = value.device if cls.plan is None else cls.plan.place_of(value)
-        return place is not None and place.type == "cuda"
+        if cls.plan is None:
+            return value.is_cuda if cls.is_cuda else isinstance(value, cls.plain)
+        place = cls.plan.place_of(value)
+        kind = "cpu" if place is None else place.type
+        return kind == ("cuda" if cls.is_cuda else "cpu")
 
 
 class PlannedTypes(Replacements):
@@ -49,10 +64,13 @@ class PlannedTypes(Replacements):
         if self._plan.is_real or has_gpu():
             return
         for stem, dtype in DTYPES.items():
-            names = {"dtype": dtype, "plan": self._plan, "__module__": "torch.cuda"}
-            kind = TensorKind(f"{stem}Tensor", (), names)
-            self._kinds.append(kind)
-            self.replace(torch.cuda, f"{stem}Tensor", kind)
+            name = f"{stem}Tensor"
+            known = {"plain": getattr(torch, name), "dtype": dtype, "plan": self._plan}
+            for home in (torch, torch.cuda):
+                is_cuda = {"is_cuda": home is torch.cuda, "__module__": home.__name__}
+                kind = TensorKind(name, (), {**known, **is_cuda})
+                self._kinds.append(kind)
+                self.replace(home, name, kind)
 
     def __exit__(self, *exception: object) -> None:
         super().__exit__(*exception)

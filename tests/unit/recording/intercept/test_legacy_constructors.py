@@ -135,3 +135,28 @@ def test_tensors_in_a_list_come_from_where_they_lie():
         assert joined.device.type == "meta"
         assert torch.tensor([loss, 2.0], device="cuda").device.type == "cuda"
         assert joined.tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_tensor_is_of_the_type_that_it_has_on_the_cpu(device):
+    def tell():
+        data = torch.from_numpy(np.arange(3, dtype=np.uint8))
+        made = torch.FloatTensor([1.0, 2.0]), torch.ones(2), data, data.long()
+        kinds = (
+            torch.FloatTensor,
+            torch.ByteTensor,
+            torch.LongTensor,
+            torch.cuda.ByteTensor,
+        )
+        return [[isinstance(tensor, kind) for kind in kinds] for tensor in made]
+
+    wanted = tell()
+    with record(as_device=device):
+        assert tell() == wanted
+
+
+def test_a_real_tensor_is_cast_to_a_type():
+    real = torch.ones(2)
+    with record(as_device="cpu"):
+        assert real.type(torch.LongTensor).dtype == torch.long
+    assert isinstance(real, torch.FloatTensor)
