@@ -38,6 +38,7 @@ from meta_magic.recording.signatures.cache import SignatureCache
 from meta_magic.recording.signatures.entries import Entry, LiveCall, OpTable, sharing
 from meta_magic.recording.signatures.operator_keys import Key, has_opaque
 from meta_magic.torch_private.modes import DisableTorchDispatch
+from meta_magic.trace.options import DeviceName
 
 __all__ = ["KernelCalls"]
 
@@ -117,7 +118,7 @@ class KernelCalls:
         draw = Drawing(given) if table.draws(args, kwargs) else None
         if draw is not None and draw.generator is not None:
             check_generator(draw.generator, place)
-        returned = self._run(table, given, draw)
+        returned = self._run(table, given, draw, self.plan.kernels_at(place))
         if registry.freed:
             registry.note_deaths()
         made = tensors_in(returned)
@@ -174,12 +175,14 @@ class KernelCalls:
             self._constants.note_made(call.inputs)
         self._special.check(table, call)
 
-    def _run(self, table: OpTable, given: Given, draw: Drawing | None) -> Any:
+    def _run(
+        self, table: OpTable, given: Given, draw: Drawing | None, kernels: DeviceName
+    ) -> Any:
         """Call an operator; one that draws for real from where plain meta would."""
         args, kwargs, inputs = given
         try:
             if draw is None or not draw.is_real:
-                return self._run_on_meta(table, given)
+                return self._run_on_meta(table, given, kernels)
             call = partial(table.func, *args, **kwargs)
             return self._rows.draw_for_real(draw.generator, call, self._find_state)
         except Exception as error:
@@ -204,16 +207,12 @@ class KernelCalls:
             self._findings.doubt(UNMADE)
         return state
 
-    def _run_on_meta(self, table: OpTable, given: Given) -> Any:
+    def _run_on_meta(self, table: OpTable, given: Given, kernels: DeviceName) -> Any:
         """Call an operator, and see to it that all is as it would be on the device."""
-        args, kwargs, inputs = given
+        args, kwargs, _ = given
         returned = table.func(*args, **kwargs)
         if table.counts_writes:
             increment_version(args[0])
-        kernels = self.plan.kernels
-        if self._registry.has_places:
-            named = (seen[2].place for _, seen in inputs if seen[2].place is not None)
-            kernels = self.plan.kernels_at(next(named, None))
         if table.has_out and kernels == "cpu":
             lay_out_written(table.func, given)
         adjust = ADJUSTMENTS[kernels].get(table.name)
