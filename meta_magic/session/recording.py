@@ -26,11 +26,11 @@ from meta_magic.recording.intercept.data_sources import DataSources
 from meta_magic.recording.intercept.dispatch_mode import DispatchMode
 from meta_magic.recording.intercept.function_mode import FunctionMode
 from meta_magic.recording.intercept.kernel_calls import KernelCalls
-from meta_magic.recording.intercept.lending import Lending
-from meta_magic.recording.intercept.lifting import Lifting
+from meta_magic.recording.intercept.lifted.lending import Lending
+from meta_magic.recording.intercept.lifted.lifting import Lifting
 from meta_magic.recording.intercept.new_parameters import NewParameters
 from meta_magic.recording.intercept.operator_runner import OperatorRunner
-from meta_magic.recording.intercept.planned_devices import stand_in_for
+from meta_magic.recording.intercept.planned.planned_devices import stand_in_for
 from meta_magic.recording.intercept.saving import Saver
 from meta_magic.recording.intercept.served_functions import ServedFunctions
 from meta_magic.recording.intercept.shown_tensors import ShownTensors

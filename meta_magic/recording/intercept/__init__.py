@@ -4,8 +4,9 @@
 seen before, it is served (``served_functions``, ``served_operators``), else run
 (``operator_runner``, ``kernel_calls``). What no mode sees has a file of its own, from
 ``initializers`` to ``copies``; so have devices that code names (``factories``,
-``moves``, ``planned_devices``), real tensors (``lifting``, ``lending``), what is no
-plain tensor, and other people's ``libraries``. Values come through ``value_source``.
+``moves``) and what is no plain tensor. Rooms of their own have devices that are only
+``planned``, real tensors that are ``lifted``, and other people's ``libraries``. Values
+come through ``value_source``.
 
 May import all other rooms of ``recording``, ``errors``, ``torch_private``, ``trace``.
 Read ``dispatch_mode`` first.

@@ -39,8 +39,8 @@ from meta_magic.recording.intercept.legacy_constructors import (
     NUMBER_READERS,
     read_number,
 )
-from meta_magic.recording.intercept.liftable import MustLend
-from meta_magic.recording.intercept.lifting import Lifting
+from meta_magic.recording.intercept.lifted.liftable import MustLend
+from meta_magic.recording.intercept.lifted.lifting import Lifting
 from meta_magic.recording.intercept.mixed_devices import explain_mix
 from meta_magic.recording.intercept.moves import MOVES, Mover
 from meta_magic.recording.intercept.packed_sequences import PACKING, Packer

@@ -21,7 +21,7 @@ from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.generator_places import check_generator
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import Seen, TensorRegistry
-from meta_magic.recording.intercept.lifting import Lifting
+from meta_magic.recording.intercept.lifted.lifting import Lifting
 from meta_magic.recording.intercept.mixed_devices import check_devices, explain_mix
 from meta_magic.recording.intercept.special_tensors import (
     SpecialTensors,

@@ -10,7 +10,7 @@ from meta_magic.recording.identities.device_plan import META, DevicePlan
 from meta_magic.recording.identities.frame_kinds import TORCH
 from meta_magic.recording.intercept.device_questions import is_told_home
 from meta_magic.recording.intercept.factories import WRITTEN
-from meta_magic.recording.intercept.lifting import Lifting
+from meta_magic.recording.intercept.lifted.lifting import Lifting
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.tensor_internals import parse_to
 

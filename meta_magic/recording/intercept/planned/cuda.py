@@ -13,14 +13,14 @@ from typing import Any, Final
 import torch
 
 from meta_magic.recording.identities.device_plan import DevicePlan
-from meta_magic.recording.intercept.planned_objects import (
+from meta_magic.recording.intercept.planned.objects import (
     GpuProperties,
     PlannedEvent,
     PlannedStream,
     find_index,
     make_contexts,
 )
-from meta_magic.recording.intercept.planned_seeds import PlannedSeeds
+from meta_magic.recording.intercept.planned.seeds import PlannedSeeds
 from meta_magic.torch_private.gpus import has_gpu
 from meta_magic.torch_private.replaced import CUDA_IS_THERE
 from meta_magic.torch_private.replacing import Replacements

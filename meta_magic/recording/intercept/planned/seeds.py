@@ -7,7 +7,7 @@ import torch
 from torch import Generator, Tensor
 
 from meta_magic.recording.identities.device_plan import DevicePlan
-from meta_magic.recording.intercept.planned_objects import find_index
+from meta_magic.recording.intercept.planned.objects import find_index
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 
 __all__ = ["PlannedSeeds"]

@@ -21,7 +21,7 @@ from meta_magic.recording.identities.storage_bytes import sum_small
 from meta_magic.recording.identities.storages import StorageRegistry
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.factories import is_way_out
-from meta_magic.recording.intercept.liftable import (
+from meta_magic.recording.intercept.lifted.liftable import (
     READS_REAL,
     MustLend,
     count_real,
@@ -31,7 +31,7 @@ from meta_magic.recording.intercept.liftable import (
     replace,
     wants_gradient,
 )
-from meta_magic.recording.intercept.real_names import RealNames, name_of_real
+from meta_magic.recording.intercept.lifted.real_names import RealNames, name_of_real
 from meta_magic.recording.rows.constants import Constants
 from meta_magic.recording.rows.findings import Findings
 from meta_magic.recording.signatures.arguments import Args, Given, Inputs, Kwargs

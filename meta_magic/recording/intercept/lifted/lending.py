@@ -19,8 +19,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.recording.intercept.liftable import is_wanted, wants_gradient
-from meta_magic.recording.intercept.lifting import Lifting
+from meta_magic.recording.intercept.lifted.liftable import is_wanted, wants_gradient
+from meta_magic.recording.intercept.lifted.lifting import Lifting
 from meta_magic.torch_private.autograd import read_hooks, set_hooks
 from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.torch_private.modes import (

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 
 from meta_magic.recording.identities.device_plan import DevicePlan
-from meta_magic.recording.intercept.default_devices import DefaultDevices
 from meta_magic.recording.intercept.packed_sequences import SortedSequences
-from meta_magic.recording.intercept.planned_cuda import PlannedCuda
-from meta_magic.recording.intercept.planned_generators import PlannedGenerators
-from meta_magic.recording.intercept.planned_training import PlannedTraining
-from meta_magic.recording.intercept.planned_types import PlannedTypes
+from meta_magic.recording.intercept.planned.cuda import PlannedCuda
+from meta_magic.recording.intercept.planned.default_devices import DefaultDevices
+from meta_magic.recording.intercept.planned.generators import PlannedGenerators
+from meta_magic.recording.intercept.planned.tensor_types import PlannedTypes
+from meta_magic.recording.intercept.planned.training import PlannedTraining
 
 __all__ = ["stand_in_for"]
 
