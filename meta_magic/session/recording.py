@@ -216,8 +216,12 @@ class Recording:
 
     def _describe(self, namespace: Mapping[str, object]) -> list[Tree]:
         """Return the module trees as the block had them."""
-        with RealTorch(), self._lending:
-            trees = self._trees.describe(namespace)
+        with RealTorch():
+            self._lending.exchange()
+            try:
+                trees = self._trees.describe(namespace)
+            finally:
+                self._lending.give_back()
         self._lifting.finish()
         return trees
 

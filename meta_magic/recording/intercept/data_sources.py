@@ -39,15 +39,15 @@ class DataSources(Replacements):
         self._saver = saver
 
     def __enter__(self) -> None:
-        for owner, name, method in (
-            (torch, "load", self._load),
-            (torch, "save", self._saver.save),
-            (torch, "from_numpy", self._adopt),
-            (torch, "frombuffer", self._adopt),
-            (torch, "from_dlpack", self._adopt),
-            (DataLoader, "__iter__", self._iterate),
-        ):
-            self.replace_here((owner, name), method)
+        methods = {
+            "load": self._load,
+            "save": self._saver.save,
+            "from_numpy": self._adopt,
+            "frombuffer": self._adopt,
+            "from_dlpack": self._adopt,
+        }
+        self.replace_here(torch, methods)
+        self.replace_here(DataLoader, {"__iter__": self._iterate})
 
     def _load(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
         """Load onto meta, unless it is told where; what comes is from outside."""
