@@ -14,6 +14,7 @@ from meta_magic.recording.as_device.autocast import AutocastOf
 from meta_magic.recording.as_device.composites import CompositesOf
 from meta_magic.recording.as_device.meta_kernels import KernelsOf
 from meta_magic.recording.as_device.optimizers import OptimizersOf
+from meta_magic.recording.as_device.oracle.refusals import Refusals
 from meta_magic.recording.identities.clock import Clock
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.origins import (
@@ -141,7 +142,7 @@ class Recording:
         registry, places, rows = write.registry, write.places, write.rows
         findings, constants = write.findings, write.constants
         values = self._values
-        special = SpecialTensors(places, findings)
+        special, refusals = SpecialTensors(places, findings), Refusals()
         kernels = KernelCalls(
             registry=registry,
             rows=rows,
@@ -153,6 +154,7 @@ class Recording:
             values=values,
             plan=plan,
             lifting=self._lifting,
+            refusals=refusals,
         )
         runner = OperatorRunner(places, special, attention, kernels)
         dispatch = DispatchMode(registry, rows, cache, special, runner)
@@ -166,6 +168,7 @@ class Recording:
             dispatch=dispatch,
             served=ServedFunctions(registry, rows, cache, attention),
             lifting=self._lifting,
+            refusals=refusals,
         )
         return ShownTensors(registry, values, is_recording=True), functions, dispatch
 
