@@ -53,11 +53,24 @@ HISTOGRAMS = {
         torch.rand(9, 2), bins=[edges(), edges()]
     ),
 }
+
+
+def sparse(values, *, is_coalesced=None):
+    """Return a sparse matrix of three elements."""
+    at = torch.tensor([[2, 0, 1], [0, 1, 1]])
+    options = {"is_coalesced": is_coalesced, "check_invariants": False}
+    return torch.sparse_coo_tensor(at, values, (3, 4), **options)
+
+
 SPARSE = {
     "coordinates": lambda: torch.randn(3, 4).to_sparse(),
     "rows by coordinates": lambda: torch.randn(3, 4).to_sparse(1),
     "coordinates of rows": lambda: torch.randn(3, 4).to_sparse(dense_dim=1),
     "to strides": lambda: torch.zeros(3, 4, layout=torch.sparse_coo).to_dense(),
+    "at positions": lambda: torch.randn(3, 4).sparse_mask(sparse(torch.ones(3))),
+    "at coalesced positions": lambda: torch.randn(3, 4).sparse_mask(
+        sparse(torch.ones(3), is_coalesced=True)
+    ),
 }
 
 
@@ -136,6 +149,21 @@ def test_a_replay_has_the_elements_that_a_sparse_tensor_on_meta_has_not():
         torch.eye(3).to_sparse()
     (made,) = replay(trace, trace.ops[-1].outputs)
     assert made.to_dense().tolist() == torch.eye(3).tolist()
+
+
+def test_the_values_of_a_sparse_matrix_are_trained_as_on_the_cpu():
+    def train():
+        values = torch.nn.Parameter(torch.ones(3))
+        (torch.randn(3, 4) + sparse(2 * values)).pow(2).sum().backward()
+        torch.optim.SGD([values], lr=0.1).step()
+        return values.detach()
+
+    torch.manual_seed(0)
+    wanted = train()
+    torch.manual_seed(0)
+    with record():
+        met = train()
+        assert torch.equal(met, wanted)
 
 
 @pytest.mark.parametrize("dim", [0, 1])
