@@ -250,7 +250,8 @@ class FunctionMode(DeviceContext):
         if func.__self__ is IS_META:
             return self._tell_is_meta(func, args, asker)
         if func.__self__ is DATA:
-            self._registry.note_alias(args[-1])  # read, or given to another
+            for tensor in args:  # that it is read of; that it is given to, and it
+                self._registry.note_alias(tensor)
             return func(*args)
         if not args[0].is_meta:
             return func(*args)
