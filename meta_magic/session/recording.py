@@ -21,6 +21,7 @@ from meta_magic.recording.identities.origins import (
     keep_origins,
     look_for_versions,
 )
+from meta_magic.recording.intercept.backward_passes import BackwardPasses
 from meta_magic.recording.intercept.compiled_functions import EagerStance
 from meta_magic.recording.intercept.data_sources import DataSources
 from meta_magic.recording.intercept.dispatch_mode import DispatchMode
@@ -167,7 +168,8 @@ class Recording:
             served=ServedFunctions(registry, rows, cache, attention),
             lifting=self._lifting,
         )
-        return ShownTensors(registry, values, is_recording=True), functions, dispatch
+        shown = ShownTensors(registry, values, is_recording=True)
+        return shown, BackwardPasses(functions), functions, dispatch
 
     @property
     def n_operators(self) -> int:

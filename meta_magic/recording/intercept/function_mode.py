@@ -154,7 +154,7 @@ class FunctionMode(DeviceContext):
             return func(*args)  # an attribute such as ``shape``: runs no operator
         caller = sys._getframe(1)
         places = self._places
-        places.running = [func, caller, None, args]
+        before, places.running = places.running, [func, caller, None, args]
         try:
             if func in INDEXING:
                 func, args = prepare_index(
@@ -178,18 +178,19 @@ class FunctionMode(DeviceContext):
                 explain_mix(error, tensors_in(args, kwargs))
                 raise
         finally:
-            places.running = None
+            places.running = before
         return self._call_again(func, *again, caller)
 
     def _call_again(
         self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType
     ) -> Any:
         """Call a function with what was lifted of its arguments."""
-        self._places.running = [func, caller, None, args]
+        places = self._places
+        before, places.running = places.running, [func, caller, None, args]
         try:
             return func(*args, **kwargs)
         finally:
-            self._places.running = None
+            places.running = before
 
     def _handle(self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
         """Do what torch would do otherwise, or refuse, of a tensor on meta.
@@ -243,14 +244,16 @@ class FunctionMode(DeviceContext):
         is_meta: bool = func(*args)
         initializer = read_initializer(asker) if is_meta else None
         if initializer is not None:
-            self._places.running = [initializer.function, asker, None, ()]
+            places = self._places
+            running = [initializer.function, asker, None, ()]
+            before, places.running = places.running, running
             arguments = initializer.read_arguments(asker)
             try:
                 with DisableTorchDispatch():
                     self._dispatch.__torch_dispatch__(initializer, (), *arguments)
                     initializer.count_writes(arguments[0])
             finally:
-                self._places.running = None
+                places.running = before
         elif is_loading(asker):
             if not is_meta and asker.f_locals[LOADED].is_meta:
                 self._findings.note("load", UNLOADABLE)
