@@ -29,6 +29,7 @@ from meta_magic.recording.intercept.function_mode import FunctionMode
 from meta_magic.recording.intercept.kernel_calls import KernelCalls
 from meta_magic.recording.intercept.lifted.lending import Lending
 from meta_magic.recording.intercept.lifted.lifting import Lifting
+from meta_magic.recording.intercept.loading import Loader
 from meta_magic.recording.intercept.new_parameters import NewParameters
 from meta_magic.recording.intercept.operator_runner import OperatorRunner
 from meta_magic.recording.intercept.planned.planned_devices import stand_in_for
@@ -119,7 +120,11 @@ class Recording:
             EagerStance(),
             self._threads,
             self._tasks,
-            DataSources(note, Saver(write.registry, self._values, note), plan),
+            DataSources(
+                note,
+                Saver(write.registry, self._values, note),
+                Loader(note, plan, self._lending),
+            ),
             *stand_in_for(plan, note, write.draws.generator_at),
             NewParameters(write.registry.forget),
             self._lending,
