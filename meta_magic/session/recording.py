@@ -112,8 +112,7 @@ class Recording:
         """Return what is entered around the code, in order."""
         write, plan = self._written, self._plan
         kernels, note = write.findings.kernels, write.findings.note
-        keep, doubt = write.constants.note_values, write.findings.doubt
-        composites = CompositesOf(plan, keep, doubt)
+        composites = CompositesOf(plan, write.constants.note_values)
         attention = AttentionOf(plan, self._clock, self._autocast, kernels, composites)
         return (
             RareCollection(),
