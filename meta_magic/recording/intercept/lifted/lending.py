@@ -10,7 +10,7 @@ cell left it.
 import threading
 from collections.abc import Callable, Iterator, MutableMapping
 from functools import partial, wraps
-from typing import Any, Final, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,12 @@ from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.intercept.lifted.liftable import is_wanted, wants_gradient
 from meta_magic.recording.intercept.lifted.lifting import Lifting
+from meta_magic.recording.intercept.lifted.loans import (
+    MISSING,
+    EntryLoan,
+    Loan,
+    TensorLoan,
+)
 from meta_magic.torch_private.autograd import read_hooks, set_hooks
 from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.torch_private.modes import (
@@ -39,53 +45,6 @@ from meta_magic.torch_private.replacing import Replacements
 from meta_magic.torch_private.tensor_internals import swap_tensor_impl
 
 __all__ = ["Lending", "tensors_of"]
-
-MISSING: Final = object()
-
-
-class Loan(Protocol):
-    """Something real that stands aside while a cell runs."""
-
-    def exchange(self) -> None:
-        """Put what is real in its place, or what the cell has there."""
-
-
-class TensorLoan:
-    """A tensor and its twin on meta."""
-
-    def __init__(self, real: Tensor, twin: Tensor) -> None:
-        self._pair = real, twin
-
-    def exchange(self) -> None:
-        """Exchange their implementations."""
-        torch.clear_autocast_cache()  # it holds parameters, weakly: torch refuses then
-        swap_tensor_impl(*self._pair)
-
-
-class EntryLoan:
-    """What stood in a dictionary: the state of an optimizer, a module's tensor.
-
-    Args:
-        holder: The dictionary.
-        key: Where in it.
-        value: What stood there; ``MISSING`` if nothing did.
-    """
-
-    def __init__(
-        self, holder: MutableMapping[Any, Any], key: object, value: object
-    ) -> None:
-        self._holder = holder
-        self._key = key
-        self._value = value
-
-    def exchange(self) -> None:
-        """Put it back, and keep what stands there now."""
-        now = self._holder.get(self._key, MISSING)
-        if self._value is not MISSING:
-            self._holder[self._key] = self._value
-        elif now is not MISSING:
-            del self._holder[self._key]
-        self._value = now
 
 
 class Lending(Replacements):
