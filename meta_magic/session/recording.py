@@ -173,7 +173,7 @@ class Recording:
             lifting=self._lifting,
         )
         shown = ShownTensors(registry, values, is_recording=True)
-        return shown, BackwardPasses(functions), functions, dispatch
+        return shown, BackwardPasses(functions, dispatch), functions, dispatch
 
     @property
     def n_operators(self) -> int:

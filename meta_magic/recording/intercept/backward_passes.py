@@ -6,8 +6,9 @@ runs hooks, custom functions, and what checkpointing computes again.
 
 from typing import Any
 
+from meta_magic.recording.intercept.dispatch_mode import DispatchMode
+from meta_magic.recording.intercept.function_mode import FunctionMode
 from meta_magic.torch_private.modes import (
-    DeviceContext,
     function_mode_stack,
     pop_function_mode,
     push_function_mode,
@@ -19,24 +20,29 @@ __all__ = ["BackwardPasses"]
 
 
 class BackwardPasses(Replacements):
-    """Have a function mode be on while autograd runs, within the block.
+    """Have the function mode be on while autograd runs, within the block.
 
     Args:
-        mode: The mode.
+        functions: The mode.
+        dispatch: Meets the operators of autograd itself, too.
     """
 
-    def __init__(self, mode: DeviceContext) -> None:
+    def __init__(self, functions: FunctionMode, dispatch: DispatchMode) -> None:
         super().__init__()
-        self._mode = mode
+        self._functions = functions
+        self._dispatch = dispatch
 
     def __enter__(self) -> None:
         self.replace_here(RUN_BACKWARD, self._run)
 
     def _run(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
-        if self._mode in function_mode_stack():
+        if self._functions in function_mode_stack():
             return plain(*args, **kwargs)
-        push_function_mode(self._mode)
+        dispatch = self._dispatch
+        push_function_mode(self._functions)
+        before, dispatch.is_in_backward = dispatch.is_in_backward, True
         try:
             return plain(*args, **kwargs)
         finally:
+            dispatch.is_in_backward = before
             pop_function_mode()
