@@ -14,7 +14,7 @@ from meta_magic.recording.as_device.autocast import AutocastOf
 from meta_magic.recording.as_device.composites import CompositesOf
 from meta_magic.recording.as_device.meta_kernels import KernelsOf
 from meta_magic.recording.as_device.optimizers import OptimizersOf
-from meta_magic.recording.as_device.oracle.refusals import Refusals
+from meta_magic.recording.as_device.oracle.refused_calls import Refusals
 from meta_magic.recording.identities.clock import Clock
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.origins import (

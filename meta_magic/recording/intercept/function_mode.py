@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 
 from meta_magic.recording.as_device.attention import AttentionOf
-from meta_magic.recording.as_device.oracle.refusals import Refusals
+from meta_magic.recording.as_device.oracle.refused_calls import Refusals
 from meta_magic.recording.identities.device_plan import META, DevicePlan
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.places import Places

@@ -5,7 +5,6 @@ says of the large one is a suspicion, not an answer.
 """
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -28,8 +27,8 @@ MAX_NUMEL: Final = 2**17
 MAX_WORK: Final = 2**25
 """Elements times the largest size: a bound on what such a call computes."""
 
-SECONDS: Final = 0.01
-"""How long smaller sizes are looked for."""
+N_TRIALS: Final = 40
+"""How often meta is asked for smaller sizes."""
 
 Call = tuple[Any, Any]
 
@@ -55,12 +54,13 @@ def shrink(
         Zeros and numbers; None if meta accepts none that is small enough.
     """
     smaller = Smaller(call, tensors)
-    end = time.perf_counter() + SECONDS
+    n_trials = 0
     for size in smaller.list_sizes() * 2:
         if smaller.fits():
             break
         for target in SMALLER if smaller.read(size) > KEPT else ():
-            if time.perf_counter() > end:
+            n_trials += 1
+            if n_trials > N_TRIALS:
                 return None
             if smaller.try_size(func, size, target):
                 break

@@ -82,10 +82,8 @@ class StandIns:
 def rebuild(value: Any, replace: Callable[[Any], Any]) -> Any:
     """Return arguments with each that is no list, tuple, dict or slice replaced."""
     if isinstance(value, (list, tuple)):
-        items = [rebuild(item, replace) for item in value]
-        if hasattr(value, "_fields"):
-            return type(value)(*items)
-        return items if isinstance(value, list) else tuple(items)
+        kind = list if isinstance(value, list) else tuple
+        return kind(rebuild(item, replace) for item in value)
     if isinstance(value, Mapping):
         return {name: rebuild(item, replace) for name, item in value.items()}
     if isinstance(value, slice):
