@@ -15,7 +15,7 @@ from meta_magic.recording.as_device.cpu_kernels import (
 )
 from meta_magic.recording.as_device.joined_places import join_places
 from meta_magic.recording.as_device.layouts import lay_out_made, lay_out_moved
-from meta_magic.recording.as_device.oracle.refusals import Refusals
+from meta_magic.recording.as_device.oracle.refused_calls import Refusals
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.generator_places import check_generator
 from meta_magic.recording.identities.nested_tensors import tensors_in

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, MutableMapping
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -41,8 +42,9 @@ from meta_magic.torch_private.module_internals import (
 )
 from meta_magic.torch_private.replaced import APPLY_OF_MODULES
 from meta_magic.torch_private.replacing import Replacements
+from meta_magic.torch_private.tensor_internals import swap_tensor_impl
 
-__all__ = ["Lending"]
+__all__ = ["Lending", "tensors_of"]
 
 
 class Lending(Replacements):
@@ -121,13 +123,29 @@ class Lending(Replacements):
             self._loans.append(loan)
             self._lent[id(real)] = real
 
-    def _make_twin(self, real: Tensor, name: str | None) -> Tensor:
+    @unbroken
+    def keep(self, real: Tensor, place: torch.device) -> None:
+        """Have a real leaf be on meta for good.
+
+        Args:
+            real: That.
+            place: Where the code wants it; meta if nowhere by name.
+        """
+        with DisableTorchFunction():
+            if is_wanted(real) and real.is_leaf:
+                swap_tensor_impl(real, self._make_twin(real, None, is_noted=False))
+                self._plan.name_all([real], place)
+
+    def _make_twin(
+        self, real: Tensor, name: str | None, *, is_noted: bool = True
+    ) -> Tensor:
         """Return a leaf on meta that is like a real one."""
-        twin = self._lifting.lift(real, is_lent=True, name=name)
+        lift = self._lifting.lift
+        twin = lift(real, is_lent=True, name=name, is_noted=is_noted)
         twin.requires_grad_(real.requires_grad)
         set_hooks(twin, read_hooks(real))
         if real.grad is not None and is_wanted(real.grad):
-            twin.grad = self._lifting.lift(real.grad, is_lent=True)
+            twin.grad = lift(real.grad, is_lent=True, is_noted=is_noted)
         return twin
 
     def meet(self, module: nn.Module, args: tuple[object, ...]) -> bool:

@@ -1,4 +1,4 @@
-"""What is real and stands aside while a cell runs: tensors, and entries of dicts."""
+"""What stands aside while a cell runs: real tensors, and what held them."""
 
 from collections.abc import MutableMapping
 from typing import Any, Final, Protocol

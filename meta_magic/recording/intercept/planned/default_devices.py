@@ -5,8 +5,11 @@ from typing import Any
 
 import torch
 
-from meta_magic.recording.identities.device_plan import META, DevicePlan
-from meta_magic.recording.intercept.data_sources import is_default_on_meta
+from meta_magic.recording.identities.device_plan import (
+    META,
+    DevicePlan,
+    is_default_on_meta,
+)
 from meta_magic.recording.intercept.moves import read_type
 from meta_magic.torch_private.replacing import Methods, Replacements
 

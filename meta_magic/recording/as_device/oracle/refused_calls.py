@@ -1,36 +1,51 @@
 """Which calls of a recording the CPU is asked about, and what is raised then."""
 
+from functools import cache
 from typing import Any, Final
 
 import torch
 
 from meta_magic.errors import MetaMagicError
 from meta_magic.recording.as_device.cpu_kernels import ask_cpu, is_without_kernel
-from meta_magic.recording.as_device.oracle.oracle import Answer, Oracle, Verdict
+from meta_magic.recording.as_device.oracle.oracle import (
+    Answer,
+    Oracle,
+    Verdict,
+    is_view,
+)
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.signatures.arguments import Args, Given, Kwargs
 from meta_magic.recording.signatures.entries import OpTable, sharing
 from meta_magic.recording.signatures.operator_keys import Key
+from meta_magic.torch_private.dispatcher import has_kernel
 from meta_magic.trace.options import DeviceName
 
 __all__ = ["Refusals"]
 
 ATEN: Final = "aten."
-NEVER: Final = frozenset(
-    {"_to_copy", "record_stream", "repeat_interleave", "nonzero_static"}
-    | {"ctc_loss", "_ctc_loss", "_ctc_loss_backward", "segment_reduce"}
-    | {"_segment_reduce_backward", "_pack_padded_sequence", "_pad_packed_sequence"}
-    | {"_make_per_tensor_quantized_tensor", "to_padded_tensor"}
+NEVER: Final = (
+    *("aten._to_copy.", "aten.record_stream.", "aten.repeat_interleave."),
+    *("aten.nonzero_static.", "aten._ctc_loss", "aten.ctc_loss."),
+    *("aten.segment_reduce.", "aten._segment_reduce", "aten._pack_padded_sequence"),
+    *("aten._pad_packed_sequence", "aten._make_per_tensor_quantized_tensor"),
+    "aten.to_padded_tensor.",
 )
 """Operators that move, or whose arguments only values can refuse."""
 
-IN_FLOAT: Final = frozenset(
-    f"native_{kind}_norm_backward" for kind in ("layer", "batch", "group")
+IN_FLOAT: Final = tuple(
+    f"aten.native_{kind}_norm_backward." for kind in ("layer", "batch", "group")
 )
 """Operators that take statistics in float32 on CUDA, and not on the CPU."""
 
 LACKING: Final = "not implemented for"
 """What torch says of a dtype that the CPU has no kernel for; CUDA may have one."""
+
+
+@cache
+def is_alike(operator: Any) -> bool:
+    """Whether an operator is a view by the same code on all devices."""
+    has_own = has_kernel(operator.name(), "CPU") or has_kernel(operator.name(), "Meta")
+    return is_view(operator) and not has_own
 
 
 class Refusals:
@@ -48,12 +63,14 @@ class Refusals:
         self, table: OpTable, key: Key, given: Given, device: DeviceName
     ) -> bool:
         """Whether a call is to be asked about: it was not accepted before."""
-        name = table.name.removeprefix(ATEN).partition(".")[0]
-        if device == "meta" or table.reads_data or not table.name.startswith(ATEN):
+        name = table.name
+        if device == "meta" or table.reads_data or not name.startswith(ATEN):
             return False
-        if name in NEVER or (device == "cuda" and name in IN_FLOAT):
+        if name.startswith(NEVER) or (device == "cuda" and name.startswith(IN_FLOAT)):
             return False
-        if torch.Tag.inplace_view in table.func.tags:
+        if torch.Tag.inplace_view in table.func.tags or is_alike(table.func):
+            return False
+        if not (given.inputs or table.is_random):  # a factory takes what it is told
             return False
         if table.is_pure:
             return key not in table.entries
