@@ -58,7 +58,8 @@ class Found(NamedTuple):
 
 def describe(error: Exception) -> str:
     """Return the type and the text of an error."""
-    return f"{type(error).__name__}: {error}"
+    text = str(error).partition("Exception raised from")[0]  # places in C++
+    return f"{type(error).__name__}: {text}"
 
 
 def catch(program: Program, device: str, context: AbstractContextManager[Any]) -> str:
