@@ -94,19 +94,28 @@ class Rendering:
 def causes_folded(error: BaseException, choose: Choose) -> Iterator[list[str]]:
     """Have the errors behind another shown as it is, for a while.
 
+    One of which nothing is shown, as it never reached the user, is passed over.
+
     Yields:
         The packages of the frames that are not shown of them.
     """
     folded: list[str] = []
-    whole = [(cause, cause.__traceback__) for cause in causes_of(error)]
+    causes = causes_of(error)
+    whole = [(e, e.__context__, e.__traceback__) for e in (error, *causes)]
+    last = error
     try:
-        for cause, traceback in whole:
-            shown, others = choose(cause, traceback)
-            cause.__traceback__ = link(shown)
+        for cause in causes:
+            shown, others = choose(cause, cause.__traceback__)
             folded += others
+            if shown or last.__cause__ is cause:
+                cause.__traceback__ = link(shown)
+                last = cause
+            else:
+                last.__context__ = cause.__context__
         yield folded
     finally:
-        for cause, traceback in whole:
+        for cause, context, traceback in whole:
+            cause.__context__ = context
             cause.__traceback__ = traceback
 
 

@@ -82,6 +82,24 @@ def test_the_cause_of_an_error_is_folded_as_it_is(run):
     assert "/torch/" in files[-1]
 
 
+def test_an_error_that_never_reached_the_user_is_not_shown_behind_another(run):
+    cell = "%%meta\nx = torch.randn(2, 3)\nx[torch.ones(2, 4, dtype=torch.bool)]"
+    error, shown = run(cell)
+    assert isinstance(error.__context__, NotImplementedError)  # of torch's meta kernel
+    assert marked_lines(shown) == [3]
+    assert "During handling" not in shown
+    assert "During handling" in run("%meta full")[1]
+
+
+def test_an_error_that_the_user_was_handling_is_shown_behind_another(run):
+    _, shown = run(
+        "%%meta\ntry:\n    1 / 0\nexcept ZeroDivisionError:\n"
+        "    torch.randn(2, 3)[torch.ones(2, 4, dtype=torch.bool)]"
+    )
+    assert marked_lines(shown) == [3, 5]
+    assert "NotImplementedError" not in shown
+
+
 @pytest.fixture
 def library(tmp_path, monkeypatch):
     """Install a library whose two functions call each other, and then what they get."""
