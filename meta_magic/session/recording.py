@@ -4,6 +4,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from types import CodeType, MappingProxyType
 from typing import Any, Final
 
@@ -43,6 +44,7 @@ from meta_magic.session.collector import RareCollection
 from meta_magic.session.guard import Guard
 from meta_magic.session.note_finders import Outside, find_notes
 from meta_magic.session.program_builder import ProgramBuilder, make_written
+from meta_magic.session.raised_calls import find_raised
 from meta_magic.session.threads import TaskWatch, ThreadWatch
 from meta_magic.session.trees import TreeFinder, modules_in
 from meta_magic.session.values_on_demand import ValuesOnDemand
@@ -167,7 +169,8 @@ class Recording:
             served=ServedFunctions(registry, rows, cache, attention),
             lifting=self._lifting,
         )
-        return ShownTensors(registry, values, is_recording=True), functions, dispatch
+        self._modes = functions, dispatch
+        return ShownTensors(registry, values, is_recording=True), *self._modes
 
     @property
     def n_operators(self) -> int:
@@ -194,7 +197,7 @@ class Recording:
         write.calls.close_open_calls()
         self._doubt_foreign_casts()
         trees = self._describe(namespace or {})
-        program = self._programs.build(trees, has_failed=error is not None)
+        program = self._build(trees, error)
         write.draws.keep_ends(program)
         living = dict(write.numbers.living())
         trace = Trace(
@@ -220,6 +223,17 @@ class Recording:
             trees = self._trees.describe(namespace)
         self._lifting.finish()
         return trees
+
+    def _build(self, trees: Sequence[Tree], error: BaseException | None) -> Program:
+        """Return the program, with the call that raised if one did."""
+        try:
+            raised = find_raised(error, self._modes, self._written)
+        except Exception as other:  # noqa: BLE001  never in the place of the user's own
+            text = f"the call that raised is not in the trace: {other}"
+            self._written.findings.note_at("raised", text, None)
+            raised = None
+        program = self._programs.build(trees, has_failed=error is not None)
+        return replace(program, raised=raised)
 
     def _doubt_foreign_casts(self) -> None:
         """Note the operators that a library would have cast by a kernel of its own."""
