@@ -226,12 +226,14 @@ class Recording:
 
     def _build(self, trees: Sequence[Tree], error: BaseException | None) -> Program:
         """Return the program, with the call that raised if one did."""
+        raised = None
         try:
-            raised = find_raised(error, self._modes, self._written)
+            if error is not None:
+                with RealTorch(), self._lending:  # its tensors as it saw them
+                    raised = find_raised(error, self._modes, self._written)
         except Exception as other:  # noqa: BLE001  never in the place of the user's own
             text = f"the call that raised is not in the trace: {other}"
             self._written.findings.note_at("raised", text, None)
-            raised = None
         program = self._programs.build(trees, has_failed=error is not None)
         return replace(program, raised=raised)
 

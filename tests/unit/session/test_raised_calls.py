@@ -44,6 +44,18 @@ def test_it_reads_the_tensors_that_the_calls_before_it_made():
     assert [t.tensor_id for t in trace.ops[-1].inputs] == [0, 1]
 
 
+def test_it_reads_the_weights_of_a_real_module_as_the_calls_before_it():
+    layer = nn.Linear(3, 4)
+
+    def fail():
+        layer(torch.ones(2, 3))
+        layer(torch.ones(2, 5))
+
+    trace, _ = record_failing(fail)
+    ran, raised = (c for c in trace.ops if c.op == "aten.addmm.default")
+    assert raised.inputs[0] == ran.inputs[0]
+
+
 def test_it_is_the_only_call_that_is_marked():
     trace, _ = record_failing(mismatch)
     assert [call.raised is None for call in trace.ops] == [True, True, False]
