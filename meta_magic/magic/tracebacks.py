@@ -81,6 +81,7 @@ class Rendering:
             lines: list[str] = tracebacks.structured_traceback(
                 type(error), error, link(shown), tb_offset=0
             )
+        tracebacks.tb = error.__traceback__  # IPython 7's %debug has this for its stack
         notes = getattr(error, "__notes__", ())
         text = "\n".join(lines)
         lines += [note for note in notes if note not in text]  # IPython 7
