@@ -7,6 +7,7 @@ block caught is no concern, and calls that succeed pay nothing.
 
 import inspect
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Final, NamedTuple
 
@@ -28,6 +29,7 @@ from meta_magic.session.shown_frames import (
 from meta_magic.torch_private.autograd import DIFFERENTIATING
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.module_internals import CALLING
+from meta_magic.torch_private.snapshot import RealTorch
 from meta_magic.trace.raised_call import RaisedCall
 from meta_magic.trace.signature import Signature
 
@@ -58,7 +60,10 @@ class Failed(NamedTuple):
 
 
 def find_raised(
-    error: BaseException | None, modes: Sequence[object], write: Written
+    error: BaseException | None,
+    modes: Sequence[object],
+    write: Written,
+    lending: AbstractContextManager[object],
 ) -> RaisedCall | None:
     """Return the call that raised an error, or the cause of it; None if none did.
 
@@ -66,12 +71,18 @@ def find_raised(
         error: The error.
         modes: Those of the recording: another one may have seen the same call.
         write: What the recording wrote.
+        lending: Has real modules as the call saw them.
     """
-    while error is not None:
-        failed = find_failed([*walk_traceback(error.__traceback__)], modes)
-        if failed is not None and isinstance(error, Exception):
-            return describe(failed, error, write)
-        error = error.__cause__
+    try:
+        while error is not None:
+            failed = find_failed([*walk_traceback(error.__traceback__)], modes)
+            if failed is not None and isinstance(error, Exception):
+                with RealTorch(), lending:
+                    return describe(failed, error, write)
+            error = error.__cause__
+    except Exception as other:  # noqa: BLE001  never in the place of the user's own
+        text = f"the call that raised is not in the trace: {other}"
+        write.findings.note_at("raised", text, None)
     return None
 
 

@@ -4,7 +4,6 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from types import CodeType, MappingProxyType
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ from meta_magic.recording.as_device.autocast import AutocastOf
 from meta_magic.recording.as_device.composites import CompositesOf
 from meta_magic.recording.as_device.meta_kernels import KernelsOf
 from meta_magic.recording.as_device.optimizers import OptimizersOf
+from meta_magic.recording.as_device.oracle.refused_calls import Refusals
 from meta_magic.recording.identities.clock import Clock
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.origins import (
@@ -22,6 +22,7 @@ from meta_magic.recording.identities.origins import (
     keep_origins,
     look_for_versions,
 )
+from meta_magic.recording.intercept.backward_passes import BackwardPasses
 from meta_magic.recording.intercept.compiled_functions import EagerStance
 from meta_magic.recording.intercept.data_sources import DataSources
 from meta_magic.recording.intercept.dispatch_mode import DispatchMode
@@ -29,6 +30,7 @@ from meta_magic.recording.intercept.function_mode import FunctionMode
 from meta_magic.recording.intercept.kernel_calls import KernelCalls
 from meta_magic.recording.intercept.lifted.lending import Lending
 from meta_magic.recording.intercept.lifted.lifting import Lifting
+from meta_magic.recording.intercept.loading import Loader
 from meta_magic.recording.intercept.new_parameters import NewParameters
 from meta_magic.recording.intercept.operator_runner import OperatorRunner
 from meta_magic.recording.intercept.planned.planned_devices import stand_in_for
@@ -112,15 +114,18 @@ class Recording:
         """Return what is entered around the code, in order."""
         write, plan = self._written, self._plan
         kernels, note = write.findings.kernels, write.findings.note
-        keep, doubt = write.constants.note_values, write.findings.doubt
-        composites = CompositesOf(plan, keep, doubt)
+        composites = CompositesOf(plan, write.constants.note_values)
         attention = AttentionOf(plan, self._clock, self._autocast, kernels, composites)
         return (
             RareCollection(),
             EagerStance(),
             self._threads,
             self._tasks,
-            DataSources(note, Saver(write.registry, self._values, note), plan),
+            DataSources(
+                note,
+                Saver(write.registry, self._values, note),
+                Loader(note, plan, self._lending),
+            ),
             *stand_in_for(plan, note, write.draws.generator_at),
             NewParameters(write.registry.forget),
             self._lending,
@@ -143,7 +148,7 @@ class Recording:
         registry, places, rows = write.registry, write.places, write.rows
         findings, constants = write.findings, write.constants
         values = self._values
-        special = SpecialTensors(places, findings)
+        special, refusals = SpecialTensors(places, findings), Refusals()
         kernels = KernelCalls(
             registry=registry,
             rows=rows,
@@ -155,6 +160,7 @@ class Recording:
             values=values,
             plan=plan,
             lifting=self._lifting,
+            refusals=refusals,
         )
         runner = OperatorRunner(places, special, attention, kernels)
         dispatch = DispatchMode(registry, rows, cache, special, runner)
@@ -168,9 +174,11 @@ class Recording:
             dispatch=dispatch,
             served=ServedFunctions(registry, rows, cache, attention),
             lifting=self._lifting,
+            refusals=refusals,
         )
+        shown = ShownTensors(registry, values, is_recording=True)
         self._modes = functions, dispatch
-        return ShownTensors(registry, values, is_recording=True), *self._modes
+        return shown, BackwardPasses(functions, dispatch), *self._modes
 
     @property
     def n_operators(self) -> int:
@@ -197,7 +205,8 @@ class Recording:
         write.calls.close_open_calls()
         self._doubt_foreign_casts()
         trees = self._describe(namespace or {})
-        program = self._build(trees, error)
+        self._programs.raised = find_raised(error, self._modes, write, self._lending)
+        program = self._programs.build(trees, has_failed=error is not None)
         write.draws.keep_ends(program)
         living = dict(write.numbers.living())
         trace = Trace(
@@ -219,23 +228,14 @@ class Recording:
 
     def _describe(self, namespace: Mapping[str, object]) -> list[Tree]:
         """Return the module trees as the block had them."""
-        with RealTorch(), self._lending:
-            trees = self._trees.describe(namespace)
+        with RealTorch():
+            self._lending.exchange()
+            try:
+                trees = self._trees.describe(namespace)
+            finally:
+                self._lending.give_back()
         self._lifting.finish()
         return trees
-
-    def _build(self, trees: Sequence[Tree], error: BaseException | None) -> Program:
-        """Return the program, with the call that raised if one did."""
-        raised = None
-        try:
-            if error is not None:
-                with RealTorch(), self._lending:  # its tensors as it saw them
-                    raised = find_raised(error, self._modes, self._written)
-        except Exception as other:  # noqa: BLE001  never in the place of the user's own
-            text = f"the call that raised is not in the trace: {other}"
-            self._written.findings.note_at("raised", text, None)
-        program = self._programs.build(trees, has_failed=error is not None)
-        return replace(program, raised=raised)
 
     def _doubt_foreign_casts(self) -> None:
         """Note the operators that a library would have cast by a kernel of its own."""
