@@ -160,9 +160,14 @@ def show_whole(shell: Any) -> object:
     if error is None:
         raise UsageError(f"%meta {WHOLE}: there was no error to show")
     rendering = getattr(error, "_render_traceback_", None)
-    if not isinstance(rendering, Rendering):  # of another cell: it was shown whole
-        return shell.showtraceback((type(error), error, error.__traceback__))
-    print(shell.InteractiveTB.stb2text(rendering.render(choose_all)))  # noqa: T201  asked for
+    tracebacks = shell.InteractiveTB
+    before, tracebacks.skip_hidden = tracebacks.skip_hidden, False  # as record() does
+    try:
+        if not isinstance(rendering, Rendering):  # of another cell
+            return shell.showtraceback((type(error), error, error.__traceback__))
+        print(tracebacks.stb2text(rendering.render(choose_all)))  # noqa: T201  asked for
+    finally:
+        tracebacks.skip_hidden = before
     return None
 
 
