@@ -73,12 +73,14 @@ def find_raised(
         write: What the recording wrote.
         lending: Has real modules as the call saw them.
     """
+    met: list[BaseException] = []
     try:
-        while error is not None:
+        while error is not None and not any(error is other for other in met):
             failed = find_failed([*walk_traceback(error.__traceback__)], modes)
             if failed is not None and isinstance(error, Exception):
                 with RealTorch(), lending:
                     return describe(failed, error, write)
+            met.append(error)
             error = error.__cause__
     except Exception as other:  # noqa: BLE001  never in the place of the user's own
         text = f"the call that raised is not in the trace: {other}"

@@ -123,6 +123,15 @@ def test_the_cause_of_the_error_counts():
     assert trace.ops[-1].raised == f"RuntimeError: {error.__cause__}"
 
 
+def test_an_error_that_is_its_own_cause_ends_the_search():
+    def wrap():
+        error = ValueError("mine")
+        raise error from error
+
+    trace, _ = record_failing(wrap, ValueError)
+    assert len(trace) == 0
+
+
 def test_code_of_the_user_that_torch_called_is_no_call_of_torch():
     def differentiate():
         x = torch.ones(3, requires_grad=True)
