@@ -28,9 +28,10 @@ NEVER: Final = (
     *("aten.nonzero_static.", "aten._ctc_loss", "aten.ctc_loss."),
     *("aten.segment_reduce.", "aten._segment_reduce", "aten._pack_padded_sequence"),
     *("aten._pad_packed_sequence", "aten._make_per_tensor_quantized_tensor"),
-    "aten.to_padded_tensor.",
+    *("aten.to_padded_tensor.", "aten.mkldnn_rnn_layer"),
 )
-"""Operators that move, or whose arguments only values can refuse."""
+"""Operators that move, or whose arguments only values can refuse; the last refuses none,
+and reads past tensors that are too small."""
 
 IN_FLOAT: Final = tuple(
     f"aten.native_{kind}_norm_backward." for kind in ("layer", "batch", "group")
