@@ -10,6 +10,7 @@ from torch.nn.functional import conv1d, conv2d, conv_transpose2d
 from meta_magic import record, replay
 from meta_magic.recording.as_device.adjustments import ON_CPU
 from meta_magic.recording.as_device.corrections import CORRECTIONS, RIGHT_SINCE
+from tests.conformance.kernelless import KERNELLESS
 from tests.conformance.losses import LOSSES
 from tests.conformance.norm_backwards import BACKWARDS
 
@@ -90,7 +91,7 @@ FUSED = {
         maximize=False,
     ),
 }
-CALLS = GROUPED | RANGES | FACTORS | HISTOGRAMS | SPARSE | FUSED
+CALLS = GROUPED | RANGES | FACTORS | HISTOGRAMS | SPARSE | FUSED | KERNELLESS
 REFUSALS = r"BF16|BFloat16|Meta kernel|SparseMeta|step must be nonzero"
 RIGHT = {op for op, version in RIGHT_SINCE.items() if torch.__version__ >= version}
 

@@ -9,6 +9,7 @@ import torch
 
 from meta_magic.recording.as_device.attention import AttentionOf
 from meta_magic.recording.as_device.oracle.refused_calls import Refusals
+from meta_magic.recording.as_device.oracle.type_names import name_types
 from meta_magic.recording.identities.device_plan import META, DevicePlan
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.places import Places
@@ -196,6 +197,7 @@ class FunctionMode(DeviceContext):
                 return again
             explain_mix(error, tensors_in(args, kwargs))
         self._refusals.reword(func, args, kwargs, error)
+        name_types(error, self._attention.device)
         return None
 
     def _call_again(

@@ -1,5 +1,6 @@
 """Call the kernel of an operator, see to it that its result is right, and record it."""
 
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -188,7 +189,7 @@ class KernelCalls:
         """Call an operator, or refuse it as the device does."""
         if not self._refusals.is_due(table, key, given, kernels):
             return self._run_or_rescue(table, given, draw, kernels)
-        if table.written:  # meta resizes it
+        if table.written or table.reads_data:  # meta resizes it, or values are read
             self._refusals.check(table, given, kernels)
             return self._run_or_rescue(table, given, draw, kernels)
         returned = self._run_or_rescue(table, given, draw, kernels)
@@ -248,7 +249,8 @@ class KernelCalls:
         """Return what an operator returns that failed on meta, or NotImplemented."""
         correct = CORRECTIONS.get(table.name)
         if correct is not None and all(seen[2].is_meta for _, seen in given.inputs):
-            return correct(*given.args, **given.kwargs)
+            with suppress(Exception):  # of wrong arguments: the CPU says of which
+                return correct(*given.args, **given.kwargs)
         try:
             returned = self._values.evaluate(table, given)
         except MissingValueError:

@@ -86,7 +86,7 @@ class Refusals:
     ) -> bool:
         """Whether a call is to be asked about: it was not accepted before."""
         name = table.name
-        if device == "meta" or table.reads_data or not name.startswith(ATEN):
+        if device == "meta" or not name.startswith(ATEN):
             return False
         if name.startswith(NEVER) or (device == "cuda" and name.startswith(IN_FLOAT)):
             return False

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from meta_magic.recording.as_device.oracle.stand_ins import put_on_cpu, rebuild
 
-__all__ = ["KEPT", "is_small", "shrink"]
+__all__ = ["KEPT", "MAX_NUMEL", "is_small", "shrink"]
 
 KEPT: Final = 8
 """Sizes up to this one stay as they are."""
