@@ -17,6 +17,13 @@ __all__ = ["list_timm", "list_torchvision"]
 BACKBONE = {"weights": None, "weights_backbone": None, "num_classes": 5}
 SIDES = {"inception_v3": 96, "maxvit_t": 224, "googlenet": 64, "alexnet": 96}
 """Height and width of images, where 64 is too small."""
+FEW = {
+    "rpn_post_nms_top_n_train": 40,
+    "rpn_post_nms_top_n_test": 40,
+    "box_batch_size_per_image": 16,
+    "box_detections_per_img": 4,
+}
+"""How many boxes a detector of two stages looks at."""
 
 
 def make_targets(keypoints: int = 0) -> list[dict[str, torch.Tensor]]:
@@ -60,8 +67,11 @@ def build_torchvision(name: str) -> nn.Module:
 
 
 def small_images(name: str) -> dict[str, Any]:
-    """Return what keeps a detector from scaling its images up."""
-    return {} if name.startswith("ssd") else {"min_size": 64, "max_size": 96}
+    """Return what keeps a detector from scaling its images up, and its boxes few."""
+    if name.startswith("ssd"):
+        return {}
+    sizes = {"min_size": 64, "max_size": 96}
+    return sizes | (FEW if "rcnn" in name else {})
 
 
 def list_torchvision() -> Iterator[Case]:
@@ -75,10 +85,10 @@ def list_torchvision() -> Iterator[Case]:
         yield Case(name=name, build=builds[name], call=partial(call_torchvision, name))
 
 
-def call_timm(model: nn.Module) -> Any:
+def call_timm(model: nn.Module, *, is_whole: bool = False) -> Any:
     """Call a model of timm on two images of the size that it is configured for."""
     channels, *sides = model.pretrained_cfg["input_size"]
-    fixed = model.pretrained_cfg.get("fixed_input_size", False)
+    fixed = is_whole or model.pretrained_cfg.get("fixed_input_size", False)
     return model(torch.rand(2, channels, *(sides if fixed else (96, 96))))
 
 
