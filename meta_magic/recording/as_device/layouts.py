@@ -36,9 +36,8 @@ def lay_out_made(func: Any, given: Given, returned: Any) -> Any:
             break
     else:
         return returned
-    is_pointwise = torch.Tag.pointwise in func.tags
-    limit = MAX_NUMEL_POINTWISE if is_pointwise else MAX_NUMEL
     made, met = tensors_in(returned), [tensor for tensor, _ in given.inputs]
+    limit = MAX_NUMEL_POINTWISE if is_pointwise(func, made, met) else MAX_NUMEL
     is_small = sum(tensor.numel() for tensor in (*made, *met)) <= limit
     if not is_small or {*map(id, made)} <= {*map(id, met)}:
         return returned
@@ -49,6 +48,17 @@ def lay_out_made(func: Any, given: Given, returned: Any) -> Any:
     is_alike = list(types_of(laid_out)) == list(types_of(made))
     is_other = [t.stride() for t in laid_out] != [t.stride() for t in made]
     return asked if is_alike and is_other else returned
+
+
+def is_pointwise(func: Any, made: list[Tensor], met: list[Tensor]) -> bool:
+    """Whether an operator takes element by element.
+
+    Torch does not say so of the gradients of most activations.
+    """
+    if torch.Tag.pointwise in func.tags:
+        return True
+    shapes = {tensor.shape for tensor in (*made, *met)}
+    return len(shapes) == 1 and "backward" in str(func)
 
 
 def types_of(tensors: list[Tensor]) -> Iterator[tuple[object, ...]]:
