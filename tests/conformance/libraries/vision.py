@@ -15,7 +15,7 @@ from tests.conformance.libraries.cases import Case, keep_small
 __all__ = ["list_timm", "list_torchvision"]
 
 BACKBONE = {"weights": None, "weights_backbone": None, "num_classes": 5}
-SIDES = {"inception_v3": 96, "maxvit_t": 224, "googlenet": 64, "alexnet": 96}
+SIDES = {"inception_v3": 299, "maxvit_t": 224, "alexnet": 96}
 """Height and width of images, where 64 is too small."""
 FEW = {
     "rpn_post_nms_top_n_train": 40,
@@ -51,8 +51,9 @@ def call_torchvision(name: str, model: nn.Module) -> Any:
     if ".optical_flow." in module:
         return model(torch.rand(1, 3, 128, 128), torch.rand(1, 3, 128, 128))
     if ".video." in module:
-        side = 224 if name.startswith("mvit") else 64
+        side = 224 if name.startswith(("mvit", "s3d")) else 64
         return model(torch.rand(2, 3, 16 if side == 224 else 8, side, side))
+    name = name.removeprefix("quantized_")
     side = 224 if name.startswith("vit") else SIDES.get(name, 64)
     return model(torch.rand(2, 3, side, side))
 
