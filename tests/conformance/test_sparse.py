@@ -32,3 +32,9 @@ def test_the_values_of_a_sparse_matrix_are_trained_as_on_the_cpu():
     with record():
         met = train()
         assert torch.equal(met, wanted)
+
+
+def test_what_is_sparse_is_added_in_place():
+    with record() as trace:
+        torch.ones(3, 4).add_(sparse(torch.ones(3)))
+    assert trace.ops[-1].op == "aten.add_.Tensor"
