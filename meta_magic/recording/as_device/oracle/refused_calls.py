@@ -28,9 +28,13 @@ NEVER: Final = (
     *("aten.nonzero_static.", "aten._ctc_loss", "aten.ctc_loss."),
     *("aten.segment_reduce.", "aten._segment_reduce", "aten._pack_padded_sequence"),
     *("aten._pad_packed_sequence", "aten._make_per_tensor_quantized_tensor"),
-    "aten.to_padded_tensor.",
+    *("aten.to_padded_tensor.", "aten._embedding_bag", "aten._weight_int"),
+    *("aten._scaled_dot_product", "aten._flash_attention", "aten._thnn"),
+    *("aten.mkldnn_rnn_layer", "aten.lstm", "aten.gru", "aten.rnn_", "aten.quantized"),
+    *("aten._native_multi_head_attention", "aten._transformer_encoder_layer"),
 )
-"""Operators that move, or whose arguments only values can refuse."""
+"""Operators that move, whose arguments only values can refuse, or that end a process
+when their sizes do not fit."""
 
 IN_FLOAT: Final = tuple(
     f"aten.native_{kind}_norm_backward." for kind in ("layer", "batch", "group")
