@@ -22,6 +22,7 @@ __all__ = [
     "OpTable",
     "plain_float",
     "sharing",
+    "sharing_of",
 ]
 
 READING_TAGS: Final = frozenset(
@@ -186,6 +187,11 @@ def plain_float(value: Any) -> object:
     kind = type(value)
     is_ordinary = kind is float and value and value == value  # noqa: PLR0124  nan
     return (kind, value if is_ordinary else repr(value))
+
+
+def sharing_of(inputs: Sequence[tuple[Tensor, Seen]]) -> tuple[object, ...]:
+    """Return which strided arguments are the same or share a storage."""
+    return sharing([tensor for tensor, seen in inputs if seen[1] is not None])
 
 
 def sharing(tensors: Sequence[Tensor]) -> tuple[object, ...]:

@@ -236,7 +236,7 @@ def decide(run: Callable[[], object]) -> Answer:
     except Unaskable:
         raise
     except Exception as error:  # noqa: BLE001  it is the answer
-        return judge(error)
+        return judge(error.with_traceback(None))  # which would keep what is on meta
     return Verdict.ACCEPTED
 
 

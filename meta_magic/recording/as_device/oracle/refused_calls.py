@@ -15,7 +15,7 @@ from meta_magic.recording.as_device.oracle.oracle import (
 )
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.signatures.arguments import Args, Given, Kwargs
-from meta_magic.recording.signatures.entries import OpTable, sharing
+from meta_magic.recording.signatures.entries import OpTable, sharing_of
 from meta_magic.recording.signatures.operator_keys import Key
 from meta_magic.torch_private.dispatcher import kernels_put_in
 from meta_magic.trace.options import DeviceName
@@ -96,7 +96,7 @@ class Refusals:
             return False
         if table.is_pure:
             return key not in table.entries
-        return (*key, *sharing([t for t, _ in given.inputs])) not in table.entries
+        return (*key, *sharing_of(given.inputs)) not in table.entries
 
     def check(
         self, table: OpTable, given: Given, device: DeviceName, returned: Any = None
