@@ -101,7 +101,7 @@ class Replacements:
     def _put_back(self, owner: Any, name: str, value: Any) -> None:
         place = id(owner), name
         replaced = replaced_by_place[place]
-        is_newest = getattr(owner, name) is value
+        is_newest = vars(owner).get(name) is value  # and not what a method binds
         replaced.stack.remove(value)
         if is_newest:
             left = replaced.stack[-1:] or [replaced.original]

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import Function
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -74,6 +75,8 @@ class Lending(Replacements):
         self.wrap(APPLY_OF_MODULES, partial(self._before, self._lend_tree))
         self.wrap((nn.Module, "zero_grad"), partial(self._before, self._lend_tree))
         self.wrap((Optimizer, "zero_grad"), partial(self._before, self._lend_all))
+        apply = vars(Function)["apply"].__func__
+        self.replace(Function, "apply", classmethod(self._before_custom(apply)))
         self._handle = register_optimizer_step_pre_hook(self._lend_state)
         for loan in self._loans:
             loan.exchange()
@@ -99,7 +102,8 @@ class Lending(Replacements):
 
     def lend(self, real: Tensor) -> None:
         """Have a real leaf be on meta until the cell ends."""
-        self._lend(real, self._lifting.names.add(real))
+        if is_wanted(real):
+            self._lend(real, self._lifting.names.add(real))
 
     @unbroken
     def _lend(self, real: Tensor, name: str | None = None) -> None:
@@ -209,6 +213,25 @@ class Lending(Replacements):
             return method(this, *args, **kwargs)
 
         return call
+
+    def _before_custom(self, apply: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what applies a custom function, of which autograd sees no operators.
+
+        It lends the leaves among its arguments if others are on meta.
+        """
+
+        @wraps(apply)
+        def call(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            self._ask(self._lend_leaves, args)
+            return apply(cls, *args, **kwargs)
+
+        return call
+
+    def _lend_leaves(self, args: tuple[object, ...]) -> None:
+        given = tensors_in(args)
+        if any(tensor.is_meta for tensor in given):
+            for tensor in filter(wants_gradient, given):
+                self.lend(tensor)
 
     def _ask(self, lend: Callable[[Any], None], holder: Any) -> bool:
         """Lend what something holds, where the cell did not choose the way out."""
