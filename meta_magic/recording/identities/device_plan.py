@@ -10,6 +10,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from meta_magic.recording.identities.left_places import find_left, has_left
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.places import Places
 from meta_magic.recording.identities.storages import StorageRegistry
@@ -96,10 +97,10 @@ class DevicePlan:
         return torch.device(device.type, index)
 
     def place_of(self, tensor: Tensor) -> torch.device | None:
-        """Return the device that the code names for a tensor; a real one's own."""
+        """Return the device that the code names for a tensor; else a real one's own."""
         with DisableTorchFunction():
             if not tensor.is_meta:
-                return tensor.device
+                return find_left(tensor) if has_left() else tensor.device
             self._registry.note_deaths()
             return self._registry.place_of(tensor)
 

@@ -9,6 +9,7 @@ import torch
 
 from meta_magic.recording.as_device.attention import AttentionOf
 from meta_magic.recording.identities.device_plan import META, DevicePlan
+from meta_magic.recording.identities.left_places import has_left
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.places import Places
 from meta_magic.recording.identities.tensors import TensorRegistry
@@ -236,7 +237,7 @@ class FunctionMode(DeviceContext):
         if func.__self__ is DATA:
             self._registry.note_alias(args[-1])  # read, or given to another
             return func(*args)
-        if not args[0].is_meta:
+        if not (args[0].is_meta or has_left()):
             return func(*args)
         return self._questions.answer(func.__self__, args[0], asker)
 

@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from meta_magic.recording.identities.device_plan import DevicePlan
+from meta_magic.recording.identities.left_places import leave
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.intercept.lifted.liftable import is_wanted, wants_gradient
 from meta_magic.recording.intercept.lifted.lifting import Lifting
@@ -91,8 +92,17 @@ class Lending(Replacements):
                 loan.exchange()
             except RuntimeError as error:
                 failed = error
+        self._leave_places()
         if failed is not None:
             raise failed
+
+    def _leave_places(self) -> None:
+        """Remember where the cell wants what it borrowed."""
+        with DisableTorchFunction():
+            for loan in self._loans:
+                match loan.pair:
+                    case Tensor(is_meta=False) as real, Tensor(is_meta=True) as planned:
+                        leave(real, self._plan.place_of(planned))
 
     def close(self) -> None:
         """Let go of everything."""
