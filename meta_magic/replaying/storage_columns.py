@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, MutableMapping
 from collections.abc import Set as AbstractSet
 from typing import Final
 
-__all__ = ["Dead", "Numbers", "Writers"]
+__all__ = ["NOTHING", "Dead", "Numbers", "Writers"]
 
 NOTHING: Final = -1
 

@@ -14,6 +14,7 @@ from meta_magic.recording.as_device.autocast import AutocastOf
 from meta_magic.recording.as_device.composites import CompositesOf
 from meta_magic.recording.as_device.meta_kernels import KernelsOf
 from meta_magic.recording.as_device.optimizers import OptimizersOf
+from meta_magic.recording.as_device.oracle.refused_calls import Refusals
 from meta_magic.recording.identities.clock import Clock
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.origins import (
@@ -146,7 +147,7 @@ class Recording:
         registry, places, rows = write.registry, write.places, write.rows
         findings, constants = write.findings, write.constants
         values = self._values
-        special = SpecialTensors(places, findings)
+        special, refusals = SpecialTensors(places, findings), Refusals()
         kernels = KernelCalls(
             registry=registry,
             rows=rows,
@@ -158,6 +159,7 @@ class Recording:
             values=values,
             plan=plan,
             lifting=self._lifting,
+            refusals=refusals,
         )
         runner = OperatorRunner(places, special, attention, kernels)
         dispatch = DispatchMode(registry, rows, cache, special, runner)
@@ -171,6 +173,7 @@ class Recording:
             dispatch=dispatch,
             served=ServedFunctions(registry, rows, cache, attention),
             lifting=self._lifting,
+            refusals=refusals,
         )
         shown = ShownTensors(registry, values, is_recording=True)
         return shown, BackwardPasses(functions, dispatch), functions, dispatch
@@ -222,8 +225,12 @@ class Recording:
 
     def _describe(self, namespace: Mapping[str, object]) -> list[Tree]:
         """Return the module trees as the block had them."""
-        with RealTorch(), self._lending:
-            trees = self._trees.describe(namespace)
+        with RealTorch():
+            self._lending.exchange()
+            try:
+                trees = self._trees.describe(namespace)
+            finally:
+                self._lending.give_back()
         self._lifting.finish()
         return trees
 

@@ -100,6 +100,8 @@ def group_norm(  # noqa: PLR0913, PLR0917  the operator's own
     batch, channels, *sizes = a.shape
     a = a.contiguous(memory_format=layout)
     counts = (batch, channels, prod(sizes), num_groups)
+    if not any(needs_gradient(t) for t in (a, weight, bias) if t is not None):
+        return aten.native_group_norm(a, weight, bias, *counts, eps)[0]
     return GroupNorm.apply(a, weight, bias, counts, eps)  # type: ignore[no-untyped-call]  # torch's has no types
 
 
@@ -116,13 +118,15 @@ class GroupNorm(torch.autograd.Function):
         ctx: Any, a: Tensor, weight: Any, bias: Any, counts: Any, eps: float
     ) -> Tensor:
         made, mean, rstd = aten.native_group_norm(a, weight, bias, *counts, eps)
-        ctx.save_for_backward(a, weight, bias, mean, rstd)
+        # As torch does with what it returns itself, here and where it reads it.
+        ctx.save_for_backward(a, weight, bias, mean.detach(), rstd.detach())
         ctx.counts, ctx.eps = counts, eps
         return made  # type: ignore[no-any-return]  # torch.ops has no types
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        a, weight, bias, mean, rstd = ctx.saved_tensors
+        a, weight, bias, *statistics = ctx.saved_tensors
+        mean, rstd = (tensor.detach() for tensor in statistics)
         wanted = ctx.needs_input_grad[:3]
         if torch.is_grad_enabled():  # to be differentiated again
             made = aten.native_group_norm(a, weight, bias, *ctx.counts, ctx.eps)[0]

@@ -22,7 +22,7 @@ from meta_magic.torch_private.modes import (
 )
 from meta_magic.trace.options import DeviceName, Options
 
-__all__ = ["META", "DevicePlan", "is_default_on_meta"]
+__all__ = ["META", "DevicePlan", "is_default_on_meta", "is_way_out_open"]
 
 META: Final = torch.device("meta")
 HOMES: Final = {
@@ -167,7 +167,17 @@ class DevicePlan:
 
 def is_default_on_meta() -> bool:
     """Whether the innermost ``with torch.device`` is that of the cell."""
+    return find_default() == "meta"
+
+
+def is_way_out_open() -> bool:
+    """Whether the cell is within ``with torch.device("cpu")``, which is meant."""
+    return find_default() == "cpu"
+
+
+def find_default() -> str | None:
+    """Return the kind of device of the innermost ``with torch.device``, if any."""
     for mode in reversed(function_mode_stack()):
         if isinstance(mode, DeviceContext):
-            return bool(mode.device.type == "meta")
-    return False
+            return str(mode.device.type)
+    return None

@@ -33,7 +33,8 @@ class BackwardPasses(Replacements):
         self._dispatch = dispatch
 
     def __enter__(self) -> None:
-        self.replace_here(RUN_BACKWARD, self._run)
+        owner, name = RUN_BACKWARD
+        self.replace_here(owner, {name: self._run})
 
     def _run(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
         if self._functions in function_mode_stack():

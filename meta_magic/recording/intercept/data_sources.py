@@ -37,16 +37,17 @@ class DataSources(Replacements):
         self._saver = saver
 
     def __enter__(self) -> None:
-        for owner, name, method in (
-            (torch, "load", self._load),
-            (serialization, "default_restore_location", self._loader.restore),
-            (torch, "save", self._saver.save),
-            (torch, "from_numpy", self._adopt),
-            (torch, "frombuffer", self._adopt),
-            (torch, "from_dlpack", self._adopt),
-            (DataLoader, "__iter__", self._iterate),
-        ):
-            self.replace_here((owner, name), method)
+        methods = {
+            "load": self._load,
+            "save": self._saver.save,
+            "from_numpy": self._adopt,
+            "frombuffer": self._adopt,
+            "from_dlpack": self._adopt,
+        }
+        self.replace_here(torch, methods)
+        self.replace_here(DataLoader, {"__iter__": self._iterate})
+        restore = {"default_restore_location": self._loader.restore}
+        self.replace_here(serialization, restore)
 
     def _load(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
         load = self._loader.load if is_default_on_meta() else load_for_real

@@ -92,9 +92,9 @@ class Dispatch:
             key = build_operator_key(registry.read, args, kwargs, words)
             if registry.has_places and kwargs and "device" in kwargs:
                 key = (*key, self._plan.place_of_made())  # where a factory puts it
-            entry = table.entries.get(key)
+            entry = served.find(table, key, words, args, kwargs)
             # A mode below, as make_fx has it, must see the operator, not its result.
-            if n_dispatch_modes() or not (entry and served.can_serve(entry, words)):
+            if entry is None or n_dispatch_modes():
                 return self._runner.run(self, table, key, words, args, kwargs or {})
             returned = served.serve(entry, words, args, kwargs or {})
             self._rows.append(entry, words)

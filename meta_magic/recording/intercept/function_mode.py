@@ -8,6 +8,7 @@ from typing import Any, Final
 import torch
 
 from meta_magic.recording.as_device.attention import AttentionOf
+from meta_magic.recording.as_device.oracle.refused_calls import Refusals
 from meta_magic.recording.identities.device_plan import META, DevicePlan
 from meta_magic.recording.identities.left_places import has_left
 from meta_magic.recording.identities.nested_tensors import tensors_in
@@ -93,6 +94,7 @@ class FunctionMode(DeviceContext):
         dispatch: Records what stands in the place of an operator.
         served: Answers whole calls that were seen before.
         lifting: Makes constants of real tensors.
+        refusals: Has a call be refused in the words of the CPU.
     """
 
     def __init__(  # noqa: PLR0913  the parts that a call of torch may concern
@@ -107,6 +109,7 @@ class FunctionMode(DeviceContext):
         dispatch: DispatchMode,
         served: ServedFunctions,
         lifting: Lifting,
+        refusals: Refusals,
     ) -> None:
         # Not the base's: its torch.device(...) would be a call to a mode outside.
         self.device = META
@@ -127,6 +130,7 @@ class FunctionMode(DeviceContext):
         self._mover = Mover(plan, lifting)
         self._packer = Packer(plan, constants)
         self._questions = DeviceQuestions(plan)
+        self._refusals = refusals
 
     def __enter__(self) -> None:
         # A function mode that is there already must see every call.
@@ -172,14 +176,28 @@ class FunctionMode(DeviceContext):
             if names_device or func in self._constructors or func in VALUE_FUNCTIONS:
                 return self._factories.make(func, args, kwargs or {}, caller)
             return func(*args, **(kwargs or {}))
-        except (RuntimeError, MustLend) as error:
-            again = self._lifting.prepare(error, func, args, kwargs or {})
+        except Exception as error:
+            again = self._prepare(error, func, args, kwargs or {})
             if again is None:
-                explain_mix(error, tensors_in(args, kwargs))
                 raise
         finally:
             places.running = before
         return self._call_again(func, *again, caller)
+
+    def _prepare(
+        self, error: Exception, func: Any, args: Args, kwargs: Kwargs
+    ) -> tuple[Args, Kwargs] | None:
+        """Return arguments with which a function that failed is to be called again.
+
+        None if it failed for good, in words that are the best to be had.
+        """
+        if isinstance(error, (RuntimeError, MustLend)):
+            again = self._lifting.prepare(error, func, args, kwargs)
+            if again is not None:
+                return again
+            explain_mix(error, tensors_in(args, kwargs))
+        self._refusals.reword(func, args, kwargs, error)
+        return None
 
     def _call_again(
         self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType
@@ -235,7 +253,8 @@ class FunctionMode(DeviceContext):
         if func.__self__ is IS_META:
             return self._tell_is_meta(func, args, asker)
         if func.__self__ is DATA:
-            self._registry.note_alias(args[-1])  # read, or given to another
+            for tensor in args:  # that it is read of; that it is given to, and it
+                self._registry.note_alias(tensor)
             return func(*args)
         if not (args[0].is_meta or has_left()):
             return func(*args)

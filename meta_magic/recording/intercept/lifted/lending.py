@@ -18,7 +18,7 @@ from torch.autograd import Function
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from meta_magic.recording.identities.device_plan import DevicePlan
+from meta_magic.recording.identities.device_plan import DevicePlan, is_way_out_open
 from meta_magic.recording.identities.left_places import leave
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.intercept.lifted.liftable import is_wanted, wants_gradient
@@ -31,11 +31,7 @@ from meta_magic.recording.intercept.lifted.loans import (
 )
 from meta_magic.torch_private.autograd import read_hooks, set_hooks
 from meta_magic.torch_private.interrupts import unbroken
-from meta_magic.torch_private.modes import (
-    DeviceContext,
-    DisableTorchFunction,
-    function_mode_stack,
-)
+from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.module_internals import (
     buffers_of,
     children_of,
@@ -73,19 +69,30 @@ class Lending(Replacements):
     @unbroken
     def __enter__(self) -> None:
         self._thread = threading.get_ident()
-        self.wrap(APPLY_OF_MODULES, partial(self._before, self._lend_tree))
-        self.wrap((nn.Module, "zero_grad"), partial(self._before, self._lend_tree))
-        self.wrap((Optimizer, "zero_grad"), partial(self._before, self._lend_all))
+        tree = partial(self._before, self._lend_tree)
+        self.replace_here(nn.Module, {APPLY_OF_MODULES[1]: tree, "zero_grad": tree})
+        step = partial(self._before, self._lend_all)
+        self.replace_here(Optimizer, {"zero_grad": step})
         apply = vars(Function)["apply"].__func__
         self.replace(Function, "apply", classmethod(self._before_custom(apply)))
         self._handle = register_optimizer_step_pre_hook(self._lend_state)
-        for loan in self._loans:
-            loan.exchange()
+        self.exchange()
 
     @unbroken
     def __exit__(self, *_: object) -> None:
         self._handle.remove()
         self.restore()
+        self.give_back()
+
+    @unbroken
+    def exchange(self) -> None:
+        """Have what is lent be on meta."""
+        for loan in self._loans:
+            loan.exchange()
+
+    @unbroken
+    def give_back(self) -> None:
+        """Have what is lent be real."""
         failed: RuntimeError | None = None
         for loan in reversed(self._loans):
             try:  # each on its own: one that fails must not keep the others out
@@ -160,18 +167,7 @@ class Lending(Replacements):
             Whether nothing is left to be done at later calls.
         """
         with DisableTorchFunction():
-            is_empty = True
-            for holder in (parameters_of(module), buffers_of(module)):
-                for tensor in holder.values():
-                    if tensor is not None:
-                        is_empty = False
-                        if not tensor.is_meta:
-                            return self._meet_real(module, args)
-            if is_empty and children_of(module):
-                first = next(tensors_of(module), None)
-                if first is not None and not first.is_meta:
-                    return self._meet_real(module, args)
-        return True
+            return not is_real(module) or self._meet_real(module, args)
 
     def _meet_real(self, module: nn.Module, args: tuple[object, ...]) -> bool:
         is_met = any(map(wants_gradient, tensors_of(module)))
@@ -213,16 +209,16 @@ class Lending(Replacements):
                     self._lend_entry(optimizer.state, parameter)
 
     def _before(
-        self, lend: Callable[[Any], None], method: Callable[..., Any]
-    ) -> Callable[..., Any]:
-        """Return a method that lends what would be another after it."""
-
-        @wraps(method)
-        def call(this: Any, *args: Any, **kwargs: Any) -> Any:
-            self._ask(lend, this)
-            return method(this, *args, **kwargs)
-
-        return call
+        self,
+        lend: Callable[[Any], None],
+        plain: Callable[..., Any],
+        this: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """Lend what would be another after a method, and call that."""
+        self._ask(lend, this)
+        return plain(this, *args, **kwargs)
 
     def _before_custom(self, apply: Callable[..., Any]) -> Callable[..., Any]:
         """Return what applies a custom function, of which autograd sees no operators.
@@ -270,12 +266,28 @@ class Lending(Replacements):
         return value
 
 
-def is_way_out_open() -> bool:
-    """Whether the cell is within ``with torch.device("cpu")``, which is meant."""
-    for mode in reversed(function_mode_stack()):
-        if isinstance(mode, DeviceContext):
-            return bool(mode.device.type == "cpu")
-    return False
+def is_real(module: nn.Module) -> bool | None:
+    """Whether a module holds a real tensor; if it holds none, whether one below does.
+
+    It is asked of each module that is called: all below it would take too long.
+
+    Returns:
+        None if neither it nor what is below it holds a tensor.
+    """
+    is_holding = False
+    for holder in (parameters_of(module), buffers_of(module)):
+        for tensor in holder.values():
+            if tensor is not None:
+                if not tensor.is_meta:
+                    return True
+                is_holding = True
+    if is_holding:
+        return False
+    for child in children_of(module).values():
+        answer = None if child is None else is_real(child)
+        if answer is not None:
+            return answer
+    return None
 
 
 def parameters_in(optimizer: Any) -> Iterator[Tensor]:

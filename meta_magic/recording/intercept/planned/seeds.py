@@ -41,8 +41,8 @@ class SeededDevices(Replacements):
 
     def __enter__(self) -> None:
         if not self._plan.is_real:
-            for place, kind in KIND_BY_SEEDING.items():
-                self.replace_here(place, partial(self._seed, kind))
+            for (owner, name), kind in KIND_BY_SEEDING.items():
+                self.replace_here(owner, {name: partial(self._seed, kind)})
 
     def _seed(self, kind: str, plain: Callable[[int], None], seed: int) -> None:
         plain(seed)

@@ -1,0 +1,58 @@
+"""Which calls read a storage: an index that is made when it is first asked for."""
+
+from array import array
+from collections.abc import Sequence
+from typing import Protocol
+
+from meta_magic.replaying.storage_columns import NOTHING, Numbers
+from meta_magic.trace.signature import Signature
+
+__all__ = ["Readers"]
+
+
+class Calls(Protocol):
+    """The calls of a program that may go on meanwhile."""
+
+    def __len__(self) -> int: ...
+
+    def tensors(self, index: int) -> tuple[Signature, Sequence[int]]:
+        """Return the signature of a call, and the storages of all its tensors."""
+
+
+class Readers:
+    """For each storage of a program, the calls that have it as an argument, in order.
+
+    A chain for each storage, from the last call back, in two columns for all of them.
+
+    Args:
+        recorded: Those of a program.
+    """
+
+    def __init__(self, recorded: Calls) -> None:
+        self._recorded = recorded
+        self._n_read = 0
+        self._last = Numbers()
+        self._calls = array("I")
+        self._before = array("q")
+
+    def between(self, storage: int, first: int, last: int) -> Sequence[int]:
+        """Return the calls that read a storage, of some, the last one included."""
+        self._go_on()
+        found: list[int] = []
+        link = self._last.get(storage)
+        while link != NOTHING and self._calls[link] >= first:
+            if self._calls[link] <= last:
+                found.append(self._calls[link])
+            link = self._before[link]
+        return found[::-1]
+
+    def _go_on(self) -> None:
+        """Look through the calls that are new."""
+        recorded = self._recorded
+        for index in range(self._n_read, len(recorded)):
+            signature, storages = recorded.tensors(index)
+            for storage in storages[: len(signature.inputs)]:
+                self._before.append(self._last.get(storage))
+                self._last[storage] = len(self._calls)
+                self._calls.append(index)
+        self._n_read = len(recorded)
