@@ -1,6 +1,7 @@
 """Corrected meta kernels, beside the CPU's own; and which of them can go."""
 
 from contextlib import nullcontext
+from functools import partial
 
 import pytest
 import torch
@@ -15,26 +16,20 @@ from tests.conformance.norm_backwards import BACKWARDS
 aten = torch.ops.aten
 
 
-def groups(*ends):
-    return torch.tensor(ends, dtype=torch.int32)
-
-
-def edges():
-    return torch.linspace(0, 1, 6)
-
-
+groups = partial(torch.tensor, dtype=torch.int32)
+edges = partial(torch.linspace, 0, 1, 6)
 GROUPED = {
     "matrix by groups": lambda: torch._grouped_mm(
-        torch.randn(6, 8), torch.randn(2, 8, 4), offs=groups(2, 6)
+        torch.randn(6, 8), torch.randn(2, 8, 4), offs=groups([2, 6])
     ),
     "groups by groups": lambda: torch._grouped_mm(
         torch.randn(2, 6, 8), torch.randn(2, 8, 4)
     ),
     "groups by matrix": lambda: torch._grouped_mm(
-        torch.randn(2, 4, 8), torch.randn(8, 8), offs=groups(4, 8)
+        torch.randn(2, 4, 8), torch.randn(8, 8), offs=groups([4, 8])
     ),
     "matrix by matrix": lambda: torch._grouped_mm(
-        torch.randn(4, 8), torch.randn(8, 4), offs=groups(4, 8)
+        torch.randn(4, 8), torch.randn(8, 4), offs=groups([4, 8])
     ),
 }
 RANGES = {

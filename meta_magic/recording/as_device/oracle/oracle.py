@@ -25,6 +25,8 @@ from meta_magic.recording.as_device.oracle.stand_ins import (
     UNRESERVED,
     Filling,
     StandIns,
+    Unaskable,
+    put_on_cpu,
     rebuild,
 )
 from meta_magic.recording.as_device.oracle.value_words import speaks_of_values
@@ -33,10 +35,7 @@ from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.dispatcher import find_schema
 from meta_magic.torch_private.snapshot import RealTorch
 
-__all__ = ["Answer", "Oracle", "Verdict"]
-
-PLAIN: Final = (int, float, bool, complex, str, type(None), type(Ellipsis))
-TOLD: Final = (torch.dtype, torch.device, torch.layout, torch.memory_format)
+__all__ = ["Answer", "Oracle", "Verdict", "is_view"]
 
 MAX_SHARE: Final = 0.25
 MIN_SECONDS: Final = 1.0
@@ -66,10 +65,6 @@ class Verdict(Enum):
 
 
 Answer: TypeAlias = Exception | Verdict
-
-
-class Unaskable(Exception):  # noqa: N818  no error: nothing is known
-    """Raised by an argument that nothing can stand for."""
 
 
 class Oracle:
@@ -147,21 +142,26 @@ class Question:
             seen: All tensors that are met, results among them.
             is_refused: Whether meta refused the call: it may end the process.
         """
-        is_light = is_small([tensor.shape for tensor in seen])
-        if is_light and not is_refused:
-            return self._run_small()
-        if is_light:
-            return self._confirm(self._run_small_or_raise)
-        if not is_refused:
-            if is_view_of_schema(self._func):
-                return decide(self._run_untouched)
-            smaller = shrink(self._func, self._call, self._tensors)
-            if smaller is None:
-                return Verdict.UNKNOWN
-            answer = decide(lambda: self._run(*smaller))
-            if isinstance(answer, Verdict):
-                return answer
-        return self._confirm(self._run_untouched)
+        if is_small([tensor.shape for tensor in seen]):
+            run = self._run_small_or_raise
+            return self._confirm(run) if is_refused else self._run_small()
+        if not self._tensors:  # it makes one, as large as it is told
+            return Verdict.UNKNOWN
+        if is_refused:
+            return self._confirm(self._run_untouched)
+        if is_view(self._func):  # it computes nothing
+            return decide(self._run_untouched)
+        return self._ask_of_smaller()
+
+    def _ask_of_smaller(self) -> Answer:
+        """Return what is raised at the true sizes, if a smaller call is refused."""
+        smaller = shrink(self._func, self._call, self._tensors)
+        if smaller is None:
+            return Verdict.UNKNOWN
+        args, kwargs = smaller
+        answer = decide(lambda: self._func(*args, **kwargs))
+        is_known = isinstance(answer, Verdict)
+        return answer if is_known else self._confirm(self._run_untouched)
 
     def _run_small(self) -> Answer:
         """Return what is raised whatever the tensors hold."""
@@ -192,13 +192,10 @@ class Question:
         args, kwargs = self._call
 
         def replace(value: Any) -> Any:
-            return stand_ins.make(value) if isinstance(value, Tensor) else value
+            is_tensor = isinstance(value, Tensor)
+            return stand_ins.make(value) if is_tensor else put_on_cpu(value)
 
-        self._run(rebuild(args, replace), rebuild(kwargs, replace))
-
-    def _run(self, args: Any, kwargs: Any) -> None:
-        """Run the operator on the CPU."""
-        self._func(*rebuild(args, put_on_cpu), **rebuild(kwargs, put_on_cpu))
+        self._func(*rebuild(args, replace), **rebuild(kwargs, replace))
 
 
 def decide(run: Callable[[], object]) -> Answer:
@@ -219,28 +216,13 @@ def judge(raised: Exception | None) -> Answer:
     return Verdict.UNKNOWN if speaks_of_values(raised) else raised
 
 
-def put_on_cpu(value: Any) -> Any:
-    """Return an argument as it is given on the CPU.
-
-    Raises:
-        Unaskable: Nothing can stand for it.
-    """
-    if isinstance(value, torch.device) or (type(value) is str and value == "meta"):
-        return CPU
-    if isinstance(value, torch.Generator):
-        return torch.Generator()
-    if isinstance(value, (Tensor, *PLAIN, *TOLD)):
-        return value
-    raise Unaskable
-
-
 def is_plain(tensor: Tensor) -> bool:
     """Whether a stand-in can be made of a tensor."""
     is_dense = tensor.layout is torch.strided and not tensor.is_quantized
     return type(tensor) in (Tensor, Parameter) and tensor.is_meta and is_dense
 
 
-def is_view_of_schema(func: Any) -> bool:
+def is_view(func: Any) -> bool:
     """Whether an operator returns what shares memory with an argument, and no more."""
     schema = find_schema(func)
     if schema is None or schema.is_mutable:

@@ -1,16 +1,23 @@
 """Which calls of a recording the CPU is asked about, and what is raised then."""
 
+from functools import cache
 from typing import Any, Final
 
 import torch
 
 from meta_magic.errors import MetaMagicError
 from meta_magic.recording.as_device.cpu_kernels import ask_cpu, is_without_kernel
-from meta_magic.recording.as_device.oracle.oracle import Answer, Oracle, Verdict
+from meta_magic.recording.as_device.oracle.oracle import (
+    Answer,
+    Oracle,
+    Verdict,
+    is_view,
+)
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.signatures.arguments import Args, Given, Kwargs
 from meta_magic.recording.signatures.entries import OpTable, sharing
 from meta_magic.recording.signatures.operator_keys import Key
+from meta_magic.torch_private.dispatcher import has_kernel
 from meta_magic.trace.options import DeviceName
 
 __all__ = ["Refusals"]
@@ -34,6 +41,13 @@ LACKING: Final = "not implemented for"
 """What torch says of a dtype that the CPU has no kernel for; CUDA may have one."""
 
 
+@cache
+def is_alike(operator: Any) -> bool:
+    """Whether an operator is a view by the same code on all devices."""
+    has_own = has_kernel(operator.name(), "CPU") or has_kernel(operator.name(), "Meta")
+    return is_view(operator) and not has_own
+
+
 class Refusals:
     """Raises what the CPU raises where meta has nothing against a call.
 
@@ -54,7 +68,9 @@ class Refusals:
             return False
         if name.startswith(NEVER) or (device == "cuda" and name.startswith(IN_FLOAT)):
             return False
-        if torch.Tag.inplace_view in table.func.tags:
+        if torch.Tag.inplace_view in table.func.tags or is_alike(table.func):
+            return False
+        if not (given.inputs or table.is_random):  # a factory takes what it is told
             return False
         if table.is_pure:
             return key not in table.entries

@@ -2,7 +2,7 @@
 
 import mmap
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
@@ -14,7 +14,7 @@ from meta_magic.torch_private.tensor_internals import (
     negate_lazily,
 )
 
-__all__ = ["Filling", "StandIns", "rebuild"]
+__all__ = ["Filling", "StandIns", "Unaskable", "put_on_cpu", "rebuild"]
 
 CPU: Final = torch.device("cpu")
 Filling = Callable[[Tensor], object]
@@ -26,6 +26,14 @@ WHOLE_NBYTES: Final = 2**19
 UNRESERVED: Final = 0x4000 if sys.platform == "linux" else None
 """Memory that is never touched takes none with this flag, MAP_NORESERVE, which older
 Pythons do not name; None where there is no such."""
+
+
+PLAIN: Final = (int, float, bool, complex, str, type(None), type(Ellipsis))
+TOLD: Final = (torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+
+class Unaskable(Exception):  # noqa: N818  no error: nothing is known
+    """Raised by an argument that nothing can stand for."""
 
 
 class StandIns:
@@ -83,10 +91,25 @@ def rebuild(value: Any, replace: Callable[[Any], Any]) -> Any:
     """Return arguments with each that is no list, tuple, dict or slice replaced."""
     if isinstance(value, (list, tuple)):
         kind = list if isinstance(value, list) else tuple
-        return kind(rebuild(item, replace) for item in value)
-    if isinstance(value, Mapping):
+        return kind([rebuild(item, replace) for item in value])
+    if isinstance(value, dict):
         return {name: rebuild(item, replace) for name, item in value.items()}
-    if isinstance(value, slice):
+    if type(value) is slice:
         parts = value.start, value.stop, value.step
-        return slice(*(rebuild(part, replace) for part in parts))
+        return slice(*[rebuild(part, replace) for part in parts])
     return replace(value)
+
+
+def put_on_cpu(value: Any) -> Any:
+    """Return an argument as it is given on the CPU.
+
+    Raises:
+        Unaskable: Nothing can stand for it.
+    """
+    if isinstance(value, torch.device) or (type(value) is str and value == "meta"):
+        return CPU
+    if isinstance(value, torch.Generator):
+        return torch.Generator()
+    if isinstance(value, (Tensor, *PLAIN, *TOLD)):
+        return value
+    raise Unaskable
