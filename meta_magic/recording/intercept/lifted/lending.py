@@ -20,7 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from meta_magic.recording.identities.device_plan import DevicePlan, is_way_out_open
 from meta_magic.recording.identities.left_places import leave
-from meta_magic.recording.identities.nested_tensors import tensors_in
+from meta_magic.recording.identities.nested_tensors import tensors_in, tensors_of
 from meta_magic.recording.intercept.lifted.liftable import is_wanted, wants_gradient
 from meta_magic.recording.intercept.lifted.lifting import Lifting
 from meta_magic.recording.intercept.lifted.loans import (
@@ -42,7 +42,7 @@ from meta_magic.torch_private.replaced import APPLY_OF_MODULES
 from meta_magic.torch_private.replacing import Replacements
 from meta_magic.torch_private.tensor_internals import swap_tensor_impl
 
-__all__ = ["Lending", "tensors_of"]
+__all__ = ["Lending"]
 
 
 class Lending(Replacements):
@@ -294,12 +294,3 @@ def parameters_in(optimizer: Any) -> Iterator[Tensor]:
     """Yield what an optimizer steps."""
     for group in optimizer.param_groups:
         yield from group["params"]
-
-
-def tensors_of(root: nn.Module) -> Iterator[Tensor]:
-    """Yield the parameters and buffers of a module and all below it."""
-    for _, module in walk_modules(root):
-        for holder in (parameters_of(module), buffers_of(module)):
-            for tensor in holder.values():
-                if tensor is not None:
-                    yield tensor
