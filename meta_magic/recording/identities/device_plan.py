@@ -69,7 +69,6 @@ class DevicePlan:
         self.kernels = options.device
         self._note = note
         self._home = HOMES[options.device]
-        self._has_named = False
         self._registry = registry
         self._places = places
 
@@ -83,7 +82,7 @@ class DevicePlan:
         device = torch.device("cuda", device) if number else torch.device(device)
         if device.type == "meta":
             return META
-        StorageRegistry.has_places = self._has_named = True
+        StorageRegistry.has_places = True
         if device.type == "cpu":
             return torch.device("cpu")
         if device.type != "cuda" and self.kernels != "meta":
@@ -127,13 +126,8 @@ class DevicePlan:
                     self._registry.name_place(tensor, place)
 
     def is_told(self, device: Any) -> bool:
-        """Whether a device is that which libraries are told where none was named.
-
-        An equal one is, as long as none was named: code may have made it anew.
-        """
-        home = self.home
-        is_equal = not self._has_named and torch.device(device) == home
-        return device is home or is_equal
+        """Whether a device is that which libraries are told where none was named."""
+        return device is self.home
 
     @property
     def home(self) -> torch.device:
