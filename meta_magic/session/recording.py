@@ -126,7 +126,7 @@ class Recording:
                 Saver(write.registry, self._values, note),
                 Loader(note, plan, self._lending),
             ),
-            *stand_in_for(plan, note, write.draws.generator_at),
+            *stand_in_for(plan, note, write.draws),
             NewParameters(write.registry.forget),
             self._lending,
             attention,

@@ -29,7 +29,7 @@ from meta_magic.recording.intercept.special_tensors import (
 )
 from meta_magic.recording.intercept.value_source import ValueSource
 from meta_magic.recording.rows.constants import Constants
-from meta_magic.recording.rows.draws import Drawing
+from meta_magic.recording.rows.drawing import Drawing
 from meta_magic.recording.rows.findings import Findings
 from meta_magic.recording.rows.real_memory import RealMemory
 from meta_magic.recording.rows.row_writer import RowWriter
