@@ -151,6 +151,34 @@ def test_aliases_that_nobody_wrote_outside_are_no_reason_to_refuse():
     assert_bit_equal(made, real)
 
 
+def test_a_write_of_what_a_tensor_was_moved_to_is_none_of_what_it_left():
+    def build():
+        module = nn.Linear(2, 2)
+        kept.append(module.weight.detach())
+        module.double()
+        with torch.no_grad():
+            module.weight.add_(1)
+        return module
+
+    kept = []
+    build_twice(build)
+    real, made = map(register, kept)
+    materialize(made)
+    assert_bit_equal(made, real)
+
+
+def test_a_write_of_what_a_tensor_was_set_to_is_none_of_what_it_left():
+    def build():
+        x = torch.ones(2)
+        view = x[...]
+        return x, view.set_(torch.zeros(2)).add_(1)
+
+    (real, _), (made, _), _, _ = build_twice(build)
+    real, made = register(real), register(made)
+    materialize(made)
+    assert_bit_equal(made, real)
+
+
 def test_a_write_inside_by_data_of_an_earlier_cell_is_not_refused():
     with record():
         x = torch.zeros(2).fill_(1)

@@ -80,6 +80,7 @@ SIZES = {
     "a mask of two dimensions": lambda: torch.randn(4, 3, 2)[torch.randn(4, 3) > 0],
     "a mask after a slice": lambda: torch.randn(10, 3)[:, torch.randn(3) > 0],
     "a mask and positions": lambda: torch.randn(3, 4)[torch.ones(3).bool(), [1, 2, 3]],
+    "a mask without any true": lambda: torch.ones(2, 3)[torch.zeros(2).bool(), :, None],
     "masked_select": lambda: torch.randn(4, 3).masked_select(torch.randn(3) > 0),
     "unique": lambda: torch.unique(torch.randint(0, 5, (20,))),
     "unique_consecutive": lambda: torch.unique_consecutive(torch.randint(0, 2, (20,))),
@@ -103,6 +104,15 @@ def test_a_size_that_depends_on_data_is_that_of_the_cpu(name):
     assert (met.shape, met.dtype) == (wanted.shape, wanted.dtype)
     assert met.stride() == wanted.stride()
     assert trace.program.evaluations
+
+
+def test_what_no_positions_select_has_the_strides_of_the_cpu():
+    def select():
+        return torch.ones(2, 3)[torch.zeros(0, dtype=torch.long), :, None].stride()
+
+    with record(as_device="cpu"):
+        met = select()
+    assert met == select()
 
 
 def test_a_mask_is_evaluated_without_what_it_selects_from():
