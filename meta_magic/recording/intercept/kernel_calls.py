@@ -235,8 +235,9 @@ class KernelCalls:
             return NotImplemented
         if isinstance(returned, Tensor) and not returned.is_meta:
             return lay_out_moved(returned, given.args[0])
-        is_asked = self.plan.kernels != "meta" and is_without_kernel(error)
-        if returned is NotImplemented and is_asked:
+        kernels = self.plan.kernels  # where they are the CPU's, it is asked in any case
+        is_asked = kernels != "meta" and is_without_kernel(error)
+        if returned is NotImplemented and (is_asked or kernels == "cpu"):
             return ask_cpu(table.func, given.args, given.kwargs)
         return returned
 
