@@ -61,6 +61,7 @@ LAYOUTS = {
     "negative zero": lambda: 1 / torch.full((3,), -0.0),
     "out": lambda: torch.add(torch.ones(2), 1, out=torch.empty(2)),
     "resized out": lambda: torch.add(torch.ones(2), 1, out=torch.empty(0)),
+    "grown from a value": lambda: torch.tensor(3.0).resize_(2).fill_(1),
     "resized": lambda: torch.ones(2).resize_(1),
     "set": lambda: torch.empty(0).set_(torch.arange(3.0)),
     "interpolated": lambda: functional.interpolate(
