@@ -106,15 +106,6 @@ def test_a_size_that_depends_on_data_is_that_of_the_cpu(name):
     assert trace.program.evaluations
 
 
-def test_what_no_positions_select_has_the_strides_of_the_cpu():
-    def select():
-        return torch.ones(2, 3)[torch.zeros(0, dtype=torch.long), :, None].stride()
-
-    with record(as_device="cpu"):
-        met = select()
-    assert met == select()
-
-
 def test_a_mask_is_evaluated_without_what_it_selects_from():
     with record(limits=ValueLimits(nbytes=1000, flops=1000)):
         assert torch.zeros(10**6, 4)[:3][torch.ones(3) > 0].shape == (3, 4)

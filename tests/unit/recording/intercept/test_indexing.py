@@ -124,3 +124,12 @@ def test_a_list_as_index_makes_no_operator_in_inference_mode():
     with record(as_device="cpu") as trace:
         write()
     assert [op.op for op in trace.ops] == [op for op in real.ops if "lift" not in op]
+
+
+def test_what_no_positions_select_has_the_strides_of_the_cpu():
+    def select():
+        return torch.ones(2, 3)[torch.zeros(0, dtype=torch.long), :, None].stride()
+
+    with record(as_device="cpu"):
+        met = select()
+    assert met == select()
