@@ -58,6 +58,10 @@ LAYOUTS = {
     "einsum": lambda: torch.einsum("ij,j->i", torch.ones(2, 3), torch.arange(3.0)),
     "nan and inf": lambda: torch.full((2,), math.inf) * torch.tensor([1.0, -1]),
     "full of nan": lambda: torch.full((3,), math.nan).nan_to_num(nan=2.5),
+    "nan": lambda: torch.full((2,), math.nan).view(torch.int32),
+    "nan of an item": lambda: (torch.ones(2) * (torch.zeros(2) / 0).sum().item()).view(
+        torch.int32
+    ),
     "negative zero": lambda: 1 / torch.full((3,), -0.0),
     "out": lambda: torch.add(torch.ones(2), 1, out=torch.empty(2)),
     "resized out": lambda: torch.add(torch.ones(2), 1, out=torch.empty(0)),
