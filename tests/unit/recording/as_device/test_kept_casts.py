@@ -35,9 +35,9 @@ def test_what_is_cast_without_gradients_serves_calls_that_want_them(order):
 
 @pytest.mark.parametrize("order", ORDERS, ids=str)
 def test_inference_mode_keeps_no_casts_and_takes_none(order):
-    wanted, wants_gradient = call_twice(torch.inference_mode, order)
+    _, wants_gradient = call_twice(torch.inference_mode, order)
     with record(as_device="cpu") as trace:
         _, met = call_twice(torch.inference_mode, order)
-    cast = "aten._to_copy.default"
     assert met == wants_gradient
-    assert [op.op for op in trace.ops].count(cast) == wanted.count(cast)
+    casts = [op for op in trace.ops if op.op == "aten._to_copy.default"]
+    assert len(casts) == 4  # of the weight and of what it takes, each time
