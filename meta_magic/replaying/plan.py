@@ -12,7 +12,12 @@ import torch
 
 from meta_magic.errors import ReplayError, ValueLimitError
 from meta_magic.replaying.call_queue import CallQueue
-from meta_magic.replaying.generator_ends import find_end, find_ends, find_last_draw
+from meta_magic.replaying.generator_ends import (
+    find_end,
+    find_ends,
+    find_last_draw,
+    find_unowned,
+)
 from meta_magic.replaying.program_calls import Call, ProgramCalls
 from meta_magic.replaying.program_draws import Draw
 from meta_magic.replaying.refusals import check_assumptions, check_given
@@ -227,13 +232,9 @@ class Planner:
 
         For these nobody will ask later, and so they are made now.
         """
-        recorded = self._recorded
-        owned = {storage for storage, _ in recorded.program.owner_by_storage}
         last = max((d.number for d in wanted if d.generator == 0), default=-1)
-        for draw in recorded.draws[last + 1 :]:
-            _, storages = recorded.tensors(draw.call)
-            is_blind = self._call(draw.call).operator.draws_blindly
-            if not (draw.source and is_blind and owned.isdisjoint(storages)):
+        for draw in find_unowned(self._recorded, last):
+            if not self._call(draw.call).operator.draws_blindly:
                 return
             if draw.generator == 0:
                 yield draw

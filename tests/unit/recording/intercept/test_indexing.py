@@ -35,6 +35,13 @@ SCALARS = {
     "all": lambda x: x.__setitem__(slice(None), torch.tensor(5.0)),
     "ellipsis": lambda x: x.__setitem__(..., torch.tensor(5.0)),
     "part of a row": lambda x: x.__setitem__((0, slice(1, 3)), torch.tensor(5.0)),
+    "row at a position": lambda x: x.__setitem__(torch.tensor(1), torch.tensor(5.0)),
+    "column at a position": lambda x: x.__setitem__(
+        (slice(1, 3), torch.tensor(-1)), torch.tensor(5)
+    ),
+    "element at positions": lambda x: x.__setitem__(
+        (torch.tensor(1), torch.tensor(2)), torch.tensor(5.0)
+    ),
     "element": lambda x: x.__setitem__((0, 1), torch.tensor(5.0)),
     "mask": lambda x: x.__setitem__(x == 0, torch.tensor(5.0)),
     "number at a mask": lambda x: x.__setitem__(x == 0, 5),
@@ -117,3 +124,12 @@ def test_a_list_as_index_makes_no_operator_in_inference_mode():
     with record(as_device="cpu") as trace:
         write()
     assert [op.op for op in trace.ops] == [op for op in real.ops if "lift" not in op]
+
+
+def test_what_no_positions_select_has_the_strides_of_the_cpu():
+    def select():
+        return torch.ones(2, 3)[torch.zeros(0, dtype=torch.long), :, None].stride()
+
+    with record(as_device="cpu"):
+        met = select()
+    assert met == select()
