@@ -24,7 +24,6 @@ from meta_magic.replaying.kept_programs import (
 from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.replaying.replay import build_tensor
 from meta_magic.replaying.steps import Request, StepKind
-from meta_magic.replaying.work import count_work
 from meta_magic.torch_private.snapshot import RealTorch
 from meta_magic.trace.program import Program
 from meta_magic.trace.provenance import Evaluation, ValueLimits
@@ -247,7 +246,7 @@ def weigh(replay: Execution) -> Evaluation:
         call=len(replay.plan.recorded),
         n_calls=len(steps),
         nbytes=replay.peak_nbytes({}),
-        flops=sum(count_work(step.call.signature) for step in steps),
+        flops=sum(step.call.usage.work for step in steps),
     )
 
 
