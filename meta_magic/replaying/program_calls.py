@@ -10,6 +10,7 @@ from meta_magic.replaying.operators import Operator, find_operator
 from meta_magic.replaying.program_draws import Draw, read_draws
 from meta_magic.replaying.readers import Readers
 from meta_magic.replaying.usage import Usage, is_dense
+from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.trace.program import HEADER, Constant, Program
 from meta_magic.trace.signature import Place, Signature, span_nbytes
 
@@ -110,6 +111,7 @@ class ProgramCalls:
         self.readers = Readers(self)
         self.read(program)
 
+    @unbroken
     def read(self, program: Program) -> None:
         """Read a program: a new one, or a later state of that which was read before."""
         if self._n_read:

@@ -4,6 +4,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from meta_magic.torch_private.interrupts import unbroken
+
 if TYPE_CHECKING:
     from meta_magic.replaying.program_calls import ProgramCalls
 
@@ -28,6 +30,7 @@ class Readers:
         calls = self._calls.get(storage, [])
         return calls[bisect_left(calls, first) : bisect_left(calls, last + 1)]
 
+    @unbroken
     def _go_on(self) -> None:
         """Look through the calls that are new."""
         recorded = self._recorded
