@@ -29,25 +29,19 @@ class Call(NamedTuple):
 
     Attributes:
         number: Its place in the program.
+        signature: What it shares with its like.
+        operator: What it calls.
         usage: What it does with its tensors.
         inputs: Storage of each tensor argument.
         outputs: Storage of each tensor returned.
     """
 
     number: int
+    signature: Signature
+    operator: Operator
     usage: Usage
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-
-    @property
-    def signature(self) -> Signature:
-        """What it shares with its like."""
-        return self.usage.signature
-
-    @property
-    def operator(self) -> Operator:
-        """What it calls."""
-        return self.usage.operator
 
     @property
     def written(self) -> set[int]:
@@ -165,9 +159,12 @@ class ProgramCalls:
         """
         signature, storages = self.tensors(index)
         n_inputs = len(signature.inputs)
+        usage = self._find_usage(index, signature)
         return Call(
             index,
-            self._find_usage(index, signature),
+            signature,
+            usage.operator,
+            usage,
             tuple(storages[:n_inputs]),
             tuple(storages[n_inputs:]),
         )
