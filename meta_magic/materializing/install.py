@@ -47,7 +47,8 @@ class Installation:
         with Uninterrupted() as interrupts, DisableTorchFunction(), torch.no_grad():
             try:
                 for tensor, real in self._pairs:
-                    real.requires_grad_(tensor.requires_grad)
+                    if real.is_floating_point() or real.is_complex():
+                        real.requires_grad_(tensor.requires_grad)
                     if not is_view(tensor) and tensor.retains_grad:
                         self._released.append((tensor, release_retained(tensor)))
                     swap(tensor, real)

@@ -84,10 +84,10 @@ class Evaluator:
             max_flops=limits.flops if is_brief else None,
         )
         try:
-            recorded = self._read(program)
-            done = find_there(recorded, request, limits)
-            done = done or self._make(recorded, request, limits)
             with RealTorch():
+                recorded = self._read(program)
+                done = find_there(recorded, request, limits)
+                done = done or self._make(recorded, request, limits)
                 tensors = [build_tensor(g, done.made[storage]) for storage, g in wanted]
         except ReplayError as error:
             raise MissingValueError(str(error)) from error
@@ -105,7 +105,8 @@ class Evaluator:
         """
         request = Request(sources=frozenset({source}), keeps=True)
         try:
-            done = self._make(self._read(program), request, limits)
+            with RealTorch():
+                done = self._make(self._read(program), request, limits)
         except (ReplayError, ValueLimitError):
             return None
         return None if done.replay is None else done.replay.state_at(source)
@@ -213,7 +214,7 @@ def find_there(
 
 
 def run(replay: Execution, limits: ValueLimits, *, keeps: bool) -> Done:
-    """Run a replay.
+    """Run a replay; under :func:`RealTorch`.
 
     Args:
         replay: The replay.
@@ -231,9 +232,8 @@ def run(replay: Execution, limits: ValueLimits, *, keeps: bool) -> Done:
             explain_cost(cost._replace(nbytes=cost.nbytes + idle_nbytes), limits)
         )
     made: Made = {}
-    with RealTorch():
-        for _ in replay.run(made.__setitem__):
-            pass
+    for _ in replay.run(made.__setitem__):
+        pass
     if keeps:
         replay.keep(made)
     return Done(replay, made, cost)

@@ -2,24 +2,31 @@
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from meta_magic.torch_private.interrupts import unbroken
-
-if TYPE_CHECKING:
-    from meta_magic.replaying.program_calls import ProgramCalls
+from meta_magic.trace.signature import Signature
 
 __all__ = ["Readers"]
+
+
+class Calls(Protocol):
+    """The calls of a program that may go on meanwhile."""
+
+    def __len__(self) -> int: ...
+
+    def tensors(self, index: int) -> tuple[Signature, Sequence[int]]:
+        """Return the signature of a call, and the storages of all its tensors."""
 
 
 class Readers:
     """For each storage of a program, the calls that have it as an argument, in order.
 
     Args:
-        recorded: The program, which may go on meanwhile.
+        recorded: Those of a program.
     """
 
-    def __init__(self, recorded: "ProgramCalls") -> None:
+    def __init__(self, recorded: Calls) -> None:
         self._recorded = recorded
         self._n_read = 0
         self._calls: dict[int, list[int]] = {}

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from meta_magic.recording.as_device.cpu_kernels import put_on_meta
+from meta_magic.recording.as_device.layouts import lay_out_alike
 from meta_magic.recording.signatures.arguments import Args, Given
 from meta_magic.recording.signatures.entries import OpTable
 from meta_magic.replaying.assumed_operator import fill
@@ -97,7 +98,9 @@ def index_by_masks(args: Args, count_by_id: Mapping[int, int]) -> Tensor:
                 )
             made = [torch.empty(count, dtype=torch.long, device="meta")] * mask.ndim
             positions.extend(made)
-    return torch.ops.aten.index.Tensor(tensor, positions)  # type: ignore[no-any-return]  # torch.ops has no types
+    index = torch.ops.aten.index.Tensor
+    found: Tensor = index(tensor, positions)
+    return lay_out_alike(index, (tensor, positions), {}, found)  # type: ignore[no-any-return]  # it returns what any operator does
 
 
 def select_by_mask(

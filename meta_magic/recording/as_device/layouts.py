@@ -14,10 +14,10 @@ from torch import Tensor
 from meta_magic.recording.as_device.cpu_kernels import ask_cpu
 from meta_magic.recording.identities.geometries import span_nbytes
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.recording.signatures.arguments import Given
+from meta_magic.recording.signatures.arguments import Args, Given, Kwargs
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 
-__all__ = ["lay_out_made", "lay_out_moved"]
+__all__ = ["lay_out_alike", "lay_out_made", "lay_out_moved"]
 
 MAX_NUMEL: Final = 2**16
 """Elements of all arguments up to which an operator is asked, whatever it computes."""
@@ -28,21 +28,30 @@ MAX_NUMEL_POINTWISE: Final = 2**22
 def lay_out_made(func: Any, given: Given, returned: Any) -> Any:
     """Return what an operator returned on meta, laid out as on the CPU.
 
-    It is asked once for each signature, and only where that takes little; beyond, what
-    torch's kernel on meta chose stands.
+    An operator of tensors in rows makes others, if there is anything in them.
     """
     for _, seen in given.inputs:
         if not seen[2].is_in_rows:
             break
     else:
-        return returned
+        if all(tensor.numel() for tensor in tensors_in(returned)):
+            return returned
+    return lay_out_alike(func, given.args, given.kwargs, returned)
+
+
+def lay_out_alike(func: Any, args: Args, kwargs: Kwargs, returned: Any) -> Any:
+    """Return what an operator returned on meta, laid out as on the CPU.
+
+    It is asked once for each signature, and only where that takes little; beyond, what
+    torch's kernel on meta chose stands.
+    """
     is_pointwise = torch.Tag.pointwise in func.tags
     limit = MAX_NUMEL_POINTWISE if is_pointwise else MAX_NUMEL
-    made, met = tensors_in(returned), [tensor for tensor, _ in given.inputs]
+    made, met = tensors_in(returned), tensors_in(args, kwargs)
     is_small = sum(tensor.numel() for tensor in (*made, *met)) <= limit
     if not is_small or {*map(id, made)} <= {*map(id, met)}:
         return returned
-    asked = ask_cpu(func, given.args, given.kwargs)
+    asked = ask_cpu(func, args, kwargs)
     if asked is NotImplemented:
         return returned
     laid_out = tensors_in(asked)

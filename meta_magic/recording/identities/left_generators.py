@@ -39,6 +39,10 @@ __all__ = [
 FIRST_WORD: Final = 3
 """Where in a CPU generator's state, as words of 64 bits, the Twister's first stands."""
 
+FIRST: Final = slice(FIRST_WORD * 8, FIRST_WORD * 8 + 8)
+TWISTER: Final = slice(FIRST_WORD * 8 + 8, (FIRST_WORD + 624) * 8)
+"""Bytes of that word, and of the others, which are made anew after 624 numbers."""
+
 SEED: Final = slice(0, 8)
 """Bytes of that state which hold the seed."""
 
@@ -150,11 +154,19 @@ def was_used_since(state: bytes) -> bool:
     last = next((left for left in reversed(kept) if left.own is None), None)
     if last is None or last.is_settled or state == last.state:
         return False
-    if state[SEED] != last.state[SEED]:
+    if state[SEED] != last.state[SEED] or is_unmarked(state, last.state):
         return False
     with DisableTorchFunction(), DisableTorchDispatch():
         seeded = Generator().manual_seed(int.from_bytes(state[SEED], "little"))
         return as_bytes(seeded.get_state()) != state
+
+
+def is_unmarked(state: bytes, marked: bytes) -> bool:
+    """Whether a state is that of numbers drawn where one was marked, without the mark.
+
+    It was put there since then: what is drawn from a marked one leaves the mark there.
+    """
+    return state[TWISTER] == marked[TWISTER] and state[FIRST] != marked[FIRST]
 
 
 def as_bytes(state: Tensor) -> bytes:

@@ -171,8 +171,8 @@ class TensorRegistry(StorageRegistry):
             tensor, None if storage is None else storage.place
         )
         if storage is not seen[1]:
-            if storage is not None:
-                self.aliased.add(storage.number)
+            # It takes its count of writes along, which others on the former one share.
+            self.aliased.update(ref.number for ref in (seen[1], storage) if ref)
             return self._add(tensor, storage, geometry)
         renewed = (seen[0], storage, geometry)
         self._seen_by_id[id(tensor)] = renewed

@@ -17,6 +17,7 @@ __all__ = ["INDEXING", "prepare_index"]
 INDEXING: Final = frozenset({torch.Tensor.__getitem__, torch.Tensor.__setitem__})
 SLICES: Final = frozenset({int, slice, NoneType, EllipsisType})
 TRUTHS: Final = frozenset({torch.bool, torch.uint8})
+INTEGERS: Final = frozenset({torch.int8, torch.int16, torch.int32, torch.int64})
 LISTS: Final = frozenset({list, tuple})
 MAX_LIKE_TUPLE: Final = 32
 """From how many items on a list is a tensor, whatever it holds."""
@@ -90,8 +91,9 @@ def find_at_truth(tensor: Tensor, index: Any) -> tuple[Tensor, tuple[Tensor]]:
 
 def find_filled(tensor: Tensor, index: Any) -> Tensor | None:
     """Return the view that torch fills at an index; None if it copies one element."""
+    parts = index if type(index) is tuple else (index,)
     with DisableTorchFunction(), DisableTorchDispatch():
-        written = tensor[index]
+        written = tensor[tuple(0 if is_position(part) else part for part in parts)]
         is_whole = written.shape == tensor.shape and written.stride() == tensor.stride()
         is_element = not written.ndim
     if is_element:
@@ -141,6 +143,11 @@ def is_of_one_tensor(index: Any) -> bool:
 
 
 def is_of_slices(index: Any) -> bool:
-    """Whether an index has no tensors or lists, and so makes a view."""
+    """Whether an index has no lists, nor tensors but numbers, and so makes a view."""
     parts = index if type(index) is tuple else (index,)
-    return all(type(part) in SLICES for part in parts)
+    return all(type(part) in SLICES or is_position(part) for part in parts)
+
+
+def is_position(part: Any) -> bool:
+    """Whether a part of an index is a tensor that torch takes for the number in it."""
+    return isinstance(part, Tensor) and not part.ndim and part.dtype in INTEGERS

@@ -5,14 +5,17 @@ Prints a table of outcomes, then each cause once, reduced to a program that can 
 
 import argparse
 import datetime as dt
+import gc
 import warnings
-from collections import Counter
-from typing import NamedTuple
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 
 from tests.conformance.fuzz.checking import check
 from tests.conformance.fuzz.findings import KINDS, Finding, worst
+from tests.conformance.fuzz.ledger import Found, Ledger
 from tests.conformance.fuzz.programs import Program, make_program
 from tests.conformance.fuzz.reducing import reduce, render
 from tests.conformance.model_runs import in_child
@@ -20,16 +23,10 @@ from tests.conformance.model_runs import in_child
 N_TOGETHER = 50
 """Programs in one process: what ends it takes no more with it."""
 
+N_TO_PREPARE = 10
+"""Programs that import about all that torch imports late."""
+
 Key = tuple[str, str, str]
-
-
-class Found(NamedTuple):
-    """What one program gave: how it ended, and each difference."""
-
-    seed: int
-    number: int
-    outcome: str
-    findings: list[Finding]
 
 
 def key_of(finding: Finding) -> Key:
@@ -37,7 +34,9 @@ def key_of(finding: Finding) -> Key:
     return finding.kind, finding.check, finding.about
 
 
-def check_many(seed: int, numbers: range, without: tuple[str, ...]) -> list[Found]:
+def check_many(
+    seed: int, numbers: Sequence[int], without: tuple[str, ...]
+) -> list[Found]:
     """Check programs in turn, none of which has a statement with one of some texts."""
     torch.set_num_threads(1)
     found = []
@@ -48,13 +47,26 @@ def check_many(seed: int, numbers: range, without: tuple[str, ...]) -> list[Foun
     return found
 
 
-def check_apart(seed: int, numbers: range, without: tuple[str, ...]) -> list[Found]:
+def prepare() -> None:
+    """Import what each child would, where no collector of theirs looks any more.
+
+    To look through it all for tensors that were written takes half of a check else.
+    """
+    for number in range(N_TO_PREPARE):
+        check(make_program(0, number))
+    gc.collect()
+    gc.freeze()
+
+
+def check_apart(
+    seed: int, numbers: Sequence[int], without: tuple[str, ...]
+) -> list[Found]:
     """Check programs in a process of their own, and each in one if that one ends."""
     found, reason = in_child(check_many, seed, numbers, without)
     if found is not None:
         return found
     if len(numbers) > 1:
-        return [f for n in numbers for f in check_apart(seed, range(n, n + 1), without)]
+        return [f for n in numbers for f in check_apart(seed, [n], without)]
     died = Finding("crashed", "process", reason, reason[:60])
     return [Found(seed, numbers[0], "crashed", [died])]
 
@@ -67,8 +79,11 @@ def shorten(program: Program, finding: Finding) -> tuple[str, list[str]]:
     return render(program, finding), templates
 
 
-def print_table(outcomes: dict[int, Counter[str]]) -> None:
+def print_table(found: list[Found]) -> None:
     """Print how the programs of each seed ended."""
+    outcomes: dict[int, Counter[str]] = defaultdict(Counter)
+    for f in found:
+        outcomes[f.seed][f.outcome] += 1
     kinds = ("same", *reversed(KINDS))
     print(f"{dt.datetime.now(tz=dt.UTC).date()}, torch {torch.__version__}\n")
     print(f"| seed | programs | {' | '.join(kinds)} |")
@@ -109,20 +124,19 @@ def main() -> None:
         "--reduce", nargs="*", choices=KINDS, default=["silent", "crashed", "refused"]
     )
     parser.add_argument("--without", nargs="*", default=(), help="texts to leave out")
+    parser.add_argument("--ledger", type=Path, help="a file to keep, and to go on from")
     options = parser.parse_args()
     options.without = tuple(options.without)
     warnings.simplefilter("ignore")
-    found: list[Found] = []
-    outcomes: dict[int, Counter[str]] = {}
+    ledger = Ledger(options.ledger)
+    prepare()
+    numbers = range(options.start, options.start + options.programs)
     for seed in range(options.first, options.first + options.seeds):
-        outcomes[seed] = Counter()
-        end = options.start + options.programs
-        for n in range(options.start, end, N_TOGETHER):
-            met = check_apart(seed, range(n, min(n + N_TOGETHER, end)), options.without)
-            outcomes[seed].update(f.outcome for f in met)
-            found += met
-    print_table(outcomes)
-    print_causes(found, options)
+        missing = ledger.missing(seed, numbers)
+        for n in range(0, len(missing), N_TOGETHER):
+            ledger.add(check_apart(seed, missing[n : n + N_TOGETHER], options.without))
+    print_table(ledger.found)
+    print_causes(ledger.found, options)
 
 
 if __name__ == "__main__":

@@ -37,19 +37,23 @@ def compare_all(program: Program) -> list[Finding]:
     if plain.error != real.error or list(differing_values(plain, real.tensors())):
         return [Finding("unstable", "real runs", "two real runs differ")]
     forget_signatures()
-    cold = run_recorded(program, cache=True)
+    findings: list[Finding] = []
+
+    def compare_then_materialize(recorded: Run) -> mm.MaterializeReport | None:
+        findings.extend(compare_runs(plain, real, recorded))
+        return materialize_all(recorded)
+
+    cold = run_recorded(program, compare_then_materialize, cache=True)
     if plain.error or cold.error:
         return list(compare_errors(plain, cold))
     warm = run_recorded(program, replay_all, cache=True)
-    off = run_recorded(program, cache=False)
-    findings = [*compare_runs(plain, real, cold), *compare_replayed(plain, warm)]
-    for other, name in ((warm, "warm"), (off, "off")):
+    findings += compare_replayed(plain, warm)
+    for other, name in ((warm, "warm"), (run_recorded(program, cache=False), "off")):
         findings += compare_traces(other, cold, name)
         met = {f.about for f in findings}
         again = [f for f in compare_runs(plain, real, other) if f.about not in met]
         findings += [replace(f, check=f"{f.check}, {name}") for f in again]
-    real_made = run_recorded(program, materialize_all, cache=True)
-    return [*findings, *compare_materialized(plain, real_made)]
+    return [*findings, *compare_materialized(plain, cold)]
 
 
 def compare_errors(real: Run, recorded: Run) -> Iterator[Finding]:

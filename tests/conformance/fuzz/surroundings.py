@@ -17,7 +17,7 @@ def set_defaults(seed: int) -> None:
     torch.set_grad_enabled(True)
     torch.use_deterministic_algorithms(False)
     torch.set_flush_denormal(False)
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)  # torch's own would note the stack, too
     np.random.seed(seed)  # noqa: NPY002  the generator that programs use
     random.seed(seed)
 
