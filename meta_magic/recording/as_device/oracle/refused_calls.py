@@ -28,9 +28,10 @@ NEVER: Final = (
     *("aten.nonzero_static.", "aten._ctc_loss", "aten.ctc_loss."),
     *("aten.segment_reduce.", "aten._segment_reduce", "aten._pack_padded_sequence"),
     *("aten._pad_packed_sequence", "aten._make_per_tensor_quantized_tensor"),
-    "aten.to_padded_tensor.",
+    *("aten.to_padded_tensor.", "aten.mkldnn_rnn_layer"),
 )
-"""Operators that move, or whose arguments only values can refuse."""
+"""Operators that move, whose arguments only values can refuse, or that end the process
+where sizes and a workspace are not those that another operator left."""
 
 IN_FLOAT: Final = tuple(
     f"aten.native_{kind}_norm_backward." for kind in ("layer", "batch", "group")
