@@ -17,7 +17,7 @@ from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.signatures.arguments import Args, Given, Kwargs
 from meta_magic.recording.signatures.entries import OpTable, sharing
 from meta_magic.recording.signatures.operator_keys import Key
-from meta_magic.torch_private.dispatcher import has_kernel
+from meta_magic.torch_private.dispatcher import kernels_put_in
 from meta_magic.trace.options import DeviceName
 
 __all__ = ["Refusals"]
@@ -42,11 +42,29 @@ LACKING: Final = "not implemented for"
 """What torch says of a dtype that the CPU has no kernel for; CUDA may have one."""
 
 
+accepted_kinds: set[object] = set()
+"""Of calls of operators from element to element, whose sizes meta knows as well."""
+
+
+def find_kind(table: OpTable, given: Given) -> object:
+    """Return what decides whether the CPU takes a call that meta takes, or None."""
+    if not table.is_pure or torch.Tag.pointwise not in table.func.tags:
+        return None
+    records = [seen[2].record for _, seen in given.inputs]
+    tensors = [(record.dtype, not record.shape) for record in records]
+    told = [
+        value if isinstance(value, (str, torch.dtype)) else type(value)
+        for value in (*given.args, *given.kwargs.values())
+    ]
+    names = tuple(given.kwargs)
+    return table.func, torch.get_default_dtype(), *tensors, *told, names
+
+
 @cache
 def is_alike(operator: Any) -> bool:
-    """Whether an operator is a view by the same code on all devices."""
-    has_own = has_kernel(operator.name(), "CPU") or has_kernel(operator.name(), "Meta")
-    return is_view(operator) and not has_own
+    """Whether an operator is a view, by torch's own code, that of all devices."""
+    name = operator.name().replace("::", "/")
+    return is_view(operator) and f"{name}/Meta" not in kernels_put_in
 
 
 class Refusals:
@@ -82,8 +100,13 @@ class Refusals:
     ) -> None:
         """Raise what the CPU raises of a call that meta accepts."""
         args, kwargs, _ = given
-        made = tensors_in(returned)
-        self._raise(self.oracle.ask(table.func, args, kwargs, made), device)
+        kind = find_kind(table, given)
+        if kind in accepted_kinds:
+            return
+        answer = self.oracle.ask(table.func, args, kwargs, tensors_in(returned))
+        self._raise(answer, device)
+        if kind is not None and answer is Verdict.ACCEPTED:
+            accepted_kinds.add(kind)
 
     def rescue(
         self, table: OpTable, given: Given, device: DeviceName, error: Exception
