@@ -22,7 +22,6 @@ from meta_magic.replaying.program_calls import Call, ProgramCalls
 from meta_magic.replaying.program_draws import Draw
 from meta_magic.replaying.refusals import check_assumptions, check_given
 from meta_magic.replaying.steps import Plan, Request, Step, StepKind
-from meta_magic.replaying.work import count_work
 
 __all__ = ["plan_replay"]
 
@@ -165,7 +164,7 @@ class Planner:
 
     def _count(self, call: Call) -> None:
         """Give up as soon as it takes too much."""
-        self._flops += count_work(call.signature)
+        self._flops += call.usage.work
         if self._flops > (self._request.max_flops or 0):
             raise ValueLimitError(
                 "to compute it would take more operations than are allowed"

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from meta_magic.replaying.storage_columns import NOTHING, Numbers
+from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.trace.signature import Signature
 
 __all__ = ["Readers"]
@@ -46,6 +47,7 @@ class Readers:
             link = self._before[link]
         return found[::-1]
 
+    @unbroken
     def _go_on(self) -> None:
         """Look through the calls that are new."""
         recorded = self._recorded
