@@ -203,8 +203,7 @@ def find_there(
     known = kept.list_contents(can_assume=request.can_assume)
     made: Made = {}
     for storage in request.storages:
-        calls = recorded.writers.get(storage)
-        if known.get(storage) != (calls[-1] if calls else -1):
+        if known.get(storage) != recorded.writers.find_last(storage, len(recorded)):
             return None
         made[storage] = kept.find(storage)
     nbytes = sum(recorded.nbytes_by_storage[storage] for storage in made)
