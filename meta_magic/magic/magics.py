@@ -53,7 +53,7 @@ class MetaMagics(Magics):
         help="Bytes that the value of a tensor may take when a cell asks for it.",
     ).tag(config=True)
     value_flops = Int(
-        10**9,
+        10**10,
         min=SMALLEST["value_flops"],
         help="Floating-point operations that it may take.",
     ).tag(config=True)

@@ -2,8 +2,8 @@
 
 import random
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, nullcontext
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -20,6 +20,8 @@ from meta_magic.torch_private.tensor_internals import address_of_storage
 from meta_magic.trace.signature import Geometry
 
 __all__ = ["CallRunner"]
+
+NOTHING: Final = nullcontext()
 
 
 class CallRunner:
@@ -87,8 +89,9 @@ class CallRunner:
     def _call(
         self, call: Call, tensors: Sequence[Tensor], generator: Generator | None
     ) -> Any:
+        is_known = call.operator.is_builtin or call.operator.is_random
         try:
-            with self._undeclared_draws_refused(call):
+            with NOTHING if is_known else self._undeclared_draws_refused(call):
                 return call.operator.call(
                     call.signature, tensors, self.device, generator
                 )
@@ -153,9 +156,6 @@ class CallRunner:
         Raises:
             ReplayError: It did; torch's generator is where it was.
         """
-        if call.operator.is_builtin or call.operator.is_random:
-            yield
-            return
         generator = default_generator(self.device)
         before, outside = generator.get_state(), read_outside()
         yield

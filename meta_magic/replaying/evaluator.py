@@ -24,7 +24,6 @@ from meta_magic.replaying.kept_programs import (
 from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.replaying.replay import build_tensor
 from meta_magic.replaying.steps import Request, StepKind
-from meta_magic.replaying.work import count_work
 from meta_magic.torch_private.snapshot import RealTorch
 from meta_magic.trace.program import Program
 from meta_magic.trace.provenance import Evaluation, ValueLimits
@@ -39,9 +38,9 @@ Made: TypeAlias = dict[int, UntypedStorage | Tensor]
 
 
 class Done(NamedTuple):
-    """A replay that was run, the wanted storages, and what they took."""
+    """A replay that was run, if one had to be, the wanted storages, what they took."""
 
-    replay: Execution
+    replay: Execution | None
     made: Made
     cost: Evaluation
 
@@ -85,8 +84,10 @@ class Evaluator:
             max_flops=limits.flops if is_brief else None,
         )
         try:
-            done = self._make(program, request, limits)
             with RealTorch():
+                recorded = self._read(program)
+                done = find_there(recorded, request, limits)
+                done = done or self._make(recorded, request, limits)
                 tensors = [build_tensor(g, done.made[storage]) for storage, g in wanted]
         except ReplayError as error:
             raise MissingValueError(str(error)) from error
@@ -104,10 +105,11 @@ class Evaluator:
         """
         request = Request(sources=frozenset({source}), keeps=True)
         try:
-            done = self._make(program, request, limits)
+            with RealTorch():
+                done = self._make(self._read(program), request, limits)
         except (ReplayError, ValueLimitError):
             return None
-        return done.replay.state_at(source)
+        return None if done.replay is None else done.replay.state_at(source)
 
     def hand_over(self, program: Program) -> None:
         """Let later recordings go on from what was kept of this one.
@@ -119,14 +121,16 @@ class Evaluator:
         if self._recorded is not None and self._recorded.kept is not None:
             keep_for(program, self._recorded.kept)
 
-    def _make(self, program: Program, request: Request, limits: ValueLimits) -> Done:
+    def _make(
+        self, recorded: ProgramCalls, request: Request, limits: ValueLimits
+    ) -> Done:
         """Replay what is wanted, and bring along what must be, if that can be had.
 
         Raises:
             ReplayError: What is wanted depends on what was not recorded.
             MissingValueError: So it does, or it would take too much.
         """
-        recorded, left = self._read(program), set(self._left_behind)
+        left = set(self._left_behind)
         along = find_behind(recorded) - left
         while True:
             wider = replace(request, storages=request.storages | along)
@@ -189,8 +193,27 @@ class Evaluator:
         return replay
 
 
+def find_there(
+    recorded: ProgramCalls, request: Request, limits: ValueLimits
+) -> Done | None:
+    """Return what is wanted if all of it was kept and needs no replay."""
+    kept = recorded.kept
+    if kept is None or kept.nbytes > limits.nbytes or find_behind(recorded):
+        return None
+    known = kept.list_contents(can_assume=request.can_assume)
+    made: Made = {}
+    for storage in request.storages:
+        if known.get(storage) != recorded.writers.find_last(storage, len(recorded)):
+            return None
+        made[storage] = kept.find(storage)
+    nbytes = sum(recorded.nbytes_by_storage[storage] for storage in made)
+    return Done(
+        None, made, Evaluation(len(recorded), n_calls=0, nbytes=nbytes, flops=0)
+    )
+
+
 def run(replay: Execution, limits: ValueLimits, *, keeps: bool) -> Done:
-    """Run a replay.
+    """Run a replay; under :func:`RealTorch`.
 
     Args:
         replay: The replay.
@@ -208,9 +231,8 @@ def run(replay: Execution, limits: ValueLimits, *, keeps: bool) -> Done:
             explain_cost(cost._replace(nbytes=cost.nbytes + idle_nbytes), limits)
         )
     made: Made = {}
-    with RealTorch():
-        for _ in replay.run(made.__setitem__):
-            pass
+    for _ in replay.run(made.__setitem__):
+        pass
     if keeps:
         replay.keep(made)
     return Done(replay, made, cost)
@@ -223,7 +245,7 @@ def weigh(replay: Execution) -> Evaluation:
         call=len(replay.plan.recorded),
         n_calls=len(steps),
         nbytes=replay.peak_nbytes({}),
-        flops=sum(count_work(step.call.signature) for step in steps),
+        flops=sum(step.call.usage.work for step in steps),
     )
 
 

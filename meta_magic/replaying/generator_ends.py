@@ -1,11 +1,12 @@
 """Where a plan leaves the generators."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from meta_magic.replaying.program_calls import ProgramCalls
+from meta_magic.replaying.program_draws import Draw
 from meta_magic.replaying.steps import StepKind
 
-__all__ = ["find_end", "find_ends", "find_last_draw"]
+__all__ = ["find_end", "find_ends", "find_last_draw", "find_skipped", "find_unowned"]
 
 
 def find_ends(
@@ -37,6 +38,28 @@ def find_last_draw(recorded: ProgramCalls, kinds: Mapping[int, StepKind]) -> int
         ),
         default=-1,
     )
+
+
+def find_unowned(recorded: ProgramCalls, last_draw: int) -> Iterator[Draw]:
+    """Yield the draws after one, up to the first that fills a module."""
+    owned = {storage for storage, _ in recorded.program.owner_by_storage}
+    for draw in recorded.draws[last_draw + 1 :]:
+        _, storages = recorded.tensors(draw.call)
+        if not draw.source or not owned.isdisjoint(storages):
+            return
+        yield draw
+
+
+def find_skipped(recorded: ProgramCalls, last_draw: int) -> str | None:
+    """Return in words before which draw the default generator stays, if any.
+
+    How much such a one draws depends on values that nobody asked for.
+    """
+    for draw in find_unowned(recorded, last_draw):
+        call = recorded.call(draw.call)
+        if draw.generator == 0 and not call.operator.draws_blindly:
+            return recorded.describe(call)
+    return None
 
 
 def find_end(recorded: ProgramCalls, last_draw: int) -> int:

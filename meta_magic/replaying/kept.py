@@ -44,6 +44,11 @@ class Kept:
         """The storages of which it has the content."""
         return self._contents.keys()
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes that it has of all storages."""
+        return self.nbytes_of(self._contents)
+
     def nbytes_of(self, storages: Iterable[int]) -> int:
         """Return the bytes that it has of some storages."""
         known = self._contents
@@ -73,6 +78,10 @@ class Kept:
     def is_assumed(self, storage: int) -> bool:
         """Whether a kept content rests on what was assumed."""
         return self._contents[storage].is_assumed
+
+    def find(self, storage: int) -> UntypedStorage:
+        """Return a content."""
+        return self._contents[storage].real
 
     def take(self, storage: int) -> UntypedStorage:
         """Hand a content over, and forget it."""

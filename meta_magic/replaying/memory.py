@@ -54,7 +54,12 @@ class Memory:
         return {*self._storages, *self._tensors}
 
     def add(self, storage: int, real: UntypedStorage) -> None:
-        """Take a storage in."""
+        """Take a storage in, as large as the recording made it."""
+        nbytes = self._recorded.nbytes_by_storage.get(storage, 0)
+        if real.nbytes() < nbytes:
+            grown = allocate(nbytes, real.device)
+            as_bytes(grown)[: real.nbytes()].copy_(as_bytes(real))
+            real = grown
         self._storages[storage] = real
 
     def add_tensor(self, storage: int, tensor: Tensor) -> None:
@@ -91,7 +96,7 @@ class Memory:
         if constant.data is not None:
             data = bytearray(constant.data) or bytearray(1)
             real = torch.frombuffer(data, dtype=torch.uint8).untyped_storage()
-            self._storages[constant.storage] = real
+            self.add(constant.storage, real)
             return
         tensor, name = constant.tensor, constant.name
         if tensor is None or sum_bytes(tensor) != constant.checksum:
@@ -102,7 +107,7 @@ class Memory:
                 "be copied: run the cell again",
                 constant.storage,
             )
-        self._storages[constant.storage] = tensor.clone().untyped_storage()
+        self.add(constant.storage, tensor.clone().untyped_storage())
 
 
 def allocate(nbytes: int, device: torch.device) -> UntypedStorage:

@@ -14,6 +14,7 @@ from meta_magic.recording.intercept.initializers import INITIALIZERS
 from meta_magic.torch_private.dispatcher import schema_of
 from meta_magic.trace.signature import (
     NAN,
+    NEGATIVE_NAN,
     Argument,
     OpaqueArgument,
     Signature,
@@ -181,8 +182,8 @@ class Operator:
             return [self._fill(name, item, tensors, device) for item in value]
         if isinstance(value, torch.device) and value.type == "meta":
             return device
-        if value == NAN:
-            return math.nan
+        if value in (NAN, NEGATIVE_NAN):
+            return math.nan if value == NAN else -math.nan
         if isinstance(value, OpaqueArgument):
             raise ReplayError(
                 f"{self.name} was called with {name}={value.text}, of which the "

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
-from math import prod
 
 import torch
 from torch import Tensor, UntypedStorage
@@ -202,6 +201,4 @@ class Part:
 
 def step_nbytes(step: Step) -> int:
     """Return the bytes that a step makes or writes."""
-    if step.kind == StepKind.ALLOCATE:
-        return 0
-    return sum(prod(g.shape) * g.dtype.itemsize for g in step.call.signature.outputs)
+    return 0 if step.kind == StepKind.ALLOCATE else step.call.usage.nbytes

@@ -12,12 +12,16 @@ import torch
 
 from meta_magic.errors import ReplayError, ValueLimitError
 from meta_magic.replaying.call_queue import CallQueue
-from meta_magic.replaying.generator_ends import find_end, find_ends, find_last_draw
+from meta_magic.replaying.generator_ends import (
+    find_end,
+    find_ends,
+    find_last_draw,
+    find_unowned,
+)
 from meta_magic.replaying.program_calls import Call, ProgramCalls
 from meta_magic.replaying.program_draws import Draw
 from meta_magic.replaying.refusals import check_assumptions, check_given
 from meta_magic.replaying.steps import Plan, Request, Step, StepKind
-from meta_magic.replaying.work import count_work
 
 __all__ = ["plan_replay"]
 
@@ -133,7 +137,7 @@ class Planner:
             contents -= self._held
             memory -= self._held
             self._allocate(index, born, memory)
-            queue.add(births[s] for s in memory.intersection(storages) & births.keys())
+            queue.add(births[s] for s in memory.intersection(storages) if s in births)
         self._given, self._blank = contents, memory - contents
 
     def _include(
@@ -160,7 +164,7 @@ class Planner:
 
     def _count(self, call: Call) -> None:
         """Give up as soon as it takes too much."""
-        self._flops += count_work(call.signature)
+        self._flops += call.usage.work
         if self._flops > (self._request.max_flops or 0):
             raise ValueLimitError(
                 "to compute it would take more operations than are allowed"
@@ -218,7 +222,7 @@ class Planner:
         if self._request.modules:
             return recorded.draws
         wanted = self._wanted - self._held
-        calls = {c for s in wanted for c in recorded.writers.get(s, ())}
+        calls = {call for s in wanted for call in recorded.writers.of(s)}
         found = recorded.draws_by_call.keys() & (calls | self._kinds.keys())
         return [recorded.draws_by_call[call] for call in sorted(found)]
 
@@ -227,13 +231,9 @@ class Planner:
 
         For these nobody will ask later, and so they are made now.
         """
-        recorded = self._recorded
-        owned = {storage for storage, _ in recorded.program.owner_by_storage}
         last = max((d.number for d in wanted if d.generator == 0), default=-1)
-        for draw in recorded.draws[last + 1 :]:
-            _, storages = recorded.tensors(draw.call)
-            is_blind = self._call(draw.call).operator.draws_blindly
-            if not (draw.source and is_blind and owned.isdisjoint(storages)):
+        for draw in find_unowned(self._recorded, last):
+            if not self._call(draw.call).operator.draws_blindly:
                 return
             if draw.generator == 0:
                 yield draw

@@ -9,15 +9,11 @@ from meta_magic.replaying.noise_operator import NOISY, NoiseOperator
 from meta_magic.replaying.operators import Operator, find_operator
 from meta_magic.replaying.program_draws import Draw, read_draws
 from meta_magic.replaying.readers import Readers
+from meta_magic.replaying.storage_columns import Dead, Numbers, Writers
+from meta_magic.replaying.usage import Usage, is_dense
 from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.trace.program import HEADER, Constant, Program
-from meta_magic.trace.signature import (
-    Geometry,
-    Place,
-    Signature,
-    TensorArgument,
-    span_nbytes,
-)
+from meta_magic.trace.signature import Place, Signature, span_nbytes
 
 if TYPE_CHECKING:
     from meta_magic.replaying.kept import Kept
@@ -36,6 +32,7 @@ class Call(NamedTuple):
         number: Its place in the program.
         signature: What it shares with its like.
         operator: What it calls.
+        usage: What it does with its tensors.
         inputs: Storage of each tensor argument.
         outputs: Storage of each tensor returned.
     """
@@ -43,6 +40,7 @@ class Call(NamedTuple):
     number: int
     signature: Signature
     operator: Operator
+    usage: Usage
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
 
@@ -54,23 +52,12 @@ class Call(NamedTuple):
     @property
     def overwritten(self) -> frozenset[int]:
         """Indices of the arguments all of whose elements are written, and none read."""
-        if self.operator.is_fill:
-            return frozenset({0})
-        out = {
-            value.index
-            for name, value in self.signature.arguments
-            if name in self.operator.out and isinstance(value, TensorArgument)
-        }
-        return frozenset(out & set(self.signature.writes))
+        return self.usage.overwritten
 
     @property
-    @unbroken
     def read(self) -> set[int]:
         """The storages whose content it reads."""
-        if self.operator.reads_metadata:
-            return set()
-        skipped = self.overwritten | self.operator.unread
-        return {s for i, s in enumerate(self.inputs) if i not in skipped}
+        return {self.inputs[i] for i in self.usage.read}
 
     def fills(self, index: int, nbytes: int) -> bool:
         """Whether it overwrites a whole storage, that of an argument it overwrites.
@@ -79,10 +66,8 @@ class Call(NamedTuple):
             index: The argument.
             nbytes: Bytes of its storage.
         """
-        if self.inputs.count(self.inputs[index]) > 1:
-            return False
-        geometry = self.signature.inputs[index]
-        return is_dense(geometry) and span_nbytes(geometry) == nbytes
+        is_only = self.inputs.count(self.inputs[index]) == 1
+        return is_only and self.usage.fills(index, nbytes)
 
 
 class ProgramCalls:
@@ -92,7 +77,7 @@ class ProgramCalls:
         program: The program.
         draws: All draws in order.
         births: For each storage, the call that made it.
-        writers: For each storage, the calls that made or wrote it, in order.
+        writers: The calls that made or wrote each storage.
         constants: Storages that came from outside with their content.
         nbytes_by_storage: Bytes of each storage.
         dead: Storages that were freed.
@@ -105,22 +90,23 @@ class ProgramCalls:
     def __init__(self, program: Program) -> None:
         self._n_read = 0
         self._met: set[int] = set()
-        self._operators: dict[int, Operator] = {}
+        self._usages: dict[int, Usage] = {}
         self._assumptions: dict[int, Assumption] = {}
         self._n_by_column: dict[str, int] = {}
-        self.births: dict[int, int] = {}
-        self.writers: dict[int, list[int]] = {}
-        self.nbytes_by_storage: dict[int, int] = {}
+        self.births = Numbers()
+        self.writers = Writers(self.births)
+        self.nbytes_by_storage = Numbers()
         self.constants: dict[int, Constant] = {}
         self.draws: list[Draw] = []
         self.draws_by_call: dict[int, Draw] = {}
-        self.dead: set[int] = set()
+        self.dead = Dead()
         self._n_placed = 0
         self._draws_elsewhere = False
         self.kept: Kept | None = None
         self.readers = Readers(self)
         self.read(program)
 
+    @unbroken
     def read(self, program: Program) -> None:
         """Read a program: a new one, or a later state of that which was read before."""
         if self._n_read:
@@ -174,23 +160,25 @@ class ProgramCalls:
         """
         signature, storages = self.tensors(index)
         n_inputs = len(signature.inputs)
-        number = self._words[self.program.offsets[index]]
-        operator = self._operators.get(number)
-        if index in self._assumptions:
-            operator = AssumedOperator(signature, self._assumptions[index])
-        elif operator is None and signature.op in NOISY:
-            operator = self._operators[number] = NoiseOperator(signature)
-        elif operator is None:
-            is_attention = signature.op in HOMES
-            find = AttentionOperator if is_attention else find_operator
-            operator = self._operators[number] = find(signature.op)
+        usage = self._find_usage(index, signature)
         return Call(
             index,
             signature,
-            operator,
+            usage.operator,
+            usage,
             tuple(storages[:n_inputs]),
             tuple(storages[n_inputs:]),
         )
+
+    def _find_usage(self, index: int, signature: Signature) -> Usage:
+        if index in self._assumptions:
+            assumption = self._assumptions[index]
+            return Usage(signature, AssumedOperator(signature, assumption))
+        number = self._words[self.program.offsets[index]]
+        usage = self._usages.get(number)
+        if usage is None:
+            usage = self._usages[number] = Usage(signature, make_operator(signature))
+        return usage
 
     def constructs(self, index: int) -> int | None:
         """Return the number of the module during whose construction a call was made."""
@@ -235,7 +223,7 @@ class ProgramCalls:
 
     def _find_writers(self) -> None:
         """Look through the calls that were not read yet."""
-        sizes, met = self.nbytes_by_storage, self._met
+        sizes, met, births = self.nbytes_by_storage, self._met, self.births
         spans: dict[int, list[int]] = {}
         for index in range(self._n_read, len(self)):
             signature, storages = self.tensors(index)
@@ -246,16 +234,28 @@ class ProgramCalls:
                 span = spans[id(signature)] = [*map(span_nbytes, geometries)]
             written = {storages[i] for i in signature.writes}
             for position, storage in enumerate(storages):
-                if storage not in met:
-                    met.add(storage)
+                if storage not in births and storage not in met:
                     if position >= n_inputs:
-                        self.births[storage] = index
-                        written.add(storage)
+                        births[storage] = index
+                    else:
+                        met.add(storage)
                 # The largest: a storage may grow.
                 sizes[storage] = max(span[position], sizes.get(storage, 0))
             for storage in written:
-                self.writers.setdefault(storage, []).append(index)
+                self.writers.add(storage, index)
         self._n_read = len(self)
+
+
+def make_operator(signature: Signature) -> Operator:
+    """Return what calls the operator of a signature.
+
+    Raises:
+        ReplayError: It cannot be called.
+    """
+    if signature.op in NOISY:
+        return NoiseOperator(signature)
+    find = AttentionOperator if signature.op in HOMES else find_operator
+    return find(signature.op)
 
 
 def split_draw(call: Call) -> list[int]:
@@ -277,14 +277,3 @@ def split_draw(call: Call) -> list[int]:
     elif rest:
         pieces.append(rest)
     return pieces
-
-
-def is_dense(geometry: Geometry) -> bool:
-    """Whether a tensor's elements fill a stretch of memory, each its own place."""
-    wanted = 1
-    pairs = zip(geometry.stride or (), geometry.shape, strict=True)
-    for step, size in sorted(pair for pair in pairs if pair[1] != 1):
-        if step != wanted:
-            return False
-        wanted *= size
-    return geometry.storage_offset == 0

@@ -4,7 +4,7 @@ import math
 from typing import TYPE_CHECKING
 
 from meta_magic.trace.program import HEADER, Program
-from meta_magic.trace.signature import NAN, Argument, Signature
+from meta_magic.trace.signature import NAN, NEGATIVE_NAN, Argument, Signature
 
 if TYPE_CHECKING:
     from meta_magic.trace.provenance import Assumption
@@ -43,7 +43,9 @@ class AssumedNumbers:
 
 def has_nan(value: Argument) -> bool:
     """Whether an argument is nan, or has it within."""
-    return any(map(has_nan, value)) if isinstance(value, tuple) else value == NAN
+    if isinstance(value, tuple):
+        return any(map(has_nan, value))
+    return value in (NAN, NEGATIVE_NAN)
 
 
 def find_assumed(program: Program) -> dict[int, str]:

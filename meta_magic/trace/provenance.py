@@ -14,7 +14,7 @@ class ValueLimits(NamedTuple):
     """
 
     nbytes: int = 64 * 2**20
-    flops: int = 10**9
+    flops: int = 10**10
 
 
 LIMITS: Final = ValueLimits()

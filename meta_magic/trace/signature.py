@@ -9,6 +9,7 @@ import torch
 
 __all__ = [
     "NAN",
+    "NEGATIVE_NAN",
     "Argument",
     "Geometry",
     "OpaqueArgument",
@@ -78,7 +79,8 @@ class OpaqueArgument:
 
 
 NAN: Final = OpaqueArgument("float nan")
-"""Stands for the float that is not equal to itself, so that equal records are equal."""
+NEGATIVE_NAN: Final = OpaqueArgument("float -nan")
+"""Stand for the floats that equal nothing, so that equal records are equal."""
 
 Argument: TypeAlias = object
 """A plain value, a :class:`TensorArgument`, an :class:`OpaqueArgument`, or a tuple."""

@@ -22,6 +22,7 @@ RULES = (
     (re.compile(r"\s+"), " "),
     (re.compile(rf"(?:, {FACT})+"), ""),
     (re.compile(r"\bOut\[\d+\]:\s*"), ""),
+    (re.compile(r"\btorch\.meta\.(?=\w+Tensor\b)"), "torch."),
     (re.compile(r"\bmeta\b"), "cpu"),
     (re.compile(rf"{NUMBER}\s?{UNIT}\b"), "TIME"),
     (re.compile(rf"(?i)({TOOK}[a-z ]*(?:\([^)]*\))?[\s:=|]*){NUMBER}"), r"\1TIME"),

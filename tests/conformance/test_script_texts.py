@@ -23,6 +23,7 @@ def test_values_that_differ_are_another_text():
             "Out[3]: \ntensor([True],\n device='meta', size=(1,), dtype=torch.bool)",
         ),
         ("on cpu", "on meta"),
+        ("torch.FloatTensor", "torch.meta.FloatTensor"),
         ("<Linear at 0x7f6d0d2a1c10>", "<Linear at 0x7f6d0d2a1d60>"),
         ("epoch 1 took 0.31s", "epoch 1 took 2.4s"),
         ("loss 2.5 | ms/batch 11.25", "loss 2.5 | ms/batch 3.5"),

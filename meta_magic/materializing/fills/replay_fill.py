@@ -23,6 +23,7 @@ from meta_magic.recording.identities.left_generators import (
 )
 from meta_magic.recording.identities.origins import Origin
 from meta_magic.replaying.execution import Execution, Finished
+from meta_magic.replaying.generator_ends import find_skipped
 from meta_magic.replaying.steps import Request
 from meta_magic.torch_private.module_internals import walk_modules
 from meta_magic.trace.program import EarlierEnd, Program
@@ -33,6 +34,10 @@ DEFAULT_LEFT: Final = (
     "torch's generator no longer stands where the cell left it (it was used, seeded, "
     "or moved on for another cell), and was left alone: what is drawn next is not what "
     "construction on the CPU would draw"
+)
+DEFAULT_BEFORE: Final = (
+    "torch's generator was left before {}, which nothing needs and which draws as many "
+    "numbers as values say: what is drawn next is not what the CPU would draw"
 )
 OWN_LEFT: Final = (
     "a generator of the cell's own was left where it is, for not all that the cell "
@@ -149,6 +154,10 @@ class ReplayFill:
         moved |= {move_earlier(share.replay) for share in self._shares}
         if False in moved and True not in moved:
             yield DEFAULT_LEFT
+        for plan in (share.replay.plan for share in self._shares):
+            skipped = find_skipped(plan.recorded, plan.last_draw)
+            if skipped is not None:
+                yield DEFAULT_BEFORE.format(skipped)
 
 
 def find_all_targets(task: Task) -> list[Target]:

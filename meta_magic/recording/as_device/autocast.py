@@ -181,13 +181,15 @@ class AutocastOf:
             and value.is_leaf
             and not is_view(value)
             and torch.is_autocast_cache_enabled()
+            and not torch.is_inference_mode_enabled()
             and threading.get_ident() == self._thread
         )
         key = id(value), dtype
         if not is_kept:
             return value.to(dtype)
         if key not in self._casts:
-            self._casts[key] = value, value.to(dtype)
+            with torch.enable_grad():  # it is kept for calls that want gradients, too
+                self._casts[key] = value, value.to(dtype)
         return self._casts[key][1]
 
     def _make_init(self, before: Callable[..., None]) -> Callable[..., None]:

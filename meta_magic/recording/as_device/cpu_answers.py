@@ -1,4 +1,4 @@
-"""What torch does on the CPU in one version and not in another: the CPU is asked.
+"""What torch does on one CPU, or in one version, and not in another: it is asked.
 
 A tiny call runs for real, once a process, when first it matters, and is looked at. What
 nobody can ask stands in a table by version beside what it is about.
@@ -15,7 +15,7 @@ from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.modes import TorchDispatchMode
 from meta_magic.torch_private.snapshot import RealTorch
 
-__all__ = ["adds_batch_to_attention", "fills_with_numbers"]
+__all__ = ["adds_batch_to_attention", "fills_with_numbers", "runs_lstm_by_onednn"]
 
 
 class Listing:
@@ -63,3 +63,16 @@ def adds_batch_to_attention() -> bool:
     """Whether attention of three dimensions is that of a batch of one; math else."""
     names = list_operators(lambda z: scaled_dot_product_attention(z, z, z))
     return names[0] == "aten.unsqueeze.default"
+
+
+@cache
+def runs_lstm_by_onednn(dtype: torch.dtype, *, has_gradients: bool) -> bool:
+    """Whether oneDNN runs an LSTM of a dtype, which depends on the processor, too."""
+
+    def call(zero: torch.Tensor) -> object:
+        state, weight = zero.to(dtype), zero.new_zeros(4, 1, dtype=dtype)
+        with torch.set_grad_enabled(has_gradients):
+            options = False, 1, 0.0, False, False, False
+            return torch.lstm(state, (state, state), (weight, weight), *options)
+
+    return "aten.mkldnn_rnn_layer.default" in list_operators(call)

@@ -168,11 +168,12 @@ def take_over(returned: Any, met: Mapping[int, Tensor]) -> Any:
         returned: That.
         met: By the identity of a stand-in, the argument on meta.
     """
-    new = [tensor for tensor in tensors_in(returned) if id(tensor) not in met]
+    tensors = tensors_in(returned)
+    new = [tensor for tensor in tensors if id(tensor) not in met]
     is_new = all(
         t.layout in LAYOUTS and not (is_view(t) or t.is_quantized or t.is_nested)
         for t in new
-    )
+    ) and all(t.shape == met[id(t)].shape for t in tensors if id(t) in met)
     return (
         put_on_meta(returned, met)
         if is_new and not is_value(returned)

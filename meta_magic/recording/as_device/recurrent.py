@@ -12,6 +12,8 @@ from typing import Any, Final, TypeAlias
 import torch
 from torch import Tensor
 
+from meta_magic.recording.as_device.cpu_answers import runs_lstm_by_onednn
+
 __all__ = [
     "RECURRENT",
     "Cell",
@@ -202,7 +204,12 @@ def stack_states(last: Sequence[Hidden], order: int = -1) -> list[Tensor]:
 def is_by_onednn(a: Tensor) -> bool:
     """Whether the CPU runs an LSTM by oneDNN."""
     is_asked = torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled
-    return bool(is_asked and a.dtype is torch.float32 and a.numel())
+    if not is_asked or not a.numel():
+        return False
+    has_gradients = torch.is_grad_enabled()
+    return a.dtype is torch.float32 or runs_lstm_by_onednn(
+        a.dtype, has_gradients=has_gradients
+    )
 
 
 def run_onednn(  # noqa: PLR0913, PLR0917  as above

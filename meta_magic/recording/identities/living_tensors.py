@@ -21,7 +21,13 @@ from meta_magic.torch_private.tensor_internals import (
     version_of,
 )
 
-__all__ = ["LivingTensors", "is_counted", "is_uncounted", "read_version"]
+__all__ = [
+    "LivingTensors",
+    "find_counted_with",
+    "is_counted",
+    "is_uncounted",
+    "read_version",
+]
 
 COUNTING: Final = "ADInplaceOrView"
 """Of the kernels of operators that count: foreach, fused and norms have none."""
@@ -62,6 +68,25 @@ def find_living() -> Iterator[Tensor]:
     objects = gc.get_objects()
     kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, Tensor)}
     return compress(objects, map(kinds.__contains__, map(type, objects)))
+
+
+def find_counted_with(tensor: Tensor) -> list[Tensor]:
+    """Return the living meta tensors that count with one, though on other storages.
+
+    One of them left a storage for another, by ``.data`` or ``set_``.
+    """
+    version = read_version(tensor)
+    with DisableTorchFunction():
+        address = address_of_storage(tensor.untyped_storage())
+        return [
+            other
+            for other in find_living()
+            if other.is_meta
+            and not other.is_inference()
+            and version_of(other) == version
+            and is_counted_with(tensor, other)
+            and address_of_storage(other.untyped_storage()) != address
+        ]
 
 
 def group(tensors: Iterable[Tensor]) -> list[dict[int, int]]:

@@ -8,7 +8,7 @@ are held weakly; a program is kept while one of its storages lives.
 import threading
 import weakref
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,12 +18,13 @@ from torch import Tensor, UntypedStorage, nn
 
 from meta_magic.recording.identities.living_tensors import (
     LivingTensors,
+    find_counted_with,
     is_counted,
     is_uncounted,
 )
 from meta_magic.recording.identities.storages import StorageRef
 from meta_magic.torch_private.tensor_internals import address_of_storage, count_owners
-from meta_magic.trace.program import Program
+from meta_magic.trace.program import Import, Program
 
 __all__ = [
     "Origin",
@@ -67,7 +68,12 @@ class Origin:
     places: dict[int, torch.device] = field(default_factory=dict)
 
     def is_stale(
-        self, tensor: Tensor, version: int, storage: int, living: LivingTensors
+        self,
+        tensor: Tensor,
+        version: int,
+        storage: int,
+        living: LivingTensors,
+        met: Collection[Import] = (),
     ) -> bool:
         """Whether a tensor was written since, outside of any recording.
 
@@ -78,7 +84,15 @@ class Origin:
             version: How often it was written by now.
             storage: Number of its storage here.
             living: Where to look for those others.
+            met: What the running recording met of earlier ones.
         """
+        is_stale = self._is_stale(tensor, version, storage, living)
+        return is_stale and not is_known_elsewhere(tensor, version, met)
+
+    def _is_stale(
+        self, tensor: Tensor, version: int, storage: int, living: LivingTensors
+    ) -> bool:
+        """Whether it was written since, or what counts with it on other storages."""
         last = self.versions.get((storage, id(tensor)))
         if last is None and storage not in self._known_by_storage:
             last = self._n_counted[storage]
@@ -89,6 +103,12 @@ class Origin:
         if not has_others and count_owners(address) <= n_owners:
             return False
         return self._has_stale(living.on(address), storage)
+
+    def knows(self, tensor: Tensor, version: int, storage: int) -> bool:
+        """Whether all writes that were counted by now were recorded."""
+        last = self.versions.get((storage, id(tensor)), self._n_counted[storage])
+        imported = (i for i in self.program.imports if i.storage == storage)
+        return version == last and not any(i.is_stale for i in imported)
 
     def _has_stale(self, groups: Sequence[Mapping[int, int]], storage: int) -> bool:
         """Whether some of the tensors on a storage were written outside.
@@ -121,6 +141,25 @@ class Origin:
         for imported in self.program.imports:
             counted[imported.storage] += imported.version
         return counted
+
+
+def is_known_elsewhere(tensor: Tensor, version: int, met: Collection[Import]) -> bool:
+    """Whether what a tensor counts are recorded writes of one on another storage.
+
+    Args:
+        tensor: The tensor.
+        version: What it counts.
+        met: What the running recording met of earlier ones.
+    """
+    known = {(id(i.program), i.origin) for i in met if not i.is_stale}
+    for other in find_counted_with(tensor):
+        found = find_origin(other.untyped_storage())
+        if found is not None:
+            origin, storage = found
+            is_met = (id(origin.program), storage) in known
+            if is_met or origin.knows(other, version, storage):
+                return True
+    return False
 
 
 def by_storage(

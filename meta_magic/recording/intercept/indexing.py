@@ -1,10 +1,11 @@
-"""Indices as torch reads them: it makes tensors of lists and numbers, unseen."""
+"""Indices as torch reads them: it makes tensors of sequences and numbers, unseen."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Number
 from types import EllipsisType, NoneType
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,7 +19,7 @@ INDEXING: Final = frozenset({torch.Tensor.__getitem__, torch.Tensor.__setitem__}
 SLICES: Final = frozenset({int, slice, NoneType, EllipsisType})
 TRUTHS: Final = frozenset({torch.bool, torch.uint8})
 INTEGERS: Final = frozenset({torch.int8, torch.int16, torch.int32, torch.int64})
-LISTS: Final = frozenset({list, tuple})
+NO_SEQUENCES: Final = SLICES | {Tensor, bool, float, str, np.ndarray}
 MAX_LIKE_TUPLE: Final = 32
 """From how many items on a list is a tensor, whatever it holds."""
 
@@ -64,9 +65,9 @@ def prepare_index(
 
 
 def keep_index(index: Any, keep: Keep) -> Any:
-    """Return an index with its lists of positions or truths as tensors."""
-    if type(index) is tuple or is_like_tuple(index):
-        return type(index)([keep_positions(item, keep) for item in index])
+    """Return an index with its sequences of positions or truths as tensors."""
+    if isinstance(index, tuple) or is_like_tuple(index):
+        return tuple([keep_positions(item, keep) for item in index])
     return keep_positions(index, keep)
 
 
@@ -107,17 +108,28 @@ def is_scalar(value: Any) -> bool:
 
 
 def is_like_tuple(index: Any) -> bool:
-    """Whether torch takes a list for a tuple: if it holds more than numbers."""
+    """Whether torch takes a sequence for a tuple: if it holds more than numbers."""
     return (
-        type(index) is list
+        is_sequence(index)
         and len(index) < MAX_LIKE_TUPLE
         and not all(isinstance(item, Number) for item in index)
     )
 
 
+def is_sequence(value: Any) -> bool:
+    """Whether torch reads a value item by item: a list, a range, a class of its own."""
+    kind = type(value)
+    return (
+        kind not in NO_SEQUENCES
+        and hasattr(kind, "__getitem__")
+        and hasattr(kind, "__len__")
+        and not issubclass(kind, (Tensor, np.ndarray, Mapping, str, bytes))
+    )
+
+
 def keep_positions(item: Any, keep: Keep) -> Any:
-    """Return a list of positions or of truths as a tensor; anything else as it is."""
-    if type(item) not in LISTS or not is_of_numbers(item):
+    """Return a sequence of positions or of truths as a tensor; else what it is."""
+    if not is_sequence(item) or not is_of_numbers(item):
         return item
     with DisableTorchDispatch():  # torch makes it unseen
         made = torch.tensor(item, device="meta")
@@ -128,8 +140,8 @@ def keep_positions(item: Any, keep: Keep) -> Any:
 
 
 def is_of_numbers(item: Any) -> bool:
-    """Whether a value is a number, or a list of nothing else."""
-    if type(item) in LISTS:
+    """Whether a value is a number, or a sequence of nothing else."""
+    if is_sequence(item):
         return all(map(is_of_numbers, item))
     return isinstance(item, Number)
 

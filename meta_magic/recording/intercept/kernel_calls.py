@@ -29,13 +29,13 @@ from meta_magic.recording.intercept.special_tensors import (
 )
 from meta_magic.recording.intercept.value_source import ValueSource
 from meta_magic.recording.rows.constants import Constants
-from meta_magic.recording.rows.draws import Drawing
+from meta_magic.recording.rows.drawing import Drawing
 from meta_magic.recording.rows.findings import Findings
 from meta_magic.recording.rows.real_memory import RealMemory
 from meta_magic.recording.rows.row_writer import RowWriter
 from meta_magic.recording.signatures.arguments import Args, Given, Inputs, Kwargs
 from meta_magic.recording.signatures.cache import SignatureCache
-from meta_magic.recording.signatures.entries import Entry, LiveCall, OpTable, sharing
+from meta_magic.recording.signatures.entries import Entry, LiveCall, OpTable, sharing_of
 from meta_magic.recording.signatures.operator_keys import Key, has_opaque
 from meta_magic.torch_private.modes import DisableTorchDispatch
 from meta_magic.trace.options import DeviceName
@@ -274,8 +274,3 @@ class KernelCalls:
             if argument is tensor:
                 return self._registry.renew(tensor, seen)
         return self._registry.add_output(tensor, place)
-
-
-def sharing_of(inputs: Inputs) -> tuple[object, ...]:
-    """Return which strided arguments are the same or share a storage."""
-    return sharing([tensor for tensor, seen in inputs if seen[1] is not None])

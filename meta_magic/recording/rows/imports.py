@@ -60,7 +60,9 @@ class Imports:
                 origin=there,
                 nbytes=storage.nbytes(),
                 version=version,
-                is_stale=origin.is_stale(tensor, version, there, self._living),
+                is_stale=origin.is_stale(
+                    tensor, version, there, self._living, self._imports
+                ),
             )
         )
         return origin.places.get(there)

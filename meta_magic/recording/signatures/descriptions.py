@@ -1,7 +1,7 @@
 """Describe one live call as the plain signature that all its like share."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import isnan
+from math import copysign, isnan
 from typing import Final
 
 from torch import Generator, Tensor, UntypedStorage
@@ -9,6 +9,7 @@ from torch import Generator, Tensor, UntypedStorage
 from meta_magic.recording.signatures.entries import PLAIN, LiveCall, OpTable
 from meta_magic.trace.signature import (
     NAN,
+    NEGATIVE_NAN,
     Argument,
     OpaqueArgument,
     Signature,
@@ -107,7 +108,7 @@ class Describer:
         if self._reads_data and value is not None:
             return OpaqueArgument(f"a value of type {type(value).__name__}")
         if isinstance(value, float) and isnan(value):
-            return NAN
+            return NAN if copysign(1, value) > 0 else NEGATIVE_NAN
         return value if type(value) in PLAIN else describe_opaque(value)
 
 

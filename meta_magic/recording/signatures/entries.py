@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
+from math import copysign
 from types import EllipsisType, NoneType
 from typing import Any, Final, NamedTuple
 
@@ -22,6 +23,7 @@ __all__ = [
     "OpTable",
     "plain_float",
     "sharing",
+    "sharing_of",
 ]
 
 READING_TAGS: Final = frozenset(
@@ -181,11 +183,19 @@ def is_elementwise(func: Any, arguments: Sequence[Any]) -> bool:
 def plain_float(value: Any) -> object:
     """Return what stands for a float or complex number in a key.
 
-    Negative zero equals zero and nan equals nothing: told apart by their text.
+    Negative zero equals zero and nan equals nothing: told apart by their text, and nan
+    by its sign, which no text has.
     """
     kind = type(value)
-    is_ordinary = kind is float and value and value == value  # noqa: PLR0124  nan
-    return (kind, value if is_ordinary else repr(value))
+    is_nan = kind is float and value != value  # noqa: PLR0124  only nan does so
+    if is_nan:
+        return (kind, copysign(1, value), repr(value))
+    return (kind, value if kind is float and value else repr(value))
+
+
+def sharing_of(inputs: Sequence[tuple[Tensor, Seen]]) -> tuple[object, ...]:
+    """Return which strided arguments are the same or share a storage."""
+    return sharing([tensor for tensor, seen in inputs if seen[1] is not None])
 
 
 def sharing(tensors: Sequence[Tensor]) -> tuple[object, ...]:

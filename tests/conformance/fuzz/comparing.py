@@ -1,17 +1,26 @@
 """How what a recording says differs from what the CPU did."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 import meta_magic as mm
+from meta_magic.recording.intercept.copies import UNPICKLED
 from tests.conformance.fuzz.findings import Finding
 from tests.conformance.fuzz.running import Run
 from tests.conformance.model_runs import WRAPPERS, Made, is_reading
 
-__all__ = ["compare_runs", "compare_traces", "differing_facts", "notes_of", "partition"]
+__all__ = [
+    "compare_runs",
+    "compare_traces",
+    "differing_facts",
+    "noted_where_pickled",
+    "notes_of",
+    "partition",
+]
 
 
 VALUES = {"aten._linalg_svd.default": 1, "aten._linalg_eigh.default": 0}
@@ -36,7 +45,8 @@ def compare_runs(plain: Run, logged: Run, recorded: Run) -> Iterator[Finding]:
         recorded: The recorded one.
     """
     for n, log in logged.logs.items():
-        yield from compare_operators(log.made, recorded.traces[n])
+        found = compare_operators(log.made, recorded.traces[n])
+        yield from noted_where_pickled(found, recorded)
     yield from compare_values(plain, recorded)
     wanted, met, below_mode = plain.tensors(), recorded.tensors(), logged.tensors()
     if wanted.keys() != met.keys():
@@ -49,7 +59,8 @@ def compare_runs(plain: Run, logged: Run, recorded: Run) -> Iterator[Finding]:
             differing.pop(UNCOUNTED, None)
         for fact, (a, b) in differing.items():
             text = f"{name}: {fact} is {a}, not {b}"
-            yield Finding("silent", "metadata", text, fact)
+            finding = Finding("silent", "metadata", text, fact)
+            yield from noted_where_pickled([finding], recorded)
     if partition(wanted) != partition(met):
         text = f"{partition(met)}, not {partition(wanted)}"
         yield Finding("silent", "aliases", f"other tensors share a storage: {text}")
@@ -105,6 +116,19 @@ def without_mode(logged: Made, met: mm.OpCall) -> Made:
     return Made(
         met.op, shapes, [s if n == values else (1,) for n, s in enumerate(strides)]
     )
+
+
+OF_PICKLED = frozenset({"offset", "aten.set_.source_Storage"})
+"""What pickle keeps on the CPU alone: where a tensor begins in its storage, and all of
+that."""
+
+
+def noted_where_pickled(found: Iterable[Finding], run: Run) -> Iterator[Finding]:
+    """Yield findings; of what was pickled on meta a note says that it is not all."""
+    is_pickled = UNPICKLED in notes_of(run)
+    for finding in found:
+        is_noted = is_pickled and finding.about in OF_PICKLED
+        yield replace(finding, kind="noted") if is_noted else finding
 
 
 def is_move(op: mm.OpCall) -> bool:

@@ -7,7 +7,12 @@ import torch
 from torch import Tensor, nn
 
 import meta_magic as mm
-from tests.conformance.fuzz.comparing import differing_facts, notes_of, partition
+from tests.conformance.fuzz.comparing import (
+    differing_facts,
+    noted_where_pickled,
+    notes_of,
+    partition,
+)
 from tests.conformance.fuzz.findings import Finding
 from tests.conformance.fuzz.running import Run
 
@@ -126,7 +131,8 @@ def compare_made(real: Run, recorded: Run, kind: str) -> Iterator[Finding]:
             differing.pop("requires_grad", None)
         for fact, (a, b) in differing.items():
             text = f"{name}: {fact} is {a}, not {b}"
-            yield Finding("silent", "materialize", text, fact)
+            finding = Finding("silent", "materialize", text, fact)
+            yield from noted_where_pickled([finding], recorded)
     kept = {name: wanted[name] for name in met}
     if partition(kept) != partition(met):
         text = f"{partition(met)}, not {partition(kept)}"

@@ -32,6 +32,17 @@ def test_the_generator_is_left_alone_if_it_was_used_since():
     assert "was left alone: what is drawn next" in report.notes[0]
 
 
+def test_a_draw_of_no_use_that_depends_on_values_is_named_where_it_is_left_out():
+    def build():
+        made = nn.Linear(2, 2)
+        torch.poisson(torch.ones(3))
+        return made
+
+    _, made, _, _ = build_twice(build)
+    (note,) = materialize(made).notes
+    assert "was left before aten.poisson.default in line" in note
+
+
 def test_the_generator_is_left_alone_if_the_cell_drew_nothing():
     _, made, _, _ = build_twice(lambda: nn.BatchNorm1d(3))
     before = torch.get_rng_state()

@@ -122,6 +122,19 @@ def test_a_tensor_whose_gradient_is_retained_is_made_real():
     assert made.out.requires_grad
 
 
+def test_integers_that_were_written_with_what_wants_a_gradient_are_made_real():
+    def build():
+        module = nn.Linear(2, 2)
+        module.out = torch.ones(2, 2, dtype=torch.long)
+        module.out[torch.arange(2) > 0] = module.weight[0, 0]
+        return module
+
+    real, made, _, _ = build_twice(build)
+    assert made.out.requires_grad
+    materialize(made)
+    assert torch.equal(made.out, real.out)
+
+
 def test_a_gradient_that_was_retained_is_dropped_with_a_word():
     with record():
         made = double_and_retain(nn.Linear(2, 2))

@@ -58,9 +58,14 @@ LAYOUTS = {
     "einsum": lambda: torch.einsum("ij,j->i", torch.ones(2, 3), torch.arange(3.0)),
     "nan and inf": lambda: torch.full((2,), math.inf) * torch.tensor([1.0, -1]),
     "full of nan": lambda: torch.full((3,), math.nan).nan_to_num(nan=2.5),
+    "nan": lambda: torch.full((2,), math.nan).view(torch.int32),
+    "nan of an item": lambda: (torch.ones(2) * (torch.zeros(2) / 0).sum().item()).view(
+        torch.int32
+    ),
     "negative zero": lambda: 1 / torch.full((3,), -0.0),
     "out": lambda: torch.add(torch.ones(2), 1, out=torch.empty(2)),
     "resized out": lambda: torch.add(torch.ones(2), 1, out=torch.empty(0)),
+    "grown from a value": lambda: torch.tensor(3.0).resize_(2).fill_(1),
     "resized": lambda: torch.ones(2).resize_(1),
     "set": lambda: torch.empty(0).set_(torch.arange(3.0)),
     "interpolated": lambda: functional.interpolate(

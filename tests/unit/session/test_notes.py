@@ -31,7 +31,6 @@ LOSSES = {
     "l1_loss": nn.L1Loss(),
     "smooth_l1_loss": nn.SmoothL1Loss(),
     "huber_loss": nn.HuberLoss(),
-    "soft_margin_loss": nn.SoftMarginLoss(),
     "poisson_nll_loss": nn.PoissonNLLLoss(),
 }
 

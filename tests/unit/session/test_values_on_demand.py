@@ -80,6 +80,7 @@ SIZES = {
     "a mask of two dimensions": lambda: torch.randn(4, 3, 2)[torch.randn(4, 3) > 0],
     "a mask after a slice": lambda: torch.randn(10, 3)[:, torch.randn(3) > 0],
     "a mask and positions": lambda: torch.randn(3, 4)[torch.ones(3).bool(), [1, 2, 3]],
+    "a mask without any true": lambda: torch.ones(2, 3)[torch.zeros(2).bool(), :, None],
     "masked_select": lambda: torch.randn(4, 3).masked_select(torch.randn(3) > 0),
     "unique": lambda: torch.unique(torch.randint(0, 5, (20,))),
     "unique_consecutive": lambda: torch.unique_consecutive(torch.randint(0, 2, (20,))),

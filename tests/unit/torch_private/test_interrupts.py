@@ -85,6 +85,18 @@ def test_an_interrupt_in_real_torch_leaves_gradients_as_they_were():
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.mark.parametrize("name", ["_find_writers", "_go_on"])
+def test_an_interrupt_waits_where_what_is_known_of_a_program_grows(name):
+    def ask():
+        with record():
+            x = torch.ones(2)
+            x.tolist(), x.add_(1).tolist()
+
+    waits = ask_in(ask, name)
+    assert waits
+    assert all(waits)
+
+
 @pytest.mark.parametrize("first", [0, 1])
 def test_owners_give_interrupts_back_in_any_order(first):
     before = signal.getsignal(signal.SIGINT)

@@ -38,9 +38,11 @@ from meta_magic.recording.as_device.oracle.value_words import speaks_of_values
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.dispatcher import find_schema
-from meta_magic.torch_private.snapshot import RealTorch
+from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 
 __all__ = ["Answer", "Oracle", "Verdict", "is_view"]
+
+RANDOM: Final = torch.Tag.nondeterministic_seeded
 
 MAX_SHARE: Final = 0.25
 MIN_SECONDS: Final = 1.0
@@ -118,17 +120,30 @@ class Oracle:
             self.n_left += 1
             return Verdict.UNKNOWN
         try:
-            with RealTorch():
-                state = torch.default_generator.get_state()
-                try:
-                    call = Question(func, args, kwargs, tensors)
-                    return call.ask([*tensors, *made], is_refused=is_refused)
-                finally:
-                    torch.default_generator.set_state(state)
+            question = Question(func, args, kwargs, tensors)
+            draws = SameDraws(func)
+            with DisableTorchDispatch(), DisableTorchFunction(), torch.no_grad(), draws:
+                return question.ask([*tensors, *made], is_refused=is_refused)
         except (Unaskable, OSError):
             return Verdict.UNKNOWN
         finally:
             self._seconds += time.perf_counter() - now
+
+
+class SameDraws:
+    """Context manager after which numbers are drawn as if an operator drew none."""
+
+    def __init__(self, operator: Any) -> None:
+        self._is_due = RANDOM in getattr(operator, "tags", ())
+        self._state: Any = None
+
+    def __enter__(self) -> None:
+        if self._is_due:
+            self._state = torch.default_generator.get_state()
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_due:
+            torch.default_generator.set_state(self._state)
 
 
 class Question:
@@ -221,7 +236,7 @@ def decide(run: Callable[[], object]) -> Answer:
     except Unaskable:
         raise
     except Exception as error:  # noqa: BLE001  it is the answer
-        return judge(error)
+        return judge(error.with_traceback(None))  # which would keep what is on meta
     return Verdict.ACCEPTED
 
 

@@ -15,9 +15,9 @@ from meta_magic.recording.as_device.oracle.oracle import (
 )
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.signatures.arguments import Args, Given, Kwargs
-from meta_magic.recording.signatures.entries import OpTable, sharing
+from meta_magic.recording.signatures.entries import OpTable, sharing_of
 from meta_magic.recording.signatures.operator_keys import Key
-from meta_magic.torch_private.dispatcher import has_kernel
+from meta_magic.torch_private.dispatcher import kernels_put_in
 from meta_magic.trace.options import DeviceName
 
 __all__ = ["Refusals"]
@@ -28,10 +28,13 @@ NEVER: Final = (
     *("aten.nonzero_static.", "aten._ctc_loss", "aten.ctc_loss."),
     *("aten.segment_reduce.", "aten._segment_reduce", "aten._pack_padded_sequence"),
     *("aten._pad_packed_sequence", "aten._make_per_tensor_quantized_tensor"),
-    *("aten.to_padded_tensor.", "aten.mkldnn_rnn_layer"),
+    *("aten.to_padded_tensor.", "aten._embedding_bag", "aten._weight_int"),
+    *("aten._scaled_dot_product", "aten._flash_attention", "aten._thnn"),
+    *("aten.mkldnn_rnn_layer", "aten.lstm", "aten.gru", "aten.rnn_", "aten.quantized"),
+    *("aten._native_multi_head_attention", "aten._transformer_encoder_layer"),
 )
-"""Operators that move, or whose arguments only values can refuse; the last refuses
-none, and reads past tensors that are too small."""
+"""Operators that move, whose arguments only values can refuse, or that end a process
+when their sizes do not fit."""
 
 IN_FLOAT: Final = tuple(
     f"aten.native_{kind}_norm_backward." for kind in ("layer", "batch", "group")
@@ -42,11 +45,29 @@ LACKING: Final = "not implemented for"
 """What torch says of a dtype that the CPU has no kernel for; CUDA may have one."""
 
 
+accepted_kinds: set[object] = set()
+"""Of calls of operators from element to element, whose sizes meta knows as well."""
+
+
+def find_kind(table: OpTable, given: Given) -> object:
+    """Return what decides whether the CPU takes a call that meta takes, or None."""
+    if not table.is_pure or torch.Tag.pointwise not in table.func.tags:
+        return None
+    records = [seen[2].record for _, seen in given.inputs]
+    tensors = [(record.dtype, not record.shape) for record in records]
+    told = [
+        value if isinstance(value, (str, torch.dtype)) else type(value)
+        for value in (*given.args, *given.kwargs.values())
+    ]
+    names = tuple(given.kwargs)
+    return table.func, torch.get_default_dtype(), *tensors, *told, names
+
+
 @cache
 def is_alike(operator: Any) -> bool:
-    """Whether an operator is a view by the same code on all devices."""
-    has_own = has_kernel(operator.name(), "CPU") or has_kernel(operator.name(), "Meta")
-    return is_view(operator) and not has_own
+    """Whether an operator is a view, by torch's own code, that of all devices."""
+    name = operator.name().replace("::", "/")
+    return is_view(operator) and f"{name}/Meta" not in kernels_put_in
 
 
 class Refusals:
@@ -75,15 +96,20 @@ class Refusals:
             return False
         if table.is_pure:
             return key not in table.entries
-        return (*key, *sharing([t for t, _ in given.inputs])) not in table.entries
+        return (*key, *sharing_of(given.inputs)) not in table.entries
 
     def check(
         self, table: OpTable, given: Given, device: DeviceName, returned: Any = None
     ) -> None:
         """Raise what the CPU raises of a call that meta accepts."""
         args, kwargs, _ = given
-        made = tensors_in(returned)
-        self._raise(self.oracle.ask(table.func, args, kwargs, made), device)
+        kind = find_kind(table, given)
+        if kind in accepted_kinds:
+            return
+        answer = self.oracle.ask(table.func, args, kwargs, tensors_in(returned))
+        self._raise(answer, device)
+        if kind is not None and answer is Verdict.ACCEPTED:
+            accepted_kinds.add(kind)
 
     def rescue(
         self, table: OpTable, given: Given, device: DeviceName, error: Exception
@@ -108,6 +134,7 @@ class Refusals:
         """Raise what the CPU says of a function one of whose operators was refused."""
         if id(error) != self._raised or torch.is_autocast_enabled("cuda"):
             return
+        self._raised = 0  # those around it, as backward(), ran the user's code
         answer = self.oracle.ask(func, args, kwargs, is_refused=True)
         if isinstance(answer, Exception) and str(answer) != str(error):
             raise answer from None

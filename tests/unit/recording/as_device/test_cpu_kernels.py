@@ -1,5 +1,7 @@
 """Operators that torch has no kernel for on meta, beside the CPU's own."""
 
+import math
+
 import pytest
 import torch
 from torch.nn.functional import (
@@ -41,6 +43,24 @@ ASKED = {
     name: lambda a, loss=loss: loss(a[:0], torch.empty(0, 4))
     for name, loss in EMPTY.items()
 }
+
+
+REFUSED = {
+    "new": lambda a: a.nan_to_num(),
+    "in place": lambda a: a.nan_to_num_(),
+    "out": lambda a: torch.nan_to_num(a, out=torch.empty_like(a)),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_meta_refuses_and_the_cpu_runs_is_asked_of_the_cpu(name):
+    def call():
+        return REFUSED[name](torch.full((2, 3), math.inf, dtype=torch.complex64).t())
+
+    with record(as_device="cpu"):
+        met = call()
+        assert met.tolist() == call().tolist()
+    assert describe(met) == describe(call())
 
 
 @pytest.mark.parametrize("name", ASKED)

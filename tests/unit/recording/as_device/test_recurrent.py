@@ -1,5 +1,8 @@
 """Recurrent layers on meta, beside those of the CPU."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -14,6 +17,8 @@ LAYERS = {
     "lstm without biases": lambda: nn.LSTM(3, 4, bias=False),
     "lstm, projected": lambda: nn.LSTM(3, 4, 2, proj_size=2, bidirectional=True),
     "lstm, float64": lambda: nn.LSTM(3, 4, dtype=torch.float64),
+    "lstm, bfloat16": lambda: nn.LSTM(3, 4, dtype=torch.bfloat16, **MANY),
+    "lstm, float16": lambda: nn.LSTM(3, 4, dtype=torch.float16),
     "gru": lambda: nn.GRU(3, 4),
     "gru, many": lambda: nn.GRU(3, 4, **MANY),
     "tanh, many": lambda: nn.RNN(3, 4, **MANY),
@@ -76,3 +81,25 @@ def test_as_cuda_it_is_left_to_torch():
     with record(as_device="cuda") as trace:
         run("lstm", is_training=False)
     assert "aten.mkldnn_rnn_layer.default" not in [op.op for op in trace.ops]
+
+
+LARGE = """
+import torch
+from torch import nn
+from meta_magic import record
+
+with record(as_device="cpu"):
+    layer = nn.LSTM(28, 128, 2, batch_first=True)
+    output, _ = layer(torch.randn(100, 28, 28))
+    output[:, -1].sum().backward()
+"""
+
+
+def test_a_large_layer_is_trained_without_harm_to_the_process():
+    result = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", LARGE],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (result.returncode, result.stderr) == (0, "")

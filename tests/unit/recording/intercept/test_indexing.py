@@ -1,5 +1,8 @@
 """What is written at an index."""
 
+from collections import deque
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 import torch
@@ -29,12 +32,26 @@ def test_a_number_written_at_an_index_is_the_operator_of_the_cpu(index, value):
     assert names == [op for op in real.ops if "lift" not in op]
 
 
+class Position(NamedTuple):
+    """An index that is a tuple of a class of its own."""
+
+    row: object
+    column: object
+
+
 SCALARS = {
     "row": lambda x: x.__setitem__(0, torch.tensor(5.0)),
     "rows": lambda x: x.__setitem__(slice(0, 2), torch.tensor(5)),
     "all": lambda x: x.__setitem__(slice(None), torch.tensor(5.0)),
     "ellipsis": lambda x: x.__setitem__(..., torch.tensor(5.0)),
     "part of a row": lambda x: x.__setitem__((0, slice(1, 3)), torch.tensor(5.0)),
+    "row at a position": lambda x: x.__setitem__(torch.tensor(1), torch.tensor(5.0)),
+    "column at a position": lambda x: x.__setitem__(
+        (slice(1, 3), torch.tensor(-1)), torch.tensor(5)
+    ),
+    "element at positions": lambda x: x.__setitem__(
+        (torch.tensor(1), torch.tensor(2)), torch.tensor(5.0)
+    ),
     "element": lambda x: x.__setitem__((0, 1), torch.tensor(5.0)),
     "mask": lambda x: x.__setitem__(x == 0, torch.tensor(5.0)),
     "number at a mask": lambda x: x.__setitem__(x == 0, 5),
@@ -49,6 +66,7 @@ SCALARS = {
     "Python's truth": lambda x: x.add_(x[True][0] + x[False].sum()),
     "number at a truth": lambda x: x.__setitem__(x[0, 0] == 0, 5),
     "number at Python's truth": lambda x: x.__setitem__(True, 5),
+    "number at a range": lambda x: x.__setitem__((range(2), [2, 1]), x.max()),
     "number at truths": lambda x: x.__setitem__([True, False, True], 5),
 }
 LISTS = {
@@ -62,6 +80,14 @@ LISTS = {
     "truth among numbers": [0, True],
     "fraction": [1.5],
     "nothing": [],
+    "range": range(2),
+    "range and number": (range(3), 1),
+    "range and list": (range(2), [0, 2]),
+    "ranges in a list": [range(2), range(1, 3)],
+    "items one by one": deque([2, 0]),
+    "sizes": torch.Size([2, 1]),
+    "named": Position(range(2), 1),
+    "range and array": (range(2), np.array([2, 1])),
 }
 
 
@@ -117,3 +143,12 @@ def test_a_list_as_index_makes_no_operator_in_inference_mode():
     with record(as_device="cpu") as trace:
         write()
     assert [op.op for op in trace.ops] == [op for op in real.ops if "lift" not in op]
+
+
+def test_what_no_positions_select_has_the_strides_of_the_cpu():
+    def select():
+        return torch.ones(2, 3)[torch.zeros(0, dtype=torch.long), :, None].stride()
+
+    with record(as_device="cpu"):
+        met = select()
+    assert met == select()

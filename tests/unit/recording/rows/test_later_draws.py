@@ -108,6 +108,15 @@ def test_numbers_drawn_between_two_recordings_are_a_doubt():
     assert first.weight.is_meta
 
 
+def test_a_cell_that_is_run_again_from_its_seed_is_no_doubt():
+    for _ in range(2):
+        torch.manual_seed(0)
+        torch.rand(1)
+        with record():
+            made = nn.Linear(2, 2)
+    assert materialize(made).notes == ()
+
+
 def test_a_recording_whose_numbers_are_real_leaves_no_doubt_to_the_next():
     torch.manual_seed(0)
     with record():

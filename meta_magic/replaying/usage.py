@@ -1,0 +1,77 @@
+"""How the calls of a signature use their tensors: worked out once for all of them."""
+
+from functools import cached_property
+from math import prod
+
+from meta_magic.replaying.operators import Operator
+from meta_magic.replaying.work import count_work
+from meta_magic.trace.signature import (
+    Geometry,
+    Signature,
+    TensorArgument,
+    span_nbytes,
+)
+
+__all__ = ["Usage", "is_dense"]
+
+
+class Usage:
+    """What the calls of one signature read and write.
+
+    Args:
+        signature: What they share.
+        operator: What they call.
+
+    Attributes:
+        signature: What they share.
+        operator: What they call.
+        overwritten: Indices of the arguments whose elements are all written, none read.
+        read: Indices of the arguments whose content is read.
+        nbytes: Bytes that a call returns.
+    """
+
+    def __init__(self, signature: Signature, operator: Operator) -> None:
+        self.signature = signature
+        self.operator = operator
+        self.overwritten = find_overwritten(signature, operator)
+        skipped = self.overwritten | operator.unread
+        n_read = 0 if operator.reads_metadata else len(signature.inputs)
+        self.read = tuple(index for index in range(n_read) if index not in skipped)
+        self.nbytes = sum(prod(g.shape) * g.dtype.itemsize for g in signature.outputs)
+        self._nbytes_by_dense = {
+            index: span_nbytes(signature.inputs[index])
+            for index in self.overwritten
+            if is_dense(signature.inputs[index])
+        }
+
+    @cached_property
+    def work(self) -> int:
+        """How much a call computes."""
+        return count_work(self.signature)
+
+    def fills(self, index: int, nbytes: int) -> bool:
+        """Whether an argument that is overwritten has as many bytes, and no gaps."""
+        return self._nbytes_by_dense.get(index) == nbytes
+
+
+def find_overwritten(signature: Signature, operator: Operator) -> frozenset[int]:
+    """Return the arguments all of whose elements are written, and none read."""
+    if operator.is_fill:
+        return frozenset({0})
+    out = {
+        value.index
+        for name, value in signature.arguments
+        if name in operator.out and isinstance(value, TensorArgument)
+    }
+    return frozenset(out & set(signature.writes))
+
+
+def is_dense(geometry: Geometry) -> bool:
+    """Whether a tensor's elements fill a stretch of memory, each its own place."""
+    wanted = 1
+    pairs = zip(geometry.stride or (), geometry.shape, strict=True)
+    for step, size in sorted(pair for pair in pairs if pair[1] != 1):
+        if step != wanted:
+            return False
+        wanted *= size
+    return geometry.storage_offset == 0
