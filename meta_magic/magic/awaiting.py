@@ -15,6 +15,8 @@ from collections.abc import Callable, Coroutine, Generator
 from types import FrameType
 from typing import Any, Self
 
+from meta_magic.torch_private.interrupts import put_back
+
 __all__ = ["PartInterrupts"]
 
 
@@ -38,8 +40,8 @@ class PartInterrupts:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if signal.getsignal(signal.SIGINT) == self._handle:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        if self._task is not None:
+            put_back(self._handle, signal.default_int_handler)
         if self._is_pending:
             raise KeyboardInterrupt
 

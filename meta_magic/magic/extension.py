@@ -3,6 +3,7 @@
 from typing import Any
 
 from meta_magic.magic.completion import build_matcher
+from meta_magic.magic.debugger import UsersFrame
 from meta_magic.magic.line_options import NAMES
 from meta_magic.magic.magics import MetaMagics
 from meta_magic.magic.materialize_line import COMMAND
@@ -30,8 +31,8 @@ def load(shell: Any) -> None:
     if matcher is not None:
         shell.Completer.custom_matchers.append(matcher)
     add_formatters(shell)
-    formats = ValueFormats(magics)
-    setattr(shell, STATE, (magics, transformer, matcher, formats))
+    formats, debugger = ValueFormats(magics), UsersFrame(shell)
+    setattr(shell, STATE, (magics, transformer, matcher, formats, debugger))
     untested = describe_untested()
     if untested:
         print(untested)  # noqa: T201  one line, and no failure
@@ -59,10 +60,12 @@ def render_report(report: Any) -> str:
 
 def unload(shell: Any) -> None:
     """Remove whatever :func:`load` put into the shell."""
-    magics, transformer, matcher, formats = shell.__dict__.pop(STATE, (None,) * 4)
-    if magics is None:
+    installed = shell.__dict__.pop(STATE, None)
+    if installed is None:
         return
+    magics, transformer, matcher, formats, debugger = installed
     formats.remove()
+    debugger.remove()
     shell.input_transformers_cleanup.remove(transformer)
     shell.events.unregister("pre_run_cell", magics.note_cell)
     if matcher is not None:

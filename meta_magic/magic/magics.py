@@ -17,6 +17,7 @@ from meta_magic.magic.line_options import (
 )
 from meta_magic.magic.materialize_line import is_command, run_command
 from meta_magic.magic.run import Run
+from meta_magic.magic.tracebacks import WHOLE, show_whole
 
 try:
     from IPython.core.magic import output_can_be_silenced
@@ -97,8 +98,11 @@ class MetaMagics(Magics):
             %meta torch.ones(3, 4).sum(0)
 
             %meta materialize model --device cpu
+            %meta full    # shows the newest traceback with all its frames
         """
         __tracebackhide__ = True
+        if cell is None and line.strip() == WHOLE:
+            return show_whole(self.shell)
         if cell is None and is_command(line):
             return run_command(self.shell, line)
         raw = self.raw_cell
@@ -106,8 +110,7 @@ class MetaMagics(Magics):
             (line, cell), raw = split_statement(line), None
         options = self._parse(line)
         if options.help:
-            print(self.meta.__doc__)  # noqa: T201  asked for
-            return None
+            return print(self.meta.__doc__)  # noqa: T201  asked for
         if not cell.strip():
             self._show_newest()
             return None

@@ -5,7 +5,7 @@ held before, or what a later call writes, is made while that can be had: else it
 take all calls since the beginning.
 """
 
-from collections.abc import Iterator, Mapping
+from heapq import heapify, heappop, heappush
 
 from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.replaying.steps import Plan, StepKind
@@ -30,18 +30,36 @@ def find_followers(plan: Plan) -> set[int]:
     """
     recorded, dead = plan.recorded, plan.recorded.dead
     made = {step.call.number for step in plan.steps if step.kind == StepKind.RUN}
-    changed = find_changed(plan)
+    readers, end = recorded.readers, len(recorded) - 1
+    waiting = [
+        index
+        for storage, (first, last) in find_changed(plan).items()
+        for index in readers.between(storage, first, last)
+    ]
+    heapify(waiting)
     found: set[int] = set()
-    for index in look_through(changed, found, len(recorded)):
-        signature, storages = recorded.tensors(index)
-        read = storages[: len(signature.inputs)]
-        if any(s in found or changed.get(s, (0, -1))[1] >= index for s in read):
-            born = storages[len(signature.inputs) :]
-            results = {s for s in born if recorded.births.get(s) == index}
-            results.update(storages[i] for i in signature.writes)
-            # What a plan makes is there, unless it is freed at once.
-            found |= results & dead if index in made else results
+    now = -1
+    while waiting:
+        index = heappop(waiting)
+        if index == now:
+            continue
+        now = index
+        # What a plan makes is there, unless it is freed at once.
+        results = find_changed_by(recorded, index)
+        fresh = (results & dead if index in made else results) - found
+        found |= fresh
+        for storage in fresh:
+            for later in readers.between(storage, index + 1, end):
+                heappush(waiting, later)
     return found - dead
+
+
+def find_changed_by(recorded: ProgramCalls, index: int) -> set[int]:
+    """Return the storages that a call makes or writes."""
+    signature, storages = recorded.tensors(index)
+    made = storages[len(signature.inputs) :]
+    born = {s for s in made if recorded.births.get(s) == index}
+    return born.union(storages[i] for i in signature.writes)
 
 
 def find_changed(plan: Plan) -> dict[int, tuple[int, int]]:
@@ -60,17 +78,3 @@ def find_changed(plan: Plan) -> dict[int, tuple[int, int]]:
         elif writers and writers[-1] > begin:
             found[storage] = begin + 1, writers[-1]
     return found
-
-
-def look_through(
-    changed: Mapping[int, tuple[int, int]], found: set[int], end: int
-) -> Iterator[int]:
-    """Yield the calls in some stretches, and all after one that found something."""
-    now = 0
-    for first, last in sorted(changed.values()):
-        yield from range(max(first, now), last + 1)
-        now = max(now, last + 1)
-        if found:
-            break
-    if found:
-        yield from range(now, end)

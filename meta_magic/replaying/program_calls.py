@@ -8,6 +8,7 @@ from meta_magic.replaying.attention_operator import HOMES, AttentionOperator
 from meta_magic.replaying.noise_operator import NOISY, NoiseOperator
 from meta_magic.replaying.operators import Operator, find_operator
 from meta_magic.replaying.program_draws import Draw, read_draws
+from meta_magic.replaying.readers import Readers
 from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.trace.program import HEADER, Constant, Program
 from meta_magic.trace.signature import (
@@ -96,6 +97,7 @@ class ProgramCalls:
         nbytes_by_storage: Bytes of each storage.
         dead: Storages that were freed.
         kept: What replays of it on the CPU left; None if none is to leave anything.
+        readers: For each storage, the calls that read it.
     """
 
     program: Program
@@ -116,6 +118,7 @@ class ProgramCalls:
         self._n_placed = 0
         self._draws_elsewhere = False
         self.kept: Kept | None = None
+        self.readers = Readers(self)
         self.read(program)
 
     def read(self, program: Program) -> None:

@@ -1,8 +1,10 @@
 """Put the columns of a recording together: at its end, or for a value in its middle."""
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from types import CodeType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from meta_magic.recording.identities.clock import Clock
 from meta_magic.recording.identities.module_numbers import ModuleNumbers
@@ -22,12 +24,15 @@ from meta_magic.trace.options import DeviceName
 from meta_magic.trace.program import Program
 
 if TYPE_CHECKING:
+    from meta_magic.trace.provenance import Assumption, Evaluation
     from meta_magic.trace.signature import Signature
 
 GAP: Final = (
     "torch's generator was used between two recordings, without the numbers that the "
     "first draws (seed the second one)"
 )
+
+Found = TypeVar("Found", "Evaluation", "Assumption")
 
 __all__ = ["ProgramBuilder", "Written", "describe_failures", "make_written"]
 
@@ -113,8 +118,8 @@ class ProgramBuilder:
             imports=write.imports.build(),
             torn=tuple(sorted(write.constants.torn)),
             doubts=(*failures, *findings.doubts, *gaps, *aliases),
-            evaluations=tuple(e for e in findings.evaluations if e.call < n_calls),
-            assumptions=tuple(a for a in findings.assumptions if a.call < n_calls),
+            evaluations=list_until(n_calls, findings.evaluations),
+            assumptions=list_until(n_calls, findings.assumptions),
             kernels=tuple(findings.kernels),
             flags=tuple(write.flags.changes),
             as_device=self._device,
@@ -124,6 +129,11 @@ class ProgramBuilder:
         """Take in the signatures that were met since: often there are many before."""
         added = self._written.rows.entries[len(self._signatures) :]
         self._signatures += tuple(entry.signature for entry in added)
+
+
+def list_until(n_calls: int, found: Sequence[Found]) -> tuple[Found, ...]:
+    """Return what was found of the first calls, in order."""
+    return tuple(found[: bisect_left(found, n_calls, key=attrgetter("call"))])
 
 
 def describe_failures(findings: Findings) -> Iterator[tuple[str, int | None]]:

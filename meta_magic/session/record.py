@@ -9,6 +9,7 @@ from typing import Final, cast
 from torch import nn
 
 from meta_magic.session.recording import Recording
+from meta_magic.session.shown_frames import hide_others
 from meta_magic.session.trace_handle import TraceHandle
 from meta_magic.trace.options import (
     Options,
@@ -95,6 +96,8 @@ class record:  # noqa: N801  a context manager is named as a function
         try:
             self._recording.guard.leave()
         finally:
+            if error is not None:
+                hide_others(error)
             namespace = find_modules(sys._getframe(1))
             self._handle.fulfil(self._recording.finish(error, namespace))
             del self._recording

@@ -14,6 +14,7 @@ from meta_magic.recording.as_device.autocast import AutocastOf
 from meta_magic.recording.as_device.composites import CompositesOf
 from meta_magic.recording.as_device.meta_kernels import KernelsOf
 from meta_magic.recording.as_device.optimizers import OptimizersOf
+from meta_magic.recording.as_device.oracle.refused_calls import Refusals
 from meta_magic.recording.identities.clock import Clock
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.origins import (
@@ -21,6 +22,7 @@ from meta_magic.recording.identities.origins import (
     keep_origins,
     look_for_versions,
 )
+from meta_magic.recording.intercept.backward_passes import BackwardPasses
 from meta_magic.recording.intercept.compiled_functions import EagerStance
 from meta_magic.recording.intercept.data_sources import DataSources
 from meta_magic.recording.intercept.dispatch_mode import DispatchMode
@@ -28,6 +30,7 @@ from meta_magic.recording.intercept.function_mode import FunctionMode
 from meta_magic.recording.intercept.kernel_calls import KernelCalls
 from meta_magic.recording.intercept.lifted.lending import Lending
 from meta_magic.recording.intercept.lifted.lifting import Lifting
+from meta_magic.recording.intercept.loading import Loader
 from meta_magic.recording.intercept.new_parameters import NewParameters
 from meta_magic.recording.intercept.operator_runner import OperatorRunner
 from meta_magic.recording.intercept.planned.planned_devices import stand_in_for
@@ -110,15 +113,18 @@ class Recording:
         """Return what is entered around the code, in order."""
         write, plan = self._written, self._plan
         kernels, note = write.findings.kernels, write.findings.note
-        keep, doubt = write.constants.note_values, write.findings.doubt
-        composites = CompositesOf(plan, keep, doubt)
+        composites = CompositesOf(plan, write.constants.note_values)
         attention = AttentionOf(plan, self._clock, self._autocast, kernels, composites)
         return (
             RareCollection(),
             EagerStance(),
             self._threads,
             self._tasks,
-            DataSources(note, Saver(write.registry, self._values, note), plan),
+            DataSources(
+                note,
+                Saver(write.registry, self._values, note),
+                Loader(note, plan, self._lending),
+            ),
             *stand_in_for(plan, note, write.draws.generator_at),
             NewParameters(write.registry.forget),
             self._lending,
@@ -141,7 +147,7 @@ class Recording:
         registry, places, rows = write.registry, write.places, write.rows
         findings, constants = write.findings, write.constants
         values = self._values
-        special = SpecialTensors(places, findings)
+        special, refusals = SpecialTensors(places, findings), Refusals()
         kernels = KernelCalls(
             registry=registry,
             rows=rows,
@@ -153,6 +159,7 @@ class Recording:
             values=values,
             plan=plan,
             lifting=self._lifting,
+            refusals=refusals,
         )
         runner = OperatorRunner(places, special, attention, kernels)
         dispatch = DispatchMode(registry, rows, cache, special, runner)
@@ -166,8 +173,10 @@ class Recording:
             dispatch=dispatch,
             served=ServedFunctions(registry, rows, cache, attention),
             lifting=self._lifting,
+            refusals=refusals,
         )
-        return ShownTensors(registry, values, is_recording=True), functions, dispatch
+        shown = ShownTensors(registry, values, is_recording=True)
+        return shown, BackwardPasses(functions, dispatch), functions, dispatch
 
     @property
     def n_operators(self) -> int:
@@ -216,8 +225,12 @@ class Recording:
 
     def _describe(self, namespace: Mapping[str, object]) -> list[Tree]:
         """Return the module trees as the block had them."""
-        with RealTorch(), self._lending:
-            trees = self._trees.describe(namespace)
+        with RealTorch():
+            self._lending.exchange()
+            try:
+                trees = self._trees.describe(namespace)
+            finally:
+                self._lending.give_back()
         self._lifting.finish()
         return trees
 

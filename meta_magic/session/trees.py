@@ -53,7 +53,7 @@ class TreeFinder:
         ]
         met = {number for tree in trees for number in tree.fqn_by_module}
         gone = [
-            tree.with_calls(calls)
+            tree.of_the_past(calls)
             for number, tree in self._calls.early_trees.items()
             if number not in met
         ]

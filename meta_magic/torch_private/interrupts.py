@@ -17,12 +17,13 @@ import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import torch
 
-__all__ = ["Interrupts", "must_wait", "unbroken"]
+__all__ = ["Interrupts", "must_wait", "put_back", "unbroken"]
 
+Handler: TypeAlias = Callable[[int, FrameType | None], Any]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 RETRY_SECONDS: Final = 0.001
@@ -74,6 +75,24 @@ def must_wait(frame: FrameType | None) -> bool:
     return False
 
 
+def put_back(handle: Handler, handler: Handler) -> None:
+    """Have interrupts go where they went before, at the end of who took them.
+
+    Cells that await may end in any order: another one may have taken them since.
+
+    Args:
+        handle: Where they go now.
+        handler: Where they went before.
+    """
+    now = signal.getsignal(signal.SIGINT)
+    if now == handle:
+        signal.signal(signal.SIGINT, handler)
+    while isinstance(owner := getattr(now, "__self__", None), Interrupts):
+        if owner.handler == handle:
+            owner.handler = handler
+        now = owner.handler
+
+
 class Interrupts:
     """Owns the handler of interrupts for a while; on the main thread alone.
 
@@ -85,13 +104,14 @@ class Interrupts:
     Attributes:
         is_held: Whether each waits, wherever it lands.
         pending: The numbers of those that wait; whoever sends one again takes it out.
+        handler: Where they go if they need not wait; None if they are not owned.
     """
 
     def __init__(self, waits: Callable[[FrameType | None], bool] = must_wait) -> None:
         self.is_held = False
         self.pending: list[int] = []
         self._waits = waits
-        self._handler: Any = None
+        self.handler: Any = None
 
     def __enter__(self) -> None:
         self.own()
@@ -106,16 +126,15 @@ class Interrupts:
             return
         handler = signal.getsignal(signal.SIGINT)
         if callable(handler):
-            self._handler = handler
+            self.handler = handler
             signal.signal(signal.SIGINT, self._handle)
 
     def give_back(self) -> None:
         """Have them go where they went before, the one that waits first."""
-        handler, self._handler = self._handler, None
+        handler, self.handler = self.handler, None
         if handler is None:
             return
-        if signal.getsignal(signal.SIGINT) == self._handle:
-            signal.signal(signal.SIGINT, handler)
+        put_back(self._handle, handler)
         if self.pending:
             number = self.pending[0]
             self.pending.clear()
@@ -123,7 +142,7 @@ class Interrupts:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if not self.is_held and not self._waits(frame):
-            self._handler(number, frame)
+            self.handler(number, frame)
             return
         self.pending.append(number)
         if not self.is_held:

@@ -36,6 +36,7 @@ __all__ = [
     "FUSED_DEVICES",
     "JIT_TRACES",
     "MAKE_PARAMETER",
+    "RUN_BACKWARD",
     "STEP_OF_SCALER",
     "TEXT_OF_TENSOR",
     "Replaceable",
@@ -110,6 +111,9 @@ JIT_TRACES: Final = (
 CUDA_IS_THERE: Final = (torch.cuda, "_initialized")
 """Without it checkpointing does not put back the generator of a planned GPU, and draws
 another dropout when it computes again."""
+
+RUN_BACKWARD: Final = (torch.autograd, "_engine_run_backward")
+"""Without it hooks and custom functions make real tensors, and cannot read values."""
 
 STEP_OF_SCALER: Final = (GradScaler, "_maybe_opt_step")
 """Without it each step of a ``GradScaler`` replays all that came before."""

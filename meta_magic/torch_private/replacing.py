@@ -1,33 +1,79 @@
 """Replace functions while a recording runs, also if others overlap with it."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from meta_magic.torch_private.replaced import Replaceable
 
-__all__ = ["PROFILE_OF_THREADS", "Replacements"]
+__all__ = ["PROFILE_OF_THREADS", "Methods", "Replacements"]
 
 PROFILE_OF_THREADS: Final = (threading, "_profile_hook")
 """What ``threading.setprofile`` sets. Without it the watch on threads stays when
 recordings of two threads end in another order than they began."""
 
+Methods: TypeAlias = Mapping[str, Callable[..., Any]]
+"""By the name of a function: what it is. Takes that function, then its arguments."""
 
-class Replaced:
-    """An attribute that some recordings replaced.
 
-    Attributes:
-        original: What it was, as its owner holds it.
-        stack: What it was replaced by, the newest last.
+class StandIns:
+    """Functions of a module or class that are others on the threads that want it.
+
+    They are built once, not for each recording: what a cell costs before its first
+    line is felt in all of them. A cell may have imported one by name, and keep it.
+
+    Args:
+        owner: The module or class.
+        plain: What they stand for, by name: what they are on all other threads.
     """
 
-    def __init__(self, owner: Any, name: str) -> None:
-        self.original = vars(owner)[name]  # a static method, say: not what it gives
-        self.stack: list[Any] = []
+    def __init__(self, owner: Any, plain: Mapping[str, Any]) -> None:
+        self._owner = owner
+        self._plain = plain
+        self._held = {name: vars(owner)[name] for name in plain}  # static ones as such
+        self._of_thread: dict[int, Methods] = {}
+        self._functions = {name: self._build(name) for name in plain}
+
+    def _build(self, name: str) -> Callable[..., Any]:
+        plain, find = self._plain[name], self._of_thread.get
+
+        @wraps(plain)
+        def function(*args: Any, **kwargs: Any) -> Any:
+            methods = find(threading.get_ident())
+            if methods is None:
+                return plain(*args, **kwargs)
+            return methods[name](plain, *args, **kwargs)
+
+        return function
+
+    def fit(self, there: Mapping[str, Any]) -> bool:
+        """Whether they can stand for what is there now, on this thread, too."""
+        known = self._functions if self._of_thread else self._plain
+        return there == known and threading.get_ident() not in self._of_thread
+
+    def enter(self, methods: Methods) -> None:
+        """Have them be methods on this thread."""
+        if not self._of_thread:
+            for name, function in self._functions.items():
+                setattr(self._owner, name, function)
+        self._of_thread[threading.get_ident()] = methods
+
+    def leave(self) -> None:
+        """Have them be what they were on this thread.
+
+        What somebody else replaced meanwhile stays so.
+        """
+        del self._of_thread[threading.get_ident()]
+        if not self._of_thread:
+            for name, function in self._functions.items():
+                if getattr(self._owner, name) is function:
+                    setattr(self._owner, name, self._held[name])
 
 
-replaced_by_place: dict[tuple[int, str], Replaced] = {}
+stacks: dict[tuple[int, str], list[Any]] = {}
+"""What is at each place that is replaced: first what was there, the newest last."""
+stand_ins: dict[tuple[Any, ...], StandIns] = {}
 lock = threading.RLock()
 
 
@@ -40,6 +86,7 @@ class Replacements:
 
     def __init__(self) -> None:
         self._made: list[tuple[Any, str, Any]] = []
+        self._entered: list[StandIns] = []
 
     @property
     def is_entered(self) -> bool:
@@ -49,10 +96,10 @@ class Replacements:
     def replace(self, owner: Any, name: str, value: Any) -> None:
         """Set an attribute of a module or class."""
         with lock:
-            place = id(owner), name
-            if place not in replaced_by_place:
-                replaced_by_place[place] = Replaced(owner, name)
-            replaced_by_place[place].stack.append(value)
+            stack = stacks.get((id(owner), name))
+            if stack is None:  # a static method as it is held, say, not what it gives
+                stack = stacks[id(owner), name] = [vars(owner)[name]]
+            stack.append(value)
             self._made.append((owner, name, value))
             setattr(owner, name, value)
 
@@ -67,27 +114,21 @@ class Replacements:
         with lock:
             self.replace(owner, name, build(getattr(owner, name)))
 
-    def replace_here(self, place: Replaceable, method: Callable[..., Any]) -> None:
-        """Have a function be another one on this thread, while it is replaced.
-
-        Else it is what it was: a cell may have imported it by name.
+    def replace_here(self, owner: Any, methods: Methods) -> None:
+        """Have functions be others on this thread, while they are replaced.
 
         Args:
-            place: The module or class, and the name in it.
-            method: Takes what is there, then its arguments.
+            owner: The module or class.
+            methods: What they are.
         """
-        thread = threading.get_ident()
-
-        def build(plain: Any) -> Any:
-            @wraps(plain)
-            def replaced(*args: Any, **kwargs: Any) -> Any:
-                if threading.get_ident() != thread or not self.is_entered:
-                    return plain(*args, **kwargs)
-                return method(plain, *args, **kwargs)
-
-            return replaced
-
-        self.wrap(place, build)
+        with lock:
+            there = {name: getattr(owner, name) for name in methods}
+            key = id(owner), *methods
+            found = stand_ins.get(key)
+            if found is None or not found.fit(there):
+                found = stand_ins[key] = StandIns(owner, there)
+            found.enter(methods)
+            self._entered.append(found)
 
     def __exit__(self, *_: object) -> None:
         self.restore()
@@ -95,16 +136,16 @@ class Replacements:
     def restore(self) -> None:
         """Take all of them back, but for what somebody else replaced meanwhile."""
         with lock:
+            while self._entered:
+                self._entered.pop().leave()
             while self._made:
                 self._put_back(*self._made.pop())
 
     def _put_back(self, owner: Any, name: str, value: Any) -> None:
-        place = id(owner), name
-        replaced = replaced_by_place[place]
+        stack = stacks[id(owner), name]
         is_newest = getattr(owner, name) is value
-        replaced.stack.remove(value)
+        stack.remove(value)
         if is_newest:
-            left = replaced.stack[-1:] or [replaced.original]
-            setattr(owner, name, left[0])
-        if not replaced.stack:
-            del replaced_by_place[place]
+            setattr(owner, name, stack[-1])
+        if len(stack) == 1:
+            del stacks[id(owner), name]

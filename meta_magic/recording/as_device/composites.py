@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from meta_magic.errors import MissingValueError
+from meta_magic.recording.as_device.packed_recurrent import PACKED_RECURRENT
 from meta_magic.recording.as_device.recurrent import RECURRENT
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.nested_tensors import tensors_in
@@ -99,6 +100,8 @@ def group_norm(  # noqa: PLR0913, PLR0917  the operator's own
     batch, channels, *sizes = a.shape
     a = a.contiguous(memory_format=layout)
     counts = (batch, channels, prod(sizes), num_groups)
+    if not any(needs_gradient(t) for t in (a, weight, bias) if t is not None):
+        return aten.native_group_norm(a, weight, bias, *counts, eps)[0]
     return GroupNorm.apply(a, weight, bias, counts, eps)  # type: ignore[no-untyped-call]  # torch's has no types
 
 
@@ -115,13 +118,15 @@ class GroupNorm(torch.autograd.Function):
         ctx: Any, a: Tensor, weight: Any, bias: Any, counts: Any, eps: float
     ) -> Tensor:
         made, mean, rstd = aten.native_group_norm(a, weight, bias, *counts, eps)
-        ctx.save_for_backward(a, weight, bias, mean, rstd)
+        # As torch does with what it returns itself, here and where it reads it.
+        ctx.save_for_backward(a, weight, bias, mean.detach(), rstd.detach())
         ctx.counts, ctx.eps = counts, eps
         return made  # type: ignore[no-any-return]  # torch.ops has no types
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        a, weight, bias, mean, rstd = ctx.saved_tensors
+        a, weight, bias, *statistics = ctx.saved_tensors
+        mean, rstd = (tensor.detach() for tensor in statistics)
         wanted = ctx.needs_input_grad[:3]
         if torch.is_grad_enabled():  # to be differentiated again
             made = aten.native_group_norm(a, weight, bias, *ctx.counts, ctx.eps)[0]
@@ -200,6 +205,7 @@ ON_CPU: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
         "one_hot": one_hot,
         "ctc_loss.IntList": ctc_loss,
         **RECURRENT,
+        **PACKED_RECURRENT,
     }
 )
 """By the operator's name; each returns ``NotImplemented`` where torch does it."""
@@ -216,23 +222,16 @@ Source:
 """
 
 
-PACKED: Final = frozenset({"lstm.data", "gru.data", "rnn_tanh.data", "rnn_relu.data"})
-
-
 class CompositesOf:
     """Have such operators on meta be those of a device, within the block.
 
     Args:
         plan: Knows whose kernels run where: of the CPU's, not left to torch.
         keep: Notes the values of what is made of numbers.
-        doubt: Notes what is otherwise than on the device all the same.
     """
 
-    def __init__(
-        self, plan: DevicePlan, keep: Keep, doubt: Callable[[str], None]
-    ) -> None:
+    def __init__(self, plan: DevicePlan, keep: Keep) -> None:
         self._plan = plan
-        self._doubt = doubt
         self._keep = keep
         self._thread = threading.get_ident()
         self._library: torch.library.Library | None = None
@@ -244,7 +243,7 @@ class CompositesOf:
         self._library = torch.library.Library("aten", "IMPL")
         with warnings.catch_warnings():  # of the override by a recording around it
             warnings.simplefilter("ignore")
-            for name in (*ON_CPU, *PACKED):
+            for name in ON_CPU:
                 packet, _, overload = name.partition(".")
                 operator = getattr(getattr(aten, packet), overload or "default")
                 kernel = partial(self._run_here, operator)
@@ -262,10 +261,9 @@ class CompositesOf:
         name = str(operator).removeprefix("aten.").removesuffix(".default")
         is_on_cpu = self._plan.kernels_of(args) == "cpu"
         make = ON_CPU.get(name) if is_on_cpu else None
-        if name in PACKED and is_on_cpu:
-            self._doubt(f"{name} weighs packed inputs step by step on meta")
+        sizes = args[1] if name in PACKED_RECURRENT else None  # which are real
         returned: Any = NotImplemented
-        if make is not None and all(tensor.is_meta for tensor in tensors_in(args)):
+        if make is not None and all(t.is_meta or t is sizes for t in tensors_in(args)):
             returned = make(self._keep, *args, **kwargs)
         if returned is NotImplemented:  # or some are real, which torch refuses
             # Not its own decompose(), which prefers what is for torch.compile.

@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from meta_magic.torch_private.tensor_internals import empty_sparse
+from meta_magic.torch_private.tensor_internals import empty_sparse, n_specified
 
 __all__ = ["CORRECTIONS", "RIGHT_SINCE"]
 
@@ -128,6 +128,22 @@ def to_dense(a: Tensor, dtype: torch.dtype | None = None, **_: object) -> Tensor
     return torch.empty(a.shape, dtype=dtype or a.dtype, device="meta")
 
 
+def sparse_mask(a: Tensor, mask: Tensor) -> Tensor:
+    """Return a strided tensor at the positions of a mask, as many as that has.
+
+    Those of two sparse tensors depend on data: then none. Source: as above.
+    """
+    if a.layout is not torch.strided or mask.layout is not torch.sparse_coo:
+        return to_sparse_dim(a, mask.sparse_dim())
+    n, n_dims = n_specified(mask), mask.sparse_dim()
+    positions = torch.empty((n_dims, n), dtype=torch.long, device="meta")
+    values = torch.empty((n, *a.shape[n_dims:]), dtype=a.dtype, device="meta")
+    is_coalesced = mask.is_coalesced()
+    return torch.sparse_coo_tensor(
+        positions, values, a.shape, is_coalesced=is_coalesced, check_invariants=False
+    )
+
+
 def write_nothing(*_: object, **__: object) -> None:
     """Return nothing, as an operator does that writes its arguments.
 
@@ -146,6 +162,7 @@ CORRECTIONS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
         "aten._to_sparse.default": to_sparse,
         "aten._to_sparse.sparse_dim": to_sparse_dim,
         "aten._to_dense.default": to_dense,
+        "aten.sparse_mask.default": sparse_mask,
         "aten.histogram.bin_ct": histogram_by_count,
         "aten.histogram.bins_tensor": histogram_by_edges,
         "aten._histogramdd_bin_edges.default": histogramdd_edges,

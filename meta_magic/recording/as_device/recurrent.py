@@ -14,7 +14,18 @@ from torch import Tensor
 
 from meta_magic.recording.as_device.cpu_answers import runs_lstm_by_onednn
 
-__all__ = ["RECURRENT"]
+__all__ = [
+    "RECURRENT",
+    "Cell",
+    "Hidden",
+    "Weights",
+    "gather",
+    "run_gru",
+    "run_layers",
+    "run_lstm",
+    "run_simple",
+    "stack_states",
+]
 
 LSTM_MODE: Final = 2
 
@@ -28,6 +39,11 @@ Hidden: TypeAlias = tuple[Tensor, ...]
 
 Cell: TypeAlias = Callable[[Tensor, Hidden, Weights], Hidden]
 """Takes weighed inputs, the hidden state and weights; returns the next one."""
+
+
+Layer: TypeAlias = Callable[[Tensor, Hidden, Weights, int], tuple[Tensor, Hidden]]
+"""Takes inputs, the first hidden state, weights, and 1 to run from the last step on;
+returns outputs and the last hidden state."""
 
 
 def run_simple(
@@ -64,7 +80,7 @@ def run_lstm(a: Tensor, hidden: Hidden, weights: Weights) -> Hidden:
 
 
 def run_layers(  # noqa: PLR0913, PLR0917  the operators' own
-    cell: Cell,
+    run: Layer,
     a: Tensor,
     hidden: Sequence[Hidden],
     weights: Sequence[Weights],
@@ -80,9 +96,9 @@ def run_layers(  # noqa: PLR0913, PLR0917  the operators' own
         outputs: list[Tensor] = []
         for direction in range(n_directions):
             index = layer * n_directions + direction
-            step = run_steps(cell, a, hidden[index], weights[index], direction)
-            outputs.append(step[0])
-            last.append(step[1])
+            output, state = run(a, hidden[index], weights[index], direction)
+            outputs.append(output)
+            last.append(state)
         a = outputs[0] if n_directions == 1 else aten.cat(outputs, a.ndim - 1)
         if dropout and is_training and layer < n_layers - 1:
             a = aten.dropout(a, dropout, True)  # noqa: FBT003  torch's has no name
@@ -133,7 +149,8 @@ def run_recurrent(  # noqa: PLR0913, PLR0917  the operators' own
         a = aten.transpose.int(a, 0, 1)
     hidden = [(h,) for h in aten.unbind.int(hx)]
     weights = gather(params, has_biases=has_biases)
-    run = partial(run_layers, cell, a, hidden, weights, dropout, num_layers)
+    layer = partial(run_steps, cell)
+    run = partial(run_layers, layer, a, hidden, weights, dropout, num_layers)
     output, last = run(is_training=train)
     stacked = aten.stack([h for (h,) in last])
     return (output.transpose_(0, 1) if batch_first else output), stacked
@@ -164,12 +181,24 @@ def run_lstms(  # noqa: PLR0913, PLR0917  the operator's own
         order = 1
     else:
         hidden = list(zip(*map(aten.unbind.int, hx), strict=True))
-        run = partial(run_layers, run_lstm, a, hidden, weights, dropout, num_layers)
+        layer = partial(run_steps, run_lstm)
+        run = partial(run_layers, layer, a, hidden, weights, dropout, num_layers)
         made = run(is_training=train)
-        order = -1  # as GCC evaluates arguments
+        order = -1
     output, last = made
-    stacked = [aten.stack([h[i] for h in last]) for i in (0, 1)[::order]][::order]
+    stacked = stack_states(last, order)
     return (aten.transpose.int(output, 0, 1) if batch_first else output, *stacked)
+
+
+def stack_states(last: Sequence[Hidden], order: int = -1) -> list[Tensor]:
+    """Return the states of all layers, each kind by itself.
+
+    Args:
+        last: Those of each layer and direction.
+        order: -1 if the last kind is stacked first, as GCC evaluates arguments.
+    """
+    kinds = [*zip(*last, strict=True)][::order]
+    return [aten.stack(states) for states in kinds][::order]
 
 
 def is_by_onednn(a: Tensor) -> bool:

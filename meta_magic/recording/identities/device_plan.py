@@ -14,10 +14,14 @@ from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.places import Places
 from meta_magic.recording.identities.storages import StorageRegistry
 from meta_magic.recording.identities.tensors import TensorRegistry
-from meta_magic.torch_private.modes import DisableTorchFunction
+from meta_magic.torch_private.modes import (
+    DeviceContext,
+    DisableTorchFunction,
+    function_mode_stack,
+)
 from meta_magic.trace.options import DeviceName, Options
 
-__all__ = ["META", "DevicePlan"]
+__all__ = ["META", "DevicePlan", "is_default_on_meta"]
 
 META: Final = torch.device("meta")
 HOMES: Final = {
@@ -158,3 +162,11 @@ class DevicePlan:
         place = torch.device("cuda", index)
         here = [ref() for ref in self._registry.living() if ref.place == place]
         return sum(storage.nbytes() for storage in here if storage is not None)
+
+
+def is_default_on_meta() -> bool:
+    """Whether the innermost ``with torch.device`` is that of the cell."""
+    for mode in reversed(function_mode_stack()):
+        if isinstance(mode, DeviceContext):
+            return bool(mode.device.type == "meta")
+    return False

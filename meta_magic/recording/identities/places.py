@@ -71,7 +71,8 @@ class Places:
 
     Attributes:
         running: The torch function that runs now, and the frame that called it; None
-            outside of any. Written by whoever meets the call: for each of them a method
+            outside of any, and again the one around it after one in a backward pass.
+            Written by whoever meets the call: for each of them a method
             would be felt.
     """
 

@@ -4,14 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import serialization
 from torch.utils.data import DataLoader
 
-from meta_magic.recording.identities.device_plan import META, DevicePlan
-from meta_magic.recording.identities.nested_tensors import tensors_in
+from meta_magic.recording.identities.device_plan import META, is_default_on_meta
+from meta_magic.recording.intercept.loading import Loader
 from meta_magic.recording.intercept.saving import Saver
-from meta_magic.torch_private.gpus import has_gpu
-from meta_magic.torch_private.modes import DeviceContext, function_mode_stack
 from meta_magic.torch_private.replacing import Replacements
 from meta_magic.torch_private.snapshot import WithoutModes
 
@@ -27,59 +25,33 @@ class DataSources(Replacements):
     Args:
         note: Takes the kind and the text of a note on the line that runs now.
         saver: Does what stands for ``torch.save``.
-        plan: Knows where the code wants what.
+        loader: Does what stands for ``torch.load``.
     """
 
     def __init__(
-        self, note: Callable[[str, str], None], saver: Saver, plan: DevicePlan
+        self, note: Callable[[str, str], None], saver: Saver, loader: Loader
     ) -> None:
         super().__init__()
-        self._plan = plan
+        self._loader = loader
         self._note = note
         self._saver = saver
 
     def __enter__(self) -> None:
-        for owner, name, method in (
-            (torch, "load", self._load),
-            (torch, "save", self._saver.save),
-            (torch, "from_numpy", self._adopt),
-            (torch, "frombuffer", self._adopt),
-            (torch, "from_dlpack", self._adopt),
-            (DataLoader, "__iter__", self._iterate),
-        ):
-            self.replace_here((owner, name), method)
+        methods = {
+            "load": self._load,
+            "save": self._saver.save,
+            "from_numpy": self._adopt,
+            "frombuffer": self._adopt,
+            "from_dlpack": self._adopt,
+        }
+        self.replace_here(torch, methods)
+        self.replace_here(DataLoader, {"__iter__": self._iterate})
+        restore = {"default_restore_location": self._loader.restore}
+        self.replace_here(serialization, restore)
 
     def _load(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
-        """Load onto meta, unless it is told where; what comes is from outside."""
-        told = args[1] if len(args) > 1 else kwargs.get("map_location")
-        is_moved = told is None and is_default_on_meta()
-        planned = read_planned(told)
-        if is_moved or planned is not None:
-            place = "cpu" if planned else "meta"
-            args, kwargs["map_location"] = args[:1], place
-        with WithoutModes():
-            loaded = plain(*args, **kwargs)
-        if is_moved and holds_meta(loaded):
-            self._note(
-                "load",
-                "torch.load read shapes and no data (see map_location='cpu', or the "
-                "file as init= of meta_magic.materialize)",
-            )
-        return loaded if planned is None else self._put_at(loaded, planned)
-
-    def _put_at(self, value: Any, device: torch.device) -> Any:
-        """Return what was loaded, with its tensors on a device of the plan."""
-        if isinstance(value, nn.Module):
-            return value.to(device)
-        if isinstance(value, torch.Tensor):
-            moved = value.to(META)
-            self._plan.name_all([moved], self._plan.read(device))
-            return moved
-        if isinstance(value, dict):  # in its place: it may be of a class of its own
-            value.update({name: self._put_at(it, device) for name, it in value.items()})
-        if type(value) in (list, tuple):
-            return type(value)(self._put_at(item, device) for item in value)
-        return value
+        load = self._loader.load if is_default_on_meta() else load_for_real
+        return load(plain, *args, **kwargs)
 
     def _adopt(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
         """Put on meta what torch makes from memory that is not its own."""
@@ -103,24 +75,7 @@ class DataSources(Replacements):
             loader.num_workers, loader.timeout = n_workers, timeout
 
 
-def read_planned(told: object) -> torch.device | None:
-    """Return where to load if that is a device that is not there, and so a plan."""
-    if not isinstance(told, (str, torch.device)) or has_gpu():
-        return None
-    device = torch.device(told)
-    return None if device.type in ("cpu", "meta") else device
-
-
-def is_default_on_meta() -> bool:
-    """Whether the innermost ``with torch.device`` is that of the cell."""
-    for mode in reversed(function_mode_stack()):
-        if isinstance(mode, DeviceContext):
-            return bool(mode.device.type == "meta")
-    return False
-
-
-def holds_meta(value: object) -> bool:
-    """Whether a module, or tensors in lists and dictionaries, are on meta."""
-    if isinstance(value, nn.Module):
-        value = [*value.parameters(), *value.buffers()]
-    return any(tensor.is_meta for tensor in tensors_in(value))
+def load_for_real(plain: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call ``torch.load`` with no mode on."""
+    with WithoutModes():
+        return plain(*args, **kwargs)

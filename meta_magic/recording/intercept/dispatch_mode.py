@@ -16,6 +16,7 @@ from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.recording.signatures.cache import SignatureCache
 from meta_magic.recording.signatures.operator_keys import build_operator_key
 from meta_magic.torch_private.modes import (
+    DisableTorchFunction,
     TorchDispatchMode,
     function_mode_stack,
     n_dispatch_modes,
@@ -39,6 +40,10 @@ class Dispatch:
         cache: The signatures met.
         special: Knows what is no plain tensor.
         runner: Runs and records what is not served.
+
+    Attributes:
+        is_in_backward: Whether a function mode is on that is there for hooks: kernels,
+            which are no code of the cell, run without it.
     """
 
     def __init__(
@@ -50,6 +55,7 @@ class Dispatch:
         runner: OperatorRunner,
     ) -> None:
         super().__init__()
+        self.is_in_backward = False
         self._registry = registry
         self._rows = rows
         self._cache = cache
@@ -59,7 +65,7 @@ class Dispatch:
         self._plan = runner.plan
         self._served = ServedOperators(registry)
 
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # noqa: C901, PLR0912, PLR0915  a method more is felt
         self,
         func: Any,
         types: Sequence[type],
@@ -67,30 +73,37 @@ class Dispatch:
         kwargs: Kwargs | None = None,
     ) -> Any:
         """Record one operator call and return what it returns."""
-        if types and not PLAIN_TENSORS.issuperset(types):
-            passed = self._special.pass_on(func, types, args, kwargs)
-            if passed is not None:
-                return passed[0]
-        registry, served = self._registry, self._served
-        if registry.freed:
-            registry.note_deaths()
-        table = self._table_by_op.get(func) or self._cache.open(func)
-        # Before it is read: what it runs reads its arguments in an order of its own.
-        if table.is_composite and is_undivided(args):
-            return self._runner.take_apart(self, table, args, kwargs or {})
-        words = [0] * HEADER
-        key = build_operator_key(registry.read, args, kwargs, words)
-        if registry.has_places and kwargs and "device" in kwargs:
-            key = (*key, self._plan.place_of_made())  # where a factory puts its result
-        entry = table.entries.get(key)
-        # A mode below, as make_fx has it, must see the operator, not its result.
-        if entry is None or n_dispatch_modes() or not served.can_serve(entry, words):
-            return self._runner.run(self, table, key, words, args, kwargs or {})
-        returned = served.serve(entry, words, args, kwargs or {})
-        self._rows.append(entry, words)
-        if entry.is_random:
-            self._rows.note_draw(words)
-        return returned
+        guard = DisableTorchFunction() if self.is_in_backward else None
+        if guard is not None:
+            guard.__enter__()
+        try:
+            if types and not PLAIN_TENSORS.issuperset(types):
+                passed = self._special.pass_on(func, types, args, kwargs)
+                if passed is not None:
+                    return passed[0]
+            registry, served = self._registry, self._served
+            if registry.freed:
+                registry.note_deaths()
+            table = self._table_by_op.get(func) or self._cache.open(func)
+            # Before it is read: what it runs reads its arguments in its own order.
+            if table.is_composite and is_undivided(args):
+                return self._runner.take_apart(self, table, args, kwargs or {})
+            words = [0] * HEADER
+            key = build_operator_key(registry.read, args, kwargs, words)
+            if registry.has_places and kwargs and "device" in kwargs:
+                key = (*key, self._plan.place_of_made())  # where a factory puts it
+            entry = served.find(table, key, words, args, kwargs)
+            # A mode below, as make_fx has it, must see the operator, not its result.
+            if entry is None or n_dispatch_modes():
+                return self._runner.run(self, table, key, words, args, kwargs or {})
+            returned = served.serve(entry, words, args, kwargs or {})
+            self._rows.append(entry, words)
+            if entry.is_random:
+                self._rows.note_draw(words)
+            return returned
+        finally:
+            if guard is not None:
+                guard.__exit__(None, None, None)
 
 
 class DispatchMode(Dispatch, Inside, TorchDispatchMode):

@@ -38,7 +38,7 @@ from meta_magic.torch_private.modes import (
     device_constructors,
 )
 
-__all__ = ["Factories", "is_way_out"]
+__all__ = ["LIKE", "Factories", "is_way_out"]
 
 REAL_FACTORY_FILES: Final = frozenset(
     str(TORCH / "utils" / "data" / name)
@@ -65,6 +65,14 @@ TO_EMPTY: Final = frozenset(
     code for code in nn.Module.to_empty.__code__.co_consts if isinstance(code, CodeType)
 )
 """What ``Module.to_empty`` makes each tensor with."""
+
+LIKE: Final = frozenset[Any](
+    {torch.empty_like, torch.full_like, torch.ones_like, torch.rand_like}
+    | {torch.randint_like, torch.randn_like, torch.zeros_like}
+    | {torch.Tensor.new_empty, torch.Tensor.new_empty_strided, torch.Tensor.new_full}
+    | {torch.Tensor.new_ones, torch.Tensor.new_zeros}
+)
+"""What makes a tensor where another one lies."""
 
 WRITTEN: Final = sys.intern("meta")
 """The string as a literal of source code is; ``str(x.device)`` is another object, and
@@ -139,6 +147,20 @@ class Factories:
             return self._join(data, made)
         self._constants.note_values(made, func, args, kwargs)
         return made
+
+    def make_like(
+        self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType
+    ) -> Any:
+        """Plan what the code makes like a real tensor; torch's own code is left alone.
+
+        Returns:
+            The tensor; ``NotImplemented`` if torch's own will do.
+        """
+        is_torchs = caller.f_code.co_filename.startswith(f"{TORCH}/")
+        if is_torchs or kwargs.get("device") is not None:
+            return NotImplemented
+        options = {**kwargs, "device": args[0].device}
+        return self._make_named(func, args, options, caller)
 
     def make_new(self, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
         """Do what ``x.new(...)`` does with values; torch drops them on meta.

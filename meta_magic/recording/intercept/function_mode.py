@@ -8,8 +8,8 @@ from typing import Any, Final
 import torch
 
 from meta_magic.recording.as_device.attention import AttentionOf
+from meta_magic.recording.as_device.oracle.refused_calls import Refusals
 from meta_magic.recording.identities.device_plan import META, DevicePlan
-from meta_magic.recording.identities.frame_kinds import PACKAGE
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.places import Places
 from meta_magic.recording.identities.tensors import TensorRegistry
@@ -28,7 +28,7 @@ from meta_magic.recording.intercept.device_questions import (
     DeviceQuestions,
 )
 from meta_magic.recording.intercept.dispatch_mode import DispatchMode
-from meta_magic.recording.intercept.factories import Factories, is_way_out
+from meta_magic.recording.intercept.factories import LIKE, Factories
 from meta_magic.recording.intercept.indexing import INDEXING, prepare_index
 from meta_magic.recording.intercept.initializers import (
     IS_META,
@@ -39,7 +39,7 @@ from meta_magic.recording.intercept.legacy_constructors import (
     NUMBER_READERS,
     read_number,
 )
-from meta_magic.recording.intercept.lifted.liftable import MustLend
+from meta_magic.recording.intercept.lifted.liftable import MustLend, is_wanted
 from meta_magic.recording.intercept.lifted.lifting import Lifting
 from meta_magic.recording.intercept.mixed_devices import explain_mix
 from meta_magic.recording.intercept.moves import MOVES, Mover
@@ -64,8 +64,8 @@ __all__ = ["FunctionMode"]
 DATA: Final[Any] = torch.Tensor.data
 PIN_MEMORY: Final[Any] = torch.Tensor.pin_memory
 BY_VALUES: Final = PACKING.union(NUMBER_READERS, {torch.Tensor.new})
-HANDLED: Final = DATA_READERS | {DEEPCOPY} | MOVES | GET_DEVICE | BY_VALUES
-"""Methods that torch treats otherwise on meta, before any operator."""
+HANDLED: Final = DATA_READERS | {DEEPCOPY} | MOVES | GET_DEVICE | BY_VALUES | LIKE
+"""Functions that torch treats otherwise on meta, or of real tensors, than a cell."""
 
 ASKED: Final = DEVICE_QUESTIONS | {IS_META, DATA}
 """Attributes whose answer may depend on who asks, or makes another tensor."""
@@ -93,6 +93,7 @@ class FunctionMode(DeviceContext):
         dispatch: Records what stands in the place of an operator.
         served: Answers whole calls that were seen before.
         lifting: Makes constants of real tensors.
+        refusals: Has a call be refused in the words of the CPU.
     """
 
     def __init__(  # noqa: PLR0913  the parts that a call of torch may concern
@@ -107,6 +108,7 @@ class FunctionMode(DeviceContext):
         dispatch: DispatchMode,
         served: ServedFunctions,
         lifting: Lifting,
+        refusals: Refusals,
     ) -> None:
         # Not the base's: its torch.device(...) would be a call to a mode outside.
         self.device = META
@@ -127,6 +129,7 @@ class FunctionMode(DeviceContext):
         self._mover = Mover(plan, lifting)
         self._packer = Packer(plan, constants)
         self._questions = DeviceQuestions(plan)
+        self._refusals = refusals
 
     def __enter__(self) -> None:
         # A function mode that is there already must see every call.
@@ -154,7 +157,7 @@ class FunctionMode(DeviceContext):
             return func(*args)  # an attribute such as ``shape``: runs no operator
         caller = sys._getframe(1)
         places = self._places
-        places.running = [func, caller, None, args]
+        before, places.running = places.running, [func, caller, None, args]
         try:
             if func in INDEXING:
                 func, args = prepare_index(
@@ -172,24 +175,39 @@ class FunctionMode(DeviceContext):
             if names_device or func in self._constructors or func in VALUE_FUNCTIONS:
                 return self._factories.make(func, args, kwargs or {}, caller)
             return func(*args, **(kwargs or {}))
-        except (RuntimeError, MustLend) as error:
-            again = self._lifting.prepare(error, func, args, kwargs or {})
+        except Exception as error:
+            again = self._prepare(error, func, args, kwargs or {})
             if again is None:
-                explain_mix(error, tensors_in(args, kwargs))
                 raise
         finally:
-            places.running = None
+            places.running = before
         return self._call_again(func, *again, caller)
+
+    def _prepare(
+        self, error: Exception, func: Any, args: Args, kwargs: Kwargs
+    ) -> tuple[Args, Kwargs] | None:
+        """Return arguments with which a function that failed is to be called again.
+
+        None if it failed for good, in words that are the best to be had.
+        """
+        if isinstance(error, (RuntimeError, MustLend)):
+            again = self._lifting.prepare(error, func, args, kwargs)
+            if again is not None:
+                return again
+            explain_mix(error, tensors_in(args, kwargs))
+        self._refusals.reword(func, args, kwargs, error)
+        return None
 
     def _call_again(
         self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType
     ) -> Any:
         """Call a function with what was lifted of its arguments."""
-        self._places.running = [func, caller, None, args]
+        places = self._places
+        before, places.running = places.running, [func, caller, None, args]
         try:
             return func(*args, **kwargs)
         finally:
-            self._places.running = None
+            places.running = before
 
     def _handle(self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
         """Do what torch would do otherwise, or refuse, of a tensor on meta.
@@ -198,9 +216,11 @@ class FunctionMode(DeviceContext):
             What the function does; ``NotImplemented`` if torch's own will do.
         """
         if func in MOVES:
-            if is_way_out(caller) or caller.f_code.co_filename.startswith(PACKAGE):
-                return NotImplemented
             return self._mover.move(func, args, kwargs, caller)
+        if func in LIKE:
+            is_due = not args[0].is_meta and is_wanted(args[0])
+            make = self._factories.make_like
+            return make(func, args, kwargs, caller) if is_due else NotImplemented
         if not args[0].is_meta:
             is_pinned = func is PIN_MEMORY and not has_gpu()
             return args[0] if is_pinned else NotImplemented
@@ -244,14 +264,16 @@ class FunctionMode(DeviceContext):
         is_meta: bool = func(*args)
         initializer = read_initializer(asker) if is_meta else None
         if initializer is not None:
-            self._places.running = [initializer.function, asker, None, ()]
+            places = self._places
+            running = [initializer.function, asker, None, ()]
+            before, places.running = places.running, running
             arguments = initializer.read_arguments(asker)
             try:
                 with DisableTorchDispatch():
                     self._dispatch.__torch_dispatch__(initializer, (), *arguments)
                     initializer.count_writes(arguments[0])
             finally:
-                self._places.running = None
+                places.running = before
         elif is_loading(asker):
             if not is_meta and asker.f_locals[LOADED].is_meta:
                 self._findings.note("load", UNLOADABLE)

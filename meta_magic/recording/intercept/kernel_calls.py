@@ -11,12 +11,11 @@ from meta_magic.errors import MissingValueError
 from meta_magic.recording.as_device.adjustments import ADJUSTMENTS
 from meta_magic.recording.as_device.corrections import CORRECTIONS
 from meta_magic.recording.as_device.cpu_kernels import (
-    ask_cpu,
-    is_without_kernel,
     lay_out_written,
 )
 from meta_magic.recording.as_device.joined_places import join_places
 from meta_magic.recording.as_device.layouts import lay_out_made, lay_out_moved
+from meta_magic.recording.as_device.oracle.refused_calls import Refusals
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.generator_places import check_generator
 from meta_magic.recording.identities.nested_tensors import tensors_in
@@ -62,6 +61,7 @@ class KernelCalls:
         findings: Takes what failed or may differ.
         values: Computes values of meta tensors.
         plan: Knows where the code wants what, and whose kernels run there.
+        refusals: Refuses what the CPU refuses.
 
     Attributes:
         plan: Knows where the code wants what.
@@ -81,6 +81,7 @@ class KernelCalls:
         values: ValueSource,
         plan: DevicePlan,
         lifting: Lifting,
+        refusals: Refusals,
     ) -> None:
         self._registry = registry
         self._rows = rows
@@ -92,6 +93,7 @@ class KernelCalls:
         self._values = values
         self.plan = plan
         self.lifting = lifting
+        self._refusals = refusals
         self._opaque_entries: dict[object, Entry] = {}
 
     def call(
@@ -118,7 +120,7 @@ class KernelCalls:
         draw = Drawing(given) if table.draws(args, kwargs) else None
         if draw is not None and draw.generator is not None:
             check_generator(draw.generator, place)
-        returned = self._run(table, given, draw, self.plan.kernels_at(place))
+        returned = self._run(table, key, given, draw, self.plan.kernels_at(place))
         if registry.freed:
             registry.note_deaths()
         made = tensors_in(returned)
@@ -176,6 +178,24 @@ class KernelCalls:
         self._special.check(table, call)
 
     def _run(
+        self,
+        table: OpTable,
+        key: Key,
+        given: Given,
+        draw: Drawing | None,
+        kernels: DeviceName,
+    ) -> Any:
+        """Call an operator, or refuse it as the device does."""
+        if not self._refusals.is_due(table, key, given, kernels):
+            return self._run_or_rescue(table, given, draw, kernels)
+        if table.written:  # meta resizes it
+            self._refusals.check(table, given, kernels)
+            return self._run_or_rescue(table, given, draw, kernels)
+        returned = self._run_or_rescue(table, given, draw, kernels)
+        self._refusals.check(table, given, kernels, returned)
+        return returned
+
+    def _run_or_rescue(
         self, table: OpTable, given: Given, draw: Drawing | None, kernels: DeviceName
     ) -> Any:
         """Call an operator; one that draws for real from where plain meta would."""
@@ -190,7 +210,9 @@ class KernelCalls:
             failure = self._findings.locate(str(table.func))
             is_first = failure not in failures
             failures[failure] = None
-            returned = self._rescue(table, given, error)
+            returned = self._rescue(table, given)
+            if returned is NotImplemented:
+                returned = self._refusals.rescue(table, given, kernels, error)
             if returned is NotImplemented:
                 explain_mix(error, [tensor for tensor, _ in inputs])
                 explain_missing_kernel(error, table.name, inputs)
@@ -222,7 +244,7 @@ class KernelCalls:
             returned = lay_out_made(table.func, given, returned)
         return returned
 
-    def _rescue(self, table: OpTable, given: Given, error: Exception) -> Any:
+    def _rescue(self, table: OpTable, given: Given) -> Any:
         """Return what an operator returns that failed on meta, or NotImplemented."""
         correct = CORRECTIONS.get(table.name)
         if correct is not None and all(seen[2].is_meta for _, seen in given.inputs):
@@ -235,10 +257,6 @@ class KernelCalls:
             return NotImplemented
         if isinstance(returned, Tensor) and not returned.is_meta:
             return lay_out_moved(returned, given.args[0])
-        kernels = self.plan.kernels  # where they are the CPU's, it is asked in any case
-        is_asked = kernels != "meta" and is_without_kernel(error)
-        if returned is NotImplemented and (is_asked or kernels == "cpu"):
-            return ask_cpu(table.func, given.args, given.kwargs)
         return returned
 
     def _find_place(self, table: OpTable, given: Given) -> torch.device | None:

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from meta_magic.recording.identities.device_plan import META, DevicePlan
-from meta_magic.recording.identities.frame_kinds import TORCH
+from meta_magic.recording.identities.frame_kinds import PACKAGE, TORCH
 from meta_magic.recording.intercept.device_questions import is_told_home
-from meta_magic.recording.intercept.factories import WRITTEN
+from meta_magic.recording.intercept.factories import WRITTEN, is_way_out
 from meta_magic.recording.intercept.lifted.lifting import Lifting
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.tensor_internals import parse_to
@@ -74,6 +74,8 @@ class Mover:
         Returns:
             The moved tensor; ``NotImplemented`` if no device is named.
         """
+        if is_way_out(caller) or caller.f_code.co_filename.startswith(PACKAGE):
+            return NotImplemented
         tensor = args[0]
         if func is TYPE and len(args) == 1 and not kwargs:
             return self._name_type(tensor)

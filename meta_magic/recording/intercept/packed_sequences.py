@@ -67,7 +67,7 @@ class SortedSequences(Replacements):
     """
 
     def __enter__(self) -> None:
-        self.replace_here((rnn, "invert_permutation"), self._invert)
+        self.replace_here(rnn, {"invert_permutation": self._invert})
 
     def _invert(self, plain: Any, permutation: Tensor | None) -> Any:
         if permutation is None or not permutation.is_meta:

@@ -8,8 +8,10 @@ from torch.autograd.graph import increment_version
 
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.rows.row_writer import make_tensor
+from meta_magic.recording.signatures.alike import derive, generalize, sharing_of
 from meta_magic.recording.signatures.arguments import Args, Kwargs
-from meta_magic.recording.signatures.entries import Entry, Kind
+from meta_magic.recording.signatures.entries import Entry, Kind, OpTable
+from meta_magic.recording.signatures.operator_keys import Key
 from meta_magic.recording.signatures.servable import COUNTED
 from meta_magic.trace.program import HEADER
 
@@ -31,15 +33,51 @@ class ServedOperators:
     def __init__(self, registry: TensorRegistry) -> None:
         self._registry = registry
 
-    def can_serve(self, entry: Entry, words: Sequence[int]) -> bool:
-        """Whether a call may be answered by its signature alone."""
-        kind = entry.kind
-        if kind != IN_PLACE:
-            return kind != RUN
-        # What is written must not be read through another tensor as well.
-        storage_by_tensor = self._registry.storage_by_tensor
-        storages = {storage_by_tensor[number] for number in words[HEADER:]}
-        return len(storages) == len(words) - HEADER
+    def find(
+        self,
+        table: OpTable,
+        key: Key,
+        words: Sequence[int],
+        args: Args,
+        kwargs: Kwargs | None,
+    ) -> Entry | None:
+        """Return the entry that alone answers a call, if there is one."""
+        entry = table.entries.get(key)
+        if entry is not None and entry.kind != RUN:
+            if entry.kind != IN_PLACE:
+                return entry
+            # What is written must not be read through another tensor as well.
+            storage_by_tensor = self._registry.storage_by_tensor
+            storages = {storage_by_tensor[number] for number in words[HEADER:]}
+            if len(storages) == len(words) - HEADER:
+                return entry
+        if not table.has_alike:
+            return None
+        return self._find_alike(table, key, words[HEADER:], args, kwargs or {})
+
+    def _find_alike(
+        self,
+        table: OpTable,
+        key: Key,
+        numbers: Sequence[int],
+        args: Args,
+        kwargs: Kwargs,
+    ) -> Entry | None:
+        """Return the entry of a call that its key alone does not answer, if any.
+
+        That of a write some of whose arguments share a storage, or one that is known
+        of a call that differs in a number.
+        """
+        if not table.is_pure:
+            storages = [*map(self._registry.storage_by_tensor.__getitem__, numbers)]
+            key = (*key, *sharing_of(numbers, storages))
+        entry = table.entries.get(key)
+        if entry is not None:
+            return entry if entry.kind != RUN else None
+        known = table.alike.get(generalize(key)) if table.alike else None
+        if known is not None:
+            entry = table.entries[key] = derive(known, table, args, kwargs)
+        return entry
 
     def serve(
         self,

@@ -67,11 +67,11 @@ class Drawing:
         values = (*given.args, *given.kwargs.values())
         found = (v for v in values if isinstance(v, torch.Generator))
         self.generator: torch.Generator | None = next(found, None)
-        if given.inputs:
+        device = given.kwargs.get("device")
+        if device is None:
             self.is_real = not any(seen[2].is_meta for _, seen in given.inputs)
         else:
-            device = given.kwargs.get("device")
-            self.is_real = device is None or device.type != "meta"
+            self.is_real = device.type != "meta"
 
 
 class Draws:

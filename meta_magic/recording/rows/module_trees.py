@@ -63,14 +63,18 @@ class Tree:
         """Number of the root module: it is described first."""
         return next(iter(self.fqn_by_module))
 
-    def with_calls(self, calls_by_module: CallsByModule) -> "Tree":
-        """Return the tree with the calls of its modules filled in."""
+    def of_the_past(self, calls_by_module: CallsByModule) -> "Tree":
+        """Return the tree of a module that is gone, with all of its calls.
+
+        What it held may have been written since.
+        """
         calls_by_fqn = {
             fqn: calls_by_module[number]
             for number, fqn in self.fqn_by_module.items()
             if number in calls_by_module
         }
-        return replace(self, node=add_calls(self.node, calls_by_fqn))
+        node = add_calls(self.node, calls_by_fqn)
+        return replace(self, node=node, versions={})
 
 
 def add_calls(

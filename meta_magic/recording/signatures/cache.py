@@ -3,6 +3,7 @@
 from typing import Any
 
 from meta_magic.recording.identities.geometries import GeometryTable
+from meta_magic.recording.signatures.alike import generalize, is_floating
 from meta_magic.recording.signatures.descriptions import describe_signature
 from meta_magic.recording.signatures.entries import Entry, Kind, LiveCall, OpTable
 from meta_magic.recording.signatures.servable import choose_kind
@@ -37,6 +38,7 @@ class SignatureCache:
         """Forget all signatures."""
         for table in self.table_by_op.values():
             table.entries.clear()
+            table.alike.clear()
         self.template_by_key.clear()
 
     def open(self, func: Any) -> OpTable:
@@ -66,4 +68,6 @@ class SignatureCache:
             entry.is_random = table.draws(call.args, call.kwargs)
             if entry.is_random:
                 entry.drawn_on = signature.accelerator
+            if kind and table.is_elementwise and is_floating(signature):
+                table.alike.setdefault(generalize(key), entry)
         return entry

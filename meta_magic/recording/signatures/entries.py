@@ -117,7 +117,11 @@ class Entry:
 
 
 class OpTable:
-    """What the schema of one operator says, and the entries of its calls so far."""
+    """What the schema of one operator says, and the entries of its calls so far.
+
+    Its ``entries`` are found by the keys of calls; those ``alike`` by what
+    :func:`~meta_magic.recording.signatures.alike.generalize` makes of these.
+    """
 
     def __init__(self, func: Any) -> None:
         schema = find_schema(func)
@@ -151,7 +155,10 @@ class OpTable:
         )
         self.is_pure = not aliases and not any(r.alias_info for r in returned)
         self.makes_new = any(r.alias_info is None for r in returned)
+        self.is_elementwise = self.is_served and is_elementwise(func, arguments)
+        self.has_alike = bool(self.written) or self.is_elementwise
         self.entries: dict[tuple[object, ...], Entry] = {}
+        self.alike: dict[object, Entry] = {}
 
     def draws(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Whether a call would draw: attention and dropout may have theirs off."""
@@ -160,6 +167,16 @@ class OpTable:
         given = {**dict(zip(self.arguments, args, strict=False)), **kwargs}
         is_off = "dropout_p" in self.arguments and not given.get("dropout_p")
         return not is_off and given.get("train") is not False
+
+
+def is_elementwise(func: Any, arguments: Sequence[Any]) -> bool:
+    """Whether an operator goes from element to element, and takes mere numbers.
+
+    Those that it calls floats are more: probabilities, which have limits.
+    """
+    is_plain = torch.Tag.pointwise in func.tags or str(func).startswith(FOREACH)
+    takes_floats = any("float" in str(argument.type) for argument in arguments)
+    return is_plain and RANDOM not in func.tags and not takes_floats
 
 
 def plain_float(value: Any) -> object:

@@ -14,6 +14,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import Seen
 from meta_magic.recording.signatures.entries import Kind, LiveCall, OpTable
 from meta_magic.torch_private.tensor_internals import is_zero_tensor
@@ -40,7 +41,8 @@ def choose_kind(table: OpTable, call: LiveCall) -> tuple[Kind, Any]:
     ):
         return Kind.RUN, None
     if table.written:
-        return choose_in_place(table, call)
+        is_apart = not is_read_elsewhere(table, call)
+        return choose_in_place(table, call) if is_apart else (Kind.RUN, None)
     if table.name not in UNSERVED and is_plain_view(call):
         return Kind.VIEW, None
     if table.is_pure and call.outputs:
@@ -97,6 +99,18 @@ def choose_in_place(table: OpTable, call: LiveCall) -> tuple[Kind, Any]:
             if argument_at(where, call) is returned:
                 return Kind.IN_PLACE, where
     return Kind.RUN, None
+
+
+def is_read_elsewhere(table: OpTable, call: LiveCall) -> bool:
+    """Whether an argument shares its storage with one that is written."""
+    storages = [seen[1] for _, seen in call.inputs]
+    if len(set(storages)) == len(storages):
+        return False
+    given = {**dict(zip(table.arguments, call.args, strict=False)), **call.kwargs}
+    written = {id(t) for t in tensors_in([given.get(name) for name in table.written])}
+    return any(
+        storages.count(seen[1]) > 1 for t, seen in call.inputs if id(t) in written
+    )
 
 
 def argument_at(where: int | str, call: LiveCall) -> object:

@@ -9,23 +9,11 @@ import pytest
 import torch
 from IPython.core.debugger import Pdb
 
-ANSI = re.compile(r"\x1b\[[0-9;]*m")
+from tests.integration.kernels import ANSI
 
 
 class Marked(torch.Tensor):
     """A subclass, of which nobody knows what it stands for."""
-
-
-@pytest.fixture
-def run(shell, capsys):
-    """Run a cell and give its error and what was shown of it."""
-
-    def run_cell(source):
-        result = shell.run_cell(source)
-        error = result.error_in_exec or result.error_before_exec
-        return error, ANSI.sub("", capsys.readouterr().out)
-
-    return run_cell
 
 
 def marked_lines(shown):
@@ -97,14 +85,6 @@ def test_tb_shows_the_error_again_as_it_was(shell, run):
     _, shown = run("%%meta\nx = 1\n1 / 0")
     _, again = run("%tb")
     assert again.strip() == shown.strip()
-
-
-@pytest.fixture
-def keep_tracer():
-    """A debugger that quits takes away the trace function by which coverage counts."""
-    tracer = sys.gettrace()
-    yield
-    sys.settrace(tracer)
 
 
 @pytest.mark.usefixtures("keep_tracer")

@@ -49,11 +49,27 @@ def test_an_error_in_a_library_shows_the_library_and_the_users_line(kernel):
     assert "json/decoder.py" in run.traceback
 
 
-def test_an_error_in_an_operator_shows_no_frame_of_ours(kernel):
-    run = kernel.run("%%meta\na = torch.ones(2, 3)\na @ a")
-    assert run.marked_lines[0] == 3
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "%%meta\n\na = torch.ones(2, 3)\na @ a",
+        "%%meta\n%%meta\na = torch.ones(2, 3)\na @ a",
+        "%%meta\nawait asyncio.sleep(0)\na = torch.ones(2, 3)\na @ a",
+    ],
+)
+def test_an_error_in_an_operator_shows_the_users_frame_alone(kernel, cell):
+    run = kernel.run(cell)
+    assert run.marked_lines == [4]
+    assert "frames of torch folded: %meta full shows all]" in run.traceback
     assert "meta_magic/" not in run.traceback
-    assert "torch/_ops.py" not in run.traceback
+    assert "/torch/" not in run.traceback
+
+
+def test_full_shows_the_error_with_all_its_frames(kernel):
+    kernel.run("%%meta\na = torch.ones(2, 3)\na @ a")
+    shown = kernel.run("%meta full").stream("stdout")
+    assert "/torch/" in shown
+    assert "meta_magic/" in shown
 
 
 def test_an_error_in_a_module_shows_the_forward_of_the_user(kernel):
@@ -61,7 +77,7 @@ def test_an_error_in_a_module_shows_the_forward_of_the_user(kernel):
         "class Block(nn.Module):\n    def forward(self, x):\n        return x @ x"
     )
     run = kernel.run("%%meta\nblock = Block()\nblock(torch.ones(2, 3))")
-    assert run.marked_lines[0] == 3
+    assert run.marked_lines == [3, 3]
     assert "return x @ x" in run.traceback
     assert "meta_magic/" not in run.traceback
 

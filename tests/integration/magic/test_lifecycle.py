@@ -56,6 +56,12 @@ def test_reloading_three_times_is_as_loading_once(shell, loaded):
     assert shell.run_cell("%%meta\n41 + 1").result == 42
 
 
+def test_unloading_gives_back_the_debugger_of_the_shell(shell):
+    loaded = shell.InteractiveTB.debugger_cls
+    shell.run_cell("%unload_ext meta_magic")
+    assert shell.InteractiveTB.debugger_cls is shell.debugger_cls is loaded.__base__
+
+
 def test_unloading_leaves_nothing_of_ours(shell):
     shell.run_cell("%unload_ext meta_magic")
     everything = [

@@ -3,9 +3,10 @@
 ``python storm.py guard 1000`` prints ``{}`` if no interrupt left a trace, else how
 often each state was met. ``guard`` enters and leaves an empty block, ``record`` a
 recorded one, ``magic`` runs a cell, ``operators`` many operators, ``all`` one of what
-``every_call.py`` interrupts, by chance. Interrupts that were raised where Python drops
-them, in a callback of ours, count too, and those that nothing came of. Run it in a
-process of its own.
+``every_call.py`` interrupts, by chance, but for the cell that awaits: a shell loses
+those that land in it while it drives a loop, and ``kernel_storm.py`` has a kernel.
+Interrupts that were raised where Python drops them, in a callback of ours, count too,
+and those that nothing came of. Run it in a process of its own.
 """
 
 import collections
@@ -57,7 +58,8 @@ def run_operators() -> None:
 def run_all() -> None:
     from tests.integration.session import every_call
 
-    random.choice(list(every_call.RUNS.values()))()()
+    names = every_call.RUNS.keys() - {"awaiting"}
+    every_call.RUNS[random.choice(sorted(names))]()()
 
 
 RUNS = {

@@ -201,6 +201,18 @@ def test_a_step_inside_of_an_optimizer_that_torch_does_not_count_is_not_refused(
     assert_bit_equal(made, real)
 
 
+def test_a_write_inside_once_a_wrapper_was_called_that_is_gone_is_not_refused():
+    def train():
+        module = nn.Linear(2, 2)
+        nn.Sequential(module)(torch.ones(2)).sum().backward()
+        torch.optim.SGD(module.parameters(), lr=0.1).step()
+        return module
+
+    real, made, _, _ = build_twice(train)
+    materialize(made)
+    assert_bit_equal(made, real)
+
+
 def states_of(optimizer):
     return enumerate(optimizer.state.values())
 

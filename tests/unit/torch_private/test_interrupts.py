@@ -83,3 +83,16 @@ def test_an_interrupt_in_real_torch_leaves_gradients_as_they_were():
         signal.raise_signal(signal.SIGINT)
     assert torch.is_grad_enabled()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_owners_give_interrupts_back_in_any_order(first):
+    before = signal.getsignal(signal.SIGINT)
+    owners = [Interrupts(), Interrupts()]
+    for owner in owners:
+        owner.own()
+    owners.pop(first).give_back()
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    owners.pop().give_back()
+    assert signal.getsignal(signal.SIGINT) is before

@@ -9,8 +9,8 @@ cell left it.
 
 import threading
 from collections.abc import Callable, Iterator, MutableMapping
-from functools import partial, wraps
-from typing import Any, Final, Protocol
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,12 @@ from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.intercept.lifted.liftable import is_wanted, wants_gradient
 from meta_magic.recording.intercept.lifted.lifting import Lifting
+from meta_magic.recording.intercept.lifted.loans import (
+    MISSING,
+    EntryLoan,
+    Loan,
+    TensorLoan,
+)
 from meta_magic.torch_private.autograd import read_hooks, set_hooks
 from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.torch_private.modes import (
@@ -38,54 +44,7 @@ from meta_magic.torch_private.replaced import APPLY_OF_MODULES
 from meta_magic.torch_private.replacing import Replacements
 from meta_magic.torch_private.tensor_internals import swap_tensor_impl
 
-__all__ = ["Lending"]
-
-MISSING: Final = object()
-
-
-class Loan(Protocol):
-    """Something real that stands aside while a cell runs."""
-
-    def exchange(self) -> None:
-        """Put what is real in its place, or what the cell has there."""
-
-
-class TensorLoan:
-    """A tensor and its twin on meta."""
-
-    def __init__(self, real: Tensor, twin: Tensor) -> None:
-        self._pair = real, twin
-
-    def exchange(self) -> None:
-        """Exchange their implementations."""
-        torch.clear_autocast_cache()  # it holds parameters, weakly: torch refuses then
-        swap_tensor_impl(*self._pair)
-
-
-class EntryLoan:
-    """What stood in a dictionary: the state of an optimizer, a module's tensor.
-
-    Args:
-        holder: The dictionary.
-        key: Where in it.
-        value: What stood there; ``MISSING`` if nothing did.
-    """
-
-    def __init__(
-        self, holder: MutableMapping[Any, Any], key: object, value: object
-    ) -> None:
-        self._holder = holder
-        self._key = key
-        self._value = value
-
-    def exchange(self) -> None:
-        """Put it back, and keep what stands there now."""
-        now = self._holder.get(self._key, MISSING)
-        if self._value is not MISSING:
-            self._holder[self._key] = self._value
-        elif now is not MISSING:
-            del self._holder[self._key]
-        self._value = now
+__all__ = ["Lending", "tensors_of"]
 
 
 class Lending(Replacements):
@@ -112,17 +71,28 @@ class Lending(Replacements):
     @unbroken
     def __enter__(self) -> None:
         self._thread = threading.get_ident()
-        self.wrap(APPLY_OF_MODULES, partial(self._before, self._lend_tree))
-        self.wrap((nn.Module, "zero_grad"), partial(self._before, self._lend_tree))
-        self.wrap((Optimizer, "zero_grad"), partial(self._before, self._lend_all))
+        tree = partial(self._before, self._lend_tree)
+        self.replace_here(nn.Module, {APPLY_OF_MODULES[1]: tree, "zero_grad": tree})
+        step = partial(self._before, self._lend_all)
+        self.replace_here(Optimizer, {"zero_grad": step})
         self._handle = register_optimizer_step_pre_hook(self._lend_state)
-        for loan in self._loans:
-            loan.exchange()
+        self.exchange()
 
     @unbroken
     def __exit__(self, *_: object) -> None:
         self._handle.remove()
         self.restore()
+        self.give_back()
+
+    @unbroken
+    def exchange(self) -> None:
+        """Have what is lent be on meta."""
+        for loan in self._loans:
+            loan.exchange()
+
+    @unbroken
+    def give_back(self) -> None:
+        """Have what is lent be real."""
         failed: RuntimeError | None = None
         for loan in reversed(self._loans):
             try:  # each on its own: one that fails must not keep the others out
@@ -153,13 +123,29 @@ class Lending(Replacements):
             self._loans.append(loan)
             self._lent[id(real)] = real
 
-    def _make_twin(self, real: Tensor, name: str | None) -> Tensor:
+    @unbroken
+    def keep(self, real: Tensor, place: torch.device) -> None:
+        """Have a real leaf be on meta for good.
+
+        Args:
+            real: That.
+            place: Where the code wants it; meta if nowhere by name.
+        """
+        with DisableTorchFunction():
+            if is_wanted(real) and real.is_leaf:
+                swap_tensor_impl(real, self._make_twin(real, None, is_noted=False))
+                self._plan.name_all([real], place)
+
+    def _make_twin(
+        self, real: Tensor, name: str | None, *, is_noted: bool = True
+    ) -> Tensor:
         """Return a leaf on meta that is like a real one."""
-        twin = self._lifting.lift(real, is_lent=True, name=name)
+        lift = self._lifting.lift
+        twin = lift(real, is_lent=True, name=name, is_noted=is_noted)
         twin.requires_grad_(real.requires_grad)
         set_hooks(twin, read_hooks(real))
         if real.grad is not None and is_wanted(real.grad):
-            twin.grad = self._lifting.lift(real.grad, is_lent=True)
+            twin.grad = lift(real.grad, is_lent=True, is_noted=is_noted)
         return twin
 
     def meet(self, module: nn.Module, args: tuple[object, ...]) -> bool:
@@ -171,18 +157,7 @@ class Lending(Replacements):
             Whether nothing is left to be done at later calls.
         """
         with DisableTorchFunction():
-            is_empty = True
-            for holder in (parameters_of(module), buffers_of(module)):
-                for tensor in holder.values():
-                    if tensor is not None:
-                        is_empty = False
-                        if not tensor.is_meta:
-                            return self._meet_real(module, args)
-            if is_empty and children_of(module):
-                first = next(tensors_of(module), None)
-                if first is not None and not first.is_meta:
-                    return self._meet_real(module, args)
-        return True
+            return not is_real(module) or self._meet_real(module, args)
 
     def _meet_real(self, module: nn.Module, args: tuple[object, ...]) -> bool:
         is_met = any(map(wants_gradient, tensors_of(module)))
@@ -224,16 +199,16 @@ class Lending(Replacements):
                     self._lend_entry(optimizer.state, parameter)
 
     def _before(
-        self, lend: Callable[[Any], None], method: Callable[..., Any]
-    ) -> Callable[..., Any]:
-        """Return a method that lends what would be another after it."""
-
-        @wraps(method)
-        def call(this: Any, *args: Any, **kwargs: Any) -> Any:
-            self._ask(lend, this)
-            return method(this, *args, **kwargs)
-
-        return call
+        self,
+        lend: Callable[[Any], None],
+        plain: Callable[..., Any],
+        this: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """Lend what would be another after a method, and call that."""
+        self._ask(lend, this)
+        return plain(this, *args, **kwargs)
 
     def _ask(self, lend: Callable[[Any], None], holder: Any) -> bool:
         """Lend what something holds, where the cell did not choose the way out."""
@@ -260,6 +235,30 @@ class Lending(Replacements):
         if type(value) is dict:
             return {name: self._copy(item) for name, item in value.items()}
         return value
+
+
+def is_real(module: nn.Module) -> bool | None:
+    """Whether a module holds a real tensor; if it holds none, whether one below does.
+
+    It is asked of each module that is called: all below it would take too long.
+
+    Returns:
+        None if neither it nor what is below it holds a tensor.
+    """
+    is_holding = False
+    for holder in (parameters_of(module), buffers_of(module)):
+        for tensor in holder.values():
+            if tensor is not None:
+                if not tensor.is_meta:
+                    return True
+                is_holding = True
+    if is_holding:
+        return False
+    for child in children_of(module).values():
+        answer = None if child is None else is_real(child)
+        if answer is not None:
+            return answer
+    return None
 
 
 def is_way_out_open() -> bool:

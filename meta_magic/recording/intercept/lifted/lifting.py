@@ -7,7 +7,7 @@ the call is made again; so is one that torch refuses before any operator.
 """
 
 import weakref
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, UntypedStorage, nn
@@ -31,7 +31,12 @@ from meta_magic.recording.intercept.lifted.liftable import (
     replace,
     wants_gradient,
 )
-from meta_magic.recording.intercept.lifted.real_names import RealNames, name_of_real
+from meta_magic.recording.intercept.lifted.lifted_storage import Lifted
+from meta_magic.recording.intercept.lifted.real_names import (
+    RealNames,
+    is_of_module,
+    name_of_real,
+)
 from meta_magic.recording.rows.constants import Constants
 from meta_magic.recording.rows.findings import Findings
 from meta_magic.recording.signatures.arguments import Args, Given, Inputs, Kwargs
@@ -47,24 +52,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["Lifting"]
-
-
-class Lifted(NamedTuple):
-    """A real storage on meta.
-
-    Attributes:
-        real: It itself.
-        base: Its bytes on meta.
-        version: How often it had been written.
-        checksum: Of its bytes; None if they are many.
-        is_lent: Whether writes of it are planned.
-    """
-
-    real: "weakref.ref[UntypedStorage]"
-    base: Tensor
-    version: int
-    checksum: int | None
-    is_lent: bool
 
 
 class Lifting:
@@ -220,7 +207,12 @@ class Lifting:
             return tensor
 
     def lift(
-        self, real: Tensor, *, is_lent: bool = False, name: str | None = None
+        self,
+        real: Tensor,
+        *,
+        is_lent: bool = False,
+        name: str | None = None,
+        is_noted: bool = True,
     ) -> Tensor:
         """Return a meta tensor that has the values of a real one.
 
@@ -228,6 +220,7 @@ class Lifting:
             real: That; views of one storage share theirs.
             is_lent: Whether it stands for the real one until the cell ends.
             name: How the cell calls one that is lent, if that is known.
+            is_noted: Whether a note counts it.
         """
         with (
             DisableTorchFunction(),
@@ -238,14 +231,16 @@ class Lifting:
             self._registry.note_deaths()
             storage = real.untyped_storage()
             known = self._find(storage)
-            if known is None or not is_unchanged(known, real, storage):
+            if known is None or not known.is_unchanged(real, storage):
+                if is_noted:
+                    name = self.names.count(real, is_named=not is_lent) or name
                 known = self._make(real, storage, name, is_lent=is_lent)
             if is_lent and not known.is_lent:
                 known = known._replace(is_lent=True)
             self._lifted_by_address[address_of_storage(storage)] = known
             made = torch.empty(0, dtype=real.dtype, device=META)
-            offset, shape, stride = real.storage_offset(), real.shape, real.stride()
-            made.set_(known.base.untyped_storage(), offset, shape, stride)
+            given = real.storage_offset(), real.shape, real.stride()
+            made.set_(known.base.untyped_storage(), *given)
             made = made.conj() if real.is_conj() else made
             return negate_lazily(made) if real.is_neg() else made
 
@@ -263,7 +258,6 @@ class Lifting:
         self._registry.note_deaths()  # its address may have been another's
         StorageRegistry.has_places = True  # of real tensors they are known
         ref = self._registry.storage_of(base, real.device)
-        name = self.names.count(real, is_named=not is_lent) or name
         if ref is not None:
             self._constants.keep_lifted(ref, storage, name, is_lent=is_lent)
         checksum = None if is_lent else sum_small(storage)
@@ -284,17 +278,3 @@ class Lifting:
 
 def refuse_to_lend(tensor: Tensor) -> None:
     """Lend nothing, where nobody can."""
-
-
-def is_unchanged(known: Lifted, real: Tensor, storage: UntypedStorage) -> bool:
-    """Whether a real storage holds what it held when it was lifted."""
-    if known.is_lent:  # what the cell writes is planned, and on meta
-        return True
-    if known.checksum is not None:
-        return known.checksum == sum_small(storage)
-    return known.version == read_version(real)
-
-
-def is_of_module(tensor: Tensor, name: str | None) -> bool:
-    """Whether a tensor belongs to a module, by its kind or its name."""
-    return isinstance(tensor, nn.Parameter) or "." in (name or "")

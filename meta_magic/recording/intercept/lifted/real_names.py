@@ -18,7 +18,7 @@ from meta_magic.torch_private.module_internals import (
 from meta_magic.torch_private.tensor_internals import address_of_storage
 from meta_magic.trace.units import format_bytes
 
-__all__ = ["RealNames", "name_of_real"]
+__all__ = ["RealNames", "find_address", "is_of_module", "name_of_real"]
 
 MAX_NAMES: Final = 6
 
@@ -84,6 +84,11 @@ def name_of_real(value: Tensor | nn.Module) -> str | None:
     met = list(filter(None, reversed(found)))  # the cell's own name first
     exact = (name for name, is_exact in met if is_exact)
     return next(exact, met[0][0] if met else None)
+
+
+def is_of_module(tensor: Tensor, name: str | None) -> bool:
+    """Whether a tensor belongs to a module, by its kind or its name."""
+    return isinstance(tensor, nn.Parameter) or "." in (name or "")
 
 
 def user_frames() -> Iterator[FrameType]:

@@ -14,11 +14,9 @@ import torch
 
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.intercept.planned.objects import (
+    TYPES,
     GpuProperties,
-    PlannedEvent,
-    PlannedStream,
     find_index,
-    make_contexts,
 )
 from meta_magic.recording.intercept.planned.seeds import PlannedSeeds
 from meta_magic.torch_private.gpus import has_gpu
@@ -79,17 +77,17 @@ class PlannedCuda(Replacements):
             return
         answers = self._list_answers()
         for module in (torch.cuda, torch.accelerator):
-            for name in answers.keys() & vars(module).keys():
-                self.replace_here((module, name), ignore_plain(answers[name]))
-        for name in MARKING:
-            self.replace_here((torch.cuda.nvtx, name), ignore_plain(do_nothing))
+            known = {
+                n: ignore_plain(a) for n, a in answers.items() if n in vars(module)
+            }
+            self.replace_here(module, known)
+        nothing = ignore_plain(do_nothing)
+        self.replace_here(torch.cuda.nvtx, dict.fromkeys(MARKING, nothing))
         self.replace(*CUDA_IS_THERE, value=True)
         cudnn: Any = torch.backends.cudnn
-        self.replace_here((cudnn.m, "is_acceptable"), ignore_plain(do_nothing))
-        for name, context in make_contexts(self._plan).items():
-            self.replace(torch.cuda, name, context)
-        self.replace(torch.cuda, "Event", type("Event", (PlannedEvent,), {}))
-        self.replace(torch.cuda, "Stream", type("Stream", (PlannedStream,), {}))
+        self.replace_here(cudnn.m, {"is_acceptable": nothing})
+        for kind in TYPES:
+            self.replace(torch.cuda, kind.__name__, kind)
 
     def _list_answers(self) -> dict[str, Answer]:
         """Return what stands for each function, by its name."""

@@ -5,10 +5,13 @@ from typing import Any
 
 import torch
 
-from meta_magic.recording.identities.device_plan import META, DevicePlan
-from meta_magic.recording.intercept.data_sources import is_default_on_meta
+from meta_magic.recording.identities.device_plan import (
+    META,
+    DevicePlan,
+    is_default_on_meta,
+)
 from meta_magic.recording.intercept.moves import read_type
-from meta_magic.torch_private.replacing import Replacements
+from meta_magic.torch_private.replacing import Methods, Replacements
 
 __all__ = ["DefaultDevices"]
 
@@ -28,9 +31,12 @@ class DefaultDevices(Replacements):
 
     def __enter__(self) -> None:
         if not self._plan.is_real:
-            self.replace_here((torch, "set_default_device"), self._set)
-            self.replace_here((torch, "get_default_device"), self._get)
-            self.replace_here((torch, "set_default_tensor_type"), self._set_type)
+            methods: Methods = {
+                "set_default_device": self._set,
+                "get_default_device": self._get,
+                "set_default_tensor_type": self._set_type,
+            }
+            self.replace_here(torch, methods)
 
     def _set(self, _: Any, device: Any) -> None:
         place = META if device is None else self._plan.read(device)

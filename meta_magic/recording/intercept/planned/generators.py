@@ -6,6 +6,7 @@ import torch
 
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.generator_places import name_generator, place_of
+from meta_magic.recording.intercept.planned.plan_here import plan_here
 from meta_magic.torch_private.gpus import has_gpu
 from meta_magic.torch_private.replacing import Replacements
 
@@ -21,24 +22,25 @@ class GeneratorKind(type(torch.Generator)):  # type: ignore[misc]  # torch has o
         return isinstance(value, PLAIN)
 
 
-class PlannedGenerator(torch.Generator, metaclass=GeneratorKind):
+class Generator(torch.Generator, metaclass=GeneratorKind):
     """A generator; one for a device that is not there is one of the CPU's.
 
     Args:
         device: As torch takes it.
     """
 
-    plan: DevicePlan | None = None
-
     def __new__(cls, device: Any = "cpu") -> Self:
         """Make one that draws on the CPU, and keep what it stands for."""
-        place = torch.device(device) if cls.plan is None else cls.plan.read(device)
+        plan = plan_here()
+        place = torch.device(device) if plan is None else plan.read(device)
         make: Any = super().__new__
         is_planned = place.type not in ("cpu", "meta") and not is_there(place)
         made: Self = make(cls, place if is_there(place) else "cpu")
         if is_planned:
             name_generator(made, place)
         return made
+
+    __module__ = "torch"
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]  # torch has an attribute
@@ -62,14 +64,7 @@ class PlannedGenerators(Replacements):
     def __init__(self, plan: DevicePlan) -> None:
         super().__init__()
         self._plan = plan
-        self._kind: Any = PlannedGenerator
 
     def __enter__(self) -> None:
         if not self._plan.is_real:
-            names = {"plan": self._plan, "__module__": "torch"}
-            self._kind = GeneratorKind("Generator", (PlannedGenerator,), names)
-            self.replace(torch, "Generator", self._kind)
-
-    def __exit__(self, *exception: object) -> None:
-        super().__exit__(*exception)
-        self._kind.plan = None  # a generator may outlive the recording
+            self.replace(torch, "Generator", Generator)

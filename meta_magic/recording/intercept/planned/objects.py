@@ -2,13 +2,14 @@
 
 import time
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import torch
 
 from meta_magic.recording.identities.device_plan import DevicePlan
+from meta_magic.recording.intercept.planned.plan_here import plan_here
 
-__all__ = ["GpuProperties", "PlannedEvent", "PlannedStream", "make_contexts"]
+__all__ = ["TYPES", "GpuProperties", "find_index"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +36,7 @@ class GpuProperties:
     is_multi_gpu_board: int = 0
 
 
-class PlannedEvent:
+class Event:
     """An event; between two of them the time passes that the recording takes."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
@@ -45,7 +46,7 @@ class PlannedEvent:
         """Note when it was recorded."""
         self.seconds = time.perf_counter()
 
-    def elapsed_time(self, end: "PlannedEvent") -> float:
+    def elapsed_time(self, end: "Event") -> float:
         """Return milliseconds until another event."""
         return (end.seconds - self.seconds) * 1000
 
@@ -60,7 +61,7 @@ class PlannedEvent:
         """Wait for nothing."""
 
 
-class PlannedStream(torch.Stream):
+class Stream(torch.Stream):
     """A stream, on which all is done at once.
 
     Attributes:
@@ -99,7 +100,7 @@ class PlannedStream(torch.Stream):
 
     def record_event(self, event: Any = None) -> Any:
         """Return an event that is recorded now."""
-        event = event or PlannedEvent()
+        event = event or Event()
         event.record()
         return event
 
@@ -109,40 +110,56 @@ class PlannedStream(torch.Stream):
     def __exit__(self, *_: object) -> None: ...
 
 
-def make_contexts(plan: DevicePlan) -> dict[str, Any]:
-    """Return the context managers of ``torch.cuda`` for a plan, by their names."""
+class device:  # noqa: N801  as torch names it
+    """Has another GPU be the current one, within the block.
 
-    class device:  # noqa: N801  as torch names it
-        """Has another GPU be the current one, within the block."""
+    Args:
+        device: As torch takes it.
+    """
 
-        def __init__(self, device: Any) -> None:
-            self.idx = find_index(plan, device)
-            self.prev_idx = -1
+    def __init__(self, device: Any) -> None:
+        self._plan = plan_here()
+        self.idx = -1 if self._plan is None else find_index(self._plan, device)
+        self.prev_idx = -1
 
-        def __enter__(self) -> None:
-            self.prev_idx, plan.current = plan.current, self.idx
+    def __enter__(self) -> None:
+        if self._plan is not None:
+            self.prev_idx, self._plan.current = self._plan.current, self.idx
 
-        def __exit__(self, *_: object) -> None:
-            plan.current = self.prev_idx
+    def __exit__(self, *_: object) -> None:
+        if self._plan is not None:
+            self._plan.current = self.prev_idx
 
-    class device_of(device):  # noqa: N801  as torch names it
-        """Has the GPU of a tensor be the current one, within the block."""
 
-        def __init__(self, obj: Any) -> None:
-            place = obj.device
-            super().__init__(place if place.type == "cuda" else plan.current)
+class device_of(device):  # noqa: N801  as torch names it
+    """Has the GPU of a tensor be the current one, within the block.
 
-    class StreamContext:
-        """Has another stream be the current one, within the block."""
+    Args:
+        obj: The tensor.
+    """
 
-        def __init__(self, stream: Any) -> None:
-            self.stream = stream
+    def __init__(self, obj: Any) -> None:
+        place = obj.device
+        super().__init__(place if place.type == "cuda" else None)
 
-        def __enter__(self) -> None: ...
 
-        def __exit__(self, *_: object) -> None: ...
+class StreamContext:
+    """Has another stream be the current one, within the block.
 
-    return {"device": device, "device_of": device_of, "StreamContext": StreamContext}
+    Args:
+        stream: That.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+TYPES: Final = (Event, Stream, StreamContext, device, device_of)
+"""What stands for the types of ``torch.cuda``, by their names."""
 
 
 def find_index(plan: DevicePlan, device: Any) -> int:

@@ -11,6 +11,7 @@ from meta_magic.recording.intercept.packed_sequences import SortedSequences
 from meta_magic.recording.intercept.planned.cuda import PlannedCuda
 from meta_magic.recording.intercept.planned.default_devices import DefaultDevices
 from meta_magic.recording.intercept.planned.generators import PlannedGenerators
+from meta_magic.recording.intercept.planned.plan_here import PlanHere
 from meta_magic.recording.intercept.planned.tensor_types import PlannedTypes
 from meta_magic.recording.intercept.planned.training import PlannedTraining
 
@@ -30,6 +31,7 @@ def stand_in_for(
         generator_at: Returns what stands for the default generator of a device.
     """
     return (
+        PlanHere(plan),
         PlannedCuda(plan, note, generator_at),
         PlannedGenerators(plan),
         PlannedTypes(plan),

@@ -4,13 +4,14 @@ Torch takes no tensor on meta for one of the CPU's, by which torchvision tells b
 from other numbers, and has none for CUDA without a GPU.
 """
 
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.intercept.moves import DTYPES
+from meta_magic.recording.intercept.planned.plan_here import plan_here
 from meta_magic.torch_private.gpus import has_gpu
 from meta_magic.torch_private.replacing import Replacements
 
@@ -23,29 +24,43 @@ class TensorKind(type):
     Attributes:
         plain: Torch's own type for the CPU.
         dtype: The dtype of its tensors.
-        plan: Knows where they lie; None after the recording.
         is_cuda: Whether they lie on CUDA.
     """
 
     plain: Any
     dtype: torch.dtype
-    plan: DevicePlan | None
     is_cuda: bool
 
     def __call__(cls, *args: Any) -> Tensor:
         made: Tensor = cls.plain(*args)
-        if cls.is_cuda and cls.plan is not None:
-            cls.plan.name_all([made], cls.plan.read("cuda"))
+        plan = plan_here()
+        if cls.is_cuda and plan is not None:
+            plan.name_all([made], plan.read("cuda"))
         return made
 
     def __instancecheck__(cls, value: object) -> bool:
         if not isinstance(value, Tensor) or value.dtype is not cls.dtype:
             return False
-        if cls.plan is None:
+        plan = plan_here()
+        if plan is None:
             return value.is_cuda if cls.is_cuda else isinstance(value, cls.plain)
-        place = cls.plan.place_of(value)
+        place = plan.place_of(value)
         kind = "cpu" if place is None else place.type
         return kind == ("cuda" if cls.is_cuda else "cpu")
+
+
+def make_kinds(home: Any) -> dict[str, TensorKind]:
+    """Return the types of tensors of ``torch`` or ``torch.cuda``, by their names."""
+    kinds = {}
+    for stem, dtype in DTYPES.items():
+        name = f"{stem}Tensor"
+        known = {"plain": getattr(torch, name), "dtype": dtype}
+        place = {"is_cuda": home is torch.cuda, "__module__": home.__name__}
+        kinds[name] = TensorKind(name, (), {**known, **place})
+    return kinds
+
+
+KINDS: Final = {home: make_kinds(home) for home in (torch, torch.cuda)}
 
 
 class PlannedTypes(Replacements):
@@ -58,21 +73,10 @@ class PlannedTypes(Replacements):
     def __init__(self, plan: DevicePlan) -> None:
         super().__init__()
         self._plan = plan
-        self._kinds: list[TensorKind] = []
 
     def __enter__(self) -> None:
         if self._plan.is_real or has_gpu():
             return
-        for stem, dtype in DTYPES.items():
-            name = f"{stem}Tensor"
-            known = {"plain": getattr(torch, name), "dtype": dtype, "plan": self._plan}
-            for home in (torch, torch.cuda):
-                is_cuda = {"is_cuda": home is torch.cuda, "__module__": home.__name__}
-                kind = TensorKind(name, (), {**known, **is_cuda})
-                self._kinds.append(kind)
+        for home, kinds in KINDS.items():
+            for name, kind in kinds.items():
                 self.replace(home, name, kind)
-
-    def __exit__(self, *exception: object) -> None:
-        super().__exit__(*exception)
-        while self._kinds:
-            self._kinds.pop().plan = None  # one may outlive the recording

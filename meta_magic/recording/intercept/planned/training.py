@@ -38,9 +38,10 @@ class PlannedTraining(Replacements):
         self._note = note
 
     def __enter__(self) -> None:
-        self.replace_here(STEP_OF_SCALER, self._step)
+        scaler, step = STEP_OF_SCALER
+        self.replace_here(scaler, {step: self._step})
         if not (self._plan.is_real or has_gpu()):
-            self.replace_here((nn.DataParallel, "forward"), self._run_replica)
+            self.replace_here(nn.DataParallel, {"forward": self._run_replica})
 
     def _step(
         self, plain: Any, scaler: Any, optimizer: Any, state: Any, *args: Any, **kw: Any

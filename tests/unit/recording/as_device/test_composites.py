@@ -130,3 +130,16 @@ def test_the_gradient_of_a_group_norm_is_that_of_the_cpu(gradient):
         made = differentiate_group_norm(gradient)
     for there, here in zip(replay(trace, *made), real, strict=True):
         assert_same_tensor(there, here)
+
+
+def test_the_operators_of_a_group_norm_that_is_trained_are_those_of_the_cpu():
+    def train():
+        norm = torch.nn.GroupNorm(2, 8)
+        norm(channels_last(2, 8, 4, 4).requires_grad_()).sum().backward()
+        return norm
+
+    with Names() as real:
+        train()
+    with record(as_device="cpu") as trace:
+        train()
+    assert [op.op for op in trace.ops] == real.ops

@@ -1,12 +1,14 @@
 """Data that comes into a cell: files, arrays, tokenizers."""
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from torch import nn
 from torch.utils import data
 
 from meta_magic import MissingValueError, materialize, record
+from tests.unit.eager import assert_bit_equal
 from tests.unit.recording.intercept.data_of_cells import describe, line_in, notes_of
 
 safetensors = pytest.importorskip("safetensors")
@@ -79,20 +81,70 @@ def test_a_slice_of_a_file_is_on_meta_and_has_values(tmp_path):
         assert met.tolist() == [2, 3]
 
 
-def test_torch_load_onto_meta_is_noted(tmp_path):
-    save(nn.Linear(4, 3).state_dict(), tmp_path)
+def test_a_file_is_on_meta_and_has_values(tmp_path):
+    state = nn.Linear(4, 3).state_dict()
+    save(state, tmp_path)
     with record() as trace:
-        state = torch.load(tmp_path / "state.pt")
-    assert all(tensor.is_meta for tensor in state.values())
+        loaded = torch.load(tmp_path / "state.pt")
+        assert all(tensor.is_meta for tensor in loaded.values())
+        model = nn.Linear(4, 3)
+        model.load_state_dict(loaded)
+        assert model.weight.tolist() == state["weight"].tolist()
+    assert notes_of(trace).keys() == {"evaluated"}
+    materialize(model)
+    assert torch.equal(model.bias, state["bias"])
+
+
+@pytest.mark.parametrize("where", [None, "cpu", "cuda:1", {"cpu": "cuda:1"}])
+def test_a_module_of_a_file_is_trained_and_materialized(where, tmp_path):
+    def train(model):
+        x = torch.ones(2, 4, device=model[0].weight.device)
+        optimizer = torch.optim.Adam(model.parameters())
+        model(x).sum().backward()
+        optimizer.step()
+        return model
+
+    first = nn.Linear(4, 4)
+    torch.save(nn.Sequential(first, first, nn.BatchNorm1d(4)), tmp_path / "model.pt")
+    wanted = train(torch.load(tmp_path / "model.pt", weights_only=False))
+    with record():
+        model = train(torch.load(tmp_path / "model.pt", where, weights_only=False))
+        place = {"None": "meta", "cpu": "cpu"}.get(str(where), "cuda:1")
+        assert str(model[2].running_mean.device) == place
+    materialize(model, "cpu")
+    assert model[0] is model[1]
+    assert_bit_equal(model, wanted)
+
+
+def test_tensors_of_a_file_that_share_memory_do_so_on_meta(tmp_path):
+    whole = torch.arange(6.0)
+    torch.save([whole, whole[2:4]], tmp_path / "views.pt")
+    with record():
+        whole, part = torch.load(tmp_path / "views.pt")
+        part.zero_()
+        assert whole.tolist() == [0, 1, 0, 0, 4, 5]
+
+
+def test_a_file_that_does_not_fit_is_loaded_without_data_and_noted(
+    tmp_path, monkeypatch
+):
+    class Memory:
+        available = 100
+
+    save({"weight": torch.ones(1000)}, tmp_path)
+    monkeypatch.setattr(psutil, "virtual_memory", Memory)
+    with record() as trace:
+        loaded = torch.load(tmp_path / "state.pt")
+    assert loaded["weight"].is_meta
     note = notes_of(trace)["load"]
-    assert note.line == line_in(test_torch_load_onto_meta_is_noted, 3)
-    assert "map_location='cpu'" in note.text
+    line = line_in(test_a_file_that_does_not_fit_is_loaded_without_data_and_noted, 9)
+    assert (note.line, "init= of" in note.text) == (line, True)
 
 
 def test_a_value_of_a_file_on_meta_is_refused_in_words(tmp_path):
     save({"weight": torch.ones(3)}, tmp_path)
     with pytest.raises(MissingValueError, match="came from outside"), record():
-        torch.load(tmp_path / "state.pt")["weight"].sum().item()
+        torch.load(tmp_path / "state.pt", "meta")["weight"].sum().item()
 
 
 @pytest.mark.parametrize(

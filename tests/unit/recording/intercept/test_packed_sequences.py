@@ -1,11 +1,14 @@
 """Packed sequences: their lengths are values, their batch sizes lie on the CPU."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
 from torch.nn.utils import rnn
 
 from meta_magic import record
+from tests.unit.eager import Names
 from tests.unit.recording.intercept.data_of_cells import notes_of
 
 LENGTHS = {
@@ -15,7 +18,15 @@ LENGTHS = {
     "made on the CPU": lambda values: torch.tensor(values, device="cpu"),
     "LongTensor": torch.LongTensor,
 }
-LAYERS = {"LSTM": nn.LSTM, "GRU": nn.GRU, "RNN": nn.RNN}
+LAYERS = {
+    "LSTM": nn.LSTM,
+    "GRU": nn.GRU,
+    "RNN": nn.RNN,
+    "ReLU": partial(nn.RNN, nonlinearity="relu"),
+    "projected": partial(nn.LSTM, proj_size=3),
+    "both ways": partial(nn.LSTM, bidirectional=True),
+    "both ways, gated": partial(nn.GRU, bidirectional=True, bias=False),
+}
 
 
 def run(lengths, layer=nn.LSTM, *, is_sorted=True, device=None):
@@ -33,11 +44,9 @@ def run(lengths, layer=nn.LSTM, *, is_sorted=True, device=None):
     return padded, hidden, lengths
 
 
-def are_close(made, wanted):
-    """Compare values: the CPU weighs all inputs at once, and rounds otherwise."""
-    with torch.device("cpu"):
-        values = [torch.tensor(tensor.detach().tolist()) for tensor in made]
-        return all(map(torch.allclose, values, wanted))
+def are_equal(made, wanted):
+    """Compare values, to the bit."""
+    return [t.tolist() for t in made] == [t.tolist() for t in wanted]
 
 
 @pytest.mark.parametrize("name", LENGTHS)
@@ -47,7 +56,7 @@ def test_packed_sequences_run_through_a_recurrent_layer(name, layer):
     with record() as trace:
         made = run(LENGTHS[name]([5, 3, 2]), LAYERS[layer])
         assert all(tensor.is_meta for tensor in made)
-        assert are_close(made, wanted)
+        assert are_equal(made, wanted)
     assert "factory" not in notes_of(trace)
 
 
@@ -56,7 +65,7 @@ def test_lengths_in_any_order_are_sorted(name):
     wanted = run(LENGTHS[name]([2, 5, 3]), is_sorted=False)
     with record():
         made = run(LENGTHS[name]([2, 5, 3]), is_sorted=False)
-        assert are_close(made, wanted)
+        assert are_equal(made, wanted)
 
 
 def test_packed_sequences_lie_where_their_data_does():
@@ -81,14 +90,18 @@ def test_sequences_of_a_list_are_packed():
     assert met == pack()
 
 
-def test_gradients_flow_through_packed_sequences():
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_packed_layer_runs_the_operators_of_the_cpu_forward_and_back(name):
     def train():
         torch.manual_seed(0)
-        model = nn.GRU(4, 8, batch_first=True)
-        packed = rnn.pack_padded_sequence(torch.randn(2, 5, 4), [5, 3], True)
+        model = LAYERS[name](4, 8, num_layers=2, batch_first=True, dropout=0.5)
+        packed = rnn.pack_padded_sequence(torch.randn(3, 5, 4), [5, 3, 3], True)
         model(packed)[0].data.sum().backward()
-        return [model.weight_ih_l0.grad]
+        return [parameter.grad for parameter in model.parameters()]
 
-    wanted = train()
-    with record():
-        assert are_close(train(), wanted)
+    with Names() as names:
+        wanted = train()
+    with record() as trace:
+        made = train()
+        assert are_equal(made, wanted)
+    assert [call.op for call in trace.ops][: len(names.ops)] == names.ops

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.utils import prune
 from torch.utils import data
 
 from meta_magic import MixedDeviceError, ReplayError, real, record, replay
@@ -125,7 +126,7 @@ def test_a_write_into_a_real_model_names_the_parameter():
 def test_what_the_cell_made_of_real_tensors_is_refused_with_another_way_out():
     x = values()
     with pytest.raises(MixedDeviceError, match="`made`; build it of meta"), record():
-        made = torch.zeros_like(x)
+        made = x.clone()
         made[0] = torch.ones(4)
 
 
@@ -200,3 +201,54 @@ def test_a_tensor_that_real_operators_made_with_a_graph_is_refused():
     h = torch.ones(3, requires_grad=True) * 2
     with pytest.raises(MixedDeviceError, match="no gradient would flow"), record():
         h + torch.ones(3)
+
+
+LIKE = {
+    "zeros_like": torch.zeros_like,
+    "ones_like in float64": lambda x: torch.ones_like(x, dtype=torch.float64),
+    "full_like": lambda x: torch.full_like(x, 2),
+    "rand_like": torch.rand_like,
+    "randn_like": torch.randn_like,
+    "randint_like": lambda x: torch.randint_like(x, 9),
+    "empty_like": lambda x: torch.empty_like(x).normal_(),
+    "new_zeros": lambda x: x.new_zeros(2, 3),
+    "new_ones": lambda x: x.new_ones(2),
+    "new_full": lambda x: x.new_full((2,), 3.0),
+    "new_empty": lambda x: x.new_empty(3).uniform_(),
+    "new_empty_strided": lambda x: x.new_empty_strided((2,), (2,)).fill_(1),
+    "a write into it": lambda x: torch.zeros_like(x).index_fill_(0, x[0].long(), 1),
+}
+
+
+@pytest.mark.parametrize("name", LIKE)
+def test_what_is_made_like_a_real_tensor_is_planned(name):
+    x = values().T
+
+    def draw():
+        torch.manual_seed(0)
+        return torch.randn(2), LIKE[name](x), torch.randn(2)
+
+    wanted = draw()
+    with record():
+        made = draw()
+        assert (made[1].is_meta, str(made[1].device)) == (True, "cpu")
+        assert made[1].stride() == wanted[1].stride()
+        assert [tensor.tolist() for tensor in made] == [t.tolist() for t in wanted]
+
+
+def test_what_is_made_like_a_real_tensor_is_real_where_the_cell_wants_it():
+    x = values()
+    with record():
+        with torch.device("cpu"):
+            assert not torch.zeros_like(x).is_meta
+        with real():
+            assert not x.new_zeros(3).is_meta
+    with record(named="real"):
+        assert not torch.randn_like(x).is_meta
+
+
+def test_torch_itself_makes_real_tensors_like_real_ones():
+    model = nn.Linear(4, 3)
+    with record():
+        prune.l1_unstructured(model, "weight", 0.5)
+    assert not model.weight_mask.is_meta

@@ -1,0 +1,94 @@
+"""Run what may crash, hang or take too much in a child process."""
+
+import os
+import pickle
+import select
+import signal
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+import torch
+
+__all__ = ["NO_ANSWER", "can_fork", "run_in_child"]
+
+SECONDS: Final = 2
+N_BYTES: Final = 60_000
+"""What an answer may take: a pipe holds that much without a reader."""
+
+
+class NoAnswer(Exception):  # noqa: N818  nothing raises it
+    """Stands for a child that crashed, or took too long."""
+
+
+NO_ANSWER: Final = NoAnswer()
+
+
+def can_fork() -> bool:
+    """Whether children can be made here: not on Windows, nor in every sandbox."""
+    return hasattr(os, "fork")
+
+
+def run_in_child(function: Callable[[], object]) -> Exception | None:
+    """Run a function in a child that shares the memory of this process, copied.
+
+    Returns:
+        What it raised, or None if it ran; ``NO_ANSWER`` if the child ended without.
+
+    Raises:
+        OSError: No child can be made.
+    """
+    reader, writer = os.pipe()
+    child = 0
+    try:
+        with warnings.catch_warnings():  # of threads that the child lacks
+            warnings.simplefilter("ignore")
+            child = os.fork()
+        if child == 0:
+            end_with_answer(function, writer)
+        os.close(writer)
+        writer = -1
+        return read_answer(reader)
+    finally:
+        os.close(reader)
+        if writer >= 0:
+            os.close(writer)
+        if child:
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
+def read_answer(reader: int) -> Exception | None:
+    """Return what a child wrote into a pipe."""
+    data = b""
+    if select.select([reader], [], [], SECONDS)[0]:
+        data = os.read(reader, N_BYTES)
+    if not data:
+        return NO_ANSWER
+    raised: tuple[type[Exception], str] | None = pickle.loads(data)  # noqa: S301  ours
+    return None if raised is None else raised[0](raised[1])
+
+
+def end_with_answer(function: Callable[[], object], writer: int) -> None:
+    """Run a function, write what it raised, and end this process, the child."""
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        sink = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(sink, 1)
+        os.dup2(sink, 2)
+        torch.set_num_threads(1)  # the others are not in the child
+        os.write(writer, pickle.dumps(answer(function))[:N_BYTES])
+    finally:
+        os.kill(os.getpid(), signal.SIGKILL)  # which runs nothing more
+
+
+def answer(function: Callable[[], object]) -> tuple[type[Any], str] | None:
+    """Return the type and the text of what a function raises."""
+    try:
+        function()
+    except Exception as error:  # noqa: BLE001  it is the answer
+        is_builtin = type(error).__module__ == "builtins"
+        return type(error) if is_builtin else RuntimeError, str(error)
+    return None

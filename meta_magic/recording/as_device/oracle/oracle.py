@@ -1,0 +1,245 @@
+"""The CPU's own operator is asked whether it refuses a call, and in what words.
+
+Refused is only what metadata decides: a small call runs with zeros, ones and other
+values, and is refused if each of them is; a large one is asked at its true sizes, on
+memory that nobody touches, in a child process, as torch refuses before it computes.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any, Final, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from meta_magic.recording.as_device.oracle.child import (
+    NO_ANSWER,
+    can_fork,
+    run_in_child,
+)
+from meta_magic.recording.as_device.oracle.shrinking import is_small, shrink
+from meta_magic.recording.as_device.oracle.stand_ins import (
+    CPU,
+    UNRESERVED,
+    Filling,
+    StandIns,
+    Unaskable,
+    put_on_cpu,
+    rebuild,
+)
+from meta_magic.recording.as_device.oracle.value_words import speaks_of_values
+from meta_magic.recording.identities.nested_tensors import tensors_in
+from meta_magic.recording.signatures.arguments import Args, Kwargs
+from meta_magic.torch_private.dispatcher import find_schema
+from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
+
+__all__ = ["Answer", "Oracle", "Verdict", "is_view"]
+
+RANDOM: Final = torch.Tag.nondeterministic_seeded
+
+MAX_SHARE: Final = 0.25
+MIN_SECONDS: Final = 1.0
+"""What is spent on asking at most: so much, or that share of the recording."""
+
+
+def write_ramp(flat: Tensor) -> None:
+    """Write numbers between 0 and 1, or 0 and 1 in turn."""
+    if flat.dtype.is_floating_point or flat.dtype.is_complex:
+        flat.copy_(torch.linspace(0.1, 0.9, flat.numel(), device=CPU))
+    else:
+        flat.copy_(torch.arange(flat.numel(), device=CPU) % 2)
+
+
+FILLINGS: Final[tuple[Filling | None, ...]] = (
+    None,
+    lambda flat: flat.fill_(1),
+    write_ramp,
+)
+
+
+class Verdict(Enum):
+    """What is said of a call that is not known to be refused."""
+
+    ACCEPTED = "accepted"
+    UNKNOWN = "unknown"
+
+
+Answer: TypeAlias = Exception | Verdict
+
+
+class Oracle:
+    """Asks the CPU, within a share of what a recording takes.
+
+    Attributes:
+        n_left: Calls that were not asked any more.
+    """
+
+    def __init__(self) -> None:
+        self._started = time.perf_counter()
+        self._seconds = 0.0
+        self.n_left = 0
+
+    def ask(
+        self,
+        func: Callable[..., Any],
+        args: Args,
+        kwargs: Kwargs,
+        made: Sequence[Tensor] = (),
+        *,
+        is_refused: bool = False,
+    ) -> Answer:
+        """Return what the CPU raises where metadata decides it.
+
+        Args:
+            func: An operator, or a function of torch.
+            args: Its positional arguments, tensors on meta.
+            kwargs: Its others.
+            made: What it returned on meta.
+            is_refused: Whether meta refused the call.
+
+        Returns:
+            That; else whether it accepts the call.
+        """
+        tensors = tensors_in(args, kwargs)
+        if not all(map(is_plain, tensors)):
+            return Verdict.UNKNOWN
+        now = time.perf_counter()
+        if self._seconds > max(MIN_SECONDS, (now - self._started) * MAX_SHARE):
+            self.n_left += 1
+            return Verdict.UNKNOWN
+        try:
+            question = Question(func, args, kwargs, tensors)
+            draws = SameDraws(func)
+            with DisableTorchDispatch(), DisableTorchFunction(), torch.no_grad(), draws:
+                return question.ask([*tensors, *made], is_refused=is_refused)
+        except (Unaskable, OSError):
+            return Verdict.UNKNOWN
+        finally:
+            self._seconds += time.perf_counter() - now
+
+
+class SameDraws:
+    """Context manager after which numbers are drawn as if an operator drew none."""
+
+    def __init__(self, operator: Any) -> None:
+        self._is_due = RANDOM in getattr(operator, "tags", ())
+        self._state: Any = None
+
+    def __enter__(self) -> None:
+        if self._is_due:
+            self._state = torch.default_generator.get_state()
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_due:
+            torch.default_generator.set_state(self._state)
+
+
+class Question:
+    """One call that the CPU is asked about."""
+
+    def __init__(
+        self,
+        func: Callable[..., Any],
+        args: Args,
+        kwargs: Kwargs,
+        tensors: Sequence[Tensor],
+    ) -> None:
+        self._func = func
+        self._call = args, kwargs
+        self._tensors = tensors
+
+    def ask(self, seen: Sequence[Tensor], *, is_refused: bool) -> Answer:
+        """Return what the CPU raises.
+
+        Args:
+            seen: All tensors that are met, results among them.
+            is_refused: Whether meta refused the call: it may end the process.
+        """
+        if is_small([tensor.shape for tensor in seen]):
+            run = self._run_small_or_raise
+            return self._confirm(run) if is_refused else self._run_small()
+        if not self._tensors:  # it makes one, as large as it is told
+            return Verdict.UNKNOWN
+        if is_refused:
+            return self._confirm(self._run_untouched)
+        if is_view(self._func):  # it computes nothing
+            return decide(self._run_untouched)
+        return self._ask_of_smaller()
+
+    def _ask_of_smaller(self) -> Answer:
+        """Return what is raised at the true sizes, if a smaller call is refused."""
+        smaller = shrink(self._func, self._call, self._tensors)
+        if smaller is None:
+            return Verdict.UNKNOWN
+        args, kwargs = smaller
+        answer = decide(lambda: self._func(*args, **kwargs))
+        is_known = isinstance(answer, Verdict)
+        return answer if is_known else self._confirm(self._run_untouched)
+
+    def _run_small(self) -> Answer:
+        """Return what is raised whatever the tensors hold."""
+        answers = []
+        for filling in FILLINGS:
+            answer = decide(lambda: self._run_with(StandIns(filling)))  # noqa: B023  called at once
+            if isinstance(answer, Verdict):
+                return answer
+            answers.append(answer)
+        return answers[0]
+
+    def _run_small_or_raise(self) -> None:
+        answer = self._run_small()
+        if isinstance(answer, Exception):
+            raise answer
+
+    def _run_untouched(self) -> None:
+        self._run_with(StandIns(is_untouched=True))
+
+    def _confirm(self, run: Callable[[], object]) -> Answer:
+        """Return what is raised in a child process, if there can be one."""
+        if not can_fork() or UNRESERVED is None:
+            return Verdict.UNKNOWN
+        raised = run_in_child(run)
+        return judge(raised) if raised is not NO_ANSWER else Verdict.UNKNOWN
+
+    def _run_with(self, stand_ins: StandIns) -> None:
+        args, kwargs = self._call
+
+        def replace(value: Any) -> Any:
+            is_tensor = isinstance(value, Tensor)
+            return stand_ins.make(value) if is_tensor else put_on_cpu(value)
+
+        self._func(*rebuild(args, replace), **rebuild(kwargs, replace))
+
+
+def decide(run: Callable[[], object]) -> Answer:
+    """Return what something raises, unless other values might not have it raised."""
+    try:
+        run()
+    except Unaskable:
+        raise
+    except Exception as error:  # noqa: BLE001  it is the answer
+        return judge(error)
+    return Verdict.ACCEPTED
+
+
+def judge(raised: Exception | None) -> Answer:
+    """Return what was raised, if metadata alone decided it."""
+    if raised is None:
+        return Verdict.ACCEPTED
+    return Verdict.UNKNOWN if speaks_of_values(raised) else raised
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Whether a stand-in can be made of a tensor."""
+    is_dense = tensor.layout is torch.strided and not tensor.is_quantized
+    return type(tensor) in (Tensor, Parameter) and tensor.is_meta and is_dense
+
+
+def is_view(func: Any) -> bool:
+    """Whether an operator returns what shares memory with an argument, and no more."""
+    schema = find_schema(func)
+    if schema is None or schema.is_mutable:
+        return False
+    return any(returned.alias_info for returned in schema.returns)

@@ -1,0 +1,143 @@
+"""Which calls of a recording the CPU is asked about, and what is raised then."""
+
+from functools import cache
+from typing import Any, Final
+
+import torch
+
+from meta_magic.errors import MetaMagicError
+from meta_magic.recording.as_device.cpu_kernels import ask_cpu, is_without_kernel
+from meta_magic.recording.as_device.oracle.oracle import (
+    Answer,
+    Oracle,
+    Verdict,
+    is_view,
+)
+from meta_magic.recording.identities.nested_tensors import tensors_in
+from meta_magic.recording.signatures.arguments import Args, Given, Kwargs
+from meta_magic.recording.signatures.entries import OpTable, sharing
+from meta_magic.recording.signatures.operator_keys import Key
+from meta_magic.torch_private.dispatcher import kernels_put_in
+from meta_magic.trace.options import DeviceName
+
+__all__ = ["Refusals"]
+
+ATEN: Final = "aten."
+NEVER: Final = (
+    *("aten._to_copy.", "aten.record_stream.", "aten.repeat_interleave."),
+    *("aten.nonzero_static.", "aten._ctc_loss", "aten.ctc_loss."),
+    *("aten.segment_reduce.", "aten._segment_reduce", "aten._pack_padded_sequence"),
+    *("aten._pad_packed_sequence", "aten._make_per_tensor_quantized_tensor"),
+    "aten.to_padded_tensor.",
+)
+"""Operators that move, or whose arguments only values can refuse."""
+
+IN_FLOAT: Final = tuple(
+    f"aten.native_{kind}_norm_backward." for kind in ("layer", "batch", "group")
+)
+"""Operators that take statistics in float32 on CUDA, and not on the CPU."""
+
+LACKING: Final = "not implemented for"
+"""What torch says of a dtype that the CPU has no kernel for; CUDA may have one."""
+
+
+accepted_kinds: set[object] = set()
+"""Of calls of operators from element to element, whose sizes meta knows as well."""
+
+
+def find_kind(table: OpTable, given: Given) -> object:
+    """Return what decides whether the CPU takes a call that meta takes, or None."""
+    if not table.is_pure or torch.Tag.pointwise not in table.func.tags:
+        return None
+    records = [seen[2].record for _, seen in given.inputs]
+    tensors = [(record.dtype, not record.shape) for record in records]
+    told = [
+        value if isinstance(value, (str, torch.dtype)) else type(value)
+        for value in (*given.args, *given.kwargs.values())
+    ]
+    names = tuple(given.kwargs)
+    return table.func, torch.get_default_dtype(), *tensors, *told, names
+
+
+@cache
+def is_alike(operator: Any) -> bool:
+    """Whether an operator is a view, by torch's own code, that of all devices."""
+    name = operator.name().replace("::", "/")
+    return is_view(operator) and f"{name}/Meta" not in kernels_put_in
+
+
+class Refusals:
+    """Raises what the CPU raises where meta has nothing against a call.
+
+    Attributes:
+        oracle: Asks the CPU.
+    """
+
+    def __init__(self) -> None:
+        self.oracle = Oracle()
+        self._raised = 0
+
+    def is_due(
+        self, table: OpTable, key: Key, given: Given, device: DeviceName
+    ) -> bool:
+        """Whether a call is to be asked about: it was not accepted before."""
+        name = table.name
+        if device == "meta" or table.reads_data or not name.startswith(ATEN):
+            return False
+        if name.startswith(NEVER) or (device == "cuda" and name.startswith(IN_FLOAT)):
+            return False
+        if torch.Tag.inplace_view in table.func.tags or is_alike(table.func):
+            return False
+        if not (given.inputs or table.is_random):  # a factory takes what it is told
+            return False
+        if table.is_pure:
+            return key not in table.entries
+        return (*key, *sharing([t for t, _ in given.inputs])) not in table.entries
+
+    def check(
+        self, table: OpTable, given: Given, device: DeviceName, returned: Any = None
+    ) -> None:
+        """Raise what the CPU raises of a call that meta accepts."""
+        args, kwargs, _ = given
+        kind = find_kind(table, given)
+        if kind in accepted_kinds:
+            return
+        answer = self.oracle.ask(table.func, args, kwargs, tensors_in(returned))
+        self._raise(answer, device)
+        if kind is not None and answer is Verdict.ACCEPTED:
+            accepted_kinds.add(kind)
+
+    def rescue(
+        self, table: OpTable, given: Given, device: DeviceName, error: Exception
+    ) -> Any:
+        """Raise what the CPU raises of a call that meta refused.
+
+        Returns:
+            What it returns if it accepts the call; ``NotImplemented`` if that is not
+            known.
+        """
+        if device == "meta" or isinstance(error, MetaMagicError):
+            return NotImplemented
+        args, kwargs, _ = given
+        self._raised = id(error)
+        answer = self.oracle.ask(table.func, args, kwargs, is_refused=True)
+        self._raise(answer, device)
+        if answer is Verdict.ACCEPTED or is_without_kernel(error):
+            return ask_cpu(table.func, args, kwargs)
+        return NotImplemented
+
+    def reword(self, func: Any, args: Args, kwargs: Kwargs, error: Exception) -> None:
+        """Raise what the CPU says of a function one of whose operators was refused."""
+        if id(error) != self._raised or torch.is_autocast_enabled("cuda"):
+            return
+        answer = self.oracle.ask(func, args, kwargs, is_refused=True)
+        if isinstance(answer, Exception) and str(answer) != str(error):
+            raise answer from None
+
+    def _raise(self, answer: Answer, device: DeviceName) -> None:
+        """Raise what was answered, if it is a refusal, and this device's."""
+        is_lacking = isinstance(answer, NotImplementedError) or LACKING in str(answer)
+        if isinstance(answer, Verdict) or (is_lacking and device == "cuda"):
+            return
+        self._raised = id(answer)
+        raise answer from None

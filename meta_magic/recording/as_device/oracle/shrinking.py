@@ -1,0 +1,168 @@
+"""A call made smaller: sizes and their multiples together, as long as meta accepts it.
+
+Meta decides what is consistent: no rule of any operator is needed. What the small call
+says of the large one is a suspicion, not an answer.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from meta_magic.recording.as_device.oracle.stand_ins import put_on_cpu, rebuild
+
+__all__ = ["KEPT", "is_small", "shrink"]
+
+KEPT: Final = 8
+"""Sizes up to this one stay as they are."""
+
+SMALLER: Final = (2, 3, 4, 5, 6, 7)
+"""What a size may become, with its multiples in proportion."""
+
+MAX_NUMEL: Final = 2**17
+"""Elements of all tensors of a call that is asked as it is."""
+
+MAX_WORK: Final = 2**25
+"""Elements times the largest size: a bound on what such a call computes."""
+
+N_TRIALS: Final = 40
+"""How often meta is asked for smaller sizes."""
+
+Call = tuple[Any, Any]
+
+
+def is_small(shapes: Sequence[Sequence[int]], share: int = 1) -> bool:
+    """Whether a call of tensors of these shapes takes little; or a share of that."""
+    numel = sum(map(math.prod, shapes))
+    longest = max((n for shape in shapes for n in shape), default=1)
+    return numel <= MAX_NUMEL // share and numel * longest <= MAX_WORK // share
+
+
+def shrink(
+    func: Callable[..., Any], call: Call, tensors: Sequence[Tensor]
+) -> Call | None:
+    """Return the arguments of a smaller call, on the CPU.
+
+    Args:
+        func: The operator.
+        call: Its arguments, positional and by name, on meta.
+        tensors: Those among them.
+
+    Returns:
+        Zeros and numbers; None if meta accepts none that is small enough.
+    """
+    smaller = Smaller(call, tensors)
+    smaller.propose()
+    is_harmless = torch.Tag.pointwise in getattr(func, "tags", ())  # on any sizes
+    if smaller.fits() and (is_harmless or smaller.is_accepted(func)):
+        return smaller.build("cpu")
+    smaller.forget()
+    n_trials = 0
+    for size in smaller.list_sizes() * 2:
+        if smaller.fits():
+            break
+        for target in SMALLER if smaller.read(size) > KEPT else ():
+            n_trials += 1
+            if n_trials > N_TRIALS:
+                return None
+            if smaller.try_size(func, size, target):
+                break
+    return smaller.build("cpu") if smaller.fits() else None
+
+
+class Smaller:
+    """Which size stands for which, in the shapes and the numbers of a call."""
+
+    def __init__(self, call: Call, tensors: Sequence[Tensor]) -> None:
+        self._call = call
+        self._tensors = tensors
+        self._numbers: set[int] = set()
+        rebuild(call, self._note_number)
+        self._all = {n for t in tensors for n in t.shape} | self._numbers
+        self._now: dict[int, int] = {}
+
+    def _note_number(self, value: Any) -> None:
+        if type(value) is int and abs(value) > KEPT:
+            self._numbers.add(abs(value))
+
+    def list_sizes(self) -> list[int]:
+        """Return the sizes that may become smaller, the largest first."""
+        found = {n for t in self._tensors for n in t.shape if n > KEPT}
+        return sorted(found, reverse=True)
+
+    def read(self, size: int) -> int:
+        """Return what stands for a size."""
+        return self._now.get(size, size)
+
+    def fits(self) -> bool:
+        """Whether the call is small by now."""
+        shapes = [[*map(self.read, t.shape)] for t in self._tensors]
+        return is_small(shapes, share=8)
+
+    def forget(self) -> None:
+        """Have all sizes be as they were."""
+        self._now.clear()
+
+    def propose(self) -> None:
+        """Make all sizes smaller at once, the smallest first, none like another."""
+        for size in reversed(self.list_sizes()):
+            if self.read(size) > KEPT:
+                any(self._scale(size, target) for target in SMALLER)
+
+    def try_size(self, func: Callable[..., Any], size: int, target: int) -> bool:
+        """Make a size and its multiples smaller, if meta accepts that."""
+        before = dict(self._now)
+        if self._scale(size, target) and self.is_accepted(func):
+            return True
+        self._now = before
+        return False
+
+    def is_accepted(self, func: Callable[..., Any]) -> bool:
+        """Whether meta accepts the call as it is by now."""
+        args, kwargs = self.build("meta")
+        try:
+            func(*args, **kwargs)
+        except Exception:  # noqa: BLE001  whatever it is: not these sizes
+            return False
+        return True
+
+    def _scale(self, size: int, target: int) -> bool:
+        """Make a size and its multiples smaller, unless two would be alike."""
+        before = dict(self._now)
+        for value in self._all:
+            if value % size == 0 and self.read(value) * target % size == 0:
+                self._now[value] = self.read(value) * target // size
+        if len(set(map(self.read, self._all))) == len(self._all):
+            return True
+        self._now = before
+        return False
+
+    def build(self, device: str) -> Call:
+        """Return the arguments as they are by now, on a device."""
+        made: dict[int, Tensor] = {}
+        is_on_meta = device == "meta"
+
+        def replace(value: Any) -> Any:
+            if isinstance(value, Tensor):
+                if id(value) not in made:
+                    made[id(value)] = self._make(value, device)
+                return made[id(value)]
+            if type(value) is int and abs(value) > KEPT:
+                return self.read(value) if value > 0 else -self.read(-value)
+            return value if is_on_meta else put_on_cpu(value)
+
+        return rebuild(self._call[0], replace), rebuild(self._call[1], replace)
+
+    def _make(self, tensor: Tensor, device: str) -> Tensor:
+        """Return zeros laid out in the order of a tensor, without gaps."""
+        shape = [*map(self.read, tensor.shape)]
+        steps, step = [0] * tensor.ndim, 1
+        for i in sorted(range(tensor.ndim), key=lambda i: (tensor.stride(i), -i)):
+            if tensor.stride(i) or tensor.shape[i] <= 1:
+                steps[i] = step
+                step *= max(shape[i], 1)
+        flat = torch.zeros(step, dtype=tensor.dtype, device=device)
+        made = flat.as_strided(shape, steps)
+        return made.conj() if tensor.is_conj() else made

@@ -1,0 +1,46 @@
+"""Which refusals speak of values: with other ones the call might run."""
+
+import re
+from typing import Final
+
+from torch.linalg import LinAlgError  # type: ignore[attr-defined]  # public
+
+__all__ = ["speaks_of_values"]
+
+OF_VALUES: Final = re.compile(
+    r"index out of range in self|target -?\d+ is out of bounds|"
+    r"out of bounds for dimension \d+ with size|index -?\d+ is out of|"
+    r"can't allocate|not enough memory|singular|converge|positive-definite|pivots|"
+    r"internal assert|u\[|probabilit|offsets\[|sum to|class values must|"
+    r"all elements of (input|target)",
+    re.IGNORECASE,
+)
+"""What only values, or the memory of this machine, can have said."""
+
+LIKE_VALUES: Final = re.compile(
+    r"out of range|out of bounds|not positive|non-?negative|negative|inf|nan\b|"
+    r"must be (in|between|>|<)|between|monoton|sum of|offsets|lengths|"
+    r"expected to be sorted|number of (non-?zero|true)|rank|ill-condition|illegal|"
+    r"division by zero|diagonal|numerator|infinite|indptr|invariant|"
+    r"could not run|max must|min and max",
+    re.IGNORECASE,
+)
+"""What may be about values."""
+
+OF_METADATA: Final = re.compile(
+    r"single memory location|padding|dimension out of range|selected number|"
+    r"selected index|expected .* dtype|same dtype|scalar type|shape|size|dimension|"
+    r"implemented for|dtype",
+    re.IGNORECASE,
+)
+"""What is about metadata all the same."""
+
+
+def speaks_of_values(error: BaseException) -> bool:
+    """Whether an operator that was given made-up values refused them, perhaps."""
+    if isinstance(error, (LinAlgError, MemoryError)):
+        return True
+    text = str(error)
+    if OF_VALUES.search(text):
+        return True
+    return bool(LIKE_VALUES.search(text)) and not OF_METADATA.search(text)

@@ -1,0 +1,49 @@
+"""Backward passes: what the user's own code does in them is code of the cell, too.
+
+Torch takes a function mode away while it handles a call, and so while ``backward()``
+runs hooks, custom functions, and what checkpointing computes again.
+"""
+
+from typing import Any
+
+from meta_magic.recording.intercept.dispatch_mode import DispatchMode
+from meta_magic.recording.intercept.function_mode import FunctionMode
+from meta_magic.torch_private.modes import (
+    function_mode_stack,
+    pop_function_mode,
+    push_function_mode,
+)
+from meta_magic.torch_private.replaced import RUN_BACKWARD
+from meta_magic.torch_private.replacing import Replacements
+
+__all__ = ["BackwardPasses"]
+
+
+class BackwardPasses(Replacements):
+    """Have the function mode be on while autograd runs, within the block.
+
+    Args:
+        functions: The mode.
+        dispatch: Meets the operators of autograd itself, too.
+    """
+
+    def __init__(self, functions: FunctionMode, dispatch: DispatchMode) -> None:
+        super().__init__()
+        self._functions = functions
+        self._dispatch = dispatch
+
+    def __enter__(self) -> None:
+        owner, name = RUN_BACKWARD
+        self.replace_here(owner, {name: self._run})
+
+    def _run(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._functions in function_mode_stack():
+            return plain(*args, **kwargs)
+        dispatch = self._dispatch
+        push_function_mode(self._functions)
+        before, dispatch.is_in_backward = dispatch.is_in_backward, True
+        try:
+            return plain(*args, **kwargs)
+        finally:
+            dispatch.is_in_backward = before
+            pop_function_mode()

@@ -1,0 +1,148 @@
+"""Tracebacks of ``%%meta`` cells: the user's frames, and one line for torch's."""
+
+import io
+import re
+import sys
+import traceback
+
+import pytest
+from IPython.core.error import UsageError
+
+from tests.integration.kernels import ANSI, ARROW
+
+MISMATCH = "%%meta\ntorch.ones(2, 3) @ torch.ones(2, 3)"
+
+
+def marked_lines(shown):
+    return list(map(int, ARROW.findall(shown)))
+
+
+def test_the_frames_of_torch_are_one_line(run):
+    _, shown = run("%%meta\nmodel = nn.Linear(2, 3)\nmodel(torch.ones(5))")
+    assert marked_lines(shown) == [3]
+    assert len(re.findall(r"\[\.\.\. \d+ frames of torch folded", shown)) == 1
+    assert "/torch/" not in shown
+
+
+def test_the_error_is_the_last_that_is_shown(run):
+    _, shown = run(MISMATCH)
+    assert shown.rstrip().splitlines()[-1].startswith("RuntimeError: ")
+
+
+@pytest.mark.parametrize("mode", ["Plain", "Context"])
+def test_what_is_folded_is_said_in_each_mode_that_shows_frames(shell, run, mode):
+    shell.run_cell(f"%xmode {mode}")
+    _, shown = run(MISMATCH)
+    assert "frames of torch folded: %meta full shows all]" in shown
+
+
+def test_the_verbose_mode_shows_the_frames_of_torch(shell, run):
+    shell.run_cell("%xmode Verbose")
+    _, shown = run(MISMATCH)
+    assert "/torch/" in shown
+    assert "folded" not in shown
+
+
+def test_full_shows_the_newest_error_with_all_frames(run):
+    run(MISMATCH)
+    _, shown = run("%meta full")
+    assert marked_lines(shown)[0] == 2
+    assert "/torch/" in shown
+    assert "meta_magic/" in shown
+    assert "folded" not in shown
+
+
+def test_full_shows_the_error_of_a_plain_cell_as_that_did(run):
+    _, plain = run("1 / 0")
+    _, shown = run("%meta full")
+    assert shown.strip() == plain.strip()
+
+
+def test_full_without_an_error_says_so(run, monkeypatch):
+    monkeypatch.delattr(sys, "last_value", raising=False)
+    error, _ = run("%meta full")
+    assert isinstance(error, UsageError)
+    assert "no error" in str(error)
+
+
+def test_an_error_that_is_shown_keeps_all_of_its_frames(run):
+    error, _ = run(MISMATCH)
+    files = [entry.filename for entry in traceback.extract_tb(error.__traceback__)]
+    assert "/torch/" in files[-1]
+
+
+def test_the_cause_of_an_error_is_folded_as_it_is(run):
+    error, shown = run(
+        "%%meta\ntry:\n    torch.ones(2, 3) @ torch.ones(2, 3)\n"
+        "except RuntimeError as e:\n    raise KeyError('a') from e"
+    )
+    assert marked_lines(shown) == [3, 5]
+    assert "/torch/" not in shown
+    files = [e.filename for e in traceback.extract_tb(error.__cause__.__traceback__)]
+    assert "/torch/" in files[-1]
+
+
+@pytest.fixture
+def library(tmp_path, monkeypatch):
+    """Install a library whose two functions call each other, and then what they get."""
+    home = tmp_path / "site-packages"
+    home.mkdir()
+    (home / "somelibrary.py").write_text(
+        "def outer(call):\n    inner(call)\n\ndef inner(call):\n    call()\n"
+    )
+    monkeypatch.syspath_prepend(str(home))
+    yield "somelibrary"
+    sys.modules.pop("somelibrary", None)
+
+
+def test_of_a_library_that_called_torch_the_innermost_frame_is_shown(run, library):
+    _, shown = run(
+        f"%%meta\nimport functools, {library}\n"
+        f"{library}.outer(functools.partial(torch.ones(2).view, 3))"
+    )
+    assert marked_lines(shown) == [3, 5]
+    assert "frames of somelibrary, torch folded" in shown
+
+
+def test_of_a_library_that_raised_without_torch_every_frame_is_shown(run, library):
+    _, shown = run(f"%%meta\nimport {library}\n{library}.outer(lambda: 1 / 0)")
+    assert marked_lines(shown) == [3, 2, 5, 3]
+
+
+def test_no_frame_of_torch_is_shown_after_an_await(run):
+    _, shown = run(
+        "%%meta\nimport asyncio\nawait asyncio.sleep(0)\n"
+        "torch.ones(2, 3) @ torch.ones(2, 3)"
+    )
+    assert marked_lines(shown) == [4]
+    assert "frames of torch folded" in shown
+
+
+def test_no_frame_of_torch_is_shown_of_a_cell_in_a_cell(run):
+    _, shown = run("%%meta\n%%meta\ntorch.ones(2, 3) @ torch.ones(2, 3)")
+    assert marked_lines(shown) == [3]
+    assert "frames of torch folded" in shown
+
+
+@pytest.mark.usefixtures("keep_tracer")
+def test_debug_stands_in_the_users_frame_when_torch_raised(shell, monkeypatch, capsys):
+    shell.run_cell("def fail(x):\n    secret = 41 + 1\n    return x @ x")
+    shell.run_cell("%%meta\nfail(torch.ones(2, 3))")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("p secret\ndown\nquit\n"))
+    capsys.readouterr()
+    shell.run_cell("%debug")
+    shown = ANSI.sub("", capsys.readouterr().out)
+    assert "ipdb> 42\n" in shown
+    assert "Oldest frame" not in shown
+    assert "Newest frame" not in shown
+
+
+@pytest.mark.usefixtures("keep_tracer")
+def test_debug_of_a_plain_cell_stands_in_the_frame_that_raised(
+    shell, monkeypatch, capsys
+):
+    shell.run_cell("import json\njson.loads('{')")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("p __name__\nquit\n"))
+    capsys.readouterr()
+    shell.run_cell("%debug")
+    assert "ipdb> 'json.decoder'\n" in ANSI.sub("", capsys.readouterr().out)
