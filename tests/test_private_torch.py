@@ -13,6 +13,7 @@ OURS = frozenset(
         "_render_traceback_",  # IPython's protocol for exceptions
         "_ipython_display_",  # its protocol for what shows itself
         "_filename_map",  # of IPython's compiler
+        "_ipython_cache",  # of it, too, in IPython 7
         "_meta",  # the newest trace, in the user's namespace
         "_meta_magic_installed",  # on the shell
         "_reset_parameters",  # methods of the user's modules

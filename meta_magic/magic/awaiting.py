@@ -15,8 +15,6 @@ from collections.abc import Callable, Coroutine, Generator
 from types import FrameType
 from typing import Any, Self
 
-from meta_magic.torch_private.interrupts import put_back
-
 __all__ = ["PartInterrupts"]
 
 
@@ -40,6 +38,8 @@ class PartInterrupts:
         return self
 
     def __exit__(self, *_: object) -> None:
+        from meta_magic.torch_private.interrupts import put_back  # noqa: PLC0415  torch
+
         if self._task is not None:
             put_back(self._handle, signal.default_int_handler)
         if self._is_pending:

@@ -49,7 +49,10 @@ class Body:
         self.name = self._cache(padded, known) if name is None else name
         commented = [f"# {line}" if line.strip() else line for line in above]
         lines = commented + source.splitlines(keepends=True)
-        linecache.cache[self.name] = (len("".join(lines)), None, lines, self.name)
+        known_lines = len("".join(lines)), None, lines, self.name
+        linecache.cache[self.name] = known_lines
+        # From there IPython 7 puts back what it knows, before it shows a traceback.
+        getattr(linecache, "_ipython_cache", {})[self.name] = known_lines
         self._compile(padded)
 
     def _cache(self, source: str, raw: str) -> str:

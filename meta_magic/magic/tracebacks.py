@@ -81,6 +81,7 @@ class Rendering:
             lines: list[str] = tracebacks.structured_traceback(
                 type(error), error, link(shown), tb_offset=0
             )
+        tracebacks.tb = error.__traceback__  # IPython 7's %debug has this for its stack
         notes = getattr(error, "__notes__", ())
         text = "\n".join(lines)
         lines += [note for note in notes if note not in text]  # IPython 7
@@ -94,19 +95,28 @@ class Rendering:
 def causes_folded(error: BaseException, choose: Choose) -> Iterator[list[str]]:
     """Have the errors behind another shown as it is, for a while.
 
+    One of which nothing is shown, as it never reached the user, is passed over.
+
     Yields:
         The packages of the frames that are not shown of them.
     """
     folded: list[str] = []
-    whole = [(cause, cause.__traceback__) for cause in causes_of(error)]
+    causes = causes_of(error)
+    whole = [(e, e.__context__, e.__traceback__) for e in (error, *causes)]
+    last = error
     try:
-        for cause, traceback in whole:
-            shown, others = choose(cause, traceback)
-            cause.__traceback__ = link(shown)
+        for cause in causes:
+            shown, others = choose(cause, cause.__traceback__)
             folded += others
+            if shown or last.__cause__ is cause:
+                cause.__traceback__ = link(shown)
+                last = cause
+            else:
+                last.__context__ = cause.__context__
         yield folded
     finally:
-        for cause, traceback in whole:
+        for cause, context, traceback in whole:
+            cause.__context__ = context
             cause.__traceback__ = traceback
 
 
@@ -150,9 +160,14 @@ def show_whole(shell: Any) -> object:
     if error is None:
         raise UsageError(f"%meta {WHOLE}: there was no error to show")
     rendering = getattr(error, "_render_traceback_", None)
-    if not isinstance(rendering, Rendering):  # of another cell: it was shown whole
-        return shell.showtraceback((type(error), error, error.__traceback__))
-    print(shell.InteractiveTB.stb2text(rendering.render(choose_all)))  # noqa: T201  asked for
+    tracebacks = shell.InteractiveTB
+    before, tracebacks.skip_hidden = tracebacks.skip_hidden, False  # as record() does
+    try:
+        if not isinstance(rendering, Rendering):  # of another cell
+            return shell.showtraceback((type(error), error, error.__traceback__))
+        print(tracebacks.stb2text(rendering.render(choose_all)))  # noqa: T201  asked for
+    finally:
+        tracebacks.skip_hidden = before
     return None
 
 

@@ -1,6 +1,5 @@
 """The calls that a backward walk has still to look at."""
 
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from heapq import heappop, heappush
 
@@ -44,11 +43,9 @@ class CallQueue:
         """Look at whatever changed storages last; return those that are known so."""
         known = set()
         for storage in storages:
-            calls = self._writers.get(storage, ())
-            position = bisect_left(calls, self._now)
-            last = calls[position - 1] if position else -1
+            last = self._writers.find_last(storage, self._now)
             if self._kept.get(storage) == last:
                 known.add(storage)
-            elif position:
+            elif last >= 0:
                 heappush(self._heap, -last)
         return known

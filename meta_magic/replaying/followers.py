@@ -17,9 +17,9 @@ def find_behind(recorded: ProgramCalls) -> set[int]:
     """Return the kept storages that were written since."""
     kept = recorded.kept
     known = {} if kept is None else kept.list_contents(can_assume=True)
-    writers = recorded.writers
-    living = known.keys() - recorded.dead
-    return {s for s in living if s in writers and writers[s][-1] > known[s]}
+    living, n_calls = known.keys() - recorded.dead, len(recorded)
+    find_last = recorded.writers.find_last
+    return {s for s in living if find_last(s, n_calls) > known[s]}
 
 
 def find_followers(plan: Plan) -> set[int]:
@@ -71,10 +71,10 @@ def find_changed(plan: Plan) -> dict[int, tuple[int, int]]:
     first = {} if kept is None else kept.list_contents(can_assume=True)
     found = {}
     for storage in plan.spared | first.keys():
-        writers = recorded.writers.get(storage, ())
-        begin = first.get(storage, recorded.births.get(storage, -1))
+        last = recorded.writers.find_last(storage, len(recorded))
+        begin = first.get(storage, recorded.births.get(storage))
         if storage in recorded.dead:
             found[storage] = begin + 1, len(recorded) - 1
-        elif writers and writers[-1] > begin:
-            found[storage] = begin + 1, writers[-1]
+        elif last > begin:
+            found[storage] = begin + 1, last
     return found

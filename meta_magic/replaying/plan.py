@@ -138,7 +138,7 @@ class Planner:
             contents -= self._held
             memory -= self._held
             self._allocate(index, born, memory)
-            queue.add(births[s] for s in memory.intersection(storages) & births.keys())
+            queue.add(births[s] for s in memory.intersection(storages) if s in births)
         self._given, self._blank = contents, memory - contents
 
     def _include(
@@ -223,7 +223,7 @@ class Planner:
         if self._request.modules:
             return recorded.draws
         wanted = self._wanted - self._held
-        calls = {c for s in wanted for c in recorded.writers.get(s, ())}
+        calls = {call for s in wanted for call in recorded.writers.of(s)}
         found = recorded.draws_by_call.keys() & (calls | self._kinds.keys())
         return [recorded.draws_by_call[call] for call in sorted(found)]
 

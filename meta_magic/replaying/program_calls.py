@@ -9,6 +9,7 @@ from meta_magic.replaying.noise_operator import NOISY, NoiseOperator
 from meta_magic.replaying.operators import Operator, find_operator
 from meta_magic.replaying.program_draws import Draw, read_draws
 from meta_magic.replaying.readers import Readers
+from meta_magic.replaying.storage_columns import Dead, Numbers, Writers
 from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.trace.program import HEADER, Constant, Program
 from meta_magic.trace.signature import (
@@ -92,7 +93,7 @@ class ProgramCalls:
         program: The program.
         draws: All draws in order.
         births: For each storage, the call that made it.
-        writers: For each storage, the calls that made or wrote it, in order.
+        writers: The calls that made or wrote each storage.
         constants: Storages that came from outside with their content.
         nbytes_by_storage: Bytes of each storage.
         dead: Storages that were freed.
@@ -108,13 +109,13 @@ class ProgramCalls:
         self._operators: dict[int, Operator] = {}
         self._assumptions: dict[int, Assumption] = {}
         self._n_by_column: dict[str, int] = {}
-        self.births: dict[int, int] = {}
-        self.writers: dict[int, list[int]] = {}
-        self.nbytes_by_storage: dict[int, int] = {}
+        self.births = Numbers()
+        self.writers = Writers(self.births)
+        self.nbytes_by_storage = Numbers()
         self.constants: dict[int, Constant] = {}
         self.draws: list[Draw] = []
         self.draws_by_call: dict[int, Draw] = {}
-        self.dead: set[int] = set()
+        self.dead = Dead()
         self._n_placed = 0
         self._draws_elsewhere = False
         self.kept: Kept | None = None
@@ -235,7 +236,7 @@ class ProgramCalls:
 
     def _find_writers(self) -> None:
         """Look through the calls that were not read yet."""
-        sizes, met = self.nbytes_by_storage, self._met
+        sizes, met, births = self.nbytes_by_storage, self._met, self.births
         spans: dict[int, list[int]] = {}
         for index in range(self._n_read, len(self)):
             signature, storages = self.tensors(index)
@@ -246,15 +247,15 @@ class ProgramCalls:
                 span = spans[id(signature)] = [*map(span_nbytes, geometries)]
             written = {storages[i] for i in signature.writes}
             for position, storage in enumerate(storages):
-                if storage not in met:
-                    met.add(storage)
+                if storage not in births and storage not in met:
                     if position >= n_inputs:
-                        self.births[storage] = index
-                        written.add(storage)
+                        births[storage] = index
+                    else:
+                        met.add(storage)
                 # The largest: a storage may grow.
                 sizes[storage] = max(span[position], sizes.get(storage, 0))
             for storage in written:
-                self.writers.setdefault(storage, []).append(index)
+                self.writers.add(storage, index)
         self._n_read = len(self)
 
 

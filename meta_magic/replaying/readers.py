@@ -1,9 +1,10 @@
 """Which calls read a storage: an index that is made when it is first asked for."""
 
-from bisect import bisect_left
+from array import array
 from collections.abc import Sequence
 from typing import Protocol
 
+from meta_magic.replaying.storage_columns import NOTHING, Numbers
 from meta_magic.trace.signature import Signature
 
 __all__ = ["Readers"]
@@ -21,6 +22,8 @@ class Calls(Protocol):
 class Readers:
     """For each storage of a program, the calls that have it as an argument, in order.
 
+    A chain for each storage, from the last call back, in two columns for all of them.
+
     Args:
         recorded: Those of a program.
     """
@@ -28,13 +31,20 @@ class Readers:
     def __init__(self, recorded: Calls) -> None:
         self._recorded = recorded
         self._n_read = 0
-        self._calls: dict[int, list[int]] = {}
+        self._last = Numbers()
+        self._calls = array("I")
+        self._before = array("q")
 
     def between(self, storage: int, first: int, last: int) -> Sequence[int]:
         """Return the calls that read a storage, of some, the last one included."""
         self._go_on()
-        calls = self._calls.get(storage, [])
-        return calls[bisect_left(calls, first) : bisect_left(calls, last + 1)]
+        found: list[int] = []
+        link = self._last.get(storage)
+        while link != NOTHING and self._calls[link] >= first:
+            if self._calls[link] <= last:
+                found.append(self._calls[link])
+            link = self._before[link]
+        return found[::-1]
 
     def _go_on(self) -> None:
         """Look through the calls that are new."""
@@ -42,5 +52,7 @@ class Readers:
         for index in range(self._n_read, len(recorded)):
             signature, storages = recorded.tensors(index)
             for storage in storages[: len(signature.inputs)]:
-                self._calls.setdefault(storage, []).append(index)
+                self._before.append(self._last.get(storage))
+                self._last[storage] = len(self._calls)
+                self._calls.append(index)
         self._n_read = len(recorded)

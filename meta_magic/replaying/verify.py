@@ -72,7 +72,8 @@ def verify(
             call = trace.ops[index]
             rows += [(index, call.op, call.line, call.module, *row) for row in found]
     frame = pd.DataFrame.from_records(rows, columns=COLUMNS)
-    frame.attrs = {"n_calls": len(trace.ops), "n_checked": len(trace.ops) - n_unchecked}
+    n_calls = trace.program.n_calls
+    frame.attrs = {"n_calls": n_calls, "n_checked": n_calls - n_unchecked}
     return frame
 
 

@@ -25,6 +25,7 @@ from meta_magic.trace.program import Program
 
 if TYPE_CHECKING:
     from meta_magic.trace.provenance import Assumption, Evaluation
+    from meta_magic.trace.raised_call import RaisedCall
     from meta_magic.trace.signature import Signature
 
 GAP: Final = (
@@ -72,12 +73,16 @@ class ProgramBuilder:
         written: The parts that write.
         clock: How many operator calls were written.
         device: Whose kernels are recorded.
+
+    Attributes:
+        raised: The call that ended the recording by an error, once that is known.
     """
 
     def __init__(self, written: Written, clock: Clock, device: DeviceName) -> None:
         self._written = written
         self._clock = clock
         self._device = device
+        self.raised: RaisedCall | None = None
         self._signatures: tuple[Signature, ...] = ()
 
     def snapshot(self) -> Program:
@@ -97,8 +102,7 @@ class ProgramBuilder:
         self._read_signatures()
         positions = write.places.build_positions()
         failures = () if has_failed else describe_failures(findings)
-        gaps = [(GAP, None)] if write.draws.has_gap else []
-        aliases = [(text, None) for text in write.imports.doubts]
+        texts = [*[GAP][: write.draws.has_gap], *write.imports.doubts]
         n_calls = self._clock.now  # what was found of the next one may have no call
         return Program(
             words=write.rows.words.tobytes(),
@@ -117,12 +121,13 @@ class ProgramBuilder:
             constants=write.constants.build(),
             imports=write.imports.build(),
             torn=tuple(sorted(write.constants.torn)),
-            doubts=(*failures, *findings.doubts, *gaps, *aliases),
+            doubts=(*failures, *findings.doubts, *((text, None) for text in texts)),
             evaluations=list_until(n_calls, findings.evaluations),
             assumptions=list_until(n_calls, findings.assumptions),
             kernels=tuple(findings.kernels),
             flags=tuple(write.flags.changes),
             as_device=self._device,
+            raised=self.raised,
         )
 
     def _read_signatures(self) -> None:

@@ -46,6 +46,7 @@ from meta_magic.session.collector import RareCollection
 from meta_magic.session.guard import Guard
 from meta_magic.session.note_finders import Outside, find_notes
 from meta_magic.session.program_builder import ProgramBuilder, make_written
+from meta_magic.session.raised_calls import find_raised
 from meta_magic.session.threads import TaskWatch, ThreadWatch
 from meta_magic.session.trees import TreeFinder, modules_in
 from meta_magic.session.values_on_demand import ValuesOnDemand
@@ -125,7 +126,7 @@ class Recording:
                 Saver(write.registry, self._values, note),
                 Loader(note, plan, self._lending),
             ),
-            *stand_in_for(plan, note, write.draws.generator_at),
+            *stand_in_for(plan, note, write.draws),
             NewParameters(write.registry.forget),
             self._lending,
             attention,
@@ -176,7 +177,8 @@ class Recording:
             refusals=refusals,
         )
         shown = ShownTensors(registry, values, is_recording=True)
-        return shown, BackwardPasses(functions, dispatch), functions, dispatch
+        self._modes = functions, dispatch
+        return shown, BackwardPasses(functions, dispatch), *self._modes
 
     @property
     def n_operators(self) -> int:
@@ -203,6 +205,7 @@ class Recording:
         write.calls.close_open_calls()
         self._doubt_foreign_casts()
         trees = self._describe(namespace or {})
+        self._programs.raised = find_raised(error, self._modes, write, self._lending)
         program = self._programs.build(trees, has_failed=error is not None)
         write.draws.keep_ends(program)
         living = dict(write.numbers.living())

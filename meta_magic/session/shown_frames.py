@@ -13,6 +13,9 @@ from typing import Final, NamedTuple
 from meta_magic.recording.identities.frame_kinds import PACKAGE, TORCH, is_stdlib
 
 __all__ = [
+    "OURS",
+    "PYTHONS",
+    "TORCHS",
     "USERS",
     "ShownFrames",
     "choose_all",
@@ -20,6 +23,7 @@ __all__ = [
     "choose_frames",
     "hide_others",
     "home_of",
+    "walk_traceback",
 ]
 
 IN_PACKAGES: Final = re.compile(r".*/(?:site|dist)-packages/([^/.]+)")
@@ -45,7 +49,8 @@ def choose_frames(error: BaseException, start: TracebackType | None) -> ShownFra
     """Return what to show of an error's traceback, from an entry of it on.
 
     All but ours where torch has no part in it. Where the error has no text, as a bare
-    ``assert``, the frame that raised it says what is wrong.
+    ``assert``, the frame that raised it says what is wrong. None of what torch and we
+    settled among us.
     """
     entries = [*walk_traceback(start)]
     homes = [home_of(entry.tb_frame.f_code.co_filename) for entry in entries]
@@ -53,7 +58,7 @@ def choose_frames(error: BaseException, start: TracebackType | None) -> ShownFra
     below = range(max(shown, default=-1) + 1, len(homes))
     hidden = {OURS, TORCHS} if str(error) else {OURS}
     shown.update([at for at in below if homes[at] not in hidden][-1:])
-    if TORCHS not in homes or not shown:
+    if TORCHS not in homes:
         shown = {at for at, home in enumerate(homes) if home != OURS}
     return ShownFrames(
         [entry for at, entry in enumerate(entries) if at in shown],
@@ -102,5 +107,5 @@ def hide_others(error: BaseException) -> None:
     for entry in walk_traceback(error.__traceback__):
         frame = entry.tb_frame
         is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED
-        if id(entry) not in shown and is_function:
+        if shown and id(entry) not in shown and is_function:
             frame.f_locals["__tracebackhide__"] = True

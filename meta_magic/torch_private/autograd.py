@@ -13,6 +13,7 @@ from torch._C import _current_autograd_node as current_autograd_node
 from torch._C._autograd import _get_sequence_nr as next_sequence_number
 
 __all__ = [
+    "DIFFERENTIATING",
     "Hooks",
     "current_autograd_node",
     "go_on_from",
@@ -22,6 +23,9 @@ __all__ = [
     "sequence_number_of",
     "set_hooks",
 ]
+
+DIFFERENTIATING: Final = torch.autograd.graph._engine_run_backward.__code__
+"""What runs a backward pass. Without it one that raised in there is of forward."""
 
 Hooks: TypeAlias = tuple[dict[Any, Any] | None, dict[Any, Any] | None]
 """On the gradient of a tensor, and after its accumulation."""

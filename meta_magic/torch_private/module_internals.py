@@ -14,6 +14,7 @@ from torch.nn.modules.module import (
 )
 
 __all__ = [
+    "CALLING",
     "IS_ASSIGNING",
     "LOADED",
     "LOADING",
@@ -64,6 +65,9 @@ def walk_modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 names_not_persistent: Final = attrgetter("_non_persistent_buffers_set")
 """Return the names of the buffers that ``state_dict`` leaves out; without it those that
 a checkpoint rightly lacks would be called missing."""
+
+CALLING: Final = nn.Module._call_impl.__code__
+"""What calls a module. Without it the call of torch that raised is in no module."""
 
 LOADING: Final = nn.Module._load_from_state_dict.__code__
 """What runs while a state dict is loaded. Without it a copy into tensors without data,

@@ -143,7 +143,7 @@ class Replacements:
 
     def _put_back(self, owner: Any, name: str, value: Any) -> None:
         stack = stacks[id(owner), name]
-        is_newest = getattr(owner, name) is value
+        is_newest = vars(owner).get(name) is value  # and not what a method binds
         stack.remove(value)
         if is_newest:
             setattr(owner, name, stack[-1])

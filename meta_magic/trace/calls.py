@@ -14,7 +14,7 @@ from meta_magic.trace.provenance import Evaluation
 from meta_magic.trace.signature import Argument, Phase, SourcePosition
 from meta_magic.trace.units import format_shape
 
-__all__ = ["ModuleCall", "OpCall", "TensorMetadata"]
+__all__ = ["ModuleCall", "OpCall", "TensorMetadata", "describe_flow"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +108,9 @@ class OpCall:
             one; else None.
         assumed: What was assumed for its sizes, or for those of what it reads; None
             where nothing was.
+        raised: The error that it raised and that ended the block, its type and the
+            first line of its text; None for all others. It is the last call, returned
+            and wrote nothing, and may be of a function: then ``op`` is its name.
     """
 
     index: int
@@ -129,6 +132,7 @@ class OpCall:
     evaluation: Evaluation | None = None
     kernel: str | None = None
     assumed: str | None = None
+    raised: str | None = None
 
     @property
     def nbytes_read(self) -> int:
@@ -160,7 +164,8 @@ class OpCall:
     def __repr__(self) -> str:
         line = "" if self.line is None else f", line {self.line}"
         flow = describe_flow(self.inputs, self.outputs)
-        return f"<OpCall {self.index}: {self.op}{flow}{line}>"
+        raised = "" if self.raised is None else f", raised {self.raised}"
+        return f"<OpCall {self.index}: {self.op}{flow}{line}{raised}>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from meta_magic.trace.remarks import (
     find_assumptions,
     find_evaluations,
     find_kernels,
+    find_raised,
 )
 
 __all__ = ["OP_COLUMNS", "Column", "Format", "OpColumn", "Wire"]
@@ -113,6 +114,14 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         help="Tensors returned, as those read.",
         width=140,
         wire="held",
+    ),
+    OpColumn(
+        name="raised",
+        type="str or None",
+        help="The error that it raised, which ended the block.",
+        width=240,
+        is_optional=True,
+        wire=find_raised,
     ),
     OpColumn(
         name="place",

@@ -23,12 +23,13 @@ def count_flops(signature: Signature) -> int | None:
 
     Returns:
         The number of operations, or None where torch has no formula that holds:
-        everything but matrix products, convolutions and fused attention.
+        everything but matrix products, convolutions and fused attention. None, too,
+        where nothing was returned, as of a call that raised.
 
     Source:
         ``torch.utils.flop_counter.flop_registry``.
     """
-    formula = find_formula(signature.op)
+    formula = find_formula(signature.op) if signature.outputs else None
     if formula is None or is_miscounted(signature):
         return None
     arguments = {n: shape_of(v, signature.inputs) for n, v in signature.arguments}

@@ -7,13 +7,14 @@ in a table; one operator call is a handful of 32-bit words that point there.
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final, TypeAlias
 
 import torch
 
 from meta_magic.trace.provenance import Assumption, Evaluation, KernelChoice
+from meta_magic.trace.raised_call import RaisedCall
 from meta_magic.trace.signature import Geometry, Place, Signature, SourcePosition
 
 __all__ = [
@@ -176,6 +177,7 @@ class Program:
         flags: (call from which on, name, value) of the flags of torch's backends that
             are not torch's defaults.
         as_device: The device whose kernels these are; ``meta`` for torch's own there.
+        raised: The call that ended the recording by an error; None if none did.
     """
 
     words: bytes
@@ -200,10 +202,30 @@ class Program:
     kernels: tuple[KernelChoice, ...] = ()
     flags: tuple[tuple[int, str, object], ...] = ()
     as_device: str = "meta"
+    raised: RaisedCall | None = None
 
     def __getstate__(self) -> dict[str, object]:
         # Without what is cached: it can be built again.
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
+
+    @property
+    def n_calls(self) -> int:
+        """How many operator calls returned."""
+        return len(self.offsets) - 1
+
+    @cached_property
+    def with_raised(self) -> "Program":
+        """The program with the call that raised, if one did, as one more row."""
+        if self.raised is None:
+            return self
+        raised, number = self.raised, len(self.signatures)
+        row = (number, raised.place, raised.module_word, 0, *raised.tensors)
+        return replace(
+            self,
+            words=self.words + array("I", row).tobytes(),
+            signatures=(*self.signatures, raised.signature),
+            raised=None,
+        )
 
     @cached_property
     def offsets(self) -> memoryview:

@@ -8,7 +8,13 @@ from meta_magic.trace.program import Program
 from meta_magic.trace.provenance import Evaluation
 from meta_magic.trace.units import format_bytes, format_flops
 
-__all__ = ["Span", "find_assumptions", "find_evaluations", "find_kernels"]
+__all__ = [
+    "Span",
+    "find_assumptions",
+    "find_evaluations",
+    "find_kernels",
+    "find_raised",
+]
 
 Span: TypeAlias = tuple[int, int, str]
 """First operator, operator after the last, and what is said of them."""
@@ -27,6 +33,12 @@ def find_kernels(program: Program) -> list[Span]:
 def find_assumptions(program: Program) -> list[Span]:
     """Return what was assumed for sizes."""
     return [*join(sorted(find_assumed(program).items()))]
+
+
+def find_raised(program: Program) -> list[Span]:
+    """Return the error of the call that ended the block."""
+    raised, index = program.raised, program.n_calls
+    return [] if raised is None else [(index, index + 1, raised.error)]
 
 
 def join(texts: Iterable[tuple[int, str]]) -> Iterator[Span]:

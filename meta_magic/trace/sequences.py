@@ -8,6 +8,7 @@ from meta_magic.trace.calls import ModuleCall, OpCall, TensorMetadata
 from meta_magic.trace.downstream import find_assumed
 from meta_magic.trace.flops import count_flops
 from meta_magic.trace.program import HEADER, MODULE_HEADER, Program, Structure
+from meta_magic.trace.remarks import find_raised
 from meta_magic.trace.signature import Argument, Geometry, Phase, TensorArgument
 
 __all__ = ["ModuleCalls", "OpCalls"]
@@ -108,10 +109,14 @@ class ModuleRow(NamedTuple):
 
 
 class OpCalls(Rows[OpCall]):
-    """The operator calls of a program, in the order in which torch made them."""
+    """The operator calls of a program, in the order in which torch made them.
+
+    With the one that raised, if one did, as the last.
+    """
 
     def __init__(self, program: Program) -> None:
-        super().__init__(program)
+        super().__init__(program.with_raised)
+        self._raised_by_call = {first: text for first, _, text in find_raised(program)}
         self._owner_by_storage = dict(program.owner_by_storage)
         self._evaluation_by_call = {e.call: e for e in program.evaluations}
         self._kernel_by_call = {
@@ -120,7 +125,7 @@ class OpCalls(Rows[OpCall]):
             for call in range(choice.first_op, choice.end_op)
         }
         self._assumed_by_call = find_assumed(program)
-        self._flops = [count_flops(signature) for signature in program.signatures]
+        self._flops = [count_flops(s) for s in self._program.signatures]
 
     def __len__(self) -> int:
         return len(self._program.offsets) - 1
@@ -163,6 +168,7 @@ class OpCalls(Rows[OpCall]):
             evaluation=self._evaluation_by_call.get(index),
             kernel=self._kernel_by_call.get(index),
             assumed=self._assumed_by_call.get(index),
+            raised=self._raised_by_call.get(index),
         )
 
     def phase(self, index: int) -> Phase:

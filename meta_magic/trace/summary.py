@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from meta_magic.trace.calls import describe_flow
 from meta_magic.trace.columns import Format
 from meta_magic.trace.deep_trees import at_any_depth
 from meta_magic.trace.module_columns import tree_columns
@@ -11,6 +12,7 @@ from meta_magic.trace.tree import TreeLine, build_tree
 from meta_magic.trace.units import format_bytes, format_count, format_flops
 
 if TYPE_CHECKING:
+    from meta_magic.trace.calls import OpCall
     from meta_magic.trace.notes import Note
     from meta_magic.trace.trace import Trace
 
@@ -54,6 +56,7 @@ FORMATS: Final[Formats] = MappingProxyType(
 def format_summary(trace: "Trace") -> str:
     """Return what ``print(trace)`` shows."""
     lines = [format_headline(trace)]
+    lines += [format_raised(call) for call in trace.ops[-1:] if call.raised]
     lines += [format_note(note) for note in trace.notes]
     for root in trace.modules:
         lines += align([*format_lines(build_tree(root, trace.module_calls))])
@@ -67,7 +70,7 @@ def format_headline(trace: "Trace") -> str:
         parameters = sum(root.n_parameters for root in trace.modules)
         nbytes = sum(root.parameter_nbytes for root in trace.modules)
         parts.append(f"{format_count(parameters)} parameters, {format_bytes(nbytes)}")
-    n_operators = len(trace.ops)
+    n_operators = trace.program.n_calls
     parts.append(f"{n_operators:,} operator{'' if n_operators == 1 else 's'}")
     parts.append(f"as on {trace.program.as_device}")
     if trace.flops:
@@ -80,6 +83,12 @@ def format_headline(trace: "Trace") -> str:
     if trace.error:
         parts.append(f"stopped by {trace.error.split(':')[0]}")
     return " · ".join(parts)
+
+
+def format_raised(call: "OpCall") -> str:
+    """Return on one line which call ended the block, and by what."""
+    where = f"line {call.line}: " if call.line else ""
+    return f"raised: {where}{call.op}{describe_flow(call.inputs, ())}: {call.raised}"
 
 
 def format_note(note: "Note") -> str:

@@ -37,8 +37,8 @@ class Trace:
         program: The operator and module calls in compact form.
         modules: The module trees that were built or called, in order of appearance.
         notes: What the user should know, in order of line.
-        error: ``ExceptionName: message`` if the block raised, else None; the trace
-            then ends with the last operator that succeeded.
+        error: ``ExceptionName: message`` if the block raised, else None. Where a call
+            of torch raised it, that is the last of the trace, and marked as such.
         error_line: Line of the cell at which it was raised, or None.
         nbytes_real: Bytes of the real storages that operators of the block made.
         seconds: Wall time of the block; not compared.
@@ -139,9 +139,9 @@ class Trace:
 
     def __repr__(self) -> str:
         failed = f", failed with {self.error.split(':')[0]}" if self.error else ""
-        trees = len(self.modules)
+        n_calls, trees = self.program.n_calls, len(self.modules)
         word = "tree" if trees == 1 else "trees"
-        return f"<Trace: {len(self):,} operators, {trees} module {word}{failed}>"
+        return f"<Trace: {n_calls:,} operators, {trees} module {word}{failed}>"
 
     def __len__(self) -> int:
         return len(self.ops)

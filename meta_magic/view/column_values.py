@@ -49,8 +49,9 @@ def remarks_payload(trace: "Trace") -> dict[str, Any]:
 
 def find_samples(trace: "Trace") -> list["OpCall | None"]:
     """Return the first call of each signature; None for one that no call has."""
-    samples: list[OpCall | None] = [None] * len(trace.program.signatures)
-    for index, number in enumerate(trace.program.signature_numbers()):
+    program = trace.program.with_raised
+    samples: list[OpCall | None] = [None] * len(program.signatures)
+    for index, number in enumerate(program.signature_numbers()):
         if samples[number] is None:
             samples[number] = trace.ops[index]
     return samples

@@ -55,7 +55,7 @@ class Payload:
 
     def __init__(self, trace: "Trace") -> None:
         self._trace = trace
-        self._program = trace.program
+        self._program = trace.program.with_raised
         self._geometries: Table[Geometry] = Table(write_geometry)
         self._positions: Table[SourcePosition] = Table(write_position)
         self._numbers = itertools.count()

@@ -1,7 +1,12 @@
 """A real Chromium, and a real JupyterLab for it to open."""
 
+import base64
+import json
+
 import pytest
 
+from meta_magic.view.page import join_scripts, join_styles
+from meta_magic.view.payload import pack
 from tests.browser.lab import (
     CHROMIUM,
     open_chromium,
@@ -9,6 +14,7 @@ from tests.browser.lab import (
     run_lab,
     write_notebook,
 )
+from tests.browser.served import ADDRESS, PAGE, TRAITS
 
 
 @pytest.fixture(scope="module")
@@ -62,3 +68,25 @@ def open_notebook(lab, page):
 
     yield open_cells
     page.evaluate("() => jupyterapp.shell.currentWidget?.sessionContext.shutdown()")
+
+
+@pytest.fixture
+def serve(page):
+    """Show the live report of a trace; its page."""
+
+    def show(trace, **traits):
+        body = PAGE % {
+            "styles": join_styles(),
+            "scripts": join_scripts(),
+            "payload": base64.b64encode(pack(trace)).decode(),
+            "traits": json.dumps(TRAITS | traits),
+        }
+        page.route(
+            ADDRESS, lambda route: route.fulfill(body=body, content_type="text/html")
+        )
+        page.goto(ADDRESS)
+        page.wait_for_function("() => window.ready")
+        return page
+
+    yield show
+    assert (page.errors, page.logged) == ([], [])

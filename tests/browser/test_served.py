@@ -1,7 +1,5 @@
 """The report's script on a page of its own, with a stub for the widget's model."""
 
-import base64
-import json
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -12,9 +10,9 @@ from torch import nn
 from meta_magic import record
 from meta_magic.trace.columns import OP_COLUMNS
 from meta_magic.trace.module_columns import MODULE_COLUMNS
-from meta_magic.view.page import join_scripts, join_styles, render_snapshot
+from meta_magic.view.page import render_snapshot
 from meta_magic.view.payload import pack
-from tests.browser.served import ADDRESS, CHOICE, PAGE, TRAITS
+from tests.browser.served import ADDRESS, CHOICE
 
 pytestmark = pytest.mark.browser
 
@@ -28,28 +26,6 @@ class Block(nn.Module):
 
     def forward(self, x):
         return x + self.linear(x).relu()
-
-
-@pytest.fixture
-def serve(page):
-    """Show the live report of a trace; its page."""
-
-    def show(trace, **traits):
-        body = PAGE % {
-            "styles": join_styles(),
-            "scripts": join_scripts(),
-            "payload": base64.b64encode(pack(trace)).decode(),
-            "traits": json.dumps(TRAITS | traits),
-        }
-        page.route(
-            ADDRESS, lambda route: route.fulfill(body=body, content_type="text/html")
-        )
-        page.goto(ADDRESS)
-        page.wait_for_function("() => window.ready")
-        return page
-
-    yield show
-    assert (page.errors, page.logged) == ([], [])
 
 
 @pytest.fixture(scope="module")

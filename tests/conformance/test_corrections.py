@@ -7,11 +7,14 @@ import pytest
 import torch
 from torch.nn.functional import conv1d, conv2d, conv_transpose2d
 
-from meta_magic import record, replay
+from meta_magic import record
 from meta_magic.recording.as_device.adjustments import ON_CPU
 from meta_magic.recording.as_device.corrections import CORRECTIONS, RIGHT_SINCE
+from tests.conformance.kernelless import KERNELLESS
+from tests.conformance.large_calls import LARGE
 from tests.conformance.losses import LOSSES
 from tests.conformance.norm_backwards import BACKWARDS
+from tests.conformance.sparse_calls import SPARSE
 
 aten = torch.ops.aten
 
@@ -50,25 +53,6 @@ HISTOGRAMS = {
 }
 
 
-def sparse(values, *, is_coalesced=None):
-    """Return a sparse matrix of three elements."""
-    at = torch.tensor([[2, 0, 1], [0, 1, 1]])
-    options = {"is_coalesced": is_coalesced, "check_invariants": False}
-    return torch.sparse_coo_tensor(at, values, (3, 4), **options)
-
-
-SPARSE = {
-    "coordinates": lambda: torch.randn(3, 4).to_sparse(),
-    "rows by coordinates": lambda: torch.randn(3, 4).to_sparse(1),
-    "coordinates of rows": lambda: torch.randn(3, 4).to_sparse(dense_dim=1),
-    "to strides": lambda: torch.zeros(3, 4, layout=torch.sparse_coo).to_dense(),
-    "at positions": lambda: torch.randn(3, 4).sparse_mask(sparse(torch.ones(3))),
-    "at coalesced positions": lambda: torch.randn(3, 4).sparse_mask(
-        sparse(torch.ones(3), is_coalesced=True)
-    ),
-}
-
-
 def update(operator, n_states, **settings):
     """Return a parameter that an optimizer's kernel wrote."""
     tensors = [torch.ones(3), torch.ones(3), torch.ones(3), torch.tensor(1.0)]
@@ -90,7 +74,7 @@ FUSED = {
         maximize=False,
     ),
 }
-CALLS = GROUPED | RANGES | FACTORS | HISTOGRAMS | SPARSE | FUSED
+CALLS = GROUPED | RANGES | FACTORS | HISTOGRAMS | SPARSE | FUSED | KERNELLESS
 REFUSALS = r"BF16|BFloat16|Meta kernel|SparseMeta|step must be nonzero"
 RIGHT = {op for op, version in RIGHT_SINCE.items() if torch.__version__ >= version}
 
@@ -132,33 +116,6 @@ def test_every_correction_is_tested():
         for call in CALLS.values():
             call()
     assert set(CORRECTIONS) <= {op.op for op in trace.ops}
-
-
-def test_other_sparse_layouts_are_refused_as_torch_does():
-    with record(), pytest.raises(NotImplementedError, match="aten::_to_sparse"):
-        torch.eye(4).to_sparse(layout=torch.sparse_csr)
-
-
-def test_a_replay_has_the_elements_that_a_sparse_tensor_on_meta_has_not():
-    with record() as trace:
-        torch.eye(3).to_sparse()
-    (made,) = replay(trace, trace.ops[-1].outputs)
-    assert made.to_dense().tolist() == torch.eye(3).tolist()
-
-
-def test_the_values_of_a_sparse_matrix_are_trained_as_on_the_cpu():
-    def train():
-        values = torch.nn.Parameter(torch.ones(3))
-        (torch.randn(3, 4) + sparse(2 * values)).pow(2).sum().backward()
-        torch.optim.SGD([values], lr=0.1).step()
-        return values.detach()
-
-    torch.manual_seed(0)
-    wanted = train()
-    torch.manual_seed(0)
-    with record():
-        met = train()
-        assert torch.equal(met, wanted)
 
 
 @pytest.mark.parametrize("dim", [0, 1])
@@ -255,7 +212,7 @@ ONEDNN = {
         *(False, [], 2, 4, 1, True, False, False, True),
     ),
 }
-ANSWERED = NORMS | IMAGES | LAYOUTS | LOSSES | ONEDNN | BACKWARDS
+ANSWERED = NORMS | IMAGES | LAYOUTS | LARGE | LOSSES | ONEDNN | BACKWARDS
 ELSEWHERE = {"aten.mkldnn_rnn_layer_backward.default"}
 """Tested with recurrent layers: their metadata are alike."""
 ALIKE = {

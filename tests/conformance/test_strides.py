@@ -46,7 +46,24 @@ def column(n=20):
     return torch.ones(10, n).t()[:, :1]
 
 
+def gradient(operator, *settings):
+    """Return a gradient beside whose rows the channels of what it is for come last."""
+    grad, a = torch.ones(2, 16, 40, 40), last(2, 16, 40, 40)
+    return operator(grad, a, *settings)
+
+
+aten = torch.ops.aten
 CHOSEN = {
+    "gradient of hardswish": lambda: gradient(aten.hardswish_backward),
+    "gradient of hardsigmoid": lambda: gradient(aten.hardsigmoid_backward),
+    "gradient of hardtanh": lambda: gradient(aten.hardtanh_backward, 0, 6),
+    "gradient of elu": lambda: gradient(
+        lambda grad, a: aten.elu_backward(grad, 1, 1, 1, False, a)
+    ),
+    "gradient of leaky_relu": lambda: gradient(aten.leaky_relu_backward, 0.1, False),
+    "gradient of softplus": lambda: gradient(aten.softplus_backward, 1, 20),
+    "gradient of mish": lambda: gradient(aten.mish_backward),
+    "gradient of gelu": lambda: gradient(aten.gelu_backward),
     "a power of one": lambda: torch.pow(True, last(4, 3, 3, 4)),
     "norm of one pixel": lambda: torch.batch_norm(
         torch.nn.functional.adaptive_avg_pool2d(last(4, 4, 3, 3), 1),

@@ -10,7 +10,7 @@ import { make_geometry, make_modules, make_payload, to_deltas, to_steps } from "
  *   phase?: string, module?: number, call?: number, line?: number}[]} ops
  * @param {{name: string, parent?: number, cls?: string, calls?: number}[]} modules
  * @param {{module: number, parent?: number, first: number, end: number}[]} calls
- * @param {{error?: string, parameters?: string[]}} more
+ * @param {{error?: string, parameters?: string[]}} more `error`: raised by the last operator
  */
 export function make_trace(ops, modules = [], calls = [], { error, parameters = [] } = {}) {
   const numbers = new Map();
@@ -25,7 +25,7 @@ export function make_trace(ops, modules = [], calls = [], { error, parameters = 
   const tensors = ops.flatMap(({ reads = [], makes = [], is_view }) => [
     ...reads.map((name) => find(name)), ...makes.map((name) => find(name, is_view && reads[0]))]);
   return new TraceView(make_payload({
-    error: error ?? null, error_line: error ? 1 : 0,
+    error: error ?? null, remarks: { raised: error ? [[ops.length - 1, ops.length, error]] : [] },
     geometries: [make_geometry([2, 3])],
     signatures: ops.map(({ op, reads = [], makes = [], writes = [], is_view }) => ({
       op, args: "", inputs: reads.map(() => 0), outputs: makes.map(() => 0), writes,

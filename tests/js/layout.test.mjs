@@ -162,6 +162,13 @@ test("the operator at which a cell failed is marked, and what it is in", () => {
   assert.equal(arrange(boxes, boxes.root).nodes[0].text, "✗ mm");
 });
 
+test("no operator is marked where none raised the error", () => {
+  const trace = make_trace([{ op: "aten.mm.default" }], [{ name: "m" }]);
+  trace.error = "E";
+  const boxes = new Boxes(follow_values(trace), choose_phase(trace));
+  assert.equal(arrange(boxes, boxes.root).nodes[0].text, "mm");
+});
+
 test("long names are cut by their width", () => {
   assert.equal(ellipsize("short"), "short");
   assert.equal(ellipsize("x".repeat(500)).length, 42);

@@ -37,7 +37,7 @@ test("a row has all that is known of an operator", () => {
     index: 0, op: "aten.mm.default", inputs: "(2, 3) f32, (3, 4) f32", outputs: "(2, 4) f32",
     arguments: "", module: "layers.1", root: 0, module_call: "", phase: "forward", line: 7,
     function: "torch.mm", forward: "", flops: 48, views: "", writes: "",
-    position: "/home/a/cell.py:12", evaluation: "", kernel: "", assumed: "",
+    position: "/home/a/cell.py:12", evaluation: "", kernel: "", assumed: "", raised: "",
     nbytes_read: 72, axes: "1 0",
   });
 });

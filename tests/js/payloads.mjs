@@ -9,7 +9,7 @@ const COLUMNS = {
   ops: name_columns(
     "index", "op", "inputs", "outputs", "arguments", "module", "root", "module_call", "phase",
     "line", "function", "forward", "flops", "views", "writes", "position", "evaluation",
-    "kernel", "assumed",
+    "kernel", "assumed", "raised",
   ),
   modules: name_columns(
     "name", "class", "parameters", "bytes", "place", "input", "output", "FLOPs", "marks",
@@ -20,7 +20,8 @@ const COLUMNS = {
 const NOTHING = {
   version: 2, headline: "", error: null, error_line: 0, source: "", chart: "",
   cell: { file: "", first: 2 }, texts: [], notes: [], nbytes_by_dtype: {}, modules: [],
-  signatures: [], places: [], positions: [], geometries: [], storages: [], owners: [], remarks: { evaluation: [], kernel: [], assumed: [] },
+  signatures: [], places: [], positions: [], geometries: [], storages: [], owners: [],
+  remarks: { evaluation: [], kernel: [], assumed: [], raised: [] },
   ops: { signature: [], place: [], module: [], call: [], forward: [], tensors: [] },
   calls: {
     module: [], parent: [], line: [], position: [], first: [], length: [], structure: [],

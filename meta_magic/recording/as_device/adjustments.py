@@ -186,6 +186,36 @@ def leave_out(
     return tuple(t if m else None for t, m in zip(returned, mask, strict=True))
 
 
+def lay_out_channels(returned: Tensor, a: Tensor, *_: Any) -> Tensor:
+    """Return a tensor with the channels last if those of an input are, else in rows.
+
+    Source:
+        ``roll`` in ``TensorTransformations.cpp`` of torch 2.13, which joins pieces;
+        ``batch_norm_cpu`` and ``batch_norm_backward_cpu`` in ``Normalization.cpp``.
+    """
+    layout = suggest_memory_format(a)
+    if not a.is_meta or returned.is_contiguous(memory_format=layout):
+        return returned
+    return torch.empty_like(returned, memory_format=layout)
+
+
+def lay_out_batch_norm(
+    returned: tuple[Tensor, ...], a: Tensor, *arguments: Any
+) -> tuple[Tensor, ...]:
+    """Return what a batch norm does as the CPU. Source: as above."""
+    output, *statistics = keep_statistics(returned, a, *arguments)
+    return (lay_out_channels(output, a), *statistics)
+
+
+def lay_out_batch_gradient(
+    returned: tuple[Tensor | None, ...], grad: Tensor, a: Tensor, *arguments: Any
+) -> tuple[Tensor | None, ...]:
+    """Return the gradients of a batch norm that are asked for. Source: as above."""
+    gradient, *others = leave_out(returned, grad, a, *arguments)
+    laid_out = None if gradient is None else lay_out_channels(gradient, a)
+    return (laid_out, *others)
+
+
 ON_CPU: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
     {
         "aten.convolution.default": lay_out_image,
@@ -203,13 +233,14 @@ ON_CPU: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
         "aten.soft_margin_loss.default": lay_out_as_input,
         "aten.mkldnn_rnn_layer.default": make_workspace,
         "aten.mkldnn_rnn_layer_backward.default": part_biases,
-        "aten.native_batch_norm.default": keep_statistics,
-        "aten._native_batch_norm_legit.default": keep_statistics,
-        "aten._native_batch_norm_legit.no_stats": keep_statistics,
-        "aten._batch_norm_with_update.default": keep_statistics,
+        "aten.native_batch_norm.default": lay_out_batch_norm,
+        "aten._native_batch_norm_legit.default": lay_out_batch_norm,
+        "aten._native_batch_norm_legit.no_stats": lay_out_batch_norm,
+        "aten._batch_norm_with_update.default": lay_out_batch_norm,
         "aten._batch_norm_no_update.default": drop_statistics,
-        "aten.native_batch_norm_backward.default": leave_out,
-        "aten.batch_norm_backward.default": leave_out,
+        "aten.native_batch_norm_backward.default": lay_out_batch_gradient,
+        "aten.batch_norm_backward.default": lay_out_batch_gradient,
+        "aten.roll.default": lay_out_channels,
     }
 )
 ADJUSTMENTS: Final[Mapping[str, Mapping[str, Callable[..., Any]]]] = MappingProxyType(

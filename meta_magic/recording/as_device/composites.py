@@ -39,6 +39,7 @@ from meta_magic.torch_private.tensor_internals import suggest_memory_format
 __all__ = ["CompositesOf"]
 
 COMPOSITE: Final = DispatchKey.CompositeImplicitAutograd
+CPU: Final = torch.device("cpu")
 MEAN: Final = 1
 
 aten = torch.ops.aten
@@ -196,6 +197,25 @@ def ctc_loss(  # noqa: PLR0913, PLR0917  the operator's own
     return aten.mean(losses / aten.clamp_min(made, 1))
 
 
+def ctc_loss_of_tensors(  # noqa: PLR0913, PLR0917  the operator's own
+    _: Keep,
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Tensor,
+    target_lengths: Tensor,
+    blank: int = 0,
+    reduction: int = MEAN,
+    zero_infinity: bool = False,  # noqa: FBT001, FBT002
+) -> Any:
+    """Return the loss. Source: as above; where a mode looks on, no length is read."""
+    lengths = [
+        aten._to_copy(tensor, dtype=torch.long, device=CPU).tolist()
+        for tensor in (input_lengths, target_lengths)
+    ]
+    given = (*lengths, blank, reduction, zero_infinity)
+    return aten.ctc_loss.IntList(log_probs, targets, *given)
+
+
 ON_CPU: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
     {
         "linalg_svdvals": svdvals,
@@ -204,6 +224,7 @@ ON_CPU: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
         "group_norm": group_norm,
         "one_hot": one_hot,
         "ctc_loss.IntList": ctc_loss,
+        "ctc_loss.Tensor": ctc_loss_of_tensors,
         **RECURRENT,
         **PACKED_RECURRENT,
     }

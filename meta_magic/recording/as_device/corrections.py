@@ -152,11 +152,52 @@ def write_nothing(*_: object, **__: object) -> None:
     """
 
 
+def lstsq(
+    a: Tensor,
+    b: Tensor,
+    rcond: float | None = None,  # noqa: ARG001  the schema's
+    *,
+    driver: str | None = None,
+) -> tuple[Tensor, ...] | Any:
+    """Return solutions, residuals, ranks and no singular values.
+
+    ``NotImplemented`` for drivers that give residuals where the ranks are full alone.
+
+    Source:
+        ``linalg_lstsq`` in ``BatchLinearAlgebra.cpp`` of torch 2.13, which has no meta
+        kernel.
+    """
+    if driver not in (None, "gels", "gelsy"):
+        return NotImplemented
+    n_rows, n_columns = a.shape[-2:]
+    is_vector = b.shape == a.shape[:-1]
+    n_solved = 1 if is_vector else b.shape[-1]
+    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[: a.ndim - 2])
+    columns = a.new_empty((*batch, n_solved, max(n_rows, n_columns)))
+    solution = columns.mT[..., :n_columns, :]
+    has_residuals = driver == "gels" and n_rows > n_columns
+    residuals = a.new_empty((*batch, n_solved) if has_residuals else 0)
+    ranks = a.new_empty(0 if driver == "gels" else batch, dtype=torch.long)
+    solution = solution.squeeze(-1) if is_vector else solution
+    real = torch.empty(0, dtype=a.dtype, device="meta").real.dtype
+    return solution, residuals, ranks, a.new_empty(0, dtype=real)
+
+
+def gradient_of_input(_: Tensor, a: Tensor, *__: object, **___: object) -> Tensor:
+    """Return the gradient of an input. Source: torch 2.13 has no meta kernel."""
+    return a.new_empty(a.shape)
+
+
 CORRECTIONS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
     {
         "aten._grouped_mm.default": grouped_mm,
         "aten.arange.start_step": arange,
         "aten.geqrf.default": geqrf,
+        "aten.linalg_lstsq.default": lstsq,
+        "aten.multi_margin_loss_backward.default": gradient_of_input,
+        "aten.multilabel_margin_loss_backward.default": gradient_of_input,
+        "aten.fractional_max_pool3d_backward.default": gradient_of_input,
+        "aten._ctc_loss_backward.default": gradient_of_input,
         "aten._fused_sgd_.default": write_nothing,
         "aten._fused_adagrad_.default": write_nothing,
         "aten._to_sparse.default": to_sparse,

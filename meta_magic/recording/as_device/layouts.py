@@ -45,9 +45,8 @@ def lay_out_alike(func: Any, args: Args, kwargs: Kwargs, returned: Any) -> Any:
     It is asked once for each signature, and only where that takes little; beyond, what
     torch's kernel on meta chose stands.
     """
-    is_pointwise = torch.Tag.pointwise in func.tags
-    limit = MAX_NUMEL_POINTWISE if is_pointwise else MAX_NUMEL
     made, met = tensors_in(returned), tensors_in(args, kwargs)
+    limit = MAX_NUMEL_POINTWISE if is_pointwise(func, made, met) else MAX_NUMEL
     is_small = sum(tensor.numel() for tensor in (*made, *met)) <= limit
     if not is_small or {*map(id, made)} <= {*map(id, met)}:
         return returned
@@ -58,6 +57,17 @@ def lay_out_alike(func: Any, args: Args, kwargs: Kwargs, returned: Any) -> Any:
     is_alike = list(types_of(laid_out)) == list(types_of(made))
     is_other = [t.stride() for t in laid_out] != [t.stride() for t in made]
     return asked if is_alike and is_other else returned
+
+
+def is_pointwise(func: Any, made: list[Tensor], met: list[Tensor]) -> bool:
+    """Whether an operator takes element by element.
+
+    Torch does not say so of the gradients of most activations.
+    """
+    if torch.Tag.pointwise in func.tags:
+        return True
+    shapes = {tensor.shape for tensor in (*made, *met)}
+    return len(shapes) == 1 and "backward" in str(func)
 
 
 def types_of(tensors: list[Tensor]) -> Iterator[tuple[object, ...]]:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from meta_magic.recording.identities.left_places import find_left, has_left
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.places import Places
 from meta_magic.recording.identities.storages import StorageRegistry
@@ -21,7 +22,7 @@ from meta_magic.torch_private.modes import (
 )
 from meta_magic.trace.options import DeviceName, Options
 
-__all__ = ["META", "DevicePlan", "is_default_on_meta"]
+__all__ = ["META", "DevicePlan", "is_default_on_meta", "is_way_out_open"]
 
 META: Final = torch.device("meta")
 HOMES: Final = {
@@ -68,7 +69,6 @@ class DevicePlan:
         self.kernels = options.device
         self._note = note
         self._home = HOMES[options.device]
-        self._has_named = False
         self._registry = registry
         self._places = places
 
@@ -82,7 +82,7 @@ class DevicePlan:
         device = torch.device("cuda", device) if number else torch.device(device)
         if device.type == "meta":
             return META
-        StorageRegistry.has_places = self._has_named = True
+        StorageRegistry.has_places = True
         if device.type == "cpu":
             return torch.device("cpu")
         if device.type != "cuda" and self.kernels != "meta":
@@ -96,10 +96,10 @@ class DevicePlan:
         return torch.device(device.type, index)
 
     def place_of(self, tensor: Tensor) -> torch.device | None:
-        """Return the device that the code names for a tensor; a real one's own."""
+        """Return the device that the code names for a tensor; else a real one's own."""
         with DisableTorchFunction():
             if not tensor.is_meta:
-                return tensor.device
+                return find_left(tensor) if has_left() else tensor.device
             self._registry.note_deaths()
             return self._registry.place_of(tensor)
 
@@ -126,13 +126,8 @@ class DevicePlan:
                     self._registry.name_place(tensor, place)
 
     def is_told(self, device: Any) -> bool:
-        """Whether a device is that which libraries are told where none was named.
-
-        An equal one is, as long as none was named: code may have made it anew.
-        """
-        home = self.home
-        is_equal = not self._has_named and torch.device(device) == home
-        return device is home or is_equal
+        """Whether a device is that which libraries are told where none was named."""
+        return device is self.home
 
     @property
     def home(self) -> torch.device:
@@ -166,7 +161,17 @@ class DevicePlan:
 
 def is_default_on_meta() -> bool:
     """Whether the innermost ``with torch.device`` is that of the cell."""
+    return find_default() == "meta"
+
+
+def is_way_out_open() -> bool:
+    """Whether the cell is within ``with torch.device("cpu")``, which is meant."""
+    return find_default() == "cpu"
+
+
+def find_default() -> str | None:
+    """Return the kind of device of the innermost ``with torch.device``, if any."""
     for mode in reversed(function_mode_stack()):
         if isinstance(mode, DeviceContext):
-            return bool(mode.device.type == "meta")
-    return False
+            return str(mode.device.type)
+    return None

@@ -1,8 +1,16 @@
-"""Find the tensors in nested values."""
+"""Find the tensors in nested values, and in modules."""
 
-from torch import Tensor
+from collections.abc import Iterator
 
-__all__ = ["tensors_in"]
+from torch import Tensor, nn
+
+from meta_magic.torch_private.module_internals import (
+    buffers_of,
+    parameters_of,
+    walk_modules,
+)
+
+__all__ = ["tensors_in", "tensors_of"]
 
 
 def tensors_in(*values: object) -> list[Tensor]:
@@ -16,3 +24,12 @@ def tensors_in(*values: object) -> list[Tensor]:
         elif isinstance(value, dict):
             found.extend(tensors_in(*value.values()))
     return found
+
+
+def tensors_of(root: nn.Module) -> Iterator[Tensor]:
+    """Yield the parameters and buffers of a module and all below it."""
+    for _, module in walk_modules(root):
+        for holder in (parameters_of(module), buffers_of(module)):
+            for tensor in holder.values():
+                if tensor is not None:
+                    yield tensor

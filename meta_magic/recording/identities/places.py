@@ -7,10 +7,10 @@ own place was found when it began.
 
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import starmap
-from types import CodeType, FrameType
+from types import CodeType, FrameType, TracebackType
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -183,6 +183,23 @@ class Places:
         frames = traceback.walk_tb(error.__traceback__ if error else None)
         lines = [n for f, n in frames if f.f_code.co_filename == self._cell_file]
         return lines[-1] if lines else None
+
+    def locate_raised(
+        self, function: object, entries: Sequence[TracebackType], flags: int
+    ) -> PlaceAndOwner:
+        """Return the place of a call that raised, by the traceback down to it."""
+        position = line = owner = 0
+        for entry in reversed(entries):
+            frame = entry.tb_frame
+            kind = self._kinds.classify(frame)
+            flags |= kind
+            if kind & USER and not (position and line):
+                found = self._position(frame.f_code, entry.tb_lasti)
+                position = position or found
+                line = line or (self._line_by_position[found] if kind & CELL else 0)
+            if kind & INIT and not owner:
+                owner = self._find_owner(frame)
+        return self._intern(PlaceKey(function, position, line, flags)), owner
 
     def walk(
         self, frame: FrameType | None, entry: FrameType | None, site: Site

@@ -52,7 +52,7 @@ class DeviceQuestions:
     def _find(self, tensor: Tensor, asker: FrameType) -> torch.device:
         code = asker.f_code
         if code in AS_IT_IS or code.co_filename.startswith(PACKAGE):
-            return META  # as it is: what pickles would look for data
+            return tensor.device  # as it is: what pickles would look for data
         place = self._plan.place_of(tensor)
         if place is not None:
             return place

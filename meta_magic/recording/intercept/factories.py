@@ -70,7 +70,7 @@ LIKE: Final = frozenset[Any](
     {torch.empty_like, torch.full_like, torch.ones_like, torch.rand_like}
     | {torch.randint_like, torch.randn_like, torch.zeros_like}
     | {torch.Tensor.new_empty, torch.Tensor.new_empty_strided, torch.Tensor.new_full}
-    | {torch.Tensor.new_ones, torch.Tensor.new_zeros}
+    | {torch.Tensor.new_ones, torch.Tensor.new_tensor, torch.Tensor.new_zeros}
 )
 """What makes a tensor where another one lies."""
 
@@ -159,8 +159,7 @@ class Factories:
         is_torchs = caller.f_code.co_filename.startswith(f"{TORCH}/")
         if is_torchs or kwargs.get("device") is not None:
             return NotImplemented
-        options = {**kwargs, "device": args[0].device}
-        return self._make_named(func, args, options, caller)
+        return self.make(func, args, {**kwargs, "device": args[0].device}, caller)
 
     def make_new(self, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
         """Do what ``x.new(...)`` does with values; torch drops them on meta.

@@ -9,7 +9,9 @@ import torch
 
 from meta_magic.recording.as_device.attention import AttentionOf
 from meta_magic.recording.as_device.oracle.refused_calls import Refusals
+from meta_magic.recording.as_device.oracle.type_names import name_types
 from meta_magic.recording.identities.device_plan import META, DevicePlan
+from meta_magic.recording.identities.left_places import has_left
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.places import Places
 from meta_magic.recording.identities.tensors import TensorRegistry
@@ -196,6 +198,7 @@ class FunctionMode(DeviceContext):
                 return again
             explain_mix(error, tensors_in(args, kwargs))
         self._refusals.reword(func, args, kwargs, error)
+        name_types(error, self._attention.device)
         return None
 
     def _call_again(
@@ -255,7 +258,7 @@ class FunctionMode(DeviceContext):
             for tensor in args:  # that it is read of; that it is given to, and it
                 self._registry.note_alias(tensor)
             return func(*args)
-        if not args[0].is_meta:
+        if not (args[0].is_meta or has_left()):
             return func(*args)
         return self._questions.answer(func.__self__, args[0], asker)
 

@@ -1,5 +1,6 @@
 """Call the kernel of an operator, see to it that its result is right, and record it."""
 
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -28,13 +29,13 @@ from meta_magic.recording.intercept.special_tensors import (
 )
 from meta_magic.recording.intercept.value_source import ValueSource
 from meta_magic.recording.rows.constants import Constants
-from meta_magic.recording.rows.draws import Drawing
+from meta_magic.recording.rows.drawing import Drawing
 from meta_magic.recording.rows.findings import Findings
 from meta_magic.recording.rows.real_memory import RealMemory
 from meta_magic.recording.rows.row_writer import RowWriter
 from meta_magic.recording.signatures.arguments import Args, Given, Inputs, Kwargs
 from meta_magic.recording.signatures.cache import SignatureCache
-from meta_magic.recording.signatures.entries import Entry, LiveCall, OpTable, sharing
+from meta_magic.recording.signatures.entries import Entry, LiveCall, OpTable, sharing_of
 from meta_magic.recording.signatures.operator_keys import Key, has_opaque
 from meta_magic.torch_private.modes import DisableTorchDispatch
 from meta_magic.trace.options import DeviceName
@@ -188,7 +189,7 @@ class KernelCalls:
         """Call an operator, or refuse it as the device does."""
         if not self._refusals.is_due(table, key, given, kernels):
             return self._run_or_rescue(table, given, draw, kernels)
-        if table.written:  # meta resizes it
+        if table.written or table.reads_data:  # meta resizes it, or values are read
             self._refusals.check(table, given, kernels)
             return self._run_or_rescue(table, given, draw, kernels)
         returned = self._run_or_rescue(table, given, draw, kernels)
@@ -248,7 +249,8 @@ class KernelCalls:
         """Return what an operator returns that failed on meta, or NotImplemented."""
         correct = CORRECTIONS.get(table.name)
         if correct is not None and all(seen[2].is_meta for _, seen in given.inputs):
-            return correct(*given.args, **given.kwargs)
+            with suppress(Exception):  # of wrong arguments: the CPU says of which
+                return correct(*given.args, **given.kwargs)
         try:
             returned = self._values.evaluate(table, given)
         except MissingValueError:
@@ -272,8 +274,3 @@ class KernelCalls:
             if argument is tensor:
                 return self._registry.renew(tensor, seen)
         return self._registry.add_output(tensor, place)
-
-
-def sharing_of(inputs: Inputs) -> tuple[object, ...]:
-    """Return which strided arguments are the same or share a storage."""
-    return sharing([tensor for tensor, seen in inputs if seen[1] is not None])

@@ -41,37 +41,17 @@ from meta_magic.recording.rows.generator_tokens import (
     put_state,
     read_accelerators,
 )
-from meta_magic.recording.signatures.arguments import Given
 from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.torch_private.tensor_internals import address_of_generator
 from meta_magic.trace.program import EarlierEnd, Program, Randomness
 
-__all__ = ["Drawing", "Draws"]
+__all__ = ["Draws"]
 
 TOKEN_BITS: Final = 32
 DRAW_BITS: Final = (1 << TOKEN_BITS) - 1
 """Of a token the lowest bits say which draw it is, those above of which recording."""
 
 n_recordings = 0
-
-
-class Drawing:
-    """How a random operator draws.
-
-    Attributes:
-        generator: What it was told to draw from; None for torch's default.
-        is_real: Whether it makes real numbers, and not just meta tensors.
-    """
-
-    def __init__(self, given: Given) -> None:
-        values = (*given.args, *given.kwargs.values())
-        found = (v for v in values if isinstance(v, torch.Generator))
-        self.generator: torch.Generator | None = next(found, None)
-        device = given.kwargs.get("device")
-        if device is None:
-            self.is_real = not any(seen[2].is_meta for _, seen in given.inputs)
-        else:
-            self.is_real = device.type != "meta"
 
 
 class Draws:
@@ -95,7 +75,8 @@ class Draws:
         self._streams: dict[int, Stream] = {}
         self._accelerator: tuple[tuple[str, bytes], ...] = ()
         self._default = self._open(torch.default_generator)
-        self._aside: dict[object, Stream] = {}
+        self._aside: dict[tuple[int, torch.device | None], Stream] = {}
+        self._seed_by_kind: dict[str, int] = {}
 
     def __enter__(self) -> None:
         for stream in self._streams.values():
@@ -206,6 +187,17 @@ class Draws:
         """Return what stands for the default generator of a device not there."""
         return self._open_aside(self._default, device).generator
 
+    def seed_elsewhere(self, kind: str, seed: int) -> None:
+        """Seed the default generators of all devices of a kind that are not there."""
+        self._seed_by_kind[kind] = seed
+        for _, device in self._aside:
+            if device is not None and device.type == kind:
+                self.seed_at(device, seed)
+
+    def seed_at(self, device: torch.device, seed: int) -> None:
+        """Seed the default generator of a device that is not there."""
+        self.generator_at(device).manual_seed(seed ^ ELSEWHERE)
+
     def build_randomness(self) -> Randomness:
         """Return the record of all draws."""
         streams, asides = self._streams.values(), self._aside.values()
@@ -242,10 +234,14 @@ class Draws:
 
     def _open_aside(self, stream: Stream, device: torch.device | None) -> Stream:
         """Return a stream beside one, for what is drawn on meta or elsewhere."""
-        seed = None if device is None else stream.generator.initial_seed() ^ ELSEWHERE
-        key = (stream.number, device, seed)
+        key = (stream.number, device)
         aside = self._aside.get(key)
         if aside is None:
+            seed = None
+            if device is not None:  # seeded as the CPU's, if not by itself
+                seed = self._seed_by_kind.get(device.type)
+                seed = stream.generator.initial_seed() if seed is None else seed
+                seed ^= ELSEWHERE
             aside = self._aside[key] = self._open(make_aside(stream.generator, seed))
         return aside
 

@@ -213,6 +213,24 @@ class ModuleCallRecorder:
             self.rows[row + 6] = n_values
             self.word, self.entry, self.site, _ = self._stack.pop()
 
+    def extend_last(self, module: nn.Module) -> int:
+        """Let the last call of a module, and those around it, have one operator more.
+
+        Returns:
+            Its module word; see ``program.HEADER``.
+        """
+        number, rows = self._numbers.of(module), self.rows
+        starts = range(0, len(rows), MODULE_HEADER)
+        last = max((start for start in starts if rows[start] == number), default=None)
+        if last is None:
+            return 0
+        call = word = last // MODULE_HEADER + 1
+        while call:
+            start = (call - 1) * MODULE_HEADER
+            rows[start + 5] += 1
+            call = rows[start + 1]
+        return word << 1
+
     def calls_by_module(self) -> dict[int, tuple[int | None, int]]:
         """Return first call and number of calls of each module called."""
         numbers = self.rows[::MODULE_HEADER]

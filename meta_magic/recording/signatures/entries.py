@@ -23,6 +23,7 @@ __all__ = [
     "OpTable",
     "plain_float",
     "sharing",
+    "sharing_of",
 ]
 
 READING_TAGS: Final = frozenset(
@@ -190,6 +191,11 @@ def plain_float(value: Any) -> object:
     if is_nan:
         return (kind, copysign(1, value), repr(value))
     return (kind, value if kind is float and value else repr(value))
+
+
+def sharing_of(inputs: Sequence[tuple[Tensor, Seen]]) -> tuple[object, ...]:
+    """Return which strided arguments are the same or share a storage."""
+    return sharing([tensor for tensor, seen in inputs if seen[1] is not None])
 
 
 def sharing(tensors: Sequence[Tensor]) -> tuple[object, ...]:

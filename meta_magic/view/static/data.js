@@ -160,6 +160,9 @@ export class TraceView {
     return this.places[this.op_place[op]];
   }
 
+  /** Whether it was an operator that raised. @param {number} op */
+  is_raised = (op) => Boolean(this.remarks_of_op[op]?.raised);
+
   /** @param {number} index @returns {Operator} */
   op(index) {
     const signature = this.signature(index);

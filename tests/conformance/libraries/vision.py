@@ -15,8 +15,15 @@ from tests.conformance.libraries.cases import Case, keep_small
 __all__ = ["list_timm", "list_torchvision"]
 
 BACKBONE = {"weights": None, "weights_backbone": None, "num_classes": 5}
-SIDES = {"inception_v3": 96, "maxvit_t": 224, "googlenet": 64, "alexnet": 96}
+SIDES = {"inception_v3": 299, "maxvit_t": 224, "alexnet": 96}
 """Height and width of images, where 64 is too small."""
+FEW = {
+    "rpn_post_nms_top_n_train": 40,
+    "rpn_post_nms_top_n_test": 40,
+    "box_batch_size_per_image": 16,
+    "box_detections_per_img": 4,
+}
+"""How many boxes a detector of two stages looks at."""
 
 
 def make_targets(keypoints: int = 0) -> list[dict[str, torch.Tensor]]:
@@ -44,8 +51,9 @@ def call_torchvision(name: str, model: nn.Module) -> Any:
     if ".optical_flow." in module:
         return model(torch.rand(1, 3, 128, 128), torch.rand(1, 3, 128, 128))
     if ".video." in module:
-        side = 224 if name.startswith("mvit") else 64
+        side = 224 if name.startswith(("mvit", "s3d")) else 64
         return model(torch.rand(2, 3, 16 if side == 224 else 8, side, side))
+    name = name.removeprefix("quantized_")
     side = 224 if name.startswith("vit") else SIDES.get(name, 64)
     return model(torch.rand(2, 3, side, side))
 
@@ -60,8 +68,11 @@ def build_torchvision(name: str) -> nn.Module:
 
 
 def small_images(name: str) -> dict[str, Any]:
-    """Return what keeps a detector from scaling its images up."""
-    return {} if name.startswith("ssd") else {"min_size": 64, "max_size": 96}
+    """Return what keeps a detector from scaling its images up, and its boxes few."""
+    if name.startswith("ssd"):
+        return {}
+    sizes = {"min_size": 64, "max_size": 96}
+    return sizes | (FEW if "rcnn" in name else {})
 
 
 def list_torchvision() -> Iterator[Case]:
@@ -75,10 +86,10 @@ def list_torchvision() -> Iterator[Case]:
         yield Case(name=name, build=builds[name], call=partial(call_torchvision, name))
 
 
-def call_timm(model: nn.Module) -> Any:
+def call_timm(model: nn.Module, *, is_whole: bool = False) -> Any:
     """Call a model of timm on two images of the size that it is configured for."""
     channels, *sides = model.pretrained_cfg["input_size"]
-    fixed = model.pretrained_cfg.get("fixed_input_size", False)
+    fixed = is_whole or model.pretrained_cfg.get("fixed_input_size", False)
     return model(torch.rand(2, channels, *(sides if fixed else (96, 96))))
 
 

@@ -52,9 +52,9 @@ def test_an_error_in_a_library_shows_the_library_and_the_users_line(kernel):
 @pytest.mark.parametrize(
     "cell",
     [
-        "%%meta\n\na = torch.ones(2, 3)\na @ a",
-        "%%meta\n%%meta\na = torch.ones(2, 3)\na @ a",
-        "%%meta\nawait asyncio.sleep(0)\na = torch.ones(2, 3)\na @ a",
+        "%%meta\n\nlayer = nn.Linear(2, 3)\nlayer(torch.ones(5))",
+        "%%meta\n%%meta\nlayer = nn.Linear(2, 3)\nlayer(torch.ones(5))",
+        "%%meta\nawait asyncio.sleep(0)\nlayer = nn.Linear(2, 3)\nlayer(torch.ones(5))",
     ],
 )
 def test_an_error_in_an_operator_shows_the_users_frame_alone(kernel, cell):
@@ -66,7 +66,7 @@ def test_an_error_in_an_operator_shows_the_users_frame_alone(kernel, cell):
 
 
 def test_full_shows_the_error_with_all_its_frames(kernel):
-    kernel.run("%%meta\na = torch.ones(2, 3)\na @ a")
+    kernel.run("%%meta\nlayer = nn.Linear(2, 3)\nlayer(torch.ones(5))")
     shown = kernel.run("%meta full").stream("stdout")
     assert "/torch/" in shown
     assert "meta_magic/" in shown

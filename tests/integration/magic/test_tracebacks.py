@@ -10,7 +10,7 @@ from IPython.core.error import UsageError
 
 from tests.integration.kernels import ANSI, ARROW
 
-MISMATCH = "%%meta\ntorch.ones(2, 3) @ torch.ones(2, 3)"
+MISMATCH = "%%meta\nnn.Linear(2, 3)(torch.ones(5))"
 
 
 def marked_lines(shown):
@@ -58,6 +58,15 @@ def test_full_shows_the_error_of_a_plain_cell_as_that_did(run):
     assert shown.strip() == plain.strip()
 
 
+def test_full_shows_the_frames_that_record_hides_in_a_plain_cell(run):
+    cell = "import meta_magic\nwith meta_magic.record():\n    nn.Linear(2, 3)(x)"
+    _, plain = run(f"x = torch.ones(5)\n{cell}")
+    _, shown = run("%meta full")
+    assert marked_lines(plain)[0] == 4
+    assert "/torch/" not in plain
+    assert "/torch/" in shown
+
+
 def test_full_without_an_error_says_so(run, monkeypatch):
     monkeypatch.delattr(sys, "last_value", raising=False)
     error, _ = run("%meta full")
@@ -68,18 +77,36 @@ def test_full_without_an_error_says_so(run, monkeypatch):
 def test_an_error_that_is_shown_keeps_all_of_its_frames(run):
     error, _ = run(MISMATCH)
     files = [entry.filename for entry in traceback.extract_tb(error.__traceback__)]
-    assert "/torch/" in files[-1]
+    assert any("/torch/" in file for file in files)
 
 
 def test_the_cause_of_an_error_is_folded_as_it_is(run):
     error, shown = run(
-        "%%meta\ntry:\n    torch.ones(2, 3) @ torch.ones(2, 3)\n"
+        "%%meta\ntry:\n    nn.Linear(2, 3)(torch.ones(5))\n"
         "except RuntimeError as e:\n    raise KeyError('a') from e"
     )
     assert marked_lines(shown) == [3, 5]
     assert "/torch/" not in shown
     files = [e.filename for e in traceback.extract_tb(error.__cause__.__traceback__)]
-    assert "/torch/" in files[-1]
+    assert any("/torch/" in file for file in files)
+
+
+def test_an_error_that_never_reached_the_user_is_not_shown_behind_another(run):
+    cell = "%%meta\nx = torch.randn(2, 3)\nx[torch.ones(2, 4, dtype=torch.bool)]"
+    error, shown = run(cell)
+    assert isinstance(error.__context__, NotImplementedError)  # of torch's meta kernel
+    assert marked_lines(shown) == [3]
+    assert "During handling" not in shown
+    assert "During handling" in run("%meta full")[1]
+
+
+def test_an_error_that_the_user_was_handling_is_shown_behind_another(run):
+    _, shown = run(
+        "%%meta\ntry:\n    1 / 0\nexcept ZeroDivisionError:\n"
+        "    torch.randn(2, 3)[torch.ones(2, 4, dtype=torch.bool)]"
+    )
+    assert marked_lines(shown) == [3, 5]
+    assert "NotImplementedError" not in shown
 
 
 @pytest.fixture
@@ -98,7 +125,7 @@ def library(tmp_path, monkeypatch):
 def test_of_a_library_that_called_torch_the_innermost_frame_is_shown(run, library):
     _, shown = run(
         f"%%meta\nimport functools, {library}\n"
-        f"{library}.outer(functools.partial(torch.ones(2).view, 3))"
+        f"{library}.outer(functools.partial(nn.Linear(2, 3), torch.ones(5)))"
     )
     assert marked_lines(shown) == [3, 5]
     assert "frames of somelibrary, torch folded" in shown
@@ -111,23 +138,22 @@ def test_of_a_library_that_raised_without_torch_every_frame_is_shown(run, librar
 
 def test_no_frame_of_torch_is_shown_after_an_await(run):
     _, shown = run(
-        "%%meta\nimport asyncio\nawait asyncio.sleep(0)\n"
-        "torch.ones(2, 3) @ torch.ones(2, 3)"
+        "%%meta\nimport asyncio\nawait asyncio.sleep(0)\nnn.Linear(2, 3)(torch.ones(5))"
     )
     assert marked_lines(shown) == [4]
     assert "frames of torch folded" in shown
 
 
 def test_no_frame_of_torch_is_shown_of_a_cell_in_a_cell(run):
-    _, shown = run("%%meta\n%%meta\ntorch.ones(2, 3) @ torch.ones(2, 3)")
+    _, shown = run("%%meta\n%%meta\nnn.Linear(2, 3)(torch.ones(5))")
     assert marked_lines(shown) == [3]
     assert "frames of torch folded" in shown
 
 
 @pytest.mark.usefixtures("keep_tracer")
 def test_debug_stands_in_the_users_frame_when_torch_raised(shell, monkeypatch, capsys):
-    shell.run_cell("def fail(x):\n    secret = 41 + 1\n    return x @ x")
-    shell.run_cell("%%meta\nfail(torch.ones(2, 3))")
+    shell.run_cell("def fail(x):\n    secret = 41 + 1\n    return nn.Linear(2, 3)(x)")
+    shell.run_cell("%%meta\nfail(torch.ones(5))")
     monkeypatch.setattr(sys, "stdin", io.StringIO("p secret\ndown\nquit\n"))
     capsys.readouterr()
     shell.run_cell("%debug")

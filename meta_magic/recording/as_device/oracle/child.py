@@ -1,5 +1,6 @@
 """Run what may crash, hang or take too much in a child process."""
 
+import faulthandler
 import os
 import pickle
 import select
@@ -11,15 +12,15 @@ from typing import Any, Final
 
 import torch
 
-__all__ = ["NO_ANSWER", "can_fork", "run_in_child"]
+__all__ = ["NO_ANSWER", "NoAnswer", "can_fork", "run_in_child"]
 
 SECONDS: Final = 2
 N_BYTES: Final = 60_000
 """What an answer may take: a pipe holds that much without a reader."""
 
 
-class NoAnswer(Exception):  # noqa: N818  nothing raises it
-    """Stands for a child that crashed, or took too long."""
+class NoAnswer(Exception):  # noqa: N818  no error: nothing is known
+    """Raised in a child that cannot say; stands for one that crashed or is late."""
 
 
 NO_ANSWER: Final = NoAnswer()
@@ -75,11 +76,13 @@ def end_with_answer(function: Callable[[], object], writer: int) -> None:
     """Run a function, write what it raised, and end this process, the child."""
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        faulthandler.disable()  # a crash is an answer, not to be shown
         sink = os.open(os.devnull, os.O_WRONLY)
         os.dup2(sink, 1)
         os.dup2(sink, 2)
         torch.set_num_threads(1)  # the others are not in the child
-        os.write(writer, pickle.dumps(answer(function))[:N_BYTES])
+        with suppress(NoAnswer):
+            os.write(writer, pickle.dumps(answer(function))[:N_BYTES])
     finally:
         os.kill(os.getpid(), signal.SIGKILL)  # which runs nothing more
 
@@ -88,6 +91,8 @@ def answer(function: Callable[[], object]) -> tuple[type[Any], str] | None:
     """Return the type and the text of what a function raises."""
     try:
         function()
+    except NoAnswer:
+        raise
     except Exception as error:  # noqa: BLE001  it is the answer
         is_builtin = type(error).__module__ == "builtins"
         return type(error) if is_builtin else RuntimeError, str(error)

@@ -19,13 +19,18 @@ from meta_magic.recording.as_device.oracle.child import (
     can_fork,
     run_in_child,
 )
-from meta_magic.recording.as_device.oracle.shrinking import is_small, shrink
+from meta_magic.recording.as_device.oracle.shrinking import (
+    MAX_NUMEL,
+    is_small,
+    shrink,
+)
 from meta_magic.recording.as_device.oracle.stand_ins import (
     CPU,
     UNRESERVED,
     Filling,
     StandIns,
     Unaskable,
+    measure_spans,
     put_on_cpu,
     rebuild,
 )
@@ -42,6 +47,11 @@ RANDOM: Final = torch.Tag.nondeterministic_seeded
 MAX_SHARE: Final = 0.25
 MIN_SECONDS: Final = 1.0
 """What is spent on asking at most: so much, or that share of the recording."""
+
+
+MAX_NBYTES: Final = 16 * MAX_NUMEL
+"""What the storages of such a call take up to its last elements: few of a large one
+may lie far apart."""
 
 
 def write_ramp(flat: Tensor) -> None:
@@ -149,6 +159,7 @@ class Question:
         self._func = func
         self._call = args, kwargs
         self._tensors = tensors
+        self._spans = measure_spans(tensors)
 
     def ask(self, seen: Sequence[Tensor], *, is_refused: bool) -> Answer:
         """Return what the CPU raises.
@@ -157,7 +168,8 @@ class Question:
             seen: All tensors that are met, results among them.
             is_refused: Whether meta refused the call: it may end the process.
         """
-        if is_small([tensor.shape for tensor in seen]):
+        is_held = sum(self._spans.values()) <= MAX_NBYTES
+        if is_held and is_small([tensor.shape for tensor in seen]):
             run = self._run_small_or_raise
             return self._confirm(run) if is_refused else self._run_small()
         if not self._tensors:  # it makes one, as large as it is told
@@ -182,7 +194,7 @@ class Question:
         """Return what is raised whatever the tensors hold."""
         answers = []
         for filling in FILLINGS:
-            answer = decide(lambda: self._run_with(StandIns(filling)))  # noqa: B023  called at once
+            answer = decide(lambda: self._run_with(StandIns(self._spans, filling)))  # noqa: B023  called at once
             if isinstance(answer, Verdict):
                 return answer
             answers.append(answer)
@@ -194,7 +206,7 @@ class Question:
             raise answer
 
     def _run_untouched(self) -> None:
-        self._run_with(StandIns(is_untouched=True))
+        self._run_with(StandIns(self._spans, is_untouched=True))
 
     def _confirm(self, run: Callable[[], object]) -> Answer:
         """Return what is raised in a child process, if there can be one."""
@@ -210,7 +222,11 @@ class Question:
             is_tensor = isinstance(value, Tensor)
             return stand_ins.make(value) if is_tensor else put_on_cpu(value)
 
-        self._func(*rebuild(args, replace), **rebuild(kwargs, replace))
+        try:
+            args, kwargs = rebuild(args, replace), rebuild(kwargs, replace)
+        except Exception as error:  # nothing that the operator says
+            raise Unaskable from error
+        self._func(*args, **kwargs)
 
 
 def decide(run: Callable[[], object]) -> Answer:
@@ -220,7 +236,7 @@ def decide(run: Callable[[], object]) -> Answer:
     except Unaskable:
         raise
     except Exception as error:  # noqa: BLE001  it is the answer
-        return judge(error)
+        return judge(error.with_traceback(None))  # which would keep what is on meta
     return Verdict.ACCEPTED
 
 

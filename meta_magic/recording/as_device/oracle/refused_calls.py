@@ -15,7 +15,7 @@ from meta_magic.recording.as_device.oracle.oracle import (
 )
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.signatures.arguments import Args, Given, Kwargs
-from meta_magic.recording.signatures.entries import OpTable, sharing
+from meta_magic.recording.signatures.entries import OpTable, sharing_of
 from meta_magic.recording.signatures.operator_keys import Key
 from meta_magic.torch_private.dispatcher import kernels_put_in
 from meta_magic.trace.options import DeviceName
@@ -28,9 +28,13 @@ NEVER: Final = (
     *("aten.nonzero_static.", "aten._ctc_loss", "aten.ctc_loss."),
     *("aten.segment_reduce.", "aten._segment_reduce", "aten._pack_padded_sequence"),
     *("aten._pad_packed_sequence", "aten._make_per_tensor_quantized_tensor"),
-    "aten.to_padded_tensor.",
+    *("aten.to_padded_tensor.", "aten._embedding_bag", "aten._weight_int"),
+    *("aten._scaled_dot_product", "aten._flash_attention", "aten._thnn"),
+    *("aten.mkldnn_rnn_layer", "aten.lstm", "aten.gru", "aten.rnn_", "aten.quantized"),
+    *("aten._native_multi_head_attention", "aten._transformer_encoder_layer"),
 )
-"""Operators that move, or whose arguments only values can refuse."""
+"""Operators that move, whose arguments only values can refuse, or that end a process
+when their sizes do not fit."""
 
 IN_FLOAT: Final = tuple(
     f"aten.native_{kind}_norm_backward." for kind in ("layer", "batch", "group")
@@ -82,7 +86,7 @@ class Refusals:
     ) -> bool:
         """Whether a call is to be asked about: it was not accepted before."""
         name = table.name
-        if device == "meta" or table.reads_data or not name.startswith(ATEN):
+        if device == "meta" or not name.startswith(ATEN):
             return False
         if name.startswith(NEVER) or (device == "cuda" and name.startswith(IN_FLOAT)):
             return False
@@ -92,7 +96,7 @@ class Refusals:
             return False
         if table.is_pure:
             return key not in table.entries
-        return (*key, *sharing([t for t, _ in given.inputs])) not in table.entries
+        return (*key, *sharing_of(given.inputs)) not in table.entries
 
     def check(
         self, table: OpTable, given: Given, device: DeviceName, returned: Any = None
@@ -130,6 +134,7 @@ class Refusals:
         """Raise what the CPU says of a function one of whose operators was refused."""
         if id(error) != self._raised or torch.is_autocast_enabled("cuda"):
             return
+        self._raised = 0  # those around it, as backward(), ran the user's code
         answer = self.oracle.ask(func, args, kwargs, is_refused=True)
         if isinstance(answer, Exception) and str(answer) != str(error):
             raise answer from None

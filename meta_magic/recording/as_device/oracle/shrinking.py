@@ -13,10 +13,24 @@ from torch import Tensor
 
 from meta_magic.recording.as_device.oracle.stand_ins import put_on_cpu, rebuild
 
-__all__ = ["KEPT", "is_small", "shrink"]
+__all__ = ["KEPT", "MAX_NUMEL", "is_small", "shrink"]
 
 KEPT: Final = 8
 """Sizes up to this one stay as they are."""
+
+CHECKING: Final = frozenset(
+    {"mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear"}
+    | {"convolution", "constant_pad_nd", "cat", "stack", "copy", "masked_fill"}
+    | {"native_layer_norm", "native_group_norm", "native_batch_norm", "embedding"}
+    | {"sum", "mean", "prod", "amax", "amin", "max", "min", "argmax", "argmin"}
+    | {"any", "all", "var", "std", "linalg_vector_norm", "norm", "logsumexp"}
+    | {"softmax", "log_softmax", "cumsum", "sort", "topk", "tril", "triu", "mse_loss"}
+    | {"gather", "scatter", "scatter_add", "index_select", "index", "index_put"}
+    | {"index_add", "nll_loss_forward", "nll_loss2d_forward", "binary_cross_entropy"}
+    | {"smooth_l1_loss", "max_pool2d_with_indices", "avg_pool2d"}
+)
+"""Operators that check all sizes that they are given before they touch memory. Others
+might end the process when they are given some that do not belong together."""
 
 SMALLER: Final = (2, 3, 4, 5, 6, 7)
 """What a size may become, with its multiples in proportion."""
@@ -40,9 +54,13 @@ def is_small(shapes: Sequence[Sequence[int]], share: int = 1) -> bool:
     return numel <= MAX_NUMEL // share and numel * longest <= MAX_WORK // share
 
 
-def shrink(
-    func: Callable[..., Any], call: Call, tensors: Sequence[Tensor]
-) -> Call | None:
+def base_name(operator: Any) -> str:
+    """Return the name of an operator without its overload, and underscores."""
+    name: str = operator.name().removeprefix("aten::")
+    return name.partition(".")[0].strip("_")
+
+
+def shrink(func: Any, call: Call, tensors: Sequence[Tensor]) -> Call | None:
     """Return the arguments of a smaller call, on the CPU.
 
     Args:
@@ -51,12 +69,15 @@ def shrink(
         tensors: Those among them.
 
     Returns:
-        Zeros and numbers; None if meta accepts none that is small enough.
+        Zeros and numbers; None if meta accepts none that is small enough, or if that
+        might end the process.
     """
+    is_elementwise = torch.Tag.pointwise in func.tags
+    if not is_elementwise and base_name(func) not in CHECKING:
+        return None
     smaller = Smaller(call, tensors)
     smaller.propose()
-    is_harmless = torch.Tag.pointwise in getattr(func, "tags", ())  # on any sizes
-    if smaller.fits() and (is_harmless or smaller.is_accepted(func)):
+    if smaller.fits() and (is_elementwise or smaller.is_accepted(func)):
         return smaller.build("cpu")
     smaller.forget()
     n_trials = 0

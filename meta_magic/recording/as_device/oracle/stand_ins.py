@@ -2,19 +2,27 @@
 
 import mmap
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
+from meta_magic.recording.as_device.oracle.child import NoAnswer
 from meta_magic.recording.identities.geometries import span_nbytes
 from meta_magic.torch_private.tensor_internals import (
     address_of_storage,
     negate_lazily,
 )
 
-__all__ = ["Filling", "StandIns", "Unaskable", "put_on_cpu", "rebuild"]
+__all__ = [
+    "Filling",
+    "StandIns",
+    "Unaskable",
+    "measure_spans",
+    "put_on_cpu",
+    "rebuild",
+]
 
 CPU: Final = torch.device("cpu")
 Filling = Callable[[Tensor], object]
@@ -32,7 +40,7 @@ PLAIN: Final = (int, float, bool, complex, str, type(None), type(Ellipsis))
 TOLD: Final = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
-class Unaskable(Exception):  # noqa: N818  no error: nothing is known
+class Unaskable(NoAnswer):
     """Raised by an argument that nothing can stand for."""
 
 
@@ -40,13 +48,19 @@ class StandIns:
     """Tensors on the CPU like others on meta, those alike that share a storage.
 
     Args:
+        spans: How many bytes of each storage they take, by its address.
         fill: What they hold; zeros if it is None.
         is_untouched: Whether they lie in memory that nobody is to read or to write.
     """
 
     def __init__(
-        self, fill: Filling | None = None, *, is_untouched: bool = False
+        self,
+        spans: Mapping[int, int],
+        fill: Filling | None = None,
+        *,
+        is_untouched: bool = False,
     ) -> None:
+        self._spans = spans
         self._fill = fill
         self._is_untouched = is_untouched
         self._bytes: dict[int, Tensor] = {}
@@ -64,7 +78,7 @@ class StandIns:
         address = address_of_storage(storage)
         held = self._bytes.get(address)
         if held is None:
-            nbytes = span_nbytes(tensor)
+            nbytes = self._spans[address]
             is_whole = self._is_untouched or storage.nbytes() <= WHOLE_NBYTES
             nbytes = max(nbytes, storage.nbytes() if is_whole else 0, 1)
             held = self._bytes[address] = self._allocate(nbytes, tensor.dtype)
@@ -85,6 +99,15 @@ class StandIns:
         if self._fill is not None:
             self._fill(made.view(dtype))
         return made
+
+
+def measure_spans(tensors: Sequence[Tensor]) -> Mapping[int, int]:
+    """Return up to which byte of each storage tensors lie, by its address."""
+    spans: dict[int, int] = {}
+    for tensor in tensors:
+        address = address_of_storage(tensor.untyped_storage())
+        spans[address] = max(spans.get(address, 0), span_nbytes(tensor))
+    return spans
 
 
 def rebuild(value: Any, replace: Callable[[Any], Any]) -> Any:

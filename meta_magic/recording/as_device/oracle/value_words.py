@@ -10,9 +10,9 @@ __all__ = ["speaks_of_values"]
 OF_VALUES: Final = re.compile(
     r"index out of range in self|target -?\d+ is out of bounds|"
     r"out of bounds for dimension \d+ with size|index -?\d+ is out of|"
-    r"can't allocate|not enough memory|singular|converge|positive-definite|pivots|"
-    r"internal assert|u\[|probabilit|offsets\[|sum to|class values must|"
-    r"all elements of (input|target)",
+    r"can't allocate|not enough memory|singular|converge|positive-definite|"
+    r"pivots [^.]*between|internal assert|u\[|probability tensor|probabilities|"
+    r"offsets\[|sum to|class values must|all elements of (input|target)",
     re.IGNORECASE,
 )
 """What only values, or the memory of this machine, can have said."""

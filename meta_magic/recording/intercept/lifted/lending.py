@@ -9,16 +9,18 @@ cell left it.
 
 import threading
 from collections.abc import Callable, Iterator, MutableMapping
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import Function
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from meta_magic.recording.identities.device_plan import DevicePlan
-from meta_magic.recording.identities.nested_tensors import tensors_in
+from meta_magic.recording.identities.device_plan import DevicePlan, is_way_out_open
+from meta_magic.recording.identities.left_places import leave
+from meta_magic.recording.identities.nested_tensors import tensors_in, tensors_of
 from meta_magic.recording.intercept.lifted.liftable import is_wanted, wants_gradient
 from meta_magic.recording.intercept.lifted.lifting import Lifting
 from meta_magic.recording.intercept.lifted.loans import (
@@ -29,11 +31,7 @@ from meta_magic.recording.intercept.lifted.loans import (
 )
 from meta_magic.torch_private.autograd import read_hooks, set_hooks
 from meta_magic.torch_private.interrupts import unbroken
-from meta_magic.torch_private.modes import (
-    DeviceContext,
-    DisableTorchFunction,
-    function_mode_stack,
-)
+from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.module_internals import (
     buffers_of,
     children_of,
@@ -44,7 +42,7 @@ from meta_magic.torch_private.replaced import APPLY_OF_MODULES
 from meta_magic.torch_private.replacing import Replacements
 from meta_magic.torch_private.tensor_internals import swap_tensor_impl
 
-__all__ = ["Lending", "tensors_of"]
+__all__ = ["Lending"]
 
 
 class Lending(Replacements):
@@ -75,6 +73,8 @@ class Lending(Replacements):
         self.replace_here(nn.Module, {APPLY_OF_MODULES[1]: tree, "zero_grad": tree})
         step = partial(self._before, self._lend_all)
         self.replace_here(Optimizer, {"zero_grad": step})
+        apply = vars(Function)["apply"].__func__
+        self.replace(Function, "apply", classmethod(self._before_custom(apply)))
         self._handle = register_optimizer_step_pre_hook(self._lend_state)
         self.exchange()
 
@@ -99,8 +99,17 @@ class Lending(Replacements):
                 loan.exchange()
             except RuntimeError as error:
                 failed = error
+        self._leave_places()
         if failed is not None:
             raise failed
+
+    def _leave_places(self) -> None:
+        """Remember where the cell wants what it borrowed."""
+        with DisableTorchFunction():
+            for loan in self._loans:
+                match loan.pair:
+                    case Tensor(is_meta=False) as real, Tensor(is_meta=True) as planned:
+                        leave(real, self._plan.place_of(planned))
 
     def close(self) -> None:
         """Let go of everything."""
@@ -110,7 +119,8 @@ class Lending(Replacements):
 
     def lend(self, real: Tensor) -> None:
         """Have a real leaf be on meta until the cell ends."""
-        self._lend(real, self._lifting.names.add(real))
+        if is_wanted(real):
+            self._lend(real, self._lifting.names.add(real))
 
     @unbroken
     def _lend(self, real: Tensor, name: str | None = None) -> None:
@@ -210,6 +220,25 @@ class Lending(Replacements):
         self._ask(lend, this)
         return plain(this, *args, **kwargs)
 
+    def _before_custom(self, apply: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what applies a custom function, of which autograd sees no operators.
+
+        It lends the leaves among its arguments if others are on meta.
+        """
+
+        @wraps(apply)
+        def call(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            self._ask(self._lend_leaves, args)
+            return apply(cls, *args, **kwargs)
+
+        return call
+
+    def _lend_leaves(self, args: tuple[object, ...]) -> None:
+        given = tensors_in(args)
+        if any(tensor.is_meta for tensor in given):
+            for tensor in filter(wants_gradient, given):
+                self.lend(tensor)
+
     def _ask(self, lend: Callable[[Any], None], holder: Any) -> bool:
         """Lend what something holds, where the cell did not choose the way out."""
         is_here = threading.get_ident() == self._thread
@@ -261,24 +290,7 @@ def is_real(module: nn.Module) -> bool | None:
     return None
 
 
-def is_way_out_open() -> bool:
-    """Whether the cell is within ``with torch.device("cpu")``, which is meant."""
-    for mode in reversed(function_mode_stack()):
-        if isinstance(mode, DeviceContext):
-            return bool(mode.device.type == "cpu")
-    return False
-
-
 def parameters_in(optimizer: Any) -> Iterator[Tensor]:
     """Yield what an optimizer steps."""
     for group in optimizer.param_groups:
         yield from group["params"]
-
-
-def tensors_of(root: nn.Module) -> Iterator[Tensor]:
-    """Yield the parameters and buffers of a module and all below it."""
-    for _, module in walk_modules(root):
-        for holder in (parameters_of(module), buffers_of(module)):
-            for tensor in holder.values():
-                if tensor is not None:
-                    yield tensor

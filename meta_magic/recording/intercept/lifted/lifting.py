@@ -14,6 +14,7 @@ from torch import Tensor, UntypedStorage, nn
 
 from meta_magic.errors import MetaMagicError, MixedDeviceError
 from meta_magic.recording.identities.device_plan import META
+from meta_magic.recording.identities.left_places import find_left
 from meta_magic.recording.identities.living_tensors import read_version
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.places import Places
@@ -257,7 +258,7 @@ class Lifting:
         base = torch.empty(storage.nbytes(), dtype=torch.uint8, device=META)
         self._registry.note_deaths()  # its address may have been another's
         StorageRegistry.has_places = True  # of real tensors they are known
-        ref = self._registry.storage_of(base, real.device)
+        ref = self._registry.storage_of(base, find_left(real))
         if ref is not None:
             self._constants.keep_lifted(ref, storage, name, is_lent=is_lent)
         checksum = None if is_lent else sum_small(storage)

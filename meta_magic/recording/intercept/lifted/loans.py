@@ -19,17 +19,21 @@ class Loan(Protocol):
     def exchange(self) -> None:
         """Put what is real in its place, or what the cell has there."""
 
+    @property
+    def pair(self) -> tuple[object, object]:
+        """What is real, and what the cell has in its place, once it stands aside."""
+
 
 class TensorLoan:
     """A tensor and its twin on meta."""
 
     def __init__(self, real: Tensor, twin: Tensor) -> None:
-        self._pair = real, twin
+        self.pair = real, twin
 
     def exchange(self) -> None:
         """Exchange their implementations."""
         torch.clear_autocast_cache()  # it holds parameters, weakly: torch refuses then
-        swap_tensor_impl(*self._pair)
+        swap_tensor_impl(*self.pair)
 
 
 class EntryLoan:
@@ -56,3 +60,8 @@ class EntryLoan:
         elif now is not MISSING:
             del self._holder[self._key]
         self._value = now
+
+    @property
+    def pair(self) -> tuple[object, object]:
+        """What stands there, and what the cell had."""
+        return self._holder.get(self._key), self._value

@@ -16,9 +16,11 @@ from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.intercept.planned.objects import (
     TYPES,
     GpuProperties,
+    do_nothing,
     find_index,
 )
 from meta_magic.recording.intercept.planned.seeds import PlannedSeeds
+from meta_magic.recording.rows.draws import Draws
 from meta_magic.torch_private.gpus import has_gpu
 from meta_magic.torch_private.replaced import CUDA_IS_THERE
 from meta_magic.torch_private.replacing import Replacements
@@ -58,19 +60,19 @@ class PlannedCuda(Replacements):
     Args:
         plan: Knows where the code wants what.
         note: Takes the kind and the text of a note on the line that runs now.
-        generator_at: Returns what stands for the default generator of a device.
+        draws: Knows the generators of devices that are not there.
     """
 
     def __init__(
         self,
         plan: DevicePlan,
         note: Callable[[str, str], None],
-        generator_at: Callable[[torch.device], torch.Generator],
+        draws: Draws,
     ) -> None:
         super().__init__()
         self._plan = plan
         self._note = note
-        self._seeds = PlannedSeeds(plan, generator_at)
+        self._seeds = PlannedSeeds(plan, draws)
 
     def __enter__(self) -> None:
         if self._plan.is_real or has_gpu():
@@ -169,7 +171,3 @@ class PlannedCuda(Replacements):
 def ignore_plain(answer: Answer) -> Answer:
     """Return what answers in the place of a function that it does not need."""
     return lambda _, *args, **kwargs: answer(*args, **kwargs)
-
-
-def do_nothing(*_: Any, **__: Any) -> None:
-    """Stand for what does something to a GPU."""

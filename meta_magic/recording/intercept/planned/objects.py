@@ -168,3 +168,7 @@ def find_index(plan: DevicePlan, device: Any) -> int:
         return plan.current
     index: int | None = plan.read(device).index
     return plan.current if index is None else index
+
+
+def do_nothing(*_: Any, **__: Any) -> None:
+    """Stand for what does something to a GPU."""

@@ -4,16 +4,16 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-import torch
-
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.intercept.packed_sequences import SortedSequences
 from meta_magic.recording.intercept.planned.cuda import PlannedCuda
 from meta_magic.recording.intercept.planned.default_devices import DefaultDevices
 from meta_magic.recording.intercept.planned.generators import PlannedGenerators
 from meta_magic.recording.intercept.planned.plan_here import PlanHere
+from meta_magic.recording.intercept.planned.seeds import SeededDevices
 from meta_magic.recording.intercept.planned.tensor_types import PlannedTypes
 from meta_magic.recording.intercept.planned.training import PlannedTraining
+from meta_magic.recording.rows.draws import Draws
 
 __all__ = ["stand_in_for"]
 
@@ -21,18 +21,19 @@ __all__ = ["stand_in_for"]
 def stand_in_for(
     plan: DevicePlan,
     note: Callable[[str, str], None],
-    generator_at: Callable[[torch.device], torch.Generator],
+    draws: Draws,
 ) -> tuple[AbstractContextManager[Any], ...]:
     """Return the context managers that replace what would ask a device.
 
     Args:
         plan: Knows where the code wants what.
         note: Takes the kind and the text of a note on the line that runs now.
-        generator_at: Returns what stands for the default generator of a device.
+        draws: Knows the generators of devices that are not there.
     """
     return (
         PlanHere(plan),
-        PlannedCuda(plan, note, generator_at),
+        PlannedCuda(plan, note, draws),
+        SeededDevices(plan, draws),
         PlannedGenerators(plan),
         PlannedTypes(plan),
         PlannedTraining(plan, note),

@@ -1,16 +1,52 @@
-"""Seeds and states of the default generators of GPUs that are planned."""
+"""Seeds and states of the default generators of devices that are planned."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 import torch
 from torch import Generator, Tensor
 
 from meta_magic.recording.identities.device_plan import DevicePlan
-from meta_magic.recording.intercept.planned.objects import find_index
+from meta_magic.recording.intercept.planned.objects import do_nothing, find_index
+from meta_magic.recording.rows.draws import Draws
+from meta_magic.recording.rows.generator_tokens import ELSEWHERE
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
+from meta_magic.torch_private.replaced import Replaceable
+from meta_magic.torch_private.replacing import Replacements
 
-__all__ = ["PlannedSeeds"]
+__all__ = ["PlannedSeeds", "SeededDevices"]
+
+KIND_BY_SEEDING: Final[dict[Replaceable, str]] = {
+    (torch.cuda, "manual_seed_all"): "cuda",
+    (torch.xpu, "manual_seed_all"): "xpu",
+    (torch.mps, "manual_seed"): "mps",
+    (torch.mtia, "manual_seed_all"): "mtia",
+}
+"""What ``torch.manual_seed`` calls, and the kind of device that it seeds."""
+
+
+class SeededDevices(Replacements):
+    """Have what seeds all devices seed those of a plan as well, within the block.
+
+    Args:
+        plan: Knows what a named device means.
+        draws: Knows the generators of devices that are not there.
+    """
+
+    def __init__(self, plan: DevicePlan, draws: Draws) -> None:
+        super().__init__()
+        self._plan = plan
+        self._draws = draws
+
+    def __enter__(self) -> None:
+        if not self._plan.is_real:
+            for (owner, name), kind in KIND_BY_SEEDING.items():
+                self.replace_here(owner, {name: partial(self._seed, kind)})
+
+    def _seed(self, kind: str, plain: Callable[[int], None], seed: int) -> None:
+        plain(seed)
+        self._draws.seed_elsewhere(kind, int(seed))
 
 
 class PlannedSeeds:
@@ -18,21 +54,19 @@ class PlannedSeeds:
 
     Args:
         plan: Knows how many GPUs there are.
-        generator_at: Returns what stands for the default generator of a device.
+        draws: Knows the generators of devices that are not there.
     """
 
-    def __init__(
-        self, plan: DevicePlan, generator_at: Callable[[torch.device], Generator]
-    ) -> None:
+    def __init__(self, plan: DevicePlan, draws: Draws) -> None:
         self._plan = plan
-        self._generator_at = generator_at
+        self._draws = draws
 
     def list_answers(self) -> dict[str, Callable[..., Any]]:
         """Return what stands for each function, by its name."""
         return {
             "manual_seed": self._seed,
-            "manual_seed_all": self._seed_all,
-            "initial_seed": lambda: self._find().initial_seed(),
+            "manual_seed_all": do_nothing,
+            "initial_seed": lambda: self._find().initial_seed() ^ ELSEWHERE,
             "get_rng_state": self._get,
             "set_rng_state": self._set,
             "get_rng_state_all": lambda: [self._get(i) for i in self._list_indices()],
@@ -42,17 +76,16 @@ class PlannedSeeds:
     def _list_indices(self) -> range:
         return range(self._plan.n_accelerators or 1)
 
-    def _find(self, device: Any = None) -> Generator:
+    def _read(self, device: Any = None) -> torch.device:
         is_named = device not in ("cuda", None)
         index = find_index(self._plan, device if is_named else None)
-        return self._generator_at(torch.device("cuda", index))
+        return torch.device("cuda", index)
+
+    def _find(self, device: Any = None) -> Generator:
+        return self._draws.generator_at(self._read(device))
 
     def _seed(self, seed: int) -> None:
-        self._find().manual_seed(int(seed))
-
-    def _seed_all(self, seed: int) -> None:
-        for index in self._list_indices():
-            self._find(index).manual_seed(int(seed))
+        self._draws.seed_at(self._read(), int(seed))
 
     def _get(self, device: Any = None) -> Tensor:
         with DisableTorchFunction(), DisableTorchDispatch():

@@ -85,11 +85,7 @@ function find_ports(node, kind, values) {
 }
 
 function make_item_node(boxes, item) {
-  const { error, error_line, n_ops } = boxes.trace;
-  // The operator that failed is not recorded: the last one before it, if of the same line.
-  const is_failed = error !== null && item.last_op === n_ops - 1
-    && boxes.trace.place(item.last_op).line === error_line;
-  const name = (is_failed ? "✗ " : "") + boxes.name(item);
+  const name = (boxes.trace.is_raised(item.last_op) ? "✗ " : "") + boxes.name(item);
   if (item.kind === "op") return make_node("op", name, { item });
   if (!item.is_open) return make_node("closed", name, { item, detail: boxes.describe(item) });
   const inner = arrange(boxes, item);

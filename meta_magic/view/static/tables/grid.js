@@ -21,9 +21,9 @@ const GRID_STEPS = {
  *   list: (filter: string, sort: (rows: any[]) => any[], wanted: Selected | null) => any[],
  *   read: (row: any) => GridValues, follows: (selected: Selected | null) => boolean,
  *   is_selected: (selected: Selected | null, row: any) => boolean,
- *   pick: (row: any) => Selected, toggle?: (row: any) => unknown}} GridView
+ *   is_bad?: (row: any) => boolean, pick: (row: any) => Selected, toggle?: (row: any) => unknown}} GridView
  *   `list`: the rows to show; what hides the wanted one is opened. `follows`: whether a
- *   selection is about any row, `is_selected`: about this one. `pick`: what a row selects. `toggle`: opens or closes a row
+ *   selection is about any row, `is_selected`: about this one. `is_bad`: whether it is shown in red. `pick`: what a row selects. `toggle`: opens or closes a row
  */
 
 /** Shows rows; owns which there are, their order, and the one that the keys act on. */
@@ -93,6 +93,7 @@ class Grid {
     const is_marked = this.is_marked(row);
     return make("div", {
       role: "row", id: `${this.id}-${at}`, class: is_marked && "mm-selected",
+      "data-bad": this.view.is_bad?.(row) ?? false,
       "data-active": at === this.active, "aria-selected": `${is_marked}`, "aria-rowindex": at + 2,
       "aria-level": row.level ?? false, "aria-expanded": row.is_open?.toString() ?? false,
       onclick: ({ target }) => {

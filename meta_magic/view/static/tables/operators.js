@@ -81,6 +81,7 @@ export function mount_operators(element, trace, selection) {
     },
     follows: Boolean,
     is_selected: (selected, i) => is_op_selected(trace, selected, i),
+    is_bad: trace.is_raised,
     pick: (index) => ({ kind: "op", index }),
   });
 }

@@ -181,6 +181,55 @@ def test_a_bare_leaf_gets_its_gradient_on_meta():
     assert w.tolist() == torch.ones(4, 3).tolist()
 
 
+class Weighed(torch.autograd.Function):
+    """A product, whose operators autograd does not see."""
+
+    @staticmethod
+    def forward(ctx, a, weight):
+        ctx.save_for_backward(a, weight)
+        return a * weight
+
+    @staticmethod
+    def backward(ctx, grad):
+        a, weight = ctx.saved_tensors
+        return grad * weight, grad * a
+
+
+def test_a_bare_leaf_that_a_custom_function_takes_gets_its_gradient_on_meta():
+    weight, apply = torch.ones(3, requires_grad=True), vars(torch.autograd.Function)
+    before = apply["apply"]
+    with record():
+        Weighed.apply(torch.full((3,), 2.0), weight).sum().backward()
+        assert weight.is_meta
+        assert weight.grad.tolist() == [2, 2, 2]
+    assert (weight.is_meta, weight.grad) == (False, None)
+    assert apply["apply"] is before
+
+
+@pytest.mark.parametrize("search", [None, "strong_wolfe"])
+def test_an_optimizer_with_a_closure_trains_a_real_model_as_for_real(search):
+    model, data = nn.Linear(3, 1), torch.randn(8, 4)
+    optimizer = torch.optim.LBFGS(
+        model.parameters(), 0.5, max_iter=4, line_search_fn=search
+    )
+
+    def step():
+        def closure():
+            optimizer.zero_grad()
+            loss = (model(data[:, :3]) - data[:, 3:]).square().mean()
+            loss.backward()
+            return loss
+
+        return optimizer.step(closure).item()
+
+    for _ in range(2):  # the second time with what the optimizer keeps
+        weight = model.weight.tolist()
+        with record():
+            losses = [step(), step()]
+        assert model.weight.tolist() == weight
+        assert losses == [step(), step()]
+
+
 def test_tied_parameters_stay_tied():
     model = nn.ModuleDict({"a": nn.Linear(3, 3), "b": nn.Linear(3, 3)})
     model.b.weight = nn.Parameter(model.a.weight.data)

@@ -214,6 +214,11 @@ LIKE = {
     "new_zeros": lambda x: x.new_zeros(2, 3),
     "new_ones": lambda x: x.new_ones(2),
     "new_full": lambda x: x.new_full((2,), 3.0),
+    "new_tensor": lambda x: x.new_tensor([1, 2.5]),
+    "new_tensor of numbers that are tensors": lambda x: x.new_tensor(
+        [torch.ones(()), 2]
+    ),
+    "new_tensor of a real tensor": lambda x: x.new_tensor(x.detach()[0]),
     "new_empty": lambda x: x.new_empty(3).uniform_(),
     "new_empty_strided": lambda x: x.new_empty_strided((2,), (2,)).fill_(1),
     "a write into it": lambda x: torch.zeros_like(x).index_fill_(0, x[0].long(), 1),

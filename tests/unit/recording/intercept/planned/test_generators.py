@@ -69,6 +69,41 @@ def test_a_fork_of_all_generators_leaves_them():
         assert torch.randn(3, device="cuda:1").tolist() == first
 
 
+SEEDINGS = {
+    "all": lambda: torch.manual_seed(5),
+    "all GPUs": lambda: torch.cuda.manual_seed_all(5),
+    "a GPU": lambda: torch.cuda.manual_seed(5),
+    "both": lambda: (torch.manual_seed(3), torch.cuda.manual_seed(5)),
+}
+
+
+@pytest.mark.parametrize("name", SEEDINGS)
+def test_a_seed_repeats_what_is_drawn_on_a_gpu(name):
+    def draw():
+        SEEDINGS[name]()
+        return torch.randn(3, device="cuda").tolist(), torch.cuda.initial_seed()
+
+    with record(as_device="cuda"):
+        torch.manual_seed(1)
+        first, seed = draw()
+        assert draw() == (first, seed) == (first, 5)
+        torch.manual_seed(7)
+        assert torch.randn(3, device="cuda").tolist() != first
+        assert draw() == (first, seed)
+        torch.manual_seed(5)
+        assert torch.randn(3, device="cpu").tolist() != first
+
+
+@pytest.mark.parametrize("device", ["cuda:3", "xpu", "mps"])
+def test_a_seed_of_all_devices_repeats_what_any_draws(device):
+    with record():
+        drawn = []
+        for seed in (5, 5, 6):
+            torch.manual_seed(seed)
+            drawn.append(torch.randn(3, device=device).tolist())
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
 def test_what_is_drawn_on_a_gpu_leaves_the_cpus_generator():
     def draw(device):
         torch.manual_seed(0)

@@ -1,0 +1,37 @@
+"""Calls whose results are laid out by an adjustment alone: too large to ask the CPU."""
+
+import torch
+
+aten = torch.ops.aten
+
+SIZES = 2, 16, 48, 48
+"""More than the CPU is asked with: an adjustment alone lays it out."""
+
+
+def batch_gradient(a, grad):
+    """Return the gradient of a batch norm, of some layouts."""
+    w = torch.ones(16)
+    weights = w, w, w, w, w, True, 1e-5, [True, False, False]
+    return aten.native_batch_norm_backward(grad, a, *weights)[0]
+
+
+def last(*sizes):
+    return torch.ones(sizes).to(memory_format=torch.channels_last)
+
+
+def reversed_(*sizes):
+    return torch.ones(sizes[::-1]).permute(3, 2, 1, 0)
+
+
+LARGE = {
+    "channels last, gradient in rows": lambda: batch_gradient(
+        last(*SIZES), torch.ones(SIZES)
+    ),
+    "rows, gradient with channels last": lambda: batch_gradient(
+        torch.ones(SIZES), last(*SIZES)
+    ),
+    "norm of what is reversed": lambda: torch.nn.functional.batch_norm(
+        reversed_(*SIZES), None, None, training=True
+    ),
+    "roll of channels last": lambda: last(*SIZES).roll((1, 1), (2, 3)),
+}

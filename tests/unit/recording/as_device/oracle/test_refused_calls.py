@@ -1,0 +1,190 @@
+"""Calls that the CPU refuses, and those that it takes."""
+
+import os
+import resource
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from meta_magic import record
+from meta_magic.recording.as_device.oracle import oracle
+
+HUGE = 2**20
+
+
+def weights(*shape, dtype=torch.float32):
+    return torch.empty(shape, dtype=dtype)
+
+
+REFUSED = {
+    "input of another dtype": lambda: nn.Linear(3, 4)(torch.ones(2, 3).double()),
+    "two dtypes": lambda: torch.ones(2, 2) @ torch.ones(2, 2).half(),
+    "classes in int32": lambda: cross_entropy(
+        torch.ones(2, 3), torch.zeros(2, dtype=torch.int32)
+    ),
+    "sizes": lambda: nn.Linear(3, 4)(torch.ones(2, 4)),
+    "channels": lambda: nn.Conv2d(3, 4, 3)(torch.ones(1, 4, 8, 8)),
+    "overlapping writes": lambda: torch.ones(1).expand(3).add_(torch.ones(3)),
+    "a mask of another shape": lambda: torch.ones(1, 62)[torch.ones(1, 30) > 0],
+    "a mask that is none": lambda: torch.masked_select(torch.ones(3), torch.ones(3)),
+    "pivots' dtype": lambda: torch.linalg.ldl_solve(
+        torch.ones(2, 2), torch.ones(2), torch.ones(2, 1)
+    ),
+    "a vector of equations": lambda: torch.geqrf(torch.ones(3)),
+    "draws of integers": lambda: torch.ones(2, dtype=torch.long).exponential_(),
+}
+LARGE = {
+    "input of another dtype": lambda: nn.Linear(HUGE, HUGE, bias=False)(
+        weights(1, HUGE, dtype=torch.float64)
+    ),
+    "sizes": lambda: weights(HUGE, HUGE) @ weights(2 * HUGE, HUGE),
+    "channels": lambda: nn.Conv2d(4096, 4096, 3)(weights(512, 4095, 256, 256)),
+    "classes": lambda: cross_entropy(
+        weights(HUGE, 2**17), weights(HUGE, dtype=torch.int32)
+    ),
+}
+LARGE_WORDS = {
+    "input of another dtype": "expected m1 and m2 to have the same dtype, but got: d",
+    "sizes": f"mat1 and mat2 shapes cannot be multiplied .{HUGE}x{HUGE} and {2 * HUGE}",
+    "channels": r"expected input\[512, 4095, 256, 256\] to have 4096 channels, but got",
+    "classes": "expected target dtype to be Long or Byte, but got Int",
+}
+
+
+def peak_nbytes():
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_call_is_refused_in_the_words_of_the_cpu(name):
+    with pytest.raises((RuntimeError, IndexError)) as wanted:
+        REFUSED[name]()
+    with record(as_device="cpu"), pytest.raises(wanted.type) as met:
+        REFUSED[name]()
+    assert str(met.value) == str(wanted.value)
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_large_call_is_refused_with_its_own_sizes_and_takes_no_memory(name):
+    before = peak_nbytes()
+    with record(as_device="cpu"), pytest.raises(RuntimeError, match=LARGE_WORDS[name]):
+        LARGE[name]()
+    assert peak_nbytes() - before < 2**27
+
+
+def test_a_large_call_that_is_right_takes_no_memory():
+    before = peak_nbytes()
+    with record(as_device="cpu"):
+        (nn.Linear(HUGE, HUGE)(weights(8, HUGE)).relu() + 1).sum().backward()
+    assert peak_nbytes() - before < 2**27
+
+
+def test_few_elements_of_large_memory_take_none():
+    before = peak_nbytes()
+    with record(as_device="cpu"):
+        _ = weights(2**40)[-8:] + 1
+    assert peak_nbytes() - before < 2**27
+
+
+def test_parts_of_one_memory_that_lie_far_apart_are_taken():
+    with record(as_device="cpu"):
+        base = torch.zeros(10**6)
+        met = base[:10] + base[-10:]
+        met = torch.add(base[:10], base[20:30], out=base[500_000:500_010])
+    assert met.shape == (10,)
+
+
+def test_what_is_refused_in_place_is_not_written():
+    with record(as_device="cpu") as trace:
+        kept = torch.ones(3, dtype=torch.long)
+        with pytest.raises(RuntimeError, match="can't be cast"):
+            kept.add_(0.5)
+    assert "aten.add_.Scalar" not in [op.op for op in trace.ops]
+
+
+def test_an_out_that_is_refused_keeps_its_size():
+    with record(as_device="cpu"):
+        out = torch.empty(0, dtype=torch.long)
+        with pytest.raises(RuntimeError, match="can't be cast"):
+            torch.add(torch.ones(3), torch.ones(3), out=out)
+        assert out.shape == (0,)
+
+
+def test_asking_leaves_the_random_state_as_it_is():
+    states = []
+    for device in ("meta", "cpu"):  # on meta nothing is asked
+        torch.manual_seed(3)
+        with record(as_device=device, cache=False):
+            nn.functional.dropout(weights(2, 3), 0.5).exponential_()
+        states.append(torch.get_rng_state())
+    assert torch.equal(*states)
+
+
+def test_as_meta_all_that_meta_takes_is_taken():
+    with record(as_device="meta"):
+        assert REFUSED["input of another dtype"]().shape == (2, 4)
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
+def test_as_cuda_a_dtype_that_only_the_cpu_lacks_is_taken():
+    def multiply():
+        return torch.ones(2, 2, dtype=torch.complex32).tan()
+
+    with pytest.raises(RuntimeError, match="not implemented for"):
+        multiply()
+    with record(as_device="cuda"):
+        assert multiply().shape == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("norm", "sizes"), [(nn.LayerNorm, [4]), (nn.GroupNorm, [2, 4])]
+)
+def test_as_cuda_backwards_of_norms_may_mix_dtypes(norm, sizes):
+    with record(as_device="cuda"), torch.autocast("cuda", torch.float16):
+        norm(*sizes)(nn.Linear(4, 4)(torch.ones(3, 4))).sum().backward()
+
+
+def test_where_no_child_can_be_made_a_large_call_is_as_on_meta(monkeypatch):
+    monkeypatch.delattr(os, "fork")
+    with record(as_device="cpu"):
+        LARGE["input of another dtype"]()
+    with record(as_device="cpu"), pytest.raises(RuntimeError, match="reduction dim"):
+        LARGE["sizes"]()
+
+
+def test_where_children_are_forbidden_a_large_call_is_as_on_meta(monkeypatch):
+    def refuse():
+        raise PermissionError("forbidden")
+
+    monkeypatch.setattr(os, "fork", refuse)
+    with record(as_device="cpu"):
+        LARGE["input of another dtype"]()
+
+
+def test_a_small_call_is_refused_without_a_child(monkeypatch):
+    monkeypatch.delattr(os, "fork")
+    with record(as_device="cpu"), pytest.raises(RuntimeError, match="same dtype"):
+        REFUSED["input of another dtype"]()
+
+
+def test_an_operator_that_reads_past_what_it_is_given_is_never_asked(monkeypatch):
+    asked = []
+
+    def ask(_, func, *__, **___):
+        asked.append(str(func))
+        return oracle.Verdict.ACCEPTED
+
+    monkeypatch.setattr(oracle.Oracle, "ask", ask)
+    with record(as_device="cpu", cache=False):
+        nn.LSTM(3, 4)(torch.ones(2, 1, 3))
+    assert asked
+    assert not [name for name in asked if "mkldnn_rnn_layer" in name]
+
+
+def test_asking_stops_after_its_share_of_the_time(monkeypatch):
+    monkeypatch.setattr(oracle, "MIN_SECONDS", -1.0)
+    monkeypatch.setattr(oracle, "MAX_SHARE", 0.0)
+    with record(as_device="cpu", cache=False):
+        REFUSED["input of another dtype"]()

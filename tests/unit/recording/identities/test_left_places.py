@@ -1,0 +1,44 @@
+"""Real models that a cell moves: the next one finds them there."""
+
+import pytest
+import torch
+from torch import nn
+
+from meta_magic import real, record
+from meta_magic.recording.identities.left_places import has_left
+
+
+def build():
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8))
+
+
+def test_the_next_cell_finds_a_real_model_where_a_cell_moved_it():
+    model, other, x = build(), build(), torch.ones(2, 4)
+    with record():
+        model.to("cuda:1")
+    with record():
+        assert str(model[0].weight.device) == "cuda:1"
+        assert model[0].weight.is_cuda
+        assert str(model(x.to("cuda:1")).device) == "cuda:1"
+        with pytest.raises(RuntimeError, match="at least two devices"):
+            other(x.to("cuda:1"))
+        assert str(model[1].running_mean.device) == "cuda:1"
+        model.cpu()
+    assert not has_left()
+    with record():
+        assert model[0].weight.device.type == model(x).device.type == "cpu"
+
+
+def test_outside_of_cells_a_real_model_lies_where_it_does():
+    model = build()
+    with record():
+        model.to("cuda")
+    assert model[0].weight.device.type == "cpu"
+    with record(), real():
+        assert model(torch.ones(2, 4)).device.type == "cpu"
+    assert has_left()
+    other = build()
+    del model
+    with record():
+        other.cpu()
+    assert not has_left()

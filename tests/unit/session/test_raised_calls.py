@@ -1,0 +1,259 @@
+"""The call that raised the error which ended a block: the last of its trace, marked."""
+
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from meta_magic import record, replay, verify
+
+
+def record_failing(block, error=RuntimeError):
+    """Return the trace of a block that fails, and its error."""
+    with pytest.raises(error) as caught, record() as trace:
+        block()
+    return trace, caught.value
+
+
+def mismatch():
+    torch.ones(2, 3) @ torch.ones(4, 5)
+
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(3, 4)
+        self.second = nn.Linear(3, 4)
+
+    def forward(self, x):
+        return self.second(self.first(x))
+
+
+def test_the_operator_that_raised_is_the_last_call():
+    trace, error = record_failing(mismatch)
+    *_, call = trace.ops
+    assert call.op == "aten.mm.default"
+    assert [tensor.shape for tensor in call.inputs] == [(2, 3), (4, 5)]
+    assert (call.outputs, call.writes, call.flops) == ((), (), None)
+    assert call.raised == f"RuntimeError: {error}"
+
+
+def test_it_reads_the_tensors_that_the_calls_before_it_made():
+    trace, _ = record_failing(mismatch)
+    assert [t.tensor_id for t in trace.ops[-1].inputs] == [0, 1]
+
+
+def test_it_reads_the_weights_of_a_real_module_as_the_calls_before_it():
+    layer = nn.Linear(3, 4)
+
+    def fail():
+        layer(torch.ones(2, 3))
+        layer(torch.ones(2, 5))
+
+    trace, _ = record_failing(fail)
+    ran, raised = (c for c in trace.ops if c.op == "aten.addmm.default")
+    assert raised.inputs[0] == ran.inputs[0]
+
+
+def test_it_is_the_only_call_that_is_marked():
+    trace, _ = record_failing(mismatch)
+    assert [call.raised is None for call in trace.ops] == [True, True, False]
+
+
+def test_it_stands_where_it_was_called():
+    trace, _ = record_failing(mismatch)
+    call = trace.ops[-1]
+    assert call.function == "torch.Tensor.matmul"
+    assert call.position.function == "mismatch"
+    assert call.line == mismatch.__code__.co_firstlineno + 1 == trace.error_line
+
+
+def test_of_the_text_of_an_error_the_first_line_is_kept():
+    def say():
+        raise ValueError("first\nsecond")
+
+    operator = torch.library.custom_op(
+        "tests_raised::fails",
+        lambda x: say(),
+        mutates_args=(),
+        schema="(Tensor x) -> ()",
+    )
+    operator.register_fake(lambda x: say())
+    trace, _ = record_failing(lambda: operator(torch.ones(2)), ValueError)
+    assert trace.ops[-1].op == "tests_raised.fails.default"
+    assert trace.ops[-1].raised == "ValueError: first"
+
+
+def test_a_function_that_raised_before_any_operator_is_the_last_call():
+    logits, classes = (3, 4), (5,)
+    trace, error = record_failing(
+        lambda: nn.functional.cross_entropy(
+            torch.ones(logits), torch.zeros(classes, dtype=torch.long)
+        ),
+        ValueError,
+    )
+    call = trace.ops[-1]
+    assert call.op == call.function == "torch.nn.functional.cross_entropy"
+    assert [tensor.shape for tensor in call.inputs] == [logits, classes]
+    assert dict(call.arguments)["reduction"] == "mean"
+    assert call.raised == f"ValueError: {error}"
+
+
+def test_an_error_that_the_block_caught_leaves_no_call():
+    def catch():
+        try:
+            mismatch()
+        except RuntimeError:
+            raise ValueError("mine") from None
+
+    trace, _ = record_failing(catch, ValueError)
+    assert [call.op for call in trace.ops] == ["aten.ones.default"] * 2
+    assert trace.ops[-1].raised is None
+
+
+def test_the_cause_of_the_error_counts():
+    def wrap():
+        try:
+            mismatch()
+        except RuntimeError as error:
+            raise ValueError("mine") from error
+
+    trace, error = record_failing(wrap, ValueError)
+    assert trace.ops[-1].raised == f"RuntimeError: {error.__cause__}"
+
+
+def test_an_error_that_is_its_own_cause_ends_the_search():
+    def wrap():
+        error = ValueError("mine")
+        raise error from error
+
+    trace, _ = record_failing(wrap, ValueError)
+    assert len(trace) == 0
+
+
+def test_code_of_the_user_that_torch_called_is_no_call_of_torch():
+    def differentiate():
+        x = torch.ones(3, requires_grad=True)
+        x.register_hook(lambda gradient: 1 / 0)
+        x.sum().backward()
+
+    trace, _ = record_failing(differentiate, ZeroDivisionError)
+    assert trace.ops[-1].raised is None
+
+
+def test_an_interrupt_is_no_error_of_a_call():
+    def interrupt():
+        x = torch.ones(3, requires_grad=True)
+        x.register_hook(raise_interrupt)
+        x.sum().backward()
+
+    def raise_interrupt(_):
+        raise KeyboardInterrupt
+
+    trace, _ = record_failing(interrupt, KeyboardInterrupt)
+    assert trace.ops[-1].raised is None
+
+
+def test_it_is_in_the_module_that_called_it():
+    trace, _ = record_failing(lambda: Two()(torch.ones(2, 3)))
+    call = trace.ops[-1]
+    assert (call.module, call.phase) == ("second", "forward")
+    assert trace.module_calls[call.module_call].module == "second"
+    within = {c.module: trace.ops[c.first_op : c.end_op] for c in trace.module_calls}
+    assert [c.op for c in within["second"]] == ["aten.t.default", "aten.addmm.default"]
+    assert within["second"][-1] == within[""][-1] == call
+
+
+def test_it_is_in_the_module_that_was_being_built():
+    class Unbuilt(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.ones(2, 3) @ torch.ones(4, 5)
+
+    trace, _ = record_failing(Unbuilt)
+    assert trace.ops[-1].phase == "init"
+
+
+def test_in_a_backward_pass_it_is_of_backward():
+    class Wrong(torch.autograd.Function):
+        @staticmethod
+        def forward(context, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(context, gradient):
+            return gradient @ torch.ones(4, 5)
+
+    x = torch.ones(2, 3, requires_grad=True, device="meta")
+    trace, error = record_failing(lambda: Wrong.apply(x).sum().backward())
+    assert str(error) == "mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)"
+    assert trace.ops[-1].op == "aten.mm.default"
+    assert trace.ops[-1].phase == "backward"
+
+
+def test_a_write_that_raised_wrote_nothing():
+    trace, _ = record_failing(lambda: torch.ones(2).add_(torch.ones(3)))
+    assert trace.ops[-1].op == "aten.add_.Tensor"
+    assert trace.ops[-1].writes == ()
+    assert trace.program.n_writes_by_storage == {}
+
+
+def test_recordings_in_each_other_both_have_it():
+    def within():
+        with record() as trace:
+            traces.append(trace)
+            mismatch()
+
+    traces = []
+    outer, error = record_failing(within)
+    for trace in (outer, *traces):
+        assert trace.ops[-1].function == "torch.Tensor.matmul"
+        assert trace.ops[-1].raised == f"RuntimeError: {error}"
+
+
+def test_equal_runs_give_equal_traces():
+    first, second = (record_failing(mismatch)[0] for _ in range(2))
+    assert first == second
+    assert first.ops[-1] == second.ops[-1]
+
+
+def test_a_pickled_trace_has_it():
+    trace, _ = record_failing(mismatch)
+    assert pickle.loads(pickle.dumps(trace)).ops[-1] == trace.ops[-1]
+
+
+# What asks the program: it was no call that a device could make.
+
+
+def test_replay_and_verify_leave_it_out():
+    trace, _ = record_failing(mismatch)
+    (made,) = replay(trace, trace.ops[0].outputs)
+    assert torch.equal(made, torch.ones(2, 3))
+    assert verify(trace).attrs == {"n_calls": 2, "n_checked": 2}
+
+
+def test_the_table_has_it_as_its_last_row():
+    trace, error = record_failing(mismatch)
+    table = trace.to_pandas()
+    assert list(table["op"]) == ["aten.ones.default"] * 2 + ["aten.mm.default"]
+    assert dict(table["raised"].dropna()) == {2: f"RuntimeError: {error}"}
+
+
+def test_the_summary_says_it_below_the_operators_that_ran():
+    trace, error = record_failing(mismatch)
+    headline, raised = trace.summary().splitlines()
+    assert "2 operators" in headline
+    assert raised == (
+        f"raised: line {trace.error_line}: aten.mm.default float32 (2, 3), "
+        f"float32 (4, 5): RuntimeError: {error}"
+    )
+
+
+def test_the_flops_are_of_the_operators_that_ran():
+    def fail():
+        torch.ones(2, 3) @ torch.ones(3, 4)
+        mismatch()
+
+    trace, _ = record_failing(fail)
+    assert trace.flops == 2 * 2 * 3 * 4
