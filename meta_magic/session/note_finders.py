@@ -95,7 +95,7 @@ def find_outside(outside: Outside) -> Iterator[Note]:
         yield Note(
             kind="unasked",
             text=f"{outside.n_unasked:,} calls that differ were taken as meta takes "
-            "them: asking the CPU would have been a quarter of the cell's time and more",
+            "them: asking the CPU would have been over a quarter of the cell's time",
             line=None,
         )
     for name in dict.fromkeys(outside.threads):
