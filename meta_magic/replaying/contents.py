@@ -72,7 +72,7 @@ def follow(
     sizes, births = plan.recorded.nbytes_by_storage, plan.recorded.births
     overwritten = call.overwritten
     made = zip(call.outputs, call.signature.outputs, strict=True)
-    born = [(s, geometry) for s, geometry in made if births.get(s) == call.number]
+    born = [(s, geometry) for s, geometry in made if births[s] == call.number]
     if is_made:  # what is held is there, and is left as it is
         born = [(s, geometry) for s, geometry in born if s not in plan.held]
     is_raw = is_made or any(s in raw and not raw[s].is_written for s in call.read)

@@ -176,7 +176,8 @@ class Evaluator:
             if found is None:
                 found = self._earlier[id(other)] = ProgramCalls(other)
                 found.kept = find_kept(other)
-                found.dead.update(found.nbytes_by_storage.keys() - living_of(other))
+                storages = set(range(len(found.births)))
+                found.dead.update(storages - living_of(other))
             return found
 
         replay = Execution(recorded.program, request, CPU, read)

@@ -121,7 +121,7 @@ class Execution:
             own = part.peak_nbytes(kept if part is self._last else {})
             peak = max(peak, own + sum(waiting.values()))
             for storage in part.plan.wanted:
-                nbytes = part.plan.recorded.nbytes_by_storage.get(storage, 0)
+                nbytes = part.plan.recorded.nbytes_by_storage[storage]
                 for taker, _ in self._takers_of(part, storage):
                     waiting[id(taker)] = waiting.get(id(taker), 0) + nbytes
         return peak

@@ -58,7 +58,7 @@ def find_changed_by(recorded: ProgramCalls, index: int) -> set[int]:
     """Return the storages that a call makes or writes."""
     signature, storages = recorded.tensors(index)
     made = storages[len(signature.inputs) :]
-    born = {s for s in made if recorded.births.get(s) == index}
+    born = {s for s in made if recorded.births[s] == index}
     return born.union(storages[i] for i in signature.writes)
 
 
@@ -72,7 +72,7 @@ def find_changed(plan: Plan) -> dict[int, tuple[int, int]]:
     found = {}
     for storage in plan.spared | first.keys():
         last = recorded.writers.find_last(storage, len(recorded))
-        begin = first.get(storage, recorded.births.get(storage))
+        begin = first.get(storage, recorded.births[storage])
         if storage in recorded.dead:
             found[storage] = begin + 1, len(recorded) - 1
         elif last > begin:

@@ -1,6 +1,6 @@
 """What replays of a program left of it, for the next one to go on from."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from torch import Tensor, UntypedStorage
@@ -107,7 +107,7 @@ class Kept:
         for storage in storages:
             self._contents.pop(storage, None)
 
-    def drop_smaller(self, nbytes_by_storage: Mapping[int, int]) -> None:
+    def drop_smaller(self, nbytes_by_storage: Sequence[int]) -> None:
         """Forget the contents of storages that grew."""
         contents = self._contents.items()
         self.drop([s for s, c in contents if c.real.nbytes() < nbytes_by_storage[s]])

@@ -55,7 +55,7 @@ class Memory:
 
     def add(self, storage: int, real: UntypedStorage) -> None:
         """Take a storage in, as large as the recording made it."""
-        nbytes = self._recorded.nbytes_by_storage.get(storage, 0)
+        nbytes = self._recorded.nbytes_by_storage[storage]
         if real.nbytes() < nbytes:
             grown = allocate(nbytes, real.device)
             as_bytes(grown)[: real.nbytes()].copy_(as_bytes(real))

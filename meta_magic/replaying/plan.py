@@ -129,7 +129,7 @@ class Planner:
         contents -= self._held
         for index in queue:
             signature, storages = self._recorded.tensors(index)
-            born = {s for s in storages if births.get(s) == index}
+            born = {s for s in storages if births[s] == index}
             changed = born | {storages[i] for i in signature.writes}
             if index in self._forced or changed & contents:
                 self._include(index, born, contents, memory)
@@ -137,7 +137,9 @@ class Planner:
             contents -= self._held
             memory -= self._held
             self._allocate(index, born, memory)
-            queue.add(births[s] for s in memory.intersection(storages) if s in births)
+            queue.add(
+                births[s] for s in memory.intersection(storages) if births[s] >= 0
+            )
         self._given, self._blank = contents, memory - contents
 
     def _include(
@@ -252,7 +254,7 @@ class Planner:
         """Add a call for its draw: in place where there is memory, else on its own."""
         call, births = self._call(index), self._recorded.births
         has_memory = not call.operator.draws_by_shape and all(
-            births.get(s) in self._kinds and self._kinds[births[s]] != StepKind.DRAW
+            births[s] in self._kinds and self._kinds[births[s]] != StepKind.DRAW
             for s in {*call.inputs, *call.outputs}
         )
         self._kinds[index] = StepKind.RUN if has_memory else StepKind.DRAW

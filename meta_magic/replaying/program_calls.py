@@ -1,5 +1,6 @@
 """Read a program call by call, as a replay needs it."""
 
+from array import array
 from math import prod
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -9,7 +10,7 @@ from meta_magic.replaying.noise_operator import NOISY, NoiseOperator
 from meta_magic.replaying.operators import Operator, find_operator
 from meta_magic.replaying.program_draws import Draw, read_draws
 from meta_magic.replaying.readers import Readers
-from meta_magic.replaying.storage_columns import Dead, Numbers, Writers
+from meta_magic.replaying.storage_columns import NOTHING, Dead, Writers
 from meta_magic.replaying.usage import Usage, is_dense
 from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.trace.program import HEADER, Constant, Program
@@ -76,7 +77,7 @@ class ProgramCalls:
     Attributes:
         program: The program.
         draws: All draws in order.
-        births: For each storage, the call that made it.
+        births: For each storage, the call that made it; -1 if none did.
         writers: The calls that made or wrote each storage.
         constants: Storages that came from outside with their content.
         nbytes_by_storage: Bytes of each storage.
@@ -93,9 +94,9 @@ class ProgramCalls:
         self._usages: dict[int, Usage] = {}
         self._assumptions: dict[int, Assumption] = {}
         self._n_by_column: dict[str, int] = {}
-        self.births = Numbers()
+        self.births = array("q")
         self.writers = Writers(self.births)
-        self.nbytes_by_storage = Numbers()
+        self.nbytes_by_storage = array("q")
         self.constants: dict[int, Constant] = {}
         self.draws: list[Draw] = []
         self.draws_by_call: dict[int, Draw] = {}
@@ -128,15 +129,22 @@ class ProgramCalls:
         # What came from outside no operator may ever have met.
         given = [(i.storage, i.nbytes) for i in imports]
         given += ((c.storage, c.nbytes) for c in constants)
+        self._make_room([storage for storage, _ in sizes])
         for storage, nbytes in (*sizes, *given):
             self.nbytes_by_storage[storage] = max(
-                nbytes, self.nbytes_by_storage.get(storage, 0)
+                nbytes, self.nbytes_by_storage[storage]
             )
         for draw in read_draws(program, len(self.draws)):
             if draw.call >= self._n_read:  # it is being made
                 break
             self.draws.append(draw)
             self.draws_by_call[draw.call] = draw
+
+    def _make_room(self, storages: list[int]) -> None:
+        """Have a place for some storages in the columns."""
+        n_new = max(storages, default=-1) + 1 - len(self.births)
+        self.births.extend([NOTHING] * n_new)
+        self.nbytes_by_storage.extend([0] * n_new)
 
     def _unread(self, name: str, column: Any) -> Any:
         """Return what a column has that was not read before."""
@@ -223,6 +231,7 @@ class ProgramCalls:
 
     def _find_writers(self) -> None:
         """Look through the calls that were not read yet."""
+        self._make_room([*self._unread("tensors", self._storages), *self._met])
         sizes, met, births = self.nbytes_by_storage, self._met, self.births
         spans: dict[int, list[int]] = {}
         for index in range(self._n_read, len(self)):
@@ -234,13 +243,13 @@ class ProgramCalls:
                 span = spans[id(signature)] = [*map(span_nbytes, geometries)]
             written = {storages[i] for i in signature.writes}
             for position, storage in enumerate(storages):
-                if storage not in births and storage not in met:
+                if births[storage] == NOTHING and storage not in met:
                     if position >= n_inputs:
                         births[storage] = index
                     else:
                         met.add(storage)
                 # The largest: a storage may grow.
-                sizes[storage] = max(span[position], sizes.get(storage, 0))
+                sizes[storage] = max(span[position], sizes[storage])
             for storage in written:
                 self.writers.add(storage, index)
         self._n_read = len(self)

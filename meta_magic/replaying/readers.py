@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Sequence
 from typing import Protocol
 
-from meta_magic.replaying.storage_columns import NOTHING, Numbers
+from meta_magic.replaying.storage_columns import NOTHING
 from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.trace.signature import Signature
 
@@ -32,7 +32,7 @@ class Readers:
     def __init__(self, recorded: Calls) -> None:
         self._recorded = recorded
         self._n_read = 0
-        self._last = Numbers()
+        self._last = array("q")
         self._calls = array("I")
         self._before = array("q")
 
@@ -40,7 +40,7 @@ class Readers:
         """Return the calls that read a storage, of some, the last one included."""
         self._go_on()
         found: list[int] = []
-        link = self._last.get(storage)
+        link = self._last[storage] if storage < len(self._last) else NOTHING
         while link != NOTHING and self._calls[link] >= first:
             if self._calls[link] <= last:
                 found.append(self._calls[link])
@@ -54,7 +54,10 @@ class Readers:
         for index in range(self._n_read, len(recorded)):
             signature, storages = recorded.tensors(index)
             for storage in storages[: len(signature.inputs)]:
-                self._before.append(self._last.get(storage))
+                if storage >= len(self._last):
+                    n_new = storage + 1 - len(self._last)
+                    self._last.extend([NOTHING] * n_new)
+                self._before.append(self._last[storage])
                 self._last[storage] = len(self._calls)
                 self._calls.append(index)
         self._n_read = len(recorded)

@@ -66,7 +66,7 @@ def check_given(
                 )
             continue
         raise ReplayError(
-            f"a tensor of {recorded.nbytes_by_storage.get(storage, 0):,} bytes"
+            f"a tensor of {recorded.nbytes_by_storage[storage]:,} bytes"
             f"{where} came from outside of the recording, on meta and so without "
             "its values (made elsewhere, or loaded from a file onto meta): make it "
             "in a recorded cell, too",

@@ -66,13 +66,13 @@ def check_wanted(trace: Trace, tensors: Sequence[object]) -> None:
     Raises:
         ReplayError: Something is not.
     """
-    known = ProgramCalls(trace.program).nbytes_by_storage
+    n_storages = len(ProgramCalls(trace.program).births)
     for tensor in tensors:
         if not isinstance(tensor, TensorMetadata):
             raise ReplayError(
                 f"wanted tensors of trace.ops, not a {type(tensor).__name__}"
             )
-        if tensor.storage_id not in known:
+        if tensor.storage_id >= n_storages:
             raise ReplayError(
                 f"the trace has no tensor with storage_id {tensor.storage_id}"
             )

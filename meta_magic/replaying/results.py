@@ -44,7 +44,7 @@ def find_results(plan: Plan, given: Collection[int]) -> dict[int, Result]:
             or numbers.may_be_in(call.number, call.signature)
             or any(results[s].is_assumed for s in call.read if s in results)
         )
-        born = {s for s in call.outputs if recorded.births.get(s) == call.number}
+        born = {s for s in call.outputs if recorded.births[s] == call.number}
         for storage in call.written | (born - plan.held.keys()):
             was_assumed = storage in results and results[storage].is_assumed
             results[storage] = Result(call.number, is_assumed or was_assumed)

@@ -1,55 +1,14 @@
-"""What is known of each storage of a program, in a few bytes: most are soon dead.
-
-Their numbers are those from zero on, and so columns do what dictionaries would.
-"""
+"""What is known of each storage of a program, in a few bytes: most are soon dead."""
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from typing import Final
 
-__all__ = ["NOTHING", "Dead", "Numbers", "Writers"]
+__all__ = ["NOTHING", "Dead", "Writers"]
 
 NOTHING: Final = -1
-
-
-class Numbers(MutableMapping[int, int]):
-    """A number, not negative, for some storages."""
-
-    def __init__(self) -> None:
-        self._values = array("q")
-
-    def __getitem__(self, storage: int) -> int:
-        values = self._values
-        number = values[storage] if storage < len(values) else NOTHING
-        if number == NOTHING:
-            raise KeyError(storage)
-        return number
-
-    def get(self, storage: int, default: int = NOTHING) -> int:  # type: ignore[override]  # the general one asks for an exception
-        """Return the number of a storage; another if it has none."""
-        values = self._values
-        number = values[storage] if storage < len(values) else NOTHING
-        return default if number == NOTHING else number
-
-    def __contains__(self, storage: object) -> bool:
-        return isinstance(storage, int) and self.get(storage) != NOTHING
-
-    def __setitem__(self, storage: int, number: int) -> None:
-        missing = storage + 1 - len(self._values)
-        if missing > 0:
-            self._values.extend([NOTHING] * missing)
-        self._values[storage] = number
-
-    def __delitem__(self, storage: int) -> None:
-        self._values[storage] = NOTHING
-
-    def __iter__(self) -> Iterator[int]:
-        return (s for s, number in enumerate(self._values) if number != NOTHING)
-
-    def __len__(self) -> int:
-        return len(self._values) - self._values.count(NOTHING)
 
 
 class Dead(AbstractSet[int]):
@@ -87,15 +46,15 @@ class Writers:
     """The calls that made or wrote each storage: most are written by one alone.
 
     Args:
-        births: For each storage, the call that made it.
+        births: For each storage, the call that made it; -1 if none did.
     """
 
-    def __init__(self, births: Numbers) -> None:
+    def __init__(self, births: "array[int]") -> None:
         self._births = births
         self._later: dict[int, array[int]] = {}
 
     def __contains__(self, storage: int) -> bool:
-        return storage in self._births or storage in self._later
+        return self._births[storage] != NOTHING or storage in self._later
 
     def add(self, storage: int, call: int) -> None:
         """Note that a call, the last one so far, wrote a storage that was there."""
@@ -106,7 +65,7 @@ class Writers:
 
     def of(self, storage: int) -> list[int]:
         """Return the calls that made or wrote a storage, in order."""
-        birth = self._births.get(storage)
+        birth = self._births[storage]
         return [*([] if birth == NOTHING else [birth]), *self._later.get(storage, ())]
 
     def find_last(self, storage: int, before: int) -> int:
@@ -115,5 +74,5 @@ class Writers:
         position = bisect_left(calls, before)
         if position:
             return calls[position - 1]
-        birth = self._births.get(storage)
+        birth = self._births[storage]
         return birth if birth < before else NOTHING
