@@ -21,6 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from meta_magic.recording.identities.device_plan import DevicePlan, is_way_out_open
 from meta_magic.recording.identities.left_places import leave
 from meta_magic.recording.identities.nested_tensors import tensors_in, tensors_of
+from meta_magic.recording.intercept.lifted.held_tensors import find_on_meta, is_real
 from meta_magic.recording.intercept.lifted.liftable import is_wanted, wants_gradient
 from meta_magic.recording.intercept.lifted.lifting import Lifting
 from meta_magic.recording.intercept.lifted.loans import (
@@ -34,7 +35,6 @@ from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.module_internals import (
     buffers_of,
-    children_of,
     parameters_of,
     walk_modules,
 )
@@ -64,6 +64,7 @@ class Lending(Replacements):
         self._states: dict[tuple[int, int], Any] = {}
         self._handle: Any = None
         self._thread = 0
+        self._on_meta: set[int] = set()  # those in the trees of modules that were met
         lifting.lend = self.lend
 
     @unbroken
@@ -166,7 +167,13 @@ class Lending(Replacements):
         Returns:
             Whether nothing is left to be done at later calls.
         """
+        if id(module) in self._on_meta:
+            return True
         with DisableTorchFunction():
+            below = find_on_meta(module)
+            if below is not None:
+                self._on_meta.update(map(id, below))
+                return True
             return not is_real(module) or self._meet_real(module, args)
 
     def _meet_real(self, module: nn.Module, args: tuple[object, ...]) -> bool:
@@ -264,30 +271,6 @@ class Lending(Replacements):
         if type(value) is dict:
             return {name: self._copy(item) for name, item in value.items()}
         return value
-
-
-def is_real(module: nn.Module) -> bool | None:
-    """Whether a module holds a real tensor; if it holds none, whether one below does.
-
-    It is asked of each module that is called: all below it would take too long.
-
-    Returns:
-        None if neither it nor what is below it holds a tensor.
-    """
-    is_holding = False
-    for holder in (parameters_of(module), buffers_of(module)):
-        for tensor in holder.values():
-            if tensor is not None:
-                if not tensor.is_meta:
-                    return True
-                is_holding = True
-    if is_holding:
-        return False
-    for child in children_of(module).values():
-        answer = None if child is None else is_real(child)
-        if answer is not None:
-            return answer
-    return None
 
 
 def parameters_in(optimizer: Any) -> Iterator[Tensor]:

@@ -1,0 +1,45 @@
+"""Which modules hold real tensors."""
+
+from torch import nn
+
+from meta_magic.torch_private.module_internals import (
+    buffers_of,
+    children_of,
+    parameters_of,
+)
+
+__all__ = ["find_on_meta", "is_real"]
+
+
+def find_on_meta(root: nn.Module) -> list[nn.Module] | None:
+    """Return a module and all below it, or None if they hold a real tensor."""
+    walked = [root]
+    for module in walked:
+        for holder in (parameters_of(module), buffers_of(module)):
+            for tensor in holder.values():
+                if tensor is not None and not tensor.is_meta:
+                    return None
+        walked += [m for m in children_of(module).values() if m is not None]
+    return walked
+
+
+def is_real(module: nn.Module) -> bool | None:
+    """Whether a module holds a real tensor; if it holds none, whether one below does.
+
+    Returns:
+        None if neither it nor what is below it holds a tensor.
+    """
+    is_holding = False
+    for holder in (parameters_of(module), buffers_of(module)):
+        for tensor in holder.values():
+            if tensor is not None:
+                if not tensor.is_meta:
+                    return True
+                is_holding = True
+    if is_holding:
+        return False
+    for child in children_of(module).values():
+        answer = None if child is None else is_real(child)
+        if answer is not None:
+            return answer
+    return None
