@@ -31,12 +31,14 @@ class Outside(NamedTuple):
         threads: Names of the threads that ran meanwhile.
         tasks: Names of what ran in tasks of an event loop.
         has_failed: Whether it ended by an error.
+        n_unasked: Calls of which nobody knows whether the CPU refuses them.
     """
 
     left_open: Sequence[str]
     threads: Sequence[str]
     tasks: Sequence[str]
     has_failed: bool
+    n_unasked: int
 
 
 READ: Final = frozenset({"aten._local_scalar_dense.default", "aten._to_copy.default"})
@@ -89,6 +91,13 @@ def find_outside(outside: Outside) -> Iterator[Note]:
     """Yield what was left open in torch, and the threads that were not recorded."""
     for text in outside.left_open:
         yield Note(kind="state", text=text, line=None)
+    if outside.n_unasked:
+        yield Note(
+            kind="unasked",
+            text=f"{outside.n_unasked:,} calls that differ were taken as meta takes "
+            "them: asking the CPU would have been over a quarter of the cell's time",
+            line=None,
+        )
     for name in dict.fromkeys(outside.threads):
         yield Note(
             kind="thread",

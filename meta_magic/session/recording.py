@@ -99,6 +99,7 @@ class Recording:
         )
         self._lending = Lending(self._lifting, plan)
         write.calls.meet = self._lending.meet
+        self._refusals = Refusals()
         self._threads = ThreadWatch()
         self._tasks = TaskWatch()
         self._autocast = AutocastOf(plan)
@@ -148,7 +149,7 @@ class Recording:
         registry, places, rows = write.registry, write.places, write.rows
         findings, constants = write.findings, write.constants
         values = self._values
-        special, refusals = SpecialTensors(places, findings), Refusals()
+        special = SpecialTensors(places, findings)
         kernels = KernelCalls(
             registry=registry,
             rows=rows,
@@ -160,7 +161,7 @@ class Recording:
             values=values,
             plan=plan,
             lifting=self._lifting,
-            refusals=refusals,
+            refusals=self._refusals,
         )
         runner = OperatorRunner(places, special, attention, kernels)
         dispatch = DispatchMode(registry, rows, cache, special, runner)
@@ -174,7 +175,7 @@ class Recording:
             dispatch=dispatch,
             served=ServedFunctions(registry, rows, cache, attention),
             lifting=self._lifting,
-            refusals=refusals,
+            refusals=self._refusals,
         )
         shown = ShownTensors(registry, values, is_recording=True)
         self._modes = functions, dispatch
@@ -250,7 +251,8 @@ class Recording:
         self, program: Program, trees: Sequence[Tree], *, has_failed: bool
     ) -> tuple[Note, ...]:
         threads = (*self._threads.names, *self._written.calls.threads)
-        outside = Outside(self.guard.odd, threads, tuple(self._tasks.names), has_failed)
+        tasks, n_unasked = tuple(self._tasks.names), self._refusals.oracle.n_left
+        outside = Outside(self.guard.odd, threads, tasks, has_failed, n_unasked)
         return find_notes(self._written, program, trees, outside)
 
     def _keep_origin(

@@ -1,5 +1,6 @@
 """What autograd knows: the running node, its number, the hooks of a tensor."""
 
+from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
@@ -17,6 +18,7 @@ __all__ = [
     "Hooks",
     "current_autograd_node",
     "go_on_from",
+    "name_nodes",
     "next_sequence_number",
     "read_hooks",
     "release_retained",
@@ -60,6 +62,19 @@ def go_on_from(history: Tensor, tensor: Tensor) -> Tensor:
         torch.enable_grad(),
     ):
         return made.copy_(history)
+
+
+def name_nodes(name: str) -> Callable[[type[Any]], type[Any]]:
+    """Return a decorator that gives the nodes of a custom function a name.
+
+    Without it a tensor shows another history than torch's own, in its text, too.
+    """
+
+    def decorate(function: type[Any]) -> type[Any]:
+        function._backward_cls.__name__ = name
+        return function
+
+    return decorate
 
 
 def read_hooks(tensor: Tensor) -> Hooks:

@@ -21,6 +21,7 @@ from meta_magic.recording.as_device.recurrent import RECURRENT
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.signatures.arguments import Args, Kwargs
+from meta_magic.torch_private.autograd import name_nodes
 from meta_magic.torch_private.composite_operators import (
     eigenvalues,
     loss_of_sequences,
@@ -106,6 +107,7 @@ def group_norm(  # noqa: PLR0913, PLR0917  the operator's own
     return GroupNorm.apply(a, weight, bias, counts, eps)  # type: ignore[no-untyped-call]  # torch's has no types
 
 
+@name_nodes("NativeGroupNormBackward0")
 class GroupNorm(torch.autograd.Function):
     """A group norm of channels that come last, whose gradient has them there, too.
 

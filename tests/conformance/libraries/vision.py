@@ -86,30 +86,29 @@ def list_torchvision() -> Iterator[Case]:
         yield Case(name=name, build=builds[name], call=partial(call_torchvision, name))
 
 
-def call_timm(model: nn.Module, *, is_whole: bool = False) -> Any:
+def call_timm(model: nn.Module) -> Any:
     """Call a model of timm on two images of the size that it is configured for."""
     channels, *sides = model.pretrained_cfg["input_size"]
-    fixed = is_whole or model.pretrained_cfg.get("fixed_input_size", False)
-    return model(torch.rand(2, channels, *(sides if fixed else (96, 96))))
+    if not model.pretrained_cfg.get("fixed_input_size", False):
+        least = model.pretrained_cfg.get("min_input_size") or (channels, 0, 0)
+        sides = [max(96, side) for side in least[1:]]
+    return model(torch.rand(2, channels, *sides))
 
 
 def choose(names: list[str]) -> list[str]:
-    """Return six names of which the smallest model is looked for."""
+    """Return four names of which the smallest models are looked for."""
     words = ("test", "atto", "femto", "pico", "nano", "xxs", "xs", "tiny", "small")
-    return sorted(names, key=lambda n: (not any(w in n for w in words), len(n)))[:6]
+    return sorted(names, key=lambda n: (not any(w in n for w in words), len(n)))[:4]
 
 
-def list_timm(n_kept: int = 2) -> Iterator[Case]:
+def list_timm(n_kept: int = 1) -> Iterator[Case]:
     """Yield the smallest models of each of timm's files.
 
     Args:
         n_kept: How many of each.
     """
-    files = {
-        name: file
-        for file in timm.list_modules()
-        for name in choose(timm.list_models(module=file))
-    }
-    builds = {name: partial(timm.create_model, name) for name in files}
-    for name in keep_small(builds, files.__getitem__, 30e6, n_kept):
-        yield Case(name=name, build=builds[name], call=call_timm)
+    for file in timm.list_modules():
+        names = choose(timm.list_models(module=file))
+        builds = {name: partial(timm.create_model, name) for name in names}
+        for name in keep_small(builds, lambda _: "all", 30e6, n_kept):
+            yield Case(name=name, build=builds[name], call=call_timm)

@@ -132,6 +132,13 @@ def test_the_gradient_of_a_group_norm_is_that_of_the_cpu(gradient):
         assert_same_tensor(there, here)
 
 
+def test_a_group_norm_shows_the_history_that_it_has_on_the_cpu():
+    real = F.group_norm(channels_last(2, 8, 4, 4).requires_grad_(), 2)
+    with record(as_device="cpu"):
+        made = F.group_norm(channels_last(2, 8, 4, 4).requires_grad_(), 2)
+    assert type(made.grad_fn).__name__ == type(real.grad_fn).__name__
+
+
 def test_the_operators_of_a_group_norm_that_is_trained_are_those_of_the_cpu():
     def train():
         norm = torch.nn.GroupNorm(2, 8)

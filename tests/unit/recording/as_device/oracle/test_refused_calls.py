@@ -114,10 +114,9 @@ def test_an_out_that_is_refused_keeps_its_size():
 
 def test_asking_leaves_the_random_state_as_it_is():
     before = torch.get_rng_state()
-    for shape in [(2, 3), (4, 5)]:
-        given = (torch.empty(shape, device="meta"),)
-        answer = oracle.Oracle().ask(torch.ops.aten.exponential_.default, given, {})
-        assert answer is oracle.Verdict.ACCEPTED
+    given = (torch.empty(2, 3, device="meta"),)
+    answer = oracle.Oracle().ask(torch.ops.aten.exponential_.default, given, {})
+    assert answer is oracle.Verdict.ACCEPTED
     assert torch.equal(torch.get_rng_state(), before)
 
 
