@@ -21,7 +21,8 @@ from torch.utils._pytree import tree_map, tree_map_only
 import meta_magic as mm
 from meta_magic.recording.as_device.oracle import shrinking
 from tests.conformance.apart import Crashed, run_apart
-from tests.conformance.refused_programs import SOURCES, Copies, Program, can_copy
+from tests.conformance.copies import Copies
+from tests.conformance.refused_programs import SOURCES, Program, can_copy
 
 __all__ = ["COLUMNS", "WAYS", "Found", "compare", "judge_programs"]
 
