@@ -129,9 +129,8 @@ class ProgramCalls:
         given = [(i.storage, i.nbytes) for i in imports]
         given += ((c.storage, c.nbytes) for c in constants)
         for storage, nbytes in (*sizes, *given):
-            self.nbytes_by_storage[storage] = max(
-                nbytes, self.nbytes_by_storage.get(storage, 0)
-            )
+            if nbytes > self.nbytes_by_storage.get(storage):
+                self._grow(storage, nbytes)
         for draw in read_draws(program, len(self.draws)):
             if draw.call >= self._n_read:  # it is being made
                 break
@@ -221,6 +220,12 @@ class ProgramCalls:
     def _place(self, index: int) -> Place:
         return self.program.places[self._words[self.program.offsets[index] + 1] - 1]
 
+    def _grow(self, storage: int, nbytes: int) -> None:
+        """Note that a storage has more bytes; what was kept of it are too few."""
+        self.nbytes_by_storage[storage] = nbytes
+        if self.kept is not None:
+            self.kept.drop([storage])
+
     def _find_writers(self) -> None:
         """Look through the calls that were not read yet."""
         sizes, met, births = self.nbytes_by_storage, self._met, self.births
@@ -239,8 +244,8 @@ class ProgramCalls:
                         births[storage] = index
                     else:
                         met.add(storage)
-                # The largest: a storage may grow.
-                sizes[storage] = max(span[position], sizes.get(storage, 0))
+                if span[position] > sizes.get(storage):
+                    self._grow(storage, span[position])
             for storage in written:
                 self.writers.add(storage, index)
         self._n_read = len(self)
