@@ -5,6 +5,7 @@ as what it leaves fits into the limits.
 """
 
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Final, NamedTuple, TypeAlias
 
@@ -86,8 +87,9 @@ class Evaluator:
         try:
             with RealTorch():
                 recorded = self._read(program)
-                done = find_there(recorded, request, limits)
-                done = done or self._make(recorded, request, limits)
+                behind = find_behind(recorded)
+                done = None if behind else find_there(recorded, request, limits)
+                done = done or self._make(recorded, behind, request, limits)
                 tensors = [build_tensor(g, done.made[storage]) for storage, g in wanted]
         except ReplayError as error:
             raise MissingValueError(str(error)) from error
@@ -106,7 +108,9 @@ class Evaluator:
         request = Request(sources=frozenset({source}), keeps=True)
         try:
             with RealTorch():
-                done = self._make(self._read(program), request, limits)
+                recorded = self._read(program)
+                behind = find_behind(recorded)
+                done = self._make(recorded, behind, request, limits)
         except (ReplayError, ValueLimitError):
             return None
         return None if done.replay is None else done.replay.state_at(source)
@@ -122,7 +126,11 @@ class Evaluator:
             keep_for(program, self._recorded.kept)
 
     def _make(
-        self, recorded: ProgramCalls, request: Request, limits: ValueLimits
+        self,
+        recorded: ProgramCalls,
+        behind: AbstractSet[int],
+        request: Request,
+        limits: ValueLimits,
     ) -> Done:
         """Replay what is wanted, and bring along what must be, if that can be had.
 
@@ -131,7 +139,7 @@ class Evaluator:
             MissingValueError: So it does, or it would take too much.
         """
         left = set(self._left_behind)
-        along = find_behind(recorded) - left
+        along = behind - left
         while True:
             wider = replace(request, storages=request.storages | along)
             try:
@@ -165,7 +173,6 @@ class Evaluator:
         if recorded.kept is None:
             recorded.kept = Kept()
         recorded.kept.drop(program.torn)
-        recorded.kept.drop_smaller(recorded.nbytes_by_storage)
         return recorded
 
     def _plan(self, recorded: ProgramCalls, request: Request) -> Execution:
@@ -199,7 +206,7 @@ def find_there(
 ) -> Done | None:
     """Return what is wanted if all of it was kept and needs no replay."""
     kept = recorded.kept
-    if kept is None or kept.nbytes > limits.nbytes or find_behind(recorded):
+    if kept is None or kept.nbytes > limits.nbytes:
         return None
     known = kept.list_contents(can_assume=request.can_assume)
     made: Made = {}

@@ -17,9 +17,9 @@ def find_behind(recorded: ProgramCalls) -> set[int]:
     """Return the kept storages that were written since."""
     kept = recorded.kept
     known = {} if kept is None else kept.list_contents(can_assume=True)
-    living, n_calls = known.keys() - recorded.dead, len(recorded)
-    find_last = recorded.writers.find_last
-    return {s for s in living if find_last(s, n_calls) > known[s]}
+    find_last, end = recorded.writers.find_last, len(recorded)
+    behind = {s for s, last in known.items() if find_last(s, end) > last}
+    return behind - recorded.dead
 
 
 def find_followers(plan: Plan) -> set[int]:

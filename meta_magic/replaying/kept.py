@@ -1,9 +1,11 @@
 """What replays of a program left of it, for the next one to go on from."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
 
 from torch import Tensor, UntypedStorage
+
+from meta_magic.torch_private.interrupts import unbroken
 
 __all__ = ["Content", "Kept"]
 
@@ -30,10 +32,16 @@ class Kept:
 
     A replay takes out what it will write, and puts back what it made: one that fails
     or is interrupted leaves less, and nothing wrong.
+
+    Attributes:
+        nbytes: The bytes that it has of all storages.
     """
 
     def __init__(self) -> None:
         self._contents: dict[int, Content] = {}
+        self._last_calls: dict[int, int] = {}
+        self._assumed: set[int] = set()
+        self.nbytes = 0
         self._states: dict[int, dict[int, Tensor]] = {}
 
     def __contains__(self, storage: int) -> bool:
@@ -43,11 +51,6 @@ class Kept:
     def storages(self) -> Collection[int]:
         """The storages of which it has the content."""
         return self._contents.keys()
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes that it has of all storages."""
-        return self.nbytes_of(self._contents)
 
     def nbytes_of(self, storages: Iterable[int]) -> int:
         """Return the bytes that it has of some storages."""
@@ -63,35 +66,45 @@ class Kept:
         """Return the state in which a draw left its generator, if that is known."""
         return next((s[draw] for s in self._states.values() if draw in s), None)
 
-    def list_contents(self, *, can_assume: bool) -> dict[int, int]:
+    def list_contents(self, *, can_assume: bool) -> Mapping[int, int]:
         """Return the storages that it has, and the last call that made or wrote each.
 
         Args:
             can_assume: Whether also those that rest on what was assumed.
         """
-        return {
-            storage: content.last_call
-            for storage, content in self._contents.items()
-            if can_assume or not content.is_assumed
-        }
+        calls = self._last_calls
+        if can_assume or not self._assumed:
+            return calls
+        return {s: call for s, call in calls.items() if s not in self._assumed}
 
     def is_assumed(self, storage: int) -> bool:
         """Whether a kept content rests on what was assumed."""
-        return self._contents[storage].is_assumed
+        return storage in self._assumed
 
     def find(self, storage: int) -> UntypedStorage:
         """Return a content."""
         return self._contents[storage].real
 
+    @unbroken
     def take(self, storage: int) -> UntypedStorage:
         """Hand a content over, and forget it."""
-        return self._contents.pop(storage).real
+        content = self._contents.pop(storage)
+        del self._last_calls[storage]
+        self._assumed.discard(storage)
+        self.nbytes -= content.real.nbytes()
+        return content.real
 
+    @unbroken
     def put(self, storage: int, content: Content) -> None:
         """Take a content in, unless there is a later one."""
         known = self._contents.get(storage)
         if known is None or known.last_call <= content.last_call:
+            self.drop([storage])
             self._contents[storage] = content
+            self._last_calls[storage] = content.last_call
+            self.nbytes += content.real.nbytes()
+            if content.is_assumed:
+                self._assumed.add(storage)
 
     def put_state(self, generator: int, draw: int, state: Tensor) -> None:
         """Take in where a draw left its generator; of the oldest some are dropped."""
@@ -105,12 +118,8 @@ class Kept:
     def drop(self, storages: Iterable[int]) -> None:
         """Forget the contents of some storages."""
         for storage in storages:
-            self._contents.pop(storage, None)
-
-    def drop_smaller(self, nbytes_by_storage: Sequence[int]) -> None:
-        """Forget the contents of storages that grew."""
-        contents = self._contents.items()
-        self.drop([s for s, c in contents if c.real.nbytes() < nbytes_by_storage[s]])
+            if storage in self._contents:
+                self.take(storage)
 
     def drop_states(self) -> None:
         """Forget the states of generators but the last of each."""

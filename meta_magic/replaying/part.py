@@ -107,12 +107,12 @@ class Part:
         Returns:
             The bytes that are left of it.
         """
-        recorded, held = self.plan.recorded, self.plan.held
-        if recorded.kept is None:
+        kept, held = self.plan.recorded.kept, self.plan.held
+        if kept is None:
             return 0
-        idle = {s for s in recorded.kept.storages if s not in held}
-        recorded.kept.drop(idle if is_all else idle & recorded.dead)
-        return recorded.kept.nbytes_of(idle)
+        idle = {s for s in kept.storages if s not in held}
+        kept.drop(idle if is_all else idle & self.plan.recorded.dead)
+        return kept.nbytes - kept.nbytes_of(held)
 
     def writes(self, storage: int) -> bool:
         """Whether the recording writes a storage that was there before."""

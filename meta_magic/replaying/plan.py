@@ -6,7 +6,7 @@ whatever drew from it earlier must draw again, into memory that is thrown away i
 nobody wants it.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 
@@ -59,7 +59,7 @@ class Planner:
         self._request = request
         known = recorded.program.randomness.known if device.type == "cpu" else ()
         self._known = {draw for draw, _ in known}
-        self._kept: dict[int, int] = {}
+        self._kept: Mapping[int, int] = {}
         self._held: set[int] = set()
         if recorded.kept is not None:
             if not recorded.draws_elsewhere():

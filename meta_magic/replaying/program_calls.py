@@ -131,9 +131,8 @@ class ProgramCalls:
         given += ((c.storage, c.nbytes) for c in constants)
         self._make_room([storage for storage, _ in sizes])
         for storage, nbytes in (*sizes, *given):
-            self.nbytes_by_storage[storage] = max(
-                nbytes, self.nbytes_by_storage[storage]
-            )
+            if nbytes > self.nbytes_by_storage[storage]:
+                self._grow(storage, nbytes)
         for draw in read_draws(program, len(self.draws)):
             if draw.call >= self._n_read:  # it is being made
                 break
@@ -229,6 +228,12 @@ class ProgramCalls:
     def _place(self, index: int) -> Place:
         return self.program.places[self._words[self.program.offsets[index] + 1] - 1]
 
+    def _grow(self, storage: int, nbytes: int) -> None:
+        """Note that a storage has more bytes; what was kept of it are too few."""
+        self.nbytes_by_storage[storage] = nbytes
+        if self.kept is not None:
+            self.kept.drop([storage])
+
     def _find_writers(self) -> None:
         """Look through the calls that were not read yet."""
         self._make_room([*self._unread("tensors", self._storages), *self._met])
@@ -248,8 +253,8 @@ class ProgramCalls:
                         births[storage] = index
                     else:
                         met.add(storage)
-                # The largest: a storage may grow.
-                sizes[storage] = max(span[position], sizes[storage])
+                if span[position] > sizes[storage]:
+                    self._grow(storage, span[position])
             for storage in written:
                 self.writers.add(storage, index)
         self._n_read = len(self)

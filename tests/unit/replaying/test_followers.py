@@ -30,3 +30,25 @@ def _count_reads(monkeypatch, n_values):
 def test_each_value_of_many_looks_at_as_many_calls(monkeypatch):
     few, many = (_count_reads(monkeypatch, n_values) for n_values in (20, 80))
     assert many / 80 < 1.2 * few / 20
+
+
+def test_a_value_asks_for_the_size_of_no_other_that_is_kept(monkeypatch):
+    n_asked = 0
+    nbytes = torch.UntypedStorage.nbytes
+
+    def count(self):
+        nonlocal n_asked
+        n_asked += 1
+        return nbytes(self)
+
+    counts = []
+    with record():
+        kept = [torch.full((2,), float(n)) for n in range(120)]
+        for chunk in (kept[:20], kept[20:100], kept[100:]):
+            before = n_asked
+            with monkeypatch.context() as patch:
+                patch.setattr(torch.UntypedStorage, "nbytes", count)
+                for tensor in chunk:
+                    tensor.tolist()
+            counts.append((n_asked - before) / len(chunk))
+    assert counts[2] < 1.2 * counts[0]
