@@ -12,7 +12,8 @@ OF_VALUES: Final = re.compile(
     r"out of bounds for dimension \d+ with size|index -?\d+ is out of|"
     r"can't allocate|not enough memory|singular|converge|positive-definite|"
     r"pivots [^.]*between|internal assert|u\[|probability tensor|probabilities|"
-    r"offsets\[|sum to|class values must|all elements of (input|target)",
+    r"offsets\[|sum to|class values must|all elements of (input|target)|"
+    r"indexing result of shape|indexing tensors could not",  # of masks
     re.IGNORECASE,
 )
 """What only values, or the memory of this machine, can have said."""

@@ -54,6 +54,10 @@ SCALARS = {
     ),
     "element": lambda x: x.__setitem__((0, 1), torch.tensor(5.0)),
     "mask": lambda x: x.__setitem__(x == 0, torch.tensor(5.0)),
+    "values at two masks": lambda x: x.__setitem__(
+        (torch.tensor([True, False, True]), torch.tensor([False, True, True])),
+        torch.ones(2),
+    ),
     "number at a mask": lambda x: x.__setitem__(x == 0, 5),
     "number at positions": lambda x: x.__setitem__([0, 1], 5),
     "number at a tensor": lambda x: x.__setitem__(torch.tensor([0, 2]), 5),
