@@ -198,7 +198,8 @@ class Question:
             if isinstance(answer, Verdict):
                 return answer
             answers.append(answer)
-        return answers[0]
+        is_one = len(set(map(str, answers))) == 1  # else values have their part in it
+        return answers[0] if is_one else Verdict.UNKNOWN
 
     def _run_small_or_raise(self) -> None:
         answer = self._run_small()
