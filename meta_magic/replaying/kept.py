@@ -1,6 +1,6 @@
 """What replays of a program left of it, for the next one to go on from."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from torch import Tensor, UntypedStorage

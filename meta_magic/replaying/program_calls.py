@@ -123,8 +123,8 @@ class ProgramCalls:
         self._words = memoryview(program.words).cast("I")
         self._storages = memoryview(program.storage_by_tensor).cast("I")
         self._assumptions.update((a.call, a) for a in assumptions)
-        self._met.update(i.storage for i in imports)  # born in another one
-        self._met.update(c.storage for c in constants)  # and these by nobody
+        # Born in another one, or by nobody.
+        self._met.update(outside.storage for outside in (*imports, *constants))
         self._find_writers()
         # What came from outside no operator may ever have met.
         given = [(i.storage, i.nbytes) for i in imports]
