@@ -4,7 +4,7 @@
 addresses several times for each operator.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
@@ -20,6 +20,8 @@ from torch._prims_common import suggest_memory_format
 # Without it a real tensor could not be lifted to meta as FakeTensorMode does it.
 from torch._subclasses.meta_utils import MetaConverter
 
+from meta_magic.torch_private.interrupts import unbroken
+
 __all__ = [
     "MetaConverter",
     "address_of_generator",
@@ -32,6 +34,7 @@ __all__ = [
     "mark_coalesced",
     "n_specified",
     "negate_lazily",
+    "number_counters",
     "parse_to",
     "suggest_memory_format",
     "swap_tensor_impl",
@@ -85,6 +88,21 @@ def is_counted_with(tensor: Tensor, other: Tensor) -> bool:
     with torch.autograd.grad_mode._unsafe_preserve_version_counter(tensor):
         torch.autograd.graph.increment_version(tensor)
         return bool(version_of(other) != before)
+
+
+@unbroken
+def number_counters(tensors: Sequence[Tensor]) -> list[int]:
+    """Return a number for each tensor, the same for those that count writes together.
+
+    Each is given a count of its own for a moment, and then its former one. Without it
+    all pairs of a model's parameters would have to be compared.
+    """
+    before = tuple(map(version_of, tensors))
+    set_versions = torch._C._autograd._unsafe_set_version_counter
+    set_versions(tuple(tensors), tuple(range(len(tensors))))
+    numbers = [*map(version_of, tensors)]
+    set_versions(tuple(tensors), before)
+    return numbers
 
 
 def is_view(tensor: Tensor) -> bool:

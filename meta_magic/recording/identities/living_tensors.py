@@ -6,6 +6,7 @@ a storage is to be had, but that of the garbage collector, which takes some 50 m
 """
 
 import gc
+import weakref
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import compress
@@ -18,12 +19,12 @@ from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.tensor_internals import (
     address_of_storage,
     is_counted_with,
+    number_counters,
     version_of,
 )
 
 __all__ = [
     "LivingTensors",
-    "find_counted_with",
     "is_counted",
     "is_uncounted",
     "read_version",
@@ -38,6 +39,7 @@ class LivingTensors:
 
     def __init__(self) -> None:
         self._by_address: dict[int, list[dict[int, int]]] | None = None
+        self._apart: dict[int, list[weakref.ref[Tensor]]] | None = None
 
     def on(self, address: int) -> list[dict[int, int]]:
         """Return the versions of the tensors on the storage of an address, by ``id``.
@@ -47,6 +49,13 @@ class LivingTensors:
         if self._by_address is None:
             self._by_address = find_versions()
         return self._by_address.get(address, [])
+
+    def apart_from(self, tensor: Tensor) -> list[Tensor]:
+        """Return those that count their writes with a tensor, some elsewhere."""
+        if self._apart is None:
+            self._apart = find_apart()
+        found = (ref() for ref in self._apart.get(id(tensor), ()))
+        return [other for other in found if other is not None]
 
 
 def find_versions() -> dict[int, list[dict[int, int]]]:
@@ -70,23 +79,23 @@ def find_living() -> Iterator[Tensor]:
     return compress(objects, map(kinds.__contains__, map(type, objects)))
 
 
-def find_counted_with(tensor: Tensor) -> list[Tensor]:
-    """Return the living meta tensors that count with one, though on other storages.
+def find_apart() -> dict[int, list["weakref.ref[Tensor]"]]:
+    """Return the meta tensors that count with others on other storages, by ``id``.
 
-    One of them left a storage for another, by ``.data`` or ``set_``.
+    One of them left a storage for another, by ``.data`` or ``set_``: few do.
     """
-    version = read_version(tensor)
     with DisableTorchFunction():
-        address = address_of_storage(tensor.untyped_storage())
-        return [
-            other
-            for other in find_living()
-            if other.is_meta
-            and not other.is_inference()
-            and version_of(other) == version
-            and is_counted_with(tensor, other)
-            and address_of_storage(other.untyped_storage()) != address
-        ]
+        tensors = [t for t in find_living() if t.is_meta and not t.is_inference()]
+        together: dict[int, list[Tensor]] = {}
+        for number, tensor in zip(number_counters(tensors), tensors, strict=True):
+            together.setdefault(number, []).append(tensor)
+        found: dict[int, list[weakref.ref[Tensor]]] = {}
+        for counted in together.values():
+            storages = {address_of_storage(t.untyped_storage()) for t in counted}
+            if len(storages) > 1:
+                refs = [*map(weakref.ref, counted)]
+                found.update((id(tensor), refs) for tensor in counted)
+        return found
 
 
 def group(tensors: Iterable[Tensor]) -> list[dict[int, int]]:

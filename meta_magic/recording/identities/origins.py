@@ -18,7 +18,6 @@ from torch import Tensor, UntypedStorage, nn
 
 from meta_magic.recording.identities.living_tensors import (
     LivingTensors,
-    find_counted_with,
     is_counted,
     is_uncounted,
 )
@@ -87,7 +86,7 @@ class Origin:
             met: What the running recording met of earlier ones.
         """
         is_stale = self._is_stale(tensor, version, storage, living)
-        return is_stale and not is_known_elsewhere(tensor, version, met)
+        return is_stale and not is_known_elsewhere(tensor, version, met, living)
 
     def _is_stale(
         self, tensor: Tensor, version: int, storage: int, living: LivingTensors
@@ -143,16 +142,22 @@ class Origin:
         return counted
 
 
-def is_known_elsewhere(tensor: Tensor, version: int, met: Collection[Import]) -> bool:
+def is_known_elsewhere(
+    tensor: Tensor, version: int, met: Collection[Import], living: LivingTensors
+) -> bool:
     """Whether what a tensor counts are recorded writes of one on another storage.
 
     Args:
         tensor: The tensor.
         version: What it counts.
         met: What the running recording met of earlier ones.
+        living: Where to look for that one.
     """
+    apart = living.apart_from(tensor)
+    if not apart:
+        return False
     known = {(id(i.program), i.origin) for i in met if not i.is_stale}
-    for other in find_counted_with(tensor):
+    for other in apart:
         found = find_origin(other.untyped_storage())
         if found is not None:
             origin, storage = found
