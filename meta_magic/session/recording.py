@@ -102,7 +102,8 @@ class Recording:
         self._refusals = Refusals()
         self._threads = ThreadWatch()
         self._tasks = TaskWatch()
-        self._autocast = AutocastOf(plan)
+        self._composites = CompositesOf(plan, write.constants.note_values)
+        self._autocast = AutocastOf(plan, self._composites)
         self._values = ValuesOnDemand(
             write, self._clock, self._programs.snapshot, options
         )
@@ -115,8 +116,8 @@ class Recording:
         """Return what is entered around the code, in order."""
         write, plan = self._written, self._plan
         kernels, note = write.findings.kernels, write.findings.note
-        composites = CompositesOf(plan, write.constants.note_values)
-        attention = AttentionOf(plan, self._clock, self._autocast, kernels, composites)
+        composites, autocast = self._composites, self._autocast
+        attention = AttentionOf(plan, self._clock, autocast, kernels, composites)
         return (
             RareCollection(),
             EagerStance(),

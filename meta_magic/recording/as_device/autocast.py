@@ -8,7 +8,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
-from types import TracebackType
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -29,6 +29,7 @@ from meta_magic.recording.as_device.autocast_rules import (
     read_nesting,
     tell_dtype,
 )
+from meta_magic.recording.as_device.composites import CompositesOf
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.dispatcher import (
@@ -84,6 +85,7 @@ class AutocastOf:
 
     Args:
         plan: Knows whose kernels run where; ``meta`` leaves it to torch.
+        composites: Has some operators be those of the CPU, which it goes on doing.
 
     Attributes:
         is_on: Whether it is enabled where the cell runs: a mode is not told.
@@ -91,10 +93,11 @@ class AutocastOf:
             meta; with their namespace.
     """
 
-    def __init__(self, plan: DevicePlan) -> None:
+    def __init__(self, plan: DevicePlan, composites: CompositesOf) -> None:
         self.is_on = False
         self.foreign: frozenset[str] = frozenset()
         self._plan = plan
+        self._composites = composites
         self._names: dict[str, frozenset[str]] = {}
         self._enabled: set[str] = set()
         self._device = plan.kernels
@@ -118,12 +121,7 @@ class AutocastOf:
         self._thread = threading.get_ident()
         self._follow()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._replacements.restore()
         self._leave()
 
@@ -277,13 +275,15 @@ class AutocastOf:
         if name == ATTENTION:  # overridden already, and asks here
             return
         operator, key = find_operator(name)
+        run = partial(run_kernel, operator, key)
+        if self._composites.makes(operator):
+            run = partial(self._composites.run, operator)
         other = WITH_LAST_DTYPE.get(name)
 
         def call(*args: Any, **kwargs: Any) -> Any:
             device = self._plan.kernels_of((args, kwargs))
-            is_on = torch.is_autocast_enabled(device)
-            if not is_on or name not in self._names[device]:
-                return run_kernel(operator, key, args, kwargs)  # its parts may be cast
+            if name not in self._names[device] or not torch.is_autocast_enabled(device):
+                return run(args, kwargs)  # its parts may be cast
             is_on_cuda = device == "cuda"
             if is_on_cuda and name == BANNED:
                 raise RuntimeError(UNSAFE)
@@ -292,6 +292,6 @@ class AutocastOf:
                     return find_operator(other)[0](*args, **kwargs, dtype=torch.float32)
             given, named = self.cast(device, name, args, kwargs)
             with DisableAutocast():
-                return run_kernel(operator, key, given, named)
+                return run(given, named)
 
         override_kernel(library, name, call)

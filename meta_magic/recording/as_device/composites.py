@@ -245,6 +245,11 @@ Source:
 """
 
 
+def name_of(operator: Any) -> str:
+    """Return the name of an operator as the tables have it."""
+    return str(operator).removeprefix("aten.").removesuffix(".default")
+
+
 class CompositesOf:
     """Have such operators on meta be those of a device, within the block.
 
@@ -279,9 +284,13 @@ class CompositesOf:
             destroy_library(self._library)
             self._library = None
 
+    def makes(self, operator: Any) -> bool:
+        """Whether an operator is another on the CPU."""
+        return name_of(operator) in ON_CPU
+
     def run(self, operator: Any, args: Args, kwargs: Kwargs) -> Any:
         """Run an operator that torch makes of others."""
-        name = str(operator).removeprefix("aten.").removesuffix(".default")
+        name = name_of(operator)
         is_on_cpu = self._plan.kernels_of(args) == "cpu"
         make = ON_CPU.get(name) if is_on_cpu else None
         sizes = args[1] if name in PACKED_RECURRENT else None  # which are real
