@@ -8,6 +8,7 @@ import signal
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -63,9 +64,9 @@ def run_in_child(function: Callable[[], object]) -> Exception | None:
 
 def read_answer(reader: int) -> Exception | None:
     """Return what a child wrote into a pipe."""
-    data = b""
-    if select.select([reader], [], [], SECONDS)[0]:
-        data = os.read(reader, N_BYTES)
+    poll = select.poll()  # select() itself takes no numbers over 1,023
+    poll.register(reader, select.POLLIN)
+    data = os.read(reader, N_BYTES) if poll.poll(SECONDS * 1000) else b""
     if not data:
         return NO_ANSWER
     raised: tuple[type[Exception], str] | None = pickle.loads(data)  # noqa: S301  ours
@@ -77,6 +78,8 @@ def end_with_answer(function: Callable[[], object], writer: int) -> None:
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         faulthandler.disable()  # a crash is an answer, not to be shown
+        with suppress(OSError):  # if memory gives out, this process is ended, no other
+            Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
         sink = os.open(os.devnull, os.O_WRONLY)
         os.dup2(sink, 1)
         os.dup2(sink, 2)
