@@ -17,6 +17,13 @@ def marked_lines(shown):
     return list(map(int, ARROW.findall(shown)))
 
 
+def behind(error):
+    """Yield the errors that were handled when another was raised."""
+    while error.__context__ is not None:
+        error = error.__context__
+        yield error
+
+
 def test_the_frames_of_torch_are_one_line(run):
     _, shown = run("%%meta\nmodel = nn.Linear(2, 3)\nmodel(torch.ones(5))")
     assert marked_lines(shown) == [3]
@@ -92,9 +99,9 @@ def test_the_cause_of_an_error_is_folded_as_it_is(run):
 
 
 def test_an_error_that_never_reached_the_user_is_not_shown_behind_another(run):
-    cell = "%%meta\nx = torch.randn(2, 3)\nx[torch.ones(2, 4, dtype=torch.bool)]"
+    cell = "%%meta\nx = torch.rand(10**9)\nx[x > 0.5]"  # beyond the limits
     error, shown = run(cell)
-    assert isinstance(error.__context__, NotImplementedError)  # of torch's meta kernel
+    assert any(isinstance(e, NotImplementedError) for e in behind(error))  # of torch
     assert marked_lines(shown) == [3]
     assert "During handling" not in shown
     assert "During handling" in run("%meta full")[1]

@@ -125,7 +125,7 @@ class Refusals:
         args, kwargs, _ = given
         self._raised = id(error)
         answer = self.oracle.ask(table.func, args, kwargs, is_refused=True)
-        self._raise(answer, device)
+        self._raise(answer, device, error)
         if answer is Verdict.ACCEPTED or is_without_kernel(error):
             return ask_cpu(table.func, args, kwargs)
         return NotImplemented
@@ -137,12 +137,23 @@ class Refusals:
         self._raised = 0  # those around it, as backward(), ran the user's code
         answer = self.oracle.ask(func, args, kwargs, is_refused=True)
         if isinstance(answer, Exception) and str(answer) != str(error):
-            raise answer from None
+            raise_instead(answer, error)
 
-    def _raise(self, answer: Answer, device: DeviceName) -> None:
+    def _raise(
+        self, answer: Answer, device: DeviceName, error: Exception | None = None
+    ) -> None:
         """Raise what was answered, if it is a refusal, and this device's."""
         is_lacking = isinstance(answer, NotImplementedError) or LACKING in str(answer)
         if isinstance(answer, Verdict) or (is_lacking and device == "cuda"):
             return
         self._raised = id(answer)
-        raise answer from None
+        raise_instead(answer, error)
+
+
+def raise_instead(answer: Exception, error: Exception | None) -> None:
+    """Raise what the CPU says, behind which stands what stood behind meta's error."""
+    try:
+        raise answer
+    finally:
+        if error is not None:
+            answer.__context__ = error.__context__

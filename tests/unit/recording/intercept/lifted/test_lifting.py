@@ -225,6 +225,7 @@ LIKE = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:To copy construct")
 @pytest.mark.parametrize("name", LIKE)
 def test_what_is_made_like_a_real_tensor_is_planned(name):
     x = values().T
