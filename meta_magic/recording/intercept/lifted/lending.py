@@ -74,7 +74,11 @@ class Lending(Replacements):
         self.replace_here(nn.Module, {APPLY_OF_MODULES[1]: tree, "zero_grad": tree})
         step = partial(self._before, self._lend_all)
         self.replace_here(Optimizer, {"zero_grad": step})
-        apply = vars(Function)["apply"].__func__
+        held = vars(Function)["apply"]  # written in C, or in Python: as torch has it
+
+        def apply(kind: type, *args: Any, **kwargs: Any) -> Any:
+            return held.__get__(None, kind)(*args, **kwargs)
+
         self.replace(Function, "apply", classmethod(self._before_custom(apply)))
         self._handle = register_optimizer_step_pre_hook(self._lend_state)
         self.exchange()
