@@ -18,16 +18,17 @@ from torch import Tensor
 from meta_magic.errors import MissingValueError
 from meta_magic.recording.as_device.packed_recurrent import PACKED_RECURRENT
 from meta_magic.recording.as_device.recurrent import RECURRENT
+from meta_magic.recording.as_device.spectra import (
+    eigvals,
+    eigvalsh,
+    needs_gradient,
+    svdvals,
+)
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.autograd import name_nodes
-from meta_magic.torch_private.composite_operators import (
-    eigenvalues,
-    loss_of_sequences,
-    singular_values,
-    symmetric_eigenvalues,
-)
+from meta_magic.torch_private.composite_operators import loss_of_sequences
 from meta_magic.torch_private.dispatcher import (
     DispatchKey,
     add_kernel,
@@ -47,39 +48,6 @@ aten = torch.ops.aten
 
 Keep = Callable[..., None]
 """Takes a tensor, the function that made it, and its arguments."""
-
-
-def needs_gradient(a: Tensor) -> bool:
-    """Whether autograd records what is done with a tensor."""
-    return torch.is_grad_enabled() and a.requires_grad
-
-
-def svdvals(_: Keep, a: Tensor, *, driver: str | None = None) -> Tensor:
-    """Return singular values; the vectors are computed where a gradient needs them.
-
-    Source:
-        ``linalg_svdvals`` and ``linalg_eigvalsh`` in ``BatchLinearAlgebra.cpp`` of
-        torch 2.13: where a mode looks on, they always are.
-    """
-    values: Tensor = singular_values(
-        a, full_matrices=False, compute_uv=needs_gradient(a), driver=driver
-    )[1]
-    return values
-
-
-def eigvalsh(_: Keep, a: Tensor, UPLO: str = "L") -> Tensor:  # noqa: N803  the schema's
-    """Return eigenvalues. Source: as above."""
-    values: Tensor = symmetric_eigenvalues(a, UPLO, compute_v=needs_gradient(a))[0]
-    return values
-
-
-def eigvals(_: Keep, a: Tensor) -> Tensor:
-    """Return eigenvalues. Source: as above."""
-    if needs_gradient(a):
-        values: Tensor = aten.linalg_eig(a)[0]
-    else:
-        values = eigenvalues(a)
-    return values
 
 
 def group_norm(  # noqa: PLR0913, PLR0917  the operator's own

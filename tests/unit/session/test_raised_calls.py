@@ -187,7 +187,7 @@ def test_in_a_backward_pass_it_is_of_backward():
 
     x = torch.ones(2, 3, requires_grad=True, device="meta")
     trace, error = record_failing(lambda: Wrong.apply(x).sum().backward())
-    assert str(error) == "mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)"
+    assert "mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)" in str(error)
     assert trace.ops[-1].op == "aten.mm.default"
     assert trace.ops[-1].phase == "backward"
 
