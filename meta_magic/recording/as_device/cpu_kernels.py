@@ -131,8 +131,9 @@ def make_stand_in(tensor: Tensor, *, has_ones: bool = False) -> Tensor:
         return make_sparse(tensor, "cpu")
     numel = count_nbytes(tensor) // tensor.itemsize
     is_number = has_ones or tensor.is_floating_point() or tensor.is_complex()
-    flat = torch.full([numel], int(is_number), dtype=tensor.dtype, device="cpu")
-    return flat.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+    flat = torch.empty([numel], dtype=tensor.dtype, device="cpu")
+    made = flat.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+    return made.fill_(int(is_number))  # few elements of a large storage take little
 
 
 def make_sparse(like: Tensor, device: str) -> Tensor:
