@@ -119,10 +119,17 @@ class Oracle:
         if self._seconds > max(MIN_SECONDS, (now - self._started) * MAX_SHARE):
             self.n_left += 1
             return Verdict.UNKNOWN
+        is_function = find_schema(func) is None  # which looks at who wants gradients
+        has_gradients = is_function and torch.is_grad_enabled()
         try:
             question = Question(func, args, kwargs, tensors)
             draws = SameDraws(func)
-            with DisableTorchDispatch(), DisableTorchFunction(), torch.no_grad(), draws:
+            with (
+                DisableTorchDispatch(),
+                DisableTorchFunction(),
+                torch.set_grad_enabled(has_gradients),
+                draws,
+            ):
                 return question.ask([*tensors, *made], is_refused=is_refused)
         except (Unaskable, OSError):
             return Verdict.UNKNOWN

@@ -24,6 +24,9 @@ REFUSED = {
     "classes in int32": lambda: cross_entropy(
         torch.ones(2, 3), torch.zeros(2, dtype=torch.int32)
     ),
+    "input that lies across": lambda: nn.Linear(3, 4)(
+        torch.ones(2, 5, 3, dtype=torch.double).transpose(0, 1)
+    ),
     "sizes": lambda: nn.Linear(3, 4)(torch.ones(2, 4)),
     "channels": lambda: nn.Conv2d(3, 4, 3)(torch.ones(1, 4, 8, 8)),
     "overlapping writes": lambda: torch.ones(1).expand(3).add_(torch.ones(3)),
