@@ -174,12 +174,13 @@ def take_over(returned: Any, met: Mapping[int, Tensor]) -> Any:
     is_new = all(
         t.layout in LAYOUTS and not (is_view(t) or t.is_quantized or t.is_nested)
         for t in new
-    ) and all(t.shape == met[id(t)].shape for t in tensors if id(t) in met)
-    return (
-        put_on_meta(returned, met)
-        if is_new and not is_value(returned)
-        else NotImplemented
     )
+    if not is_new or is_value(returned):
+        return NotImplemented
+    for written in (t for t in tensors if id(t) in met):
+        if written.shape != met[id(written)].shape:  # as addbmm_ grows a tensor
+            met[id(written)].resize_(written.shape)
+    return put_on_meta(returned, met)
 
 
 def is_value(returned: Any) -> bool:
