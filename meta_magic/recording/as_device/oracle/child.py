@@ -37,10 +37,11 @@ def run_in_child(function: Callable[[], object]) -> Exception | None:
     """Run a function in a child that shares the memory of this process, copied.
 
     Returns:
-        What it raised, or None if it ran; ``NO_ANSWER`` if the child ended without.
+        What it raised, or None if it ran; ``NO_ANSWER`` if the child ended without, or
+        none can be made.
 
     Raises:
-        OSError: No child can be made.
+        OSError: No pipe can be made.
     """
     reader, writer = os.pipe()
     child = 0
@@ -53,6 +54,8 @@ def run_in_child(function: Callable[[], object]) -> Exception | None:
         os.close(writer)
         writer = -1
         return read_answer(reader)
+    except Exception:  # noqa: BLE001  no memory, no more processes, or a sandbox's own
+        return NO_ANSWER
     finally:
         os.close(reader)
         if writer >= 0:

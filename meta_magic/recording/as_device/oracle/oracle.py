@@ -45,8 +45,10 @@ __all__ = ["Answer", "Oracle", "Verdict", "is_view"]
 RANDOM: Final = torch.Tag.nondeterministic_seeded
 
 MAX_SHARE: Final = 0.25
+MAX_SHARE_REFUSED: Final = 0.5
 MIN_SECONDS: Final = 1.0
-"""What is spent on asking at most: so much, or that share of the recording."""
+"""What is spent on asking at most: so much, or that share of the recording, more if
+meta refuses a call, as without an answer a valid program would end."""
 
 
 MAX_NBYTES: Final = 16 * MAX_NUMEL
@@ -116,7 +118,8 @@ class Oracle:
         if not all(map(is_plain, tensors)):
             return Verdict.UNKNOWN
         now = time.perf_counter()
-        if self._seconds > max(MIN_SECONDS, (now - self._started) * MAX_SHARE):
+        share = MAX_SHARE_REFUSED if is_refused else MAX_SHARE
+        if self._seconds > max(MIN_SECONDS, (now - self._started) * share):
             self.n_left += 1
             return Verdict.UNKNOWN
         is_function = find_schema(func) is None  # which looks at who wants gradients

@@ -155,9 +155,12 @@ def test_where_no_child_can_be_made_a_large_call_is_as_on_meta(monkeypatch):
         LARGE["sizes"]()
 
 
-def test_where_children_are_forbidden_a_large_call_is_as_on_meta(monkeypatch):
+@pytest.mark.parametrize(
+    "error", [PermissionError, BlockingIOError, MemoryError, RuntimeError]
+)
+def test_where_children_are_forbidden_a_large_call_is_as_on_meta(error, monkeypatch):
     def refuse():
-        raise PermissionError("forbidden")
+        raise error("forbidden")
 
     monkeypatch.setattr(os, "fork", refuse)
     with record(as_device="cpu"):
@@ -189,3 +192,11 @@ def test_asking_stops_after_its_share_of_the_time(monkeypatch):
     monkeypatch.setattr(oracle, "MAX_SHARE", 0.0)
     with record(as_device="cpu", cache=False):
         REFUSED["input of another dtype"]()
+
+
+def test_what_meta_refuses_is_asked_when_the_share_of_others_is_spent(monkeypatch):
+    monkeypatch.setattr(oracle, "MIN_SECONDS", -1.0)
+    monkeypatch.setattr(oracle, "MAX_SHARE", 0.0)
+    with record(as_device="cpu", cache=False):
+        grown = torch.ones(1).addbmm_(torch.ones(3, 5, 2), torch.ones(3, 2, 4))
+    assert grown.shape == (5, 4)
