@@ -252,7 +252,8 @@ class Recording:
         self, program: Program, trees: Sequence[Tree], *, has_failed: bool
     ) -> tuple[Note, ...]:
         threads = (*self._threads.names, *self._written.calls.threads)
-        tasks, n_unasked = tuple(self._tasks.names), self._refusals.oracle.n_left
+        tasks = tuple(self._tasks.names)
+        n_unasked = sum(entry.is_unasked for entry in self._written.rows.entries)
         outside = Outside(self.guard.odd, threads, tasks, has_failed, n_unasked)
         return find_notes(self._written, program, trees, outside)
 

@@ -194,6 +194,19 @@ def test_asking_stops_after_its_share_of_the_time(monkeypatch):
         REFUSED["input of another dtype"]()
 
 
+def test_what_was_not_asked_is_said_of_later_recordings_too(monkeypatch):
+    def call():
+        with record(as_device="cpu") as trace:
+            torch.ones(7, 11).cumsum(1).cumsum(0)
+        return [note.text[:12] for note in trace.notes if note.kind == "unasked"]
+
+    with monkeypatch.context() as context:
+        context.setattr(oracle, "MIN_SECONDS", -1.0)
+        context.setattr(oracle, "MAX_SHARE", -1.0)
+        assert call() == ["2 calls that"]
+    assert call() == ["2 calls that"]
+
+
 def test_what_meta_refuses_is_asked_when_the_share_of_others_is_spent(monkeypatch):
     monkeypatch.setattr(oracle, "MIN_SECONDS", -1.0)
     monkeypatch.setattr(oracle, "MAX_SHARE", 0.0)
