@@ -2,6 +2,9 @@
 
 import os
 import resource
+import signal
+import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,7 +12,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from meta_magic import record
-from meta_magic.recording.as_device.oracle import oracle
+from meta_magic.recording.as_device.oracle import child, oracle
 
 HUGE = 2**20
 
@@ -165,6 +168,28 @@ def test_where_children_are_forbidden_a_large_call_is_as_on_meta(error, monkeypa
     monkeypatch.setattr(os, "fork", refuse)
     with record(as_device="cpu"):
         LARGE["input of another dtype"]()
+
+
+def test_where_memory_is_short_a_large_call_is_as_on_meta():
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    n_pages = int(Path("/proc/self/statm").read_text().split()[0])
+    taken = n_pages * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (taken + 2**28, limits[1]))
+    try:
+        with record(as_device="cpu", cache=False):
+            LARGE["input of another dtype"]()
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+@pytest.mark.parametrize(
+    "end", [lambda _: os.kill(os.getpid(), signal.SIGSEGV), lambda _: time.sleep(60)]
+)
+def test_a_refusal_of_what_crashes_or_hangs_on_the_cpu_stands(end, monkeypatch):
+    monkeypatch.setattr(child, "SECONDS", 0.1)
+    given = (torch.empty(2, 3, device="meta"),)
+    answer = oracle.Oracle().ask(end, given, {}, is_refused=True)
+    assert answer is oracle.Verdict.UNKNOWN
 
 
 def test_a_small_call_is_refused_without_a_child(monkeypatch):
