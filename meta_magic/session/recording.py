@@ -11,6 +11,7 @@ from torch import nn
 
 from meta_magic.recording.as_device.attention import AttentionOf
 from meta_magic.recording.as_device.autocast import AutocastOf
+from meta_magic.recording.as_device.chunked_losses import ChunkedLossesOf
 from meta_magic.recording.as_device.composites import CompositesOf
 from meta_magic.recording.as_device.meta_kernels import KernelsOf
 from meta_magic.recording.as_device.optimizers import OptimizersOf
@@ -135,6 +136,7 @@ class Recording:
             composites,
             self._autocast,
             OptimizersOf(options.device),
+            ChunkedLossesOf(options.device),
             KernelsOf(plan),
             write.flags,
             write.draws,
@@ -253,8 +255,7 @@ class Recording:
     ) -> tuple[Note, ...]:
         threads = (*self._threads.names, *self._written.calls.threads)
         tasks = tuple(self._tasks.names)
-        n_unasked = sum(entry.is_unasked for entry in self._written.rows.entries)
-        outside = Outside(self.guard.odd, threads, tasks, has_failed, n_unasked)
+        outside = Outside(self.guard.odd, threads, tasks, has_failed)
         return find_notes(self._written, program, trees, outside)
 
     def _keep_origin(

@@ -22,7 +22,9 @@ from meta_magic.trace.options import DeviceName
 
 __all__ = ["Refusals"]
 
-ATEN: Final = "aten."
+OF_TORCH: Final = ("aten.", "torch_nn.")
+"""How the names of torch's own operators begin, those in Python among them."""
+
 NEVER: Final = (
     *("aten._to_copy.", "aten.record_stream.", "aten.repeat_interleave."),
     *("aten.nonzero_static.", "aten._ctc_loss", "aten.ctc_loss."),
@@ -87,7 +89,7 @@ class Refusals:
     ) -> bool:
         """Whether a call is to be asked about: it was not accepted before."""
         name = table.name
-        if device == "meta" or not name.startswith(ATEN):
+        if device == "meta" or not name.startswith(OF_TORCH):
             return False
         if name.startswith(NEVER) or (device == "cuda" and name.startswith(IN_FLOAT)):
             return False

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, ctc_loss
 
 from meta_magic import record
 from meta_magic.recording.as_device.oracle import child, oracle
@@ -29,6 +29,12 @@ REFUSED = {
     ),
     "input that lies across": lambda: nn.Linear(3, 4)(
         torch.ones(2, 5, 3, dtype=torch.double).transpose(0, 1)
+    ),
+    "one length for all": lambda: ctc_loss(
+        torch.ones(5, 2, 3),
+        torch.ones(2, 4, dtype=torch.long),
+        torch.tensor(5),
+        torch.tensor([4, 4]),
     ),
     "sizes": lambda: nn.Linear(3, 4)(torch.ones(2, 4)),
     "channels": lambda: nn.Conv2d(3, 4, 3)(torch.ones(1, 4, 8, 8)),
