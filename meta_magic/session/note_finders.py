@@ -109,7 +109,7 @@ def find_outside(outside: Outside) -> Iterator[Note]:
 
 def find_unasked(entries: Sequence[Entry]) -> Iterator[Note]:
     """Yield how many calls nobody knows whether the CPU refuses them."""
-    n_unasked = sum(entry.is_unasked for entry in entries)
+    n_unasked = len([entry for entry in entries if entry.is_unasked])
     if n_unasked:
         yield Note(
             kind="unasked",
