@@ -11,6 +11,7 @@ from torch import nn
 
 from meta_magic.recording.as_device.attention import AttentionOf
 from meta_magic.recording.as_device.autocast import AutocastOf
+from meta_magic.recording.as_device.chunked_losses import ChunkedLossesOf
 from meta_magic.recording.as_device.composites import CompositesOf
 from meta_magic.recording.as_device.meta_kernels import KernelsOf
 from meta_magic.recording.as_device.optimizers import OptimizersOf
@@ -135,6 +136,7 @@ class Recording:
             composites,
             self._autocast,
             OptimizersOf(options.device),
+            ChunkedLossesOf(options.device),
             KernelsOf(plan),
             write.flags,
             write.draws,
@@ -252,8 +254,8 @@ class Recording:
         self, program: Program, trees: Sequence[Tree], *, has_failed: bool
     ) -> tuple[Note, ...]:
         threads = (*self._threads.names, *self._written.calls.threads)
-        tasks, n_unasked = tuple(self._tasks.names), self._refusals.oracle.n_left
-        outside = Outside(self.guard.odd, threads, tasks, has_failed, n_unasked)
+        tasks = tuple(self._tasks.names)
+        outside = Outside(self.guard.odd, threads, tasks, has_failed)
         return find_notes(self._written, program, trees, outside)
 
     def _keep_origin(

@@ -153,7 +153,10 @@ class KernelCalls:
         if not table.is_pure:  # what it writes may be what it reads
             key = (*key, *sharing_of(call.inputs))
         with DisableTorchDispatch():  # it makes tensors that no other mode must see
-            return self._cache.intern(table, entries, key, call)
+            entry = self._cache.intern(table, entries, key, call)
+        if self._refusals.is_left:
+            entry.is_unasked, self._refusals.is_left = True, False
+        return entry
 
     def _check(
         self, table: OpTable, call: LiveCall, n_storages: int, *, is_answered: bool

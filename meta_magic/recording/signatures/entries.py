@@ -87,6 +87,7 @@ class Entry:
         kind: How its calls are answered, a :class:`Kind`.
         rebuild: What ``PURE_MANY`` and ``IN_PLACE`` need to build the return value.
         is_random: Whether it would draw from a generator.
+        is_unasked: Whether nobody knows if the CPU refuses its calls.
         drawn_on: Device other than the CPU whose generator that would be, as planned.
         variants: Entries of the same call whose outputs came out otherwise.
     """
@@ -94,6 +95,7 @@ class Entry:
     __slots__ = (
         "drawn_on",
         "is_random",
+        "is_unasked",
         "kind",
         "outputs",
         "rebuild",
@@ -113,6 +115,7 @@ class Entry:
         self.kind = kind
         self.rebuild = rebuild
         self.is_random = False
+        self.is_unasked = False
         self.drawn_on: torch.device | None = None
         self.variants: dict[tuple[LiveGeometry, ...], Entry] = {}
 
