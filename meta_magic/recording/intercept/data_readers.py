@@ -6,16 +6,20 @@ import torch
 
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 
-__all__ = ["DATA_READERS", "check_place", "read_data"]
+__all__ = ["DATA_READERS", "TO_NUMPY", "check_place", "read_data"]
 
 SPLITS: Final = frozenset[Any]((torch.tensor_split, torch.Tensor.tensor_split))
 DATA_READERS: Final = SPLITS.union(
     getattr(torch.Tensor, name)
-    for name in ("numpy", "__array__", "__format__", "pin_memory")
+    for name in ("numpy", "__array__", "__dlpack__", "__format__", "pin_memory")
 ).union({torch.Tensor.record_stream})
 FORMAT: Final[Any] = torch.Tensor.__format__
 NUMPY: Final[Any] = torch.Tensor.numpy
-TO_NUMPY: Final = frozenset[Any]({NUMPY, torch.Tensor.__array__})
+TO_NUMPY: Final = frozenset[Any](
+    {NUMPY, torch.Tensor.__array__, torch.Tensor.__dlpack__}
+)
+"""What gives others the memory of a tensor."""
+
 CPU: Final = torch.device("cpu")
 
 

@@ -25,6 +25,7 @@ from meta_magic.recording.intercept.legacy_constructors import (
     join_values,
 )
 from meta_magic.recording.intercept.libraries import ADOPTED, MAKE_REAL
+from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.rows.constants import (
     VALUE_FUNCTIONS,
     Constants,
@@ -35,6 +36,7 @@ from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.modes import (
     DeviceContext,
     DisableTorchDispatch,
+    DisableTorchFunction,
     device_constructors,
 )
 
@@ -55,7 +57,8 @@ MEANT_FILES: Final = tuple(
 """Files of torch that mean the device that they name."""
 
 BY_NAME: Final = "what was put on 'meta' by name counts as on the device of the cell"
-FROM_NUMPY: Final = frozenset({torch.tensor, torch.as_tensor, torch.asarray})
+SHARING: Final = frozenset({torch.as_tensor, torch.asarray})
+FROM_NUMPY: Final = SHARING.union({torch.tensor})
 
 EMPTY: Final = (
     "where they would hold whatever lies in memory: meta_magic.materialize gives them "
@@ -109,6 +112,7 @@ class Factories:
         findings: Takes what is rarely meant, such as float64 that leaked in from numpy,
             and what was put on meta by name.
         plan: Knows where the code wants what.
+        shared: Keeps arrays and tensors alike that share memory.
     """
 
     def __init__(
@@ -117,11 +121,13 @@ class Factories:
         constants: Constants,
         findings: Findings,
         plan: DevicePlan,
+        shared: SharedMemory,
     ) -> None:
         self._registry = registry
         self._constants = constants
         self._findings = findings
         self._plan = plan
+        self._shared = shared
         self._constructors = device_constructors()
 
     def make(self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
@@ -140,11 +146,22 @@ class Factories:
         made = make(func, args, kwargs, caller)
         if func not in VALUE_FUNCTIONS:
             return made
+        return self._keep_values(func, made, args, kwargs, caller)
+
+    def _keep_values(
+        self, func: Any, made: Any, args: Args, kwargs: Kwargs, caller: FrameType
+    ) -> Any:
+        """Return a tensor that was made of values, once these are kept."""
         if func is torch.Tensor.new_tensor and kwargs.get("device") is None:
             self._plan.name_all([made], self._plan.place_of(args[0]) or META)
         data = data_of(func, args, kwargs)
         if holds_planned(data) and made.is_meta:
             return self._join(data, made)
+        is_torchs = caller.f_code.co_filename.startswith(f"{TORCH}/")  # it stacks them
+        is_shared = func in SHARING and not (kwargs.get("copy") or is_torchs)
+        if is_shared and isinstance(data, np.ndarray):
+            with DisableTorchFunction(), DisableTorchDispatch():
+                return self._shared.adopt(data, func(data, device="cpu"), made)
         self._constants.note_values(made, func, args, kwargs)
         return made
 

@@ -21,6 +21,7 @@ from meta_magic.recording.intercept.copies import (
 )
 from meta_magic.recording.intercept.data_readers import (
     DATA_READERS,
+    TO_NUMPY,
     check_place,
     read_data,
 )
@@ -47,6 +48,8 @@ from meta_magic.recording.intercept.mixed_devices import explain_mix
 from meta_magic.recording.intercept.moves import MOVES, Mover
 from meta_magic.recording.intercept.packed_sequences import PACKING, Packer
 from meta_magic.recording.intercept.served_functions import ServedFunctions
+from meta_magic.recording.intercept.shared_memory import SharedMemory
+from meta_magic.recording.intercept.watched_calls import WatchedFunctions
 from meta_magic.recording.rows.constants import VALUE_FUNCTIONS, Constants
 from meta_magic.recording.rows.findings import Findings
 from meta_magic.recording.signatures.arguments import Args, Kwargs
@@ -96,6 +99,7 @@ class FunctionMode(DeviceContext):
         served: Answers whole calls that were seen before.
         lifting: Makes constants of real tensors.
         refusals: Has a call be refused in the words of the CPU.
+        shared: Keeps arrays and tensors alike that share memory.
     """
 
     def __init__(  # noqa: PLR0913  the parts that a call of torch may concern
@@ -111,6 +115,7 @@ class FunctionMode(DeviceContext):
         served: ServedFunctions,
         lifting: Lifting,
         refusals: Refusals,
+        shared: SharedMemory,
     ) -> None:
         # Not the base's: its torch.device(...) would be a call to a mode outside.
         self.device = META
@@ -125,13 +130,14 @@ class FunctionMode(DeviceContext):
         self._served = served
         self._is_serving = False
         self._constructors = device_constructors()
-        self._factories = Factories(registry, constants, findings, plan)
+        self._factories = Factories(registry, constants, findings, plan, shared)
         self._plan = plan
         self._lifting = lifting
         self._mover = Mover(plan, lifting)
         self._packer = Packer(plan, constants)
         self._questions = DeviceQuestions(plan)
         self._refusals = refusals
+        self._shared = shared
 
     def __enter__(self) -> None:
         # A function mode that is there already must see every call.
@@ -248,7 +254,13 @@ class FunctionMode(DeviceContext):
         if func is DEEPCOPY:
             return copy_deeply(args, self._registry)
         check_place(func, args, kwargs, self._plan.place_of(args[0]))
+        if func in TO_NUMPY:
+            return self._shared.give(func, args, kwargs)
         return read_data(func, args, kwargs)
+
+    def look_out(self, shared: SharedMemory) -> None:
+        """Keep arrays and tensors alike that share memory, from now on."""
+        self._served = WatchedFunctions(self._served, shared)
 
     def _tell(self, func: Any, args: Args, asker: FrameType) -> Any:
         """Tell on which device a tensor is, or whether on meta; note ``.data``."""
