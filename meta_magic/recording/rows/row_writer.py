@@ -1,6 +1,5 @@
 """Write the rows of a program: one per operator call, a few integers each."""
 
-from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -136,7 +135,7 @@ class RowWriter:
     @unbroken
     def flush(self) -> None:
         """Move the words out of the buffer."""
-        self.words.extend(array("I", self._buffer))
+        self.words.extend(self._buffer)
         self._buffer.clear()
 
     def watch(self, inputs: Sequence[Argument], call: Callable[[], Any]) -> Captured:
