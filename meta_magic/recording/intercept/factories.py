@@ -11,6 +11,7 @@ from torch import nn
 
 from meta_magic.recording.identities.device_plan import META, DevicePlan
 from meta_magic.recording.identities.frame_kinds import PACKAGE, TORCH
+from meta_magic.recording.identities.left_places import find_left
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.copies import (
@@ -23,6 +24,7 @@ from meta_magic.recording.intercept.device_questions import is_told_home
 from meta_magic.recording.intercept.legacy_constructors import (
     holds_planned,
     join_values,
+    read_new,
 )
 from meta_magic.recording.intercept.libraries import ADOPTED, MAKE_REAL
 from meta_magic.recording.intercept.shared_memory import SharedMemory
@@ -80,9 +82,6 @@ LIKE: Final = frozenset[Any](
 WRITTEN: Final = sys.intern("meta")
 """The string as a literal of source code is; ``str(x.device)`` is another object, and
 means the device of the cell."""
-
-TWO: Final = 2
-"""A tensor, and its method's one argument."""
 
 CONTEXT: Final = DeviceContext.__torch_function__.__code__
 """Runs where ``with torch.device(...)`` is on, and calls on."""
@@ -176,18 +175,15 @@ class Factories:
         is_torchs = caller.f_code.co_filename.startswith(f"{TORCH}/")
         if is_torchs or kwargs.get("device") is not None:
             return NotImplemented
-        return self.make(func, args, {**kwargs, "device": args[0].device}, caller)
+        return self.make(func, args, {**kwargs, "device": find_left(args[0])}, caller)
 
     def make_new(self, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
-        """Do what ``x.new(...)`` does with values; torch drops them on meta.
-
-        Returns:
-            The tensor; ``NotImplemented`` if it is given sizes, or a tensor.
-        """
-        has_values = len(args) == TWO and isinstance(args[1], (list, tuple))
-        if not has_values or isinstance(args[1], torch.Size):
+        """Do what ``x.new(...)`` does; ``NotImplemented`` if torch's own will do."""
+        found = read_new(args)
+        if found is None:
             return NotImplemented
-        return self.make(torch.Tensor.new_tensor, args, kwargs, caller)
+        make = self.make if args[0].is_meta else self.make_like
+        return make(*found, kwargs, caller)
 
     def _join(self, data: Any, made: torch.Tensor) -> torch.Tensor:
         """Return a tensor of values and tensors, which need not be known now."""

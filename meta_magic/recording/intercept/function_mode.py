@@ -68,8 +68,10 @@ __all__ = ["FunctionMode"]
 
 DATA: Final[Any] = torch.Tensor.data
 PIN_MEMORY: Final[Any] = torch.Tensor.pin_memory
-BY_VALUES: Final = PACKING.union(NUMBER_READERS, {torch.Tensor.new})
-HANDLED: Final = DATA_READERS | {DEEPCOPY} | MOVES | GET_DEVICE | BY_VALUES | LIKE
+NEW: Final[Any] = torch.Tensor.new
+HANDLED: Final = DATA_READERS.union(
+    {DEEPCOPY, NEW}, MOVES, GET_DEVICE, NUMBER_READERS.keys() | PACKING, LIKE
+)
 """Functions that torch treats otherwise on meta, or of real tensors, than a cell."""
 
 ASKED: Final = DEVICE_QUESTIONS | {IS_META, DATA}
@@ -226,31 +228,33 @@ class FunctionMode(DeviceContext):
         """
         if func in MOVES:
             return self._mover.move(func, args, kwargs, caller)
-        if func in LIKE:
-            is_due = not args[0].is_meta and is_wanted(args[0])
-            make = self._factories.make_like
-            return make(func, args, kwargs, caller) if is_due else NotImplemented
+        if func in LIKE or func is NEW:
+            return self._make_like(func, args, kwargs, caller)
+        if func in GET_DEVICE and (args[0].is_meta or has_left()):
+            return self._questions.number(args[0], caller)
         if not args[0].is_meta:
             is_pinned = func is PIN_MEMORY and not has_gpu()
             return args[0] if is_pinned else NotImplemented
-        if func in GET_DEVICE:
-            return self._questions.number(args[0], caller)
-        if func in BY_VALUES:
-            return self._handle_values(func, args, kwargs, caller)
         return self._read_data(func, args, kwargs)
 
-    def _handle_values(
+    def _make_like(
         self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType
     ) -> Any:
-        """Do what torch does of values, before any operator; as ``_handle``."""
+        """Plan what is made like a real tensor, or by ``x.new``; as ``_handle``."""
+        is_meta = args[0].is_meta
+        if not is_meta and not is_wanted(args[0]):
+            return NotImplemented
+        if func is NEW:
+            return self._factories.make_new(args, kwargs, caller)
+        make = self._factories.make_like
+        return NotImplemented if is_meta else make(func, args, kwargs, caller)
+
+    def _read_data(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
+        """Call a method that reads data, or copies it; as ``_handle``."""
         if func in NUMBER_READERS:
             return read_number(self._dispatch, func, args[0])
         if func in PACKING:
             return self._packer.run(func, args)
-        return self._factories.make_new(args, kwargs, caller)
-
-    def _read_data(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
-        """Call a method that reads data, or copies it."""
         if func is DEEPCOPY:
             return copy_deeply(args, self._registry)
         check_place(func, args, kwargs, self._plan.place_of(args[0]))
