@@ -260,7 +260,7 @@ class FunctionMode(DeviceContext):
         check_place(func, args, kwargs, self._plan.place_of(args[0]))
         if func in TO_NUMPY:
             return self._shared.give(func, args, kwargs)
-        return read_data(func, args, kwargs)
+        return read_data(func, args, kwargs, self._findings.note)
 
     def look_out(self, shared: SharedMemory) -> None:
         """Keep arrays and tensors alike that share memory, from now on."""
