@@ -37,6 +37,7 @@ from meta_magic.recording.intercept.operator_runner import OperatorRunner
 from meta_magic.recording.intercept.planned.planned_devices import stand_in_for
 from meta_magic.recording.intercept.saving import Saver
 from meta_magic.recording.intercept.served_functions import ServedFunctions
+from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.intercept.shown_tensors import ShownTensors
 from meta_magic.recording.intercept.special_tensors import SpecialTensors
 from meta_magic.recording.rows.module_trees import Tree, read_versions
@@ -49,7 +50,7 @@ from meta_magic.session.note_finders import Outside, find_notes
 from meta_magic.session.program_builder import ProgramBuilder, make_written
 from meta_magic.session.raised_calls import find_raised
 from meta_magic.session.threads import TaskWatch, ThreadWatch
-from meta_magic.session.trees import TreeFinder, modules_in
+from meta_magic.session.trees import TreeFinder, modules_in, refer_to
 from meta_magic.session.values_on_demand import ValuesOnDemand
 from meta_magic.torch_private.snapshot import RealTorch
 from meta_magic.trace.notes import CellSource, Note
@@ -108,6 +109,9 @@ class Recording:
         self._values = ValuesOnDemand(
             write, self._clock, self._programs.snapshot, options
         )
+        self._shared = SharedMemory(
+            write.registry, write.places, write.constants, write.findings, self._values
+        )
         self.guard = Guard(self._make_contexts(options, cache), entry_points)
         self._started = time.perf_counter()
 
@@ -128,6 +132,7 @@ class Recording:
                 note,
                 Saver(write.registry, self._values, note),
                 Loader(note, plan, self._lending),
+                self._shared,
             ),
             *stand_in_for(plan, note, write.draws),
             NewParameters(write.registry.forget),
@@ -179,10 +184,11 @@ class Recording:
             served=ServedFunctions(registry, rows, cache, attention),
             lifting=self._lifting,
             refusals=self._refusals,
+            shared=self._shared,
         )
         shown = ShownTensors(registry, values, is_recording=True)
-        self._modes = functions, dispatch
-        return shown, BackwardPasses(functions, dispatch), *self._modes
+        self._modes = self._shared.modes = functions, dispatch
+        return shown, BackwardPasses(*self._modes), *self._modes, self._shared
 
     @property
     def n_operators(self) -> int:
@@ -293,8 +299,3 @@ class Recording:
         if passed:  # what was only read is as it was made, by the same tensors
             passed -= program.n_writes_by_storage.keys() | aliased
         keep_origins(origin, (ref for ref in refs if ref.number not in passed))
-
-
-def refer_to(module: nn.Module | None) -> "weakref.ref[nn.Module] | None":
-    """Return a weak reference to a module, if it is still there."""
-    return None if module is None else weakref.ref(module)
