@@ -42,6 +42,7 @@ from meta_magic.recording.rows.module_trees import Tree, read_versions
 from meta_magic.recording.rows.real_memory import RealMemory
 from meta_magic.recording.signatures.cache import SignatureCache
 from meta_magic.session.caches import pick_cache
+from meta_magic.session.checked_values import make_checks
 from meta_magic.session.collector import RareCollection
 from meta_magic.session.guard import Guard
 from meta_magic.session.note_finders import Outside, find_notes
@@ -139,17 +140,17 @@ class Recording:
             write.flags,
             write.draws,
             write.calls,
-            *self._make_modes(cache, attention),
+            *self._make_modes(cache, attention, options),
         )
 
     def _make_modes(
-        self, cache: SignatureCache, attention: AttentionOf
+        self, cache: SignatureCache, attention: AttentionOf, options: Options
     ) -> tuple[AbstractContextManager[Any], ...]:
         """Return what meets each text of a tensor, call of torch, and operator."""
         write, plan = self._written, self._plan
         registry, places, rows = write.registry, write.places, write.rows
         findings, constants = write.findings, write.constants
-        values = self._values
+        checks = make_checks(write, self._programs.snapshot, options)
         special = SpecialTensors(places, findings)
         kernels = KernelCalls(
             registry=registry,
@@ -159,10 +160,11 @@ class Recording:
             real_memory=self._real_memory,
             special=special,
             findings=findings,
-            values=values,
+            values=self._values,
             plan=plan,
             lifting=self._lifting,
             refusals=self._refusals,
+            checks=checks,
         )
         runner = OperatorRunner(places, special, attention, kernels)
         dispatch = DispatchMode(registry, rows, cache, special, runner)
@@ -174,11 +176,11 @@ class Recording:
             attention=attention,
             plan=plan,
             dispatch=dispatch,
-            served=ServedFunctions(registry, rows, cache, attention),
+            served=ServedFunctions(registry, rows, cache, attention, checks),
             lifting=self._lifting,
             refusals=self._refusals,
         )
-        shown = ShownTensors(registry, values, is_recording=True)
+        shown = ShownTensors(registry, self._values, is_recording=True)
         self._modes = functions, dispatch
         return shown, BackwardPasses(functions, dispatch), *self._modes
 
