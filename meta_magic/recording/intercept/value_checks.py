@@ -31,7 +31,7 @@ __all__ = ["ValueChecks"]
 ANY: Final[Bounds] = (-inf, inf)
 
 MAX_SETTLED: Final = 4096
-"""Operands of which it is remembered that they are in range, or that none knows."""
+"""Operands of which it is remembered that they are in range."""
 
 Evaluate = Callable[[int, Geometry], Tensor | None]
 """Returns what a tensor on a storage holds, if that takes little."""
@@ -138,15 +138,16 @@ class ValueChecks:
         storage, geometry, allowed = operand
         if self._is_off or case in self._settled or 0 in geometry.shape:
             return None
-        real = self._known.find_real(storage, geometry)
+        is_made = storage in self._known.row_by_storage
+        real = None if is_made else self._known.find_real(storage, geometry)
         if real is not None and not is_allowed(real, allowed):
             return real
         if real is None:
-            is_counted = allowed.is_count
-            bounds = None if is_counted else self._known.find_bounds(storage, geometry)
-            if bounds is None and self._is_thorough:
-                bounds = ANY
-            if bounds is not None and not allowed.has(*bounds):
+            is_known = is_made and not allowed.is_count
+            bounds = self._known.find_bounds(storage, geometry) if is_known else None
+            if bounds is None:
+                return ANY if self._is_thorough else None
+            if not allowed.has(*bounds):
                 return bounds
         self._settle(case)
         return None
@@ -183,7 +184,7 @@ class ValueChecks:
         return found
 
     def _settle(self, case: object) -> None:
-        """Remember that nothing is to be said of an operand."""
+        """Remember that an operand is in range."""
         if len(self._settled) >= MAX_SETTLED:
             self._settled.clear()
         self._settled.add(case)

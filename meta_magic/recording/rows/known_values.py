@@ -15,7 +15,6 @@ from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.rows.constants import Constants
 from meta_magic.recording.rows.row_writer import RowWriter
 from meta_magic.recording.rows.value_bounds import Bounds, find_made, has_bounds
-from meta_magic.recording.signatures.entries import Entry
 from meta_magic.trace.program import HEADER
 from meta_magic.trace.signature import Geometry, Signature
 
@@ -55,7 +54,10 @@ class KnownValues:
         """Read the rows that were written since: before anything else is asked."""
         self._rows.flush()
         changes, entries = self._changes, self._rows.entries
-        changes += map(find_changes, entries[len(changes) :])
+        for entry in entries[len(changes) :]:
+            if entry.changes is None:
+                entry.changes = find_changes(entry.signature)
+            changes.append(entry.changes)
         rows, storages = self.row_by_storage, self._storages
         words, at = self._rows.words, self._at
         end = len(words)
@@ -72,27 +74,35 @@ class KnownValues:
             return None
         return self._constants.find(storage, geometry)
 
-    def find_bounds(self, storage: int, geometry: Geometry) -> Bounds | None:
-        """Return between which values those of a tensor lie, if that is known."""
-        return self._find(storage, geometry, self._at, MAX_DEPTH)
-
-    def _find(
-        self, storage: int, geometry: Geometry, end: int, depth: int
+    def find_bounds(
+        self,
+        storage: int,
+        geometry: Geometry,
+        end: int | None = None,
+        depth: int = MAX_DEPTH,
     ) -> Bounds | None:
-        """Return the bounds of a tensor as it was before a row, if it still is so."""
+        """Return between which values those of a tensor lie, if that is known.
+
+        Args:
+            storage: Its storage.
+            geometry: Its geometry.
+            end: The row that reads it; by default one that is still to be written.
+            depth: How many operators there may be before it.
+        """
         row = self.row_by_storage.get(storage)
         if row is None:
             real = self._constants.find(storage, geometry)
             return None if real is None or not real.numel() else measure(real)
         signature = self._changes[self._rows.words[row]][2]
-        if signature is None or row >= end or not depth:
+        is_later = end is not None and row >= end
+        if signature is None or is_later or not depth:
             return None
         if signature.outputs[0].dtype is not geometry.dtype:  # its bytes, read anew
             return None
 
         def find_input(index: int) -> Bounds | None:
             number = self._storages[self._rows.words[row + HEADER + index]]
-            return self._find(number, signature.inputs[index], row, depth - 1)
+            return self.find_bounds(number, signature.inputs[index], row, depth - 1)
 
         return find_made(signature, find_input)
 
@@ -103,12 +113,11 @@ def measure(real: Tensor) -> Bounds:
     return low.item(), high.item()
 
 
-def find_changes(entry: Entry) -> Changes:
-    """Return what the rows of an entry change.
+def find_changes(signature: Signature) -> Changes:
+    """Return what the rows of a signature make and write.
 
     Of what they make, integers and truths alone.
     """
-    signature: Signature = entry.signature
     n_inputs = len(signature.inputs)
     made = zip(signature.outputs, signature.views, strict=True)
     changed = [HEADER + index for index in signature.writes]

@@ -90,12 +90,14 @@ class Entry:
         is_random: Whether it would draw from a generator.
         allowed: What the values may be of what is read, where an operator refuses
             others.
+        changes: What its rows make and write, once somebody asked.
         drawn_on: Device other than the CPU whose generator that would be, as planned.
         variants: Entries of the same call whose outputs came out otherwise.
     """
 
     __slots__ = (
         "allowed",
+        "changes",
         "drawn_on",
         "is_random",
         "kind",
@@ -118,6 +120,7 @@ class Entry:
         self.rebuild = rebuild
         self.is_random = False
         self.allowed = find_allowed(signature)
+        self.changes: Any = None
         self.drawn_on: torch.device | None = None
         self.variants: dict[tuple[LiveGeometry, ...], Entry] = {}
 
