@@ -189,5 +189,6 @@ def data_of(function: Any, args: Args, kwargs: Kwargs) -> Any:
 def bytes_of(constant: Constant) -> Tensor:
     """Return the bytes of a constant, which has some."""
     if constant.data is not None:
-        return torch.frombuffer(bytearray(constant.data), dtype=torch.uint8)
+        memory = bytearray(constant.data)
+        return torch.asarray(memory, dtype=torch.uint8, device="cpu")
     return torch.empty(0, device="cpu") if constant.tensor is None else constant.tensor

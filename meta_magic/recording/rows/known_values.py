@@ -15,6 +15,7 @@ from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.rows.constants import Constants
 from meta_magic.recording.rows.row_writer import RowWriter
 from meta_magic.recording.rows.value_bounds import Bounds, find_made, has_bounds
+from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.trace.program import HEADER
 from meta_magic.trace.signature import Geometry, Signature
 
@@ -109,8 +110,9 @@ class KnownValues:
 
 def measure(real: Tensor) -> Bounds:
     """Return the least and the greatest value of a real tensor."""
-    low, high = torch.aminmax(real)
-    return low.item(), high.item()
+    with DisableTorchFunction(), DisableTorchDispatch():
+        low, high = torch.aminmax(real)
+        return low.item(), high.item()
 
 
 def find_changes(signature: Signature) -> Changes:

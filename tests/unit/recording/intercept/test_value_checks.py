@@ -165,6 +165,14 @@ def test_what_was_written_since_is_not_what_it_was():
         F.embedding(labels, torch.ones(10, 2))
 
 
+@pytest.mark.parametrize("make", [at, lambda *n: torch.stack([at(*n), at(*n)])[0]])
+def test_what_a_gradient_is_written_to_is_taken(make):
+    with record(as_device="cpu"):
+        weight = torch.ones(3, 3, requires_grad=True)
+        weight.index_select(0, make(0, 2)).sum().backward()
+        weight[make(-1, 2)].sum().backward()
+
+
 def test_real_data_from_outside_is_checked():
     labels = torch.tensor([3, 10])
     with record(as_device="cpu"), pytest.raises(IndexError):
