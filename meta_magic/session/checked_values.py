@@ -7,7 +7,7 @@ from torch import Tensor
 
 from meta_magic.errors import MissingValueError
 from meta_magic.recording.intercept.value_checks import ValueChecks
-from meta_magic.recording.rows.known_values import KnownValues
+from meta_magic.recording.rows.known_values import GrowingValues
 from meta_magic.replaying.evaluator import Evaluator
 from meta_magic.session.program_builder import Written
 from meta_magic.trace.options import Options
@@ -58,7 +58,7 @@ def make_checks(
     """Return what refuses calls for what some operands hold."""
     return ValueChecks(
         write.registry,
-        KnownValues(write.registry, write.constants, write.rows),
+        GrowingValues(write.registry, write.constants, write.imports, write.rows),
         write.findings,
         CheckedValues(snapshot, options).evaluate,
         options,

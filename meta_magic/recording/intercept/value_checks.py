@@ -15,7 +15,7 @@ from meta_magic.recording.as_device.oracle.known_operands import ask_of_values
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.rows.findings import Findings
-from meta_magic.recording.rows.known_values import KnownValues
+from meta_magic.recording.rows.known_values import GrowingValues
 from meta_magic.recording.rows.value_bounds import Bounds
 from meta_magic.recording.signatures.allowed_values import Allowed
 from meta_magic.recording.signatures.arguments import Args, Kwargs
@@ -59,7 +59,7 @@ class ValueChecks:
     def __init__(
         self,
         registry: TensorRegistry,
-        known: KnownValues,
+        known: GrowingValues,
         findings: Findings,
         evaluate: Evaluate,
         options: Options,
@@ -138,13 +138,13 @@ class ValueChecks:
         storage, geometry, allowed = operand
         if self._is_off or case in self._settled or 0 in geometry.shape:
             return None
-        is_made = storage in self._known.row_by_storage
-        real = None if is_made else self._known.find_real(storage, geometry)
+        known, is_counted = self._known, allowed.is_count
+        is_made = storage in known.row_by_storage
+        real = None if is_made else known.find_real(storage, geometry)
         if real is not None and not is_allowed(real, allowed):
             return real
         if real is None:
-            is_known = is_made and not allowed.is_count
-            bounds = self._known.find_bounds(storage, geometry) if is_known else None
+            bounds = None if is_counted else known.find_bounds(storage, geometry)
             if bounds is None:
                 return ANY if self._is_thorough else None
             if not allowed.has(*bounds):

@@ -22,7 +22,7 @@ from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFun
 from meta_magic.trace.program import Constant
 from meta_magic.trace.signature import Geometry, span_nbytes
 
-__all__ = ["VALUE_FUNCTIONS", "Constants", "data_of"]
+__all__ = ["VALUE_FUNCTIONS", "Constants", "data_of", "read_constant"]
 
 VALUE_FUNCTIONS: Final = frozenset(
     {torch.tensor, torch.as_tensor, torch.asarray, torch.scalar_tensor}
@@ -133,23 +133,9 @@ class Constants:
         """Return all constants."""
         return tuple(self._constants.values())
 
-    def find(self, storage: int, geometry: Geometry) -> Tensor | None:
-        """Return what a tensor held that came from outside; None if it did not.
-
-        Nor if it is large.
-        """
-        constant, nbytes = self._constants.get(storage), span_nbytes(geometry)
-        if constant is None or geometry.stride is None or storage in self.torn:
-            return None
-        if nbytes > min(constant.nbytes, MAX_COPIED_NBYTES):
-            return None
-        with DisableTorchFunction(), DisableTorchDispatch():
-            if not nbytes:
-                return torch.empty(geometry.shape, dtype=geometry.dtype, device="cpu")
-            n_whole = nbytes - nbytes % geometry.dtype.itemsize
-            flat = bytes_of(constant)[:n_whole].view(geometry.dtype)
-            where = geometry.shape, geometry.stride, geometry.storage_offset
-            return flat.as_strided(*where)
+    def find(self, storage: int) -> Constant | None:
+        """Return a constant; None if a storage is none, or was torn."""
+        return None if storage in self.torn else self._constants.get(storage)
 
     def _keep(
         self,
@@ -184,6 +170,20 @@ def data_of(function: Any, args: Args, kwargs: Kwargs) -> Any:
     """Return the values that one of ``VALUE_FUNCTIONS`` is given."""
     at = int(function is Tensor.new_tensor)
     return args[at] if len(args) > at else kwargs.get("data")
+
+
+def read_constant(constant: Constant, geometry: Geometry) -> Tensor | None:
+    """Return what a tensor on a constant holds; None if it is large, or not within."""
+    nbytes = span_nbytes(geometry)
+    if geometry.stride is None or nbytes > min(constant.nbytes, MAX_COPIED_NBYTES):
+        return None
+    with DisableTorchFunction(), DisableTorchDispatch():
+        if not nbytes:
+            return torch.empty(geometry.shape, dtype=geometry.dtype, device="cpu")
+        n_whole = nbytes - nbytes % geometry.dtype.itemsize
+        flat = bytes_of(constant)[:n_whole].view(geometry.dtype)
+        where = geometry.shape, geometry.stride, geometry.storage_offset
+        return flat.as_strided(*where)
 
 
 def bytes_of(constant: Constant) -> Tensor:

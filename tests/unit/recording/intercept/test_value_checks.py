@@ -179,6 +179,29 @@ def test_real_data_from_outside_is_checked():
         F.embedding(labels, torch.ones(10, 2))
 
 
+@pytest.mark.parametrize(
+    "labels",
+    [
+        lambda: torch.tensor([3, 10]),
+        lambda: torch.arange(12),
+        lambda: torch.randint(0, 30, (500,)),
+    ],
+)
+def test_what_an_earlier_block_made_is_checked(labels):
+    with record(as_device="cpu"):
+        made = labels()
+    with record(as_device="cpu"), pytest.raises(IndexError):
+        F.embedding(made[None], torch.ones(10, 2))
+
+
+def test_what_was_written_in_an_earlier_block_is_not_what_it_was():
+    with record(as_device="cpu"):
+        labels = torch.arange(12)
+        labels.fill_(3)
+    with record(as_device="cpu"):
+        F.embedding(labels, torch.ones(10, 2))
+
+
 def test_a_large_call_is_refused_in_the_words_of_the_cpu():
     with record(as_device="cpu"), pytest.raises(IndexError, match="in self"):
         nn.Embedding(128_000, 8192)(torch.full((4, 512), 128_000))
