@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 from torch import Tensor
 
 from meta_magic.recording.as_device.oracle.known_operands import ask_of_values
+from meta_magic.recording.identities.device_plan import META
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.rows.findings import Findings
@@ -95,6 +96,8 @@ class ValueChecks:
             number = words[HEADER + allowed.position]
             storage = self._registry.storage_by_tensor[number]
             geometry = entry.signature.inputs[allowed.position]
+            if geometry.device != META:  # real operators read it themselves
+                continue
             operand = Operand(storage, geometry, allowed)
             case = entry, number, self._known.row_by_storage.get(storage), allowed
             doubt = self._find_doubt(operand, case)

@@ -35,8 +35,12 @@ class Allowed(NamedTuple):
     is_count: bool = False
 
     def has(self, low: float, high: float) -> bool:
-        """Whether all values from one to another are allowed."""
-        return (self.low <= low and high < self.end) or low == high == self.spared
+        """Whether values that lie between two may all be allowed.
+
+        Bounds of which one is spared say that of it alone.
+        """
+        is_low = self.low <= low or low == self.spared
+        return is_low and (high < self.end or high == self.spared)
 
 
 class Operands:

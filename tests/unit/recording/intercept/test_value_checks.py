@@ -158,6 +158,23 @@ def test_a_call_that_was_served_before_is_refused_for_other_values():
     assert weight.shape == (10, 2)
 
 
+def test_a_real_index_that_numpy_changed_is_what_it_is_now():
+    with record(as_device="cpu"), torch.device("cpu"):
+        labels = torch.tensor([99]).numpy()
+        real = torch.from_numpy(labels)
+        real.view(1)
+        labels[:] = 3
+        assert torch.ones(10)[real].item() == 1
+
+
+def test_padding_that_a_loss_ignores_is_no_doubt():
+    with record(as_device="cpu") as trace:
+        nn.Linear(8192, 8192)
+        labels = F.pad(torch.randint(0, 10, (3,)), (0, 1), value=-100)
+        F.cross_entropy(torch.ones(4, 10), labels)
+    assert [note.kind for note in trace.notes] == []
+
+
 def test_what_was_written_since_is_not_what_it_was():
     with record(as_device="cpu"):
         labels = torch.tensor([99])
