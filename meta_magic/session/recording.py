@@ -44,6 +44,7 @@ from meta_magic.recording.rows.module_trees import Tree, read_versions
 from meta_magic.recording.rows.real_memory import RealMemory
 from meta_magic.recording.signatures.cache import SignatureCache
 from meta_magic.session.caches import pick_cache
+from meta_magic.session.checked_values import make_checks
 from meta_magic.session.collector import RareCollection
 from meta_magic.session.guard import Guard
 from meta_magic.session.note_finders import Outside, find_notes
@@ -123,17 +124,13 @@ class Recording:
         kernels, note = write.findings.kernels, write.findings.note
         composites, autocast = self._composites, self._autocast
         attention = AttentionOf(plan, self._clock, autocast, kernels, composites)
+        saver = Saver(write.registry, self._values, note)
         return (
             RareCollection(),
             EagerStance(),
             self._threads,
             self._tasks,
-            DataSources(
-                note,
-                Saver(write.registry, self._values, note),
-                Loader(note, plan, self._lending),
-                self._shared,
-            ),
+            DataSources(note, saver, Loader(note, plan, self._lending), self._shared),
             *stand_in_for(plan, note, write.draws),
             NewParameters(write.registry.forget),
             self._lending,
@@ -146,47 +143,47 @@ class Recording:
             write.flags,
             write.draws,
             write.calls,
-            *self._make_modes(cache, attention),
+            *self._make_modes(cache, attention, options),
         )
 
     def _make_modes(
-        self, cache: SignatureCache, attention: AttentionOf
+        self, cache: SignatureCache, attention: AttentionOf, options: Options
     ) -> tuple[AbstractContextManager[Any], ...]:
         """Return what meets each text of a tensor, call of torch, and operator."""
         write, plan = self._written, self._plan
         registry, places, rows = write.registry, write.places, write.rows
-        findings, constants = write.findings, write.constants
-        values = self._values
-        special = SpecialTensors(places, findings)
+        checks = make_checks(write, self._programs.snapshot, options)
+        special = SpecialTensors(places, write.findings)
         kernels = KernelCalls(
             registry=registry,
             rows=rows,
             cache=cache,
-            constants=constants,
+            constants=write.constants,
             real_memory=self._real_memory,
             special=special,
-            findings=findings,
-            values=values,
+            findings=write.findings,
+            values=self._values,
             plan=plan,
             lifting=self._lifting,
             refusals=self._refusals,
+            checks=checks,
         )
         runner = OperatorRunner(places, special, attention, kernels)
         dispatch = DispatchMode(registry, rows, cache, special, runner)
         functions = FunctionMode(
             registry=registry,
             places=places,
-            constants=constants,
-            findings=findings,
+            constants=write.constants,
+            findings=write.findings,
             attention=attention,
             plan=plan,
             dispatch=dispatch,
-            served=ServedFunctions(registry, rows, cache, attention),
+            served=ServedFunctions(registry, rows, cache, attention, checks),
             lifting=self._lifting,
             refusals=self._refusals,
             shared=self._shared,
         )
-        shown = ShownTensors(registry, values, is_recording=True)
+        shown = ShownTensors(registry, self._values, is_recording=True)
         self._modes = self._shared.modes = functions, dispatch
         return shown, BackwardPasses(*self._modes), *self._modes, self._shared
 

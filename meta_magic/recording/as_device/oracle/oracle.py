@@ -40,7 +40,7 @@ from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.dispatcher import find_schema
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 
-__all__ = ["Answer", "Oracle", "Verdict", "is_view"]
+__all__ = ["Answer", "Oracle", "Verdict", "is_plain", "is_view"]
 
 RANDOM: Final = torch.Tag.nondeterministic_seeded
 
