@@ -91,7 +91,8 @@ class Dispatch:
             words = [0] * HEADER
             key = build_operator_key(registry.read, args, kwargs, words)
             if registry.has_places and kwargs and "device" in kwargs:
-                key = (*key, self._plan.place_of_made())  # where a factory puts it
+                place = self._plan.place_of_made()  # where a factory puts it
+                key = key if place is None else (*key, place)
             entry = served.find(table, key, words, args, kwargs)
             # A mode below, as make_fx has it, must see the operator, not its result.
             if entry is None or n_dispatch_modes():
