@@ -251,7 +251,8 @@ def judge(raised: Exception | None) -> Answer:
 def is_plain(tensor: Tensor) -> bool:
     """Whether a stand-in can be made of a tensor."""
     is_dense = tensor.layout is torch.strided and not tensor.is_quantized
-    return type(tensor) in (Tensor, Parameter) and tensor.is_meta and is_dense
+    is_asked = tensor.is_meta or not tensor.ndim  # a number is written from the CPU
+    return type(tensor) in (Tensor, Parameter) and is_asked and is_dense
 
 
 def is_view(func: Any) -> bool:

@@ -28,6 +28,9 @@ REFUSED = {
     "channels": lambda: nn.Conv2d(3, 4, 3)(torch.ones(1, 4, 8, 8)),
     "overlapping writes": lambda: torch.ones(1).expand(3).add_(torch.ones(3)),
     "a mask of another shape": lambda: torch.ones(1, 62)[torch.ones(1, 30) > 0],
+    "a number at a mask of another shape": lambda: torch.ones(1, 62).__setitem__(
+        torch.ones(1, 30) > 0, 0
+    ),
     "a mask that is none": lambda: torch.masked_select(torch.ones(3), torch.ones(3)),
     "pivots' dtype": lambda: torch.linalg.ldl_solve(
         torch.ones(2, 2), torch.ones(2), torch.ones(2, 1)
