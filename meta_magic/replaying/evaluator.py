@@ -47,9 +47,14 @@ class Done(NamedTuple):
 
 
 class Evaluator:
-    """Computes values for one recording as it goes on, and so makes each call once."""
+    """Computes values for one recording as it goes on, and so makes each call once.
 
-    def __init__(self) -> None:
+    Args:
+        is_apart: Whether what it makes of earlier recordings is no concern of others.
+    """
+
+    def __init__(self, *, is_apart: bool = False) -> None:
+        self._is_apart = is_apart
         self._recorded: ProgramCalls | None = None
         self._earlier: dict[int, ProgramCalls] = {}
         self._left_behind: set[int] = set()
@@ -182,7 +187,7 @@ class Evaluator:
             found = known.get(id(other))
             if found is None:
                 found = self._earlier[id(other)] = ProgramCalls(other)
-                found.kept = find_kept(other)
+                found.kept = Kept() if self._is_apart else find_kept(other)
                 storages = set(range(len(found.births)))
                 found.dead.update(storages - living_of(other))
             return found

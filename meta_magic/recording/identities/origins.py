@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor, UntypedStorage, nn
@@ -59,8 +60,11 @@ class Origin:
         owners: Address of each storage, and how many tensors lay on it.
         checksums: Of those that are real and that the block made.
         places: Devices that the code names for storages, for the device plan.
+        has_left_places: Whether any recording of this process left such: until then
+            nothing is looked up.
     """
 
+    has_left_places: ClassVar[bool] = False
     program: Program
     generator_state: bytes | None = None
     last_draw: int = -1
@@ -241,6 +245,8 @@ lock = threading.RLock()
 
 def keep_origins(origin: Origin, refs: Iterable[StorageRef]) -> None:
     """Remember that a recording made, or read, the storages that still live."""
+    if origin.places:
+        Origin.has_left_places = True
     with lock:
         forget_dead()
         for ref in refs:
@@ -273,7 +279,7 @@ def find_origin(storage: UntypedStorage) -> tuple[Origin, int] | None:
 
 def find_place(storage: UntypedStorage) -> torch.device | None:
     """Return the device that the code of an earlier recording named for a storage."""
-    found = find_origin(storage)
+    found = find_origin(storage) if Origin.has_left_places else None
     return None if found is None else found[0].places.get(found[1])
 
 
