@@ -18,6 +18,7 @@ from meta_magic.recording.signatures.arguments import Args, Given, Kwargs
 from meta_magic.recording.signatures.entries import OpTable, sharing_of
 from meta_magic.recording.signatures.operator_keys import Key
 from meta_magic.torch_private.dispatcher import kernels_put_in
+from meta_magic.torch_private.modes import functorch_interpreter
 from meta_magic.trace.options import DeviceName
 
 __all__ = ["Refusals"]
@@ -137,6 +138,8 @@ class Refusals:
     def reword(self, func: Any, args: Args, kwargs: Kwargs, error: Exception) -> None:
         """Raise what the CPU says of a function one of whose operators was refused."""
         if id(error) != self._raised or torch.is_autocast_enabled("cuda"):
+            return
+        if functorch_interpreter() is not None:  # its tensors have no memory
             return
         self._raised = 0  # those around it, as backward(), ran the user's code
         answer = self._oracle.ask(func, args, kwargs, is_refused=True)

@@ -9,12 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy, ctc_loss
+from torch.nn.functional import cross_entropy, ctc_loss, linear
 
 from meta_magic import record
 from meta_magic.recording.as_device.oracle import child, oracle
 
 HUGE = 2**20
+
+
+class Named(torch.Tensor):
+    """A tensor like others."""
 
 
 def weights(*shape, dtype=torch.float32):
@@ -35,6 +39,15 @@ REFUSED = {
         torch.ones(2, 4, dtype=torch.long),
         torch.tensor(5),
         torch.tensor([4, 4]),
+    ),
+    "a vectorized function": lambda: torch.vmap(linear)(
+        torch.ones(5, 2, 3), torch.ones(5, 4, 3).double()
+    ),
+    "a differentiated function": lambda: torch.func.grad(linear)(
+        torch.ones(2, 3), torch.ones(4, 3).double()
+    ),
+    "a subclass": lambda: linear(
+        torch.ones(2, 3).as_subclass(Named), torch.ones(4, 3).double()
     ),
     "sizes": lambda: nn.Linear(3, 4)(torch.ones(2, 4)),
     "channels": lambda: nn.Conv2d(3, 4, 3)(torch.ones(1, 4, 8, 8)),
