@@ -1,5 +1,6 @@
 """Which calls of a recording the CPU is asked about, and what is raised then."""
 
+import math
 from functools import cache
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from meta_magic.recording.as_device.oracle.oracle import (
     Verdict,
     is_view,
 )
+from meta_magic.recording.as_device.oracle.shrinking import MAX_NUMEL
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.signatures.arguments import Args, Given, Kwargs
 from meta_magic.recording.signatures.entries import OpTable, sharing_of
@@ -66,6 +68,15 @@ def find_kind(table: OpTable, given: Given) -> object:
     return table.func, torch.get_default_dtype(), *tensors, *told, names
 
 
+def multiply(value: Any) -> int:
+    """Return the product of all numbers in arguments: what a call makes at most."""
+    if isinstance(value, dict):
+        value = (*value.values(),)
+    if isinstance(value, (list, tuple)):
+        return math.prod(map(multiply, value))
+    return max(1, abs(value)) if type(value) is int else 1
+
+
 @cache
 def is_alike(operator: Any) -> bool:
     """Whether an operator is a view, by torch's own code, that of all devices."""
@@ -109,6 +120,9 @@ class Refusals:
         args, kwargs, _ = given
         kind = find_kind(table, given)
         if kind in accepted_kinds:
+            return
+        is_known = returned is not None or not (table.has_out or table.reads_data)
+        if not is_known and multiply((args, kwargs)) > MAX_NUMEL:
             return
         answer = self._oracle.ask(table.func, args, kwargs, tensors_in(returned))
         self._raise(answer, device)

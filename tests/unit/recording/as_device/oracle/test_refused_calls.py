@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy, ctc_loss, linear
+from torch.nn.functional import cross_entropy, ctc_loss, linear, pad
 
 from meta_magic import record
 from meta_magic.recording.as_device.oracle import child, oracle
@@ -110,6 +110,20 @@ def test_few_elements_of_large_memory_take_none():
     before = peak_nbytes()
     with record(as_device="cpu"):
         _ = weights(2**40)[-8:] + 1
+    assert peak_nbytes() - before < 2**27
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.full((2**14, 2**14), 1.0, out=torch.empty(0)),
+        lambda: pad(torch.ones(3), (0, 2**28)),
+    ],
+)
+def test_little_that_becomes_much_takes_no_memory(make):
+    before = peak_nbytes()
+    with record(as_device="cpu", cache=False):
+        assert make().numel() >= 2**28
     assert peak_nbytes() - before < 2**27
 
 
