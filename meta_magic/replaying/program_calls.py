@@ -24,6 +24,8 @@ __all__ = ["Call", "ProgramCalls", "is_dense", "span_nbytes", "split_draw"]
 
 MAX_DRAWN: Final = 2**20
 GROUP: Final = 16
+MAX_USAGES: Final = 2**10
+"""Of how many signatures it is kept what their calls do."""
 
 
 class Call(NamedTuple):
@@ -185,6 +187,8 @@ class ProgramCalls:
         usage = self._usages.get(number)
         if usage is None:
             usage = self._usages[number] = Usage(signature, make_operator(signature))
+            if len(self._usages) > MAX_USAGES:  # a step count makes signatures anew
+                del self._usages[next(iter(self._usages))]
         return usage
 
     def constructs(self, index: int) -> int | None:

@@ -11,6 +11,7 @@ from meta_magic.recording.identities.module_numbers import ModuleNumbers
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.rows.findings import Findings
 from meta_magic.recording.rows.module_trees import Tree
+from meta_magic.recording.signatures.entries import Entry
 from meta_magic.session.broadcasts import find_silent_broadcasts
 from meta_magic.session.place_notes import find_place_notes
 from meta_magic.session.program_builder import Written, describe_failures
@@ -31,14 +32,12 @@ class Outside(NamedTuple):
         threads: Names of the threads that ran meanwhile.
         tasks: Names of what ran in tasks of an event loop.
         has_failed: Whether it ended by an error.
-        n_unasked: Calls of which nobody knows whether the CPU refuses them.
     """
 
     left_open: Sequence[str]
     threads: Sequence[str]
     tasks: Sequence[str]
     has_failed: bool
-    n_unasked: int
 
 
 READ: Final = frozenset({"aten._local_scalar_dense.default", "aten._to_copy.default"})
@@ -71,6 +70,7 @@ def find_notes(
         *(note for tree in trees for note in find_attributes(tree.attributes, program)),
         *([] if outside.has_failed else find_failures(written.findings)),
         *find_outside(outside),
+        *find_unasked(written.rows.entries),
         *find_unseen(written.findings),
     ]
     return tuple(sorted(found, key=by_line))
@@ -91,13 +91,6 @@ def find_outside(outside: Outside) -> Iterator[Note]:
     """Yield what was left open in torch, and the threads that were not recorded."""
     for text in outside.left_open:
         yield Note(kind="state", text=text, line=None)
-    if outside.n_unasked:
-        yield Note(
-            kind="unasked",
-            text=f"{outside.n_unasked:,} calls that differ were taken as meta takes "
-            "them: asking the CPU would have been over a quarter of the cell's time",
-            line=None,
-        )
     for name in dict.fromkeys(outside.threads):
         yield Note(
             kind="thread",
@@ -110,6 +103,18 @@ def find_outside(outside: Outside) -> Iterator[Note]:
             kind="thread",
             text=f"what task {name!r} did was not recorded, and was real: a cell is "
             "what it awaits itself (see await, without create_task or gather)",
+            line=None,
+        )
+
+
+def find_unasked(entries: Sequence[Entry]) -> Iterator[Note]:
+    """Yield how many calls nobody knows whether the CPU refuses them."""
+    n_unasked = len([entry for entry in entries if entry.is_unasked])
+    if n_unasked:
+        yield Note(
+            kind="unasked",
+            text=f"{n_unasked:,} calls that differ were taken as meta takes "
+            "them: asking the CPU would have been over a quarter of the cell's time",
             line=None,
         )
 

@@ -62,6 +62,9 @@ class ValuesOnDemand:
         clock: Dates what was assumed.
         snapshot: Returns the program recorded so far.
         options: What one value may take, and what is assumed beyond.
+
+    Attributes:
+        prepare: Called before values are read.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class ValuesOnDemand:
         snapshot: Callable[[], Program],
         options: Options,
     ) -> None:
+        self.prepare: Callable[[], object] = int  # nothing
         self._places = written.places
         self._clock = clock
         self._snapshot = snapshot
@@ -212,6 +216,7 @@ class ValuesOnDemand:
             for _, (_, ref, geometry) in chosen
             if ref is not None
         ]
+        self.prepare()
         program, limits = self._snapshot(), self._options.limits
         return self._evaluator.evaluate(
             program, wanted, limits, can_assume=can_assume, is_brief=is_brief

@@ -28,6 +28,7 @@ __all__ = [
     "CHECK_OF_TRACE",
     "CUDA_IS_THERE",
     "DEVICE_OF_CHECKPOINT",
+    "DEVICE_OF_CHUNKED_LOSSES",
     "DEVICE_OF_META_KERNELS",
     "DYNAMO",
     "FOREACH_DEVICES",
@@ -60,6 +61,14 @@ AUTOCAST_EXIT: Final = (autocast_class, "__exit__")
 DEVICE_OF_CHECKPOINT: Final = (checkpoint, "_infer_device_type")
 """Without it activations that are computed again are not cast as they were, nor drawn
 from where they were."""
+
+DEVICE_OF_CHUNKED_LOSSES: Final = tuple(
+    (module.LinearCrossEntropyOptions, "_adjust")
+    for name, module in list(sys.modules.items())
+    if name == "torch.nn.modules.linear_cross_entropy_options"
+)
+"""From torch 2.13 on. Without it the loss of a linear layer is taken in chunks, and in
+a dtype, that no device takes."""
 
 FOREACH_DEVICES: Final = (_foreach_utils, "_get_foreach_kernels_supported_devices")
 """Without these three optimizers on meta are those of meta, and not of a device."""

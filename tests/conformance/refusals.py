@@ -7,11 +7,13 @@ another type, or are accepted; and how many that the CPU runs are refused.
 
 import argparse
 import datetime as dt
+import json
 import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -119,17 +121,50 @@ def warm_up() -> None:
         torch.nn.functional.gelu(torch.ones(2)).sum()
 
 
-def sweep(options: Any, source: str) -> Iterator[Found]:
+class Ledger:
+    """What operators and modules gave, kept in a file, so that a long run can go on.
+
+    Args:
+        path: The file, made when it is not there; None to write none.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        lines = path.read_text().splitlines() if path and path.exists() else []
+        self.found_by_name = {
+            (source, name): [Found(*one) for one in found]
+            for source, name, found in map(json.loads, lines)
+        }
+
+    def add(self, source: str, name: str, found: list[Found]) -> None:
+        """Take in what one of a source gave."""
+        self.found_by_name[source, name] = found
+        if self._path is not None:
+            with self._path.open("a") as file:
+                file.write(json.dumps([source, name, found]) + "\n")
+
+
+def sweep(options: Any, source: str, ledger: Ledger) -> Iterator[Found]:
     """Yield what became of the programs of a source."""
     for index, (name, programs) in enumerate(SOURCES[source](options.limit)):
         if index % options.every or name not in (options.names or [name]):
             continue
-        try:
-            found = run_apart(lambda: judge_programs(programs, options.ways))  # noqa: B023
-        except Crashed as error:
-            found = [Found(name, "record", "crashed", "", str(error))]
+        if (source, name) not in ledger.found_by_name:
+            ledger.add(source, name, judge_apart(name, programs, options.ways))
+        found = ledger.found_by_name[source, name]
         print(name, *describe_found(found), sep="\n", file=sys.stderr, flush=True)
         yield from found
+
+
+def judge_apart(
+    name: str, programs: Iterator[Program], ways: tuple[str, ...]
+) -> list[Found]:
+    """Return what each way made of programs, in a process of their own."""
+    try:
+        found: list[Found] = run_apart(lambda: judge_programs(programs, ways))
+    except Crashed as error:
+        return [Found(name, "record", "crashed", "", str(error))]
+    return found
 
 
 def make_rows(source: str, found: list[Found], ways: tuple[str, ...]) -> Iterator[str]:
@@ -162,6 +197,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--limit", type=int, default=None, help="samples of each dtype")
     parser.add_argument("--every", type=int, default=1, help="so many operators, one")
     parser.add_argument("--shrink", action="store_true", help="also small calls")
+    parser.add_argument("--ledger", type=Path, help="a file to keep, and to go on from")
     return parser
 
 
@@ -178,9 +214,9 @@ def main() -> None:
     print(f"{day}, torch {torch.__version__}\n")
     print(f"| programs | | all | refused by the CPU | {' | '.join(COLUMNS)} |")
     print("|---|---|" + (len(COLUMNS) + 2) * "--:|", flush=True)
-    found = []
+    found, ledger = [], Ledger(options.ledger)
     for source in options.sources:
-        own = list(sweep(options, source))
+        own = list(sweep(options, source, ledger))
         print("\n".join(make_rows(source, own, options.ways)), flush=True)
         found += own
     print("", *describe_found(found), sep="\n")

@@ -179,7 +179,7 @@ def ctc_loss_of_tensors(  # noqa: PLR0913, PLR0917  the operator's own
 ) -> Any:
     """Return the loss. Source: as above; where a mode looks on, no length is read."""
     lengths = [
-        aten.to.device(tensor, CPU, torch.long).tolist()
+        aten.to.device(tensor, CPU, torch.long).flatten().tolist()
         for tensor in (input_lengths, target_lengths)
     ]
     given = (*lengths, blank, reduction, zero_infinity)

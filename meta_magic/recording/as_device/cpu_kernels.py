@@ -131,8 +131,9 @@ def make_stand_in(tensor: Tensor, *, has_ones: bool = False) -> Tensor:
         return make_sparse(tensor, "cpu")
     numel = count_nbytes(tensor) // tensor.itemsize
     is_number = has_ones or tensor.is_floating_point() or tensor.is_complex()
-    flat = torch.full([numel], int(is_number), dtype=tensor.dtype, device="cpu")
-    return flat.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+    flat = torch.empty([numel], dtype=tensor.dtype, device="cpu")
+    made = flat.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+    return made.fill_(int(is_number))  # few elements of a large storage take little
 
 
 def make_sparse(like: Tensor, device: str) -> Tensor:
@@ -173,12 +174,13 @@ def take_over(returned: Any, met: Mapping[int, Tensor]) -> Any:
     is_new = all(
         t.layout in LAYOUTS and not (is_view(t) or t.is_quantized or t.is_nested)
         for t in new
-    ) and all(t.shape == met[id(t)].shape for t in tensors if id(t) in met)
-    return (
-        put_on_meta(returned, met)
-        if is_new and not is_value(returned)
-        else NotImplemented
     )
+    if not is_new or is_value(returned):
+        return NotImplemented
+    for written in (t for t in tensors if id(t) in met):
+        if written.shape != met[id(written)].shape:  # as addbmm_ grows a tensor
+            met[id(written)].resize_(written.shape)
+    return put_on_meta(returned, met)
 
 
 def is_value(returned: Any) -> bool:

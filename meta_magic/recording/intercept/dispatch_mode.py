@@ -10,7 +10,9 @@ from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.higher_order import Inside
 from meta_magic.recording.intercept.operator_runner import OperatorRunner, is_undivided
 from meta_magic.recording.intercept.served_operators import ServedOperators
+from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.intercept.special_tensors import SpecialTensors
+from meta_magic.recording.intercept.watched_calls import WatchedOperators, WatchedRunner
 from meta_magic.recording.rows.row_writer import RowWriter
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.recording.signatures.cache import SignatureCache
@@ -124,6 +126,11 @@ class DispatchMode(Dispatch, Inside, TorchDispatchMode):
     def __exit__(self, *exception: object) -> None:
         self.functions = None
         super().__exit__(*exception)  # type: ignore[no-untyped-call]  # as above
+
+    def look_out(self, shared: SharedMemory) -> None:
+        """Keep arrays and tensors alike that share memory, from now on."""
+        self._served = WatchedOperators(self._served, shared)
+        self._runner = WatchedRunner(self._runner, shared)
 
     def begin_inside(self, op: str) -> None:
         """Let what an operator calls have places of its own."""

@@ -165,6 +165,8 @@ class KernelCalls:
             key = (*key, *sharing_of(call.inputs))
         with DisableTorchDispatch():  # it makes tensors that no other mode must see
             entry = self._cache.intern(table, entries, key, call)
+        if self._refusals.is_left:
+            entry.is_unasked, self._refusals.is_left = True, False
         if entry.allowed:
             self.checks.check(entry, table.func, words, call.args, call.kwargs)
         return entry

@@ -166,6 +166,8 @@ class Mover:
             if not isinstance(value, bool)
         ]
         device, dtype, _, memory_format = parse_to(*named, **kwargs)
+        given = (v for v in (*named, *kwargs.values()) if isinstance(v, torch.device))
+        device = next(given, device)  # itself: it may be what the code was told
         if memory_format is not None:
             options["memory_format"] = memory_format
         return device, options if dtype is None else {**options, "dtype": dtype}

@@ -74,9 +74,9 @@ class Constants:
         self,
         ref: StorageRef,
         storage: UntypedStorage,
-        name: str | None,
+        name: str | None = None,
         *,
-        is_lent: bool,
+        is_lent: bool = False,
     ) -> None:
         """Note what a storage on meta holds that stands for a real one.
 

@@ -171,7 +171,7 @@ class GrowingValues(KnownValues):
             if entry.changes is None:
                 entry.changes = find_changes(entry.signature)
             self._met.append(entry.changes)
-        self.read(self._rows.words, self._registry.storage_by_tensor, self._met)
+        self.read(self._rows.words.view(), self._registry.storage_by_tensor, self._met)
 
 
 def read_program(program: Program) -> KnownValues:

@@ -88,6 +88,7 @@ class Entry:
         kind: How its calls are answered, a :class:`Kind`.
         rebuild: What ``PURE_MANY`` and ``IN_PLACE`` need to build the return value.
         is_random: Whether it would draw from a generator.
+        is_unasked: Whether nobody knows if the CPU refuses its calls.
         allowed: What the values may be of what is read, where an operator refuses
             others.
         changes: What its rows make and write, once somebody asked.
@@ -100,6 +101,7 @@ class Entry:
         "changes",
         "drawn_on",
         "is_random",
+        "is_unasked",
         "kind",
         "outputs",
         "rebuild",
@@ -119,6 +121,7 @@ class Entry:
         self.kind = kind
         self.rebuild = rebuild
         self.is_random = False
+        self.is_unasked = False
         self.allowed = find_allowed(signature)
         self.changes: Any = None
         self.drawn_on: torch.device | None = None

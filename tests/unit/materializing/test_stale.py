@@ -245,3 +245,13 @@ def test_a_view_outside_of_inference_mode_of_what_was_made_there_is_looked_at():
         view, other = x.view(torch.uint8), torch.zeros(2)
         other.data.add_(1)
     assert view.shape == (24,)
+
+
+@pytest.mark.parametrize("call", [torch.sparse.mm, torch.vmap(torch.add)])
+def test_tensors_without_a_storage_are_not_in_the_way_of_a_look_for_writes(call):
+    with record():
+        x, sparse = torch.ones(3, 3), torch.eye(3).to_sparse()
+    torch._foreach_add_([x], 1)
+    with record() as trace:
+        call(sparse if call is torch.sparse.mm else x, x)
+    assert [i.is_stale for i in trace.program.imports if i.version] == [True]

@@ -13,11 +13,12 @@ from typing import Any, Final
 
 import torch
 
+with suppress(ImportError):  # on Windows, which has no children either
+    import resource
+
 __all__ = ["NO_ANSWER", "NoAnswer", "can_fork", "run_in_child"]
 
 SECONDS: Final = 2
-N_BYTES: Final = 60_000
-"""What an answer may take: a pipe holds that much without a reader."""
 
 
 class NoAnswer(Exception):  # noqa: N818  no error: nothing is known
@@ -36,40 +37,47 @@ def run_in_child(function: Callable[[], object]) -> Exception | None:
     """Run a function in a child that shares the memory of this process, copied.
 
     Returns:
-        What it raised, or None if it ran; ``NO_ANSWER`` if the child ended without.
+        What it raised, or None if it ran; ``NO_ANSWER`` if the child ended without, or
+        none can be made.
 
     Raises:
-        OSError: No child can be made.
+        OSError: No pipe can be made.
     """
     reader, writer = os.pipe()
     child = 0
     try:
-        with warnings.catch_warnings():  # of threads that the child lacks
+        with warnings.catch_warnings():  # of threads that the child lacks, and its own
             warnings.simplefilter("ignore")
             child = os.fork()
-        if child == 0:
-            end_with_answer(function, writer)
+            if child == 0:
+                end_with_answer(function, writer)
         os.close(writer)
         writer = -1
         return read_answer(reader)
+    except Exception:  # noqa: BLE001  no memory, no more processes, or a sandbox's own
+        return NO_ANSWER
     finally:
         os.close(reader)
         if writer >= 0:
             os.close(writer)
-        if child:
-            with suppress(ProcessLookupError):
+        if child:  # unless the user's handler of SIGCHLD has waited for it
+            with suppress(ProcessLookupError, ChildProcessError):
                 os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
+                os.waitpid(child, 0)
 
 
 def read_answer(reader: int) -> Exception | None:
     """Return what a child wrote into a pipe."""
     poll = select.poll()  # select() itself takes no numbers over 1,023
     poll.register(reader, select.POLLIN)
-    data = os.read(reader, N_BYTES) if poll.poll(SECONDS * 1000) else b""
-    if not data:
+    if not poll.poll(SECONDS * 1000):
         return NO_ANSWER
-    raised: tuple[type[Exception], str] | None = pickle.loads(data)  # noqa: S301  ours
+    raised: tuple[type[Exception], str] | None
+    with open(reader, "rb", closefd=False) as pipe:
+        try:
+            raised = pickle.load(pipe)  # noqa: S301  ours
+        except (EOFError, pickle.UnpicklingError):  # it crashed, or was ended
+            return NO_ANSWER
     return None if raised is None else raised[0](raised[1])
 
 
@@ -78,6 +86,8 @@ def end_with_answer(function: Callable[[], object], writer: int) -> None:
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         faulthandler.disable()  # a crash is an answer, not to be shown
+        with suppress(ValueError):  # nor to be kept: of 1 byte not even a pipe gets it
+            resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
         with suppress(OSError):  # if memory gives out, this process is ended, no other
             Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
         sink = os.open(os.devnull, os.O_WRONLY)
@@ -85,7 +95,7 @@ def end_with_answer(function: Callable[[], object], writer: int) -> None:
         os.dup2(sink, 2)
         torch.set_num_threads(1)  # the others are not in the child
         with suppress(NoAnswer):
-            os.write(writer, pickle.dumps(answer(function))[:N_BYTES])
+            os.write(writer, pickle.dumps(answer(function)))
     finally:
         os.kill(os.getpid(), signal.SIGKILL)  # which runs nothing more
 

@@ -45,8 +45,10 @@ __all__ = ["Answer", "Oracle", "Verdict", "is_plain", "is_view"]
 RANDOM: Final = torch.Tag.nondeterministic_seeded
 
 MAX_SHARE: Final = 0.25
+MAX_SHARE_REFUSED: Final = 0.5
 MIN_SECONDS: Final = 1.0
-"""What is spent on asking at most: so much, or that share of the recording."""
+"""What is spent on asking at most: so much, or that share of the recording, more if
+meta refuses a call, as without an answer a valid program would end."""
 
 
 MAX_NBYTES: Final = 16 * MAX_NUMEL
@@ -74,22 +76,18 @@ class Verdict(Enum):
 
     ACCEPTED = "accepted"
     UNKNOWN = "unknown"
+    UNASKED = "unasked"
 
 
 Answer: TypeAlias = Exception | Verdict
 
 
 class Oracle:
-    """Asks the CPU, within a share of what a recording takes.
-
-    Attributes:
-        n_left: Calls that were not asked any more.
-    """
+    """Asks the CPU, within a share of what a recording takes."""
 
     def __init__(self) -> None:
         self._started = time.perf_counter()
         self._seconds = 0.0
-        self.n_left = 0
 
     def ask(
         self,
@@ -115,19 +113,32 @@ class Oracle:
         tensors = tensors_in(args, kwargs)
         if not all(map(is_plain, tensors)):
             return Verdict.UNKNOWN
-        now = time.perf_counter()
-        if self._seconds > max(MIN_SECONDS, (now - self._started) * MAX_SHARE):
-            self.n_left += 1
-            return Verdict.UNKNOWN
+        if self._is_over(MAX_SHARE_REFUSED if is_refused else MAX_SHARE):
+            return Verdict.UNASKED
+        started = time.perf_counter()
         try:
             question = Question(func, args, kwargs, tensors)
-            draws = SameDraws(func)
-            with DisableTorchDispatch(), DisableTorchFunction(), torch.no_grad(), draws:
+            with (
+                DisableTorchDispatch(),
+                DisableTorchFunction(),
+                torch.set_grad_enabled(may_look_at_gradients(func)),
+                SameDraws(func),
+            ):
                 return question.ask([*tensors, *made], is_refused=is_refused)
         except (Unaskable, OSError):
             return Verdict.UNKNOWN
         finally:
-            self._seconds += time.perf_counter() - now
+            self._seconds += time.perf_counter() - started
+
+    def _is_over(self, share: float) -> bool:
+        """Whether more than a share of the recording was spent on asking."""
+        seconds = time.perf_counter() - self._started
+        return self._seconds > max(MIN_SECONDS, seconds * share)
+
+
+def may_look_at_gradients(func: Any) -> bool:
+    """Whether functions that are no operators, as this one, are to have gradients."""
+    return find_schema(func) is None and torch.is_grad_enabled()
 
 
 class SameDraws:

@@ -22,7 +22,9 @@ from meta_magic.trace.options import DeviceName
 
 __all__ = ["Refusals"]
 
-ATEN: Final = "aten."
+OF_TORCH: Final = ("aten.", "torch_nn.")
+"""How the names of torch's own operators begin, those in Python among them."""
+
 NEVER: Final = (
     *("aten._to_copy.", "aten.record_stream.", "aten.repeat_interleave."),
     *("aten.nonzero_static.", "aten._ctc_loss", "aten.ctc_loss."),
@@ -74,19 +76,20 @@ class Refusals:
     """Raises what the CPU raises where meta has nothing against a call.
 
     Attributes:
-        oracle: Asks the CPU.
+        is_left: Whether the last call was not asked about, for want of time.
     """
 
     def __init__(self) -> None:
-        self.oracle = Oracle()
+        self._oracle = Oracle()
         self._raised = 0
+        self.is_left = False
 
     def is_due(
         self, table: OpTable, key: Key, given: Given, device: DeviceName
     ) -> bool:
         """Whether a call is to be asked about: it was not accepted before."""
         name = table.name
-        if device == "meta" or not name.startswith(ATEN):
+        if device == "meta" or not name.startswith(OF_TORCH):
             return False
         if name.startswith(NEVER) or (device == "cuda" and name.startswith(IN_FLOAT)):
             return False
@@ -106,8 +109,9 @@ class Refusals:
         kind = find_kind(table, given)
         if kind in accepted_kinds:
             return
-        answer = self.oracle.ask(table.func, args, kwargs, tensors_in(returned))
+        answer = self._oracle.ask(table.func, args, kwargs, tensors_in(returned))
         self._raise(answer, device)
+        self.is_left = answer is Verdict.UNASKED
         if kind is not None and answer is Verdict.ACCEPTED:
             accepted_kinds.add(kind)
 
@@ -124,7 +128,7 @@ class Refusals:
             return NotImplemented
         args, kwargs, _ = given
         self._raised = id(error)
-        answer = self.oracle.ask(table.func, args, kwargs, is_refused=True)
+        answer = self._oracle.ask(table.func, args, kwargs, is_refused=True)
         self._raise(answer, device, error)
         if answer is Verdict.ACCEPTED or is_without_kernel(error):
             return ask_cpu(table.func, args, kwargs)
@@ -135,7 +139,7 @@ class Refusals:
         if id(error) != self._raised or torch.is_autocast_enabled("cuda"):
             return
         self._raised = 0  # those around it, as backward(), ran the user's code
-        answer = self.oracle.ask(func, args, kwargs, is_refused=True)
+        answer = self._oracle.ask(func, args, kwargs, is_refused=True)
         if isinstance(answer, Exception) and str(answer) != str(error):
             raise_instead(answer, error)
 

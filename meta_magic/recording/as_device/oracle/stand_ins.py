@@ -87,7 +87,11 @@ class StandIns:
         made = flat.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
         if tensor.is_conj():
             made = made.conj()
-        return negate_lazily(made) if tensor.is_neg() else made
+        if tensor.is_neg():
+            made = negate_lazily(made)
+        if tensor.requires_grad and tensor.is_leaf and torch.is_grad_enabled():
+            made.requires_grad_()
+        return made
 
     def _allocate(self, nbytes: int, dtype: torch.dtype) -> Tensor:
         nbytes += -nbytes % 16

@@ -31,7 +31,7 @@ LIKE_VALUES: Final = re.compile(
 OF_METADATA: Final = re.compile(
     r"single memory location|padding|dimension out of range|selected number|"
     r"selected index|expected .* dtype|same dtype|scalar type|shape|size|dimension|"
-    r"implemented for|dtype",
+    r"dim\(\)|implemented for|dtype",
     re.IGNORECASE,
 )
 """What is about metadata all the same."""

@@ -186,3 +186,16 @@ def test_gradients_are_clipped_where_they_lie():
         nn.utils.clip_grad_norm_([weight], 1.0)
         assert weight.grad.device == CUDA
     assert "aten._to_copy.default" not in [call.op for call in trace.ops]
+
+
+@pytest.mark.parametrize("how", ["x.device", "device=x.device", "x.device, x.dtype"])
+def test_a_library_that_moves_to_where_no_device_was_named_names_none(how):
+    names = {}
+    source = f"def join(x, y): return x + y.to({how})"
+    exec(compile(source, "/site-packages/joining.py", "exec"), names)
+    with record(as_device="cuda") as trace:
+        x = torch.ones(2)
+        y = torch.zeros(2)
+        assert names["join"](x, y).device.type == "meta"
+    assert [call.op for call in trace.ops][2:] == ["aten.add.Tensor"]
+    assert set(trace.to_pandas()["place"]) == {None}

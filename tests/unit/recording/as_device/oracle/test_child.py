@@ -1,10 +1,16 @@
 """Functions in a child process, and what comes back of them."""
 
 import os
+import pickle
+import resource
 import signal
+import threading
 import time
+import warnings
+from contextlib import suppress
 
 import pytest
+import torch
 
 from meta_magic.recording.as_device.oracle import child
 from meta_magic.recording.as_device.oracle.child import (
@@ -50,9 +56,77 @@ def test_what_cannot_be_asked_is_no_answer(kind):
     assert run_in_child(lambda: fail(kind())) is NO_ANSWER
 
 
-def test_a_long_text_comes_back_or_is_no_answer():
-    error = run_in_child(lambda: fail(RuntimeError("x" * 10_000)))
-    assert str(error) == "x" * 10_000
+def test_a_long_text_comes_back():
+    error = run_in_child(lambda: fail(RuntimeError("x" * 10**6)))
+    assert str(error) == "x" * 10**6
+
+
+def test_what_is_ended_while_it_answers_gives_no_answer(monkeypatch):
+    half = pickle.dumps("x" * 100)[:50]
+    monkeypatch.setattr(pickle, "dumps", lambda _: half)
+    assert run_in_child(lambda: None) is NO_ANSWER
+
+
+def test_a_crash_leaves_no_core():
+    def check():
+        if resource.getrlimit(resource.RLIMIT_CORE) != (1, 1):
+            raise ValueError
+
+    assert run_in_child(check) is None
+
+
+def wait_for_any(*_):
+    with suppress(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, wait_for_any])
+def test_an_answer_comes_where_others_wait_for_children(handler):
+    before = signal.signal(signal.SIGCHLD, handler)
+    try:
+        error = run_in_child(lambda: fail(IndexError("of 3")))
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert str(error) == "of 3"
+
+
+def test_warnings_are_not_the_answer():
+    assert run_in_child(lambda: warnings.warn("slow", stacklevel=1)) is None
+
+
+def test_a_thread_can_ask():
+    errors = []
+    thread = threading.Thread(
+        target=lambda: errors.append(run_in_child(lambda: fail(IndexError("of 3"))))
+    )
+    thread.start()
+    thread.join()
+    assert [*map(str, errors)] == ["of 3"]
+
+
+def test_a_child_can_compute_while_threads_do():
+    is_over = threading.Event()
+    matrix = torch.ones(300, 300)
+
+    def compute():
+        while not is_over.is_set():
+            matrix @ matrix
+
+    def check():
+        if (matrix @ matrix)[0, 0] != 300:
+            raise ValueError
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    thread = threading.Thread(target=compute)
+    thread.start()
+    try:
+        answers = [run_in_child(check) for _ in range(20)]
+    finally:
+        is_over.set()
+        thread.join()
+        torch.set_num_threads(before)
+    assert answers == 20 * [None]
 
 
 def test_no_child_is_left_behind(monkeypatch):

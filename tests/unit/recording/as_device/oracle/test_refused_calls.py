@@ -2,14 +2,17 @@
 
 import os
 import resource
+import signal
+import time
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, ctc_loss
 
 from meta_magic import record
-from meta_magic.recording.as_device.oracle import oracle
+from meta_magic.recording.as_device.oracle import child, oracle
 
 HUGE = 2**20
 
@@ -23,6 +26,15 @@ REFUSED = {
     "two dtypes": lambda: torch.ones(2, 2) @ torch.ones(2, 2).half(),
     "classes in int32": lambda: cross_entropy(
         torch.ones(2, 3), torch.zeros(2, dtype=torch.int32)
+    ),
+    "input that lies across": lambda: nn.Linear(3, 4)(
+        torch.ones(2, 5, 3, dtype=torch.double).transpose(0, 1)
+    ),
+    "one length for all": lambda: ctc_loss(
+        torch.ones(5, 2, 3),
+        torch.ones(2, 4, dtype=torch.long),
+        torch.tensor(5),
+        torch.tensor([4, 4]),
     ),
     "sizes": lambda: nn.Linear(3, 4)(torch.ones(2, 4)),
     "channels": lambda: nn.Conv2d(3, 4, 3)(torch.ones(1, 4, 8, 8)),
@@ -152,13 +164,38 @@ def test_where_no_child_can_be_made_a_large_call_is_as_on_meta(monkeypatch):
         LARGE["sizes"]()
 
 
-def test_where_children_are_forbidden_a_large_call_is_as_on_meta(monkeypatch):
+@pytest.mark.parametrize(
+    "error", [PermissionError, BlockingIOError, MemoryError, RuntimeError]
+)
+def test_where_children_are_forbidden_a_large_call_is_as_on_meta(error, monkeypatch):
     def refuse():
-        raise PermissionError("forbidden")
+        raise error("forbidden")
 
     monkeypatch.setattr(os, "fork", refuse)
     with record(as_device="cpu"):
         LARGE["input of another dtype"]()
+
+
+def test_where_memory_is_short_a_large_call_is_as_on_meta():
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    n_pages = int(Path("/proc/self/statm").read_text().split()[0])
+    taken = n_pages * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (taken + 2**28, limits[1]))
+    try:
+        with record(as_device="cpu", cache=False):
+            LARGE["input of another dtype"]()
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+@pytest.mark.parametrize(
+    "end", [lambda _: os.kill(os.getpid(), signal.SIGSEGV), lambda _: time.sleep(60)]
+)
+def test_a_refusal_of_what_crashes_or_hangs_on_the_cpu_stands(end, monkeypatch):
+    monkeypatch.setattr(child, "SECONDS", 0.1)
+    given = (torch.empty(2, 3, device="meta"),)
+    answer = oracle.Oracle().ask(end, given, {}, is_refused=True)
+    assert answer is oracle.Verdict.UNKNOWN
 
 
 def test_a_small_call_is_refused_without_a_child(monkeypatch):
@@ -186,3 +223,24 @@ def test_asking_stops_after_its_share_of_the_time(monkeypatch):
     monkeypatch.setattr(oracle, "MAX_SHARE", 0.0)
     with record(as_device="cpu", cache=False):
         REFUSED["input of another dtype"]()
+
+
+def test_what_was_not_asked_is_said_of_later_recordings_too(monkeypatch):
+    def call():
+        with record(as_device="cpu") as trace:
+            torch.ones(7, 11).cumsum(1).cumsum(0)
+        return [note.text[:12] for note in trace.notes if note.kind == "unasked"]
+
+    with monkeypatch.context() as context:
+        context.setattr(oracle, "MIN_SECONDS", -1.0)
+        context.setattr(oracle, "MAX_SHARE", -1.0)
+        assert call() == ["2 calls that"]
+    assert call() == ["2 calls that"]
+
+
+def test_what_meta_refuses_is_asked_when_the_share_of_others_is_spent(monkeypatch):
+    monkeypatch.setattr(oracle, "MIN_SECONDS", -1.0)
+    monkeypatch.setattr(oracle, "MAX_SHARE", 0.0)
+    with record(as_device="cpu", cache=False):
+        grown = torch.ones(1).addbmm_(torch.ones(3, 5, 2), torch.ones(3, 2, 4))
+    assert grown.shape == (5, 4)

@@ -32,6 +32,9 @@ OF_METADATA = {
     "pivots' dtype": lambda: torch.linalg.ldl_solve(
         torch.ones(2, 2), torch.ones(2), torch.ones(2, 1)
     ),
+    "lengths of other dimensions": lambda: torch.segment_reduce(
+        torch.ones(3), "sum", lengths=torch.ones(2, 2, dtype=torch.long)
+    ),
     "no kernel": lambda: torch.ones(2, dtype=torch.long).exponential_(),
 }
 

@@ -1,0 +1,123 @@
+"""Memory of a real array that a tensor on meta shares, as on the CPU."""
+
+import ctypes
+import sys
+import weakref
+import zlib
+from typing import Any, Final
+
+import torch
+from torch import Tensor, UntypedStorage
+
+from meta_magic.recording.identities.geometries import span_nbytes
+from meta_magic.recording.identities.storage_bytes import MAX_COPIED_NBYTES
+from meta_magic.torch_private.tensor_internals import (
+    address_of_storage,
+    count_owners,
+)
+
+__all__ = ["SharedArray"]
+
+frombuffer = torch.frombuffer  # which a recording replaces
+
+META: Final = torch.device("meta")
+MAX_WATCHED_NBYTES: Final = 2**16
+"""Bytes of an array up to which it is looked at before each operator."""
+
+OWN: Final = 2
+"""References to an array that are its own: its attribute, and an argument."""
+
+
+class SharedArray:
+    """Memory of a real array, and the tensor on meta that shares it.
+
+    Args:
+        owner: Has the memory: an array, or a storage of torch.
+        real: A tensor on the memory.
+        tensor: The one on meta.
+
+    Attributes:
+        storage: Returns the storage on meta, as long as that lives.
+        content: Tells whether the memory was written since: its bytes, their checksum,
+            or None of what a constant has the checksum of.
+        is_watched: Whether it is small.
+    """
+
+    def __init__(self, owner: object, real: Tensor, tensor: Tensor) -> None:
+        sizes = zip(real.shape, tensor.stride(), strict=True)
+        self._shape = [n if step else 1 for n, step in sizes]  # each element once
+        self._owner: Any = owner
+        self._ref = weakref.ref(self._owner)
+        self.storage = weakref.ref(tensor.untyped_storage())
+        self._geometry = tensor.dtype, tensor.storage_offset(), tensor.stride()
+        self._address, self._stride = real.data_ptr(), real.stride()
+        self.nbytes = int(span_nbytes(real) - real.storage_offset() * real.itemsize)
+        self.is_watched = self.nbytes <= MAX_WATCHED_NBYTES
+        is_storage = isinstance(owner, UntypedStorage)
+        self._is_summed = is_storage or self.nbytes <= MAX_COPIED_NBYTES
+        self.content = self.read()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nobody else has the memory, or the tensor, any more."""
+        if self.storage() is None or self._owner is None:
+            return True
+        if isinstance(self._owner, UntypedStorage):
+            return not count_owners(address_of_storage(self._owner))
+        return sys.getrefcount(self._owner) <= OWN
+
+    def read(self) -> bytes | int | None:
+        """Return what tells whether the memory was written."""
+        if self.is_watched:
+            return ctypes.string_at(self._address, self.nbytes)
+        if not self._is_summed:
+            return None
+        return zlib.crc32((ctypes.c_char * self.nbytes).from_address(self._address))
+
+    def leave(self) -> None:
+        """Keep no large memory while no block runs."""
+        if not self.is_watched:
+            self._owner = None
+
+    def come_back(self) -> bool:
+        """Keep it again; return whether it is still there."""
+        self._owner = self._ref()
+        return self._owner is not None
+
+    def as_real(self) -> Tensor:
+        """Return a tensor on the memory, which it does not keep."""
+        buffer = (ctypes.c_char * self.nbytes).from_address(self._address)
+        flat = frombuffer(buffer, dtype=self._geometry[0])
+        return flat.as_strided(self._shape, self._stride)
+
+    def as_planned(self) -> Tensor:
+        """Return a tensor on meta that shares the memory."""
+        dtype, offset, stride = self._geometry
+        made = torch.empty(0, dtype=dtype, device=META)
+        storage: Any = self.storage()
+        return made.set_(storage, offset, self._shape, stride)
+
+    def find_planned(self, real: Tensor) -> Tensor | None:
+        """Return a tensor on meta that stands for one on the memory, if it is."""
+        dtype, offset, stride = self._geometry
+        away = real.data_ptr() - self._address
+        storage: Any = self.storage()
+        is_alike = real.dtype == dtype and self._stride == stride
+        if not is_alike or storage is None or not 0 <= away < self.nbytes:
+            return None
+        made = torch.empty(0, dtype=dtype, device=META)
+        offset += away // real.itemsize
+        return made.set_(storage, offset, real.shape, real.stride())
+
+    def find_again(self, tensor: Tensor) -> Tensor | None:
+        """Return a real tensor on the memory that keeps it; None for another tensor."""
+        owner = self._owner
+        if not isinstance(owner, UntypedStorage) or list(tensor.shape) != self._shape:
+            return None
+        is_there = tensor.untyped_storage() is self.storage()
+        found = tensor.dtype, tensor.storage_offset(), tensor.stride()
+        if not is_there or found != self._geometry:
+            return None
+        offset = (self._address - owner.data_ptr()) // tensor.itemsize
+        made = torch.empty(0, dtype=tensor.dtype, device="cpu")
+        return made.set_(owner, offset, tensor.shape, self._stride)
