@@ -260,9 +260,10 @@ def judge(raised: Exception | None) -> Answer:
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Whether a stand-in can be made of a tensor."""
+    """Whether something can stand for a tensor."""
+    is_here = tensor.is_meta or tensor.is_cpu
     is_dense = tensor.layout is torch.strided and not tensor.is_quantized
-    return type(tensor) in (Tensor, Parameter) and tensor.is_meta and is_dense
+    return type(tensor) in (Tensor, Parameter) and is_here and is_dense
 
 
 def is_view(func: Any) -> bool:
