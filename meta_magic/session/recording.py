@@ -279,7 +279,7 @@ class Recording:
         aliased = frozenset(write.registry.aliased)
         if write.imports.aliased:
             aliased |= write.imports.aliased & program.n_writes_by_storage.keys()
-        versions |= look_for_versions(program, refs, aliased, versions)
+        counters = look_for_versions(program, refs, aliased, versions)
         owned = {storage for tree in trees for storage in tree.owner_by_storage}
         origin = Origin(
             program=program,
@@ -287,6 +287,7 @@ class Recording:
             modules={number: weakref.ref(m) for number, m in living.items()},
             versions=versions,
             aliased=aliased,
+            counters=counters,
             places={r.number: r.place for r in refs if r.place is not None},
             checksums=write.constants.sum_made(
                 ref for ref in refs if ref.number in owned

@@ -7,16 +7,17 @@ a storage is to be had, but that of the garbage collector, which takes some 50 m
 
 import gc
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from functools import lru_cache
 from itertools import compress
 from typing import Final
 
+import torch
 from torch import Tensor
 
 from meta_magic.torch_private.dispatcher import has_kernel
-from meta_magic.torch_private.modes import DisableTorchFunction
+from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.torch_private.tensor_internals import (
     address_of_storage,
     is_counted_with,
@@ -27,7 +28,9 @@ from meta_magic.torch_private.tensor_internals import (
 __all__ = [
     "LivingTensors",
     "is_counted",
+    "is_last",
     "is_uncounted",
+    "make_counters",
     "read_version",
 ]
 
@@ -84,13 +87,18 @@ def find_stored() -> Iterator[tuple[Tensor, int]]:
                 yield tensor, address_of_storage(tensor.untyped_storage())
 
 
+def can_count(tensor: Tensor) -> bool:
+    """Whether writes of a tensor are counted, and it is not a mere counter."""
+    return not tensor.is_inference() and tensor.numel() > 0
+
+
 def find_apart() -> dict[int, list["weakref.ref[Tensor]"]]:
     """Return the meta tensors that count with others on other storages, by ``id``.
 
     One of them left a storage for another, by ``.data`` or ``set_``: few do.
     """
     with DisableTorchFunction():
-        stored = [(t, address) for t, address in find_stored() if not t.is_inference()]
+        stored = [(t, address) for t, address in find_stored() if can_count(t)]
         numbers = number_counters([tensor for tensor, _ in stored])
         together: dict[int, list[tuple[Tensor, int]]] = {}
         for number, one in zip(numbers, stored, strict=True):
@@ -101,6 +109,32 @@ def find_apart() -> dict[int, list["weakref.ref[Tensor]"]]:
                 refs = [weakref.ref(tensor) for tensor, _ in counted]
                 found.update((id(tensor), refs) for tensor, _ in counted)
         return found
+
+
+def make_counters(addresses: Collection[int]) -> dict[int, list[Tensor]]:
+    """Return what counts with each of the tensors on some storages, and outlives it.
+
+    They are empty, and hold no storage but their own.
+
+    Args:
+        addresses: Those of the storages.
+    """
+    found: dict[int, list[Tensor]] = {}
+    with DisableTorchFunction(), DisableTorchDispatch(), torch.no_grad():
+        for tensor, address in find_stored():
+            if address in addresses and not tensor.is_inference():
+                counter = tensor.detach()
+                counter.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+                found.setdefault(address, []).append(counter)
+    return found
+
+
+def is_last(counter: Tensor) -> bool:
+    """Whether no tensor that can be written counts with such a one any more."""
+    with DisableTorchFunction():
+        tensors = [tensor for tensor, _ in find_stored() if can_count(tensor)]
+        own, *numbers = number_counters([counter, *tensors])
+    return own not in numbers
 
 
 def group(tensors: Iterable[Tensor]) -> list[dict[int, int]]:

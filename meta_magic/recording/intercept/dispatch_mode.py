@@ -93,7 +93,8 @@ class Dispatch:
             words = [0] * HEADER
             key = build_operator_key(registry.read, args, kwargs, words)
             if registry.has_places and kwargs and "device" in kwargs:
-                key = (*key, self._plan.place_of_made())  # where a factory puts it
+                place = self._plan.place_of_made()  # where a factory puts it
+                key = key if place is None else (*key, place)
             entry = served.find(table, key, words, args, kwargs)
             if entry is None or n_dispatch_modes():  # as make_fx's, which must see it
                 return self._runner.run(self, table, key, words, args, kwargs or {})

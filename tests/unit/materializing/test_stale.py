@@ -108,6 +108,42 @@ def test_a_write_outside_through_an_alias_made_inside_is_refused():
         materialize(made)
 
 
+@pytest.mark.parametrize("alias", [lambda w: w.data, copy.copy])
+def test_a_write_outside_through_an_alias_that_is_gone_by_then_is_refused(alias):
+    with record():
+        made = nn.Linear(2, 2)
+        kept = alias(made.weight)
+    with torch.no_grad():
+        kept.add_(1)
+    del kept
+    with pytest.raises(MaterializeError, match="'weight': it was changed in place"):
+        materialize(made)
+
+
+def test_an_alias_that_is_gone_and_was_not_written_is_no_reason_to_refuse():
+    def build():
+        module = nn.Linear(2, 2)
+        kept.append(module.weight.data.mul_(2))
+        return module
+
+    kept = []
+    real, made, _, _ = build_twice(build)
+    kept.clear()
+    materialize(made)
+    assert_bit_equal(made, real)
+
+
+def test_an_alias_that_took_another_place_and_was_written_there_is_no_reason_either():
+    with record():
+        x = torch.ones(2)
+        kept = x.data
+    kept.data = torch.zeros(2, device="meta")
+    kept.add_(1)
+    made = register(x)
+    materialize(made)
+    assert made.buffer.tolist() == [1, 1]
+
+
 def test_a_write_outside_through_an_alias_that_lives_outside_is_refused():
     with record():
         made = nn.Linear(2, 2)
