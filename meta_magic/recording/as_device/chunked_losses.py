@@ -13,6 +13,9 @@ from meta_magic.torch_private.replacing import Replacements
 
 __all__ = ["ChunkedLossesOf"]
 
+DEVICES: Final = {name: torch.device(name) for name in ("cpu", "cuda", "meta")}
+"""Made here: a mode that is on already would see it while a recording begins."""
+
 Adjust: TypeAlias = Callable[..., Any]
 
 DEVICES: Final = {name: torch.device(name) for name in ("cpu", "cuda", "meta")}
