@@ -165,10 +165,9 @@ class SharedMemory:
     def take_in(self) -> None:
         """Write to tensors what was written to small arrays."""
         if self._arrays and not self._is_writing:
-            newest = self._arrays[-MAX_WATCHED:]
-            for array in newest:
-                if array.is_watched:
-                    self._look_at(array)
+            self._look_at_newest()
+            if self._registry.freed:  # now, whether or not the next call is served
+                self._registry.note_deaths()
 
     def concerns(self, tensors: Iterable[Tensor]) -> bool:
         """Whether an array shares the memory of one of some tensors."""
@@ -191,6 +190,11 @@ class SharedMemory:
                 with suppress(RuntimeError, NotImplementedError):  # it has none
                     storages.append(tensor.untyped_storage())
         return [a for a in self._arrays if any(a.storage() is s for s in storages)]
+
+    def _look_at_newest(self) -> None:
+        for array in self._arrays[-MAX_WATCHED:]:
+            if array.is_watched:
+                self._look_at(array)
 
     def _look_at(self, array: SharedArray, *, is_late: bool = False) -> None:
         """Write to a tensor what was written to an array; forget one that is gone."""

@@ -210,3 +210,14 @@ def test_the_first_recording_that_names_a_device_is_like_a_later_one(monkeypatch
 
     monkeypatch.setattr(StorageRegistry, "has_places", False)
     assert run(make) == run(make)
+
+
+def test_an_array_that_is_gone_is_recorded_alike_whatever_is_served():
+    def read_and_fill():
+        x = torch.zeros(2, 3)
+        x.numpy().tolist()
+        nn.init.xavier_uniform_(x)
+
+    shared_cache_by_device.clear()
+    first, second = run(read_and_fill), run(read_and_fill)
+    assert first == second == run(read_and_fill, cache=False)
