@@ -186,8 +186,7 @@ class Part:
         device, sizes = self._runner.device, self.plan.recorded.nbytes_by_storage
         pieces = split_draw(call) if device.type == "cpu" else []
         if pieces:
-            dtype = call.signature.inputs[0].dtype
-            whole = torch.empty(max(pieces), dtype=dtype, device=device)
+            whole = torch.empty(max(pieces), dtype=call.drawn.dtype, device=device)
             yield from ([whole[:numel]] for numel in pieces)
             return
         storages = {s: allocate(sizes[s], device) for s in call.inputs}

@@ -115,7 +115,7 @@ class Plan:
             if step.kind == StepKind.DRAW:
                 call = step.call
                 pieces = split_draw(call) if can_split else []
-                itemsize = call.signature.inputs[0].dtype.itemsize if pieces else 0
+                itemsize = call.drawn.dtype.itemsize if pieces else 0
                 scratch = {*call.inputs, *made} - alive.keys()
                 whole = sum(sizes[storage] for storage in scratch)
                 peak = max(peak, now + max(pieces, default=0) * itemsize or whole)

@@ -17,7 +17,7 @@ from meta_magic.trace.signature import Geometry
 
 __all__ = ["CheckedValues", "make_checks"]
 
-SHARE: Final = 64
+SHARE: Final = 8
 """What the value of a tensor may take that nobody asked for: such a part."""
 
 

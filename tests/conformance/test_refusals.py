@@ -12,7 +12,7 @@ from tests.conformance.broken_programs import Case, Failure, judge, mend, run
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    from tests.conformance.refusals import compare, judge_programs
+    from tests.conformance.refusals import Found, Ledger, compare, judge_programs
     from tests.conformance.refused_programs import SOURCES
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -78,6 +78,13 @@ def test_what_the_cpu_takes_is_taken(is_shrunken, monkeypatch):
 )
 def test_what_is_met_is_counted_in_its_column(wanted, met, column):
     assert compare(wanted, met) == column
+
+
+def test_a_run_goes_on_where_it_was_stopped(tmp_path):
+    found = [Found("add float32", "record", "refused", "", "RuntimeError: a")]
+    Ledger(tmp_path / "ledger").add("valid samples", "add", found)
+    read = Ledger(tmp_path / "ledger").found_by_name
+    assert read == {("valid samples", "add"): found}
 
 
 BROKEN = '''r"""a layer of another size

@@ -99,11 +99,12 @@ class SharedArray:
 
     def find_planned(self, real: Tensor) -> Tensor | None:
         """Return a tensor on meta that stands for one on the memory, if it is."""
-        dtype, offset, stride = self._geometry
         away = real.data_ptr() - self._address
+        if not 0 <= away < self.nbytes:
+            return None
+        dtype, offset, stride = self._geometry
         storage: Any = self.storage()
-        is_alike = real.dtype == dtype and self._stride == stride
-        if not is_alike or storage is None or not 0 <= away < self.nbytes:
+        if storage is None or real.dtype != dtype or self._stride != stride:
             return None
         made = torch.empty(0, dtype=dtype, device=META)
         offset += away // real.itemsize
@@ -112,11 +113,11 @@ class SharedArray:
     def find_again(self, tensor: Tensor) -> Tensor | None:
         """Return a real tensor on the memory that keeps it; None for another tensor."""
         owner = self._owner
-        if not isinstance(owner, UntypedStorage) or list(tensor.shape) != self._shape:
+        if tensor.untyped_storage() is not self.storage():
             return None
-        is_there = tensor.untyped_storage() is self.storage()
         found = tensor.dtype, tensor.storage_offset(), tensor.stride()
-        if not is_there or found != self._geometry:
+        is_same = found == self._geometry and list(tensor.shape) == self._shape
+        if not is_same or not isinstance(owner, UntypedStorage):
             return None
         offset = (self._address - owner.data_ptr()) // tensor.itemsize
         made = torch.empty(0, dtype=tensor.dtype, device="cpu")

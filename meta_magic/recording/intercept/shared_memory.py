@@ -26,7 +26,7 @@ __all__ = ["SharedMemory"]
 
 HERE: Final = (None, torch.device("cpu"))
 COPY: Final = torch.ops.aten.copy_.default
-MAX_WATCHED: Final = 64
+MAX_WATCHED: Final = 32
 """How many arrays are looked at before each operator: the newest."""
 
 BEHIND: Final = (
@@ -81,18 +81,22 @@ class SharedMemory:
         self._findings = findings
         self._values = values
         self._arrays: list[SharedArray] = []
+        self._room = MAX_WATCHED
         self._is_looking = self._is_writing = False
 
     def __enter__(self) -> None:
         if left:
             self._look_out()
             self._arrays, left[:] = [a for a in left if a.come_back()], []
-            for array in self._arrays:
-                self._look_at(array)
+            for array in [*self._arrays]:
+                if array.storage() is None:
+                    self._arrays.remove(array)
+                elif array.read() != array.content:
+                    self._write_tensor(array)
 
     def __exit__(self, *_: object) -> None:
-        for array in [*self._arrays]:
-            self._look_at(array, is_late=True)
+        self._look_at_rest(self._arrays)
+        for array in self._arrays:
             array.leave()
         left.extend(self._arrays)
         self._arrays = []
@@ -103,9 +107,10 @@ class SharedMemory:
         """Return the array that a function makes of a tensor on meta."""
         self.take_in()
         tensor, *rest = args
-        real = self._find_again(tensor)
-        if real is None:
-            real = tensor.cpu()
+        again = self._find_again(tensor)
+        if again is not None:
+            return func(again, *rest, **kwargs)
+        real = tensor.cpu()
         array = func(real, *rest, **kwargs)
         with DisableTorchFunction(), DisableTorchDispatch():
             self._share(real.untyped_storage(), real, tensor)
@@ -140,10 +145,11 @@ class SharedMemory:
     def _share(self, owner: object, real: Tensor, tensor: Tensor) -> None:
         if tensor.is_meta and not real.is_meta and real.numel():
             self._look_out()
-            for array in [*self._arrays]:
-                if array.is_gone:
-                    self._look_at(array, is_late=True)
-            self._arrays.append(SharedArray(owner, real, tensor))
+            array = SharedArray(owner, real, tensor)
+            self._arrays.append(array)
+            if len(self._arrays) > self._room or not array.is_watched:
+                self._look_at_rest([other for other in self._arrays if other.is_gone])
+                self._room = 2 * len(self._arrays) + MAX_WATCHED
 
     def _find_again(self, tensor: Tensor) -> Tensor | None:
         """Return a real tensor on memory that was given out of the same tensor."""
@@ -165,9 +171,11 @@ class SharedMemory:
     def take_in(self) -> None:
         """Write to tensors what was written to small arrays."""
         if self._arrays and not self._is_writing:
-            self._look_at_newest()
-            if self._registry.freed:  # now, whether or not the next call is served
-                self._registry.note_deaths()
+            for array in self._arrays[-MAX_WATCHED:]:
+                if array.storage() is None:
+                    self._arrays.remove(array)
+                elif array.is_watched and array.read() != array.content:
+                    self._write_tensor(array)
 
     def concerns(self, tensors: Iterable[Tensor]) -> bool:
         """Whether an array shares the memory of one of some tensors."""
@@ -191,19 +199,15 @@ class SharedMemory:
                     storages.append(tensor.untyped_storage())
         return [a for a in self._arrays if any(a.storage() is s for s in storages)]
 
-    def _look_at_newest(self) -> None:
-        for array in self._arrays[-MAX_WATCHED:]:
-            if array.is_watched:
-                self._look_at(array)
-
-    def _look_at(self, array: SharedArray, *, is_late: bool = False) -> None:
-        """Write to a tensor what was written to an array; forget one that is gone."""
-        if array.storage() is not None and array.read() != array.content:
-            if is_late and not array.is_watched:
+    def _look_at_rest(self, arrays: Iterable[SharedArray]) -> None:
+        """Write to tensors what was written to arrays; forget those that are gone."""
+        self.take_in()
+        for array in [*arrays]:
+            if array.storage() is not None and array.read() != array.content:
                 self._findings.note("array", AHEAD.format(array.nbytes))
-            self._write_tensor(array)
-        if array.is_gone:
-            self._arrays.remove(array)
+                self._write_tensor(array)
+            if array.is_gone and array in self._arrays:
+                self._arrays.remove(array)
 
     def _write_tensor(self, array: SharedArray) -> None:
         """Record that a tensor was written by way of an array."""

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
+from torch.nn.parameter import Parameter, is_lazy
 
 from meta_magic.recording.as_device.oracle.child import (
     NO_ANSWER,
@@ -261,9 +261,12 @@ def judge(raised: Exception | None) -> Answer:
 
 def is_plain(tensor: Tensor) -> bool:
     """Whether something can stand for a tensor."""
+    kind = type(tensor)
+    is_own = kind.__torch_dispatch__ is not Tensor.__torch_dispatch__
+    if kind not in {Tensor, Parameter} and (is_own or is_lazy(tensor)):
+        return False
     is_here = tensor.is_meta or tensor.is_cpu
-    is_dense = tensor.layout is torch.strided and not tensor.is_quantized
-    return type(tensor) in (Tensor, Parameter) and is_here and is_dense
+    return is_here and tensor.layout is torch.strided and not tensor.is_quantized
 
 
 def is_view(func: Any) -> bool:

@@ -1,5 +1,6 @@
 """Which calls of a recording the CPU is asked about, and what is raised then."""
 
+import math
 from functools import cache
 from typing import Any, Final
 
@@ -13,11 +14,13 @@ from meta_magic.recording.as_device.oracle.oracle import (
     Verdict,
     is_view,
 )
+from meta_magic.recording.as_device.oracle.shrinking import MAX_NUMEL
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.signatures.arguments import Args, Given, Kwargs
 from meta_magic.recording.signatures.entries import OpTable, sharing_of
 from meta_magic.recording.signatures.operator_keys import Key
 from meta_magic.torch_private.dispatcher import kernels_put_in
+from meta_magic.torch_private.modes import functorch_interpreter
 from meta_magic.trace.options import DeviceName
 
 __all__ = ["Refusals"]
@@ -65,6 +68,15 @@ def find_kind(table: OpTable, given: Given) -> object:
     return table.func, torch.get_default_dtype(), *tensors, *told, names
 
 
+def multiply(value: Any) -> int:
+    """Return the product of all numbers in arguments: what a call makes at most."""
+    if isinstance(value, dict):
+        value = (*value.values(),)
+    if isinstance(value, (list, tuple)):
+        return math.prod(map(multiply, value))
+    return max(1, abs(value)) if type(value) is int else 1
+
+
 @cache
 def is_alike(operator: Any) -> bool:
     """Whether an operator is a view, by torch's own code, that of all devices."""
@@ -109,6 +121,9 @@ class Refusals:
         kind = find_kind(table, given)
         if kind in accepted_kinds:
             return
+        is_known = returned is not None or not (table.has_out or table.reads_data)
+        if not is_known and multiply((args, kwargs)) > MAX_NUMEL:
+            return
         answer = self._oracle.ask(table.func, args, kwargs, tensors_in(returned))
         self._raise(answer, device)
         self.is_left = answer is Verdict.UNASKED
@@ -137,6 +152,8 @@ class Refusals:
     def reword(self, func: Any, args: Args, kwargs: Kwargs, error: Exception) -> None:
         """Raise what the CPU says of a function one of whose operators was refused."""
         if id(error) != self._raised or torch.is_autocast_enabled("cuda"):
+            return
+        if functorch_interpreter() is not None:  # its tensors have no memory
             return
         self._raised = 0  # those around it, as backward(), ran the user's code
         answer = self._oracle.ask(func, args, kwargs, is_refused=True)

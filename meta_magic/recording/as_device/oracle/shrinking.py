@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from meta_magic.recording.as_device.oracle.stand_ins import put_on_cpu, rebuild
+from meta_magic.recording.identities.nested_tensors import tensors_in
 
 __all__ = ["KEPT", "MAX_NUMEL", "is_small", "shrink"]
 
@@ -80,7 +81,7 @@ def shrink(func: Any, call: Call, tensors: Sequence[Tensor]) -> Call | None:
     if smaller.fits() and (is_elementwise or smaller.is_accepted(func)):
         return smaller.build("cpu")
     smaller.forget()
-    n_trials = 0
+    n_trials, is_accepted = 0, False
     for size in smaller.list_sizes() * 2:
         if smaller.fits():
             break
@@ -89,8 +90,9 @@ def shrink(func: Any, call: Call, tensors: Sequence[Tensor]) -> Call | None:
             if n_trials > N_TRIALS:
                 return None
             if smaller.try_size(func, size, target):
+                is_accepted = True
                 break
-    return smaller.build("cpu") if smaller.fits() else None
+    return smaller.build("cpu") if smaller.fits() and is_accepted else None
 
 
 class Smaller:
@@ -141,13 +143,13 @@ class Smaller:
         return False
 
     def is_accepted(self, func: Callable[..., Any]) -> bool:
-        """Whether meta accepts the call as it is by now."""
+        """Whether meta accepts the call as it is by now, and makes no more of it."""
         args, kwargs = self.build("meta")
         try:
-            func(*args, **kwargs)
+            made = func(*args, **kwargs)
         except Exception:  # noqa: BLE001  whatever it is: not these sizes
             return False
-        return True
+        return is_small([tensor.shape for tensor in tensors_in(made)])
 
     def _scale(self, size: int, target: int) -> bool:
         """Make a size and its multiples smaller, unless two would be alike."""

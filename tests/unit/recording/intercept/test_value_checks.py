@@ -226,7 +226,7 @@ def test_a_large_call_is_refused_in_the_words_of_the_cpu():
 
 def test_what_would_take_too_much_is_noted():
     with record(as_device="cpu") as trace:
-        nn.Linear(8192, 8192)
+        nn.Linear(32768, 32768)
         nn.Embedding(40, 4)(torch.randint(0, 50, (3,)))
     (note,) = [note for note in trace.notes if note.kind == "unchecked"]
     assert "may be 0 to 49, allowed are 0 to 39" in note.text

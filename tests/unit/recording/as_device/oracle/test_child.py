@@ -3,7 +3,9 @@
 import os
 import pickle
 import resource
+import runpy
 import signal
+import sys
 import threading
 import time
 import warnings
@@ -88,6 +90,11 @@ def test_an_answer_comes_where_others_wait_for_children(handler):
     finally:
         signal.signal(signal.SIGCHLD, before)
     assert str(error) == "of 3"
+
+
+def test_where_processes_have_no_limits_it_is_imported_all_the_same(monkeypatch):
+    monkeypatch.setitem(sys.modules, "resource", None)  # as on Windows
+    assert "resource" not in runpy.run_path(child.__file__)
 
 
 def test_warnings_are_not_the_answer():

@@ -9,12 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy, ctc_loss
+from torch.nn.functional import cross_entropy, ctc_loss, linear, pad
 
 from meta_magic import record
 from meta_magic.recording.as_device.oracle import child, oracle
 
 HUGE = 2**20
+
+
+class Named(torch.Tensor):
+    """A tensor like others."""
 
 
 def weights(*shape, dtype=torch.float32):
@@ -35,6 +39,15 @@ REFUSED = {
         torch.ones(2, 4, dtype=torch.long),
         torch.tensor(5),
         torch.tensor([4, 4]),
+    ),
+    "a vectorized function": lambda: torch.vmap(linear)(
+        torch.ones(5, 2, 3), torch.ones(5, 4, 3).double()
+    ),
+    "a differentiated function": lambda: torch.func.grad(linear)(
+        torch.ones(2, 3), torch.ones(4, 3).double()
+    ),
+    "a subclass": lambda: linear(
+        torch.ones(2, 3).as_subclass(Named), torch.ones(4, 3).double()
     ),
     "sizes": lambda: nn.Linear(3, 4)(torch.ones(2, 4)),
     "channels": lambda: nn.Conv2d(3, 4, 3)(torch.ones(1, 4, 8, 8)),
@@ -108,6 +121,20 @@ def test_few_elements_of_large_memory_take_none():
     assert peak_nbytes() - before < 2**27
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.full((2**14, 2**14), 1.0, out=torch.empty(0)),
+        lambda: pad(torch.ones(3), (0, 2**28)),
+    ],
+)
+def test_little_that_becomes_much_takes_no_memory(make):
+    before = peak_nbytes()
+    with record(as_device="cpu", cache=False):
+        assert make().numel() >= 2**28
+    assert peak_nbytes() - before < 2**27
+
+
 def test_parts_of_one_memory_that_lie_far_apart_are_taken():
     with record(as_device="cpu"):
         base = torch.zeros(10**6)
@@ -166,10 +193,16 @@ def test_as_cuda_backwards_of_norms_may_mix_dtypes(norm, sizes):
 
 def test_where_no_child_can_be_made_a_large_call_is_as_on_meta(monkeypatch):
     monkeypatch.delattr(os, "fork")
-    with record(as_device="cpu"):
+    with record(as_device="cpu", cache=False):
         LARGE["input of another dtype"]()
     with record(as_device="cpu"), pytest.raises(RuntimeError, match="reduction dim"):
         LARGE["sizes"]()
+
+
+def test_where_memory_must_be_reserved_a_large_call_is_as_on_meta(monkeypatch):
+    monkeypatch.setattr(oracle, "UNRESERVED", None)  # as on macOS
+    with record(as_device="cpu", cache=False):
+        LARGE["input of another dtype"]()
 
 
 @pytest.mark.parametrize(
@@ -180,7 +213,7 @@ def test_where_children_are_forbidden_a_large_call_is_as_on_meta(error, monkeypa
         raise error("forbidden")
 
     monkeypatch.setattr(os, "fork", refuse)
-    with record(as_device="cpu"):
+    with record(as_device="cpu", cache=False):
         LARGE["input of another dtype"]()
 
 
