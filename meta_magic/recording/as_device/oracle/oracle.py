@@ -124,6 +124,8 @@ class Oracle:
                 torch.set_grad_enabled(may_look_at_gradients(func)),
                 SameDraws(func),
             ):
+                if any(tensor.is_nested for tensor in made):  # which say no shape
+                    return Verdict.UNKNOWN
                 return question.ask([*tensors, *made], is_refused=is_refused)
         except (Unaskable, OSError):
             return Verdict.UNKNOWN
