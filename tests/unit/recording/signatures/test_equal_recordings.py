@@ -3,6 +3,7 @@
 import copy
 import gc
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -221,3 +222,17 @@ def test_an_array_that_is_gone_is_recorded_alike_whatever_is_served():
     shared_cache_by_device.clear()
     first, second = run(read_and_fill), run(read_and_fill)
     assert first == second == run(read_and_fill, cache=False)
+
+
+def test_an_array_that_follows_a_tensor_takes_no_number_of_what_is_gone():
+    def write_and_copy():
+        x = torch.from_numpy(np.arange(4.0))
+        x.addcmul_(x, x)
+        copied = copy.deepcopy(x)
+        torch.topk(x.clone(), 2)
+        return copied
+
+    shared_cache_by_device.clear()
+    traces = [run(write_and_copy) for _ in range(3)]
+    traces.append(run(write_and_copy, cache=False))
+    assert traces == traces[:1] * 4
