@@ -124,8 +124,6 @@ class Oracle:
                 torch.set_grad_enabled(may_look_at_gradients(func)),
                 SameDraws(func),
             ):
-                if any(tensor.is_nested for tensor in made):  # which say no shape
-                    return Verdict.UNKNOWN
                 return question.ask([*tensors, *made], is_refused=is_refused)
         except (Unaskable, OSError):
             return Verdict.UNKNOWN
@@ -181,6 +179,8 @@ class Question:
             seen: All tensors that are met, results among them.
             is_refused: Whether meta refused the call: it may end the process.
         """
+        if any(tensor.is_nested for tensor in seen):  # which say no shape
+            return Verdict.UNKNOWN
         is_held = sum(self._spans.values()) <= MAX_NBYTES
         if is_held and is_small([tensor.shape for tensor in seen]):
             run = self._run_small_or_raise

@@ -229,8 +229,9 @@ def test_an_array_that_follows_a_tensor_takes_no_number_of_what_is_gone():
         x = torch.from_numpy(np.arange(4.0))
         x.addcmul_(x, x)
         copied = copy.deepcopy(x)
-        torch.topk(x.clone(), 2)
-        return copied
+        y = x.clone(memory_format=torch.contiguous_format)
+        made = torch.topk(y, 2, -1)
+        return copied, made, torch.tensor([1, 0], dtype=torch.complex128)
 
     shared_cache_by_device.clear()
     traces = [run(write_and_copy) for _ in range(3)]
