@@ -219,6 +219,7 @@ class SharedMemory:
                 sizes = real.shape, real.stride()
                 values = torch.empty_strided(*sizes, dtype=real.dtype, device=META)
                 registry.note_deaths()  # its address may have been another's
+                registry.forget(id(tensor), None)
                 registry.note_alias(tensor)
                 ref = registry.storage_of(values)
                 if ref is not None:
@@ -226,6 +227,7 @@ class SharedMemory:
                 if before is not None:
                     places.running = [Tensor.copy_, before[1], None, ()]
                 dispatch.__torch_dispatch__(COPY, (), (tensor, values))
+                registry.forget(id(tensor), None)
         finally:
             self._is_writing, places.running = False, before
         if len(self._arrays) > 1:
@@ -234,9 +236,11 @@ class SharedMemory:
     def _write_array(self, array: SharedArray) -> None:
         """Write what a tensor holds to the array that shares its memory."""
         with DisableTorchFunction(), DisableTorchDispatch():
-            tensor = array.as_planned()
-            self._registry.note_deaths()
-            seen = self._registry.read(tensor)
+            tensor, registry = array.as_planned(), self._registry
+            registry.note_deaths()
+            registry.forget(id(tensor), None)  # that of another, as it may be again
+            seen = registry.read(tensor)
+            registry.forget(id(tensor), None)
         real = self._values.peek(tensor, seen)
         if real is None:
             self._arrays.remove(array)
