@@ -45,7 +45,7 @@ __all__ = ["Answer", "Oracle", "Verdict", "is_view"]
 RANDOM: Final = torch.Tag.nondeterministic_seeded
 
 MAX_SHARE: Final = 0.25
-MAX_SHARE_REFUSED: Final = 0.5
+MAX_SHARE_UNSAFE: Final = 0.5
 MIN_SECONDS: Final = 1.0
 """What is spent on asking at most: so much, or that share of the recording, more if
 meta refuses a call, as without an answer a valid program would end."""
@@ -96,7 +96,7 @@ class Oracle:
         kwargs: Kwargs,
         made: Sequence[Tensor] = (),
         *,
-        is_refused: bool = False,
+        is_unsafe: bool = False,
     ) -> Answer:
         """Return what the CPU raises where metadata decides it.
 
@@ -105,7 +105,7 @@ class Oracle:
             args: Its positional arguments, tensors on meta.
             kwargs: Its others.
             made: What it returned on meta.
-            is_refused: Whether meta refused the call.
+            is_unsafe: Whether it may end the process, as when meta refused it.
 
         Returns:
             That; else whether it accepts the call.
@@ -113,7 +113,7 @@ class Oracle:
         tensors = tensors_in(args, kwargs)
         if not all(map(is_plain, tensors)):
             return Verdict.UNKNOWN
-        if self._is_over(MAX_SHARE_REFUSED if is_refused else MAX_SHARE):
+        if self._is_over(MAX_SHARE_UNSAFE if is_unsafe else MAX_SHARE):
             return Verdict.UNASKED
         started = time.perf_counter()
         try:
@@ -124,7 +124,7 @@ class Oracle:
                 torch.set_grad_enabled(may_look_at_gradients(func)),
                 SameDraws(func),
             ):
-                return question.ask([*tensors, *made], is_refused=is_refused)
+                return question.ask([*tensors, *made], is_unsafe=is_unsafe)
         except (Unaskable, OSError):
             return Verdict.UNKNOWN
         finally:
@@ -172,20 +172,20 @@ class Question:
         self._tensors = tensors
         self._spans = measure_spans(tensors)
 
-    def ask(self, seen: Sequence[Tensor], *, is_refused: bool) -> Answer:
+    def ask(self, seen: Sequence[Tensor], *, is_unsafe: bool) -> Answer:
         """Return what the CPU raises.
 
         Args:
             seen: All tensors that are met, results among them.
-            is_refused: Whether meta refused the call: it may end the process.
+            is_unsafe: Whether it may end the process, as when meta refused it.
         """
         is_held = sum(self._spans.values()) <= MAX_NBYTES
         if is_held and is_small([tensor.shape for tensor in seen]):
             run = self._run_small_or_raise
-            return self._confirm(run) if is_refused else self._run_small()
+            return self._confirm(run) if is_unsafe else self._run_small()
         if not self._tensors:  # it makes one, as large as it is told
             return Verdict.UNKNOWN
-        if is_refused:
+        if is_unsafe:
             return self._confirm(self._run_untouched)
         if is_view(self._func):  # it computes nothing
             return decide(self._run_untouched)

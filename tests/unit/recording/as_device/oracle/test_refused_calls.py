@@ -4,6 +4,7 @@ import os
 import resource
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, ctc_loss, linear, pad
 
 from meta_magic import record
-from meta_magic.recording.as_device.oracle import child, oracle
+from meta_magic.recording.as_device.oracle import child, oracle, refused_calls
 
 HUGE = 2**20
 
@@ -227,7 +228,7 @@ def test_where_memory_is_short_a_large_call_is_as_on_meta():
 def test_a_refusal_of_what_crashes_or_hangs_on_the_cpu_stands(end, monkeypatch):
     monkeypatch.setattr(child, "SECONDS", 0.1)
     given = (torch.empty(2, 3, device="meta"),)
-    answer = oracle.Oracle().ask(end, given, {}, is_refused=True)
+    answer = oracle.Oracle().ask(end, given, {}, is_unsafe=True)
     assert answer is oracle.Verdict.UNKNOWN
 
 
@@ -249,6 +250,22 @@ def test_an_operator_that_reads_past_what_it_is_given_is_never_asked(monkeypatch
         nn.LSTM(3, 4)(torch.ones(2, 1, 3))
     assert asked
     assert not [name for name in asked if "mkldnn_rnn_layer" in name]
+
+
+@pytest.mark.parametrize("n_channels", [1, 5])
+def test_a_batch_norm_of_too_few_channels_ends_no_process(n_channels, monkeypatch):
+    asked, ask = [], oracle.Question.ask
+
+    def note(question, seen, *, is_unsafe):
+        asked.append(is_unsafe)
+        return ask(question, seen, is_unsafe=is_unsafe)
+
+    monkeypatch.setattr(oracle.Question, "ask", note)
+    monkeypatch.setattr(refused_calls, "ask_cpu", pytest.fail)  # in this process
+    with record(as_device="cpu", cache=False), suppress(RuntimeError):
+        few = torch.ones(n_channels)
+        torch.native_batch_norm(torch.ones(5, 6, 5), *4 * [few], True, 0.5, 0.6)
+    assert set(asked) == {True}
 
 
 def test_asking_stops_after_its_share_of_the_time(monkeypatch):
