@@ -182,7 +182,7 @@ class Question:
         is_held = sum(self._spans.values()) <= MAX_NBYTES
         if is_held and is_small([tensor.shape for tensor in seen]):
             run = self._run_small_or_raise
-            return self._confirm(run) if is_unsafe else self._run_small()
+            return self._confirm(run, is_tried=True) if is_unsafe else self._run_small()
         if not self._tensors:  # it makes one, as large as it is told
             return Verdict.UNKNOWN
         if is_unsafe:
@@ -205,7 +205,8 @@ class Question:
         """Return what is raised whatever the tensors hold."""
         answers = []
         for filling in FILLINGS:
-            answer = decide(lambda: self._run_with(StandIns(self._spans, filling)))  # noqa: B023  called at once
+            stand_ins = StandIns(self._spans, filling)
+            answer = decide(lambda: self._run_with(stand_ins), is_tried=True)  # noqa: B023  called at once
             if isinstance(answer, Verdict):
                 return answer
             answers.append(answer)
@@ -220,12 +221,13 @@ class Question:
     def _run_untouched(self) -> None:
         self._run_with(StandIns(self._spans, is_untouched=True))
 
-    def _confirm(self, run: Callable[[], object]) -> Answer:
+    def _confirm(self, run: Callable[[], object], *, is_tried: bool = False) -> Answer:
         """Return what is raised in a child process, if there can be one."""
         if not can_fork() or UNRESERVED is None:
             return Verdict.UNKNOWN
         raised = run_in_child(run)
-        return judge(raised) if raised is not NO_ANSWER else Verdict.UNKNOWN
+        is_known = raised is not NO_ANSWER
+        return judge(raised, is_tried=is_tried) if is_known else Verdict.UNKNOWN
 
     def _run_with(self, stand_ins: StandIns) -> None:
         args, kwargs = self._call
@@ -241,22 +243,24 @@ class Question:
         self._func(*args, **kwargs)
 
 
-def decide(run: Callable[[], object]) -> Answer:
+def decide(run: Callable[[], object], *, is_tried: bool = False) -> Answer:
     """Return what something raises, unless other values might not have it raised."""
     try:
         run()
     except Unaskable:
         raise
     except Exception as error:  # noqa: BLE001  it is the answer
-        return judge(error.with_traceback(None))  # which would keep what is on meta
+        error = error.with_traceback(None)  # which would keep what is on meta
+        return judge(error, is_tried=is_tried)
     return Verdict.ACCEPTED
 
 
-def judge(raised: Exception | None) -> Answer:
+def judge(raised: Exception | None, *, is_tried: bool) -> Answer:
     """Return what was raised, if metadata alone decided it."""
     if raised is None:
         return Verdict.ACCEPTED
-    return Verdict.UNKNOWN if speaks_of_values(raised) else raised
+    is_of_values = speaks_of_values(raised, is_tried=is_tried)
+    return Verdict.UNKNOWN if is_of_values else raised
 
 
 def is_plain(tensor: Tensor) -> bool:
