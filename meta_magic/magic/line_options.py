@@ -92,6 +92,12 @@ OPTIONS: Final = (
         example="%%meta --named real",
     ),
     Option(
+        names=("--check-values",),
+        help="Evaluate the indices, classes and masks that nobody knows, within the "
+        "limits of values, and refuse them as the CPU does.",
+        example="%%meta --check-values",
+    ),
+    Option(
         names=("--parameters",),
         help="Show parameters and constants in the flow, too.",
         example="%%meta --parameters",

@@ -145,6 +145,7 @@ def start_recording(
             *read_device(options.as_device),
             read_assumptions(options.assume),
             read_meaning(options.named),
+            options.check_values,
         )
     except ValueError as error:
         raise UsageError(f"%%meta: {error}") from None

@@ -3,35 +3,50 @@
 That is what lay in memory before, and what another generator was to draw.
 """
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from math import prod
 
-import numpy as np
-import numpy.typing as npt
-
-from meta_magic.replaying.program_calls import Call, is_dense, span_nbytes
+from meta_magic.replaying.program_calls import Call
+from meta_magic.replaying.raw_memory import RawMemory
 from meta_magic.replaying.steps import Plan, StepKind
-from meta_magic.trace.signature import Geometry
 
-__all__ = ["find_drawn_elsewhere", "find_raw"]
+__all__ = ["find_drawn_elsewhere", "find_raw", "find_raw_source"]
 
 
-def find_raw(plan: Plan, given: Iterable[int]) -> set[int]:
+def find_raw(plan: Plan, given: Mapping[int, RawMemory]) -> dict[int, RawMemory]:
     """Return the storages of which some holds what lay in memory before.
 
     Args:
         plan: What is done.
-        given: Storages that are so before the first step.
+        given: Storages that are so before the first step, as earlier ones left them.
     """
-    sizes = plan.recorded.nbytes_by_storage
-    raw = {storage: RawMemory(sizes[storage]) for storage in (*plan.blank, *given)}
+    sizes, kept = plan.recorded.nbytes_by_storage, plan.recorded.kept
+    there = {**given, **(kept.find_raw(plan.held) if kept is not None else {})}
+    raw = {storage: RawMemory(sizes[storage]) for storage in plan.blank}
+    raw |= {s: memory.copy(sizes[s]) for s, memory in there.items()}
     for step in plan.steps:
         if step.kind != StepKind.DRAW:
             follow(step.call, raw, plan, is_made=step.kind == StepKind.ALLOCATE)
-    return {s for s, memory in raw.items() if not memory.is_written}
+    return {s: memory for s, memory in raw.items() if not memory.is_written}
 
 
-def find_drawn_elsewhere(plan: Plan, given: Iterable[int]) -> set[int]:
+def find_raw_source(plan: Plan, raw: Mapping[int, RawMemory]) -> Call | None:
+    """Return the first call that made memory from which wanted storages come.
+
+    Args:
+        plan: What is done.
+        raw: The storages of which it leaves some as it lay in memory.
+    """
+    followed = raw.keys() & plan.wanted
+    for step in reversed(plan.steps):
+        if not followed.isdisjoint({*step.call.outputs, *step.call.written}):
+            followed |= raw.keys() & step.call.read
+    recorded = plan.recorded
+    births = [recorded.births[s] for s in followed if recorded.births[s] >= 0]
+    return recorded.call(min(births)) if births else None
+
+
+def find_drawn_elsewhere(plan: Plan, given: Mapping[int, None]) -> dict[int, None]:
     """Return the wanted storages that rest on what an accelerator was to draw.
 
     Args:
@@ -42,7 +57,7 @@ def find_drawn_elsewhere(plan: Plan, given: Iterable[int]) -> set[int]:
     signatures = plan.recorded.program.signatures
     named = {g.place for s in signatures for g in (*s.inputs, *s.outputs)}
     if not drawn and named <= {None}:
-        return drawn
+        return dict.fromkeys(drawn)
     for step in plan.steps:
         call = step.call
         if step.kind != StepKind.RUN:
@@ -55,12 +70,10 @@ def find_drawn_elsewhere(plan: Plan, given: Iterable[int]) -> set[int]:
             storage = call.inputs[index]
             if call.fills(index, plan.recorded.nbytes_by_storage[storage]):
                 drawn.discard(storage)
-    return drawn & plan.wanted
+    return dict.fromkeys(drawn & plan.wanted)
 
 
-def follow(
-    call: Call, raw: dict[int, "RawMemory"], plan: Plan, *, is_made: bool
-) -> None:
+def follow(call: Call, raw: dict[int, RawMemory], plan: Plan, *, is_made: bool) -> None:
     """Note what a call makes of raw memory.
 
     Args:
@@ -69,66 +82,45 @@ def follow(
         plan: The plan that it belongs to.
         is_made: Whether the call just makes memory.
     """
-    sizes, births = plan.recorded.nbytes_by_storage, plan.recorded.births
-    overwritten = call.overwritten
-    made = zip(call.outputs, call.signature.outputs, strict=True)
-    born = [(s, geometry) for s, geometry in made if births[s] == call.number]
-    if is_made:  # what is held is there, and is left as it is
-        born = [(s, geometry) for s, geometry in born if s not in plan.held]
-    is_raw = is_made or any(s in raw and not raw[s].is_written for s in call.read)
-    for index in call.signature.writes:
+    sizes, signature = plan.recorded.nbytes_by_storage, call.signature
+    is_tainted = not is_made and reads_raw(call, raw)
+    # As it is afterwards: out= may have grown.
+    after = dict(zip(signature.views, signature.outputs, strict=True))
+    for index in signature.writes:
         storage = call.inputs[index]
-        if is_raw:
+        geometry = after.get(index, signature.inputs[index])
+        if is_made:
             raw[storage] = RawMemory(sizes[storage])
-        elif index in overwritten and storage in raw:
-            signature = call.signature
-            # As it is afterwards: out= may have grown.
-            after = dict(zip(signature.views, signature.outputs, strict=True))
-            raw[storage].write(after.get(index, signature.inputs[index]))
-    if is_raw:
-        for storage, geometry in born:
-            raw[storage] = RawMemory(sizes[storage])
+        elif is_tainted:
+            memory = raw.setdefault(storage, RawMemory(sizes[storage], is_written=True))
+            memory.taint(geometry)
+        elif index in call.overwritten and storage in raw:
+            raw[storage].write(geometry)
+    if is_made or is_tainted:
+        raw |= make_raw(call, plan, is_tainted=is_tainted)
+
+
+def make_raw(call: Call, plan: Plan, *, is_tainted: bool) -> dict[int, RawMemory]:
+    """Return the memory that a call makes and of which nothing is written.
+
+    Args:
+        call: The call.
+        plan: The plan that it belongs to.
+        is_tainted: Whether it holds what was computed from what lay in memory.
+    """
+    sizes, births = plan.recorded.nbytes_by_storage, plan.recorded.births
+    found = {}
+    for storage, geometry in zip(call.outputs, call.signature.outputs, strict=True):
+        # What is held is there, and is left as it is.
+        is_held = storage in plan.held and not is_tainted
+        if births[storage] == call.number and not is_held:
+            found[storage] = RawMemory(sizes[storage], is_tainted=is_tainted)
             if prod(geometry.shape) * geometry.dtype.itemsize < sizes[storage]:
-                raw[storage].leave_out_gaps(geometry)
+                found[storage].leave_out_gaps(geometry)
+    return found
 
 
-class RawMemory:
-    """Memory without content, of which parts are written."""
-
-    def __init__(self, nbytes: int) -> None:
-        self._nbytes = nbytes
-        self._is_byte_written: npt.NDArray[np.bool_] | None = None
-        self._is_whole = nbytes == 0
-
-    @property
-    def is_written(self) -> bool:
-        """Whether all of it is written."""
-        if self._is_byte_written is not None and self._is_byte_written.all():
-            self._is_byte_written, self._is_whole = None, True
-        return self._is_whole
-
-    def leave_out_gaps(self, geometry: Geometry) -> None:
-        """Take what lies between the elements of the only tensor for written."""
-        self._is_byte_written = np.ones(self._nbytes, np.bool_)
-        self._mark(geometry, is_written=False)
-
-    def write(self, geometry: Geometry) -> None:
-        """Write the elements of a tensor."""
-        is_whole = is_dense(geometry) and span_nbytes(geometry) == self._nbytes
-        if is_whole or geometry.storage_offset is None:
-            self._is_byte_written, self._is_whole = None, True
-        elif not self._is_whole:
-            if self._is_byte_written is None:
-                self._is_byte_written = np.zeros(self._nbytes, np.bool_)
-            self._mark(geometry, is_written=True)
-
-    def _mark(self, geometry: Geometry, *, is_written: bool) -> None:
-        stride, offset = geometry.stride, geometry.storage_offset
-        bits, itemsize = self._is_byte_written, geometry.dtype.itemsize
-        if bits is None or stride is None or offset is None or not prod(geometry.shape):
-            return
-        np.lib.stride_tricks.as_strided(
-            bits[offset * itemsize :],
-            (*geometry.shape, itemsize),
-            (*(step * itemsize for step in stride), 1),
-        )[...] = is_written
+def reads_raw(call: Call, raw: Mapping[int, RawMemory]) -> bool:
+    """Whether a call reads an element that nothing wrote."""
+    read = ((call.inputs[i], call.signature.inputs[i]) for i in call.usage.read)
+    return any(s in raw and not raw[s].holds(geometry) for s, geometry in read)

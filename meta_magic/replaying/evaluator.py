@@ -47,9 +47,14 @@ class Done(NamedTuple):
 
 
 class Evaluator:
-    """Computes values for one recording as it goes on, and so makes each call once."""
+    """Computes values for one recording as it goes on, and so makes each call once.
 
-    def __init__(self) -> None:
+    Args:
+        is_apart: Whether what it makes of earlier recordings is no concern of others.
+    """
+
+    def __init__(self, *, is_apart: bool = False) -> None:
+        self._is_apart = is_apart
         self._recorded: ProgramCalls | None = None
         self._earlier: dict[int, ProgramCalls] = {}
         self._left_behind: set[int] = set()
@@ -63,7 +68,9 @@ class Evaluator:
         can_assume: bool = True,
         is_brief: bool = False,
     ) -> tuple[list[Tensor], Evaluation]:
-        """Return the values that tensors have on the CPU now, by what was assumed.
+        """Return the values that tensors have on the CPU now, and what they took.
+
+        They rest on what was assumed, and are not to be written.
 
         Args:
             program: All that was recorded so far.
@@ -72,14 +79,12 @@ class Evaluator:
             can_assume: Whether they may rest on what was assumed.
             is_brief: Whether it is of no interest how much more it would take.
 
-        Returns:
-            The tensors, not to be written, and what they took.
-
         Raises:
             MissingValueError: It would take more, or depends on what was not recorded.
         """
         request = Request(
             storages=frozenset(storage for storage, _ in wanted),
+            read=tuple(wanted),
             can_assume=can_assume,
             keeps=True,
             max_flops=limits.flops if is_brief else None,
@@ -182,23 +187,33 @@ class Evaluator:
             found = known.get(id(other))
             if found is None:
                 found = self._earlier[id(other)] = ProgramCalls(other)
-                found.kept = find_kept(other)
+                found.kept = Kept() if self._is_apart else find_kept(other)
                 storages = set(range(len(found.births)))
                 found.dead.update(storages - living_of(other))
             return found
 
         replay = Execution(recorded.program, request, CPU, read)
-        if not replay.plan.storages.isdisjoint(recorded.program.torn):
-            raise MissingValueError(
-                "a real tensor that it comes from was written unseen by torch, as "
-                "numpy does it"
-            )
-        if replay.uninitialized:
-            # Kernels that trust sizes and positions would write anywhere.
-            raise MissingValueError(
-                "nothing was written to it since torch.empty made it"
-            )
+        check(replay, request)
         return replay
+
+
+def check(replay: Execution, request: Request) -> None:
+    """Refuse what nobody knows the values of.
+
+    Raises:
+        MissingValueError: What is requested comes from that.
+    """
+    if not replay.plan.storages.isdisjoint(replay.plan.recorded.program.torn):
+        raise MissingValueError(
+            "a real tensor that it comes from was written unseen by torch, as numpy "
+            "does it"
+        )
+    if replay.reads_raw(request.read):
+        # Kernels that trust sizes and positions would write anywhere.
+        raise MissingValueError(
+            "nothing was written to it, or to some of what it comes from, since "
+            f"{replay.describe_raw()}"
+        )
 
 
 def find_there(
@@ -209,6 +224,9 @@ def find_there(
     if kept is None or kept.nbytes > limits.nbytes:
         return None
     known = kept.list_contents(can_assume=request.can_assume)
+    raw = kept.find_raw(known.keys() & request.storages)
+    if any(s in raw and not raw[s].holds(geometry) for s, geometry in request.read):
+        return None
     made: Made = {}
     for storage in request.storages:
         if known.get(storage) != recorded.writers.find_last(storage, len(recorded)):

@@ -3,19 +3,28 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import TypeVar
 
 import torch
 from torch import Tensor, UntypedStorage
 
-from meta_magic.replaying.contents import find_drawn_elsewhere, find_raw
+from meta_magic.replaying.contents import (
+    find_drawn_elsewhere,
+    find_raw,
+    find_raw_source,
+)
 from meta_magic.replaying.followers import find_behind
 from meta_magic.replaying.part import Finished, Part, step_nbytes
 from meta_magic.replaying.program_calls import ProgramCalls
+from meta_magic.replaying.raw_memory import RawMemory
 from meta_magic.replaying.results import Result, find_results
 from meta_magic.replaying.steps import Plan, Request, Step
 from meta_magic.trace.program import EarlierEnd, Program
+from meta_magic.trace.signature import Geometry
 
 __all__ = ["Execution", "Finished", "imported_by", "order_latest_first"]
+
+Fact = TypeVar("Fact")
 
 
 class Execution:
@@ -87,29 +96,56 @@ class Execution:
     @property
     def uninitialized(self) -> set[int]:
         """Wanted storages of which some holds what lay in memory before."""
-        return self._raw[id(self._last)] & self.plan.wanted
+        return self._raw[id(self._last)].keys() & self.plan.wanted
+
+    def reads_raw(self, read: Iterable[tuple[int, Geometry]]) -> bool:
+        """Whether wanted tensors hold, or something rests on, what lay in memory.
+
+        Args:
+            read: Storage and geometry of the tensors.
+        """
+        raw = self._raw[id(self._last)]
+        if any(raw[storage].is_tainted for storage in self.uninitialized):
+            return True
+        return any(s in raw and not raw[s].holds(geometry) for s, geometry in read)
+
+    def describe_raw(self) -> str:
+        """Return in words which call made the memory that wanted storages still hold.
+
+        With what is said to differ at its line.
+        """
+        for part in self._parts:
+            recorded = part.plan.recorded
+            call = find_raw_source(part.plan, self._raw[id(part)])
+            if call is not None:
+                line = recorded.line(call.number)
+                doubts = recorded.program.doubts if line is not None else ()
+                said = [f": {text}" for text, at in doubts if at == line]
+                return f"{recorded.describe(call)} made that{''.join(said)}"
+        return "torch.empty made that"
 
     @cached_property
-    def _raw(self) -> dict[int, set[int]]:
+    def _raw(self) -> dict[int, dict[int, RawMemory]]:
         """Storages of each part of which some holds what lay in memory before."""
         return self._follow(find_raw)
 
     @property
     def drawn_elsewhere(self) -> set[int]:
         """Wanted storages that rest on what the generator of an accelerator draws."""
-        return self._follow(find_drawn_elsewhere)[id(self._last)] & self.plan.wanted
+        found = self._follow(find_drawn_elsewhere)[id(self._last)]
+        return found.keys() & self.plan.wanted
 
     def _follow(
-        self, find: Callable[[Plan, Iterable[int]], set[int]]
-    ) -> dict[int, set[int]]:
+        self, find: Callable[[Plan, Mapping[int, Fact]], dict[int, Fact]]
+    ) -> dict[int, dict[int, Fact]]:
         """Find storages of each part, given those that earlier ones pass on."""
-        given: dict[int, set[int]] = {}
-        found: dict[int, set[int]] = {}
+        given: dict[int, dict[int, Fact]] = {}
+        found: dict[int, dict[int, Fact]] = {}
         for part in self._parts:
-            here = found[id(part)] = find(part.plan, given.get(id(part), ()))
-            for storage in here & part.plan.wanted:
+            here = found[id(part)] = find(part.plan, given.get(id(part), {}))
+            for storage in here.keys() & part.plan.wanted:
                 for taker, number in self._takers_of(part, storage):
-                    given.setdefault(id(taker), set()).add(number)
+                    given.setdefault(id(taker), {})[number] = here[storage]
         return found
 
     def peak_nbytes(self, kept: Mapping[int, int]) -> int:

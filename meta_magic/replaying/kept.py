@@ -5,6 +5,7 @@ from typing import Final, NamedTuple
 
 from torch import Tensor, UntypedStorage
 
+from meta_magic.replaying.raw_memory import RawMemory
 from meta_magic.torch_private.interrupts import unbroken
 
 __all__ = ["Content", "Kept"]
@@ -20,11 +21,13 @@ class Content(NamedTuple):
         real: The bytes.
         last_call: The last call that made or wrote them; -1 before all.
         is_assumed: Whether they rest on what was assumed.
+        raw: Which of them were written, if not all.
     """
 
     real: UntypedStorage
     last_call: int
     is_assumed: bool
+    raw: RawMemory | None = None
 
 
 class Kept:
@@ -80,6 +83,11 @@ class Kept:
     def is_assumed(self, storage: int) -> bool:
         """Whether a kept content rests on what was assumed."""
         return storage in self._assumed
+
+    def find_raw(self, storages: Iterable[int]) -> dict[int, RawMemory]:
+        """Return those of some storages of which not all was written."""
+        found = ((s, self._contents[s].raw) for s in storages)
+        return {s: raw for s, raw in found if raw is not None}
 
     def find(self, storage: int) -> UntypedStorage:
         """Return a content."""

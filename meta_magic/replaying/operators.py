@@ -37,6 +37,14 @@ COPIES: Final = frozenset({"aten.copy_.default", "aten.fill_.Tensor"})
 SPLIT: Final = frozenset({"aten.uniform_.default", "aten.normal_.default"})
 """Operators that draw element by element on the CPU, or in groups of 16."""
 
+DRAWN: Final[dict[str, Callable[..., Any]]] = {
+    "aten.rand.default": Tensor.uniform_,
+    "aten.rand.generator": Tensor.uniform_,
+    "aten.randn.default": Tensor.normal_,
+    "aten.randn.generator": Tensor.normal_,
+}
+"""Factories that draw as one of those, and what draws so into a part."""
+
 EMPTY_NAMES: Final = """
 empty_like.default empty_strided.default empty_permuted.default new_empty.default
 new_empty_strided.default empty.memory_format
@@ -105,7 +113,7 @@ class Operator:
         self.is_setting = name in SETTING
         self.unread: frozenset[int] = frozenset()
         self.reads_metadata = name in LIKE
-        self.can_split = name in SPLIT
+        self.can_split = name in SPLIT or name in DRAWN
         self.is_random = torch.Tag.nondeterministic_seeded in function.tags
         self.is_builtin = name.startswith(("aten.", "prims.", "nn.init."))
         self.out = frozenset(
@@ -142,10 +150,12 @@ class Operator:
 
         Args:
             signature: Its arguments.
-            tensors: Its tensor arguments.
+            tensors: Its tensor arguments; of a factory, what it is to draw into.
             device: What stands for meta.
             generator: What to draw from.
         """
+        if tensors and self.name in DRAWN:
+            return DRAWN[self.name](tensors[0], generator=generator)
         given = {
             name: self._fill(name, value, tensors, device)
             for name, value in signature.arguments

@@ -1,6 +1,6 @@
 """Run the steps of one recording's plan on a real device."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 import torch
@@ -12,6 +12,7 @@ from meta_magic.replaying.kept import Content
 from meta_magic.replaying.memory import allocate, make_view
 from meta_magic.replaying.plan import plan_replay
 from meta_magic.replaying.program_calls import Call, ProgramCalls, split_draw
+from meta_magic.replaying.raw_memory import RawMemory
 from meta_magic.replaying.results import Result
 from meta_magic.replaying.steps import Plan, Request, Step, StepKind
 from meta_magic.replaying.streams import Streams
@@ -122,7 +123,7 @@ class Part:
         self,
         made: Mapping[int, UntypedStorage | Tensor],
         results: Mapping[int, Result],
-        raw: Collection[int],
+        raw: Mapping[int, RawMemory],
     ) -> None:
         """Leave to later replays what this one made and what still lives.
 
@@ -140,12 +141,13 @@ class Part:
             return
         for draw, state in runner.streams.saved_states():
             kept.put_state(recorded.draws[draw].generator, draw, state)
-        for storage in self.plan.spared & results.keys() - raw:
+        tainted = {storage for storage, memory in raw.items() if memory.is_tainted}
+        for storage in self.plan.spared & results.keys() - tainted:
             real = made.get(storage) or runner.memory.find(storage)
             constant = recorded.constants.get(storage)
             is_read_anew = constant is not None and constant.tensor is not None
             if isinstance(real, UntypedStorage) and not is_read_anew:
-                kept.put(storage, Content(real, *results[storage]))
+                kept.put(storage, Content(real, *results[storage], raw.get(storage)))
 
     def _find_freed(self, step: Step) -> list[int]:
         return [s for s in step.frees if s not in self.plan.spared]
@@ -184,8 +186,7 @@ class Part:
         device, sizes = self._runner.device, self.plan.recorded.nbytes_by_storage
         pieces = split_draw(call) if device.type == "cpu" else []
         if pieces:
-            dtype = call.signature.inputs[0].dtype
-            whole = torch.empty(max(pieces), dtype=dtype, device=device)
+            whole = torch.empty(max(pieces), dtype=call.drawn.dtype, device=device)
             yield from ([whole[:numel]] for numel in pieces)
             return
         storages = {s: allocate(sizes[s], device) for s in call.inputs}

@@ -13,10 +13,12 @@ import torch
 from meta_magic.errors import ReplayError, ValueLimitError
 from meta_magic.replaying.call_queue import CallQueue
 from meta_magic.replaying.generator_ends import (
+    find_before,
     find_end,
     find_ends,
+    find_last,
     find_last_draw,
-    find_unowned,
+    find_tail,
 )
 from meta_magic.replaying.program_calls import Call, ProgramCalls
 from meta_magic.replaying.program_draws import Draw
@@ -192,7 +194,8 @@ class Planner:
             if draw.call < self._n_calls and self._is_needed(draw)
         ]
         if self._request.goes_on:
-            wanted_draws += self._find_tail(wanted_draws)
+            wanted_draws += find_tail(recorded, find_last(wanted_draws))
+            wanted_draws += self._find_before_end(wanted_draws)
         ends = [s // 2 - 1 for s in self._request.sources if s and not s & 1]
         wanted_draws += [recorded.draws[n] for n in ends if n not in self._known]
         needed: set[int] = set()
@@ -228,17 +231,23 @@ class Planner:
         found = recorded.draws_by_call.keys() & (calls | self._kinds.keys())
         return [recorded.draws_by_call[call] for call in sorted(found)]
 
-    def _find_tail(self, wanted: Sequence[Draw]) -> Iterator[Draw]:
-        """Yield the draws after the last wanted one, if any, that fill no module.
+    def _find_before_end(self, wanted: Sequence[Draw]) -> Iterator[Draw]:
+        """Yield the draw after which torch's generator stands in the end.
 
-        For these nobody will ask later, and so they are made now.
+        None if that is a wanted one, or depends on values that nobody asked for.
         """
-        last = max((d.number for d in wanted if d.generator == 0), default=-1)
-        for draw in find_unowned(self._recorded, last):
-            if not self._call(draw.call).operator.draws_blindly:
-                return
-            if draw.generator == 0:
-                yield draw
+        last = find_last(wanted)
+        end = find_end(self._recorded, last) if last >= 0 else 0
+        if end // 2 - 1 == last:
+            return
+        unmade = [*find_before(self._recorded, end, self._known)]
+        if all(draw.source and self._can_draw(draw) for draw in unmade):
+            yield from unmade[:1]
+
+    def _can_draw(self, draw: Draw) -> bool:
+        """Whether a draw is made, or can be made without what it reads."""
+        is_run = self._kinds.get(draw.call) == StepKind.RUN
+        return is_run or self._call(draw.call).operator.draws_blindly
 
     def _is_needed(self, draw: Draw) -> bool:
         if self._kinds.get(draw.call) == StepKind.RUN:

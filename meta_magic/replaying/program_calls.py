@@ -14,7 +14,7 @@ from meta_magic.replaying.storage_columns import NOTHING, Dead, Writers
 from meta_magic.replaying.usage import Usage, is_dense
 from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.trace.program import HEADER, Constant, Program
-from meta_magic.trace.signature import Place, Signature, span_nbytes
+from meta_magic.trace.signature import Geometry, Place, Signature, span_nbytes
 
 if TYPE_CHECKING:
     from meta_magic.replaying.kept import Kept
@@ -24,6 +24,7 @@ __all__ = ["Call", "ProgramCalls", "is_dense", "span_nbytes", "split_draw"]
 
 MAX_DRAWN: Final = 2**20
 GROUP: Final = 16
+MAX_USAGES: Final = 2**10  # that are kept: a count of steps makes signatures anew
 
 
 class Call(NamedTuple):
@@ -59,6 +60,11 @@ class Call(NamedTuple):
     def read(self) -> set[int]:
         """The storages whose content it reads."""
         return {self.inputs[i] for i in self.usage.read}
+
+    @property
+    def drawn(self) -> Geometry:
+        """What it draws into: its first argument, else what it makes."""
+        return (*self.signature.inputs, *self.signature.outputs)[0]
 
     def fills(self, index: int, nbytes: int) -> bool:
         """Whether it overwrites a whole storage, that of an argument it overwrites.
@@ -185,6 +191,8 @@ class ProgramCalls:
         usage = self._usages.get(number)
         if usage is None:
             usage = self._usages[number] = Usage(signature, make_operator(signature))
+            if len(self._usages) > MAX_USAGES:
+                del self._usages[next(iter(self._usages))]
         return usage
 
     def constructs(self, index: int) -> int | None:
@@ -278,12 +286,11 @@ def split_draw(call: Call) -> list[int]:
     They are used up in the same order as by the whole call, in little memory. Empty if
     only the whole call does that.
     """
-    geometry = call.signature.inputs[0] if call.inputs else None
-    if not call.operator.can_split or geometry is None or not is_dense(geometry):
-        return []
+    geometry = call.drawn
     strides = list(geometry.stride or ())
-    if strides != sorted(strides, reverse=True):
-        return []  # in another order
+    is_in_order = strides == sorted(strides, reverse=True)
+    if not (call.operator.can_split and is_dense(geometry) and is_in_order):
+        return []
     whole, rest = divmod(prod(geometry.shape), MAX_DRAWN)
     pieces = [MAX_DRAWN] * whole
     if 0 < rest < GROUP and pieces:

@@ -2,13 +2,15 @@
 
 from array import array
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
-from meta_magic.replaying.storage_columns import NOTHING
 from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.trace.signature import Signature
 
 __all__ = ["Readers"]
+
+NONE: Final = 0
+"""The link that is the end of each chain."""
 
 
 class Calls(Protocol):
@@ -32,16 +34,16 @@ class Readers:
     def __init__(self, recorded: Calls) -> None:
         self._recorded = recorded
         self._n_read = 0
-        self._last = array("q")
-        self._calls = array("I")
-        self._before = array("q")
+        self._last = array("I")
+        self._calls = array("I", [0])
+        self._before = array("I", [NONE])
 
     def between(self, storage: int, first: int, last: int) -> Sequence[int]:
         """Return the calls that read a storage, of some, the last one included."""
         self._go_on()
         found: list[int] = []
-        link = self._last[storage] if storage < len(self._last) else NOTHING
-        while link != NOTHING and self._calls[link] >= first:
+        link = self._last[storage] if storage < len(self._last) else NONE
+        while link != NONE and self._calls[link] >= first:
             if self._calls[link] <= last:
                 found.append(self._calls[link])
             link = self._before[link]
@@ -56,7 +58,7 @@ class Readers:
             for storage in storages[: len(signature.inputs)]:
                 if storage >= len(self._last):
                     n_new = storage + 1 - len(self._last)
-                    self._last.extend([NOTHING] * n_new)
+                    self._last.extend([NONE] * n_new)
                 self._before.append(self._last[storage])
                 self._last[storage] = len(self._calls)
                 self._calls.append(index)

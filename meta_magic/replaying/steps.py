@@ -8,6 +8,7 @@ from typing import NamedTuple
 from meta_magic.replaying.program_calls import Call, ProgramCalls, split_draw
 from meta_magic.replaying.program_draws import Draw
 from meta_magic.trace.program import EarlierEnd
+from meta_magic.trace.signature import Geometry
 
 __all__ = ["Plan", "Request", "Step", "StepKind"]
 
@@ -114,7 +115,7 @@ class Plan:
             if step.kind == StepKind.DRAW:
                 call = step.call
                 pieces = split_draw(call) if can_split else []
-                itemsize = call.signature.inputs[0].dtype.itemsize if pieces else 0
+                itemsize = call.drawn.dtype.itemsize if pieces else 0
                 scratch = {*call.inputs, *made} - alive.keys()
                 whole = sum(sizes[storage] for storage in scratch)
                 peak = max(peak, now + max(pieces, default=0) * itemsize or whole)
@@ -140,6 +141,8 @@ class Request:
 
     Attributes:
         storages: Numbers of storages, as they are after the calls looked at.
+        read: Storage and geometry of the tensors that are read of them, where it is no
+            harm that the rest holds what lay in memory before.
         sources: Where generators are to be brought, as the sources of draws.
         modules: Numbers of the modules they belong to. What was drawn while these
             were constructed is drawn even if it was thrown away.
@@ -152,6 +155,7 @@ class Request:
     """
 
     storages: frozenset[int] = frozenset()
+    read: tuple[tuple[int, Geometry], ...] = ()
     sources: frozenset[int] = frozenset()
     modules: frozenset[int] = frozenset()
     goes_on: bool = False

@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from types import CodeType
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from meta_magic.recording.identities.clock import Clock
 from meta_magic.recording.identities.module_numbers import ModuleNumbers
@@ -20,6 +20,7 @@ from meta_magic.recording.rows.module_calls import ModuleCallRecorder
 from meta_magic.recording.rows.module_trees import Tree
 from meta_magic.recording.rows.row_writer import RowWriter
 from meta_magic.recording.signatures.cache import SignatureCache
+from meta_magic.trace.growing import Growing
 from meta_magic.trace.options import DeviceName
 from meta_magic.trace.program import Program
 
@@ -84,10 +85,23 @@ class ProgramBuilder:
         self._device = device
         self.raised: RaisedCall | None = None
         self._signatures: tuple[Signature, ...] = ()
+        self._tensors, self._deaths = Growing(), Growing()
 
     def snapshot(self) -> Program:
-        """Return what was recorded so far, as far as a replay needs it."""
-        return self.build([], has_failed=True)
+        """Return what was recorded so far, as far as a replay needs it.
+
+        Its longest columns are views: there may be one for each step of a training.
+        """
+        write = self._written
+        write.rows.flush()
+        views = {
+            "words": write.rows.words.view(),
+            "storage_by_tensor": self._tensors.follow(write.registry.storage_by_tensor),
+            "deaths": self._deaths.follow(write.registry.deaths),
+        }
+        columns = {name: view.cast("B") for name, view in views.items()}
+        nothing = {"module_rows": b"", "module_values": b""}
+        return self._build([], {**columns, **nothing}, has_failed=True)
 
     def build(self, trees: Sequence[Tree], *, has_failed: bool) -> Program:
         """Return the program.
@@ -97,23 +111,32 @@ class ProgramBuilder:
             has_failed: Whether the recording ended by an error, or has not ended: what
                 failed is then no doubt.
         """
-        write, findings = self._written, self._written.findings
+        write = self._written
         write.rows.flush()
+        columns = {
+            "words": write.rows.words.view().tobytes(),
+            "storage_by_tensor": write.registry.storage_by_tensor.tobytes(),
+            "deaths": write.registry.deaths.tobytes(),
+            "module_rows": write.calls.rows.tobytes(),
+            "module_values": write.calls.values.tobytes(),
+        }
+        return self._build(trees, columns, has_failed=has_failed)
+
+    def _build(
+        self, trees: Sequence[Tree], columns: dict[str, Any], *, has_failed: bool
+    ) -> Program:
+        """Return the program of what was written, given its long columns."""
+        write, findings = self._written, self._written.findings
         self._read_signatures()
         positions = write.places.build_positions()
         failures = () if has_failed else describe_failures(findings)
         texts = [*[GAP][: write.draws.has_gap], *write.imports.doubts]
         n_calls = self._clock.now  # what was found of the next one may have no call
         return Program(
-            words=write.rows.words.tobytes(),
             signatures=self._signatures,
             places=write.places.build_places(positions),
             positions=positions,
-            storage_by_tensor=write.registry.storage_by_tensor.tobytes(),
-            deaths=write.registry.deaths.tobytes(),
             nbytes_by_storage=tuple(write.registry.nbytes_by_storage.items()),
-            module_rows=write.calls.rows.tobytes(),
-            module_values=write.calls.values.tobytes(),
             structures=tuple(write.calls.structures),
             modules=name_modules(write.numbers, trees),
             owner_by_storage=tuple(find_owners(trees).items()),
@@ -128,6 +151,7 @@ class ProgramBuilder:
             flags=tuple(write.flags.changes),
             as_device=self._device,
             raised=self.raised,
+            **columns,
         )
 
     def _read_signatures(self) -> None:

@@ -41,6 +41,9 @@ class record:  # noqa: N801  a context manager is named as a function
         named: What a device means that the block names, as ``device="cuda"`` does:
             ``plan``, all tensors stay on meta, and the trace says where each would lie;
             or ``real``, as torch means it.
+        check_values: Whether indices, classes and masks that nobody knows are evaluated
+            within ``limits``, to be refused as on the CPU. Those from outside of the
+            block, and numbers that it made within known bounds, are checked anyway.
         cache: Answer calls whose signature was seen before without running torch's
             meta kernel. ``False`` runs every kernel, for checking.
 
@@ -54,7 +57,7 @@ class record:  # noqa: N801  a context manager is named as a function
         ['aten.ones.default', 'aten.ones.default', 'aten.mm.default']
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  all that a user may choose, by name
         self,
         *,
         cache: bool = True,
@@ -62,6 +65,7 @@ class record:  # noqa: N801  a context manager is named as a function
         as_device: str | None = None,
         assume: str | Sequence[str] = (),
         named: str = "plan",
+        check_values: bool = False,
     ) -> None:
         device, n_devices = read_device(as_device)
         self._options = Options(
@@ -71,6 +75,7 @@ class record:  # noqa: N801  a context manager is named as a function
             assumed=read_assumptions(assume),
             named=read_meaning(named),
             n_devices=n_devices,
+            check_values=check_values,
         )
         self._handle = TraceHandle()
 

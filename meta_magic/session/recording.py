@@ -37,19 +37,21 @@ from meta_magic.recording.intercept.operator_runner import OperatorRunner
 from meta_magic.recording.intercept.planned.planned_devices import stand_in_for
 from meta_magic.recording.intercept.saving import Saver
 from meta_magic.recording.intercept.served_functions import ServedFunctions
+from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.intercept.shown_tensors import ShownTensors
 from meta_magic.recording.intercept.special_tensors import SpecialTensors
 from meta_magic.recording.rows.module_trees import Tree, read_versions
 from meta_magic.recording.rows.real_memory import RealMemory
 from meta_magic.recording.signatures.cache import SignatureCache
 from meta_magic.session.caches import pick_cache
+from meta_magic.session.checked_values import make_checks
 from meta_magic.session.collector import RareCollection
 from meta_magic.session.guard import Guard
 from meta_magic.session.note_finders import Outside, find_notes
 from meta_magic.session.program_builder import ProgramBuilder, make_written
 from meta_magic.session.raised_calls import find_raised
 from meta_magic.session.threads import TaskWatch, ThreadWatch
-from meta_magic.session.trees import TreeFinder, modules_in
+from meta_magic.session.trees import TreeFinder, modules_in, refer_to
 from meta_magic.session.values_on_demand import ValuesOnDemand
 from meta_magic.torch_private.snapshot import RealTorch
 from meta_magic.trace.notes import CellSource, Note
@@ -108,6 +110,9 @@ class Recording:
         self._values = ValuesOnDemand(
             write, self._clock, self._programs.snapshot, options
         )
+        self._shared = SharedMemory(
+            write.registry, write.places, write.constants, write.findings, self._values
+        )
         self.guard = Guard(self._make_contexts(options, cache), entry_points)
         self._started = time.perf_counter()
 
@@ -119,16 +124,13 @@ class Recording:
         kernels, note = write.findings.kernels, write.findings.note
         composites, autocast = self._composites, self._autocast
         attention = AttentionOf(plan, self._clock, autocast, kernels, composites)
+        saver = Saver(write.registry, self._values, note)
         return (
             RareCollection(),
             EagerStance(),
             self._threads,
             self._tasks,
-            DataSources(
-                note,
-                Saver(write.registry, self._values, note),
-                Loader(note, plan, self._lending),
-            ),
+            DataSources(note, saver, Loader(note, plan, self._lending), self._shared),
             *stand_in_for(plan, note, write.draws),
             NewParameters(write.registry.forget),
             self._lending,
@@ -141,48 +143,49 @@ class Recording:
             write.flags,
             write.draws,
             write.calls,
-            *self._make_modes(cache, attention),
+            *self._make_modes(cache, attention, options),
         )
 
     def _make_modes(
-        self, cache: SignatureCache, attention: AttentionOf
+        self, cache: SignatureCache, attention: AttentionOf, options: Options
     ) -> tuple[AbstractContextManager[Any], ...]:
         """Return what meets each text of a tensor, call of torch, and operator."""
         write, plan = self._written, self._plan
         registry, places, rows = write.registry, write.places, write.rows
-        findings, constants = write.findings, write.constants
-        values = self._values
-        special = SpecialTensors(places, findings)
+        checks = make_checks(write, self._programs.snapshot, options)
+        special = SpecialTensors(places, write.findings)
         kernels = KernelCalls(
             registry=registry,
             rows=rows,
             cache=cache,
-            constants=constants,
+            constants=write.constants,
             real_memory=self._real_memory,
             special=special,
-            findings=findings,
-            values=values,
+            findings=write.findings,
+            values=self._values,
             plan=plan,
             lifting=self._lifting,
             refusals=self._refusals,
+            checks=checks,
         )
         runner = OperatorRunner(places, special, attention, kernels)
         dispatch = DispatchMode(registry, rows, cache, special, runner)
         functions = FunctionMode(
             registry=registry,
             places=places,
-            constants=constants,
-            findings=findings,
+            constants=write.constants,
+            findings=write.findings,
             attention=attention,
             plan=plan,
             dispatch=dispatch,
-            served=ServedFunctions(registry, rows, cache, attention),
+            served=ServedFunctions(registry, rows, cache, attention, checks),
             lifting=self._lifting,
             refusals=self._refusals,
+            shared=self._shared,
         )
-        shown = ShownTensors(registry, values, is_recording=True)
-        self._modes = functions, dispatch
-        return shown, BackwardPasses(functions, dispatch), *self._modes
+        shown = ShownTensors(registry, self._values, is_recording=True)
+        self._modes = self._shared.modes = functions, dispatch
+        return shown, BackwardPasses(*self._modes), *self._modes, self._shared
 
     @property
     def n_operators(self) -> int:
@@ -276,7 +279,7 @@ class Recording:
         aliased = frozenset(write.registry.aliased)
         if write.imports.aliased:
             aliased |= write.imports.aliased & program.n_writes_by_storage.keys()
-        versions |= look_for_versions(program, refs, aliased, versions)
+        counters = look_for_versions(program, refs, aliased, versions)
         owned = {storage for tree in trees for storage in tree.owner_by_storage}
         origin = Origin(
             program=program,
@@ -284,6 +287,7 @@ class Recording:
             modules={number: weakref.ref(m) for number, m in living.items()},
             versions=versions,
             aliased=aliased,
+            counters=counters,
             places={r.number: r.place for r in refs if r.place is not None},
             checksums=write.constants.sum_made(
                 ref for ref in refs if ref.number in owned
@@ -293,8 +297,3 @@ class Recording:
         if passed:  # what was only read is as it was made, by the same tensors
             passed -= program.n_writes_by_storage.keys() | aliased
         keep_origins(origin, (ref for ref in refs if ref.number not in passed))
-
-
-def refer_to(module: nn.Module | None) -> "weakref.ref[nn.Module] | None":
-    """Return a weak reference to a module, if it is still there."""
-    return None if module is None else weakref.ref(module)

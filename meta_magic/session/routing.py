@@ -63,7 +63,7 @@ class Routing:
     def find(self, storage: int) -> Routed | None:
         """Return what is known of the numbers in a storage, None if not routed."""
         self._rows.flush()
-        words, entries = self._rows.words, self._rows.entries
+        words, entries = self._rows.words.view(), self._rows.entries
         storages = self._registry.storage_by_tensor
         while self._offset < len(words):
             signature = entries[words[self._offset]].signature

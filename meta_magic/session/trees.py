@@ -10,7 +10,7 @@ from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.rows.module_calls import ModuleCallRecorder
 from meta_magic.recording.rows.module_trees import Tree, describe_tree, find_roots
 
-__all__ = ["TreeFinder", "modules_in"]
+__all__ = ["TreeFinder", "modules_in", "refer_to"]
 
 
 class TreeFinder:
@@ -69,3 +69,8 @@ def modules_in(namespace: Mapping[str, object]) -> dict[str, nn.Module]:
         if issubclass(type(value), nn.Module) and not name.startswith("_")
         if isinstance(value, nn.Module)
     }
+
+
+def refer_to(module: nn.Module | None) -> "weakref.ref[nn.Module] | None":
+    """Return a weak reference to a module, if it is still there."""
+    return None if module is None else weakref.ref(module)

@@ -52,6 +52,7 @@ class Options(NamedTuple):
         assumed: What holds for values that take more.
         named: What a device means that the code names: ``plan``, while all stays on
             meta, or ``real``, as torch means it.
+        check_values: Whether indices and classes are evaluated that nobody knows.
     """
 
     cache: bool = True
@@ -60,6 +61,7 @@ class Options(NamedTuple):
     n_devices: int | None = None
     assumed: Assumed = Assumed()
     named: NamedMeaning = "plan"
+    check_values: bool = False
 
 
 def read_device(name: str | None) -> tuple[DeviceName, int | None]:

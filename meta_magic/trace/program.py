@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 
 import torch
 
+from meta_magic.trace.growing import Growing
 from meta_magic.trace.provenance import Assumption, Evaluation, KernelChoice
 from meta_magic.trace.raised_call import RaisedCall
 from meta_magic.trace.signature import Geometry, Place, Signature, SourcePosition
@@ -146,7 +147,8 @@ Structure: TypeAlias = tuple[
 class Program:
     """The columns of one recording; :mod:`meta_magic.trace.calls` reads them.
 
-    All integers are 32 bits wide, in the byte order of the machine.
+    All integers are 32 bits wide, in the byte order of the machine. Those of calls and
+    tensors are views while the recording goes on.
 
     Attributes:
         words: One row after another: ``HEADER`` words, then the number of each tensor
@@ -180,12 +182,12 @@ class Program:
         raised: The call that ended the recording by an error; None if none did.
     """
 
-    words: bytes
+    words: bytes | memoryview
     signatures: tuple[Signature, ...]
     places: tuple[Place, ...]
     positions: tuple[SourcePosition, ...]
-    storage_by_tensor: bytes
-    deaths: bytes
+    storage_by_tensor: bytes | memoryview
+    deaths: bytes | memoryview
     nbytes_by_storage: tuple[tuple[int, int], ...]
     module_rows: bytes
     module_values: bytes
@@ -222,7 +224,7 @@ class Program:
         row = (number, raised.place, raised.module_word, 0, *raised.tensors)
         return replace(
             self,
-            words=self.words + array("I", row).tobytes(),
+            words=bytes(self.words) + array("I", row).tobytes(),
             signatures=(*self.signatures, raised.signature),
             raised=None,
         )
@@ -230,16 +232,23 @@ class Program:
     @cached_property
     def offsets(self) -> memoryview:
         """Where each row begins in ``words``, and where the last one ends."""
-        return self._find_offsets(array("I", [0]))
+        return self._find_offsets(self._offsets)
+
+    @cached_property
+    def _offsets(self) -> Growing:
+        offsets = Growing()
+        offsets.extend([0])
+        return offsets
 
     def go_on_from(self, earlier: "Program") -> None:
         """Take over what is known of an earlier state of the same recording."""
-        known = array("I", earlier.offsets.tobytes())
-        self.__dict__["offsets"] = self._find_offsets(known)
+        if earlier.offsets:  # which are found by that
+            self.__dict__["_offsets"] = earlier._offsets
 
-    def _find_offsets(self, offsets: "array[int]") -> memoryview:
+    def _find_offsets(self, known: Growing) -> memoryview:
         """Return where rows begin, given where the first ones do."""
         words = memoryview(self.words).cast("I")
+        offsets = array("I", known.view()[-1:])
         widths: dict[int, int] = {}  # of those met: there may be many others
         offset, end = offsets[-1], len(words)
         while offset < end:
@@ -250,7 +259,8 @@ class Program:
                 widths[number] = HEADER + n_tensors
             offset += widths[number]
             offsets.append(offset)
-        return memoryview(offsets.tobytes()).cast("I")
+        known.extend(offsets[1:])
+        return known.view()
 
     @cached_property
     def n_writes_by_storage(self) -> Counter[int]:

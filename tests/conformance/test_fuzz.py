@@ -47,3 +47,18 @@ def test_vectors_that_only_a_mode_asks_for_are_no_difference(name, is_wanted):
     ]
     program = Program(tuple(Statement(line, 0) for line in lines), seed=0)
     assert check(program) == []
+
+
+BELOW_A_MODE = {
+    "history of a view": "t1.view(1, -1).diagonal().expand(2, 1).reshape(-1)",
+    "copy of a gradient": (
+        "t1.mT.clone().requires_grad_()\nt2.double().prod().backward()"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BELOW_A_MODE)
+def test_what_torch_does_otherwise_below_any_mode_is_no_difference(name):
+    source = f"t1 = torch.rand(2, 4).requires_grad_()\nt2 = {BELOW_A_MODE[name]}"
+    lines = tuple(Statement(line, 0) for line in source.splitlines())
+    assert check(Program(lines, seed=0)) == []

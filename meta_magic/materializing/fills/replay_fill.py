@@ -154,8 +154,9 @@ class ReplayFill:
         moved |= {move_earlier(share.replay) for share in self._shares}
         if False in moved and True not in moved:
             yield DEFAULT_LEFT
-        for plan in (share.replay.plan for share in self._shares):
-            skipped = find_skipped(plan.recorded, plan.last_draw)
+        for replay in (share.replay for share in self._shares):
+            is_end_known = replay.end_state() is not None
+            skipped = find_skipped(replay.plan, is_end_known=is_end_known)
             if skipped is not None:
                 yield DEFAULT_BEFORE.format(skipped)
 

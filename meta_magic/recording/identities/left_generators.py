@@ -18,16 +18,20 @@ from itertools import count
 from typing import Final
 
 import numpy as np
+import torch
 from torch import Generator, Tensor
 
+from meta_magic.torch_private.gpus import last_seeding
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.trace.program import EarlierEnd, Program
 
 __all__ = [
     "LeftGenerator",
     "find_draw",
+    "find_elsewhere",
     "find_left",
     "forget_left",
+    "keep_elsewhere",
     "keep_left",
     "keep_program",
     "mark_state",
@@ -74,6 +78,9 @@ class LeftGenerator:
 
 
 kept: deque[LeftGenerator] = deque(maxlen=MAX_KEPT)
+elsewhere: dict[torch.device, tuple[Generator, tuple[object, ...]]] = {}
+"""What stands for the generators of devices, and which seeding was the last then."""
+
 programs: "deque[tuple[int, weakref.ref[Program]]]" = deque(maxlen=MAX_KNOWN)
 
 
@@ -85,6 +92,20 @@ def keep_left(left: LeftGenerator) -> None:
 def find_left(state: bytes) -> EarlierEnd | None:
     """Return where a generator in this state would stand, if a recording left it so."""
     return next((left.end for left in kept if left.state == state), None)
+
+
+def keep_elsewhere(device: torch.device, generator: Generator) -> None:
+    """Remember what stands for the generator of a device that is not there."""
+    elsewhere[device] = generator, last_seeding()
+
+
+def find_elsewhere(device: torch.device) -> Generator | None:
+    """Return what stood for the generator of a device in an earlier recording.
+
+    None if all generators were seeded since.
+    """
+    generator, seeding = elsewhere.get(device, (None, ()))
+    return generator if seeding == last_seeding() else None
 
 
 def keep_program(number: int, program: Program) -> None:

@@ -7,15 +7,17 @@ a storage is to be had, but that of the garbage collector, which takes some 50 m
 
 import gc
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from functools import lru_cache
 from itertools import compress
 from typing import Final
 
+import torch
 from torch import Tensor
 
 from meta_magic.torch_private.dispatcher import has_kernel
-from meta_magic.torch_private.modes import DisableTorchFunction
+from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.torch_private.tensor_internals import (
     address_of_storage,
     is_counted_with,
@@ -26,7 +28,9 @@ from meta_magic.torch_private.tensor_internals import (
 __all__ = [
     "LivingTensors",
     "is_counted",
+    "is_last",
     "is_uncounted",
+    "make_counters",
     "read_version",
 ]
 
@@ -62,13 +66,8 @@ def find_versions() -> dict[int, list[dict[int, int]]]:
     """Return the versions of all living meta tensors, by storage."""
     found: dict[int, list[Tensor]] = {}
     with DisableTorchFunction():
-        for tensor in find_living():
-            try:
-                address = address_of_storage(tensor.untyped_storage())
-            except (RuntimeError, NotImplementedError, ValueError):  # it has none
-                continue
-            if tensor.is_meta:
-                found.setdefault(address, []).append(tensor)
+        for tensor, address in find_stored():
+            found.setdefault(address, []).append(tensor)
         return {address: group(tensors) for address, tensors in found.items()}
 
 
@@ -79,23 +78,63 @@ def find_living() -> Iterator[Tensor]:
     return compress(objects, map(kinds.__contains__, map(type, objects)))
 
 
+def find_stored() -> Iterator[tuple[Tensor, int]]:
+    """Yield the meta tensors that live and have a storage, and its address."""
+    for tensor in find_living():
+        if tensor.is_meta:
+            # A sparse one has none, nor has what functorch puts around a tensor.
+            with suppress(RuntimeError, NotImplementedError, ValueError):
+                yield tensor, address_of_storage(tensor.untyped_storage())
+
+
+def can_count(tensor: Tensor) -> bool:
+    """Whether writes of a tensor are counted, and it is not a mere counter."""
+    return not tensor.is_inference() and tensor.numel() > 0
+
+
 def find_apart() -> dict[int, list["weakref.ref[Tensor]"]]:
     """Return the meta tensors that count with others on other storages, by ``id``.
 
     One of them left a storage for another, by ``.data`` or ``set_``: few do.
     """
     with DisableTorchFunction():
-        tensors = [t for t in find_living() if t.is_meta and not t.is_inference()]
-        together: dict[int, list[Tensor]] = {}
-        for number, tensor in zip(number_counters(tensors), tensors, strict=True):
-            together.setdefault(number, []).append(tensor)
+        stored = [(t, address) for t, address in find_stored() if can_count(t)]
+        numbers = number_counters([tensor for tensor, _ in stored])
+        together: dict[int, list[tuple[Tensor, int]]] = {}
+        for number, one in zip(numbers, stored, strict=True):
+            together.setdefault(number, []).append(one)
         found: dict[int, list[weakref.ref[Tensor]]] = {}
         for counted in together.values():
-            storages = {address_of_storage(t.untyped_storage()) for t in counted}
-            if len(storages) > 1:
-                refs = [*map(weakref.ref, counted)]
-                found.update((id(tensor), refs) for tensor in counted)
+            if len({address for _, address in counted}) > 1:
+                refs = [weakref.ref(tensor) for tensor, _ in counted]
+                found.update((id(tensor), refs) for tensor, _ in counted)
         return found
+
+
+def make_counters(addresses: Collection[int]) -> dict[int, list[Tensor]]:
+    """Return what counts with each of the tensors on some storages, and outlives it.
+
+    They are empty, and hold no storage but their own.
+
+    Args:
+        addresses: Those of the storages.
+    """
+    found: dict[int, list[Tensor]] = {}
+    with DisableTorchFunction(), DisableTorchDispatch(), torch.no_grad():
+        for tensor, address in find_stored():
+            if address in addresses and not tensor.is_inference():
+                counter = tensor.detach()
+                counter.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+                found.setdefault(address, []).append(counter)
+    return found
+
+
+def is_last(counter: Tensor) -> bool:
+    """Whether no tensor that can be written counts with such a one any more."""
+    with DisableTorchFunction():
+        tensors = [tensor for tensor, _ in find_stored() if can_count(tensor)]
+        own, *numbers = number_counters([counter, *tensors])
+    return own not in numbers
 
 
 def group(tensors: Iterable[Tensor]) -> list[dict[int, int]]:

@@ -20,7 +20,10 @@ from torch import Tensor, UntypedStorage, nn
 from meta_magic.recording.identities.living_tensors import (
     LivingTensors,
     is_counted,
+    is_last,
     is_uncounted,
+    make_counters,
+    read_version,
 )
 from meta_magic.recording.identities.storages import StorageRef
 from meta_magic.torch_private.tensor_internals import address_of_storage, count_owners
@@ -52,6 +55,8 @@ class Origin:
             when the block ended, as torch counts it: those of modules, and others
             where no count of operators says it.
         aliased: Storages with tensors each of which counts its own writes.
+        counters: What counts with each of the tensors on storages of which some count
+            apart, and their versions when the block ended.
         owners: Address of each storage, and how many tensors lay on it.
         checksums: Of those that are real and that the block made.
         places: Devices that the code names for storages, for the device plan.
@@ -66,6 +71,7 @@ class Origin:
     modules: dict[int, weakref.ref[nn.Module]] = field(default_factory=dict)
     versions: Mapping[tuple[int, int], int] = field(default_factory=dict)
     aliased: AbstractSet[int] = frozenset()
+    counters: Mapping[int, Sequence[tuple[Tensor, int]]] = field(default_factory=dict)
     owners: dict[int, tuple[int, int]] = field(default_factory=dict)
     checksums: dict[int, int] = field(default_factory=dict)
     places: dict[int, torch.device] = field(default_factory=dict)
@@ -89,8 +95,12 @@ class Origin:
             living: Where to look for those others.
             met: What the running recording met of earlier ones.
         """
-        is_stale = self._is_stale(tensor, version, storage, living)
-        return is_stale and not is_known_elsewhere(tensor, version, met, living)
+        if self._is_stale(tensor, version, storage, living):
+            return not is_known_elsewhere(tensor, version, met, living)
+        if not self.counters:
+            return False
+        counters = self.counters.get(storage, ())  # of those that are gone by now, too
+        return any(read_version(c) > last and is_last(c) for c, last in counters)
 
     def _is_stale(
         self, tensor: Tensor, version: int, storage: int, living: LivingTensors
@@ -185,28 +195,38 @@ def look_for_versions(
     program: Program,
     refs: Iterable[StorageRef],
     aliased: AbstractSet[int],
-    known: Mapping[tuple[int, int], int],
-) -> dict[tuple[int, int], int]:
-    """Return the versions that no count of operators says and that are not known.
+    known: dict[tuple[int, int], int],
+) -> dict[int, list[tuple[Tensor, int]]]:
+    """Look for the versions that no count of operators says and that are not known.
 
     Args:
         program: What was recorded.
         refs: The storages that live.
         aliased: Those of which some tensors count their own writes.
-        known: The versions that were read, by storage and ``id``.
+        known: The versions that were read, by storage and ``id``; takes those found.
+
+    Returns:
+        As :attr:`Origin.counters` has it.
     """
     suspects = aliased | program.count_writes(is_uncounted).keys()
     n_known = Counter(storage for storage, _ in known) if suspects else Counter()
-    living, found = LivingTensors(), {}
+    living, apart = LivingTensors(), {}
     for ref in refs:
         number, storage = ref.number, ref() if ref.number in suspects else None
         if storage is None:
             continue
         n_wanted = count_owners(ref.address) if number in aliased else 1
         if n_known[number] < n_wanted:
-            for group in living.on(ref.address):
-                found.update({(number, key): v for key, v in group.items()})
-    return found
+            groups = living.on(ref.address)
+            for group in groups:
+                known.update({(number, key): v for key, v in group.items()})
+            if len(groups) > 1:
+                apart[ref.address] = number
+    made = make_counters(apart) if apart else {}
+    return {
+        apart[address]: [(counter, read_version(counter)) for counter in counters]
+        for address, counters in made.items()
+    }
 
 
 class OriginRef(weakref.ref[UntypedStorage]):

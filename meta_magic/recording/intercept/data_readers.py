@@ -1,28 +1,52 @@
 """Methods that read the data of a tensor, which torch refuses before any operator."""
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
 
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 
-__all__ = ["DATA_READERS", "check_place", "read_data"]
+__all__ = ["DATA_READERS", "TO_NUMPY", "check_place", "read_data"]
 
 SPLITS: Final = frozenset[Any]((torch.tensor_split, torch.Tensor.tensor_split))
 DATA_READERS: Final = SPLITS.union(
     getattr(torch.Tensor, name)
-    for name in ("numpy", "__array__", "__format__", "pin_memory")
-).union({torch.Tensor.record_stream})
+    for name in ("numpy", "__array__", "__dlpack__", "__format__", "pin_memory")
+).union({torch.Tensor.record_stream, torch.Tensor.share_memory_})
+SHARE_MEMORY: Final[Any] = torch.Tensor.share_memory_
+IN_PLACE: Final = frozenset[Any]({torch.Tensor.pin_memory, SHARE_MEMORY})
+"""What moves the memory of a tensor, of which there is none."""
+
+APART: Final = (
+    "memory was shared with other processes, and what they do is not recorded: they "
+    "have copies of what was planned by then"
+)
 FORMAT: Final[Any] = torch.Tensor.__format__
 NUMPY: Final[Any] = torch.Tensor.numpy
-TO_NUMPY: Final = frozenset[Any]({NUMPY, torch.Tensor.__array__})
+TO_NUMPY: Final = frozenset[Any](
+    {NUMPY, torch.Tensor.__array__, torch.Tensor.__dlpack__}
+)
+"""What gives others the memory of a tensor."""
+
 CPU: Final = torch.device("cpu")
 
 
-def read_data(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Call a method that reads the data of a tensor on its real values."""
+def read_data(
+    func: Any, args: Args, kwargs: Kwargs, note: Callable[[str, str], None]
+) -> Any:
+    """Call a method that reads the data of a tensor on its real values.
+
+    Args:
+        func: The method.
+        args: Its positional arguments.
+        kwargs: Its others.
+        note: Takes the kind and the text of a note on the line that runs now.
+    """
     tensor, *rest = args
-    if func is torch.Tensor.pin_memory:
+    if func is SHARE_MEMORY:
+        note("process", APART)
+    if func in IN_PLACE:
         return tensor
     if func is torch.Tensor.record_stream:
         return None

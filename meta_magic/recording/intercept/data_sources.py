@@ -3,13 +3,16 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
-from torch import serialization
+from torch import Tensor, serialization
 from torch.utils.data import DataLoader
 
 from meta_magic.recording.identities.device_plan import META, is_default_on_meta
 from meta_magic.recording.intercept.loading import Loader
 from meta_magic.recording.intercept.saving import Saver
+from meta_magic.recording.intercept.shared_memory import SharedMemory
+from meta_magic.torch_private.modes import DisableTorchDispatch
 from meta_magic.torch_private.replacing import Replacements
 from meta_magic.torch_private.snapshot import WithoutModes
 
@@ -26,15 +29,21 @@ class DataSources(Replacements):
         note: Takes the kind and the text of a note on the line that runs now.
         saver: Does what stands for ``torch.save``.
         loader: Does what stands for ``torch.load``.
+        shared: Keeps arrays and tensors alike that share memory.
     """
 
     def __init__(
-        self, note: Callable[[str, str], None], saver: Saver, loader: Loader
+        self,
+        note: Callable[[str, str], None],
+        saver: Saver,
+        loader: Loader,
+        shared: SharedMemory,
     ) -> None:
         super().__init__()
         self._loader = loader
         self._note = note
         self._saver = saver
+        self._shared = shared
 
     def __enter__(self) -> None:
         methods = {
@@ -55,8 +64,17 @@ class DataSources(Replacements):
 
     def _adopt(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
         """Put on meta what torch makes from memory that is not its own."""
+        data = args[0] if args else None
+        if isinstance(data, Tensor) and data.is_meta:  # by from_dlpack
+            return data.detach()
         made = plain(*args, **kwargs)
-        return made.to(META) if is_default_on_meta() else made
+        if not is_default_on_meta():
+            return made
+        planned = made.to(META)
+        if isinstance(data, np.ndarray):
+            with DisableTorchDispatch():  # in which torch is told to put it on meta
+                planned = self._shared.adopt(data, plain(*args, **kwargs), planned)
+        return planned
 
     def _iterate(self, plain: Any, loader: Any) -> Any:
         """Load in this process: what other processes do is not recorded."""

@@ -10,7 +10,9 @@ from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.higher_order import Inside
 from meta_magic.recording.intercept.operator_runner import OperatorRunner, is_undivided
 from meta_magic.recording.intercept.served_operators import ServedOperators
+from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.intercept.special_tensors import SpecialTensors
+from meta_magic.recording.intercept.watched_calls import WatchedOperators, WatchedRunner
 from meta_magic.recording.rows.row_writer import RowWriter
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.recording.signatures.cache import SignatureCache
@@ -63,6 +65,7 @@ class Dispatch:
         self._special = special
         self._runner = runner
         self._plan = runner.plan
+        self._checks = runner.checks
         self._served = ServedOperators(registry)
 
     def __torch_dispatch__(  # noqa: C901, PLR0912, PLR0915  a method more is felt
@@ -85,17 +88,18 @@ class Dispatch:
             if registry.freed:
                 registry.note_deaths()
             table = self._table_by_op.get(func) or self._cache.open(func)
-            # Before it is read: what it runs reads its arguments in its own order.
-            if table.is_composite and is_undivided(args):
+            if table.is_composite and is_undivided(args):  # it reads in its own order
                 return self._runner.take_apart(self, table, args, kwargs or {})
             words = [0] * HEADER
             key = build_operator_key(registry.read, args, kwargs, words)
             if registry.has_places and kwargs and "device" in kwargs:
-                key = (*key, self._plan.place_of_made())  # where a factory puts it
+                place = self._plan.place_of_made()  # where a factory puts it
+                key = key if place is None else (*key, place)
             entry = served.find(table, key, words, args, kwargs)
-            # A mode below, as make_fx has it, must see the operator, not its result.
-            if entry is None or n_dispatch_modes():
+            if entry is None or n_dispatch_modes():  # as make_fx's, which must see it
                 return self._runner.run(self, table, key, words, args, kwargs or {})
+            if entry.allowed:
+                self._checks.check(entry, func, words, args, kwargs or {})
             returned = served.serve(entry, words, args, kwargs or {})
             self._rows.append(entry, words)
             if entry.is_random:
@@ -123,6 +127,11 @@ class DispatchMode(Dispatch, Inside, TorchDispatchMode):
     def __exit__(self, *exception: object) -> None:
         self.functions = None
         super().__exit__(*exception)  # type: ignore[no-untyped-call]  # as above
+
+    def look_out(self, shared: SharedMemory) -> None:
+        """Keep arrays and tensors alike that share memory, from now on."""
+        self._served = WatchedOperators(self._served, shared)
+        self._runner = WatchedRunner(self._runner, shared)
 
     def begin_inside(self, op: str) -> None:
         """Let what an operator calls have places of its own."""

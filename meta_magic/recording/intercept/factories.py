@@ -11,6 +11,7 @@ from torch import nn
 
 from meta_magic.recording.identities.device_plan import META, DevicePlan
 from meta_magic.recording.identities.frame_kinds import PACKAGE, TORCH
+from meta_magic.recording.identities.left_places import find_left
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.copies import (
@@ -23,8 +24,10 @@ from meta_magic.recording.intercept.device_questions import is_told_home
 from meta_magic.recording.intercept.legacy_constructors import (
     holds_planned,
     join_values,
+    read_new,
 )
 from meta_magic.recording.intercept.libraries import ADOPTED, MAKE_REAL
+from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.rows.constants import (
     VALUE_FUNCTIONS,
     Constants,
@@ -35,6 +38,7 @@ from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.modes import (
     DeviceContext,
     DisableTorchDispatch,
+    DisableTorchFunction,
     device_constructors,
 )
 
@@ -55,7 +59,8 @@ MEANT_FILES: Final = tuple(
 """Files of torch that mean the device that they name."""
 
 BY_NAME: Final = "what was put on 'meta' by name counts as on the device of the cell"
-FROM_NUMPY: Final = frozenset({torch.tensor, torch.as_tensor, torch.asarray})
+SHARING: Final = frozenset({torch.as_tensor, torch.asarray})
+FROM_NUMPY: Final = SHARING.union({torch.tensor})
 
 EMPTY: Final = (
     "where they would hold whatever lies in memory: meta_magic.materialize gives them "
@@ -77,9 +82,6 @@ LIKE: Final = frozenset[Any](
 WRITTEN: Final = sys.intern("meta")
 """The string as a literal of source code is; ``str(x.device)`` is another object, and
 means the device of the cell."""
-
-TWO: Final = 2
-"""A tensor, and its method's one argument."""
 
 CONTEXT: Final = DeviceContext.__torch_function__.__code__
 """Runs where ``with torch.device(...)`` is on, and calls on."""
@@ -109,6 +111,7 @@ class Factories:
         findings: Takes what is rarely meant, such as float64 that leaked in from numpy,
             and what was put on meta by name.
         plan: Knows where the code wants what.
+        shared: Keeps arrays and tensors alike that share memory.
     """
 
     def __init__(
@@ -117,11 +120,13 @@ class Factories:
         constants: Constants,
         findings: Findings,
         plan: DevicePlan,
+        shared: SharedMemory,
     ) -> None:
         self._registry = registry
         self._constants = constants
         self._findings = findings
         self._plan = plan
+        self._shared = shared
         self._constructors = device_constructors()
 
     def make(self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
@@ -140,11 +145,22 @@ class Factories:
         made = make(func, args, kwargs, caller)
         if func not in VALUE_FUNCTIONS:
             return made
+        return self._keep_values(func, made, args, kwargs, caller)
+
+    def _keep_values(
+        self, func: Any, made: Any, args: Args, kwargs: Kwargs, caller: FrameType
+    ) -> Any:
+        """Return a tensor that was made of values, once these are kept."""
         if func is torch.Tensor.new_tensor and kwargs.get("device") is None:
             self._plan.name_all([made], self._plan.place_of(args[0]) or META)
         data = data_of(func, args, kwargs)
         if holds_planned(data) and made.is_meta:
             return self._join(data, made)
+        is_torchs = caller.f_code.co_filename.startswith(f"{TORCH}/")  # it stacks them
+        is_shared = func in SHARING and not (kwargs.get("copy") or is_torchs)
+        if is_shared and isinstance(data, np.ndarray):
+            with DisableTorchFunction(), DisableTorchDispatch():
+                return self._shared.adopt(data, func(data, device="cpu"), made)
         self._constants.note_values(made, func, args, kwargs)
         return made
 
@@ -159,18 +175,15 @@ class Factories:
         is_torchs = caller.f_code.co_filename.startswith(f"{TORCH}/")
         if is_torchs or kwargs.get("device") is not None:
             return NotImplemented
-        return self.make(func, args, {**kwargs, "device": args[0].device}, caller)
+        return self.make(func, args, {**kwargs, "device": find_left(args[0])}, caller)
 
     def make_new(self, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
-        """Do what ``x.new(...)`` does with values; torch drops them on meta.
-
-        Returns:
-            The tensor; ``NotImplemented`` if it is given sizes, or a tensor.
-        """
-        has_values = len(args) == TWO and isinstance(args[1], (list, tuple))
-        if not has_values or isinstance(args[1], torch.Size):
+        """Do what ``x.new(...)`` does; ``NotImplemented`` if torch's own will do."""
+        found = read_new(args)
+        if found is None:
             return NotImplemented
-        return self.make(torch.Tensor.new_tensor, args, kwargs, caller)
+        make = self.make if args[0].is_meta else self.make_like
+        return make(*found, kwargs, caller)
 
     def _join(self, data: Any, made: torch.Tensor) -> torch.Tensor:
         """Return a tensor of values and tensors, which need not be known now."""

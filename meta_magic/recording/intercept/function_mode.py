@@ -21,6 +21,7 @@ from meta_magic.recording.intercept.copies import (
 )
 from meta_magic.recording.intercept.data_readers import (
     DATA_READERS,
+    TO_NUMPY,
     check_place,
     read_data,
 )
@@ -47,6 +48,8 @@ from meta_magic.recording.intercept.mixed_devices import explain_mix
 from meta_magic.recording.intercept.moves import MOVES, Mover
 from meta_magic.recording.intercept.packed_sequences import PACKING, Packer
 from meta_magic.recording.intercept.served_functions import ServedFunctions
+from meta_magic.recording.intercept.shared_memory import SharedMemory
+from meta_magic.recording.intercept.watched_calls import WatchedFunctions
 from meta_magic.recording.rows.constants import VALUE_FUNCTIONS, Constants
 from meta_magic.recording.rows.findings import Findings
 from meta_magic.recording.signatures.arguments import Args, Kwargs
@@ -65,8 +68,10 @@ __all__ = ["FunctionMode"]
 
 DATA: Final[Any] = torch.Tensor.data
 PIN_MEMORY: Final[Any] = torch.Tensor.pin_memory
-BY_VALUES: Final = PACKING.union(NUMBER_READERS, {torch.Tensor.new})
-HANDLED: Final = DATA_READERS | {DEEPCOPY} | MOVES | GET_DEVICE | BY_VALUES | LIKE
+NEW: Final[Any] = torch.Tensor.new
+HANDLED: Final = DATA_READERS.union(
+    {DEEPCOPY, NEW}, MOVES, GET_DEVICE, NUMBER_READERS.keys() | PACKING, LIKE
+)
 """Functions that torch treats otherwise on meta, or of real tensors, than a cell."""
 
 ASKED: Final = DEVICE_QUESTIONS | {IS_META, DATA}
@@ -96,6 +101,7 @@ class FunctionMode(DeviceContext):
         served: Answers whole calls that were seen before.
         lifting: Makes constants of real tensors.
         refusals: Has a call be refused in the words of the CPU.
+        shared: Keeps arrays and tensors alike that share memory.
     """
 
     def __init__(  # noqa: PLR0913  the parts that a call of torch may concern
@@ -111,6 +117,7 @@ class FunctionMode(DeviceContext):
         served: ServedFunctions,
         lifting: Lifting,
         refusals: Refusals,
+        shared: SharedMemory,
     ) -> None:
         # Not the base's: its torch.device(...) would be a call to a mode outside.
         self.device = META
@@ -125,13 +132,14 @@ class FunctionMode(DeviceContext):
         self._served = served
         self._is_serving = False
         self._constructors = device_constructors()
-        self._factories = Factories(registry, constants, findings, plan)
+        self._factories = Factories(registry, constants, findings, plan, shared)
         self._plan = plan
         self._lifting = lifting
         self._mover = Mover(plan, lifting)
         self._packer = Packer(plan, constants)
         self._questions = DeviceQuestions(plan)
         self._refusals = refusals
+        self._shared = shared
 
     def __enter__(self) -> None:
         # A function mode that is there already must see every call.
@@ -220,35 +228,43 @@ class FunctionMode(DeviceContext):
         """
         if func in MOVES:
             return self._mover.move(func, args, kwargs, caller)
-        if func in LIKE:
-            is_due = not args[0].is_meta and is_wanted(args[0])
-            make = self._factories.make_like
-            return make(func, args, kwargs, caller) if is_due else NotImplemented
+        if func in LIKE or func is NEW:
+            return self._make_like(func, args, kwargs, caller)
+        if func in GET_DEVICE and (args[0].is_meta or has_left()):
+            return self._questions.number(args[0], caller)
         if not args[0].is_meta:
             is_pinned = func is PIN_MEMORY and not has_gpu()
             return args[0] if is_pinned else NotImplemented
-        if func in GET_DEVICE:
-            return self._questions.number(args[0], caller)
-        if func in BY_VALUES:
-            return self._handle_values(func, args, kwargs, caller)
         return self._read_data(func, args, kwargs)
 
-    def _handle_values(
+    def _make_like(
         self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType
     ) -> Any:
-        """Do what torch does of values, before any operator; as ``_handle``."""
+        """Plan what is made like a real tensor, or by ``x.new``; as ``_handle``."""
+        is_meta = args[0].is_meta
+        if not is_meta and not is_wanted(args[0]):
+            return NotImplemented
+        if func is NEW:
+            return self._factories.make_new(args, kwargs, caller)
+        make = self._factories.make_like
+        return NotImplemented if is_meta else make(func, args, kwargs, caller)
+
+    def _read_data(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
+        """Call a method that reads data, or copies it; as ``_handle``."""
         if func in NUMBER_READERS:
             return read_number(self._dispatch, func, args[0])
         if func in PACKING:
             return self._packer.run(func, args)
-        return self._factories.make_new(args, kwargs, caller)
-
-    def _read_data(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
-        """Call a method that reads data, or copies it."""
         if func is DEEPCOPY:
             return copy_deeply(args, self._registry)
         check_place(func, args, kwargs, self._plan.place_of(args[0]))
-        return read_data(func, args, kwargs)
+        if func in TO_NUMPY:
+            return self._shared.give(func, args, kwargs)
+        return read_data(func, args, kwargs, self._findings.note)
+
+    def look_out(self, shared: SharedMemory) -> None:
+        """Keep arrays and tensors alike that share memory, from now on."""
+        self._served = WatchedFunctions(self._served, shared)
 
     def _tell(self, func: Any, args: Args, asker: FrameType) -> Any:
         """Tell on which device a tensor is, or whether on meta; note ``.data``."""

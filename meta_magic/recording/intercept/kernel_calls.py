@@ -1,5 +1,6 @@
 """Call the kernel of an operator, see to it that its result is right, and record it."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -27,6 +28,7 @@ from meta_magic.recording.intercept.special_tensors import (
     SpecialTensors,
     explain_missing_kernel,
 )
+from meta_magic.recording.intercept.value_checks import ValueChecks
 from meta_magic.recording.intercept.value_source import ValueSource
 from meta_magic.recording.rows.constants import Constants
 from meta_magic.recording.rows.drawing import Drawing
@@ -63,10 +65,12 @@ class KernelCalls:
         values: Computes values of meta tensors.
         plan: Knows where the code wants what, and whose kernels run there.
         refusals: Refuses what the CPU refuses.
+        checks: Does so for what operands hold.
 
     Attributes:
         plan: Knows where the code wants what.
         lifting: Makes constants of real tensors.
+        checks: Refuses calls for what operands hold.
     """
 
     def __init__(  # noqa: PLR0913  all that a call may concern
@@ -83,6 +87,7 @@ class KernelCalls:
         plan: DevicePlan,
         lifting: Lifting,
         refusals: Refusals,
+        checks: ValueChecks,
     ) -> None:
         self._registry = registry
         self._rows = rows
@@ -95,6 +100,7 @@ class KernelCalls:
         self.plan = plan
         self.lifting = lifting
         self._refusals = refusals
+        self.checks = checks
         self._opaque_entries: dict[object, Entry] = {}
 
     def call(
@@ -132,7 +138,7 @@ class KernelCalls:
         is_answered = n_answered < findings.n_answered
         self._check(table, call, n_storages, is_answered=is_answered)
         words += [seen[0] for _, seen in outputs]
-        self._rows.append(self._intern(table, key, call), words)
+        self._rows.append(self._intern(table, key, call, words), words)
         if draw is not None and not draw.is_real:
             self._rows.note_draw(words, draw.generator)
         return returned
@@ -145,8 +151,13 @@ class KernelCalls:
             self._findings.doubt(PAST_TORCH)
         return False
 
-    def _intern(self, table: OpTable, key: Key, call: LiveCall) -> Entry:
-        """Return the entry of a call; what only this recording knows stays in it."""
+    def _intern(
+        self, table: OpTable, key: Key, call: LiveCall, words: Sequence[int]
+    ) -> Entry:
+        """Return the entry of a call; what only this recording knows stays in it.
+
+        Refuse the call if what it reads is out of range.
+        """
         entries: dict[Any, Entry] = table.entries
         if has_opaque(key):
             entries, key = self._opaque_entries, (table, *key)
@@ -156,6 +167,8 @@ class KernelCalls:
             entry = self._cache.intern(table, entries, key, call)
         if self._refusals.is_left:
             entry.is_unasked, self._refusals.is_left = True, False
+        if entry.allowed:
+            self.checks.check(entry, table.func, words, call.args, call.kwargs)
         return entry
 
     def _check(

@@ -23,6 +23,7 @@ __all__ = [
     "NUMBER_READERS",
     "holds_planned",
     "join_values",
+    "read_new",
     "read_number",
     "run_unasked",
 ]
@@ -99,6 +100,21 @@ def read_number(mode: Any, func: Any, tensor: Tensor) -> Any:
     if not is_python_excluded() or tensor.numel() != 1 or is_refused:
         return NotImplemented
     return NUMBER_READERS[func](run(mode, read_scalar, (tensor,), {}))
+
+
+def read_new(args: Args) -> tuple[Any, Args] | None:
+    """Return the newer function that does what ``x.new(...)`` does, and its arguments.
+
+    Torch drops values on meta. None if its own will do, as it is given a tensor.
+    """
+    tensor, *given = args
+    is_one = len(given) == 1 and isinstance(given[0], (list, tuple))
+    if is_one and not isinstance(given[0], torch.Size):
+        return Tensor.new_tensor, args
+    sizes = given[0] if is_one else given
+    if tensor.is_meta or not all(isinstance(size, int) for size in sizes):
+        return None
+    return Tensor.new_empty, (tensor, tuple(sizes) or (0,))
 
 
 def holds_planned(data: object) -> bool:

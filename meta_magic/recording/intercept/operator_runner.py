@@ -36,6 +36,7 @@ class OperatorRunner:
 
     Attributes:
         plan: Knows where the code wants what.
+        checks: Refuses calls for what some of their operands hold.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class OperatorRunner:
         self._special = special
         self._attention = attention
         self.plan = kernels.plan
+        self.checks = kernels.checks
         self._kernels = kernels
 
     def run(  # noqa: PLR0913, PLR0917  the operator's call, as the mode has it

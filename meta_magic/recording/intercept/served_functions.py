@@ -5,6 +5,7 @@ from typing import Any
 
 from meta_magic.recording.as_device.attention import AttentionOf
 from meta_magic.recording.identities.tensors import TensorRegistry
+from meta_magic.recording.intercept.value_checks import ValueChecks
 from meta_magic.recording.rows.row_writer import RowWriter
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.recording.signatures.cache import SignatureCache
@@ -23,6 +24,7 @@ class ServedFunctions:
         rows: Where the operators of a call are written.
         cache: What was learnt, by this recording or by others.
         attention: Notes which kernels attention is.
+        checks: Knows what arguments hold.
 
     Attributes:
         is_serving: Whether anything may be served at all.
@@ -34,11 +36,13 @@ class ServedFunctions:
         rows: RowWriter,
         cache: SignatureCache,
         attention: AttentionOf,
+        checks: ValueChecks,
     ) -> None:
         self.is_serving = cache.is_serving
         self._registry = registry
         self._rows = rows
         self._attention = attention
+        self._checks = checks
         self._template_by_key = cache.template_by_key
         self._is_pure_by_function = cache.is_pure_by_function
 
@@ -58,7 +62,9 @@ class ServedFunctions:
         if key is None:
             return func(*args, **(kwargs or {}))
         template = self._template_by_key.get(key)
-        if template is not None:
+        if template is not None and not (
+            template.allowed and self._checks.is_suspect(template, inputs)
+        ):
             if template.is_native:
                 for index, _ in template.first_reads:
                     if inputs[index][1] < 0:  # met before there is a second one on it

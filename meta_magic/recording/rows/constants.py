@@ -20,8 +20,9 @@ from meta_magic.recording.identities.tensors import Seen, TensorRegistry
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.trace.program import Constant
+from meta_magic.trace.signature import Geometry, span_nbytes
 
-__all__ = ["VALUE_FUNCTIONS", "Constants", "data_of"]
+__all__ = ["VALUE_FUNCTIONS", "Constants", "data_of", "read_constant"]
 
 VALUE_FUNCTIONS: Final = frozenset(
     {torch.tensor, torch.as_tensor, torch.asarray, torch.scalar_tensor}
@@ -45,7 +46,7 @@ class Constants:
         self.torn: set[int] = set()
         self.made: set[int] = set()
         self._registry = registry
-        self._constants: list[Constant] = []
+        self._constants: dict[int, Constant] = {}
         self._known: set[int] = set()
         self._sums: dict[int, int] = {}
 
@@ -73,9 +74,9 @@ class Constants:
         self,
         ref: StorageRef,
         storage: UntypedStorage,
-        name: str | None,
+        name: str | None = None,
         *,
-        is_lent: bool,
+        is_lent: bool = False,
     ) -> None:
         """Note what a storage on meta holds that stands for a real one.
 
@@ -130,7 +131,11 @@ class Constants:
 
     def build(self) -> tuple[Constant, ...]:
         """Return all constants."""
-        return tuple(self._constants)
+        return tuple(self._constants.values())
+
+    def find(self, storage: int) -> Constant | None:
+        """Return a constant; None if a storage is none, or was torn."""
+        return None if storage in self.torn else self._constants.get(storage)
 
     def _keep(
         self,
@@ -158,10 +163,32 @@ class Constants:
             data = ctypes.string_at(storage.data_ptr(), storage.nbytes())
             constant = Constant(storage=ref.number, data=data, name=name)
             self._sums[ref.number] = zlib.crc32(data)
-        self._constants.append(constant)
+        self._constants[ref.number] = constant
 
 
 def data_of(function: Any, args: Args, kwargs: Kwargs) -> Any:
     """Return the values that one of ``VALUE_FUNCTIONS`` is given."""
     at = int(function is Tensor.new_tensor)
     return args[at] if len(args) > at else kwargs.get("data")
+
+
+def read_constant(constant: Constant, geometry: Geometry) -> Tensor | None:
+    """Return what a tensor on a constant holds; None if it is large, or not within."""
+    nbytes = span_nbytes(geometry)
+    if geometry.stride is None or nbytes > min(constant.nbytes, MAX_COPIED_NBYTES):
+        return None
+    with DisableTorchFunction(), DisableTorchDispatch():
+        if not nbytes:
+            return torch.empty(geometry.shape, dtype=geometry.dtype, device="cpu")
+        n_whole = nbytes - nbytes % geometry.dtype.itemsize
+        flat = bytes_of(constant)[:n_whole].view(geometry.dtype)
+        where = geometry.shape, geometry.stride, geometry.storage_offset
+        return flat.as_strided(*where)
+
+
+def bytes_of(constant: Constant) -> Tensor:
+    """Return the bytes of a constant, which has some."""
+    if constant.data is not None:
+        memory = bytearray(constant.data)
+        return torch.asarray(memory, dtype=torch.uint8, device="cpu")
+    return torch.empty(0, device="cpu") if constant.tensor is None else constant.tensor

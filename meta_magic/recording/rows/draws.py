@@ -23,7 +23,9 @@ from meta_magic.recording.identities.generator_places import is_on_cpu
 from meta_magic.recording.identities.left_generators import (
     LeftGenerator,
     find_draw,
+    find_elsewhere,
     find_left,
+    keep_elsewhere,
     keep_left,
     keep_program,
     settle_default,
@@ -112,6 +114,9 @@ class Draws:
                 keep_left(LeftGenerator(stream.left[0], end, own))
             elif stream.left is not None and is_default:
                 settle_default()
+        for (_, device), stream in self._aside.items():
+            if device is not None:
+                keep_elsewhere(device, stream.generator)
 
     def note(
         self,
@@ -237,12 +242,14 @@ class Draws:
         key = (stream.number, device)
         aside = self._aside.get(key)
         if aside is None:
-            seed = None
+            seed, generator = None, None
             if device is not None:  # seeded as the CPU's, if not by itself
                 seed = self._seed_by_kind.get(device.type)
+                generator = find_elsewhere(device) if seed is None else None
                 seed = stream.generator.initial_seed() if seed is None else seed
                 seed ^= ELSEWHERE
-            aside = self._aside[key] = self._open(make_aside(stream.generator, seed))
+            generator = generator or make_aside(stream.generator, seed)
+            aside = self._aside[key] = self._open(generator)
         return aside
 
     def _is_there(self, source: int) -> bool:

@@ -28,7 +28,7 @@ class Imports:
     def __init__(self) -> None:
         self.doubts: tuple[str, ...] = ()
         self.aliased: set[int] = set()
-        self._imports: list[Import] = []
+        self._imports: dict[int, Import] = {}
         self._living = LivingTensors()
 
     def note(
@@ -53,20 +53,22 @@ class Imports:
         if there in origin.aliased:
             self.aliased.add(number)
         version = read_version(tensor)
-        self._imports.append(
-            Import(
-                storage=number,
-                program=origin.program,
-                origin=there,
-                nbytes=storage.nbytes(),
-                version=version,
-                is_stale=origin.is_stale(
-                    tensor, version, there, self._living, self._imports
-                ),
-            )
+        self._imports[number] = Import(
+            storage=number,
+            program=origin.program,
+            origin=there,
+            nbytes=storage.nbytes(),
+            version=version,
+            is_stale=origin.is_stale(
+                tensor, version, there, self._living, self._imports.values()
+            ),
         )
         return origin.places.get(there)
 
     def build(self) -> tuple[Import, ...]:
         """Return all that were found."""
-        return tuple(self._imports)
+        return tuple(self._imports.values())
+
+    def find(self, storage: int) -> Import | None:
+        """Return what is known of a storage that an earlier recording made."""
+        return self._imports.get(storage)

@@ -1,6 +1,5 @@
 """Write the rows of a program: one per operator call, a few integers each."""
 
-from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -21,6 +20,7 @@ from meta_magic.torch_private.autograd import (
 )
 from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.torch_private.modes import DisableTorchDispatch
+from meta_magic.trace.growing import Growing
 from meta_magic.trace.program import HEADER
 
 __all__ = ["RowWriter", "make_tensor"]
@@ -59,7 +59,7 @@ class RowWriter:
         draws: Draws,
     ) -> None:
         self.draws = draws
-        self.words = array("I")
+        self.words = Growing()
         self.entries: list[Entry] = []
         self._registry = registry
         self._clock = clock
@@ -135,7 +135,7 @@ class RowWriter:
     @unbroken
     def flush(self) -> None:
         """Move the words out of the buffer."""
-        self.words.fromlist(self._buffer)
+        self.words.extend(self._buffer)
         self._buffer.clear()
 
     def watch(self, inputs: Sequence[Argument], call: Callable[[], Any]) -> Captured:

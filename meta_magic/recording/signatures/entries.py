@@ -11,6 +11,7 @@ from torch import Tensor
 
 from meta_magic.recording.identities.geometries import LiveGeometry
 from meta_magic.recording.identities.tensors import Seen
+from meta_magic.recording.signatures.allowed_values import find_allowed
 from meta_magic.torch_private.dispatcher import OpOverload, find_schema, has_kernel
 from meta_magic.torch_private.tensor_internals import address_of_storage
 from meta_magic.trace.signature import Signature
@@ -88,11 +89,16 @@ class Entry:
         rebuild: What ``PURE_MANY`` and ``IN_PLACE`` need to build the return value.
         is_random: Whether it would draw from a generator.
         is_unasked: Whether nobody knows if the CPU refuses its calls.
+        allowed: What the values may be of what is read, where an operator refuses
+            others.
+        changes: What its rows make and write, once somebody asked.
         drawn_on: Device other than the CPU whose generator that would be, as planned.
         variants: Entries of the same call whose outputs came out otherwise.
     """
 
     __slots__ = (
+        "allowed",
+        "changes",
         "drawn_on",
         "is_random",
         "is_unasked",
@@ -116,6 +122,8 @@ class Entry:
         self.rebuild = rebuild
         self.is_random = False
         self.is_unasked = False
+        self.allowed = find_allowed(signature)
+        self.changes: Any = None
         self.drawn_on: torch.device | None = None
         self.variants: dict[tuple[LiveGeometry, ...], Entry] = {}
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from meta_magic.recording.identities.geometries import LiveGeometry
 from meta_magic.recording.identities.tensors import Seen, TensorRegistry
+from meta_magic.recording.signatures.allowed_values import Allowed
 from meta_magic.recording.signatures.entries import Entry, Kind
 from meta_magic.recording.signatures.servable import is_as_empty_strided
 from meta_magic.torch_private.modes import DisableTorchDispatch
@@ -42,12 +43,14 @@ class Template:
         deaths: Pairs (operators made before, storage) of the storages that it frees.
         outputs: (tensor, storage, geometry) of each tensor that it returns.
         container: ``tuple`` or ``list`` if it returns one, None for a lone tensor.
+        allowed: What some arguments may hold, by their index: operators refuse others.
         kernel: Which kernel it is, if it is attention; else "".
         is_native: Whether it makes views alone. Those are cheap and autograd tells
             them from other tensors: torch makes them, only the recording is spared.
     """
 
     __slots__ = (
+        "allowed",
         "container",
         "deaths",
         "entries",
@@ -71,6 +74,7 @@ class Template:
     deaths: tuple[tuple[int, int], ...]
     outputs: tuple[tuple[int, int, LiveGeometry], ...]
     container: type | None
+    allowed: tuple[tuple[int, Allowed], ...]
     kernel: str
     is_native: bool
 
@@ -128,8 +132,8 @@ def learn(registry: TensorRegistry, captured: Captured) -> Template | None:
     template.n_storages = numbering.n_storages
     template.deaths = numbering.find_deaths(storages)
     template.outputs = found
-    template.container = container
-    template.is_native = is_native
+    template.container, template.is_native = container, is_native
+    template.allowed = numbering.find_allowed()
     return template
 
 
@@ -204,6 +208,16 @@ class Numbering:
             picks += (number, place, place + 1, place + 2)
             picks += (arguments + i if i >= 0 else made + ~i for i in indices)
         return tuple(picks)
+
+    def find_allowed(self) -> tuple[tuple[int, Allowed], ...]:
+        """Return what the arguments may hold that operators refuse otherwise."""
+        entries = [*self.entries]
+        return tuple(
+            (indices[allowed.position], allowed)
+            for number, indices in self._rows
+            for allowed in entries[number].allowed
+            if indices[allowed.position] >= 0
+        )
 
     def find_output(
         self, tensor: object, *, is_native: bool

@@ -178,33 +178,6 @@ def test_a_seed_within_the_cell_counts():
     assert draws_on_like(state)
 
 
-def test_a_fork_within_the_cell_counts():
-    def build():
-        first = nn.Linear(2, 3)
-        with torch.random.fork_rng(devices=[]):
-            second = nn.Linear(3, 4)
-            third = nn.Linear(3, 4)
-        return nn.Sequential(first, second, third, nn.Linear(4, 5))
-
-    real, made, _, state = build_twice(build)
-    materialize(made)
-    assert_bit_equal(made, real)
-    assert draws_on_like(state)
-
-
-def test_a_fork_with_a_seed_of_its_own_counts():
-    def build():
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(3)
-            first = nn.Linear(2, 3)
-        return nn.Sequential(first, nn.Linear(4, 5))
-
-    real, made, _, state = build_twice(build)
-    materialize(made)
-    assert_bit_equal(made, real)
-    assert draws_on_like(state)
-
-
 def test_a_state_taken_and_put_back_gives_the_same_numbers_again():
     def build():
         nn.Linear(2, 2)

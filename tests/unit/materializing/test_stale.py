@@ -108,6 +108,42 @@ def test_a_write_outside_through_an_alias_made_inside_is_refused():
         materialize(made)
 
 
+@pytest.mark.parametrize("alias", [lambda w: w.data, copy.copy])
+def test_a_write_outside_through_an_alias_that_is_gone_by_then_is_refused(alias):
+    with record():
+        made = nn.Linear(2, 2)
+        kept = alias(made.weight)
+    with torch.no_grad():
+        kept.add_(1)
+    del kept
+    with pytest.raises(MaterializeError, match="'weight': it was changed in place"):
+        materialize(made)
+
+
+def test_an_alias_that_is_gone_and_was_not_written_is_no_reason_to_refuse():
+    def build():
+        module = nn.Linear(2, 2)
+        kept.append(module.weight.data.mul_(2))
+        return module
+
+    kept = []
+    real, made, _, _ = build_twice(build)
+    kept.clear()
+    materialize(made)
+    assert_bit_equal(made, real)
+
+
+def test_an_alias_that_took_another_place_and_was_written_there_is_no_reason_either():
+    with record():
+        x = torch.ones(2)
+        kept = x.data
+    kept.data = torch.zeros(2, device="meta")
+    kept.add_(1)
+    made = register(x)
+    materialize(made)
+    assert made.buffer.tolist() == [1, 1]
+
+
 def test_a_write_outside_through_an_alias_that_lives_outside_is_refused():
     with record():
         made = nn.Linear(2, 2)
@@ -245,3 +281,13 @@ def test_a_view_outside_of_inference_mode_of_what_was_made_there_is_looked_at():
         view, other = x.view(torch.uint8), torch.zeros(2)
         other.data.add_(1)
     assert view.shape == (24,)
+
+
+@pytest.mark.parametrize("call", [torch.sparse.mm, torch.vmap(torch.add)])
+def test_tensors_without_a_storage_are_not_in_the_way_of_a_look_for_writes(call):
+    with record():
+        x, sparse = torch.ones(3, 3), torch.eye(3).to_sparse()
+    torch._foreach_add_([x], 1)
+    with record() as trace:
+        call(sparse if call is torch.sparse.mm else x, x)
+    assert [i.is_stale for i in trace.program.imports if i.version] == [True]

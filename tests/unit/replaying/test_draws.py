@@ -164,14 +164,20 @@ SPLIT = {
 }
 
 
+MADE = {
+    "rand": lambda t, g: torch.rand(t.shape, dtype=t.dtype, generator=g),
+    "randn": lambda t, g: torch.randn(t.shape, dtype=t.dtype, generator=g),
+}
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("numel", [63, 64, 65, 79, 80, 128, 129, 1000])
-@pytest.mark.parametrize("name", SPLIT)
+@pytest.mark.parametrize("name", [*SPLIT, *MADE])
 def test_numbers_of_no_use_are_used_up_part_by_part(name, numel, dtype, monkeypatch):
     monkeypatch.setattr("meta_magic.replaying.program_calls.MAX_DRAWN", 64)
 
     def build(generator):
-        SPLIT[name](torch.empty(numel, dtype=dtype), generator)
+        (SPLIT | MADE)[name](torch.empty(numel, dtype=dtype), generator)
         return torch.empty(9).uniform_(generator=generator)
 
     real = build(torch.Generator().manual_seed(1))

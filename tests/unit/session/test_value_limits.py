@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from meta_magic import record
+from meta_magic import ValueLimits, record
 
 
 def test_the_loss_of_a_convolutional_network_is_had_without_an_option():
@@ -19,3 +19,14 @@ def test_the_loss_of_a_convolutional_network_is_had_without_an_option():
         met = train()
     assert met == train()
     assert trace.program.evaluations[0].flops > 10**9
+
+
+def test_a_large_draw_of_no_use_takes_little_of_a_value():
+    def draw():
+        torch.manual_seed(0)
+        large = torch.randn(3000, 3000)
+        return large, torch.rand(3000, 3000), torch.randint(0, 9, (3,)).tolist()
+
+    wanted = draw()[-1]
+    with record(limits=ValueLimits(nbytes=2**24)):
+        assert draw()[-1] == wanted

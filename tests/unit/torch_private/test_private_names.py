@@ -32,7 +32,8 @@ ROOMS = (
     tensor_text,
     tensors,
 )
-OTHERS = {"CAPTURABLE_DEVICES", "CUDA_IS_THERE", "DYNAMO", "JIT_TRACES"}
+MANY = ("DEVICE_OF_CHUNKED_LOSSES", "JIT_TRACES")
+OTHERS = {"CAPTURABLE_DEVICES", "CUDA_IS_THERE", "DYNAMO", *MANY}
 SINGLE = [n for n in replaced.__all__ if n.isupper() and n not in OTHERS]
 
 
@@ -52,8 +53,9 @@ def test_whether_cuda_is_initialized_is_told_where_it_was():
     assert isinstance(getattr(*replaced.CUDA_IS_THERE), bool)
 
 
-def test_what_torch_jit_traces_by_is_there():
-    assert all(callable(getattr(*place)) for place in replaced.JIT_TRACES)
+@pytest.mark.parametrize("name", MANY)
+def test_all_that_is_replaced_together_is_there(name):
+    assert all(callable(getattr(*place)) for place in getattr(replaced, name))
 
 
 def test_flags_are_told_and_set_where_they_were():

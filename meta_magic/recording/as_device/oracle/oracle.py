@@ -40,7 +40,7 @@ from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.dispatcher import find_schema
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 
-__all__ = ["Answer", "Oracle", "Verdict", "is_view"]
+__all__ = ["Answer", "Oracle", "Verdict", "is_plain", "is_view"]
 
 RANDOM: Final = torch.Tag.nondeterministic_seeded
 
@@ -264,13 +264,13 @@ def judge(raised: Exception | None, *, is_tried: bool) -> Answer:
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Whether a stand-in can be made of a tensor."""
+    """Whether something can stand for a tensor."""
     kind = type(tensor)
     is_own = kind.__torch_dispatch__ is not Tensor.__torch_dispatch__
     if kind not in {Tensor, Parameter} and (is_own or is_lazy(tensor)):
         return False
-    is_dense = tensor.layout is torch.strided and not tensor.is_quantized
-    return tensor.is_meta and is_dense
+    is_here = tensor.is_meta or tensor.is_cpu
+    return is_here and tensor.layout is torch.strided and not tensor.is_quantized
 
 
 def is_view(func: Any) -> bool:

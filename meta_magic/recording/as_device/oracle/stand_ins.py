@@ -74,6 +74,8 @@ class StandIns:
         return made
 
     def _build(self, tensor: Tensor) -> Tensor:
+        if not tensor.is_meta:  # nor may it be written, but for a child's copy of it
+            return tensor if self._is_untouched else tensor.clone()
         storage = tensor.untyped_storage()
         address = address_of_storage(storage)
         held = self._bytes.get(address)

@@ -19,6 +19,9 @@ def test_the_next_cell_finds_a_real_model_where_a_cell_moved_it():
     with record():
         assert str(model[0].weight.device) == "cuda:1"
         assert model[0].weight.is_cuda
+        assert model[0].weight.get_device() == torch.get_device(model[0].bias) == 1
+        assert str(torch.zeros_like(model[0].weight).device) == "cuda:1"
+        assert str(model[0].weight.new(2, 3).device) == "cuda:1"
         assert str(model(x.to("cuda:1")).device) == "cuda:1"
         with pytest.raises(RuntimeError, match="at least two devices"):
             other(x.to("cuda:1"))

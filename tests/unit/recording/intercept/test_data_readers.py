@@ -112,6 +112,15 @@ def test_workers_are_left_out_and_noted():
     assert "thread" not in notes_of(trace)
 
 
+def test_memory_that_is_shared_with_processes_stays_on_meta_and_is_noted():
+    with record() as trace:
+        x = torch.ones(3)
+        assert x.share_memory_() is x
+        model = nn.Linear(2, 2).share_memory()
+    assert model.weight.is_meta
+    assert "other processes" in notes_of(trace)["process"].text
+
+
 def test_a_pinned_tensor_stays_on_meta():
     with record():
         assert torch.ones(3).pin_memory().is_meta

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from meta_magic.recording.identities.storages import StorageRegistry
 from meta_magic.recording.signatures.operator_keys import build_operator_key
 from meta_magic.session.caches import shared_cache_by_device
 from meta_magic.session.record import record
@@ -199,3 +200,13 @@ def test_garbage_that_happens_to_be_collected_early_is_recorded_as_all_garbage()
     finally:
         gc.set_threshold(*thresholds)
     assert traces[0] == traces[1]
+
+
+def test_the_first_recording_that_names_a_device_is_like_a_later_one(monkeypatch):
+    def make():
+        torch.zeros(2)
+        torch.ones(2, device="cuda")
+        torch.zeros(2)
+
+    monkeypatch.setattr(StorageRegistry, "has_places", False)
+    assert run(make) == run(make)

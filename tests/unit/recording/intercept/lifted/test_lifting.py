@@ -221,6 +221,10 @@ LIKE = {
     "new_tensor of a real tensor": lambda x: x.new_tensor(x.detach()[0]),
     "new_empty": lambda x: x.new_empty(3).uniform_(),
     "new_empty_strided": lambda x: x.new_empty_strided((2,), (2,)).fill_(1),
+    "new of sizes": lambda x: x.new(2, 3).fill_(1),
+    "new of a size": lambda x: x.new(x.size()).fill_(1),
+    "new of nothing": lambda x: x.new(),
+    "new of a list": lambda x: x.new([1, 2.5]),
     "a write into it": lambda x: torch.zeros_like(x).index_fill_(0, x[0].long(), 1),
 }
 

@@ -128,3 +128,42 @@ def test_a_checkpoint_draws_the_same_dropout_again():
     with record(as_device="cuda"):
         out, grad = run()
     assert out == grad
+
+
+def draw_elsewhere():
+    return torch.randn(3, device="cuda").tolist()
+
+
+def draw_in_cells(between):
+    """Return what two cells draw for a GPU, with real code between them."""
+    with record():
+        first = draw_elsewhere()
+    between()
+    with record():
+        return first, draw_elsewhere()
+
+
+def test_a_later_cell_draws_on_for_a_gpu():
+    with record():
+        torch.manual_seed(0)
+        wanted = draw_elsewhere(), draw_elsewhere()
+    torch.manual_seed(0)
+    assert draw_in_cells(between=lambda: None) == wanted
+
+
+@pytest.mark.parametrize("seed", [torch.manual_seed, torch.cuda.manual_seed_all])
+def test_a_seed_between_cells_is_one_of_gpus_too(seed):
+    torch.manual_seed(0)
+    first, second = draw_in_cells(between=lambda: seed(0))
+    assert first == second
+
+
+def test_a_later_cell_that_seeds_draws_from_the_seed():
+    torch.manual_seed(0)
+    with record():
+        first = draw_elsewhere()
+    with record():
+        torch.manual_seed(0)
+        assert draw_elsewhere() == first
+        torch.randn(2)
+        assert torch.cuda.initial_seed() == 0

@@ -1,0 +1,169 @@
+"""Memory of real arrays that tensors on meta share, as on the CPU."""
+
+import ctypes
+import sys
+import weakref
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import torch
+from torch import Tensor, UntypedStorage
+
+from meta_magic.recording.identities.geometries import span_nbytes
+from meta_magic.recording.identities.storage_bytes import MAX_COPIED_NBYTES
+from meta_magic.torch_private.modes import DisableTorchFunction
+from meta_magic.torch_private.tensor_internals import (
+    address_of_storage,
+    count_owners,
+)
+
+__all__ = ["SharedArray", "SharedArrays"]
+
+frombuffer = torch.frombuffer  # which a recording replaces
+
+META: Final = torch.device("meta")
+MAX_WATCHED_NBYTES: Final = 2**16
+"""Bytes of an array up to which it is looked at before each operator."""
+
+OWN: Final = 2
+"""References to an array that are its own: its attribute, and an argument."""
+
+
+class SharedArray:
+    """Memory of a real array, and the tensor on meta that shares it.
+
+    Args:
+        owner: Has the memory: an array, or a storage of torch.
+        real: A tensor on the memory.
+        tensor: The one on meta.
+
+    Attributes:
+        storage: Returns the storage on meta, as long as that lives.
+        content: Tells whether the memory was written since: its bytes, their checksum,
+            or None of what a constant has the checksum of.
+        is_watched: Whether it is small.
+    """
+
+    def __init__(self, owner: object, real: Tensor, tensor: Tensor) -> None:
+        sizes = zip(real.shape, tensor.stride(), strict=True)
+        self._shape = [n if step else 1 for n, step in sizes]  # each element once
+        self._owner: Any = owner
+        self._ref = weakref.ref(self._owner)
+        self.storage = weakref.ref(tensor.untyped_storage())
+        self._geometry = tensor.dtype, tensor.storage_offset(), tensor.stride()
+        self._address, self._stride = real.data_ptr(), real.stride()
+        self.nbytes = int(span_nbytes(real) - real.storage_offset() * real.itemsize)
+        self.is_watched = self.nbytes <= MAX_WATCHED_NBYTES
+        is_storage = isinstance(owner, UntypedStorage)
+        self._is_summed = is_storage or self.nbytes <= MAX_COPIED_NBYTES
+        self.content = self.read()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nobody else has the memory, or the tensor, any more."""
+        if self.storage() is None or self._owner is None:
+            return True
+        if isinstance(self._owner, UntypedStorage):
+            return not count_owners(address_of_storage(self._owner))
+        return sys.getrefcount(self._owner) <= OWN
+
+    def read(self) -> bytes | int | None:
+        """Return what tells whether the memory was written."""
+        if self.is_watched:
+            return ctypes.string_at(self._address, self.nbytes)
+        if not self._is_summed:
+            return None
+        return zlib.crc32((ctypes.c_char * self.nbytes).from_address(self._address))
+
+    def leave(self) -> None:
+        """Keep no large memory while no block runs."""
+        if not self.is_watched:
+            self._owner = None
+
+    def come_back(self) -> bool:
+        """Keep it again; return whether it is still there."""
+        self._owner = self._ref()
+        return self._owner is not None
+
+    def as_real(self) -> Tensor:
+        """Return a tensor on the memory, which it does not keep."""
+        buffer = (ctypes.c_char * self.nbytes).from_address(self._address)
+        flat = frombuffer(buffer, dtype=self._geometry[0])
+        return flat.as_strided(self._shape, self._stride)
+
+    def as_planned(self) -> Tensor:
+        """Return a tensor on meta that shares the memory."""
+        dtype, offset, stride = self._geometry
+        made = torch.empty(0, dtype=dtype, device=META)
+        storage: Any = self.storage()
+        return made.set_(storage, offset, self._shape, stride)
+
+    def find_planned(self, real: Tensor) -> Tensor | None:
+        """Return a tensor on meta that stands for one on the memory, if it is."""
+        away = real.data_ptr() - self._address
+        if not 0 <= away < self.nbytes:
+            return None
+        dtype, offset, stride = self._geometry
+        storage: Any = self.storage()
+        if storage is None or real.dtype != dtype or self._stride != stride:
+            return None
+        made = torch.empty(0, dtype=dtype, device=META)
+        offset += away // real.itemsize
+        return made.set_(storage, offset, real.shape, real.stride())
+
+    def find_again(self, tensor: Tensor) -> Tensor | None:
+        """Return a real tensor on the memory that keeps it; None for another tensor."""
+        owner = self._owner
+        if tensor.untyped_storage() is not self.storage():
+            return None
+        found = tensor.dtype, tensor.storage_offset(), tensor.stride()
+        is_same = found == self._geometry and list(tensor.shape) == self._shape
+        if not is_same or not isinstance(owner, UntypedStorage):
+            return None
+        offset = (self._address - owner.data_ptr()) // tensor.itemsize
+        made = torch.empty(0, dtype=tensor.dtype, device="cpu")
+        return made.set_(owner, offset, tensor.shape, self._stride)
+
+
+class SharedArrays:
+    """Some of them, in order; found by the tensors that share their memory."""
+
+    def __init__(self) -> None:
+        self._by_address: dict[int, list[SharedArray]] = {}
+        self._address_by_array: dict[SharedArray, int] = {}
+
+    def __iter__(self) -> Iterator[SharedArray]:
+        return iter(self._address_by_array)
+
+    def __len__(self) -> int:
+        return len(self._address_by_array)
+
+    def add(self, array: SharedArray) -> None:
+        """Add one whose tensor lives."""
+        storage: Any = array.storage()
+        address = address_of_storage(storage)
+        self._address_by_array[array] = address
+        self._by_address.setdefault(address, []).append(array)
+
+    def remove(self, array: SharedArray) -> None:
+        """Forget one, if it was not forgotten."""
+        address = self._address_by_array.pop(array, None)
+        if address is not None:
+            here = self._by_address[address]
+            here.remove(array)
+            if not here:
+                del self._by_address[address]
+
+    def sharing(self, tensors: Iterable[Tensor]) -> list[SharedArray]:
+        """Return those that share the memory of one of some tensors."""
+        found: dict[SharedArray, None] = {}
+        with DisableTorchFunction():
+            for tensor in tensors:
+                try:
+                    storage = tensor.untyped_storage()
+                except (RuntimeError, NotImplementedError):  # it has none
+                    continue
+                here = self._by_address.get(address_of_storage(storage), ())
+                found.update((a, None) for a in here if a.storage() is storage)
+        return [*found]

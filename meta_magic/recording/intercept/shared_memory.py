@@ -1,0 +1,247 @@
+"""Memory that real arrays and tensors on meta share, as ``x.numpy()`` has it.
+
+What is written to one is written to the other: to the array when an operator wrote the
+tensor; to the tensor, by a ``copy_`` of the program, before the next operator.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from meta_magic.recording.identities.places import Places
+from meta_magic.recording.identities.shared_arrays import (
+    META,
+    SharedArray,
+    SharedArrays,
+)
+from meta_magic.recording.identities.tensors import TensorRegistry
+from meta_magic.recording.intercept.value_source import ValueSource
+from meta_magic.recording.rows.constants import Constants
+from meta_magic.recording.rows.findings import Findings
+from meta_magic.recording.signatures.arguments import Args, Kwargs
+from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
+from meta_magic.torch_private.snapshot import RealTorch
+
+__all__ = ["SharedMemory"]
+
+HERE: Final = (None, torch.device("cpu"))
+COPY: Final = torch.ops.aten.copy_.default
+MIN_ROOM: Final = 32
+"""How many arrays there may be before it is looked which of them are gone."""
+
+BEHIND: Final = (
+    "an array that shares the memory of a tensor does not follow what is written to it "
+    "from here on, which would take too much (see --value-nbytes, --value-flops)"
+)
+AHEAD: Final = (
+    "an array of {:,} bytes that shares the memory of a tensor was changed; what the "
+    "cell read of the tensor was as before, and only later cells read what is there now"
+)
+
+left: list[SharedArray] = []
+"""What lives on after the cells that made it."""
+
+
+class Watching(Protocol):
+    """A mode that can look out for arrays."""
+
+    def look_out(self, shared: "SharedMemory") -> None:
+        """Have arrays be read before operators, and written after them."""
+
+
+class SharedMemory:
+    """Context manager that keeps arrays and tensors alike within the block.
+
+    Only once there are any do the modes look out for them.
+
+    Args:
+        registry: Numbers of tensors.
+        places: Which call of torch is running.
+        constants: Keeps what was written to arrays.
+        findings: Takes a note on what does not follow.
+        values: Knows what tensors hold.
+
+    Attributes:
+        modes: The function mode and the dispatch mode.
+    """
+
+    modes: Sequence[Any]
+
+    def __init__(
+        self,
+        registry: TensorRegistry,
+        places: Places,
+        constants: Constants,
+        findings: Findings,
+        values: ValueSource,
+    ) -> None:
+        self._registry = registry
+        self._places = places
+        self._constants = constants
+        self._findings = findings
+        self._values = values
+        self._arrays = SharedArrays()
+        self._room = MIN_ROOM
+        self._is_looking = self._is_writing = False
+
+    def __enter__(self) -> None:
+        if left:
+            self._look_out()
+            for array in left:
+                if array.come_back() and array.storage() is not None:
+                    self._arrays.add(array)
+            left.clear()
+            for array in [*self._arrays]:
+                if array.read() != array.content:
+                    self._write_tensor(array)
+
+    def __exit__(self, *_: object) -> None:
+        self._look_at_rest(self._arrays)
+        for array in self._arrays:
+            array.leave()
+        left.extend(self._arrays)
+        self._arrays = SharedArrays()
+
+    # Sharing
+
+    def give(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
+        """Return the array that a function makes of a tensor on meta."""
+        tensor, *rest = args
+        self.take_in([tensor])
+        again = self._find_again(tensor)
+        if again is not None:
+            return func(again, *rest, **kwargs)
+        real = tensor.cpu()
+        array = func(real, *rest, **kwargs)
+        with DisableTorchFunction(), DisableTorchDispatch():
+            self._share(real.untyped_storage(), real, tensor)
+        return array
+
+    def adopt(
+        self, array: np.ndarray[Any, Any], real: Tensor, tensor: Tensor
+    ) -> Tensor:
+        """Return what stands on meta for a tensor on the memory of an array.
+
+        Torch warns of an array that cannot be written.
+
+        Args:
+            array: The array.
+            real: The tensor.
+            tensor: A copy of it on meta.
+        """
+        is_here = self._registry.place_of(tensor) in HERE
+        if not (is_here and array.flags.writeable and real.dtype == tensor.dtype):
+            return tensor
+        with DisableTorchFunction(), DisableTorchDispatch():
+            found = (known.find_planned(real) for known in self._arrays)
+            planned = next((made for made in found if made is not None), None)
+            if planned is not None:
+                self._registry.note_alias(planned)
+                return planned
+            while isinstance(array.base, np.ndarray):  # views may go before it does
+                array = array.base
+            self._share(array, real, tensor)
+        return tensor
+
+    def _share(self, owner: object, real: Tensor, tensor: Tensor) -> None:
+        if tensor.is_meta and not real.is_meta and real.numel():
+            self._look_out()
+            array = SharedArray(owner, real, tensor)
+            self._arrays.add(array)
+            if len(self._arrays) > self._room or not array.is_watched:
+                self._look_at_rest([other for other in self._arrays if other.is_gone])
+                self._room = 2 * len(self._arrays) + MIN_ROOM
+
+    def _find_again(self, tensor: Tensor) -> Tensor | None:
+        """Return a real tensor on memory that was given out of the same tensor."""
+        if tensor.requires_grad:
+            return None
+        with DisableTorchFunction(), DisableTorchDispatch():
+            found = (array.find_again(tensor) for array in self._arrays)
+            return next((real for real in found if real is not None), None)
+
+    def _look_out(self) -> None:
+        if not self._is_looking:
+            self._is_looking = True
+            self._values.prepare = self.take_in
+            for mode in self.modes:
+                mode.look_out(self)
+
+    # Keeping alike
+
+    def take_in(self, tensors: Iterable[Tensor]) -> None:
+        """Write to tensors that are read next what was written to small arrays."""
+        if self._arrays and not self._is_writing:
+            for array in self._arrays.sharing(tensors):
+                if array.is_watched and array.read() != array.content:
+                    self._write_tensor(array)
+
+    def concerns(self, tensors: Iterable[Tensor]) -> bool:
+        """Whether an array shares the memory of one of some tensors."""
+        return bool(self._arrays) and bool(self._arrays.sharing(tensors))
+
+    def give_out(self, tensors: Iterable[Tensor]) -> None:
+        """Write to arrays what an operator may have written to tensors."""
+        if self._arrays and not self._is_writing:
+            self._is_writing = True
+            try:
+                for array in self._arrays.sharing(tensors):
+                    self._write_array(array)
+            finally:
+                self._is_writing = False
+
+    def _look_at_rest(self, arrays: Iterable[SharedArray]) -> None:
+        """Write to tensors what was written to arrays; forget those that are gone."""
+        for array in [*arrays]:
+            if array.storage() is not None and array.read() != array.content:
+                if not array.is_watched:
+                    self._findings.note("array", AHEAD.format(array.nbytes))
+                self._write_tensor(array)
+            if array.is_gone:
+                self._arrays.remove(array)
+
+    def _write_tensor(self, array: SharedArray) -> None:
+        """Record that a tensor was written by way of an array."""
+        registry, places = self._registry, self._places
+        dispatch, before = self.modes[1], places.running
+        self._is_writing, array.content = True, array.read()
+        try:
+            with (
+                DisableTorchFunction(),
+                DisableTorchDispatch(),
+                torch.inference_mode(mode=False),
+                torch.no_grad(),
+            ):
+                real, tensor = array.as_real().clone(), array.as_planned()
+                sizes = real.shape, real.stride()
+                values = torch.empty_strided(*sizes, dtype=real.dtype, device=META)
+                registry.note_deaths()  # its address may have been another's
+                registry.note_alias(tensor)
+                ref = registry.storage_of(values)
+                if ref is not None:
+                    self._constants.keep_lifted(ref, real.untyped_storage())
+                if before is not None:
+                    places.running = [Tensor.copy_, before[1], None, ()]
+                dispatch.__torch_dispatch__(COPY, (), (tensor, values))
+        finally:
+            self._is_writing, places.running = False, before
+        if len(self._arrays) > 1:
+            self.give_out([tensor])
+
+    def _write_array(self, array: SharedArray) -> None:
+        """Write what a tensor holds to the array that shares its memory."""
+        with DisableTorchFunction(), DisableTorchDispatch():
+            tensor = array.as_planned()
+            self._registry.note_deaths()
+            seen = self._registry.read(tensor)
+        real = self._values.peek(tensor, seen)
+        if real is None:
+            self._arrays.remove(array)
+            self._findings.note("array", BEHIND)
+            return
+        with RealTorch():
+            array.as_real().copy_(real)
+        array.content = array.read()

@@ -1,0 +1,217 @@
+"""What is known of values while a block runs, without any replay.
+
+Of what came from outside, the values themselves; of numbers that an operator made, the
+bounds that its signature says. Nothing is kept for it as operators run: the rows are
+read when somebody asks, and those of earlier recordings, where tensors come from these.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+import torch
+from torch import Tensor
+
+from meta_magic.recording.identities.tensors import TensorRegistry
+from meta_magic.recording.rows.constants import Constants, read_constant
+from meta_magic.recording.rows.imports import Imports
+from meta_magic.recording.rows.row_writer import RowWriter
+from meta_magic.recording.rows.value_bounds import Bounds, find_made, has_bounds
+from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
+from meta_magic.trace.program import HEADER, Constant, Import, Program
+from meta_magic.trace.signature import Geometry, Signature
+
+__all__ = ["GrowingValues"]
+
+MAX_DEPTH: Final = 32
+"""How many operators lie between what is asked for and what was given, at most."""
+
+Changes: TypeAlias = tuple[int, Sequence[int], Signature | None]
+"""The words of a row, those that name what it made or wrote, and, if it may say between
+which values these lie, its signature."""
+
+
+class KnownValues:
+    """Knows what the numbers of one recording may be.
+
+    Args:
+        find_constant: Returns a storage that came from outside.
+        find_import: Returns one that an earlier recording made.
+
+    Attributes:
+        row_by_storage: Which row made or wrote a storage last, of integers or truths.
+    """
+
+    def __init__(
+        self,
+        find_constant: Callable[[int], Constant | None],
+        find_import: Callable[[int], Import | None],
+    ) -> None:
+        self._find_constant = find_constant
+        self._find_import = find_import
+        self._words: Sequence[int] = ()
+        self._storages: Sequence[int] = ()
+        self._changes: Sequence[Changes] = ()
+        self._at = 0
+        self.row_by_storage: dict[int, int] = {}
+        self._earlier: dict[int, KnownValues] = {}
+
+    def read(
+        self,
+        words: Sequence[int],
+        storages: Sequence[int],
+        changes: Sequence[Changes],
+    ) -> None:
+        """Read the rows after those that were read before.
+
+        Args:
+            words: All rows, in the form that ``Program.words`` has.
+            storages: The storage of each tensor.
+            changes: What the rows of each signature change.
+        """
+        self._words, self._storages, self._changes = words, storages, changes
+        rows, at, end = self.row_by_storage, self._at, len(words)
+        while at < end:
+            width, changed, _ = changes[words[at]]
+            for position in changed:
+                rows[storages[words[at + position]]] = at
+            at += width
+        self._at = at
+
+    def find_real(self, storage: int, geometry: Geometry) -> Tensor | None:
+        """Return what a tensor holds that came from outside, and was not written."""
+        if storage in self.row_by_storage:
+            return None
+        constant = self._find_constant(storage)
+        if constant is not None:
+            return read_constant(constant, geometry)
+        imported = self._find_import(storage)
+        if imported is None or imported.is_stale:
+            return None
+        return self._go_back(imported).find_real(imported.origin, geometry)
+
+    def find_bounds(
+        self,
+        storage: int,
+        geometry: Geometry,
+        end: int | None = None,
+        depth: int = MAX_DEPTH,
+    ) -> Bounds | None:
+        """Return between which values those of a tensor lie, if that is known.
+
+        Args:
+            storage: Its storage.
+            geometry: Its geometry.
+            end: The row that reads it; by default one that is still to be written.
+            depth: How many operators there may be before it.
+        """
+        row = self.row_by_storage.get(storage)
+        if row is None:
+            return self._find_outer(storage, geometry, depth)
+        signature = self._changes[self._words[row]][2]
+        is_later = end is not None and row >= end
+        if signature is None or is_later or not depth:
+            return None
+        if signature.outputs[0].dtype is not geometry.dtype:  # its bytes, read anew
+            return None
+
+        def find_input(index: int) -> Bounds | None:
+            number = self._storages[self._words[row + HEADER + index]]
+            return self.find_bounds(number, signature.inputs[index], row, depth - 1)
+
+        return find_made(signature, find_input)
+
+    def _find_outer(
+        self, storage: int, geometry: Geometry, depth: int
+    ) -> Bounds | None:
+        """Return the bounds of what no row made."""
+        real = self.find_real(storage, geometry)
+        if real is not None:
+            return measure(real) if real.numel() else None
+        imported = self._find_import(storage)
+        if imported is None or imported.is_stale or not depth:
+            return None
+        earlier = self._go_back(imported)
+        return earlier.find_bounds(imported.origin, geometry, depth=depth - 1)
+
+    def _go_back(self, imported: Import) -> "KnownValues":
+        """Return what is known of the recording that made a storage."""
+        program = imported.program
+        known = self._earlier.get(id(program))
+        if known is None:
+            known = self._earlier[id(program)] = read_program(program)
+        return known
+
+
+class GrowingValues(KnownValues):
+    """Knows what the numbers of the running recording may be.
+
+    Args:
+        registry: Which storage each tensor has.
+        constants: What came from outside.
+        imports: What earlier recordings made.
+        rows: What was recorded so far.
+    """
+
+    def __init__(
+        self,
+        registry: TensorRegistry,
+        constants: Constants,
+        imports: Imports,
+        rows: RowWriter,
+    ) -> None:
+        super().__init__(constants.find, imports.find)
+        self._registry = registry
+        self._rows = rows
+        self._met: list[Changes] = []
+
+    def read_on(self) -> None:
+        """Read the rows that were written since: before anything else is asked."""
+        self._rows.flush()
+        for entry in self._rows.entries[len(self._met) :]:
+            if entry.changes is None:
+                entry.changes = find_changes(entry.signature)
+            self._met.append(entry.changes)
+        self.read(self._rows.words.view(), self._registry.storage_by_tensor, self._met)
+
+
+def read_program(program: Program) -> KnownValues:
+    """Return what is known of a recording that is finished."""
+    torn = frozenset(program.torn)
+    constants = {c.storage: c for c in program.constants if c.storage not in torn}
+    imports = {i.storage: i for i in program.imports}
+    known = KnownValues(constants.get, imports.get)
+    known.read(
+        memoryview(program.words).cast("I"),
+        memoryview(program.storage_by_tensor).cast("I"),
+        [*map(find_changes, program.signatures)],
+    )
+    return known
+
+
+def measure(real: Tensor) -> Bounds:
+    """Return the least and the greatest value of a real tensor."""
+    with DisableTorchFunction(), DisableTorchDispatch():
+        low, high = torch.aminmax(real)
+        return low.item(), high.item()
+
+
+def find_changes(signature: Signature) -> Changes:
+    """Return what the rows of a signature make and write.
+
+    Of what they make, integers and truths alone.
+    """
+    n_inputs = len(signature.inputs)
+    made = zip(signature.outputs, signature.views, strict=True)
+    changed = [HEADER + index for index in signature.writes]
+    changed += [
+        HEADER + n_inputs + index
+        for index, (geometry, base) in enumerate(made)
+        if base is None and is_of_integers(geometry.dtype)
+    ]
+    width = HEADER + n_inputs + len(signature.outputs)
+    return width, changed, signature if has_bounds(signature) else None
+
+
+def is_of_integers(dtype: torch.dtype) -> bool:
+    """Whether a tensor of a dtype has integers or truths."""
+    return not (dtype.is_floating_point or dtype.is_complex)

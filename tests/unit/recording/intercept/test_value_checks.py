@@ -1,0 +1,276 @@
+"""Indices, classes and masks out of range are refused as on the CPU."""
+
+from contextlib import suppress
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from meta_magic import record
+
+
+def table():
+    return torch.arange(15.0).view(5, 3)
+
+
+def at(*positions):
+    return torch.tensor(positions)
+
+
+CALLS = {
+    "embedding": lambda i: F.embedding(at(i), table()),
+    "embedding_bag": lambda i: F.embedding_bag(at(i), table(), at(0)),
+    "an offset": lambda i: F.embedding_bag(at(0, 1, 2, 3), table(), at(0, i)),
+    "max_norm": lambda i: F.embedding(at(i), table(), max_norm=1.0),
+    "gather": lambda i: table().gather(0, at(i)[:, None]),
+    "gather, columns": lambda i: table().gather(-1, at(i)[:, None]),
+    "take": lambda i: table()[:, 0].take(at(i)),
+    "put": lambda i: table()[:, 0].put(at(i), torch.ones(1)),
+    "index_select": lambda i: table().index_select(0, at(i)),
+    "an index": lambda i: table()[at(i)],
+    "the second index": lambda i: table()[at(0), at(i)],
+    "a list": lambda i: table()[[0, i]],
+    "an index after a mask": lambda i: torch.ones(2, 5)[
+        torch.tensor([True, False]), at(i)
+    ],
+    "an index of a write": lambda i: table().__setitem__(at(i), 1.0),
+    "index_add": lambda i: table().index_add(0, at(i), torch.ones(1, 3)),
+    "index_copy_": lambda i: table().index_copy_(0, at(i), torch.ones(1, 3)),
+    "index_fill": lambda i: table().index_fill(0, at(i), 1.0),
+    "scatter": lambda i: table().scatter(0, at(i)[:, None], 1.0),
+    "scatter_add_": lambda i: table().scatter_add_(0, at(i)[:, None], torch.ones(1, 1)),
+    "scatter_reduce": lambda i: table().scatter_reduce(
+        0, at(i)[:, None], torch.ones(1, 1), "sum"
+    ),
+    "cross_entropy": lambda i: F.cross_entropy(torch.ones(2, 5), at(0, i)),
+    "label smoothing": lambda i: F.cross_entropy(
+        torch.ones(2, 5), at(0, i), label_smoothing=0.1
+    ),
+    "classes of pixels": lambda i: F.cross_entropy(
+        torch.ones(1, 5, 1, 2), at(0, i).view(1, 1, 2)
+    ),
+    "ignored classes": lambda i: F.nll_loss(
+        torch.ones(2, 5), at(-1, i), ignore_index=-1
+    ),
+    "multi_margin_loss": lambda i: F.multi_margin_loss(torch.ones(2, 5), at(0, i)),
+    "multilabel_margin_loss": lambda i: F.multilabel_margin_loss(
+        torch.ones(1, 5), at(0, i, -1, 0, 0)[None]
+    ),
+    "one_hot": lambda i: F.one_hot(at(0, i), 5),
+    "max_unpool": lambda i: F.max_unpool1d(torch.ones(1, 1, 1), at(i).view(1, 1, 1), 5),
+    "packed lengths": lambda i: nn.utils.rnn.pack_padded_sequence(
+        torch.ones(6, 2, 1), at(6, i)
+    ),
+    "bincount": lambda i: at(i).bincount(),
+    "repeat_interleave": lambda i: at(7).repeat_interleave(at(i)),
+    "probabilities": lambda i: torch.multinomial(torch.tensor([1.0, i]), 1),
+    "a mask's count": lambda i: torch.zeros(6).masked_scatter(
+        torch.tensor([True] * abs(i) + [False] * (6 - abs(i))), torch.ones(4)
+    ),
+}
+POSITIONS = (-6, -5, -1, 0, 2, 4, 5, 6)
+
+
+def outcome(call, position):
+    """Return type and text of what a call raises, or None."""
+    try:
+        call(position)
+    except Exception as error:
+        return type(error), str(error)
+    return None
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_a_constant_holds_is_refused_where_the_cpu_refuses_it(name):
+    call = CALLS[name]
+    for position in POSITIONS:
+        wanted = outcome(call, position)
+        with record(as_device="cpu"):
+            met = outcome(call, position)
+        assert (position, met) == (position, wanted)
+    assert any(outcome(call, position) for position in POSITIONS)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        lambda: torch.arange(12).view(3, 4),
+        lambda: torch.arange(10).unsqueeze(0) + 2,
+        lambda: torch.full((3,), 10),
+        lambda: torch.ones(3, dtype=torch.long) - 2,
+        lambda: torch.tensor([9, 8]) + 1,
+        lambda: torch.stack([torch.tensor([9, 10])]).clone(),
+        lambda: F.pad(torch.tensor([9]), (0, 1), value=10),
+        lambda: torch.cat([torch.zeros(2, dtype=torch.long), torch.tensor([10])]),
+        lambda: torch.randint(0, 30, (500,)),
+        lambda: torch.randperm(11).flip(0),
+    ],
+)
+def test_what_the_block_made_is_refused_where_its_bounds_do_not_fit(labels):
+    torch.manual_seed(0)
+    with pytest.raises(IndexError) as wanted:
+        F.embedding(labels(), torch.ones(10, 2))
+    torch.manual_seed(0)
+    with record(as_device="cpu"), pytest.raises(IndexError) as met:
+        F.embedding(labels(), torch.ones(10, 2))
+    assert str(met.value) == str(wanted.value)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        lambda: torch.arange(20)[:10],
+        lambda: torch.randint(0, 30, (500,)) % 10,
+        lambda: torch.zeros(3, dtype=torch.long),
+        lambda: torch.tensor([1, 99])[:1],
+        lambda: torch.tensor([99]).fill_(3),
+        lambda: torch.empty(0, dtype=torch.long),
+    ],
+)
+@pytest.mark.parametrize("check_values", [False, True])
+def test_what_is_in_range_is_taken(labels, check_values):
+    with record(as_device="cpu", check_values=check_values):
+        F.embedding(labels(), torch.ones(10, 2))
+
+
+def test_the_error_says_which_value_is_out_of_range_and_what_is_allowed():
+    with record(as_device="cpu"), pytest.raises(IndexError) as error:
+        nn.Embedding(128, 4)(torch.tensor([[1, 128, 5]]))
+    note = "meta_magic: indices[0, 1] is 128; allowed are 0 to 127"
+    assert error.value.__notes__ == [note]
+
+
+def test_the_refused_call_is_the_last_of_the_trace():
+    with pytest.raises(IndexError), record(as_device="cpu") as trace:
+        F.cross_entropy(torch.ones(2, 3), torch.tensor([0, 3]))
+    assert trace.program.raised.signature.op == "aten.nll_loss_forward.default"
+
+
+def test_a_call_that_was_served_before_is_refused_for_other_values():
+    weight = torch.ones(10, 2)
+    with record(as_device="cpu"), torch.no_grad():
+        table = torch.ones(10, 2)
+        for _ in range(3):
+            F.embedding(torch.tensor([9]), table)
+        with pytest.raises(IndexError):
+            F.embedding(torch.tensor([10]), table)
+    assert weight.shape == (10, 2)
+
+
+def test_a_real_index_that_numpy_changed_is_what_it_is_now():
+    with record(as_device="cpu"), torch.device("cpu"):
+        labels = torch.tensor([99]).numpy()
+        real = torch.from_numpy(labels)
+        real.view(1)
+        labels[:] = 3
+        assert torch.ones(10)[real].item() == 1
+
+
+def test_padding_that_a_loss_ignores_is_no_doubt():
+    with record(as_device="cpu") as trace:
+        nn.Linear(8192, 8192)
+        labels = F.pad(torch.randint(0, 10, (3,)), (0, 1), value=-100)
+        F.cross_entropy(torch.ones(4, 10), labels)
+    assert [note.kind for note in trace.notes] == []
+
+
+def test_what_was_written_since_is_not_what_it_was():
+    with record(as_device="cpu"):
+        labels = torch.tensor([99])
+        labels.fill_(3)
+        F.embedding(labels, torch.ones(10, 2))
+
+
+@pytest.mark.parametrize("make", [at, lambda *n: torch.stack([at(*n), at(*n)])[0]])
+def test_what_a_gradient_is_written_to_is_taken(make):
+    with record(as_device="cpu"):
+        weight = torch.ones(3, 3, requires_grad=True)
+        weight.index_select(0, make(0, 2)).sum().backward()
+        weight[make(-1, 2)].sum().backward()
+
+
+def test_real_data_from_outside_is_checked():
+    labels = torch.tensor([3, 10])
+    with record(as_device="cpu"), pytest.raises(IndexError):
+        F.embedding(labels, torch.ones(10, 2))
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        lambda: torch.tensor([3, 10]),
+        lambda: torch.arange(12),
+        lambda: torch.randint(0, 30, (500,)),
+    ],
+)
+def test_what_an_earlier_block_made_is_checked(labels):
+    with record(as_device="cpu"):
+        made = labels()
+    with record(as_device="cpu"), pytest.raises(IndexError):
+        F.embedding(made[None], torch.ones(10, 2))
+
+
+def test_what_was_written_in_an_earlier_block_is_not_what_it_was():
+    with record(as_device="cpu"):
+        labels = torch.arange(12)
+        labels.fill_(3)
+    with record(as_device="cpu"):
+        F.embedding(labels, torch.ones(10, 2))
+
+
+def test_a_large_call_is_refused_in_the_words_of_the_cpu():
+    with record(as_device="cpu"), pytest.raises(IndexError, match="in self"):
+        nn.Embedding(128_000, 8192)(torch.full((4, 512), 128_000))
+
+
+def test_what_would_take_too_much_is_noted():
+    with record(as_device="cpu") as trace:
+        nn.Linear(32768, 32768)
+        nn.Embedding(40, 4)(torch.randint(0, 50, (3,)))
+    (note,) = [note for note in trace.notes if note.kind == "unchecked"]
+    assert "may be 0 to 49, allowed are 0 to 39" in note.text
+
+
+def test_what_nobody_knows_is_taken():
+    with record(as_device="cpu"):
+        nn.Embedding(10, 4)(torch.ones(3, 3).sum(1).long() + 7)
+
+
+def test_what_nobody_knows_is_evaluated_where_all_is_to_be_checked():
+    with record(as_device="cpu", check_values=True), pytest.raises(IndexError):
+        nn.Embedding(10, 4)(torch.ones(3, 3).sum(1).long() + 7)
+
+
+def test_torchs_own_meta_kernels_take_any_value():
+    with record(as_device="meta"):
+        nn.Embedding(10, 4)(torch.tensor([10]))
+
+
+def test_an_evaluation_leaves_no_trace():
+    def run():
+        labels = torch.randint(0, 12, (4,)) % 5
+        F.embedding(labels, torch.ones(10, 2))
+        F.embedding(torch.randint(0, 12, (2,)).clamp(max=9), torch.ones(10, 2))
+        return torch.rand(3)
+
+    programs = []
+    for check_values in (False, True):
+        torch.manual_seed(0)
+        with record(as_device="cpu", check_values=check_values) as trace:
+            run()
+        programs.append(trace.program)
+    assert programs[0] == programs[1]
+
+
+def test_a_check_draws_nothing():
+    def run():
+        with suppress(IndexError):
+            F.embedding(torch.randint(0, 30, (500,)), torch.ones(10, 2))
+        return torch.rand(3).tolist()
+
+    torch.manual_seed(0)
+    wanted = run()
+    torch.manual_seed(0)
+    with record(as_device="cpu"):
+        assert run() == wanted
