@@ -45,7 +45,7 @@ __all__ = ["Answer", "Oracle", "Verdict", "is_plain", "is_view"]
 RANDOM: Final = torch.Tag.nondeterministic_seeded
 
 MAX_SHARE: Final = 0.25
-MAX_SHARE_REFUSED: Final = 0.5
+MAX_SHARE_UNSAFE: Final = 0.5
 MIN_SECONDS: Final = 1.0
 """What is spent on asking at most: so much, or that share of the recording, more if
 meta refuses a call, as without an answer a valid program would end."""
@@ -96,7 +96,7 @@ class Oracle:
         kwargs: Kwargs,
         made: Sequence[Tensor] = (),
         *,
-        is_refused: bool = False,
+        is_unsafe: bool = False,
     ) -> Answer:
         """Return what the CPU raises where metadata decides it.
 
@@ -105,7 +105,7 @@ class Oracle:
             args: Its positional arguments, tensors on meta.
             kwargs: Its others.
             made: What it returned on meta.
-            is_refused: Whether meta refused the call.
+            is_unsafe: Whether it may end the process, as when meta refused it.
 
         Returns:
             That; else whether it accepts the call.
@@ -113,7 +113,7 @@ class Oracle:
         tensors = tensors_in(args, kwargs)
         if not all(map(is_plain, tensors)):
             return Verdict.UNKNOWN
-        if self._is_over(MAX_SHARE_REFUSED if is_refused else MAX_SHARE):
+        if self._is_over(MAX_SHARE_UNSAFE if is_unsafe else MAX_SHARE):
             return Verdict.UNASKED
         started = time.perf_counter()
         try:
@@ -124,7 +124,7 @@ class Oracle:
                 torch.set_grad_enabled(may_look_at_gradients(func)),
                 SameDraws(func),
             ):
-                return question.ask([*tensors, *made], is_refused=is_refused)
+                return question.ask([*tensors, *made], is_unsafe=is_unsafe)
         except (Unaskable, OSError):
             return Verdict.UNKNOWN
         finally:
@@ -172,22 +172,22 @@ class Question:
         self._tensors = tensors
         self._spans = measure_spans(tensors)
 
-    def ask(self, seen: Sequence[Tensor], *, is_refused: bool) -> Answer:
+    def ask(self, seen: Sequence[Tensor], *, is_unsafe: bool) -> Answer:
         """Return what the CPU raises.
 
         Args:
             seen: All tensors that are met, results among them.
-            is_refused: Whether meta refused the call: it may end the process.
+            is_unsafe: Whether it may end the process, as when meta refused it.
         """
         if any(tensor.is_nested for tensor in seen):  # which say no shape
             return Verdict.UNKNOWN
         is_held = sum(self._spans.values()) <= MAX_NBYTES
         if is_held and is_small([tensor.shape for tensor in seen]):
             run = self._run_small_or_raise
-            return self._confirm(run) if is_refused else self._run_small()
+            return self._confirm(run, is_tried=True) if is_unsafe else self._run_small()
         if not self._tensors:  # it makes one, as large as it is told
             return Verdict.UNKNOWN
-        if is_refused:
+        if is_unsafe:
             return self._confirm(self._run_untouched)
         if is_view(self._func):  # it computes nothing
             return decide(self._run_untouched)
@@ -207,7 +207,8 @@ class Question:
         """Return what is raised whatever the tensors hold."""
         answers = []
         for filling in FILLINGS:
-            answer = decide(lambda: self._run_with(StandIns(self._spans, filling)))  # noqa: B023  called at once
+            stand_ins = StandIns(self._spans, filling)
+            answer = decide(lambda: self._run_with(stand_ins), is_tried=True)  # noqa: B023  called at once
             if isinstance(answer, Verdict):
                 return answer
             answers.append(answer)
@@ -222,12 +223,13 @@ class Question:
     def _run_untouched(self) -> None:
         self._run_with(StandIns(self._spans, is_untouched=True))
 
-    def _confirm(self, run: Callable[[], object]) -> Answer:
+    def _confirm(self, run: Callable[[], object], *, is_tried: bool = False) -> Answer:
         """Return what is raised in a child process, if there can be one."""
         if not can_fork() or UNRESERVED is None:
             return Verdict.UNKNOWN
         raised = run_in_child(run)
-        return judge(raised) if raised is not NO_ANSWER else Verdict.UNKNOWN
+        is_known = raised is not NO_ANSWER
+        return judge(raised, is_tried=is_tried) if is_known else Verdict.UNKNOWN
 
     def _run_with(self, stand_ins: StandIns) -> None:
         args, kwargs = self._call
@@ -243,22 +245,24 @@ class Question:
         self._func(*args, **kwargs)
 
 
-def decide(run: Callable[[], object]) -> Answer:
+def decide(run: Callable[[], object], *, is_tried: bool = False) -> Answer:
     """Return what something raises, unless other values might not have it raised."""
     try:
         run()
     except Unaskable:
         raise
     except Exception as error:  # noqa: BLE001  it is the answer
-        return judge(error.with_traceback(None))  # which would keep what is on meta
+        error = error.with_traceback(None)  # which would keep what is on meta
+        return judge(error, is_tried=is_tried)
     return Verdict.ACCEPTED
 
 
-def judge(raised: Exception | None) -> Answer:
+def judge(raised: Exception | None, *, is_tried: bool) -> Answer:
     """Return what was raised, if metadata alone decided it."""
     if raised is None:
         return Verdict.ACCEPTED
-    return Verdict.UNKNOWN if speaks_of_values(raised) else raised
+    is_of_values = speaks_of_values(raised, is_tried=is_tried)
+    return Verdict.UNKNOWN if is_of_values else raised
 
 
 def is_plain(tensor: Tensor) -> bool:

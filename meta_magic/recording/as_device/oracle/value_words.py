@@ -12,11 +12,13 @@ OF_VALUES: Final = re.compile(
     r"out of bounds for dimension \d+ with size|index -?\d+ is out of|"
     r"can't allocate|not enough memory|singular|converge|positive-definite|"
     r"pivots [^.]*between|internal assert|u\[|probability tensor|probabilities|"
-    r"offsets\[|sum to|class values must|all elements of (input|target)|"
-    r"indexing result of shape|indexing tensors could not",  # of masks
+    r"offsets\[|sum to|class values must|all elements of (input|target)",
     re.IGNORECASE,
 )
 """What only values, or the memory of this machine, can have said."""
+
+OF_MASKS: Final = re.compile("indexing result of shape|indexing tensors could not")
+"""What may be about the elements that a mask chooses, as many as the words say."""
 
 LIKE_VALUES: Final = re.compile(
     r"out of range|out of bounds|not positive|non-?negative|negative|inf|nan\b|"
@@ -37,11 +39,16 @@ OF_METADATA: Final = re.compile(
 """What is about metadata all the same."""
 
 
-def speaks_of_values(error: BaseException) -> bool:
-    """Whether an operator that was given made-up values refused them, perhaps."""
+def speaks_of_values(error: BaseException, *, is_tried: bool = False) -> bool:
+    """Whether an operator that was given made-up values refused them, perhaps.
+
+    Args:
+        error: What it said.
+        is_tried: Whether it says so whatever it is given.
+    """
     if isinstance(error, (LinAlgError, MemoryError)):
         return True
     text = str(error)
-    if OF_VALUES.search(text):
+    if OF_VALUES.search(text) or (OF_MASKS.search(text) and not is_tried):
         return True
     return bool(LIKE_VALUES.search(text)) and not OF_METADATA.search(text)

@@ -2,9 +2,7 @@
 
 import os
 import resource
-import signal
-import time
-from pathlib import Path
+from contextlib import suppress
 
 import pytest
 import torch
@@ -12,7 +10,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, ctc_loss, linear, pad
 
 from meta_magic import record
-from meta_magic.recording.as_device.oracle import child, oracle
+from meta_magic.recording.as_device.oracle import oracle, refused_calls
 
 HUGE = 2**20
 
@@ -53,6 +51,12 @@ REFUSED = {
     "channels": lambda: nn.Conv2d(3, 4, 3)(torch.ones(1, 4, 8, 8)),
     "overlapping writes": lambda: torch.ones(1).expand(3).add_(torch.ones(3)),
     "a mask of another shape": lambda: torch.ones(1, 62)[torch.ones(1, 30) > 0],
+    "what is put elsewhere": lambda: torch.ones(5, 5).index_put_(
+        (torch.tensor([0, 1, 2]),), torch.ones(2, 5)
+    ),
+    "positions that differ": lambda: torch.ones(5, 5)[
+        torch.zeros(2, dtype=torch.long), torch.zeros(3, dtype=torch.long)
+    ],
     "a number at a mask of another shape": lambda: torch.ones(5, 3).__setitem__(
         torch.ones(3) > 0, 1
     ),
@@ -62,6 +66,14 @@ REFUSED = {
     ),
     "a vector of equations": lambda: torch.geqrf(torch.ones(3)),
     "draws of integers": lambda: torch.ones(2, dtype=torch.long).exponential_(),
+}
+TAKEN = {
+    "as many as a mask chooses": lambda: torch.ones(4).index_put_(
+        (torch.tensor([True, False, True, True]),), torch.ones(3)
+    ),
+    "masks of as many": lambda: torch.ones(3, 3)[
+        torch.tensor([True, False, True]), torch.tensor([0, 1])
+    ],
 }
 LARGE = {
     "input of another dtype": lambda: nn.Linear(HUGE, HUGE, bias=False)(
@@ -96,6 +108,12 @@ def test_a_call_is_refused_in_the_words_of_the_cpu(name):
     with record(as_device="cpu"), pytest.raises(wanted.type) as met:
         REFUSED[name]()
     assert str(met.value) == str(wanted.value)
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_what_values_decide_is_taken(name):
+    with record(as_device="cpu", cache=False):
+        assert TAKEN[name]().shape == TAKEN[name]().shape
 
 
 @pytest.mark.parametrize("name", LARGE)
@@ -199,46 +217,6 @@ def test_where_no_child_can_be_made_a_large_call_is_as_on_meta(monkeypatch):
         LARGE["sizes"]()
 
 
-def test_where_memory_must_be_reserved_a_large_call_is_as_on_meta(monkeypatch):
-    monkeypatch.setattr(oracle, "UNRESERVED", None)  # as on macOS
-    with record(as_device="cpu", cache=False):
-        LARGE["input of another dtype"]()
-
-
-@pytest.mark.parametrize(
-    "error", [PermissionError, BlockingIOError, MemoryError, RuntimeError]
-)
-def test_where_children_are_forbidden_a_large_call_is_as_on_meta(error, monkeypatch):
-    def refuse():
-        raise error("forbidden")
-
-    monkeypatch.setattr(os, "fork", refuse)
-    with record(as_device="cpu", cache=False):
-        LARGE["input of another dtype"]()
-
-
-def test_where_memory_is_short_a_large_call_is_as_on_meta():
-    limits = resource.getrlimit(resource.RLIMIT_AS)
-    n_pages = int(Path("/proc/self/statm").read_text().split()[0])
-    taken = n_pages * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (taken + 2**28, limits[1]))
-    try:
-        with record(as_device="cpu", cache=False):
-            LARGE["input of another dtype"]()
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, limits)
-
-
-@pytest.mark.parametrize(
-    "end", [lambda _: os.kill(os.getpid(), signal.SIGSEGV), lambda _: time.sleep(60)]
-)
-def test_a_refusal_of_what_crashes_or_hangs_on_the_cpu_stands(end, monkeypatch):
-    monkeypatch.setattr(child, "SECONDS", 0.1)
-    given = (torch.empty(2, 3, device="meta"),)
-    answer = oracle.Oracle().ask(end, given, {}, is_refused=True)
-    assert answer is oracle.Verdict.UNKNOWN
-
-
 def test_a_small_call_is_refused_without_a_child(monkeypatch):
     monkeypatch.delattr(os, "fork")
     with record(as_device="cpu"), pytest.raises(RuntimeError, match="same dtype"):
@@ -259,29 +237,17 @@ def test_an_operator_that_reads_past_what_it_is_given_is_never_asked(monkeypatch
     assert not [name for name in asked if "mkldnn_rnn_layer" in name]
 
 
-def test_asking_stops_after_its_share_of_the_time(monkeypatch):
-    monkeypatch.setattr(oracle, "MIN_SECONDS", -1.0)
-    monkeypatch.setattr(oracle, "MAX_SHARE", 0.0)
-    with record(as_device="cpu", cache=False):
-        REFUSED["input of another dtype"]()
+@pytest.mark.parametrize("n_channels", [1, 5])
+def test_a_batch_norm_of_too_few_channels_ends_no_process(n_channels, monkeypatch):
+    asked, ask = [], oracle.Question.ask
 
+    def note(question, seen, *, is_unsafe):
+        asked.append(is_unsafe)
+        return ask(question, seen, is_unsafe=is_unsafe)
 
-def test_what_was_not_asked_is_said_of_later_recordings_too(monkeypatch):
-    def call():
-        with record(as_device="cpu") as trace:
-            torch.ones(7, 11).cumsum(1).cumsum(0)
-        return [note.text[:12] for note in trace.notes if note.kind == "unasked"]
-
-    with monkeypatch.context() as context:
-        context.setattr(oracle, "MIN_SECONDS", -1.0)
-        context.setattr(oracle, "MAX_SHARE", -1.0)
-        assert call() == ["2 calls that"]
-    assert call() == ["2 calls that"]
-
-
-def test_what_meta_refuses_is_asked_when_the_share_of_others_is_spent(monkeypatch):
-    monkeypatch.setattr(oracle, "MIN_SECONDS", -1.0)
-    monkeypatch.setattr(oracle, "MAX_SHARE", 0.0)
-    with record(as_device="cpu", cache=False):
-        grown = torch.ones(1).addbmm_(torch.ones(3, 5, 2), torch.ones(3, 2, 4))
-    assert grown.shape == (5, 4)
+    monkeypatch.setattr(oracle.Question, "ask", note)
+    monkeypatch.setattr(refused_calls, "ask_cpu", pytest.fail)  # in this process
+    with record(as_device="cpu", cache=False), suppress(RuntimeError):
+        few = torch.ones(n_channels)
+        torch.native_batch_norm(torch.ones(5, 6, 5), *4 * [few], True, 0.5, 0.6)
+    assert set(asked) == {True}
