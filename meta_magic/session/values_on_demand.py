@@ -5,7 +5,7 @@ on the CPU, if that takes little, and the operator runs on the real values. Only
 sizes come back, on meta again; or the value itself, where it is a number.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
@@ -64,7 +64,7 @@ class ValuesOnDemand:
         options: What one value may take, and what is assumed beyond.
 
     Attributes:
-        prepare: Called before values are read.
+        prepare: Called with tensors before their values are read.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class ValuesOnDemand:
         snapshot: Callable[[], Program],
         options: Options,
     ) -> None:
-        self.prepare: Callable[[], object] = int  # nothing
+        self.prepare: Callable[[Sequence[Tensor]], object] = len  # which does nothing
         self._places = written.places
         self._clock = clock
         self._snapshot = snapshot
@@ -216,7 +216,7 @@ class ValuesOnDemand:
             for _, (_, ref, geometry) in chosen
             if ref is not None
         ]
-        self.prepare()
+        self.prepare([tensor for tensor, _ in chosen])
         program, limits = self._snapshot(), self._options.limits
         return self._evaluator.evaluate(
             program, wanted, limits, can_assume=can_assume, is_brief=is_brief

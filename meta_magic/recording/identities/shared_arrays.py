@@ -1,9 +1,10 @@
-"""Memory of a real array that a tensor on meta shares, as on the CPU."""
+"""Memory of real arrays that tensors on meta share, as on the CPU."""
 
 import ctypes
 import sys
 import weakref
 import zlib
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import torch
@@ -11,12 +12,13 @@ from torch import Tensor, UntypedStorage
 
 from meta_magic.recording.identities.geometries import span_nbytes
 from meta_magic.recording.identities.storage_bytes import MAX_COPIED_NBYTES
+from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.tensor_internals import (
     address_of_storage,
     count_owners,
 )
 
-__all__ = ["SharedArray"]
+__all__ = ["SharedArray", "SharedArrays"]
 
 frombuffer = torch.frombuffer  # which a recording replaces
 
@@ -122,3 +124,46 @@ class SharedArray:
         offset = (self._address - owner.data_ptr()) // tensor.itemsize
         made = torch.empty(0, dtype=tensor.dtype, device="cpu")
         return made.set_(owner, offset, tensor.shape, self._stride)
+
+
+class SharedArrays:
+    """Some of them, in order; found by the tensors that share their memory."""
+
+    def __init__(self) -> None:
+        self._by_address: dict[int, list[SharedArray]] = {}
+        self._address_by_array: dict[SharedArray, int] = {}
+
+    def __iter__(self) -> Iterator[SharedArray]:
+        return iter(self._address_by_array)
+
+    def __len__(self) -> int:
+        return len(self._address_by_array)
+
+    def add(self, array: SharedArray) -> None:
+        """Add one whose tensor lives."""
+        storage: Any = array.storage()
+        address = address_of_storage(storage)
+        self._address_by_array[array] = address
+        self._by_address.setdefault(address, []).append(array)
+
+    def remove(self, array: SharedArray) -> None:
+        """Forget one, if it was not forgotten."""
+        address = self._address_by_array.pop(array, None)
+        if address is not None:
+            here = self._by_address[address]
+            here.remove(array)
+            if not here:
+                del self._by_address[address]
+
+    def sharing(self, tensors: Iterable[Tensor]) -> list[SharedArray]:
+        """Return those that share the memory of one of some tensors."""
+        found: dict[SharedArray, None] = {}
+        with DisableTorchFunction():
+            for tensor in tensors:
+                try:
+                    storage = tensor.untyped_storage()
+                except (RuntimeError, NotImplementedError):  # it has none
+                    continue
+                here = self._by_address.get(address_of_storage(storage), ())
+                found.update((a, None) for a in here if a.storage() is storage)
+        return [*found]

@@ -5,7 +5,6 @@ tensor; to the tensor, by a ``copy_`` of the program, before the next operator.
 """
 
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -13,7 +12,11 @@ import torch
 from torch import Tensor
 
 from meta_magic.recording.identities.places import Places
-from meta_magic.recording.identities.shared_arrays import META, SharedArray
+from meta_magic.recording.identities.shared_arrays import (
+    META,
+    SharedArray,
+    SharedArrays,
+)
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.value_source import ValueSource
 from meta_magic.recording.rows.constants import Constants
@@ -26,8 +29,8 @@ __all__ = ["SharedMemory"]
 
 HERE: Final = (None, torch.device("cpu"))
 COPY: Final = torch.ops.aten.copy_.default
-MAX_WATCHED: Final = 32
-"""How many arrays are looked at before each operator: the newest."""
+MIN_ROOM: Final = 32
+"""How many arrays there may be before it is looked which of them are gone."""
 
 BEHIND: Final = (
     "an array that shares the memory of a tensor does not follow what is written to it "
@@ -80,18 +83,19 @@ class SharedMemory:
         self._constants = constants
         self._findings = findings
         self._values = values
-        self._arrays: list[SharedArray] = []
-        self._room = MAX_WATCHED
+        self._arrays = SharedArrays()
+        self._room = MIN_ROOM
         self._is_looking = self._is_writing = False
 
     def __enter__(self) -> None:
         if left:
             self._look_out()
-            self._arrays, left[:] = [a for a in left if a.come_back()], []
+            for array in left:
+                if array.come_back() and array.storage() is not None:
+                    self._arrays.add(array)
+            left.clear()
             for array in [*self._arrays]:
-                if array.storage() is None:
-                    self._arrays.remove(array)
-                elif array.read() != array.content:
+                if array.read() != array.content:
                     self._write_tensor(array)
 
     def __exit__(self, *_: object) -> None:
@@ -99,14 +103,14 @@ class SharedMemory:
         for array in self._arrays:
             array.leave()
         left.extend(self._arrays)
-        self._arrays = []
+        self._arrays = SharedArrays()
 
     # Sharing
 
     def give(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
         """Return the array that a function makes of a tensor on meta."""
-        self.take_in()
         tensor, *rest = args
+        self.take_in([tensor])
         again = self._find_again(tensor)
         if again is not None:
             return func(again, *rest, **kwargs)
@@ -146,10 +150,10 @@ class SharedMemory:
         if tensor.is_meta and not real.is_meta and real.numel():
             self._look_out()
             array = SharedArray(owner, real, tensor)
-            self._arrays.append(array)
+            self._arrays.add(array)
             if len(self._arrays) > self._room or not array.is_watched:
                 self._look_at_rest([other for other in self._arrays if other.is_gone])
-                self._room = 2 * len(self._arrays) + MAX_WATCHED
+                self._room = 2 * len(self._arrays) + MIN_ROOM
 
     def _find_again(self, tensor: Tensor) -> Tensor | None:
         """Return a real tensor on memory that was given out of the same tensor."""
@@ -168,45 +172,35 @@ class SharedMemory:
 
     # Keeping alike
 
-    def take_in(self) -> None:
-        """Write to tensors what was written to small arrays."""
+    def take_in(self, tensors: Iterable[Tensor]) -> None:
+        """Write to tensors that are read next what was written to small arrays."""
         if self._arrays and not self._is_writing:
-            for array in self._arrays[-MAX_WATCHED:]:
-                if array.storage() is None:
-                    self._arrays.remove(array)
-                elif array.is_watched and array.read() != array.content:
+            for array in self._arrays.sharing(tensors):
+                if array.is_watched and array.read() != array.content:
                     self._write_tensor(array)
 
     def concerns(self, tensors: Iterable[Tensor]) -> bool:
         """Whether an array shares the memory of one of some tensors."""
-        return bool(self._arrays) and bool(self._sharing(tensors))
+        return bool(self._arrays) and bool(self._arrays.sharing(tensors))
 
     def give_out(self, tensors: Iterable[Tensor]) -> None:
         """Write to arrays what an operator may have written to tensors."""
         if self._arrays and not self._is_writing:
             self._is_writing = True
             try:
-                for array in self._sharing(tensors):
+                for array in self._arrays.sharing(tensors):
                     self._write_array(array)
             finally:
                 self._is_writing = False
 
-    def _sharing(self, tensors: Iterable[Tensor]) -> list[SharedArray]:
-        storages = []
-        with DisableTorchFunction():
-            for tensor in tensors:
-                with suppress(RuntimeError, NotImplementedError):  # it has none
-                    storages.append(tensor.untyped_storage())
-        return [a for a in self._arrays if any(a.storage() is s for s in storages)]
-
     def _look_at_rest(self, arrays: Iterable[SharedArray]) -> None:
         """Write to tensors what was written to arrays; forget those that are gone."""
-        self.take_in()
         for array in [*arrays]:
             if array.storage() is not None and array.read() != array.content:
-                self._findings.note("array", AHEAD.format(array.nbytes))
+                if not array.is_watched:
+                    self._findings.note("array", AHEAD.format(array.nbytes))
                 self._write_tensor(array)
-            if array.is_gone and array in self._arrays:
+            if array.is_gone:
                 self._arrays.remove(array)
 
     def _write_tensor(self, array: SharedArray) -> None:

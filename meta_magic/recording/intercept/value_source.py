@@ -1,6 +1,6 @@
 """What intercepts asks of whoever knows values: a session, which stands above."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -16,10 +16,10 @@ class ValueSource(Protocol):
     """Computes values of meta tensors while a cell runs.
 
     Attributes:
-        prepare: Called before values are read.
+        prepare: Called with tensors before their values are read.
     """
 
-    prepare: Callable[[], object]
+    prepare: Callable[[Sequence[Tensor]], object]
 
     def evaluate(self, table: OpTable, given: Given) -> Any:
         """Return what an operator that failed on meta returns, if it needs only values.

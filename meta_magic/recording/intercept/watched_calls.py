@@ -22,7 +22,7 @@ class WatchedFunctions(ServedFunctions):
 
     def serve(self, func: Any, args: Args, kwargs: Kwargs | None) -> Any:
         """Answer a call that was seen before; else run it."""
-        self._shared.take_in()
+        self._shared.take_in(tensors_in(args, kwargs or {}))
         return super().serve(func, args, kwargs)
 
 
@@ -37,8 +37,9 @@ class WatchedOperators(ServedOperators):
         self, table: OpTable, key: Any, words: Any, args: Args, kwargs: Kwargs | None
     ) -> Entry | None:
         """Return the entry that alone answers a call, if there is one."""
-        self._shared.take_in()
-        if table.written and self._shared.concerns(tensors_in(args, kwargs or {})):
+        read = tensors_in(args, kwargs or {})
+        self._shared.take_in(read)
+        if table.written and self._shared.concerns(read):
             return None
         return super().find(table, key, words, args, kwargs)
 

@@ -87,6 +87,22 @@ def hand_on():
     return y.tolist(), z.tolist()
 
 
+def write_the_first_of_many():
+    tensors = [torch.ones(3) for _ in range(99)]
+    arrays = [x.numpy() for x in tensors]
+    arrays[0][1] = 5
+    return torch.stack(tensors).sum().item(), (tensors[0] * 2).tolist()
+
+
+def write_by_another_dtype():
+    array = np.ones(3, dtype=np.float32)
+    x, bits = torch.from_numpy(array), torch.from_numpy(array.view(np.int32))
+    x += 1
+    found = bits.tolist()
+    bits.zero_()
+    return found, (x + 1).tolist()
+
+
 def copy_instead():
     x, array = torch.ones(3), np.ones(3, dtype=np.float32)
     there = [np.array(x.tolist()), x.clone().numpy(), np.array(array)]
@@ -111,6 +127,8 @@ CELLS = {
     "dlpack": lambda: np.from_dlpack(torch.ones(3)).tolist(),
     "a view of an array": adopt_a_view,
     "an array of one tensor for another": hand_on,
+    "the first of many": write_the_first_of_many,
+    "another dtype": write_by_another_dtype,
     "copies": copy_instead,
 }
 
