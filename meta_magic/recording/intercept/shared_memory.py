@@ -132,7 +132,7 @@ class SharedMemory:
             real: The tensor.
             tensor: A copy of it on meta.
         """
-        is_here = self._registry.place_of(tensor) in HERE
+        is_here = tensor.is_meta and self._registry.place_of(tensor) in HERE
         if not (is_here and array.flags.writeable and real.dtype == tensor.dtype):
             return tensor
         with DisableTorchFunction(), DisableTorchDispatch():
@@ -140,7 +140,7 @@ class SharedMemory:
             planned = next((made for made in found if made is not None), None)
             if planned is not None:
                 self._registry.note_alias(planned)
-                return planned
+                return planned.requires_grad_(tensor.requires_grad)
             while isinstance(array.base, np.ndarray):  # views may go before it does
                 array = array.base
             self._share(array, real, tensor)
