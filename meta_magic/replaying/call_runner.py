@@ -203,7 +203,8 @@ class CallRunner:
             self.memory.add(storage, real)
             return
         self.memory.allocate(storage, geometry)
-        self.memory.tensor(storage, geometry).copy_(tensor)
+        once = tuple(slice(None if step else 1) for step in geometry.stride)
+        self.memory.tensor(storage, geometry)[once].copy_(tensor[once])
 
 
 def read_outside() -> tuple[object, ...]:

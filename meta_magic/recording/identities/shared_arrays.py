@@ -5,6 +5,7 @@ import sys
 import weakref
 import zlib
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any, Final
 
 import torch
@@ -25,6 +26,9 @@ frombuffer = torch.frombuffer  # which a recording replaces
 META: Final = torch.device("meta")
 MAX_WATCHED_NBYTES: Final = 2**16
 """Bytes of an array up to which it is looked at before each operator."""
+
+N_NEWEST: Final = 64
+"""How many arrays are looked through for one that has the same memory."""
 
 OWN: Final = 2
 """References to an array that are its own: its attribute, and an argument."""
@@ -138,6 +142,10 @@ class SharedArrays:
 
     def __len__(self) -> int:
         return len(self._address_by_array)
+
+    def newest(self) -> Iterator[SharedArray]:
+        """Yield those that were added last."""
+        return islice(reversed(self._address_by_array), N_NEWEST)
 
     def add(self, array: SharedArray) -> None:
         """Add one whose tensor lives."""

@@ -30,7 +30,9 @@ __all__ = ["SharedMemory"]
 HERE: Final = (None, torch.device("cpu"))
 COPY: Final = torch.ops.aten.copy_.default
 MIN_ROOM: Final = 32
-"""How many arrays there may be before it is looked which of them are gone."""
+MAX_HELD: Final = 2**26
+"""How many arrays, and of how many bytes, there may be more before it is looked which
+of them are gone."""
 
 BEHIND: Final = (
     "an array that shares the memory of a tensor does not follow what is written to it "
@@ -84,7 +86,7 @@ class SharedMemory:
         self._findings = findings
         self._values = values
         self._arrays = SharedArrays()
-        self._room = MIN_ROOM
+        self._room, self._held = MIN_ROOM, 0
         self._is_looking = self._is_writing = False
 
     def __enter__(self) -> None:
@@ -136,7 +138,8 @@ class SharedMemory:
         if not (is_here and array.flags.writeable and real.dtype == tensor.dtype):
             return tensor
         with DisableTorchFunction(), DisableTorchDispatch():
-            found = (known.find_planned(real) for known in self._arrays)
+            known = self._arrays.newest()  # where it is an older one, both follow it
+            found = (shared.find_planned(real) for shared in known)
             planned = next((made for made in found if made is not None), None)
             if planned is not None:
                 self._registry.note_alias(planned)
@@ -151,16 +154,18 @@ class SharedMemory:
             self._look_out()
             array = SharedArray(owner, real, tensor)
             self._arrays.add(array)
-            if len(self._arrays) > self._room or not array.is_watched:
+            self._held += array.nbytes
+            if len(self._arrays) > self._room or self._held > MAX_HELD:
                 self._look_at_rest([other for other in self._arrays if other.is_gone])
-                self._room = 2 * len(self._arrays) + MIN_ROOM
+                self._room, self._held = 2 * len(self._arrays) + MIN_ROOM, 0
 
     def _find_again(self, tensor: Tensor) -> Tensor | None:
         """Return a real tensor on memory that was given out of the same tensor."""
         if tensor.requires_grad:
             return None
         with DisableTorchFunction(), DisableTorchDispatch():
-            found = (array.find_again(tensor) for array in self._arrays)
+            sharing = self._arrays.sharing([tensor])
+            found = (array.find_again(tensor) for array in sharing)
             return next((real for real in found if real is not None), None)
 
     def _look_out(self) -> None:
