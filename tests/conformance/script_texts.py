@@ -13,9 +13,8 @@ SAME, WITHOUT_VALUES, UNSTABLE, OTHER = "same", "without values", "unstable", "o
 NUMBER = r"\d[\d.,]*(?:e[-+]?\d+)?"
 UNIT = r"(?:[mnuµ]?s|secs?|seconds?|mins?|minutes?|h|hours?|it/s|s/it)"
 TOOK = r"(?:time|took|elapsed|ms/\w+|/sec)"
-FACT = (
-    r"(?:device='[\w:]+'|size=\([\d, ]*\)|dtype=[\w.]+|grad_fn=<\w+>|requires_grad=\w+)"
-)
+DEVICE = r"device=\\?'[\w:]+\\?'"
+FACT = rf"(?:{DEVICE}|size=\([\d, ]*\)|dtype=[\w.]+|grad_fn=<\w+>|requires_grad=\w+)"
 RULES = (
     (re.compile(r"0x[0-9a-f]{6,}"), "0x"),
     (re.compile(r"/tmp/tmp\w+/copy"), "."),
@@ -25,6 +24,8 @@ RULES = (
     (re.compile(r"\btorch\.meta\.(?=\w+Tensor\b)"), "torch."),
     (re.compile(r"\bmeta\b"), "cpu"),
     (re.compile(rf"{NUMBER}\s?{UNIT}\b"), "TIME"),
+    (re.compile(rf"{NUMBER} loops? each"), "TIME"),
+    (re.compile(r'"'), "'"),  # Python chooses them by what stands between
     (re.compile(rf"(?i)({TOOK}[a-z ]*(?:\([^)]*\))?[\s:=|]*){NUMBER}"), r"\1TIME"),
     (re.compile(r"\d+:\d\d(?::\d\d)?(?:\.\d+)?"), "TIME"),
 )

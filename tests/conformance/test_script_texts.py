@@ -61,3 +61,16 @@ def test_what_is_alike_in_two_real_runs_must_be_alike_under_meta():
 
 def test_fewer_words_than_in_two_real_runs_are_another_text():
     assert compare_texts("seed 17 loss 2", "seed 23", "seed 5 loss 2") == "other"
+
+
+def test_a_tensor_within_the_text_of_a_text_is_compared_without_its_metadata():
+    wanted = "Out[3]: 'truth: tensor([0.8047])'"
+    met = "Out[3]: \"truth: tensor([0.8047], device='meta', size=(1,))\""
+    assert compare_texts(wanted, met) == "same"
+    assert compare_texts(wanted, met.replace("8047", "8048")) == "other"
+
+
+def test_how_many_loops_a_time_was_taken_of_is_not_compared():
+    wanted = "253 us +- 15.7 us per loop (mean of 7 runs, 1,000 loops each)"
+    met = "57.3 us +- 10.5 us per loop (mean of 7 runs, 10,000 loops each)"
+    assert compare_texts(wanted, met) == "same"

@@ -4,7 +4,7 @@ Source: ``nn/modules/linear_cross_entropy_options.py`` of torch 2.13.
 """
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import torch
 
@@ -13,7 +13,13 @@ from meta_magic.torch_private.replacing import Replacements
 
 __all__ = ["ChunkedLossesOf"]
 
+DEVICES: Final = {name: torch.device(name) for name in ("cpu", "cuda", "meta")}
+"""Made here: a mode that is on already would see it while a recording begins."""
+
 Adjust: TypeAlias = Callable[..., Any]
+
+DEVICES: Final = {name: torch.device(name) for name in ("cpu", "cuda", "meta")}
+"""Made once: modes of the user's would see each that is made."""
 
 
 class ChunkedLossesOf(Replacements):
@@ -25,7 +31,7 @@ class ChunkedLossesOf(Replacements):
 
     def __init__(self, device: str) -> None:
         super().__init__()
-        self._device = torch.device(device)
+        self._device = DEVICES[device]
 
     def __enter__(self) -> None:
         for place in DEVICE_OF_CHUNKED_LOSSES if self._device.type != "meta" else ():

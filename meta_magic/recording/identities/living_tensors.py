@@ -89,7 +89,7 @@ def find_stored() -> Iterator[tuple[Tensor, int]]:
 
 def can_count(tensor: Tensor) -> bool:
     """Whether writes of a tensor are counted, and it is not a mere counter."""
-    return not tensor.is_inference() and tensor.numel() > 0
+    return not tensor.is_inference() and tensor.untyped_storage().nbytes() > 0
 
 
 def find_apart() -> dict[int, list["weakref.ref[Tensor]"]]:
@@ -122,9 +122,12 @@ def make_counters(addresses: Collection[int]) -> dict[int, list[Tensor]]:
     found: dict[int, list[Tensor]] = {}
     with DisableTorchFunction(), DisableTorchDispatch(), torch.no_grad():
         for tensor, address in find_stored():
-            if address in addresses and not tensor.is_inference():
-                counter = tensor.detach()
-                counter.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+            if address not in addresses or tensor.is_inference():
+                continue
+            counter = tensor.detach()
+            empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+            with suppress(RuntimeError):  # of one lazily conjugated, nested, ...
+                counter.data = empty
                 found.setdefault(address, []).append(counter)
     return found
 

@@ -65,11 +65,11 @@ class DataSources(Replacements):
     def _adopt(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
         """Put on meta what torch makes from memory that is not its own."""
         data = args[0] if args else None
+        if not is_default_on_meta():
+            return plain(*args, **kwargs)
         if isinstance(data, Tensor) and data.is_meta:  # by from_dlpack
             return data.detach()
         made = plain(*args, **kwargs)
-        if not is_default_on_meta():
-            return made
         planned = made.to(META)
         if isinstance(data, np.ndarray):
             with DisableTorchDispatch():  # in which torch is told to put it on meta

@@ -132,7 +132,7 @@ class SharedMemory:
             real: The tensor.
             tensor: A copy of it on meta.
         """
-        is_here = self._registry.place_of(tensor) in HERE
+        is_here = tensor.is_meta and self._registry.place_of(tensor) in HERE
         if not (is_here and array.flags.writeable and real.dtype == tensor.dtype):
             return tensor
         with DisableTorchFunction(), DisableTorchDispatch():
@@ -140,7 +140,7 @@ class SharedMemory:
             planned = next((made for made in found if made is not None), None)
             if planned is not None:
                 self._registry.note_alias(planned)
-                return planned
+                return planned.requires_grad_(tensor.requires_grad)
             while isinstance(array.base, np.ndarray):  # views may go before it does
                 array = array.base
             self._share(array, real, tensor)
@@ -219,6 +219,7 @@ class SharedMemory:
                 sizes = real.shape, real.stride()
                 values = torch.empty_strided(*sizes, dtype=real.dtype, device=META)
                 registry.note_deaths()  # its address may have been another's
+                registry.forget(id(tensor), None)
                 registry.note_alias(tensor)
                 ref = registry.storage_of(values)
                 if ref is not None:
@@ -226,6 +227,7 @@ class SharedMemory:
                 if before is not None:
                     places.running = [Tensor.copy_, before[1], None, ()]
                 dispatch.__torch_dispatch__(COPY, (), (tensor, values))
+                registry.forget(id(tensor), None)
         finally:
             self._is_writing, places.running = False, before
         if len(self._arrays) > 1:
@@ -234,9 +236,11 @@ class SharedMemory:
     def _write_array(self, array: SharedArray) -> None:
         """Write what a tensor holds to the array that shares its memory."""
         with DisableTorchFunction(), DisableTorchDispatch():
-            tensor = array.as_planned()
-            self._registry.note_deaths()
-            seen = self._registry.read(tensor)
+            tensor, registry = array.as_planned(), self._registry
+            registry.note_deaths()
+            registry.forget(id(tensor), None)  # that of another, as it may be again
+            seen = registry.read(tensor)
+            registry.forget(id(tensor), None)
         real = self._values.peek(tensor, seen)
         if real is None:
             self._arrays.remove(array)

@@ -205,7 +205,7 @@ def find_wrong(real: Tensor, allowed: Allowed) -> Tensor:
     """Return which elements of an operand are out of range."""
     is_right = (real >= allowed.low) & (real < allowed.end)
     if allowed.spared is not None:
-        is_right |= real == allowed.spared
+        is_right = is_right | (real == allowed.spared)
     return ~is_right
 
 

@@ -15,7 +15,7 @@ from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.rows.constants import Constants, read_constant
 from meta_magic.recording.rows.imports import Imports
 from meta_magic.recording.rows.row_writer import RowWriter
-from meta_magic.recording.rows.value_bounds import Bounds, find_made, has_bounds
+from meta_magic.recording.rows.value_bounds import Bounds, find_made, has_bounds, join
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.trace.program import HEADER, Constant, Import, Program
 from meta_magic.trace.signature import Geometry, Signature
@@ -53,6 +53,7 @@ class KnownValues:
         self._changes: Sequence[Changes] = ()
         self._at = 0
         self.row_by_storage: dict[int, int] = {}
+        self._row_before: dict[int, int | None] = {}
         self._earlier: dict[int, KnownValues] = {}
 
     def read(
@@ -71,9 +72,12 @@ class KnownValues:
         self._words, self._storages, self._changes = words, storages, changes
         rows, at, end = self.row_by_storage, self._at, len(words)
         while at < end:
-            width, changed, _ = changes[words[at]]
+            width, changed, known = changes[words[at]]
             for position in changed:
-                rows[storages[words[at + position]]] = at
+                storage = storages[words[at + position]]
+                if known is not None and known.writes:
+                    self._row_before[at] = rows.get(storage)
+                rows[storage] = at
             at += width
         self._at = at
 
@@ -105,11 +109,17 @@ class KnownValues:
             depth: How many operators there may be before it.
         """
         row = self.row_by_storage.get(storage)
+        is_later = row is not None and end is not None and row >= end
+        return None if is_later else self._find_at(row, storage, geometry, depth)
+
+    def _find_at(
+        self, row: int | None, storage: int, geometry: Geometry, depth: int
+    ) -> Bounds | None:
+        """Return the bounds of a tensor as the row left it that is given."""
         if row is None:
             return self._find_outer(storage, geometry, depth)
         signature = self._changes[self._words[row]][2]
-        is_later = end is not None and row >= end
-        if signature is None or is_later or not depth:
+        if signature is None or not depth:
             return None
         if signature.outputs[0].dtype is not geometry.dtype:  # its bytes, read anew
             return None
@@ -118,7 +128,11 @@ class KnownValues:
             number = self._storages[self._words[row + HEADER + index]]
             return self.find_bounds(number, signature.inputs[index], row, depth - 1)
 
-        return find_made(signature, find_input)
+        made = find_made(signature, find_input)
+        if not signature.writes:
+            return made
+        before = self._row_before[row]
+        return join([made, self._find_at(before, storage, geometry, depth - 1)])
 
     def _find_outer(
         self, storage: int, geometry: Geometry, depth: int

@@ -8,7 +8,7 @@ import torch
 
 from meta_magic.trace.signature import Signature, TensorArgument
 
-__all__ = ["Bounds", "find_made", "has_bounds"]
+__all__ = ["Bounds", "find_made", "has_bounds", "join"]
 
 Bounds: TypeAlias = tuple[float, float]
 """The least and the greatest value that there may be."""
@@ -140,24 +140,45 @@ RULES: Final = {name: rule for rule, names in NAMES.items() for name in names.sp
 """By name. Of others nothing is known."""
 
 
+WRITTEN: Final[Mapping[str, Rule]] = MappingProxyType(
+    {
+        "copy_": passes_on("src"),
+        "fill_": passes_on("value"),
+        "zero_": is_filled(0),
+        "masked_fill_": passes_on("value"),
+        "index_fill_": passes_on("value"),
+        "index_put_": passes_on("values"),
+        "index_copy_": passes_on("source"),
+    }
+)
+"""Of what operators write, anywhere in a tensor."""
+
+ADDING: Final = ("accumulate", True)
+
+
 def has_bounds(signature: Signature) -> bool:
-    """Whether something may be known of what calls of a signature make."""
-    if signature.writes or len(signature.outputs) != 1:
+    """Whether something may be known of what calls of a signature make or write."""
+    if len(signature.outputs) != 1:
         return False
-    return signature.outputs[0].dtype is torch.bool or find_rule(signature) is not None
+    is_true = signature.outputs[0].dtype is torch.bool
+    return is_true or find_rule(signature) is not None
 
 
 def find_rule(signature: Signature) -> Rule | None:
     """Return the rule of an operator, if it has one."""
     library, name, *_ = signature.op.split(".")
-    return RULES.get(name) if library == "aten" else None
+    if library != "aten" or ADDING in signature.arguments:
+        return None
+    return (WRITTEN if signature.writes else RULES).get(name)
 
 
 def find_made(signature: Signature, find_input: Find) -> Bounds | None:
-    """Return the bounds of what calls of a signature make; None if they are not known.
+    """Return the bounds of what calls of a signature make, or write.
+
+    None if they are not known.
 
     Args:
-        signature: The signature, of an operator that makes one tensor.
+        signature: The signature, of an operator that returns one tensor.
         find_input: Returns those of its inputs.
     """
     if signature.outputs[0].dtype is torch.bool:

@@ -11,6 +11,7 @@ import signal
 import sys
 import warnings
 
+import numpy as np
 import torch
 from IPython.core.interactiveshell import InteractiveShell
 from torch import nn
@@ -61,6 +62,15 @@ def attend():
             functional.scaled_dot_product_attention(x, x, x)
 
 
+def share():
+    with record():
+        x, array = torch.ones(3), np.ones(3)
+        y = torch.from_numpy(array)
+        x.numpy()[0] = 2
+        array += 1
+        y.add_(x)
+
+
 def make_real():
     with record():
         model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
@@ -78,6 +88,7 @@ RUNS = {
     "training": lambda: train,
     "loader": lambda: load,
     "attention": lambda: attend,
+    "arrays": lambda: share,
     "materialize": make_real,
     "awaiting": lambda: await_cell,
 }

@@ -107,6 +107,7 @@ def test_a_storm_of_interrupts_leaves_nothing_behind(kind, n_interrupts):
         ("training", 151),
         ("loader", 41),
         ("attention", 101),
+        ("arrays", 211),
         ("materialize", 31),
         ("awaiting", 61),
     ],

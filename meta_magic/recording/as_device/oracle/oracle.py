@@ -179,6 +179,8 @@ class Question:
             seen: All tensors that are met, results among them.
             is_unsafe: Whether it may end the process, as when meta refused it.
         """
+        if any(tensor.is_nested for tensor in seen):  # which say no shape
+            return Verdict.UNKNOWN
         is_held = sum(self._spans.values()) <= MAX_NBYTES
         if is_held and is_small([tensor.shape for tensor in seen]):
             run = self._run_small_or_raise

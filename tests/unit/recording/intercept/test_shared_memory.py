@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from meta_magic import ValueLimits, materialize, record
+from meta_magic import ValueLimits, materialize, real, record
 from tests.unit.recording.intercept.data_of_cells import notes_of
 
 LARGE = 2**15
@@ -208,6 +208,15 @@ def test_a_tensor_moved_while_it_is_made_of_an_array_is_a_copy():
         x = torch.as_tensor(array, device="cuda")
         array += 1
         assert x.tolist() == [1, 1, 1]
+
+
+def test_within_real_what_is_made_of_an_array_is_real():
+    with record():
+        x = torch.ones(3)
+        array = x.numpy()
+        with real():
+            assert not torch.as_tensor(array).is_meta
+            assert not torch.from_numpy(array).is_meta
 
 
 def test_nothing_is_kept_of_arrays_and_tensors_that_are_gone():

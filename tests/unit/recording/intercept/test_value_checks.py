@@ -105,6 +105,8 @@ def test_what_a_constant_holds_is_refused_where_the_cpu_refuses_it(name):
         lambda: torch.cat([torch.zeros(2, dtype=torch.long), torch.tensor([10])]),
         lambda: torch.randint(0, 30, (500,)),
         lambda: torch.randperm(11).flip(0),
+        lambda: nn.utils.rnn.pad_sequence([at(1, 2), at(10)]),
+        lambda: torch.zeros(3, dtype=torch.long).index_fill_(0, at(1), 10),
     ],
 )
 def test_what_the_block_made_is_refused_where_its_bounds_do_not_fit(labels):
@@ -126,6 +128,8 @@ def test_what_the_block_made_is_refused_where_its_bounds_do_not_fit(labels):
         lambda: torch.tensor([1, 99])[:1],
         lambda: torch.tensor([99]).fill_(3),
         lambda: torch.empty(0, dtype=torch.long),
+        lambda: nn.utils.rnn.pad_sequence([at(1, 2), at(9)]),
+        lambda: torch.full((4,), 99).copy_(torch.arange(4)),
     ],
 )
 @pytest.mark.parametrize("check_values", [False, True])

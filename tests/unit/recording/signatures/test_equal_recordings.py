@@ -3,6 +3,7 @@
 import copy
 import gc
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -210,3 +211,29 @@ def test_the_first_recording_that_names_a_device_is_like_a_later_one(monkeypatch
 
     monkeypatch.setattr(StorageRegistry, "has_places", False)
     assert run(make) == run(make)
+
+
+def test_an_array_that_is_gone_is_recorded_alike_whatever_is_served():
+    def read_and_fill():
+        x = torch.zeros(2, 3)
+        x.numpy().tolist()
+        nn.init.xavier_uniform_(x)
+
+    shared_cache_by_device.clear()
+    first, second = run(read_and_fill), run(read_and_fill)
+    assert first == second == run(read_and_fill, cache=False)
+
+
+def test_an_array_that_follows_a_tensor_takes_no_number_of_what_is_gone():
+    def write_and_copy():
+        x = torch.from_numpy(np.arange(4.0))
+        x.addcmul_(x, x)
+        copied = copy.deepcopy(x)
+        y = x.clone(memory_format=torch.contiguous_format)
+        made = torch.topk(y, 2, -1)
+        return copied, made, torch.tensor([1, 0], dtype=torch.complex128)
+
+    shared_cache_by_device.clear()
+    traces = [run(write_and_copy) for _ in range(3)]
+    traces.append(run(write_and_copy, cache=False))
+    assert traces == traces[:1] * 4
