@@ -18,9 +18,6 @@ DEVICES: Final = {name: torch.device(name) for name in ("cpu", "cuda", "meta")}
 
 Adjust: TypeAlias = Callable[..., Any]
 
-DEVICES: Final = {name: torch.device(name) for name in ("cpu", "cuda", "meta")}
-"""Made once: modes of the user's would see each that is made."""
-
 
 class ChunkedLossesOf(Replacements):
     """Have options of losses on meta be chosen as for a device, within the block.
