@@ -5,7 +5,14 @@ import torch
 from torch import nn
 
 from meta_magic import real, record
+from meta_magic.recording.identities import left_places
 from meta_magic.recording.identities.left_places import has_left
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left(monkeypatch):
+    """Forget what other tests moved that is alive."""
+    monkeypatch.setattr(left_places, "left", {})
 
 
 def build():
