@@ -7,7 +7,6 @@ another type, or are accepted; and how many that the CPU runs are refused.
 
 import argparse
 import datetime as dt
-import json
 import sys
 import warnings
 from collections import Counter
@@ -24,6 +23,7 @@ import meta_magic as mm
 from meta_magic.recording.as_device.oracle import shrinking
 from tests.conformance.apart import Crashed, run_apart
 from tests.conformance.copies import Copies
+from tests.conformance.kept_rows import KeptRows
 from tests.conformance.refused_programs import SOURCES, Program, can_copy
 
 __all__ = ["COLUMNS", "WAYS", "Found", "compare", "judge_programs"]
@@ -129,19 +129,16 @@ class Ledger:
     """
 
     def __init__(self, path: Path | None) -> None:
-        self._path = path
-        lines = path.read_text().splitlines() if path and path.exists() else []
+        self._rows = KeptRows(path)
         self.found_by_name = {
             (source, name): [Found(*one) for one in found]
-            for source, name, found in map(json.loads, lines)
+            for source, name, found in self._rows.earlier
         }
 
     def add(self, source: str, name: str, found: list[Found]) -> None:
         """Take in what one of a source gave."""
         self.found_by_name[source, name] = found
-        if self._path is not None:
-            with self._path.open("a") as file:
-                file.write(json.dumps([source, name, found]) + "\n")
+        self._rows.add([source, name, found])
 
 
 def sweep(options: Any, source: str, ledger: Ledger) -> Iterator[Found]:

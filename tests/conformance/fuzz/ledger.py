@@ -1,12 +1,12 @@
 """What programs gave, kept in a file of a line each, so that a long run can go on."""
 
-import json
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tests.conformance.fuzz.findings import Finding
+from tests.conformance.kept_rows import KeptRows
 
 __all__ = ["Found", "Ledger"]
 
@@ -28,9 +28,8 @@ class Ledger:
     """
 
     def __init__(self, path: Path | None) -> None:
-        self._path = path
-        lines = path.read_text().splitlines() if path and path.exists() else []
-        self.found = [*map(read, lines)]
+        self._rows = KeptRows(path)
+        self.found = [*map(read, self._rows.earlier)]
 
     def missing(self, seed: int, numbers: Iterable[int]) -> list[int]:
         """Return the programs of a seed that were not checked yet."""
@@ -41,17 +40,10 @@ class Ledger:
         """Take in what programs gave."""
         for one in found:
             self.found.append(one)
-            if self._path is not None:
-                with self._path.open("a") as file:
-                    file.write(write(one) + "\n")
+            self._rows.add([*one[:-1], [*map(asdict, one.findings)]])
 
 
-def write(found: Found) -> str:
-    """Return what a program gave as a line."""
-    return json.dumps([*found[:-1], [*map(asdict, found.findings)]])
-
-
-def read(line: str) -> Found:
-    """Return what a line says."""
-    seed, number, outcome, findings = json.loads(line)
+def read(row: Any) -> Found:
+    """Return what a row says."""
+    seed, number, outcome, findings = row
     return Found(seed, number, outcome, [Finding(**finding) for finding in findings])

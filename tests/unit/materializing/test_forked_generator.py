@@ -1,5 +1,6 @@
 """Torch's generator after a replay of what was drawn in a fork."""
 
+import pytest
 import torch
 from torch import nn
 
@@ -14,53 +15,37 @@ def draw_in_a_fork():
         return nn.Linear(2, 3)
 
 
-def test_a_fork_within_the_cell_counts():
-    def build():
-        first = nn.Linear(2, 3)
-        with torch.random.fork_rng(devices=[]):
-            second = nn.Linear(3, 4)
-            third = nn.Linear(3, 4)
-        return nn.Sequential(first, second, third, nn.Linear(4, 5))
-
-    real, made, _, state = build_twice(build)
-    materialize(made)
-    assert_bit_equal(made, real)
-    assert draws_on_like(state)
+def fork_between():
+    first = nn.Linear(2, 3)
+    with torch.random.fork_rng(devices=[]):
+        second = nn.Linear(3, 4)
+        third = nn.Linear(3, 4)
+    return nn.Sequential(first, second, third, nn.Linear(4, 5))
 
 
-def test_a_fork_with_a_seed_of_its_own_counts():
-    def build():
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(3)
-            first = nn.Linear(2, 3)
-        return nn.Sequential(first, nn.Linear(4, 5))
-
-    real, made, _, state = build_twice(build)
-    materialize(made)
-    assert_bit_equal(made, real)
-    assert draws_on_like(state)
+def draw_before_that_nothing_needs():
+    torch.rand(3)
+    torch.rand(3)
+    return draw_in_a_fork()
 
 
-def test_what_was_drawn_before_a_fork_counts_though_nothing_needs_it():
-    def build():
-        torch.rand(3)
-        torch.rand(3)
-        return draw_in_a_fork()
-
-    real, made, _, state = build_twice(build)
-    materialize(made)
-    assert_bit_equal(made, real)
-    assert draws_on_like(state)
+def draw_between_that_depends_on_values():
+    made = draw_in_a_fork()
+    made.register_buffer("drawn", torch.poisson(torch.ones(3)))
+    return nn.Sequential(made, draw_in_a_fork())
 
 
-def test_a_draw_before_a_fork_that_depends_on_values_is_made_where_it_is_needed():
-    def build():
-        made = draw_in_a_fork()
-        made.register_buffer("drawn", torch.poisson(torch.ones(3)))
-        other = draw_in_a_fork()
-        return nn.Sequential(made, other)
+FORKS = {
+    "within the cell": fork_between,
+    "with a seed of its own": lambda: nn.Sequential(draw_in_a_fork(), nn.Linear(4, 5)),
+    "before it what nothing needs": draw_before_that_nothing_needs,
+    "before it what depends on values": draw_between_that_depends_on_values,
+}
 
-    real, made, _, state = build_twice(build)
+
+@pytest.mark.parametrize("name", FORKS)
+def test_a_fork_counts(name):
+    real, made, _, state = build_twice(FORKS[name])
     materialize(made)
     assert_bit_equal(made, real)
     assert draws_on_like(state)
