@@ -24,8 +24,10 @@ MAX_NUMEL: Final = 2**16
 
 MAX_NUMEL_POINTWISE: Final = 2**22
 
+MAX_KNOWN: Final = 2**14
+
 laid_out_alike: set[object] = set()
-"""Calls whose results meta lays out as the CPU, wherever their tensors lie."""
+"""Calls whose results meta lays out as the CPU, wherever their tensors lie; so many."""
 
 
 def lay_out_made(func: Any, given: Given, returned: Any) -> Any:
@@ -62,6 +64,8 @@ def lay_out_alike(func: Any, args: Args, kwargs: Kwargs, returned: Any) -> Any:
     is_other = [t.stride() for t in laid_out] != [t.stride() for t in made]
     if is_alike and is_other:
         return asked
+    if len(laid_out_alike) >= MAX_KNOWN:
+        laid_out_alike.clear()
     laid_out_alike.add(call)
     return returned
 

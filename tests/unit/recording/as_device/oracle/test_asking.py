@@ -83,6 +83,7 @@ def test_what_was_not_asked_is_said_of_later_recordings_too(monkeypatch):
 def test_what_meta_refuses_is_asked_when_the_share_of_others_is_spent(monkeypatch):
     monkeypatch.setattr(oracle, "MIN_SECONDS", -1.0)
     monkeypatch.setattr(oracle, "MAX_SHARE", 0.0)
+    monkeypatch.setattr(oracle, "MAX_SHARE_UNSAFE", 1.0)  # all of a block so short
     with record(as_device="cpu", cache=False):
         grown = torch.ones(1).addbmm_(torch.ones(3, 5, 2), torch.ones(3, 2, 4))
     assert grown.shape == (5, 4)
