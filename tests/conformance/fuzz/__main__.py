@@ -16,7 +16,7 @@ import torch
 from tests.conformance.fuzz.checking import check
 from tests.conformance.fuzz.findings import KINDS, Finding, worst
 from tests.conformance.fuzz.ledger import Found, Ledger
-from tests.conformance.fuzz.programs import Program, make_program
+from tests.conformance.fuzz.programs import make_program
 from tests.conformance.fuzz.reducing import reduce, render
 from tests.conformance.model_runs import in_child
 
