@@ -30,12 +30,21 @@ def as_bytes(storage: UntypedStorage) -> Tensor:
 
 
 def sum_bytes(tensor: Tensor) -> int:
-    """Return a checksum of a tensor of bytes.
+    """Return a checksum of a tensor of bytes; zero if there are none.
 
     Read from memory: torch resizes no storage that numpy has seen.
     """
     storage = tensor.cpu().untyped_storage()
+    if not storage.nbytes() or not has_memory(storage):
+        return 0
     buffer = ctypes.c_char * storage.nbytes()
-    return (
-        zlib.crc32(buffer.from_address(storage.data_ptr())) if storage.nbytes() else 0
-    )
+    return zlib.crc32(buffer.from_address(storage.data_ptr()))
+
+
+def has_memory(storage: UntypedStorage) -> bool:
+    """Whether a real storage has memory; the zeros of forward mode have none."""
+    try:
+        storage.data_ptr()
+    except RuntimeError:
+        return False
+    return True
