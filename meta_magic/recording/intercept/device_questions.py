@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch.nn.modules import activation, transformer
 
 from meta_magic.recording.identities.device_plan import META, DevicePlan
 from meta_magic.recording.identities.frame_kinds import PACKAGE, is_library
@@ -24,6 +25,10 @@ DEVICE_QUESTIONS: Final = frozenset[Any]({DEVICE, *IS_TYPE})
 
 AS_IT_IS: Final = frozenset({PICKLING, CHECKPOINTING})
 """Code that is told where a tensor really is."""
+
+
+ASKING: Final = frozenset({activation.__file__, transformer.__file__})
+"""Those of torch's own files that choose kernels by the device of a tensor."""
 
 
 class DeviceQuestions:
@@ -61,5 +66,5 @@ class DeviceQuestions:
 
 def is_told_home(asker: FrameType) -> bool:
     """Whether code is told where a tensor would lie for which no device is named."""
-    code = asker.f_code
-    return code.co_name in TOLD_DEVICE or is_library(code.co_filename)
+    name, file = asker.f_code.co_name, asker.f_code.co_filename
+    return name in TOLD_DEVICE or file in ASKING or is_library(file)
