@@ -19,6 +19,8 @@ def sum_small(storage: UntypedStorage) -> int | None:
     """Return the checksum of a real storage; None if it is large."""
     if storage.nbytes() > MAX_COPIED_NBYTES:
         return None
+    if storage.device.type == "cpu":
+        return sum_storage(storage)
     with DisableTorchFunction(), DisableTorchDispatch():
         return sum_bytes(as_bytes(storage))
 
@@ -30,11 +32,15 @@ def as_bytes(storage: UntypedStorage) -> Tensor:
 
 
 def sum_bytes(tensor: Tensor) -> int:
-    """Return a checksum of a tensor of bytes; zero if there are none.
+    """Return a checksum of a tensor of bytes.
 
     Read from memory: torch resizes no storage that numpy has seen.
     """
-    storage = tensor.cpu().untyped_storage()
+    return sum_storage(tensor.cpu().untyped_storage())
+
+
+def sum_storage(storage: UntypedStorage) -> int:
+    """Return a checksum of a storage on the CPU; zero if it has no bytes."""
     if not storage.nbytes() or not has_memory(storage):
         return 0
     buffer = ctypes.c_char * storage.nbytes()
