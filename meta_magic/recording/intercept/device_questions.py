@@ -22,10 +22,6 @@ DEVICE_QUESTIONS: Final = frozenset[Any]({DEVICE, *IS_TYPE})
 """The attributes that say on which device a tensor is; ``is_meta`` tells the truth."""
 
 
-AS_IT_IS: Final = frozenset({PICKLING, CHECKPOINTING})
-"""Code that is told where a tensor really is."""
-
-
 class DeviceQuestions:
     """Answers with the device that the code named.
 
@@ -51,7 +47,8 @@ class DeviceQuestions:
 
     def _find(self, tensor: Tensor, asker: FrameType) -> torch.device:
         code = asker.f_code
-        if code in AS_IT_IS or code.co_filename.startswith(PACKAGE):
+        is_as_it_is = code is PICKLING or code is CHECKPOINTING  # to hash code is slow
+        if is_as_it_is or code.co_filename.startswith(PACKAGE):
             return tensor.device  # as it is: what pickles would look for data
         place = self._plan.place_of(tensor)
         if place is not None:

@@ -150,8 +150,8 @@ class ModuleCallRecorder:
             self._registry.note_deaths()
         with DisableTorchFunction():
             key = (
-                self._describe(args, words),
-                self._describe(kwargs[0], words) if kwargs else None,
+                tuple([self._describe(item, words, 1) for item in args]),
+                self._describe(kwargs[0], words) if kwargs and kwargs[0] else None,
                 self._describe(output, words),
             )
         words[0] = self._intern(key)

@@ -121,6 +121,11 @@ class Lending(Replacements):
         self._lent.clear()
         self._states.clear()
 
+    @property
+    def has_lent(self) -> bool:
+        """Whether anything was lent."""
+        return bool(self._loans)
+
     def lend(self, real: Tensor) -> None:
         """Have a real leaf be on meta until the cell ends."""
         if is_wanted(real):
