@@ -5,10 +5,11 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from torch.nn.modules import activation, transformer
 
 from meta_magic.recording.identities.device_plan import META, DevicePlan
-from meta_magic.recording.identities.frame_kinds import PACKAGE, is_library
+from meta_magic.recording.identities.frame_kinds import OPTIM, PACKAGE, is_library
 from meta_magic.recording.intercept.libraries import TOLD_DEVICE
 from meta_magic.torch_private.copying import CHECKPOINTING, PICKLING
 
@@ -22,13 +23,11 @@ IS_TYPE: Final[dict[Any, str]] = {
 DEVICE_QUESTIONS: Final = frozenset[Any]({DEVICE, *IS_TYPE})
 """The attributes that say on which device a tensor is; ``is_meta`` tells the truth."""
 
-
-AS_IT_IS: Final = frozenset({PICKLING, CHECKPOINTING})
-"""Code that is told where a tensor really is."""
-
-
 ASKING: Final = frozenset({activation.__file__, transformer.__file__})
 """Those of torch's own files that choose kernels by the device of a tensor."""
+
+CHOOSING: Final = (OPTIM, functional.__file__)
+"""How the names of those begin that do so by its ``is_cpu`` and the like."""
 
 
 class DeviceQuestions:
@@ -47,7 +46,11 @@ class DeviceQuestions:
     def answer(self, attribute: Any, tensor: Tensor, asker: FrameType) -> Any:
         """Return the value of an attribute of ``DEVICE_QUESTIONS``."""
         device = self._find(tensor, asker)
-        return device if attribute is DEVICE else device.type == IS_TYPE[attribute]
+        if attribute is DEVICE:
+            return device
+        if device == META and asker.f_code.co_filename.startswith(CHOOSING):
+            device = self._plan.home
+        return device.type == IS_TYPE[attribute]
 
     def number(self, tensor: Tensor, asker: FrameType) -> int:
         """Return what ``get_device()`` does: the device's index, -1 for the CPU."""
@@ -56,7 +59,8 @@ class DeviceQuestions:
 
     def _find(self, tensor: Tensor, asker: FrameType) -> torch.device:
         code = asker.f_code
-        if code in AS_IT_IS or code.co_filename.startswith(PACKAGE):
+        is_as_it_is = code is PICKLING or code is CHECKPOINTING  # to hash code is slow
+        if is_as_it_is or code.co_filename.startswith(PACKAGE):
             return tensor.device  # as it is: what pickles would look for data
         place = self._plan.place_of(tensor)
         if place is not None:

@@ -51,7 +51,8 @@ def prepare_index(
         Both; or what writes the same at a view, as the device does it.
     """
     tensor, index, *rest = args
-    if not tensor.is_meta:
+    parts = index if type(index) is tuple else (index,)
+    if not tensor.is_meta or (not rest and SLICES.issuperset(map(type, parts))):
         return func, args
     index = keep_index(index, keep)
     if device != "meta" and is_truth(index, is_read=not rest):

@@ -20,7 +20,8 @@ MOVES: Final = frozenset[Any]({Tensor.to, Tensor.cuda, Tensor.cpu, Tensor.type})
 """Functions by which tensors change their device."""
 
 CPU: Final = torch.device("cpu")
-TO_CPU, TO_CUDA, TYPE = cast("Any", (Tensor.cpu, Tensor.cuda, Tensor.type))
+TO, TO_CPU, TO_CUDA = cast("Any", (Tensor.to, Tensor.cpu, Tensor.cuda))
+TYPE: Final[Any] = Tensor.type
 FORMATS: Final = (None, torch.preserve_format)
 
 DTYPES: Final = {
@@ -74,6 +75,9 @@ class Mover:
         Returns:
             The moved tensor; ``NotImplemented`` if no device is named.
         """
+        given = (*args[1:], *kwargs.values())
+        if func is TO and len(given) == 1 and type(given[0]) is torch.dtype:
+            return NotImplemented  # as most: it is not read what it names
         if is_way_out(caller) or caller.f_code.co_filename.startswith(PACKAGE):
             return NotImplemented
         tensor = args[0]
@@ -82,7 +86,7 @@ class Mover:
         device, options = self._read(func, args[1:], dict(kwargs))
         if device is None or self.plan.is_real:
             return NotImplemented
-        is_written = any(value is WRITTEN for value in (*args[1:], *kwargs.values()))
+        is_written = any(value is WRITTEN for value in given)
         place = META if is_written else self._find_place(tensor, device, caller)
         if not tensor.is_meta and place.type in ("cpu", "meta"):
             # Torch itself knows no type of a plan.

@@ -1,6 +1,7 @@
 """Between which values those lie that an operator makes, if its signature says it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
@@ -166,10 +167,17 @@ def has_bounds(signature: Signature) -> bool:
 
 def find_rule(signature: Signature) -> Rule | None:
     """Return the rule of an operator, if it has one."""
-    library, name, *_ = signature.op.split(".")
-    if library != "aten" or ADDING in signature.arguments:
+    if ADDING in signature.arguments:
         return None
-    return (WRITTEN if signature.writes else RULES).get(name)
+    return find_rule_of(signature.op, is_writing=bool(signature.writes))
+
+
+@cache
+def find_rule_of(op: str, *, is_writing: bool) -> Rule | None:
+    """Return the rule of an operator by its name, and whether it writes."""
+    library, name, *_ = op.split(".")
+    rules = WRITTEN if is_writing else RULES
+    return rules.get(name) if library == "aten" else None
 
 
 def find_made(signature: Signature, find_input: Find) -> Bounds | None:
