@@ -24,6 +24,9 @@ SLICES: Final = frozenset({int, slice, NoneType, EllipsisType})
 TRUTHS: Final = frozenset({torch.bool, torch.uint8})
 INTEGERS: Final = frozenset({torch.int8, torch.int16, torch.int32, torch.int64})
 NO_SEQUENCES: Final = SLICES | {Tensor, bool, float, str, np.ndarray}
+WRITTEN: Final = (int, float, complex, np.integer)
+"""The numbers that torch writes at an index; it refuses numpy's others, and more."""
+
 MAX_LIKE_TUPLE: Final = 32
 """From how many items on a list is a tensor, whatever it holds."""
 
@@ -56,12 +59,12 @@ def prepare_index(
         tensor, index = find_at_truth(tensor, index)
     if not rest or device == "meta":
         return func, (tensor, index, *rest)
-    is_number = isinstance(rest[0], Number)
+    is_number = isinstance(rest[0], WRITTEN)
     if is_number and fills_with_numbers() and is_of_one_tensor(index):
         return func, (tensor, index, *rest)
     if is_number:
         with DisableTorchFunction(), DisableTorchDispatch():
-            rest = [torch.tensor(rest[0], dtype=tensor.dtype, device="cpu")]
+            rest = [torch.full((), rest[0], dtype=tensor.dtype, device="cpu")]
     elif device == "cpu" and is_of_slices(index) and is_scalar(rest[0]):
         view = find_filled(tensor, index)
         if view is not None:

@@ -9,7 +9,7 @@ from meta_magic.trace.options import DeviceName
 
 __all__ = ["name_types"]
 
-ON_META: Final = re.compile(r"\bMeta(\w+)Type\b")
+ON_META: Final = re.compile(r"\bMeta(\w+)Type\b|\btorch\.meta\.(\w+)\b")
 
 BACKENDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
     {"cpu": ("CPU", "torch"), "cuda": ("CUDA", "torch.cuda")}
@@ -33,6 +33,8 @@ def name_types(error: Exception, device: DeviceName) -> None:
 
     def name(found: re.Match[str]) -> str:
         kind = found[1]
+        if kind is None:
+            return f"{package}.{found[2]}"
         return f"{package}.{kind}Tensor" if kind in OLD else f"{backend}{kind}Type"
 
     error.args = tuple(

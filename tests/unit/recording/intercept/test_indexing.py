@@ -1,6 +1,7 @@
 """What is written at an index."""
 
 from collections import deque
+from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
@@ -30,6 +31,26 @@ def test_a_number_written_at_an_index_is_the_operator_of_the_cpu(index, value):
     assert met == wanted
     names = [op.op for op in trace.ops if "lift" not in op.op]
     assert names == [op for op in real.ops if "lift" not in op]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool], ids=str)
+@pytest.mark.parametrize(
+    "value",
+    [np.float32(3), np.bool_(1), np.complex64(3), Fraction(1, 2), np.ones(1), 3j, 1e99],
+    ids=repr,
+)
+def test_what_torch_cannot_write_at_an_index_is_refused_in_its_words(value, dtype):
+    def write():
+        x = torch.zeros(3, dtype=dtype)
+        try:
+            x[0] = value
+        except (TypeError, RuntimeError, OverflowError) as error:
+            return type(error), str(error)
+        return x.tolist()
+
+    with record(as_device="cpu"):
+        met = write()
+    assert met == write()
 
 
 class Position(NamedTuple):
