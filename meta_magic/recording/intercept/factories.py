@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from meta_magic.recording.identities.device_plan import META, DevicePlan
-from meta_magic.recording.identities.frame_kinds import PACKAGE, TORCH
+from meta_magic.recording.identities.frame_kinds import OF_TORCH, PACKAGE, TORCH
 from meta_magic.recording.identities.left_places import find_left
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import TensorRegistry
@@ -156,7 +156,7 @@ class Factories:
         data = data_of(func, args, kwargs)
         if holds_planned(data) and made.is_meta:
             return self._join(data, made)
-        is_torchs = caller.f_code.co_filename.startswith(f"{TORCH}/")  # it stacks them
+        is_torchs = caller.f_code.co_filename.startswith(OF_TORCH)  # it stacks them
         is_shared = func in SHARING and not (kwargs.get("copy") or is_torchs)
         if is_shared and isinstance(data, np.ndarray):
             with DisableTorchFunction(), DisableTorchDispatch():
@@ -172,7 +172,7 @@ class Factories:
         Returns:
             The tensor; ``NotImplemented`` if torch's own will do.
         """
-        is_torchs = caller.f_code.co_filename.startswith(f"{TORCH}/")
+        is_torchs = caller.f_code.co_filename.startswith(OF_TORCH)
         if is_torchs or kwargs.get("device") is not None:
             return NotImplemented
         return self.make(func, args, {**kwargs, "device": find_left(args[0])}, caller)
@@ -268,7 +268,7 @@ class Factories:
             return True
         is_literal = type(given) is str and given == "cpu"
         is_literal &= "cpu" in caller.f_code.co_consts  # there, and not handed on
-        if file.startswith(f"{TORCH}/") and (is_literal or file in MEANT_FILES):
+        if file.startswith(OF_TORCH) and (is_literal or file in MEANT_FILES):
             return True
         return is_way_out(caller) and device.type == "cpu"
 
