@@ -17,6 +17,7 @@ __all__ = [
     "FORWARD",
     "INIT",
     "OF_TORCH",
+    "OPTIM",
     "OWN",
     "PACKAGE",
     "TOP",

@@ -9,8 +9,8 @@ from torch import Tensor
 from meta_magic.recording.identities.device_plan import META, DevicePlan
 from meta_magic.recording.identities.frame_kinds import OF_TORCH, PACKAGE
 from meta_magic.recording.intercept.device_questions import is_told_home
-from meta_magic.recording.intercept.factories import WRITTEN, is_way_out
 from meta_magic.recording.intercept.lifted.lifting import Lifting
+from meta_magic.recording.intercept.named_devices import WRITTEN, is_way_out
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.tensor_internals import parse_to
 
