@@ -9,7 +9,6 @@ from torch.nn import functional as F
 
 from meta_magic import record
 from meta_magic.recording.as_device.oracle import child
-from meta_magic.recording.rows.known_values import read_program
 
 
 def table():
@@ -215,18 +214,6 @@ def test_what_an_earlier_block_made_is_checked(labels):
         made = labels()
     with record(as_device="cpu"), pytest.raises(IndexError):
         F.embedding(made[None], torch.ones(10, 2))
-
-
-def test_what_is_known_of_an_earlier_block_is_found_once():
-    with record(as_device="cpu") as trace:
-        made = torch.arange(10)
-    known = []
-    for _ in range(2):
-        with record(as_device="cpu"):
-            F.embedding(made[None], torch.ones(10, 2))
-        known.append(read_program(trace.program))
-    assert known[0] is known[1]
-    assert len(known[0].row_by_storage) == 1
 
 
 def test_what_was_written_in_an_earlier_block_is_not_what_it_was():
