@@ -16,6 +16,7 @@ __all__ = [
     "CELL",
     "FORWARD",
     "INIT",
+    "OF_TORCH",
     "OPTIM",
     "OWN",
     "PACKAGE",
@@ -30,7 +31,10 @@ __all__ = [
 
 TORCH: Final = Path(torch.__file__).parent
 PACKAGE: Final = f"{Path(__file__).parents[2]}/"
-OWN: Final = (f"{TORCH}/", PACKAGE, "<frozen ")
+OF_TORCH: Final = f"{TORCH}/"
+"""How the names of torch's own files begin."""
+
+OWN: Final = (OF_TORCH, PACKAGE, "<frozen ")
 OPTIM: Final = f"{TORCH / 'optim'}/"
 NN_INIT: Final = f"{TORCH / 'nn' / 'init.py'}"
 STDLIB: Final = f"{sysconfig.get_paths()['stdlib']}/"

@@ -74,7 +74,8 @@ class KnownValues:
         self._words, self._storages, self._changes = words, storages, changes
         rows, start, at = self.row_by_storage, self._at, 0
         new = words[start:].tolist()  # quicker than one by one
-        while at < len(new):
+        end = len(new)
+        while at < end:
             width, changed, known = changes[new[at]]
             for position in changed:
                 storage = storages[new[at + position]]

@@ -15,7 +15,7 @@ def test_recordings_that_overlap_on_two_threads_leave_torch_as_it_was():
         return [
             *(torch.load, torch.save, torch.from_numpy, torch.autocast.__init__),
             *(torch.autocast.__enter__, getattr(*DEVICE_OF_META_KERNELS)),
-            getattr(*FUSED_DEVICES),
+            *(getattr(*FUSED_DEVICES), torch.FloatTensor, torch.cuda.Event),
         ]
 
     before, events = read(), [threading.Event() for _ in range(3)]

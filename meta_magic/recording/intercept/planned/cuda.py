@@ -77,11 +77,9 @@ class PlannedCuda(Replacements):
     def __enter__(self) -> None:
         if self._plan.is_real or has_gpu():
             return
-        answers = self._list_answers()
+        answers = {n: ignore_plain(a) for n, a in self._list_answers().items()}
         for module in (torch.cuda, torch.accelerator):
-            known = {
-                n: ignore_plain(a) for n, a in answers.items() if n in vars(module)
-            }
+            known = {n: a for n, a in answers.items() if n in vars(module)}
             self.replace_here(module, known)
         nothing = ignore_plain(do_nothing)
         self.replace_here(torch.cuda.nvtx, dict.fromkeys(MARKING, nothing))
