@@ -181,6 +181,8 @@ class Question:
         """
         if any(tensor.is_nested for tensor in seen):  # which say no shape
             return Verdict.UNKNOWN
+        if is_view(self._func) and not is_unsafe:  # it computes nothing
+            return decide(self._run_untouched)
         is_held = sum(self._spans.values()) <= MAX_NBYTES
         if is_held and is_small([tensor.shape for tensor in seen]):
             run = self._run_small_or_raise
@@ -189,8 +191,6 @@ class Question:
             return Verdict.UNKNOWN
         if is_unsafe:
             return self._confirm(self._run_untouched)
-        if is_view(self._func):  # it computes nothing
-            return decide(self._run_untouched)
         return self._ask_of_smaller()
 
     def _ask_of_smaller(self) -> Answer:

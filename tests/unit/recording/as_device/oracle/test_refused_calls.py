@@ -65,11 +65,18 @@ REFUSED = {
         torch.ones(2, 2), torch.ones(2), torch.ones(2, 1)
     ),
     "a vector of equations": lambda: torch.geqrf(torch.ones(3)),
+    "a view past its storage": lambda: torch.ones(3).as_strided((2, 2), (1, 2)),
+    "a view past a storage that is smaller": lambda: [
+        torch.ones(n)[:3].as_strided((2, 2), (1, 2)) for n in (4, 3)
+    ],
     "draws of integers": lambda: torch.ones(2, dtype=torch.long).exponential_(),
 }
 TAKEN = {
     "as many as a mask chooses": lambda: torch.ones(4).index_put_(
         (torch.tensor([True, False, True, True]),), torch.ones(3)
+    ),
+    "a view into a large storage": lambda: torch.ones(2**18)[:3].as_strided(
+        (512, 512), (512, 1)
     ),
     "masks of as many": lambda: torch.ones(3, 3)[
         torch.tensor([True, False, True]), torch.tensor([0, 1])
