@@ -7,7 +7,13 @@ from contextlib import suppress
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy, ctc_loss, linear, pad
+from torch.nn.functional import (
+    cross_entropy,
+    ctc_loss,
+    linear,
+    pad,
+    scaled_dot_product_attention,
+)
 
 from meta_magic import record
 from meta_magic.recording.as_device.oracle import oracle, refused_calls
@@ -65,6 +71,13 @@ REFUSED = {
         torch.ones(2, 2), torch.ones(2), torch.ones(2, 1)
     ),
     "a vector of equations": lambda: torch.geqrf(torch.ones(3)),
+    "attention of two dtypes": lambda: scaled_dot_product_attention(
+        torch.ones(1, 2, 3, 4).bfloat16(), *torch.ones(2, 1, 2, 3, 4)
+    ),
+    "attention with a mask of integers": lambda: scaled_dot_product_attention(
+        *torch.ones(3, 1, 2, 3, 4), torch.ones(3, 3, dtype=torch.long)
+    ),
+    "attention of vectors": lambda: scaled_dot_product_attention(*torch.ones(3, 4)),
     "a view past its storage": lambda: torch.ones(3).as_strided((2, 2), (1, 2)),
     "a view past a storage that is smaller": lambda: [
         torch.ones(n)[:3].as_strided((2, 2), (1, 2)) for n in (4, 3)
