@@ -8,6 +8,7 @@ memory that nobody touches, in a child process, as torch refuses before it compu
 import time
 from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -34,7 +35,10 @@ from meta_magic.recording.as_device.oracle.stand_ins import (
     put_on_cpu,
     rebuild,
 )
-from meta_magic.recording.as_device.oracle.value_words import speaks_of_values
+from meta_magic.recording.as_device.oracle.value_words import (
+    speaks_of_types,
+    speaks_of_values,
+)
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.dispatcher import find_schema
@@ -198,10 +202,12 @@ class Question:
         smaller = shrink(self._func, self._call, self._tensors)
         if smaller is None:
             return Verdict.UNKNOWN
-        args, kwargs = smaller
-        answer = decide(lambda: self._func(*args, **kwargs))
-        is_known = isinstance(answer, Verdict)
-        return answer if is_known else self._confirm(self._run_untouched)
+        for filling in FILLINGS:
+            args, kwargs = smaller.build("cpu", filling)
+            answer = decide(partial(self._func, *args, **kwargs))
+            if isinstance(answer, Verdict):
+                return answer
+        return self._confirm(self._run_untouched)
 
     def _run_small(self) -> Answer:
         """Return what is raised whatever the tensors hold."""
@@ -209,7 +215,7 @@ class Question:
         for filling in FILLINGS:
             stand_ins = StandIns(self._spans, filling)
             answer = decide(lambda: self._run_with(stand_ins), is_tried=True)  # noqa: B023  called at once
-            if isinstance(answer, Verdict):
+            if isinstance(answer, Verdict) or speaks_of_types(answer):
                 return answer
             answers.append(answer)
         is_one = len(set(map(str, answers))) == 1  # else values have their part in it

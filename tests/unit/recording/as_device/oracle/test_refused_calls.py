@@ -10,7 +10,9 @@ from torch import nn
 from torch.nn.functional import (
     cross_entropy,
     ctc_loss,
+    embedding_bag,
     linear,
+    multilabel_margin_loss,
     pad,
     scaled_dot_product_attention,
 )
@@ -71,6 +73,16 @@ REFUSED = {
         torch.ones(2, 2), torch.ones(2), torch.ones(2, 1)
     ),
     "a vector of equations": lambda: torch.geqrf(torch.ones(3)),
+    "weights of a bag": lambda: embedding_bag(
+        torch.tensor([0, 1]),
+        torch.ones(3, 4),
+        torch.tensor([0]),
+        mode="sum",
+        per_sample_weights=torch.ones(2).double(),
+    ),
+    "classes of a number": lambda: multilabel_margin_loss(
+        torch.tensor(1.0), torch.tensor(0, dtype=torch.int32)
+    ),
     "attention of two dtypes": lambda: scaled_dot_product_attention(
         torch.ones(1, 2, 3, 4).bfloat16(), *torch.ones(2, 1, 2, 3, 4)
     ),
@@ -90,6 +102,9 @@ TAKEN = {
     ),
     "a view into a large storage": lambda: torch.ones(2**18)[:3].as_strided(
         (512, 512), (512, 1)
+    ),
+    "integers to divide by": lambda: (
+        torch.ones(HUGE, dtype=torch.long) % torch.ones(HUGE, dtype=torch.long)
     ),
     "masks of as many": lambda: torch.ones(3, 3)[
         torch.tensor([True, False, True]), torch.tensor([0, 1])
