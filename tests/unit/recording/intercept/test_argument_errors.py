@@ -68,6 +68,12 @@ CALLS = {
     "normal": lambda: torch.normal(0.0, -1.0, (2,)),
     "uniform_": lambda: torch.ones(2).uniform_(1, 0),
     "randint": lambda: torch.randint(3, 3, (2,)),
+    "a tensor of parameters": lambda: optim.SGD(torch.ones(2), lr=0.1),
+    "no parameter": lambda: setattr(nn.Linear(2, 2), "weight", torch.ones(2, 2)),
+    "probabilities": lambda: torch.distributions.Categorical(torch.tensor([-1.0, 2])),
+    "a mean of nan": lambda: torch.distributions.Normal(
+        torch.ones(2).log() / 0, torch.ones(1)
+    ),
     "a distribution": lambda: torch.distributions.Normal(0.0, -1.0),
 }
 
