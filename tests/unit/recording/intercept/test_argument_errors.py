@@ -50,6 +50,9 @@ CALLS = {
     "negative weights": lambda: list(data.WeightedRandomSampler([-1.0, 1.0], 2)),
     "weights that are 0": lambda: list(data.WeightedRandomSampler([0.0, 0.0], 2)),
     "too many": lambda: list(data.WeightedRandomSampler([1.0], 2, replacement=False)),
+    "weights of a tensor": lambda: list(
+        data.WeightedRandomSampler(torch.tensor([-1.0, 2.0]), 3)
+    ),
     "weights in rows": lambda: data.WeightedRandomSampler([[1.0]], 1),
     "none drawn": lambda: data.RandomSampler(range(3), num_samples=0),
     "nothing to draw": lambda: data.RandomSampler([]),
