@@ -15,7 +15,7 @@ from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.rows.constants import Constants, read_constant
 from meta_magic.recording.rows.imports import Imports
 from meta_magic.recording.rows.row_writer import RowWriter
-from meta_magic.recording.rows.value_bounds import Bounds, find_made, has_bounds, join
+from meta_magic.recording.rows.value_bounds import Bounds, Known, find_known, join
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.trace.program import HEADER, Constant, Import, Program
 from meta_magic.trace.signature import Geometry, Signature
@@ -25,9 +25,9 @@ __all__ = ["GrowingValues"]
 MAX_DEPTH: Final = 32
 """How many operators lie between what is asked for and what was given, at most."""
 
-Changes: TypeAlias = tuple[int, Sequence[int], Signature | None]
-"""The words of a row, those that name what it made or wrote, and, if it may say between
-which values these lie, its signature."""
+Changes: TypeAlias = tuple[int, Sequence[int], Known | None]
+"""The words of a row, those that name what it made or wrote, and what is known of that,
+if anything."""
 
 
 class KnownValues:
@@ -75,7 +75,7 @@ class KnownValues:
             width, changed, known = changes[words[at]]
             for position in changed:
                 storage = storages[words[at + position]]
-                if known is not None and known.writes:
+                if known is not None and known.signature.writes:
                     self._row_before[at] = rows.get(storage)
                 rows[storage] = at
             at += width
@@ -118,17 +118,23 @@ class KnownValues:
         """Return the bounds of a tensor as the row left it that is given."""
         if row is None:
             return self._find_outer(storage, geometry, depth)
-        signature = self._changes[self._words[row]][2]
-        if signature is None or not depth:
+        known = self._changes[self._words[row]][2]
+        if known is None or not depth:
             return None
-        if signature.outputs[0].dtype is not geometry.dtype:  # its bytes, read anew
+        signature = known.signature
+        at = 0
+        if len(signature.outputs) > 1:
+            first = row + HEADER + len(signature.inputs)
+            made_here = self._words[first : first + len(signature.outputs)]
+            at = [self._storages[number] for number in made_here].index(storage)
+        if signature.outputs[at].dtype is not geometry.dtype:  # its bytes, read anew
             return None
 
         def find_input(index: int) -> Bounds | None:
             number = self._storages[self._words[row + HEADER + index]]
             return self.find_bounds(number, signature.inputs[index], row, depth - 1)
 
-        made = find_made(signature, find_input)
+        made = known.find(find_input, at)
         if not signature.writes:
             return made
         before = self._row_before[row]
@@ -223,7 +229,7 @@ def find_changes(signature: Signature) -> Changes:
         if base is None and is_of_integers(geometry.dtype)
     ]
     width = HEADER + n_inputs + len(signature.outputs)
-    return width, changed, signature if has_bounds(signature) else None
+    return width, changed, find_known(signature)
 
 
 def is_of_integers(dtype: torch.dtype) -> bool:
