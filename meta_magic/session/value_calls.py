@@ -10,7 +10,7 @@ from torch import Tensor
 from meta_magic.recording.as_device.cpu_kernels import put_on_meta
 from meta_magic.recording.as_device.layouts import lay_out_alike
 from meta_magic.recording.signatures.arguments import Args, Given
-from meta_magic.recording.signatures.entries import OpTable
+from meta_magic.recording.signatures.entries import ALIGNED, OpTable
 from meta_magic.replaying.assumed_operator import fill
 from meta_magic.trace.provenance import Assumption
 
@@ -30,6 +30,9 @@ def call_with(table: OpTable, given: Given, real_by_id: Mapping[int, Tensor]) ->
         if table.name == INDEX:
             return index_by_masks(args, counts)
         return select_by_mask(args[0], args[1], counts)
+    if table.name == ALIGNED:  # of the other one it reads the shape
+        other = torch.empty(1, device="cpu").expand(args[0].shape)
+        real_by_id = {**real_by_id, id(args[0]): other}
     real_args, real_kwargs = replace((args, kwargs), real_by_id)
     returned = table.func(*real_args, **real_kwargs)
     return returned if table.name == COPY else put_on_meta(returned)

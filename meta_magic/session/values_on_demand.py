@@ -16,7 +16,7 @@ from meta_magic.recording.identities.clock import Clock
 from meta_magic.recording.identities.places import describe_function
 from meta_magic.recording.identities.tensors import Seen
 from meta_magic.recording.signatures.arguments import Given, Inputs
-from meta_magic.recording.signatures.entries import OpTable
+from meta_magic.recording.signatures.entries import ALIGNED, OpTable
 from meta_magic.replaying.evaluator import Evaluator
 from meta_magic.session.assumptions import (
     Guess,
@@ -245,7 +245,7 @@ def find_read(table: OpTable, given: Given) -> Inputs:
     is_copy = table.name == COPY and device is not None and device.type == "cpu"
     if not given.inputs or not (table.reads_data or is_copy or table.is_foreign):
         return []
-    has_masks = table.name in (INDEX, SELECT)  # and reads nothing else
+    has_masks = table.name in (INDEX, SELECT, ALIGNED)  # and reads nothing else
     first, *others = given.inputs
     chosen = others if has_masks else [first, *others]
     return [

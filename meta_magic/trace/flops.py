@@ -1,11 +1,17 @@
-"""Count the floating-point operations of a signature with torch's own formulas."""
+"""Count the floating-point operations of a signature, by torch's formulas if it can."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from types import MappingProxyType
+from typing import Any, Final
 
 import torch
 
-from meta_magic.torch_private.attention_operators import ON_CPU
+from meta_magic.torch_private.attention_operators import (
+    ON_CPU,
+    fast_attention,
+    fast_encoder_layer,
+)
 from meta_magic.torch_private.dispatcher import schema_of
 from meta_magic.trace.signature import Argument, Geometry, Signature, TensorArgument
 
@@ -13,6 +19,31 @@ __all__ = ["count_flops"]
 
 # Its formula takes a grouped convolution's backward for an ungrouped one.
 MISCOUNTED = "aten.convolution_backward"
+
+
+Shape = Sequence[int]
+
+
+def attention_flops(query: Shape, key: Shape, *_: object, **__: object) -> int:
+    """Count three projections, the products with two of them, and the last one."""
+    (n, n_queries, width), n_keys = query, key[1]
+    n_projected = 2 * n_queries + 2 * n_keys
+    return 2 * n * width * (n_projected * width + 2 * n_queries * n_keys)
+
+
+def encoder_flops(src: Shape, *rest: Any, **__: object) -> int:
+    """Count attention of one sequence to itself, and two layers behind it."""
+    hidden = rest[FIRST_LAYER - 1]
+    return attention_flops(src, src) + 4 * prod(src) * int(hidden[0])
+
+
+FIRST_LAYER: Final = 14
+"""Where an encoder's layer is given the weight of its first linear layer."""
+
+OWN: Final[Mapping[Any, Callable[..., int]]] = MappingProxyType(
+    {fast_attention: attention_flops, fast_encoder_layer: encoder_flops}
+)
+"""Formulas that torch lacks."""
 
 
 def count_flops(signature: Signature) -> int | None:
@@ -27,7 +58,7 @@ def count_flops(signature: Signature) -> int | None:
         where nothing was returned, as of a call that raised.
 
     Source:
-        ``torch.utils.flop_counter.flop_registry``.
+        ``torch.utils.flop_counter.flop_registry``, and ``OWN``.
     """
     formula = find_formula(signature.op) if signature.outputs else None
     if formula is None or is_miscounted(signature):
@@ -45,13 +76,13 @@ def count_flops(signature: Signature) -> int | None:
 
 
 def find_formula(op: str) -> Any:
-    """Return torch's formula for an operator's name, or None."""
+    """Return the formula for an operator's name, or None."""
     from torch.utils.flop_counter import flop_registry  # noqa: PLC0415  0.2 s, first use
 
     namespace, _, rest = op.partition(".")
     name = rest.partition(".")[0].replace(ON_CPU, "")
     packet = getattr(getattr(torch.ops, namespace, None), name, None)
-    return flop_registry.get(packet)
+    return flop_registry.get(packet, OWN.get(packet))
 
 
 def keyword_names(op: str) -> frozenset[str]:

@@ -213,8 +213,12 @@ ONEDNN = {
     ),
 }
 ANSWERED = NORMS | IMAGES | LAYOUTS | LARGE | LOSSES | ONEDNN | BACKWARDS
-ELSEWHERE = {"aten.mkldnn_rnn_layer_backward.default"}
-"""Tested with recurrent layers: their metadata are alike."""
+ELSEWHERE = {
+    "aten.mkldnn_rnn_layer_backward.default",
+    "aten._native_multi_head_attention.default",
+    "aten._transformer_encoder_layer_fwd.default",
+}
+"""Tested with recurrent layers, and with the fast paths of attention."""
 ALIKE = {
     "channels first": lambda: conv2d(torch.ones(2, 8, 5, 5), torch.ones(8, 8, 3, 3)),
     "of rows": lambda: conv1d(torch.ones(2, 5, 8).transpose(1, 2), torch.ones(4, 8, 3)),

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from meta_magic.recording.as_device.cpu_kernels import ask_cpu
+from meta_magic.recording.as_device.fast_attention import attend, encode
 from meta_magic.torch_private.tensor_internals import suggest_memory_format
 
 __all__ = ["ADJUSTMENTS", "ON_CPU"]
@@ -241,6 +242,8 @@ ON_CPU: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
         "aten.native_batch_norm_backward.default": lay_out_batch_gradient,
         "aten.batch_norm_backward.default": lay_out_batch_gradient,
         "aten.roll.default": lay_out_channels,
+        "aten._native_multi_head_attention.default": attend,
+        "aten._transformer_encoder_layer_fwd.default": encode,
     }
 )
 ADJUSTMENTS: Final[Mapping[str, Mapping[str, Callable[..., Any]]]] = MappingProxyType(

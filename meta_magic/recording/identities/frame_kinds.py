@@ -16,6 +16,7 @@ __all__ = [
     "CELL",
     "FORWARD",
     "INIT",
+    "OPTIM",
     "OWN",
     "PACKAGE",
     "TOP",

@@ -5,9 +5,11 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch.nn import functional
+from torch.nn.modules import activation, transformer
 
 from meta_magic.recording.identities.device_plan import META, DevicePlan
-from meta_magic.recording.identities.frame_kinds import PACKAGE, is_library
+from meta_magic.recording.identities.frame_kinds import OPTIM, PACKAGE, is_library
 from meta_magic.recording.intercept.libraries import TOLD_DEVICE
 from meta_magic.torch_private.copying import CHECKPOINTING, PICKLING
 
@@ -26,6 +28,14 @@ AS_IT_IS: Final = frozenset({PICKLING, CHECKPOINTING})
 """Code that is told where a tensor really is."""
 
 
+ASKING: Final = frozenset({activation.__file__, transformer.__file__})
+"""Those of torch's own files that choose kernels by the device of a tensor."""
+
+
+CHOOSING: Final = (OPTIM, functional.__file__)
+"""How the names of those begin that do so by its ``is_cpu`` and the like."""
+
+
 class DeviceQuestions:
     """Answers with the device that the code named.
 
@@ -42,7 +52,11 @@ class DeviceQuestions:
     def answer(self, attribute: Any, tensor: Tensor, asker: FrameType) -> Any:
         """Return the value of an attribute of ``DEVICE_QUESTIONS``."""
         device = self._find(tensor, asker)
-        return device if attribute is DEVICE else device.type == IS_TYPE[attribute]
+        if attribute is DEVICE:
+            return device
+        if device == META and asker.f_code.co_filename.startswith(CHOOSING):
+            device = self._plan.home
+        return device.type == IS_TYPE[attribute]
 
     def number(self, tensor: Tensor, asker: FrameType) -> int:
         """Return what ``get_device()`` does: the device's index, -1 for the CPU."""
@@ -61,5 +75,5 @@ class DeviceQuestions:
 
 def is_told_home(asker: FrameType) -> bool:
     """Whether code is told where a tensor would lie for which no device is named."""
-    code = asker.f_code
-    return code.co_name in TOLD_DEVICE or is_library(code.co_filename)
+    name, file = asker.f_code.co_name, asker.f_code.co_filename
+    return name in TOLD_DEVICE or file in ASKING or is_library(file)

@@ -26,8 +26,6 @@ __all__ = ["SpecialTensors", "explain_missing_kernel"]
 TRACED: Final = ("FakeTensor", "FunctionalTensor")
 ON_CPU: Final = "compute it under `with torch.device('cpu'):`"
 HINTS: Final = {
-    "nested_tensor_from_mask": "build nn.TransformerEncoder with "
-    "enable_nested_tensor=False",
     "quantized": f"{ON_CPU}, or quantize by a tensor subclass, as torchao does",
     "sparse": f"{ON_CPU}, or with dense tensors",
     "nested": f"{ON_CPU}, or with layout=torch.jagged",

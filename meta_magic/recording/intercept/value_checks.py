@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 from torch import Tensor
 
 from meta_magic.recording.as_device.oracle.known_operands import ask_of_values
+from meta_magic.recording.as_device.oracle.oracle import Verdict
 from meta_magic.recording.identities.device_plan import META
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import TensorRegistry
@@ -33,6 +34,8 @@ ANY: Final[Bounds] = (-inf, inf)
 
 MAX_SETTLED: Final = 4096
 """Operands of which it is remembered that they are in range."""
+
+NO_WORD: Final = "what the CPU says of it is not known"
 
 Evaluate = Callable[[int, Geometry], Tensor | None]
 """Returns what a tensor on a storage holds, if that takes little."""
@@ -107,10 +110,13 @@ class ValueChecks:
                 continue
             real_by_id = self._find_reals(entry, words, args, kwargs)
             real_by_id[id(tensors_in(args, kwargs)[allowed.position])] = doubt
+            wrong = describe_wrong(doubt, allowed)
             answer = ask_of_values(func, args, kwargs, real_by_id)
             if isinstance(answer, Exception):
-                answer.add_note(f"meta_magic: {describe_wrong(doubt, allowed)}")
+                answer.add_note(f"meta_magic: {wrong}")
                 raise answer
+            if answer is Verdict.UNKNOWN:
+                self._findings.note("unchecked", f"{func}: {wrong}; {NO_WORD}")
 
     def is_suspect(self, template: Template, inputs: Sequence[Argument]) -> bool:
         """Whether a function is to be run and not served, as it may be refused."""

@@ -17,6 +17,7 @@ from meta_magic.torch_private.tensor_internals import address_of_storage
 from meta_magic.trace.signature import Signature
 
 __all__ = [
+    "ALIGNED",
     "PLAIN",
     "Entry",
     "Kind",
@@ -31,6 +32,9 @@ READING_TAGS: Final = frozenset(
     {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
 )
 """Of operators whose result, or its size, depends on data."""
+
+ALIGNED: Final = "aten._nested_tensor_from_mask_left_aligned.default"
+"""Says whether padding stands last in each row, and has no tag for that."""
 
 FOREACH: Final = "aten._foreach_"
 
@@ -161,7 +165,8 @@ class OpTable:
             and self.name not in BY_GRADIENT
             and not self.is_loose
         )
-        self.reads_data = schema is not None and not READING_TAGS.isdisjoint(func.tags)
+        is_tagged = schema is not None and not READING_TAGS.isdisjoint(func.tags)
+        self.reads_data = is_tagged or self.name == ALIGNED
         self.is_foreign = not self.name.startswith(OF_TORCH)
         self.is_random = schema is not None and RANDOM in func.tags
         # Its own method would count decompositions that torch.compile alone uses.

@@ -19,6 +19,10 @@ with suppress(ImportError):  # on Windows, which has no children either
 __all__ = ["NO_ANSWER", "NoAnswer", "can_fork", "run_in_child"]
 
 SECONDS: Final = 2
+"""What a child may compute."""
+
+PATIENCE: Final = 6
+"""How many seconds to wait for one: on a busy machine it stands still meanwhile."""
 
 
 class NoAnswer(Exception):  # noqa: N818  no error: nothing is known
@@ -70,7 +74,7 @@ def read_answer(reader: int) -> Exception | None:
     """Return what a child wrote into a pipe."""
     poll = select.poll()  # select() itself takes no numbers over 1,023
     poll.register(reader, select.POLLIN)
-    if not poll.poll(SECONDS * 1000):
+    if not poll.poll(PATIENCE * 1000):
         return NO_ANSWER
     raised: tuple[type[Exception], str] | None
     with open(reader, "rb", closefd=False) as pipe:
@@ -88,6 +92,7 @@ def end_with_answer(function: Callable[[], object], writer: int) -> None:
         faulthandler.disable()  # a crash is an answer, not to be shown
         with suppress(ValueError):  # nor to be kept: of 1 byte not even a pipe gets it
             resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
+            resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
         with suppress(OSError):  # if memory gives out, this process is ended, no other
             Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
         sink = os.open(os.devnull, os.O_WRONLY)

@@ -8,6 +8,7 @@ from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.intercept.packed_sequences import SortedSequences
 from meta_magic.recording.intercept.planned.cuda import PlannedCuda
 from meta_magic.recording.intercept.planned.default_devices import DefaultDevices
+from meta_magic.recording.intercept.planned.fast_paths import FastPaths
 from meta_magic.recording.intercept.planned.generators import PlannedGenerators
 from meta_magic.recording.intercept.planned.plan_here import PlanHere
 from meta_magic.recording.intercept.planned.seeds import SeededDevices
@@ -38,5 +39,6 @@ def stand_in_for(
         PlannedTypes(plan),
         PlannedTraining(plan, note),
         DefaultDevices(plan, note),
+        FastPaths(plan, note),
         SortedSequences(),
     )

@@ -13,6 +13,8 @@ OPTIMIZERS = {
     "AdamW": torch.optim.AdamW,
     "fused": lambda p: torch.optim.AdamW(p, fused=True),
     "foreach": lambda p: torch.optim.Adam(p, foreach=True),
+    "foreach RMSprop": lambda p: torch.optim.RMSprop(p, foreach=True),
+    "foreach Rprop": lambda p: torch.optim.Rprop(p, foreach=True),
     "SGD": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
     "fused SGD": lambda p: torch.optim.SGD(p, lr=0.1, fused=True),
     "RMSprop": torch.optim.RMSprop,

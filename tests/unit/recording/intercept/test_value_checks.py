@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from meta_magic import record
+from meta_magic.recording.as_device.oracle import child
 
 
 def table():
@@ -226,6 +227,14 @@ def test_what_was_written_in_an_earlier_block_is_not_what_it_was():
 def test_a_large_call_is_refused_in_the_words_of_the_cpu():
     with record(as_device="cpu"), pytest.raises(IndexError, match="in self"):
         nn.Embedding(128_000, 8192)(torch.full((4, 512), 128_000))
+
+
+def test_what_the_cpu_says_nothing_of_is_noted(monkeypatch):
+    monkeypatch.setattr(child, "PATIENCE", 0.0)
+    with record(as_device="cpu") as trace:
+        nn.Embedding(128, 4)(torch.tensor([1, 128]))
+    (note,) = [note for note in trace.notes if note.kind == "unchecked"]
+    assert "indices[1] is 128; allowed are 0 to 127" in note.text
 
 
 def test_what_would_take_too_much_is_noted():

@@ -54,7 +54,7 @@ def test_where_memory_is_short_a_large_call_is_as_on_meta():
     "end", [lambda _: os.kill(os.getpid(), signal.SIGSEGV), lambda _: time.sleep(60)]
 )
 def test_a_refusal_of_what_crashes_or_hangs_on_the_cpu_stands(end, monkeypatch):
-    monkeypatch.setattr(child, "SECONDS", 0.1)
+    monkeypatch.setattr(child, "PATIENCE", 0.1)
     given = (torch.empty(2, 3, device="meta"),)
     answer = oracle.Oracle().ask(end, given, {}, is_unsafe=True)
     assert answer is oracle.Verdict.UNKNOWN

@@ -47,10 +47,21 @@ def test_a_child_that_crashes_gives_no_answer():
 
 
 def test_a_child_that_hangs_gives_no_answer(monkeypatch):
-    monkeypatch.setattr(child, "SECONDS", 0.1)
+    monkeypatch.setattr(child, "PATIENCE", 0.1)
     started = time.perf_counter()
     assert run_in_child(lambda: time.sleep(60)) is NO_ANSWER
     assert time.perf_counter() - started < 30
+
+
+def compute_for_ever():
+    while True:
+        pass
+
+
+def test_a_child_that_computes_too_long_is_ended_before_it_is_late(monkeypatch):
+    monkeypatch.setattr(child, "SECONDS", 1)
+    monkeypatch.setattr(child, "PATIENCE", 600)
+    assert run_in_child(compute_for_ever) is NO_ANSWER
 
 
 @pytest.mark.parametrize("kind", [NoAnswer, Unaskable])
