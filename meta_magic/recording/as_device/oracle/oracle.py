@@ -55,6 +55,9 @@ MIN_SECONDS: Final = 1.0
 meta refuses a call, as without an answer a valid program would end."""
 
 
+UNRESIZABLE: Final = "resize storage that is not resizable"
+"""What torch says where it would grow memory that nobody touches."""
+
 MAX_NBYTES: Final = 16 * MAX_NUMEL
 """What the storages of such a call take up to its last elements: few of a large one
 may lie far apart."""
@@ -227,7 +230,12 @@ class Question:
             raise answer
 
     def _run_untouched(self) -> None:
-        self._run_with(StandIns(self._spans, is_untouched=True))
+        try:
+            self._run_with(StandIns(self._spans, is_untouched=True))
+        except RuntimeError as error:
+            if UNRESIZABLE not in str(error):
+                raise
+            self._run_with(StandIns(self._spans))
 
     def _confirm(self, run: Callable[[], object], *, is_tried: bool = False) -> Answer:
         """Return what is raised in a child process, if there can be one."""

@@ -106,6 +106,9 @@ TAKEN = {
     "integers to divide by": lambda: (
         torch.ones(HUGE, dtype=torch.long) % torch.ones(HUGE, dtype=torch.long)
     ),
+    "what is grown as it is written": lambda: torch.ones(HUGE).addbmm_(
+        torch.ones(2, 3, 1), torch.ones(2, 1, HUGE)
+    ),
     "masks of as many": lambda: torch.ones(3, 3)[
         torch.tensor([True, False, True]), torch.tensor([0, 1])
     ],

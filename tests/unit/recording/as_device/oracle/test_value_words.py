@@ -6,7 +6,6 @@ import torch
 from meta_magic.recording.as_device.oracle.value_words import speaks_of_values
 
 OF_VALUES = {
-    "memory": lambda: torch.asarray(bytearray(4), dtype=torch.uint8).resize_(9),
     "embedding": lambda: torch.embedding(torch.ones(2, 3), torch.tensor([2])),
     "class": lambda: torch.nn.functional.nll_loss(
         torch.ones(2, 3), torch.tensor([0, 3])
