@@ -103,8 +103,8 @@ class Attention(NamedTuple):
         return len(sizes) in (2, BATCHED) and fits
 
 
-def check_arguments(call: Attention) -> None:
-    """Refuse what torch refuses on every device.
+def check_arguments(call: Attention, device: FusingDevice) -> None:
+    """Refuse what torch refuses on every device, and what the CPU alone does.
 
     Raises:
         RuntimeError: The dtypes or dimensions do not fit, in torch's words.
@@ -112,7 +112,10 @@ def check_arguments(call: Attention) -> None:
     q, k, v = call.tensors
     mask = call.mask
     fits = q.dtype == k.dtype == v.dtype and min(t.ndim for t in call.tensors) > 1
-    if fits and (mask is None or mask.dtype in {torch.bool, q.dtype, torch.float32}):
+    if mask is not None:
+        fits = fits and mask.dtype in {torch.bool, q.dtype, torch.float32}
+        fits = fits and (mask.ndim > 1 or device == "cuda")
+    if fits:
         return
     with RealTorch():  # the CPU looks at these before it computes
         ones = one_like(q), one_like(k), one_like(v)

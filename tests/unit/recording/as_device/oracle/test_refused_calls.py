@@ -89,6 +89,9 @@ REFUSED = {
     "attention with a mask of integers": lambda: scaled_dot_product_attention(
         *torch.ones(3, 1, 2, 3, 4), torch.ones(3, 3, dtype=torch.long)
     ),
+    "attention with a mask in a row": lambda: scaled_dot_product_attention(
+        *torch.ones(3, 1, 2, 3, 4), torch.ones(3)
+    ),
     "attention of vectors": lambda: scaled_dot_product_attention(*torch.ones(3, 4)),
     "a view past its storage": lambda: torch.ones(3).as_strided((2, 2), (1, 2)),
     "a view past a storage that is smaller": lambda: [
@@ -108,6 +111,9 @@ TAKEN = {
     ),
     "what is grown as it is written": lambda: torch.ones(HUGE).addbmm_(
         torch.ones(2, 3, 1), torch.ones(2, 1, HUGE)
+    ),
+    "attention with a mask in a row": lambda: scaled_dot_product_attention(
+        *torch.ones(3, 2, 3, 4), torch.ones(3)
     ),
     "masks of as many": lambda: torch.ones(3, 3)[
         torch.tensor([True, False, True]), torch.tensor([0, 1])
