@@ -39,7 +39,8 @@ def count_from_0(n: int) -> Bounds:
 def find_position(made: Made) -> Bounds:
     """Return the first position and the last along a dimension, the last by default."""
     sizes = made.sizes("self")
-    return count_from_0(sizes[made.number("dim", -1)] if sizes else 1)
+    n = sizes[made.number("dim", -1)] if sizes else 1
+    return 0, max(n, 1) - 1
 
 
 def find_position_of_all(made: Made) -> Bounds:

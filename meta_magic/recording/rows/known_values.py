@@ -54,6 +54,7 @@ class KnownValues:
         self._at = 0
         self.row_by_storage: dict[int, int] = {}
         self._row_before: dict[int, int | None] = {}
+        self._found: dict[tuple[int, int], Bounds] = {}
         self._earlier: dict[int, KnownValues] = {}
 
     def read(
@@ -122,13 +123,12 @@ class KnownValues:
         if known is None or not depth:
             return None
         signature = known.signature
-        at = 0
-        if len(signature.outputs) > 1:
-            first = row + HEADER + len(signature.inputs)
-            made_here = self._words[first : first + len(signature.outputs)]
-            at = [self._storages[number] for number in made_here].index(storage)
+        is_one = len(signature.outputs) == 1
+        at = 0 if is_one else self._find_output(row, signature, storage)
         if signature.outputs[at].dtype is not geometry.dtype:  # its bytes, read anew
             return None
+        if (row, at) in self._found:
+            return self._found[row, at]
 
         def find_input(index: int) -> Bounds | None:
             number = self._storages[self._words[row + HEADER + index]]
@@ -136,9 +136,17 @@ class KnownValues:
 
         made = known.find(find_input, at)
         if not signature.writes:
+            if made is not None:
+                self._found[row, at] = made
             return made
         before = self._row_before[row]
         return join([made, self._find_at(before, storage, geometry, depth - 1)])
+
+    def _find_output(self, row: int, signature: Signature, storage: int) -> int:
+        """Return which of the tensors that a row made lies on a storage."""
+        first = row + HEADER + len(signature.inputs)
+        made = self._words[first : first + len(signature.outputs)]
+        return [*map(self._storages.__getitem__, made)].index(storage)
 
     def _find_outer(
         self, storage: int, geometry: Geometry, depth: int

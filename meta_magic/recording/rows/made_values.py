@@ -11,6 +11,7 @@ __all__ = ["ANY", "Bounds", "Find", "Made", "Rule"]
 Bounds: TypeAlias = tuple[float, float]
 """The least and the greatest value that there may be."""
 
+NUMBERS: Final = frozenset({int, float, bool})
 ANY: Final[Bounds] = (-inf, inf)
 
 Find = Callable[[int], Bounds | None]
@@ -42,7 +43,7 @@ class Made:
     def number(self, name: str, default: Any = None) -> Any:
         """Return a number that it was given; a default if it was not, or no number."""
         value = self._given.get(name, default)
-        return value if type(value) in (int, float, bool) else default
+        return value if type(value) in NUMBERS else default
 
     def text(self, name: str) -> str:
         """Return a word that it was given; "" if it was not."""
@@ -56,11 +57,10 @@ class Made:
 
     def find(self, name: str) -> Bounds | None:
         """Return the bounds of an operand, a tensor or a number."""
-        value = self._given.get(name)
+        value: Any = self._given.get(name)
         if isinstance(value, TensorArgument):
             return self._find_input(value.index)
-        number = self.number(name)
-        return None if number is None else (number, number)
+        return (value, value) if type(value) in NUMBERS else None
 
     def find_each(self, names: Sequence[str]) -> Iterator[Bounds | None]:
         """Yield the bounds of operands, and of all tensors in a list."""

@@ -84,6 +84,15 @@ def join(parts: "Sequence[Bounds | None] | Iterator[Bounds | None]") -> Bounds |
     return min(low for low, _ in met), max(high for _, high in met)
 
 
+INTEGERS: Final = {
+    dtype: (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+    for dtype in (
+        *(torch.int64, torch.int32, torch.int16, torch.int8),
+        *(torch.uint64, torch.uint32, torch.uint16, torch.uint8),
+    )
+}
+"""The least and the greatest number of a dtype: others wrap."""
+
 WITH_POSITIONS: Final = "sort topk max min median nanmedian kthvalue mode cummax cummin"
 """Operators that return values, and where along a dimension these stand."""
 
@@ -184,7 +193,10 @@ class Known(NamedTuple):
             return None
         bounds = rule(Made(self.signature, find_input, at))
         dtype = self.signature.outputs[at].dtype
-        return bounds if bounds is not None and fits(bounds, dtype) else None
+        if bounds is None or dtype not in INTEGERS:
+            return bounds
+        low, high = INTEGERS[dtype]
+        return bounds if low <= bounds[0] and bounds[1] <= high else None
 
 
 def find_known(signature: Signature) -> Known | None:
@@ -206,11 +218,3 @@ def find_rule(signature: Signature, at: int) -> Rule | None:
     if signature.writes:
         return WRITTEN.get(name)
     return RULES[at].get(name.strip("_")) if at < len(RULES) else None
-
-
-def fits(bounds: Bounds, dtype: torch.dtype) -> bool:
-    """Whether numbers may be such as they are, in a dtype."""
-    if dtype.is_floating_point or dtype.is_complex or dtype is torch.bool:
-        return True
-    numbers = torch.iinfo(dtype)
-    return numbers.min <= bounds[0] and bounds[1] <= numbers.max
