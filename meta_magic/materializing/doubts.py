@@ -1,13 +1,19 @@
 """Say what may differ between a replay and the cell itself, run on the device."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import torch
 
+from meta_magic.materializing.targets import Target
 from meta_magic.replaying.steps import Plan, StepKind
 
-__all__ = ["find_doubts"]
+__all__ = ["find_doubts", "find_uncounted"]
+
+UNCOUNTED: Final = (
+    "{} was made in inference mode, where torch does not count writes: one outside of "
+    "any recording since is not in it"
+)
 
 FUSED: Final = frozenset(
     {"torch.lstm", "torch.gru", "torch.rnn_tanh", "torch.rnn_relu"}
@@ -39,6 +45,13 @@ def find_doubts(plans: Sequence[Plan], device: torch.device) -> list[str]:
         "itself may give other values"
         for text, line in doubts
     ]
+
+
+def find_uncounted(targets: Iterable[Target]) -> Iterator[str]:
+    """Yield which targets might have been written since without a trace."""
+    for target in targets:
+        if any(tensor.is_inference() for tensor in target.tensors):
+            yield UNCOUNTED.format(repr(target.name))
 
 
 def find_fused(plan: Plan) -> Iterator[tuple[str, int | None]]:

@@ -46,9 +46,11 @@ class Installation:
         """Put all in place. An interrupt waits, and then takes all out again."""
         with Uninterrupted() as interrupts, DisableTorchFunction(), torch.no_grad():
             try:
+                # All of them first: that of a view may be that of what it is one of.
                 for tensor, real in self._pairs:
                     if real.is_floating_point() or real.is_complex():
                         real.requires_grad_(tensor.requires_grad)
+                for tensor, real in self._pairs:
                     if not is_view(tensor) and tensor.retains_grad:
                         self._released.append((tensor, release_retained(tensor)))
                     swap(tensor, real)

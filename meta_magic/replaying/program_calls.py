@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from meta_magic.replaying.assumed_operator import AssumedOperator
 from meta_magic.replaying.attention_operator import HOMES, AttentionOperator
-from meta_magic.replaying.noise_operator import NOISY, NoiseOperator
+from meta_magic.replaying.choosy_operators import CHOOSY
 from meta_magic.replaying.operators import Operator, find_operator
 from meta_magic.replaying.program_draws import Draw, read_draws
 from meta_magic.replaying.readers import Readers
@@ -274,8 +274,8 @@ def make_operator(signature: Signature) -> Operator:
     Raises:
         ReplayError: It cannot be called.
     """
-    if signature.op in NOISY:
-        return NoiseOperator(signature)
+    if signature.op in CHOOSY:
+        return CHOOSY[signature.op](signature)
     find = AttentionOperator if signature.op in HOMES else find_operator
     return find(signature.op)
 

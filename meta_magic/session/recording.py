@@ -3,7 +3,7 @@
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from types import CodeType, MappingProxyType
 from typing import Any, Final
 
@@ -235,7 +235,7 @@ class Recording:
 
     def _describe(self, namespace: Mapping[str, object]) -> list[Tree]:
         """Return the module trees as the block had them."""
-        with RealTorch():
+        with RealTorch() if self._lending.has_lent else nullcontext():
             self._lending.exchange()
             try:
                 trees = self._trees.describe(namespace)

@@ -109,6 +109,8 @@ class ValuesOnDemand:
             except MissingValueError as error:
                 if isinstance(error, ValueLimitError):
                     self._beyond[place] = numel
+                if table.name == ALIGNED:
+                    return True  # or not: what is recorded then is one and the same
                 if guess is None:
                     self._raise_refusal(error)
                     raise

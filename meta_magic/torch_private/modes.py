@@ -16,6 +16,10 @@ from torch._C import DisableTorchFunction
 # Without it autocast around a replay would change the dtypes in it.
 from torch._C import _DisableAutocast as DisableAutocast
 
+# Without it what values say of a tensor could not be kept inside of torch.func's
+# transforms, which put a tensor of their own around each that is made.
+from torch._C import _DisableFuncTorch as BelowTransforms
+
 # Without it a served function's outputs would be recorded as operators.
 from torch._C import _DisableTorchDispatch as DisableTorchDispatch
 
@@ -39,6 +43,9 @@ from torch._C import _SetExcludeDispatchKeyGuard as ExcludeKey
 from torch._C._dynamo.guards import (
     set_is_in_mode_without_ignore_compile_internals as set_compile_internals_flag,
 )
+
+# Without these two a tensor's own values are not reached from inside of a transform.
+from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 from torch._C._functorch import peek_interpreter_stack as functorch_interpreter
 from torch.autograd import forward_ad
 
@@ -72,6 +79,7 @@ from torch.utils._python_dispatch import _pop_mode as pop_dispatch_mode
 __all__ = [
     "FLAGS",
     "GLOBAL_DEVICE_CONTEXT",
+    "BelowTransforms",
     "DeviceContext",
     "DisableAutocast",
     "DisableTorchDispatch",
@@ -84,8 +92,10 @@ __all__ = [
     "forward_mode_level",
     "function_mode_stack",
     "functorch_interpreter",
+    "get_unwrapped",
     "is_any_autocast_enabled",
     "is_deterministic",
+    "is_functorch_wrapped_tensor",
     "n_dispatch_modes",
     "pop_dispatch_mode",
     "pop_function_mode",

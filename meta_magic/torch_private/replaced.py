@@ -33,7 +33,6 @@ __all__ = [
     "DYNAMO",
     "FOREACH_DEVICES",
     "FOREACH_DEVICES_OF_OPTIMIZERS",
-    "FORMAT_OF_TENSOR",
     "FUSED_DEVICES",
     "JIT_TRACES",
     "MAKE_PARAMETER",
@@ -100,9 +99,6 @@ CHECK_OF_TRACE: Final = (torch.jit._trace, "_check_trace")
 MAKE_PARAMETER: Final = (torch.nn.Parameter, "__new__")
 """Without it a parameter that takes the address of a tensor that is gone is mistaken
 for that."""
-
-FORMAT_OF_TENSOR: Final = (torch.Tensor, "__format__")
-"""Without it ``f"{grad.norm():.3f}"`` fails in hooks, where no function mode is on."""
 
 TEXT_OF_TENSOR: Final = (_tensor_str, "_str")
 """Without it tensors on meta are shown without values, and with no device but meta."""

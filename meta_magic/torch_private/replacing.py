@@ -17,7 +17,43 @@ Methods: TypeAlias = Mapping[str, Callable[..., Any]]
 """By the name of a function: what it is. Takes that function, then its arguments."""
 
 
-class StandIns:
+class Swapped:
+    """Attributes of a module or class that are others while any recording runs.
+
+    Args:
+        owner: The module or class.
+        values: What they are then, by name: the same in all recordings.
+    """
+
+    def __init__(self, owner: Any, values: Mapping[str, Any]) -> None:
+        self._owner = owner
+        self._values = values
+        self._held: Mapping[str, Any] = {}
+        self._n_users = 0
+
+    def enter(self) -> None:
+        """Have them be others."""
+        if not self._n_users:
+            there = vars(self._owner)  # a static method as it is held, say
+            self._held = {name: there[name] for name in self._values}
+            for name, value in self._values.items():
+                setattr(self._owner, name, value)
+        self._n_users += 1
+
+    def leave(self) -> None:
+        """Have them be what they were, unless another recording runs.
+
+        What somebody else replaced meanwhile stays so.
+        """
+        self._n_users -= 1
+        if not self._n_users:
+            there = vars(self._owner)
+            for name, value in self._values.items():
+                if there.get(name) is value:
+                    setattr(self._owner, name, self._held[name])
+
+
+class StandIns(Swapped):
     """Functions of a module or class that are others on the threads that want it.
 
     They are built once, not for each recording: what a cell costs before its first
@@ -29,11 +65,9 @@ class StandIns:
     """
 
     def __init__(self, owner: Any, plain: Mapping[str, Any]) -> None:
-        self._owner = owner
         self._plain = plain
-        self._held = {name: vars(owner)[name] for name in plain}  # static ones as such
         self._of_thread: dict[int, Methods] = {}
-        self._functions = {name: self._build(name) for name in plain}
+        super().__init__(owner, {name: self._build(name) for name in plain})
 
     def _build(self, name: str) -> Callable[..., Any]:
         plain, find = self._plain[name], self._of_thread.get
@@ -49,31 +83,24 @@ class StandIns:
 
     def fit(self, there: Mapping[str, Any]) -> bool:
         """Whether they can stand for what is there now, on this thread, too."""
-        known = self._functions if self._of_thread else self._plain
+        known = self._values if self._of_thread else self._plain
         return there == known and threading.get_ident() not in self._of_thread
 
-    def enter(self, methods: Methods) -> None:
+    def enter_here(self, methods: Methods) -> None:
         """Have them be methods on this thread."""
-        if not self._of_thread:
-            for name, function in self._functions.items():
-                setattr(self._owner, name, function)
+        self.enter()
         self._of_thread[threading.get_ident()] = methods
 
     def leave(self) -> None:
-        """Have them be what they were on this thread.
-
-        What somebody else replaced meanwhile stays so.
-        """
+        """Have them be what they were on this thread."""
         del self._of_thread[threading.get_ident()]
-        if not self._of_thread:
-            for name, function in self._functions.items():
-                if getattr(self._owner, name) is function:
-                    setattr(self._owner, name, self._held[name])
+        super().leave()
 
 
 stacks: dict[tuple[int, str], list[Any]] = {}
 """What is at each place that is replaced: first what was there, the newest last."""
 stand_ins: dict[tuple[Any, ...], StandIns] = {}
+swapped: dict[tuple[Any, ...], Swapped] = {}
 lock = threading.RLock()
 
 
@@ -86,7 +113,7 @@ class Replacements:
 
     def __init__(self) -> None:
         self._made: list[tuple[Any, str, Any]] = []
-        self._entered: list[StandIns] = []
+        self._entered: list[Swapped] = []
 
     @property
     def is_entered(self) -> bool:
@@ -127,7 +154,22 @@ class Replacements:
             found = stand_ins.get(key)
             if found is None or not found.fit(there):
                 found = stand_ins[key] = StandIns(owner, there)
-            found.enter(methods)
+            found.enter_here(methods)
+            self._entered.append(found)
+
+    def replace_all(self, owner: Any, values: Mapping[str, Any]) -> None:
+        """Set attributes of a module or class that are the same in all recordings.
+
+        Args:
+            owner: The module or class.
+            values: What they are, by name.
+        """
+        with lock:
+            key = id(owner), *values
+            found = swapped.get(key)
+            if found is None:
+                found = swapped[key] = Swapped(owner, values)
+            found.enter()
             self._entered.append(found)
 
     def __exit__(self, *_: object) -> None:

@@ -9,6 +9,7 @@ from meta_magic.torch_private.interrupts import Interrupts
 from meta_magic.torch_private.modes import (
     FLAGS,
     GLOBAL_DEVICE_CONTEXT,
+    BelowTransforms,
     DisableAutocast,
     device_module,
     dispatch_mode_stack,
@@ -94,7 +95,10 @@ def restore_stack(
 
 
 class WithoutModes:
-    """Context manager in which torch does as it is told: no mode, no autocast."""
+    """Context manager in which torch does as it is told.
+
+    No mode is on, nor autocast, nor a transform of ``torch.func``.
+    """
 
     def __enter__(self) -> None:
         self._snapshot = Snapshot()
@@ -102,8 +106,10 @@ class WithoutModes:
         restore_stack([], dispatch_mode_stack, (pop_dispatch_mode, push_dispatch_mode))
         restore_stack([], function_mode_stack, (pop_function_mode, push_function_mode))
         self._without_autocast.__enter__()
+        self._below_transforms: Any = BelowTransforms()  # which enters it
 
     def __exit__(self, *exception: object) -> None:
+        self._below_transforms.__exit__(*exception)
         self._without_autocast.__exit__(*exception)
         self._snapshot.restore()
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from meta_magic.errors import MaterializeError, ReplayError
-from meta_magic.materializing.doubts import find_doubts
+from meta_magic.materializing.doubts import find_doubts, find_uncounted
 from meta_magic.materializing.fills.protocol import Content, Put, Task
 from meta_magic.materializing.located import Located, find_redrawn, locate
 from meta_magic.materializing.report import DRAWN_OTHERWISE, UNINITIALIZED
@@ -24,6 +24,7 @@ from meta_magic.recording.identities.left_generators import (
 from meta_magic.recording.identities.origins import Origin
 from meta_magic.replaying.execution import Execution, Finished
 from meta_magic.replaying.generator_ends import find_skipped
+from meta_magic.replaying.part import Part
 from meta_magic.replaying.steps import Request
 from meta_magic.torch_private.module_internals import walk_modules
 from meta_magic.trace.program import EarlierEnd, Program
@@ -78,6 +79,7 @@ class ReplayFill:
     def __init__(self, task: Task, *, rest: Sequence[Target] | None = None) -> None:
         self.targets = find_all_targets(task) if rest is None else rest
         self._device = task.device
+        self._uncounted = [*find_uncounted(self.targets)]
         self._moves_generator = rest is None and task.device.type == "cpu"
         walked = walk_modules(task.module) if self._moves_generator else ()
         built = {id(module) for _, module in walked}
@@ -126,7 +128,7 @@ class ReplayFill:
         """Let torch's generator go on; say what may differ from the cell itself."""
         notes = self._move_generators() if self._moves_generator else ()
         plans = [share.replay.plan for share in self._shares]
-        return [*find_doubts(plans, self._device), *notes]
+        return [*find_doubts(plans, self._device), *self._uncounted, *notes]
 
     def filled_by(self, target: Target, _tensor: Tensor, /) -> str:
         """Say whether anything recorded fills the target."""
@@ -152,7 +154,8 @@ class ReplayFill:
             yield OWN_LEFT
         moved = {move_generator(s.located.origin, s.replay) for s in self._shares}
         moved |= {move_earlier(share.replay) for share in self._shares}
-        if False in moved and True not in moved:
+        is_behind = False in moved or is_left_by_another(parts)
+        if is_behind and True not in moved:
             yield DEFAULT_LEFT
         for replay in (share.replay for share in self._shares):
             is_end_known = replay.end_state() is not None
@@ -238,6 +241,17 @@ def move_earlier(replay: Execution) -> bool | None:
             torch.set_rng_state(state)
             return True
     return None
+
+
+def is_left_by_another(parts: Sequence[Part]) -> bool:
+    """Whether torch's generator waits for what a recording drew after these."""
+    left = find_left(torch.get_rng_state().numpy().tobytes())
+    is_drawn = any(part.plan.last_draw >= 0 for part in parts)
+    return (
+        is_drawn
+        and left is not None
+        and all(p.program is not left.program for p in parts)
+    )
 
 
 def find_culprit(

@@ -100,6 +100,8 @@ class DevicePlan:
         with DisableTorchFunction():
             if not tensor.is_meta:
                 return find_left(tensor) if has_left() else tensor.device
+            if not StorageRegistry.has_places:
+                return None
             self._registry.note_deaths()
             return self._registry.place_of(tensor)
 

@@ -37,6 +37,9 @@ __all__ = [
 COUNTING: Final = "ADInplaceOrView"
 """Of the kernels of operators that count: foreach, fused and norms have none."""
 
+RESIZING: Final = ("aten.resize_.default", "aten.resize_as_.default")
+"""Operators whose writes torch counts where they change a size, and else not."""
+
 
 class LivingTensors:
     """The versions of all meta tensors that live when first asked for."""
@@ -166,7 +169,9 @@ def read_version(tensor: Tensor) -> int:
 
 @lru_cache(maxsize=4096)
 def is_counted(op: str) -> bool:
-    """Whether torch counts the writes of an operator, by its name in a program."""
+    """Whether torch counts each write of an operator, by its name in a program."""
+    if op in RESIZING:
+        return False
     name = op.replace(".", "::", 1).removesuffix(".default")
     try:
         return bool(has_kernel(name, COUNTING))
@@ -175,5 +180,5 @@ def is_counted(op: str) -> bool:
 
 
 def is_uncounted(op: str) -> bool:
-    """Whether torch does not count the writes of an operator."""
+    """Whether torch does not count each write of an operator."""
     return not is_counted(op)

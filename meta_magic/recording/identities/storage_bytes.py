@@ -19,6 +19,8 @@ def sum_small(storage: UntypedStorage) -> int | None:
     """Return the checksum of a real storage; None if it is large."""
     if storage.nbytes() > MAX_COPIED_NBYTES:
         return None
+    if storage.device.type == "cpu":
+        return sum_storage(storage)
     with DisableTorchFunction(), DisableTorchDispatch():
         return sum_bytes(as_bytes(storage))
 
@@ -34,8 +36,21 @@ def sum_bytes(tensor: Tensor) -> int:
 
     Read from memory: torch resizes no storage that numpy has seen.
     """
-    storage = tensor.cpu().untyped_storage()
+    return sum_storage(tensor.cpu().untyped_storage())
+
+
+def sum_storage(storage: UntypedStorage) -> int:
+    """Return a checksum of a storage on the CPU; zero if it has no bytes."""
+    if not storage.nbytes() or not has_memory(storage):
+        return 0
     buffer = ctypes.c_char * storage.nbytes()
-    return (
-        zlib.crc32(buffer.from_address(storage.data_ptr())) if storage.nbytes() else 0
-    )
+    return zlib.crc32(buffer.from_address(storage.data_ptr()))
+
+
+def has_memory(storage: UntypedStorage) -> bool:
+    """Whether a real storage has memory; the zeros of forward mode have none."""
+    try:
+        storage.data_ptr()
+    except RuntimeError:
+        return False
+    return True

@@ -90,12 +90,15 @@ class StorageRegistry:
         Their addresses may have been given to others meanwhile. On the way of each
         operator it is called only where there are ``freed`` ones.
         """
-        while self.freed:
-            ref = self.freed.pop(0)
-            if self._storage_by_address.get(ref.address) is ref:
-                del self._storage_by_address[ref.address]
-            if ref.address:
-                self.deaths.extend((self._clock.now, ref.number))
+        freed, known, now = self.freed, self._storage_by_address, self._clock.now
+        while freed:
+            ref = freed.pop(0)
+            address = ref.address
+            if not address:
+                continue
+            if known.get(address) is ref:
+                del known[address]
+            self.deaths.extend((now, ref.number))
 
     def find_storage(self, tensor: Tensor) -> int | None:
         """Return the number of a tensor's storage if that was met."""

@@ -12,6 +12,7 @@ from meta_magic.recording.identities.device_plan import META, is_default_on_meta
 from meta_magic.recording.intercept.loading import Loader
 from meta_magic.recording.intercept.saving import Saver
 from meta_magic.recording.intercept.shared_memory import SharedMemory
+from meta_magic.recording.intercept.transforms import make_below
 from meta_magic.torch_private.modes import DisableTorchDispatch
 from meta_magic.torch_private.replacing import Replacements
 from meta_magic.torch_private.snapshot import WithoutModes
@@ -69,12 +70,15 @@ class DataSources(Replacements):
             return plain(*args, **kwargs)
         if isinstance(data, Tensor) and data.is_meta:  # by from_dlpack
             return data.detach()
-        made = plain(*args, **kwargs)
-        planned = made.to(META)
-        if isinstance(data, np.ndarray):
-            with DisableTorchDispatch():  # in which torch is told to put it on meta
-                planned = self._shared.adopt(data, plain(*args, **kwargs), planned)
-        return planned
+
+        def adopt(*args: Any) -> Tensor:
+            planned: Tensor = plain(*args, **kwargs).to(META)
+            if isinstance(data, np.ndarray):
+                with DisableTorchDispatch():  # in which torch is told to put it on meta
+                    planned = self._shared.adopt(data, plain(*args, **kwargs), planned)
+            return planned
+
+        return make_below(adopt, args)
 
     def _iterate(self, plain: Any, loader: Any) -> Any:
         """Load in this process: what other processes do is not recorded."""

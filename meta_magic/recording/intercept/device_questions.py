@@ -23,14 +23,8 @@ IS_TYPE: Final[dict[Any, str]] = {
 DEVICE_QUESTIONS: Final = frozenset[Any]({DEVICE, *IS_TYPE})
 """The attributes that say on which device a tensor is; ``is_meta`` tells the truth."""
 
-
-AS_IT_IS: Final = frozenset({PICKLING, CHECKPOINTING})
-"""Code that is told where a tensor really is."""
-
-
 ASKING: Final = frozenset({activation.__file__, transformer.__file__})
 """Those of torch's own files that choose kernels by the device of a tensor."""
-
 
 CHOOSING: Final = (OPTIM, functional.__file__)
 """How the names of those begin that do so by its ``is_cpu`` and the like."""
@@ -65,7 +59,8 @@ class DeviceQuestions:
 
     def _find(self, tensor: Tensor, asker: FrameType) -> torch.device:
         code = asker.f_code
-        if code in AS_IT_IS or code.co_filename.startswith(PACKAGE):
+        is_as_it_is = code is PICKLING or code is CHECKPOINTING  # to hash code is slow
+        if is_as_it_is or code.co_filename.startswith(PACKAGE):
             return tensor.device  # as it is: what pickles would look for data
         place = self._plan.place_of(tensor)
         if place is not None:

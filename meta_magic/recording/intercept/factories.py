@@ -1,6 +1,5 @@
 """Have factories build on meta, whatever device they are told."""
 
-import sys
 from collections.abc import Mapping
 from types import CodeType, FrameType
 from typing import Any, Final
@@ -10,7 +9,7 @@ import torch
 from torch import nn
 
 from meta_magic.recording.identities.device_plan import META, DevicePlan
-from meta_magic.recording.identities.frame_kinds import PACKAGE, TORCH
+from meta_magic.recording.identities.frame_kinds import TORCH
 from meta_magic.recording.identities.left_places import find_left
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import TensorRegistry
@@ -27,7 +26,13 @@ from meta_magic.recording.intercept.legacy_constructors import (
     read_new,
 )
 from meta_magic.recording.intercept.libraries import ADOPTED, MAKE_REAL
+from meta_magic.recording.intercept.named_devices import (
+    REAL_FACTORY_FILES,
+    is_meant,
+    is_meta_by_name,
+)
 from meta_magic.recording.intercept.shared_memory import SharedMemory
+from meta_magic.recording.intercept.transforms import make_below
 from meta_magic.recording.rows.constants import (
     VALUE_FUNCTIONS,
     Constants,
@@ -36,27 +41,15 @@ from meta_magic.recording.rows.constants import (
 from meta_magic.recording.rows.findings import Findings
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.modes import (
-    DeviceContext,
     DisableTorchDispatch,
     DisableTorchFunction,
     device_constructors,
 )
 
-__all__ = ["LIKE", "Factories", "is_way_out"]
-
-REAL_FACTORY_FILES: Final = frozenset(
-    str(TORCH / "utils" / "data" / name)
-    for name in ("dataloader.py", "sampler.py", "dataset.py")
-)
-"""Files whose factories draw seeds and permutations that Python must read."""
+__all__ = ["LIKE", "Factories"]
 
 OPS: Final = str(TORCH / "_ops.py")
 """Stands between an operator and who calls it."""
-
-MEANT_FILES: Final = tuple(
-    str(TORCH / name) for name in ("_utils.py", "storage.py", "serialization.py")
-)
-"""Files of torch that mean the device that they name."""
 
 BY_NAME: Final = "what was put on 'meta' by name counts as on the device of the cell"
 SHARING: Final = frozenset({torch.as_tensor, torch.asarray})
@@ -78,28 +71,6 @@ LIKE: Final = frozenset[Any](
     | {torch.Tensor.new_ones, torch.Tensor.new_tensor, torch.Tensor.new_zeros}
 )
 """What makes a tensor where another one lies."""
-
-WRITTEN: Final = sys.intern("meta")
-"""The string as a literal of source code is; ``str(x.device)`` is another object, and
-means the device of the cell."""
-
-CONTEXT: Final = DeviceContext.__torch_function__.__code__
-"""Runs where ``with torch.device(...)`` is on, and calls on."""
-
-
-def is_meta_by_name(device: object, caller: FrameType) -> bool:
-    """Whether a factory was told meta, by its argument or by ``with torch.device``."""
-    if device is WRITTEN:
-        return True
-    is_context = caller.f_code is CONTEXT
-    return is_context and caller.f_locals["self"].device == META
-
-
-def is_way_out(caller: FrameType) -> bool:
-    """Whether a call comes from within ``with torch.device("cpu")``, which is meant."""
-    if caller.f_code is not CONTEXT:
-        return False
-    return bool(caller.f_locals["self"].device.type == "cpu")
 
 
 class Factories:
@@ -142,10 +113,16 @@ class Factories:
         while caller.f_code.co_filename == OPS and caller.f_back is not None:
             caller = caller.f_back
         make = self._make if kwargs.get("device") is None else self._make_named
-        made = make(func, args, kwargs, caller)
         if func not in VALUE_FUNCTIONS:
-            return made
-        return self._keep_values(func, made, args, kwargs, caller)
+            return make(func, args, kwargs, caller)
+
+        def make_known(*args: Any) -> Any:
+            made = make(func, args, kwargs, caller)
+            return self._keep_values(func, made, args, kwargs, caller)
+
+        if tensors_in(data_of(func, args, kwargs)):
+            return make_known(*args)
+        return make_below(make_known, args)
 
     def _keep_values(
         self, func: Any, made: Any, args: Args, kwargs: Kwargs, caller: FrameType
@@ -226,7 +203,9 @@ class Factories:
         if func in self._constructors and is_meta_by_name(device, caller):
             self._findings.doubt(BY_NAME)
             return self._registry.put_aside(lambda: func(*args, **kwargs))
-        if "out" in kwargs or self._is_meant(torch.device(device), device, caller):
+        if "out" in kwargs or is_meant(
+            self._plan, torch.device(device), device, caller
+        ):
             return func(*args, **kwargs)
         if self._plan.is_told(device) and is_told_home(caller):
             device = META  # what it was told itself, and names nothing
@@ -252,25 +231,6 @@ class Factories:
             plan.wanted = before
         plan.name_all(tensors_in(made), wanted)  # some were made without any operator
         return made
-
-    def _is_meant(self, device: torch.device, given: object, caller: FrameType) -> bool:
-        """Whether a device is meant, and no plan.
-
-        Args:
-            device: The device.
-            given: How the code names it.
-            caller: Who names it.
-        """
-        file = caller.f_code.co_filename
-        if file.startswith(PACKAGE) or file in REAL_FACTORY_FILES:
-            return True
-        if self._plan.is_real and device != META:
-            return True
-        is_literal = type(given) is str and given == "cpu"
-        is_literal &= "cpu" in caller.f_code.co_consts  # there, and not handed on
-        if file.startswith(f"{TORCH}/") and (is_literal or file in MEANT_FILES):
-            return True
-        return is_way_out(caller) and device.type == "cpu"
 
     def _rebuild(self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
         """Make the tensor that Python copies, or say that it has no content."""

@@ -15,10 +15,7 @@ from meta_magic.recording.identities.left_places import has_left
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.places import Places
 from meta_magic.recording.identities.tensors import TensorRegistry
-from meta_magic.recording.intercept.copies import (
-    DEEPCOPY,
-    copy_deeply,
-)
+from meta_magic.recording.intercept.copies import DEEPCOPY, copy_deeply
 from meta_magic.recording.intercept.data_readers import (
     DATA_READERS,
     TO_NUMPY,
@@ -73,6 +70,8 @@ HANDLED: Final = DATA_READERS.union(
     {DEEPCOPY, NEW}, MOVES, GET_DEVICE, NUMBER_READERS.keys() | PACKING, LIKE
 )
 """Functions that torch treats otherwise on meta, or of real tensors, than a cell."""
+
+UNLIKE_TORCH: Final = HANDLED | INDEXING
 
 ASKED: Final = DEVICE_QUESTIONS | {IS_META, DATA}
 """Attributes whose answer may depend on who asks, or makes another tensor."""
@@ -131,7 +130,7 @@ class FunctionMode(DeviceContext):
         self._dispatch = dispatch
         self._served = served
         self._is_serving = False
-        self._constructors = device_constructors()
+        self._makers = device_constructors() | VALUE_FUNCTIONS
         self._factories = Factories(registry, constants, findings, plan, shared)
         self._plan = plan
         self._lifting = lifting
@@ -169,20 +168,21 @@ class FunctionMode(DeviceContext):
         places = self._places
         before, places.running = places.running, [func, caller, None, args]
         try:
-            if func in INDEXING:
-                func, args = prepare_index(
-                    func, args, self._attention.device, self._constants.note_values
-                )
-            if func in HANDLED and args:
-                returned = self._handle(func, args, kwargs or {}, caller)
-                if returned is not NotImplemented:
-                    return returned
+            if func in UNLIKE_TORCH and args:
+                if func in HANDLED:
+                    returned = self._handle(func, args, kwargs or {}, caller)
+                    if returned is not NotImplemented:
+                        return returned
+                else:
+                    func, args = prepare_index(
+                        func, args, self._attention.device, self._constants.note_values
+                    )
             if self._autocast.is_on:
                 args, kwargs = self._lifting.lift_mixed(func, args, kwargs or {})
-            names_device = kwargs is not None and kwargs.get("device") is not None
+            names_device = kwargs and kwargs.get("device") is not None
             if self._is_serving and not names_device and self._served.can_serve(func):
                 return self._served.serve(func, args, kwargs)
-            if names_device or func in self._constructors or func in VALUE_FUNCTIONS:
+            if names_device or func in self._makers:
                 return self._factories.make(func, args, kwargs or {}, caller)
             return func(*args, **(kwargs or {}))
         except Exception as error:

@@ -11,7 +11,11 @@ from torch import Tensor
 
 from meta_magic.recording.as_device.cpu_answers import fills_with_numbers
 from meta_magic.recording.signatures.arguments import Args
-from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
+from meta_magic.torch_private.modes import (
+    BelowTransforms,
+    DisableTorchDispatch,
+    DisableTorchFunction,
+)
 
 __all__ = ["INDEXING", "prepare_index"]
 
@@ -44,7 +48,8 @@ def prepare_index(
         Both; or what writes the same at a view, as the device does it.
     """
     tensor, index, *rest = args
-    if not tensor.is_meta:
+    parts = index if type(index) is tuple else (index,)
+    if not tensor.is_meta or (not rest and SLICES.issuperset(map(type, parts))):
         return func, args
     index = keep_index(index, keep)
     if device != "meta" and is_truth(index, is_read=not rest):
@@ -131,11 +136,11 @@ def keep_positions(item: Any, keep: Keep) -> Any:
     """Return a sequence of positions or of truths as a tensor; else what it is."""
     if not is_sequence(item) or not is_of_numbers(item):
         return item
-    with DisableTorchDispatch():  # torch makes it unseen
+    with DisableTorchDispatch(), BelowTransforms():  # torch makes it unseen
         made = torch.tensor(item, device="meta")
         if made.dtype is not torch.bool:
             made = torch.tensor(item, dtype=torch.long, device="meta")
-    keep(made, torch.tensor, (item,), {})
+        keep(made, torch.tensor, (item,), {})
     return made
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
@@ -67,12 +68,17 @@ class Initializer:
 
     def read_arguments(self, frame: FrameType) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments of the initializer's call that runs in ``frame``."""
-        values = frame.f_locals
+        values = {name: plain(value) for name, value in frame.f_locals.items()}
         arguments = self._schema.arguments
         return (
             [values[a.name] for a in arguments if not a.kwarg_only],
             {a.name: values[a.name] for a in arguments if a.kwarg_only},
         )
+
+
+def plain(value: object) -> object:
+    """Return a number of numpy's as Python's, as torch does that calls an operator."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def count_truncated(tensor: Tensor, mean: float, std: float, a: float, b: float) -> int:

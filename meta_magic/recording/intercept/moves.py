@@ -9,8 +9,8 @@ from torch import Tensor
 from meta_magic.recording.identities.device_plan import META, DevicePlan
 from meta_magic.recording.identities.frame_kinds import PACKAGE, TORCH
 from meta_magic.recording.intercept.device_questions import is_told_home
-from meta_magic.recording.intercept.factories import WRITTEN, is_way_out
 from meta_magic.recording.intercept.lifted.lifting import Lifting
+from meta_magic.recording.intercept.named_devices import WRITTEN, is_way_out
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.tensor_internals import parse_to
 
@@ -23,7 +23,8 @@ NAMING: Final = torch.typename.__code__
 """What torch names types by in its errors."""
 
 CPU: Final = torch.device("cpu")
-TO_CPU, TO_CUDA, TYPE = cast("Any", (Tensor.cpu, Tensor.cuda, Tensor.type))
+TO, TO_CPU, TO_CUDA = cast("Any", (Tensor.to, Tensor.cpu, Tensor.cuda))
+TYPE: Final[Any] = Tensor.type
 FORMATS: Final = (None, torch.preserve_format)
 
 DTYPES: Final = {
@@ -77,6 +78,9 @@ class Mover:
         Returns:
             The moved tensor; ``NotImplemented`` if no device is named.
         """
+        given = (*args[1:], *kwargs.values())
+        if func is TO and len(given) == 1 and type(given[0]) is torch.dtype:
+            return NotImplemented  # as most: it is not read what it names
         if is_way_out(caller) or caller.f_code.co_filename.startswith(PACKAGE):
             return NotImplemented
         tensor = args[0]
@@ -85,7 +89,7 @@ class Mover:
         device, options = self._read(func, args[1:], dict(kwargs))
         if device is None or self.plan.is_real:
             return NotImplemented
-        is_written = any(value is WRITTEN for value in (*args[1:], *kwargs.values()))
+        is_written = any(value is WRITTEN for value in given)
         place = META if is_written else self._find_place(tensor, device, caller)
         if not tensor.is_meta and place.type in ("cpu", "meta"):
             # Torch itself knows no type of a plan.

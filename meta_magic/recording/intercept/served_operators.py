@@ -94,7 +94,8 @@ class ServedOperators:
             return tensor
         if kind == VIEW:
             base, made = args[0], entry.outputs[0]
-            view = as_strided(base, *made.as_strided)
+            make = entry.rebuild
+            view = as_strided(base, *made.as_strided) if make is None else make(base)
             words.append(registry.add_view(view, registry.read(base), made))
             return view
         if kind == IN_PLACE:

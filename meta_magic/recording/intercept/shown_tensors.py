@@ -13,7 +13,6 @@ from typing import Any, Final, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import handle_torch_function
 
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.frame_kinds import PACKAGE, TORCH
@@ -21,11 +20,10 @@ from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.value_source import ValueSource
 from meta_magic.torch_private.modes import (
     DisableTorchFunction,
-    function_mode_stack,
     functorch_interpreter,
     n_dispatch_modes,
 )
-from meta_magic.torch_private.replaced import FORMAT_OF_TENSOR, TEXT_OF_TENSOR
+from meta_magic.torch_private.replaced import TEXT_OF_TENSOR
 from meta_magic.torch_private.replacing import Replacements
 from meta_magic.torch_private.snapshot import WithoutModes
 from meta_magic.torch_private.tensor_text import join_suffixes, write_values
@@ -69,7 +67,6 @@ class ShownTensors(Replacements):
     def __enter__(self) -> None:
         self._thread = threading.get_ident()
         self.wrap(TEXT_OF_TENSOR, self._wrap)
-        self.wrap(FORMAT_OF_TENSOR, self._wrap_format)
 
     def _is_ours(self, tensor: Tensor) -> bool:
         with DisableTorchFunction():
@@ -83,16 +80,6 @@ class ShownTensors(Replacements):
             if is_said or not self._is_ours(tensor):
                 return torch_writes(tensor, tensor_contents=tensor_contents)
             return self._write(tensor, torch_writes)
-
-        return write
-
-    def _wrap_format(self, torch_formats: Write) -> Write:
-        def write(tensor: Tensor, spec: str) -> str:
-            if function_mode_stack():  # by its name, which is that of this one now
-                return handle_torch_function(torch_formats, (tensor,), tensor, spec)
-            is_number = type(tensor) is Tensor and not tensor.ndim
-            is_read = is_number and n_dispatch_modes() and self._is_ours(tensor)
-            return torch_formats(tensor.cpu() if is_read else tensor, spec)
 
         return write
 

@@ -25,6 +25,9 @@ __all__ = ["GrowingValues"]
 MAX_DEPTH: Final = 32
 """How many operators lie between what is asked for and what was given, at most."""
 
+KNOWN: Final = "known_values"
+"""Where it is kept of a program, as what is cached of it."""
+
 Changes: TypeAlias = tuple[int, Sequence[int], Known | None]
 """The words of a row, those that name what it made or wrote, and what is known of that,
 if anything."""
@@ -55,11 +58,10 @@ class KnownValues:
         self.row_by_storage: dict[int, int] = {}
         self._row_before: dict[int, int | None] = {}
         self._found: dict[tuple[int, int], Bounds] = {}
-        self._earlier: dict[int, KnownValues] = {}
 
     def read(
         self,
-        words: Sequence[int],
+        words: memoryview,
         storages: Sequence[int],
         changes: Sequence[Changes],
     ) -> None:
@@ -71,16 +73,17 @@ class KnownValues:
             changes: What the rows of each signature change.
         """
         self._words, self._storages, self._changes = words, storages, changes
-        rows, at, end = self.row_by_storage, self._at, len(words)
-        while at < end:
-            width, changed, known = changes[words[at]]
+        rows, start, at = self.row_by_storage, self._at, 0
+        new = words[start:].tolist()  # quicker than one by one
+        while at < len(new):
+            width, changed, known = changes[new[at]]
             for position in changed:
-                storage = storages[words[at + position]]
+                storage = storages[new[at + position]]
                 if known is not None and known.signature.writes:
-                    self._row_before[at] = rows.get(storage)
-                rows[storage] = at
+                    self._row_before[start + at] = rows.get(storage)
+                rows[storage] = start + at
             at += width
-        self._at = at
+        self._at = start + at
 
     def find_real(self, storage: int, geometry: Geometry) -> Tensor | None:
         """Return what a tensor holds that came from outside, and was not written."""
@@ -92,7 +95,7 @@ class KnownValues:
         imported = self._find_import(storage)
         if imported is None or imported.is_stale:
             return None
-        return self._go_back(imported).find_real(imported.origin, geometry)
+        return read_program(imported.program).find_real(imported.origin, geometry)
 
     def find_bounds(
         self,
@@ -158,16 +161,8 @@ class KnownValues:
         imported = self._find_import(storage)
         if imported is None or imported.is_stale or not depth:
             return None
-        earlier = self._go_back(imported)
+        earlier = read_program(imported.program)
         return earlier.find_bounds(imported.origin, geometry, depth=depth - 1)
-
-    def _go_back(self, imported: Import) -> "KnownValues":
-        """Return what is known of the recording that made a storage."""
-        program = imported.program
-        known = self._earlier.get(id(program))
-        if known is None:
-            known = self._earlier[id(program)] = read_program(program)
-        return known
 
 
 class GrowingValues(KnownValues):
@@ -203,7 +198,19 @@ class GrowingValues(KnownValues):
 
 
 def read_program(program: Program) -> KnownValues:
-    """Return what is known of a recording that is finished."""
+    """Return what is known of a recording that is finished: kept with it, as it stays.
+
+    Not in a table: two programs are compared by all that they have.
+    """
+    kept = vars(program)
+    if KNOWN not in kept:
+        kept[KNOWN] = build_known(program)
+    known: KnownValues = kept[KNOWN]
+    return known
+
+
+def build_known(program: Program) -> KnownValues:
+    """Read what is known of a recording that is finished."""
     torn = frozenset(program.torn)
     constants = {c.storage: c for c in program.constants if c.storage not in torn}
     imports = {i.storage: i for i in program.imports}

@@ -5,8 +5,8 @@ import sys
 import threading
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, Self
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from torch import Tensor, nn
 from torch.nn.modules.module import (
@@ -39,6 +39,8 @@ __all__ = ["ModuleCallRecorder"]
 MAX_DEPTH: Final = 6
 PLAIN: Final = frozenset({bool, int, float, str})
 
+Meet: TypeAlias = Callable[[nn.Module, tuple[object, ...]], Sequence[nn.Module]]
+
 
 class ModuleCallRecorder:
     """The stack of running module calls, a row for each made, and who was built.
@@ -55,7 +57,7 @@ class ModuleCallRecorder:
         registered: (module number, name, storage number) of each parameter registered.
         threads: Names of other threads that called modules meanwhile.
         meet: Told of each module that the block did not build, and what it is called
-            with, until it says that it was told enough.
+            with; returns those of which it was told enough.
     """
 
     def __init__(
@@ -75,12 +77,12 @@ class ModuleCallRecorder:
         self.early_trees: dict[int, Tree] = {}
         self.registered: list[tuple[int, str, int]] = []
         self.threads: set[str] = set()
-        self.meet: Callable[[nn.Module, tuple[object, ...]], bool] = ignore
+        self.meet: Meet = ignore
         self._registry = registry
         self._clock = clock
         self._numbers = numbers
         self._places = places
-        self._met: set[int] = set()
+        self._met: set[int] = set()  # their ids: those of roots are held
         self._stack: list[tuple[int, FrameType | None, Site, bool]] = []
         self._structure_by_key: dict[object, int] = {}
         self._built: set[int] = set()
@@ -119,10 +121,8 @@ class ModuleCallRecorder:
             return
         frame = sys._getframe(1)
         number = self._numbers.of(module)
-        if number not in self._met and (
-            number in self._built or self.meet(module, args)
-        ):
-            self._met.add(number)
+        if id(module) not in self._met and number not in self._built:
+            self._met.update(map(id, self.meet(module, args)))
         walked = self._places.walk(frame.f_back, self.entry, self.site)
         position, line, _, _ = walked
         self._stack.append((self.word, self.entry, self.site, self.is_in_backward))
@@ -150,8 +150,8 @@ class ModuleCallRecorder:
             self._registry.note_deaths()
         with DisableTorchFunction():
             key = (
-                self._describe(args, words),
-                self._describe(kwargs[0], words) if kwargs else None,
+                tuple([self._describe(item, words, 1) for item in args]),
+                self._describe(kwargs[0], words) if kwargs and kwargs[0] else None,
                 self._describe(output, words),
             )
         words[0] = self._intern(key)
@@ -265,9 +265,9 @@ class ModuleCallRecorder:
                 self.registered.append((number, name, storage.number))
 
 
-def ignore(_module: nn.Module, _args: tuple[object, ...]) -> bool:
+def ignore(module: nn.Module, _args: tuple[object, ...]) -> Sequence[nn.Module]:
     """Tell that enough was told of a module."""
-    return True
+    return [module]
 
 
 class Named(tuple[tuple[str, object], ...]):

@@ -1,6 +1,7 @@
 """Between which values those lie that an operator makes, if its signature says it."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -212,9 +213,17 @@ def find_known(signature: Signature) -> Known | None:
 
 def find_rule(signature: Signature, at: int) -> Rule | None:
     """Return the rule of what an operator returns, if it has one."""
-    library, name, *_ = signature.op.split(".")
-    if library != "aten" or ADDING in signature.arguments:
+    if ADDING in signature.arguments:
         return None
-    if signature.writes:
+    return find_rule_of(signature.op, at, is_writing=bool(signature.writes))
+
+
+@cache
+def find_rule_of(op: str, at: int, *, is_writing: bool) -> Rule | None:
+    """Return the rule of an operator by its name, and whether it writes."""
+    library, name, *_ = op.split(".")
+    if library != "aten":
+        return None
+    if is_writing:
         return WRITTEN.get(name)
     return RULES[at].get(name.strip("_")) if at < len(RULES) else None

@@ -93,7 +93,8 @@ class Entry:
         signature: The plain record.
         outputs: Geometry of each tensor returned.
         kind: How its calls are answered, a :class:`Kind`.
-        rebuild: What ``PURE_MANY`` and ``IN_PLACE`` need to build the return value.
+        rebuild: What ``PURE_MANY`` and ``IN_PLACE`` need to build the return value; the
+            operator that makes a ``VIEW`` where ``as_strided`` will not do.
         is_random: Whether it would draw from a generator.
         is_unasked: Whether nobody knows if the CPU refuses its calls.
         allowed: What the values may be of what is read, where an operator refuses

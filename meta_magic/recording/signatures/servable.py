@@ -5,7 +5,8 @@ output metadata. A repeated call is therefore *served*: its outputs are made str
 away. Three kinds of operator qualify, and everything else runs:
 
 * pure: the schema names no alias and no write; the outputs are new strided tensors;
-* view: the one output shares the storage of the one input, remade with ``as_strided``;
+* view: the one output shares the storage of the one input, remade with ``as_strided``
+  or, where that would not do, by the operator itself;
 * in-place: the returns are the written arguments, whose metadata did not change.
 """
 
@@ -24,10 +25,9 @@ __all__ = ["COUNTED", "choose_kind", "is_as_empty_strided"]
 META: Final = torch.device("meta")
 """Not by name, which is how a cell would say it, where the function mode is on."""
 
-UNSERVED: Final = frozenset({"aten.detach.default"})
+DETACH: Final = "aten.detach.default"
 """Autograd saves results by it with its own keys active: an ``as_strided`` in its place
 would give the saved tensor a history, and so tie graph and result into a cycle."""
-
 
 COUNTED: Final = "counted"
 """Stands for ``None`` returned by what counts the writes of each of its tensors."""
@@ -43,8 +43,8 @@ def choose_kind(table: OpTable, call: LiveCall) -> tuple[Kind, Any]:
     if table.written:
         is_apart = not is_read_elsewhere(table, call)
         return choose_in_place(table, call) if is_apart else (Kind.RUN, None)
-    if table.name not in UNSERVED and is_plain_view(call):
-        return Kind.VIEW, None
+    if is_plain_view(call):
+        return Kind.VIEW, table.func if table.name == DETACH else None
     if table.is_pure and call.outputs:
         return choose_pure(call)
     return Kind.RUN, None

@@ -16,7 +16,7 @@ import torch
 from tests.conformance.fuzz.checking import check
 from tests.conformance.fuzz.findings import KINDS, Finding, worst
 from tests.conformance.fuzz.ledger import Found, Ledger
-from tests.conformance.fuzz.programs import Program, make_program
+from tests.conformance.fuzz.programs import make_program
 from tests.conformance.fuzz.reducing import reduce, render
 from tests.conformance.model_runs import in_child
 
@@ -71,8 +71,11 @@ def check_apart(
     return [Found(seed, numbers[0], "crashed", [died])]
 
 
-def shorten(program: Program, finding: Finding) -> tuple[str, list[str]]:
+def shorten(
+    seed: int, number: int, without: tuple[str, ...], finding: Finding
+) -> tuple[str, list[str]]:
     """Return the program of a finding, reduced, as text, and what it was made from."""
+    program = make_program(seed, number, without)
     if finding.check != "process":
         program, finding = reduce(program, finding)
     templates = sorted({s.template for s in program.statements if s.template})
@@ -106,8 +109,7 @@ def print_causes(found: list[Found], options: argparse.Namespace) -> None:
         title = ", ".join(key)
         print(f"\n## {title} ({n}; first in {seed}/{number})", flush=True)
         if finding.kind in options.reduce:
-            program = make_program(seed, number, options.without)
-            made, reason = in_child(shorten, program, finding)
+            made, reason = in_child(shorten, seed, number, options.without, finding)
             text, templates = made or (f"(not reduced: {reason})", [title])
             same = shown.setdefault(str(templates), title)
             print(text if same == title else f"As {same}.", flush=True)

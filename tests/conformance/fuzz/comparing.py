@@ -89,7 +89,9 @@ def compare_operators(made: list[Any], trace: mm.Trace) -> Iterator[Finding]:
         shapes = [(t.shape, t.dtype) for t in b.outputs]
         strides = [t.stride for t in b.outputs]
         if a.op != b.op:
-            yield Finding("silent", "operators", f"{b.op}, not {a.op}", a.op + b.op)
+            is_told = any(n.kind == "failed" and a.op in n.text for n in trace.notes)
+            kind = "noted" if is_told else "silent"  # that it found no value to read
+            yield Finding(kind, "operators", f"{b.op}, not {a.op}", a.op + b.op)
             return
         if a.metadata != shapes:
             text = f"{b.op} gives {shapes}, not {a.metadata}"

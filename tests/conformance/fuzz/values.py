@@ -1,7 +1,7 @@
 """Variables made real, by replay and by materialize, and compared to the bit."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,15 +25,23 @@ __all__ = [
 ]
 
 
-def replay_all(run: Run) -> dict[str, Tensor]:
-    """Return the values of all variables, those on meta replayed."""
+class Replayed(NamedTuple):
+    """The values of all variables, and what may be wrong with those read outside."""
+
+    values: dict[str, Tensor]
+    doubts: tuple[Any, ...]
+
+
+def replay_all(run: Run) -> Replayed:
+    """Replay the values of all variables that are on meta."""
     tensors = run.tensors()
     on_meta = {n: t for n, t in tensors.items() if t.is_meta and is_strided(t)}
     with mm.record(as_device="cpu") as trace, torch.no_grad():
         for tensor in on_meta.values():
             tensor.detach()
     values = mm.replay(trace, [op.outputs[0] for op in trace.ops])
-    return tensors | dict(zip(on_meta, values, strict=True))
+    found = tensors | dict(zip(on_meta, values, strict=True))
+    return Replayed(found, trace.program.doubts if run.program.writes_outside else ())
 
 
 def compare_replayed(real: Run, recorded: Run) -> Iterator[Finding]:
@@ -41,8 +49,9 @@ def compare_replayed(real: Run, recorded: Run) -> Iterator[Finding]:
     if isinstance(recorded.asked, Exception):
         yield describe_failure("replay", recorded.asked)
         return
-    kind = "noted" if notes_of(recorded) else "silent"
-    for name in differing_values(real, recorded.asked):
+    values, doubts = recorded.asked
+    kind = "noted" if doubts or notes_of(recorded) else "silent"
+    for name in differing_values(real, values):
         yield Finding(kind, "replay", f"{name} has another value", "values")
 
 

@@ -255,3 +255,16 @@ def test_a_state_carried_to_another_generator_counts(build):
     real, made, _, _ = build_twice(build)
     materialize(made)
     assert_bit_equal(made, real)
+
+
+@pytest.mark.parametrize("draws", [True, False])
+def test_that_a_later_cell_drew_on_is_said(draws):
+    torch.manual_seed(0)
+    with record():
+        made = nn.Linear(2, 2)
+        list(torch.utils.data.RandomSampler(range(3)))  # drawn for real
+    with record():
+        later = torch.rand(2) if draws else torch.ones(2)
+    notes = materialize(made).notes
+    assert later.shape == (2,)
+    assert any("no longer stands" in note for note in notes) == draws

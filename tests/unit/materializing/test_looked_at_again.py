@@ -122,6 +122,18 @@ def test_a_tensor_whose_gradient_is_retained_is_made_real():
     assert made.out.requires_grad
 
 
+def test_a_view_without_history_of_such_a_tensor_wants_a_gradient_as_on_the_cpu():
+    def build():
+        module = double_and_retain(nn.Linear(2, 2))
+        with torch.no_grad():
+            module.view = module.out.view(4)
+        return module
+
+    real, made, _, _ = build_twice(build)
+    materialize(made)
+    assert made.view.requires_grad == real.view.requires_grad
+
+
 def test_integers_that_were_written_with_what_wants_a_gradient_are_made_real():
     def build():
         module = nn.Linear(2, 2)

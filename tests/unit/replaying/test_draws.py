@@ -1,5 +1,6 @@
 """Random numbers in a replay: those of the recording, and no others."""
 
+import numpy as np
 import pytest
 import torch
 from torch import distributions, nn
@@ -123,6 +124,7 @@ DRAWS = {
     ),
     "trunc normal": lambda: nn.init.trunc_normal_(torch.empty(40), std=2.0),
     "orthogonal": lambda: nn.init.orthogonal_(torch.empty(4, 3)),
+    "orthogonal, by numpy": lambda: nn.init.orthogonal_(torch.empty(4, 3), np.sqrt(2)),
     "sparse": lambda: nn.init.sparse_(torch.empty(9, 4), 0.3),
     "kaiming": lambda: nn.init.kaiming_normal_(torch.empty(4, 3)),
     "xavier": lambda: nn.init.xavier_uniform_(torch.empty(4, 3)),

@@ -57,6 +57,21 @@ def test_a_leaky_unit_reads_none_of_the_memory_for_its_noise(training):
     assert run.uninitialized == set()
 
 
+@pytest.mark.parametrize("wanted", ["input", "weight"])
+def test_a_gradient_of_a_convolution_reads_none_of_what_it_is_of(wanted):
+    with record() as trace:
+        made = {"input": torch.ones(1, 2, 4, 4), "weight": torch.ones(3, 2, 3, 3)}
+        made[wanted] = torch.empty_like(made[wanted])
+        sizes = [[3], [1, 1], [0, 0], [1, 1], False, [0, 0], 1]
+        mask = [wanted == "input", wanted == "weight", False]
+        grads = torch.ops.aten.convolution_backward(
+            torch.ones(1, 3, 2, 2), made["input"], made["weight"], *sizes, mask
+        )
+    (number,) = storages_of(trace, next(g for g in grads if g is not None))
+    run = Execution(trace.program, Request(storages=frozenset([number])), CPU)
+    assert run.uninitialized == set()
+
+
 def test_noise_that_nothing_wrote_is_uninitialized():
     with record() as trace:
         noise = torch.empty(2)

@@ -124,8 +124,10 @@ class Refusals:
         self, table: OpTable, key: Key, given: Given, device: DeviceName
     ) -> bool:
         """Whether a call is to be asked about: it was not accepted before."""
+        if device == "meta" or (table.is_pure and key in table.entries):
+            return False
         name = table.name
-        if device == "meta" or not name.startswith(OF_TORCH):
+        if not name.startswith(OF_TORCH):
             return False
         if name.startswith(NEVER) or (device == "cuda" and name.startswith(IN_FLOAT)):
             return False
@@ -134,9 +136,7 @@ class Refusals:
             return False
         if not (given.inputs or table.is_random):  # a factory takes what it is told
             return False
-        if table.is_pure:
-            return key not in table.entries
-        is_new = (*key, *sharing_of(given.inputs)) not in table.entries
+        is_new = table.is_pure or (*key, *sharing_of(given.inputs)) not in table.entries
         return is_new or table.is_loose
 
     def check(

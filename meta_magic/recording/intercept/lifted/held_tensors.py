@@ -15,11 +15,13 @@ def find_on_meta(root: nn.Module) -> list[nn.Module] | None:
     """Return a module and all below it, or None if they hold a real tensor."""
     walked = [root]
     for module in walked:
-        for holder in (parameters_of(module), buffers_of(module)):
-            for tensor in holder.values():
-                if tensor is not None and not tensor.is_meta:
-                    return None
-        walked += [m for m in children_of(module).values() if m is not None]
+        held = (*parameters_of(module).values(), *buffers_of(module).values())
+        for tensor in held:
+            if tensor is not None and not tensor.is_meta:
+                return None
+        children = children_of(module)
+        if children:
+            walked += [m for m in children.values() if m is not None]
     return walked
 
 

@@ -8,7 +8,7 @@ cell left it.
 """
 
 import threading
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from functools import partial, wraps
 from typing import Any
 
@@ -64,7 +64,6 @@ class Lending(Replacements):
         self._states: dict[tuple[int, int], Any] = {}
         self._handle: Any = None
         self._thread = 0
-        self._on_meta: set[int] = set()  # those in the trees of modules that were met
         lifting.lend = self.lend
 
     @unbroken
@@ -122,6 +121,11 @@ class Lending(Replacements):
         self._lent.clear()
         self._states.clear()
 
+    @property
+    def has_lent(self) -> bool:
+        """Whether anything was lent."""
+        return bool(self._loans)
+
     def lend(self, real: Tensor) -> None:
         """Have a real leaf be on meta until the cell ends."""
         if is_wanted(real):
@@ -163,22 +167,20 @@ class Lending(Replacements):
             twin.grad = lift(real.grad, is_lent=True, is_noted=is_noted)
         return twin
 
-    def meet(self, module: nn.Module, args: tuple[object, ...]) -> bool:
+    def meet(self, module: nn.Module, args: tuple[object, ...]) -> Sequence[nn.Module]:
         """Lend a real module that is called, if it meets tensors on meta.
 
         Or if it could be trained: a real one would be another afterwards.
 
         Returns:
-            Whether nothing is left to be done at later calls.
+            Those of which nothing is left to be done at later calls.
         """
-        if id(module) in self._on_meta:
-            return True
         with DisableTorchFunction():
             below = find_on_meta(module)
             if below is not None:
-                self._on_meta.update(map(id, below))
-                return True
-            return not is_real(module) or self._meet_real(module, args)
+                return below
+            is_done = not is_real(module) or self._meet_real(module, args)
+            return [module] if is_done else []
 
     def _meet_real(self, module: nn.Module, args: tuple[object, ...]) -> bool:
         is_met = any(map(wants_gradient, tensors_of(module)))

@@ -21,7 +21,6 @@ from meta_magic.recording.identities.places import Places
 from meta_magic.recording.identities.storage_bytes import sum_small
 from meta_magic.recording.identities.storages import StorageRegistry
 from meta_magic.recording.identities.tensors import TensorRegistry
-from meta_magic.recording.intercept.factories import is_way_out
 from meta_magic.recording.intercept.lifted.liftable import (
     READS_REAL,
     MustLend,
@@ -38,6 +37,7 @@ from meta_magic.recording.intercept.lifted.real_names import (
     is_of_module,
     name_of_real,
 )
+from meta_magic.recording.intercept.named_devices import is_way_out
 from meta_magic.recording.rows.constants import Constants
 from meta_magic.recording.rows.findings import Findings
 from meta_magic.recording.signatures.arguments import Args, Given, Inputs, Kwargs

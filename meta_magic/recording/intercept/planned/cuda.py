@@ -88,8 +88,7 @@ class PlannedCuda(Replacements):
         self.replace(*CUDA_IS_THERE, value=True)
         cudnn: Any = torch.backends.cudnn
         self.replace_here(cudnn.m, {"is_acceptable": nothing})
-        for kind in TYPES:
-            self.replace(torch.cuda, kind.__name__, kind)
+        self.replace_all(torch.cuda, TYPES)
 
     def _list_answers(self) -> dict[str, Answer]:
         """Return what stands for each function, by its name."""

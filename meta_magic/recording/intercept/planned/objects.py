@@ -158,7 +158,9 @@ class StreamContext:
     def __exit__(self, *_: object) -> None: ...
 
 
-TYPES: Final = (Event, Stream, StreamContext, device, device_of)
+TYPES: Final = {
+    kind.__name__: kind for kind in (Event, Stream, StreamContext, device, device_of)
+}
 """What stands for the types of ``torch.cuda``, by their names."""
 
 

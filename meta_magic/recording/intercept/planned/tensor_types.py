@@ -78,5 +78,4 @@ class PlannedTypes(Replacements):
         if self._plan.is_real or has_gpu():
             return
         for home, kinds in KINDS.items():
-            for name, kind in kinds.items():
-                self.replace(home, name, kind)
+            self.replace_all(home, kinds)

@@ -112,24 +112,6 @@ def test_what_meta_cannot_do_is_refused_by_name_and_the_cpu_can(name):
     assert op.split(" ")[0] in names or "a nested tensor" in trace.notes[-1].text
 
 
-def test_an_encoder_with_padding_is_told_how_to_do_without_nested_tensors():
-    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
-    mask = torch.tensor([[False, False, True], [False, False, False]])
-
-    def run(**options):
-        encoder = nn.TransformerEncoder(layer, 1, **options).eval()
-        with torch.no_grad():
-            return encoder(torch.ones(2, 3, 8), src_key_padding_mask=mask)
-
-    real = run()
-    layer, mask = layer.to("meta"), mask.to("meta")
-    with pytest.raises(NotImplementedError) as caught, record():
-        run()
-    assert caught.value.__notes__[0].endswith("with enable_nested_tensor=False.")
-    with record():
-        assert run(enable_nested_tensor=False).shape == real.shape
-
-
 def test_an_operator_without_a_kernel_on_meta_is_named():
     with pytest.raises(NotImplementedError) as caught, record():
         torch.ops.mm_test.unknown(torch.empty(3))  # nor has it values to run on

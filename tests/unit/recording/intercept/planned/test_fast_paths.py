@@ -174,9 +174,10 @@ def test_wrong_arguments_are_refused_as_on_the_cpu(name):
     assert str(met.value) == str(wanted.value)
 
 
-def test_a_padded_encoder_says_that_the_cpu_nests_tensors():
+@pytest.mark.parametrize("mask", [PADDED, PADDED.to("meta")])
+def test_a_padded_encoder_says_that_the_cpu_nests_tensors(mask):
     with torch.no_grad(), record(as_device="cpu") as trace:
-        run(module=encoder, src_key_padding_mask=PADDED)
+        assert run(module=encoder, src_key_padding_mask=mask).shape == (2, 5, 8)
     assert "enable_nested_tensor=False" in trace.notes[0].text
 
 

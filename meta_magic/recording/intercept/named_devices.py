@@ -1,0 +1,69 @@
+"""What the code that calls a factory means by the device that it names."""
+
+import sys
+from types import FrameType
+from typing import Final
+
+import torch
+
+from meta_magic.recording.identities.device_plan import META, DevicePlan
+from meta_magic.recording.identities.frame_kinds import PACKAGE, TORCH
+from meta_magic.torch_private.modes import DeviceContext
+
+__all__ = ["REAL_FACTORY_FILES", "WRITTEN", "is_meant", "is_meta_by_name", "is_way_out"]
+
+REAL_FACTORY_FILES: Final = frozenset(
+    str(TORCH / "utils" / "data" / name)
+    for name in ("dataloader.py", "sampler.py", "dataset.py")
+)
+"""Files whose factories draw seeds and permutations that Python must read."""
+
+MEANT_FILES: Final = tuple(
+    str(TORCH / name) for name in ("_utils.py", "storage.py", "serialization.py")
+)
+"""Files of torch that mean the device that they name."""
+
+WRITTEN: Final = sys.intern("meta")
+"""The string as a literal of source code is; ``str(x.device)`` is another object, and
+means the device of the cell."""
+
+CONTEXT: Final = DeviceContext.__torch_function__.__code__
+"""Runs where ``with torch.device(...)`` is on, and calls on."""
+
+
+def is_meta_by_name(device: object, caller: FrameType) -> bool:
+    """Whether a factory was told meta, by its argument or by ``with torch.device``."""
+    if device is WRITTEN:
+        return True
+    is_context = caller.f_code is CONTEXT
+    return is_context and caller.f_locals["self"].device == META
+
+
+def is_way_out(caller: FrameType) -> bool:
+    """Whether a call comes from within ``with torch.device("cpu")``, which is meant."""
+    if caller.f_code is not CONTEXT:
+        return False
+    return bool(caller.f_locals["self"].device.type == "cpu")
+
+
+def is_meant(
+    plan: DevicePlan, device: torch.device, given: object, caller: FrameType
+) -> bool:
+    """Whether a device is meant, and no plan.
+
+    Args:
+        plan: Knows where the code wants what.
+        device: The device.
+        given: How the code names it.
+        caller: Who names it.
+    """
+    file = caller.f_code.co_filename
+    if file.startswith(PACKAGE) or file in REAL_FACTORY_FILES:
+        return True
+    if plan.is_real and device != META:
+        return True
+    is_literal = type(given) is str and given == "cpu"
+    is_literal &= "cpu" in caller.f_code.co_consts  # there, and not handed on
+    if file.startswith(f"{TORCH}/") and (is_literal or file in MEANT_FILES):
+        return True
+    return is_way_out(caller) and device.type == "cpu"
