@@ -48,11 +48,15 @@ class ReplayError(MetaMagicError):
 
     Attributes:
         storage: Number of the storage whose content is unknown, None if it is not one.
+        refusal: What an operator of torch's raised of real tensors; None if none did.
     """
 
-    def __init__(self, text: str, storage: int | None = None) -> None:
+    def __init__(
+        self, text: str, storage: int | None = None, refusal: Exception | None = None
+    ) -> None:
         super().__init__(text)
         self.storage = storage
+        self.refusal = refusal
 
 
 class UnfinishedTraceError(MetaMagicError, AttributeError):

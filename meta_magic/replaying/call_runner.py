@@ -99,7 +99,8 @@ class CallRunner:
             raise
         except (RuntimeError, LookupError, TypeError, ValueError) as error:
             raise ReplayError(
-                f"{self._recorded.describe(call)} failed on {self.device}: {error}"
+                f"{self._recorded.describe(call)} failed on {self.device}: {error}",
+                refusal=error if call.operator.is_builtin else None,
             ) from error
 
     def keep(

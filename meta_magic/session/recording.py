@@ -183,7 +183,7 @@ class Recording:
             refusals=self._refusals,
             shared=self._shared,
         )
-        shown = ShownTensors(registry, self._values, is_recording=True)
+        shown = ShownTensors(registry, self._values, plan)
         self._modes = self._shared.modes = functions, dispatch
         return shown, BackwardPasses(*self._modes), *self._modes, self._shared
 

@@ -33,7 +33,7 @@ def run_with_values(block: Callable[[], T], limits: ValueLimits) -> T:
     write = make_written(pick_cache(options), clock, "", None)
     programs = ProgramBuilder(write, clock, options.device)
     values = ValuesOnDemand(write, clock, programs.snapshot, options)
-    texts = ShownTensors(write.registry, values, is_recording=False)
+    texts = ShownTensors(write.registry, values, None)
     try:
         return Guard((texts,)).run(block)
     finally:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from meta_magic.errors import MissingValueError, ValueLimitError
+from meta_magic.errors import MissingValueError, ReplayError, ValueLimitError
 from meta_magic.recording.identities.clock import Clock
 from meta_magic.recording.identities.places import describe_function
 from meta_magic.recording.identities.tensors import Seen
@@ -112,6 +112,7 @@ class ValuesOnDemand:
                 if table.name == ALIGNED:
                     return True  # or not: what is recorded then is one and the same
                 if guess is None:
+                    self._raise_refusal(error)
                     raise
         return self._assume(table, given, chosen[0][0], guess)
 
@@ -197,8 +198,23 @@ class ValuesOnDemand:
             raise type(error)(
                 f"{name} needs the value of a tensor {format_shape(tensor.shape)}: "
                 f"{error}. {advice}."
-            ) from None
+            ) from error
         return {id(t): real for (t, _), real in zip(chosen, reals, strict=True)}, cost
+
+    def _raise_refusal(self, error: MissingValueError) -> None:
+        """Raise what an operator raised whose result a value needs, as on the CPU.
+
+        There it raises at once; here as late as somebody asks what it returned.
+        """
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, ReplayError):
+            cause = cause.__cause__
+        error.__cause__ = None
+        if cause is None or cause.refusal is None or self._options.device != "cpu":
+            return
+        refusal = cause.refusal.with_traceback(None)  # which would keep what is real
+        refusal.add_note(f"meta_magic: {cause}")
+        raise refusal from None
 
     def _advise(self, table: OpTable, chosen: Inputs, function: str) -> list[str]:
         """Return which assumption helps with what takes too much, if one does."""

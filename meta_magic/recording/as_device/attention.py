@@ -255,7 +255,7 @@ class AttentionOf:
             scale=scale,
             enable_gqa=enable_gqa,
         )
-        check_arguments(call)
+        check_arguments(call, device)
         if not all(tensor.numel() for tensor in call.tensors):
             return run_empty(call)
         if threading.get_ident() != self._thread:  # and not recorded

@@ -9,8 +9,10 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend
+from torch.nn.functional import scaled_dot_product_attention
 
 from meta_magic.torch_private.attention_operators import attention_priorities
+from meta_magic.torch_private.snapshot import RealTorch
 
 __all__ = ["Attention", "FusingDevice", "KernelPick", "check_arguments", "choose"]
 
@@ -101,30 +103,28 @@ class Attention(NamedTuple):
         return len(sizes) in (2, BATCHED) and fits
 
 
-def check_arguments(call: Attention) -> None:
-    """Refuse what torch refuses on every device.
+def check_arguments(call: Attention, device: FusingDevice) -> None:
+    """Refuse what torch refuses on every device, and what the CPU alone does.
 
     Raises:
         RuntimeError: The dtypes or dimensions do not fit, in torch's words.
     """
     q, k, v = call.tensors
-    if not q.dtype == k.dtype == v.dtype:
-        raise RuntimeError(
-            "Expected query, key, and value to have the same dtype, but got "
-            f"query.dtype: {q.dtype} key.dtype: {k.dtype} and value.dtype: {v.dtype} "
-            "instead."
-        )
-    if min(t.ndim for t in call.tensors) < len("nd"):
-        raise RuntimeError(
-            "Expected query, key, and value to all be  at least 2 dimensional, but got "
-            f"query.dim: {q.ndim} key.dim: {k.ndim} and value.dim: {v.ndim} instead."
-        )
     mask = call.mask
-    if mask is not None and mask.dtype not in {torch.bool, q.dtype, torch.float32}:
-        raise RuntimeError(
-            "Expected attn_mask dtype to be bool or float or to match query dtype, but "
-            f"got attn_mask.dtype: {mask.dtype} and  query.dtype: {q.dtype} instead."
-        )
+    fits = q.dtype == k.dtype == v.dtype and min(t.ndim for t in call.tensors) > 1
+    if mask is not None:
+        fits = fits and mask.dtype in {torch.bool, q.dtype, torch.float32}
+        fits = fits and (mask.ndim > 1 or device == "cuda")
+    if fits:
+        return
+    with RealTorch():  # the CPU looks at these before it computes
+        ones = one_like(q), one_like(k), one_like(v)
+        scaled_dot_product_attention(*ones, None if mask is None else one_like(mask))
+
+
+def one_like(tensor: Tensor) -> Tensor:
+    """Return one number on the CPU, of as many dimensions as a tensor."""
+    return torch.ones((1,) * tensor.ndim, dtype=tensor.dtype, device="cpu")
 
 
 def choose(call: Attention, device: FusingDevice) -> KernelPick:

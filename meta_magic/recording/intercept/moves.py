@@ -19,6 +19,9 @@ __all__ = ["MOVES", "Mover"]
 MOVES: Final = frozenset[Any]({Tensor.to, Tensor.cuda, Tensor.cpu, Tensor.type})
 """Functions by which tensors change their device."""
 
+NAMING: Final = torch.typename.__code__
+"""What torch names types by in its errors."""
+
 CPU: Final = torch.device("cpu")
 TO, TO_CPU, TO_CUDA = cast("Any", (Tensor.to, Tensor.cpu, Tensor.cuda))
 TYPE: Final[Any] = Tensor.type
@@ -82,7 +85,7 @@ class Mover:
             return NotImplemented
         tensor = args[0]
         if func is TYPE and len(args) == 1 and not kwargs:
-            return self._name_type(tensor)
+            return self._name_type(tensor, caller)
         device, options = self._read(func, args[1:], dict(kwargs))
         if device is None or self.plan.is_real:
             return NotImplemented
@@ -135,9 +138,11 @@ class Mover:
         finally:
             plan.wanted = before
 
-    def _name_type(self, tensor: Tensor) -> Any:
+    def _name_type(self, tensor: Tensor, caller: FrameType) -> Any:
         """Return the name of a tensor's type, as torch has it for that device."""
         place = self.plan.place_of(tensor)
+        if place is None and (caller.f_code is NAMING or is_told_home(caller)):
+            place = self.plan.home
         kind: str = Tensor.type(tensor)
         if place is None or not tensor.is_meta:
             return kind

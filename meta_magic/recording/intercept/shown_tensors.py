@@ -5,13 +5,17 @@ writes what is printed in hooks and in tables, formatted, of a subclass, or with
 """
 
 import re
+import sys
 import threading
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, Final, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
+from meta_magic.recording.identities.device_plan import DevicePlan
+from meta_magic.recording.identities.frame_kinds import PACKAGE, TORCH
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.value_source import ValueSource
 from meta_magic.torch_private.modes import (
@@ -30,6 +34,11 @@ NO_VALUES: Final = "..."
 SUFFIX: Final = re.compile(r",\s+(?=[a-z_]+=)")
 """What stands before each suffix, such as ``dtype=torch.int64``, in torch's texts."""
 
+WRITING: Final = frozenset(
+    {"__format__", "__repr__", "__str__", "extra_repr", "handle_torch_function"}
+)
+"""Functions that write a tensor because somebody asked for a text."""
+
 ABOUT_GRADIENTS: Final = ("grad_fn=", "requires_grad=", "tangent=")
 PLAIN: Final = (Tensor, nn.Parameter)
 
@@ -42,15 +51,15 @@ class ShownTensors(Replacements):
     Args:
         registry: Knows tensors, and their places.
         values: Knows what a tensor holds.
-        is_recording: Whether a mode is on, but in kernels, which write texts for
-            themselves.
+        plan: Knows where a tensor would lie. None if nothing is recorded; else a mode
+            is on, but in kernels, which write texts for themselves.
     """
 
     def __init__(
-        self, registry: TensorRegistry, values: ValueSource, *, is_recording: bool
+        self, registry: TensorRegistry, values: ValueSource, plan: DevicePlan | None
     ) -> None:
         super().__init__()
-        self._is_recording = is_recording
+        self._plan = plan
         self._registry = registry
         self._values = values
         self._thread = 0
@@ -66,7 +75,7 @@ class ShownTensors(Replacements):
     def _wrap(self, torch_writes: Write) -> Write:
         def write(tensor: Tensor, *, tensor_contents: str | None = None) -> str:
             has_mode = n_dispatch_modes() or functorch_interpreter() is not None
-            is_in_kernel = self._is_recording and not has_mode
+            is_in_kernel = self._plan is not None and not has_mode
             is_said = tensor_contents is not None or is_in_kernel
             if is_said or not self._is_ours(tensor):
                 return torch_writes(tensor, tensor_contents=tensor_contents)
@@ -86,10 +95,23 @@ class ShownTensors(Replacements):
             real = self._values.peek(tensor, seen)
         except Exception:  # noqa: BLE001  a repr raises nothing
             real = None
-        if real is None and storage.place is None:  # a recording around may know more
+        place = storage.place
+        if real is None and place is None:  # a recording around may know more
             return torch_writes(tensor)
+        if place is None and self._plan is not None and is_for_torch(sys._getframe()):
+            place = self._plan.home
         with WithoutModes(), torch.no_grad():
-            return describe(tensor, real, storage.place, torch_writes)
+            return describe(tensor, real, place, torch_writes)
+
+
+def is_for_torch(frame: FrameType | None) -> bool:
+    """Whether torch itself has a tensor written, in an error's text for example."""
+    while frame is not None:
+        code = frame.f_code
+        if not (code.co_name in WRITING or code.co_filename.startswith(PACKAGE)):
+            return code.co_filename.startswith(f"{TORCH}/")
+        frame = frame.f_back
+    return False
 
 
 def describe(

@@ -15,7 +15,7 @@ from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.rows.constants import Constants, read_constant
 from meta_magic.recording.rows.imports import Imports
 from meta_magic.recording.rows.row_writer import RowWriter
-from meta_magic.recording.rows.value_bounds import Bounds, find_made, has_bounds, join
+from meta_magic.recording.rows.value_bounds import Bounds, Known, find_known, join
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.trace.program import HEADER, Constant, Import, Program
 from meta_magic.trace.signature import Geometry, Signature
@@ -28,9 +28,9 @@ MAX_DEPTH: Final = 32
 KNOWN: Final = "known_values"
 """Where it is kept of a program, as what is cached of it."""
 
-Changes: TypeAlias = tuple[int, Sequence[int], Signature | None]
-"""The words of a row, those that name what it made or wrote, and, if it may say between
-which values these lie, its signature."""
+Changes: TypeAlias = tuple[int, Sequence[int], Known | None]
+"""The words of a row, those that name what it made or wrote, and what is known of that,
+if anything."""
 
 
 class KnownValues:
@@ -57,6 +57,7 @@ class KnownValues:
         self._at = 0
         self.row_by_storage: dict[int, int] = {}
         self._row_before: dict[int, int | None] = {}
+        self._found: dict[tuple[int, int], Bounds] = {}
 
     def read(
         self,
@@ -79,7 +80,7 @@ class KnownValues:
             width, changed, known = changes[new[at]]
             for position in changed:
                 storage = storages[new[at + position]]
-                if known is not None and known.writes:
+                if known is not None and known.signature.writes:
                     self._row_before[start + at] = rows.get(storage)
                 rows[storage] = start + at
             at += width
@@ -122,21 +123,34 @@ class KnownValues:
         """Return the bounds of a tensor as the row left it that is given."""
         if row is None:
             return self._find_outer(storage, geometry, depth)
-        signature = self._changes[self._words[row]][2]
-        if signature is None or not depth:
+        known = self._changes[self._words[row]][2]
+        if known is None or not depth:
             return None
-        if signature.outputs[0].dtype is not geometry.dtype:  # its bytes, read anew
+        signature = known.signature
+        is_one = len(signature.outputs) == 1
+        at = 0 if is_one else self._find_output(row, signature, storage)
+        if signature.outputs[at].dtype is not geometry.dtype:  # its bytes, read anew
             return None
+        if (row, at) in self._found:
+            return self._found[row, at]
 
         def find_input(index: int) -> Bounds | None:
             number = self._storages[self._words[row + HEADER + index]]
             return self.find_bounds(number, signature.inputs[index], row, depth - 1)
 
-        made = find_made(signature, find_input)
+        made = known.find(find_input, at)
         if not signature.writes:
+            if made is not None:
+                self._found[row, at] = made
             return made
         before = self._row_before[row]
         return join([made, self._find_at(before, storage, geometry, depth - 1)])
+
+    def _find_output(self, row: int, signature: Signature, storage: int) -> int:
+        """Return which of the tensors that a row made lies on a storage."""
+        first = row + HEADER + len(signature.inputs)
+        made = self._words[first : first + len(signature.outputs)]
+        return [*map(self._storages.__getitem__, made)].index(storage)
 
     def _find_outer(
         self, storage: int, geometry: Geometry, depth: int
@@ -231,7 +245,7 @@ def find_changes(signature: Signature) -> Changes:
         if base is None and is_of_integers(geometry.dtype)
     ]
     width = HEADER + n_inputs + len(signature.outputs)
-    return width, changed, signature if has_bounds(signature) else None
+    return width, changed, find_known(signature)
 
 
 def is_of_integers(dtype: torch.dtype) -> bool:

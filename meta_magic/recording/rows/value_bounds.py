@@ -1,56 +1,17 @@
 """Between which values those lie that an operator makes, if its signature says it."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias
+from typing import Final, NamedTuple
 
 import torch
 
-from meta_magic.trace.signature import Signature, TensorArgument
+from meta_magic.recording.rows import computed_bounds as computed
+from meta_magic.recording.rows.made_values import Bounds, Find, Made, Rule
+from meta_magic.trace.signature import Signature
 
-__all__ = ["Bounds", "find_made", "has_bounds", "join"]
-
-Bounds: TypeAlias = tuple[float, float]
-"""The least and the greatest value that there may be."""
-
-Find = Callable[[int], Bounds | None]
-"""Returns between which values an input lies, if that is known."""
-
-Rule = Callable[["Made"], Bounds | None]
-
-TRUTH: Final = (0, 1)
-
-
-class Made:
-    """What one call made: its arguments, and the bounds of what it read."""
-
-    def __init__(self, signature: Signature, find_input: Find) -> None:
-        self.shape = signature.outputs[0].shape
-        self._given = dict(signature.arguments)
-        self._find_input = find_input
-
-    def number(self, name: str, default: Any = None) -> Any:
-        """Return a number that it was given; a default if it was not, or no number."""
-        value = self._given.get(name, default)
-        return value if type(value) in (int, float, bool) else default
-
-    def find(self, name: str) -> Bounds | None:
-        """Return the bounds of an operand, a tensor or a number."""
-        value = self._given.get(name)
-        if isinstance(value, TensorArgument):
-            return self._find_input(value.index)
-        number = self.number(name)
-        return None if number is None else (number, number)
-
-    def find_each(self, names: Sequence[str]) -> Iterator[Bounds | None]:
-        """Yield the bounds of operands, and of all tensors in a list."""
-        for name in names:
-            value = self._given.get(name)
-            if isinstance(value, tuple):
-                yield from (self._find_input(part.index) for part in value)
-            else:
-                yield self.find(name)
+__all__ = ["Bounds", "Known", "find_known", "join"]
 
 
 def passes_on(*names: str) -> Rule:
@@ -65,6 +26,11 @@ def passes_on(*names: str) -> Rule:
 def is_filled(value: int) -> Rule:
     """Return the rule of an operator that makes one value alone."""
     return lambda _made: (value, value)
+
+
+def find_truth(_: Made) -> Bounds:
+    """Return the bounds of what is true or not."""
+    return 0, 1
 
 
 def find_of_arange(made: Made) -> Bounds:
@@ -119,6 +85,18 @@ def join(parts: "Sequence[Bounds | None] | Iterator[Bounds | None]") -> Bounds |
     return min(low for low, _ in met), max(high for _, high in met)
 
 
+INTEGERS: Final = {
+    dtype: (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+    for dtype in (
+        *(torch.int64, torch.int32, torch.int16, torch.int8),
+        *(torch.uint64, torch.uint32, torch.uint16, torch.uint8),
+    )
+}
+"""The least and the greatest number of a dtype: others wrap."""
+
+WITH_POSITIONS: Final = "sort topk max min median nanmedian kthvalue mode cummax cummin"
+"""Operators that return values, and where along a dimension these stand."""
+
 NAMES: Final[Mapping[Rule, str]] = MappingProxyType(
     {
         is_filled(0): "zeros zeros_like new_zeros",
@@ -130,15 +108,51 @@ NAMES: Final[Mapping[Rule, str]] = MappingProxyType(
         find_permuted: "randperm",
         find_sum: "add",
         find_difference: "sub",
-        passes_on("self"): "clone _to_copy repeat flip roll index index_select gather "
-        "take",
+        passes_on("self"): "clone to_copy repeat flip roll index index_select gather "
+        f"take masked_select unique2 {WITH_POSITIONS}",
+        passes_on("weight"): "embedding",
         passes_on("tensors"): "cat stack",
         passes_on("self", "other"): "where",
+        passes_on("self", "value"): "masked_fill index_fill",
+        passes_on("self", "values"): "index_put",
+        passes_on("self", "source"): "index_copy masked_scatter",
+        computed.find_product: "mul",
+        computed.find_negative: "neg",
+        computed.find_absolute: "abs",
+        computed.find_reversed_difference: "rsub",
+        computed.find_quotient: "floor_divide div",
+        computed.find_modulus: "remainder",
+        computed.find_fmod: "fmod",
+        computed.find_anded: "bitwise_and",
+        computed.find_larger: "maximum",
+        computed.find_smaller: "minimum",
+        computed.find_clamped: "clamp clamp_min clamp_max",
+        computed.find_position_of_all: "argmax argmin",
+        computed.find_position: "multinomial",
+        computed.find_bucket: "bucketize searchsorted",
         find_padded: "constant_pad_nd",
     }
 )
-RULES: Final = {name: rule for rule, names in NAMES.items() for name in names.split()}
-"""By name. Of others nothing is known."""
+SECOND_NAMES: Final[Mapping[Rule, str]] = MappingProxyType(
+    {
+        computed.find_position: WITH_POSITIONS,
+        computed.find_inverse: "unique2",
+        computed.positions_in_plane(2): "max_pool2d_with_indices adaptive_max_pool2d "
+        "fractional_max_pool2d",
+        computed.positions_in_plane(3): "max_pool3d_with_indices adaptive_max_pool3d "
+        "fractional_max_pool3d",
+    }
+)
+
+
+def by_name(names: Mapping[Rule, str]) -> dict[str, Rule]:
+    """Return the rule of each operator."""
+    return {name: rule for rule, part in names.items() for name in part.split()}
+
+
+RULES: Final = (by_name(NAMES), by_name(SECOND_NAMES))
+"""Of what operators return first, and second, by name without underscores around it.
+Of others nothing is known."""
 
 
 WRITTEN: Final[Mapping[str, Rule]] = MappingProxyType(
@@ -157,39 +171,59 @@ WRITTEN: Final[Mapping[str, Rule]] = MappingProxyType(
 ADDING: Final = ("accumulate", True)
 
 
-def has_bounds(signature: Signature) -> bool:
-    """Whether something may be known of what calls of a signature make or write."""
-    if len(signature.outputs) != 1:
-        return False
-    is_true = signature.outputs[0].dtype is torch.bool
-    return is_true or find_rule(signature) is not None
+class Known(NamedTuple):
+    """What is known of what the calls of a signature make, or write.
+
+    Attributes:
+        signature: The signature.
+        rules: That of each tensor that they return; None if it has none.
+    """
+
+    signature: Signature
+    rules: tuple[Rule | None, ...]
+
+    def find(self, find_input: Find, at: int) -> Bounds | None:
+        """Return the bounds of what one call made; None if integers might wrap.
+
+        Args:
+            find_input: Returns those of its inputs.
+            at: Which of the tensors that it returns.
+        """
+        rule = self.rules[at]
+        if rule is None:
+            return None
+        bounds = rule(Made(self.signature, find_input, at))
+        dtype = self.signature.outputs[at].dtype
+        if bounds is None or dtype not in INTEGERS:
+            return bounds
+        low, high = INTEGERS[dtype]
+        return bounds if low <= bounds[0] and bounds[1] <= high else None
 
 
-def find_rule(signature: Signature) -> Rule | None:
-    """Return the rule of an operator, if it has one."""
+def find_known(signature: Signature) -> Known | None:
+    """Return what is known of what calls of a signature make or write, if anything."""
+    if signature.writes and len(signature.outputs) != 1:
+        return None
+    rules = tuple(
+        find_truth if made.dtype is torch.bool else find_rule(signature, at)
+        for at, made in enumerate(signature.outputs)
+    )
+    return Known(signature, rules) if any(rules) else None
+
+
+def find_rule(signature: Signature, at: int) -> Rule | None:
+    """Return the rule of what an operator returns, if it has one."""
     if ADDING in signature.arguments:
         return None
-    return find_rule_of(signature.op, is_writing=bool(signature.writes))
+    return find_rule_of(signature.op, at, is_writing=bool(signature.writes))
 
 
 @cache
-def find_rule_of(op: str, *, is_writing: bool) -> Rule | None:
+def find_rule_of(op: str, at: int, *, is_writing: bool) -> Rule | None:
     """Return the rule of an operator by its name, and whether it writes."""
     library, name, *_ = op.split(".")
-    rules = WRITTEN if is_writing else RULES
-    return rules.get(name) if library == "aten" else None
-
-
-def find_made(signature: Signature, find_input: Find) -> Bounds | None:
-    """Return the bounds of what calls of a signature make, or write.
-
-    None if they are not known.
-
-    Args:
-        signature: The signature, of an operator that returns one tensor.
-        find_input: Returns those of its inputs.
-    """
-    if signature.outputs[0].dtype is torch.bool:
-        return TRUTH
-    rule = find_rule(signature)
-    return None if rule is None else rule(Made(signature, find_input))
+    if library != "aten":
+        return None
+    if is_writing:
+        return WRITTEN.get(name)
+    return RULES[at].get(name.strip("_")) if at < len(RULES) else None

@@ -43,6 +43,9 @@ UNSERVED_TAGS: Final = READING_TAGS | {torch.Tag.inplace_view}
 BY_GRADIENT: Final = frozenset({"aten.mkldnn_rnn_layer.default"})
 """Operators that return more where gradients are wanted, which no key says."""
 
+BY_STORAGE: Final = frozenset({"aten.as_strided.default"})
+"""Views that may end past their storage on meta; no key says how large that is."""
+
 OF_TORCH: Final = ("aten.", "prims.", "higher_order.")
 """How the names of torch's own operators begin."""
 
@@ -156,10 +159,12 @@ class OpTable:
         )
         # Each tensor is then written by an operator of its own, which counts it.
         self.counts_writes = bool(self.written) and self.name.startswith(FOREACH)
+        self.is_loose = self.name in BY_STORAGE
         self.is_served = (
             schema is not None
             and not UNSERVED_TAGS.intersection(func.tags)
             and self.name not in BY_GRADIENT
+            and not self.is_loose
         )
         is_tagged = schema is not None and not READING_TAGS.isdisjoint(func.tags)
         self.reads_data = is_tagged or self.name == ALIGNED

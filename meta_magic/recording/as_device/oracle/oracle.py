@@ -8,6 +8,7 @@ memory that nobody touches, in a child process, as torch refuses before it compu
 import time
 from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -34,7 +35,10 @@ from meta_magic.recording.as_device.oracle.stand_ins import (
     put_on_cpu,
     rebuild,
 )
-from meta_magic.recording.as_device.oracle.value_words import speaks_of_values
+from meta_magic.recording.as_device.oracle.value_words import (
+    speaks_of_types,
+    speaks_of_values,
+)
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.dispatcher import find_schema
@@ -50,6 +54,9 @@ MIN_SECONDS: Final = 1.0
 """What is spent on asking at most: so much, or that share of the recording, more if
 meta refuses a call, as without an answer a valid program would end."""
 
+
+UNRESIZABLE: Final = "resize storage that is not resizable"
+"""What torch says where it would grow memory that nobody touches."""
 
 MAX_NBYTES: Final = 16 * MAX_NUMEL
 """What the storages of such a call take up to its last elements: few of a large one
@@ -181,6 +188,8 @@ class Question:
         """
         if any(tensor.is_nested for tensor in seen):  # which say no shape
             return Verdict.UNKNOWN
+        if is_view(self._func) and not is_unsafe:  # it computes nothing
+            return decide(self._run_untouched)
         is_held = sum(self._spans.values()) <= MAX_NBYTES
         if is_held and is_small([tensor.shape for tensor in seen]):
             run = self._run_small_or_raise
@@ -189,8 +198,6 @@ class Question:
             return Verdict.UNKNOWN
         if is_unsafe:
             return self._confirm(self._run_untouched)
-        if is_view(self._func):  # it computes nothing
-            return decide(self._run_untouched)
         return self._ask_of_smaller()
 
     def _ask_of_smaller(self) -> Answer:
@@ -198,10 +205,12 @@ class Question:
         smaller = shrink(self._func, self._call, self._tensors)
         if smaller is None:
             return Verdict.UNKNOWN
-        args, kwargs = smaller
-        answer = decide(lambda: self._func(*args, **kwargs))
-        is_known = isinstance(answer, Verdict)
-        return answer if is_known else self._confirm(self._run_untouched)
+        for filling in FILLINGS:
+            args, kwargs = smaller.build("cpu", filling)
+            answer = decide(partial(self._func, *args, **kwargs))
+            if isinstance(answer, Verdict):
+                return answer
+        return self._confirm(self._run_untouched)
 
     def _run_small(self) -> Answer:
         """Return what is raised whatever the tensors hold."""
@@ -209,7 +218,7 @@ class Question:
         for filling in FILLINGS:
             stand_ins = StandIns(self._spans, filling)
             answer = decide(lambda: self._run_with(stand_ins), is_tried=True)  # noqa: B023  called at once
-            if isinstance(answer, Verdict):
+            if isinstance(answer, Verdict) or speaks_of_types(answer):
                 return answer
             answers.append(answer)
         is_one = len(set(map(str, answers))) == 1  # else values have their part in it
@@ -221,7 +230,12 @@ class Question:
             raise answer
 
     def _run_untouched(self) -> None:
-        self._run_with(StandIns(self._spans, is_untouched=True))
+        try:
+            self._run_with(StandIns(self._spans, is_untouched=True))
+        except RuntimeError as error:
+            if UNRESIZABLE not in str(error):
+                raise
+            self._run_with(StandIns(self._spans))
 
     def _confirm(self, run: Callable[[], object], *, is_tried: bool = False) -> Answer:
         """Return what is raised in a child process, if there can be one."""

@@ -5,6 +5,7 @@ from functools import cache
 from typing import Any, Final
 
 import torch
+from torch import Tensor
 
 from meta_magic.errors import MetaMagicError
 from meta_magic.recording.as_device.cpu_kernels import ask_cpu, is_without_kernel
@@ -15,6 +16,7 @@ from meta_magic.recording.as_device.oracle.oracle import (
     is_view,
 )
 from meta_magic.recording.as_device.oracle.shrinking import MAX_NUMEL
+from meta_magic.recording.identities.geometries import span_nbytes
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.signatures.arguments import Args, Given, Kwargs
 from meta_magic.recording.signatures.entries import OpTable, sharing_of
@@ -33,7 +35,9 @@ NEVER: Final = (
     *("aten.nonzero_static.", "aten._ctc_loss", "aten.ctc_loss."),
     *("aten.segment_reduce.", "aten._segment_reduce", "aten._pack_padded_sequence"),
     *("aten._pad_packed_sequence", "aten._make_per_tensor_quantized_tensor"),
-    *("aten.to_padded_tensor.", "aten._embedding_bag", "aten._weight_int"),
+    *("aten.to_padded_tensor.", "aten._embedding_bag_backward", "aten._weight_int"),
+    *("aten._embedding_bag_dense", "aten._embedding_bag_sparse"),
+    "aten._embedding_bag_per",
     *("aten._scaled_dot_product", "aten._flash_attention", "aten._thnn"),
     *("aten.mkldnn_rnn_layer", "aten.lstm", "aten.gru", "aten.rnn_", "aten.quantized"),
     *("aten._native_multi_head_attention", "aten._transformer_encoder_layer"),
@@ -83,6 +87,11 @@ def may_end_process(table: OpTable, given: Given) -> bool:
     return any(len(shape) == 1 and shape[0] != n_channels for shape in shapes)
 
 
+def lies_within(view: Tensor) -> bool:
+    """Whether a view ends where its storage does, or before."""
+    return span_nbytes(view) <= view.untyped_storage().nbytes()
+
+
 def multiply(value: Any) -> int:
     """Return the product of all numbers in arguments: what a call makes at most."""
     if isinstance(value, dict):
@@ -122,11 +131,13 @@ class Refusals:
             return False
         if name.startswith(NEVER) or (device == "cuda" and name.startswith(IN_FLOAT)):
             return False
-        if torch.Tag.inplace_view in table.func.tags or is_alike(table.func):
+        is_same = is_alike(table.func) and not table.is_loose
+        if is_same or torch.Tag.inplace_view in table.func.tags:
             return False
         if not (given.inputs or table.is_random):  # a factory takes what it is told
             return False
-        return table.is_pure or (*key, *sharing_of(given.inputs)) not in table.entries
+        is_new = table.is_pure or (*key, *sharing_of(given.inputs)) not in table.entries
+        return is_new or table.is_loose
 
     def check(
         self, table: OpTable, given: Given, device: DeviceName, returned: Any = None
@@ -134,7 +145,7 @@ class Refusals:
         """Raise what the CPU raises of a call that meta accepts."""
         args, kwargs, _ = given
         kind = find_kind(table, given)
-        if kind in accepted_kinds:
+        if kind in accepted_kinds or (table.is_loose and lies_within(returned)):
             return
         is_known = returned is not None or not (table.has_out or table.reads_data)
         if not is_known and multiply((args, kwargs)) > MAX_NUMEL:

@@ -11,7 +11,11 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from meta_magic.recording.as_device.oracle.stand_ins import put_on_cpu, rebuild
+from meta_magic.recording.as_device.oracle.stand_ins import (
+    Filling,
+    put_on_cpu,
+    rebuild,
+)
 from meta_magic.recording.identities.nested_tensors import tensors_in
 
 __all__ = ["KEPT", "MAX_NUMEL", "is_small", "shrink"]
@@ -29,6 +33,7 @@ CHECKING: Final = frozenset(
     | {"gather", "scatter", "scatter_add", "index_select", "index", "index_put"}
     | {"index_add", "nll_loss_forward", "nll_loss2d_forward", "binary_cross_entropy"}
     | {"smooth_l1_loss", "max_pool2d_with_indices", "avg_pool2d"}
+    | {"embedding_bag", "embedding_bag_forward_only"}
 )
 """Operators that check all sizes that they are given before they touch memory. Others
 might end the process when they are given some that do not belong together."""
@@ -61,8 +66,8 @@ def base_name(operator: Any) -> str:
     return name.partition(".")[0].strip("_")
 
 
-def shrink(func: Any, call: Call, tensors: Sequence[Tensor]) -> Call | None:
-    """Return the arguments of a smaller call, on the CPU.
+def shrink(func: Any, call: Call, tensors: Sequence[Tensor]) -> "Smaller | None":
+    """Return a smaller call, that the CPU can be asked about.
 
     Args:
         func: The operator.
@@ -70,8 +75,8 @@ def shrink(func: Any, call: Call, tensors: Sequence[Tensor]) -> Call | None:
         tensors: Those among them.
 
     Returns:
-        Zeros and numbers; None if meta accepts none that is small enough, or if that
-        might end the process.
+        It; None if meta accepts none that is small enough, or if that might end the
+        process.
     """
     is_elementwise = torch.Tag.pointwise in func.tags
     if not is_elementwise and base_name(func) not in CHECKING:
@@ -79,7 +84,7 @@ def shrink(func: Any, call: Call, tensors: Sequence[Tensor]) -> Call | None:
     smaller = Smaller(call, tensors)
     smaller.propose()
     if smaller.fits() and (is_elementwise or smaller.is_accepted(func)):
-        return smaller.build("cpu")
+        return smaller
     smaller.forget()
     n_trials, is_accepted = 0, False
     for size in smaller.list_sizes() * 2:
@@ -92,7 +97,7 @@ def shrink(func: Any, call: Call, tensors: Sequence[Tensor]) -> Call | None:
             if smaller.try_size(func, size, target):
                 is_accepted = True
                 break
-    return smaller.build("cpu") if smaller.fits() and is_accepted else None
+    return smaller if smaller.fits() and is_accepted else None
 
 
 class Smaller:
@@ -162,15 +167,15 @@ class Smaller:
         self._now = before
         return False
 
-    def build(self, device: str) -> Call:
-        """Return the arguments as they are by now, on a device."""
+    def build(self, device: str, fill: Filling | None = None) -> Call:
+        """Return the arguments as they are by now, on a device; zeros by default."""
         made: dict[int, Tensor] = {}
         is_on_meta = device == "meta"
 
         def replace(value: Any) -> Any:
             if isinstance(value, Tensor):
                 if id(value) not in made:
-                    made[id(value)] = self._make(value, device)
+                    made[id(value)] = self._make(value, device, fill)
                 return made[id(value)]
             if type(value) is int and abs(value) > KEPT:
                 return self.read(value) if value > 0 else -self.read(-value)
@@ -178,8 +183,8 @@ class Smaller:
 
         return rebuild(self._call[0], replace), rebuild(self._call[1], replace)
 
-    def _make(self, tensor: Tensor, device: str) -> Tensor:
-        """Return zeros laid out in the order of a tensor, without gaps."""
+    def _make(self, tensor: Tensor, device: str, fill: Filling | None) -> Tensor:
+        """Return numbers laid out in the order of a tensor, without gaps."""
         shape = [*map(self.read, tensor.shape)]
         steps, step = [0] * tensor.ndim, 1
         for i in sorted(range(tensor.ndim), key=lambda i: (tensor.stride(i), -i)):
@@ -187,5 +192,7 @@ class Smaller:
                 steps[i] = step
                 step *= max(shape[i], 1)
         flat = torch.zeros(step, dtype=tensor.dtype, device=device)
+        if fill is not None:
+            fill(flat)
         made = flat.as_strided(shape, steps)
         return made.conj() if tensor.is_conj() else made

@@ -96,14 +96,13 @@ class StandIns:
         return made
 
     def _allocate(self, nbytes: int, dtype: torch.dtype) -> Tensor:
-        nbytes += -nbytes % 16
         if self._is_untouched:
             flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (UNRESERVED or 0)
             memory = mmap.mmap(-1, nbytes, flags=flags)
             return torch.asarray(memory, dtype=torch.uint8, device=CPU)
         made = torch.zeros(nbytes, dtype=torch.uint8, device=CPU)
         if self._fill is not None:
-            self._fill(made.view(dtype))
+            self._fill(made[: nbytes - nbytes % dtype.itemsize].view(dtype))
         return made
 
 

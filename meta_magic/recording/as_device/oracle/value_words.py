@@ -5,14 +5,15 @@ from typing import Final
 
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]  # public
 
-__all__ = ["speaks_of_values"]
+__all__ = ["speaks_of_types", "speaks_of_values"]
 
 OF_VALUES: Final = re.compile(
     r"index out of range in self|target -?\d+ is out of bounds|"
     r"out of bounds for dimension \d+ with size|index -?\d+ is out of|"
-    r"can't allocate|not enough memory|singular|converge|positive-definite|"
-    r"pivots [^.]*between|internal assert|u\[|probability tensor|probabilities|"
-    r"offsets\[|sum to|class values must|all elements of (input|target)",
+    r"can't allocate|not enough memory|singular|converge|"
+    r"positive-definite|pivots [^.]*between|internal assert|u\[|"
+    r"probability tensor|probabilities|offsets\[|sum to|class values must|"
+    r"all elements of (input|target)",
     re.IGNORECASE,
 )
 """What only values, or the memory of this machine, can have said."""
@@ -30,6 +31,9 @@ LIKE_VALUES: Final = re.compile(
 )
 """What may be about values."""
 
+OF_TYPES: Final = re.compile("scalar type|same type|dtype|not implemented for")
+"""What no value decides."""
+
 OF_METADATA: Final = re.compile(
     r"single memory location|padding|dimension out of range|selected number|"
     r"selected index|expected .* dtype|same dtype|scalar type|shape|size|dimension|"
@@ -37,6 +41,11 @@ OF_METADATA: Final = re.compile(
     re.IGNORECASE,
 )
 """What is about metadata all the same."""
+
+
+def speaks_of_types(error: BaseException) -> bool:
+    """Whether an operator refused types, as it would with any values."""
+    return bool(OF_TYPES.search(str(error))) and not speaks_of_values(error)
 
 
 def speaks_of_values(error: BaseException, *, is_tried: bool = False) -> bool:

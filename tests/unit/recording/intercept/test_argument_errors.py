@@ -50,6 +50,9 @@ CALLS = {
     "negative weights": lambda: list(data.WeightedRandomSampler([-1.0, 1.0], 2)),
     "weights that are 0": lambda: list(data.WeightedRandomSampler([0.0, 0.0], 2)),
     "too many": lambda: list(data.WeightedRandomSampler([1.0], 2, replacement=False)),
+    "weights of a tensor": lambda: list(
+        data.WeightedRandomSampler(torch.tensor([-1.0, 2.0]), 3)
+    ),
     "weights in rows": lambda: data.WeightedRandomSampler([[1.0]], 1),
     "none drawn": lambda: data.RandomSampler(range(3), num_samples=0),
     "nothing to draw": lambda: data.RandomSampler([]),
@@ -68,6 +71,12 @@ CALLS = {
     "normal": lambda: torch.normal(0.0, -1.0, (2,)),
     "uniform_": lambda: torch.ones(2).uniform_(1, 0),
     "randint": lambda: torch.randint(3, 3, (2,)),
+    "a tensor of parameters": lambda: optim.SGD(torch.ones(2), lr=0.1),
+    "no parameter": lambda: setattr(nn.Linear(2, 2), "weight", torch.ones(2, 2)),
+    "probabilities": lambda: torch.distributions.Categorical(torch.tensor([-1.0, 2])),
+    "a mean of nan": lambda: torch.distributions.Normal(
+        torch.ones(2).log() / 0, torch.ones(1)
+    ),
     "a distribution": lambda: torch.distributions.Normal(0.0, -1.0),
 }
 

@@ -7,7 +7,15 @@ from contextlib import suppress
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy, ctc_loss, linear, pad
+from torch.nn.functional import (
+    cross_entropy,
+    ctc_loss,
+    embedding_bag,
+    linear,
+    multilabel_margin_loss,
+    pad,
+    scaled_dot_product_attention,
+)
 
 from meta_magic import record
 from meta_magic.recording.as_device.oracle import oracle, refused_calls
@@ -65,11 +73,47 @@ REFUSED = {
         torch.ones(2, 2), torch.ones(2), torch.ones(2, 1)
     ),
     "a vector of equations": lambda: torch.geqrf(torch.ones(3)),
+    "weights of a bag": lambda: embedding_bag(
+        torch.tensor([0, 1]),
+        torch.ones(3, 4),
+        torch.tensor([0]),
+        mode="sum",
+        per_sample_weights=torch.ones(2).double(),
+    ),
+    "classes of a number": lambda: multilabel_margin_loss(
+        torch.tensor(1.0), torch.tensor(0, dtype=torch.int32)
+    ),
+    "attention of two dtypes": lambda: scaled_dot_product_attention(
+        torch.ones(1, 2, 3, 4).bfloat16(), *torch.ones(2, 1, 2, 3, 4)
+    ),
+    "attention with a mask of integers": lambda: scaled_dot_product_attention(
+        *torch.ones(3, 1, 2, 3, 4), torch.ones(3, 3, dtype=torch.long)
+    ),
+    "attention with a mask in a row": lambda: scaled_dot_product_attention(
+        *torch.ones(3, 1, 2, 3, 4), torch.ones(3)
+    ),
+    "attention of vectors": lambda: scaled_dot_product_attention(*torch.ones(3, 4)),
+    "a view past its storage": lambda: torch.ones(3).as_strided((2, 2), (1, 2)),
+    "a view past a storage that is smaller": lambda: [
+        torch.ones(n)[:3].as_strided((2, 2), (1, 2)) for n in (4, 3)
+    ],
     "draws of integers": lambda: torch.ones(2, dtype=torch.long).exponential_(),
 }
 TAKEN = {
     "as many as a mask chooses": lambda: torch.ones(4).index_put_(
         (torch.tensor([True, False, True, True]),), torch.ones(3)
+    ),
+    "a view into a large storage": lambda: torch.ones(2**18)[:3].as_strided(
+        (512, 512), (512, 1)
+    ),
+    "integers to divide by": lambda: (
+        torch.ones(HUGE, dtype=torch.long) % torch.ones(HUGE, dtype=torch.long)
+    ),
+    "what is grown as it is written": lambda: torch.ones(HUGE).addbmm_(
+        torch.ones(2, 3, 1), torch.ones(2, 1, HUGE)
+    ),
+    "attention with a mask in a row": lambda: scaled_dot_product_attention(
+        *torch.ones(3, 2, 3, 4), torch.ones(3)
     ),
     "masks of as many": lambda: torch.ones(3, 3)[
         torch.tensor([True, False, True]), torch.tensor([0, 1])
