@@ -1,6 +1,6 @@
 """Generators of a GPU that is planned: what they draw is a plan, too."""
 
-from typing import Any, Self
+from typing import Any
 
 import torch
 
@@ -29,15 +29,21 @@ class Generator(torch.Generator, metaclass=GeneratorKind):
         device: As torch takes it.
     """
 
-    def __new__(cls, device: Any = "cpu") -> Self:
-        """Make one that draws on the CPU, and keep what it stands for."""
+    def __new__(cls, device: Any = "cpu") -> Any:
+        """Make torch's own, or one that draws on the CPU and says what it stands for.
+
+        Torch's own, if it can: of another one torch's C++ asks Python what it is, and
+        takes an interrupt then for an answer.
+        """
         plan = plan_here()
         place = torch.device(device) if plan is None else plan.read(device)
+        if is_there(place):
+            return PLAIN(place)
+        if place.type in ("cpu", "meta"):
+            return PLAIN("cpu")
         make: Any = super().__new__
-        is_planned = place.type not in ("cpu", "meta") and not is_there(place)
-        made: Self = make(cls, place if is_there(place) else "cpu")
-        if is_planned:
-            name_generator(made, place)
+        made = make(cls, "cpu")
+        name_generator(made, place)
         return made
 
     __module__ = "torch"

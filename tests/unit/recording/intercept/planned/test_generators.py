@@ -24,6 +24,12 @@ def test_a_generator_of_a_gpu_is_a_plan():
     assert str(generator.device) == "cuda:0"
 
 
+def test_a_generator_of_the_cpu_is_torchs_own():
+    kind = torch.Generator
+    with record():
+        assert [type(torch.Generator(*where)) for where in ((), ("cpu",))] == [kind] * 2
+
+
 def test_a_generator_where_a_tensor_lies_that_nobody_named_is_the_cpus():
     def draw(device):
         generator = torch.Generator(device=device).manual_seed(0)
