@@ -169,14 +169,16 @@ class Numbering:
 
         Returns:
             False if the function reads a tensor that is neither an argument nor its
-            own, or writes one that is not its own.
+            own, or writes memory that is not its own, as through a view.
         """
         split = HEADER + len(entry.signature.inputs)
         reads = [self._index_by_tensor.get(number) for number in words[HEADER:split]]
         known = [index for index in reads if index is not None]
         if not entry.kind or len(known) < len(reads):
             return False
-        if any(known[i] >= 0 for i in entry.signature.writes):
+        storages = self._registry.storage_by_tensor
+        written = (storages[words[HEADER + i]] for i in entry.signature.writes)
+        if any(self._index_by_storage.get(storage, -1) < 0 for storage in written):
             return False
         for index in known:
             if index >= 0:

@@ -91,7 +91,8 @@ class StandIns:
             made = made.conj()
         if tensor.is_neg():
             made = negate_lazily(made)
-        if tensor.requires_grad and tensor.is_leaf and torch.is_grad_enabled():
+        # In this order: a view that was written gets a node when it is asked.
+        if torch.is_grad_enabled() and tensor.requires_grad and tensor.is_leaf:
             made.requires_grad_()
         return made
 

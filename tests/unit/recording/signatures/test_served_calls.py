@@ -39,6 +39,17 @@ def test_a_result_saved_for_backward_has_no_history_of_its_own(cache):
 
 
 @both
+def test_a_function_that_writes_an_argument_through_a_view_counts_each_time(cache):
+    with record(cache=cache):
+        table = nn.Embedding(10, 4, max_norm=1.0)
+        before, counts = table.weight._version, []
+        for _ in range(3):
+            table(torch.zeros(2, dtype=torch.long))
+            counts.append(table.weight._version - before)
+    assert counts == [1, 2, 3]
+
+
+@both
 @pytest.mark.parametrize("function", [torch.add, torch.mul, torch.mm])
 def test_one_tensor_read_twice_is_not_mistaken_for_two(function, cache):
     with record(cache=cache) as trace:
