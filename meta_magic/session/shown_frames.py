@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Final, NamedTuple
 
-from meta_magic.recording.identities.frame_kinds import OF_TORCH, PACKAGE, is_stdlib
+from meta_magic.recording.identities.frame_kinds import PACKAGE, TORCH_FILES, is_stdlib
 
 __all__ = [
     "OURS",
@@ -89,7 +89,7 @@ def home_of(file: str) -> str:
     """Return the package that a file is of; "" if it is the user's own."""
     if file.startswith(PACKAGE):
         return OURS
-    if file.startswith(OF_TORCH):
+    if file.startswith(TORCH_FILES):
         return TORCHS
     package = IN_PACKAGES.match(file)
     if package is not None:

@@ -16,12 +16,12 @@ __all__ = [
     "CELL",
     "FORWARD",
     "INIT",
-    "OF_TORCH",
     "OPTIM",
     "OWN",
     "PACKAGE",
     "TOP",
     "TORCH",
+    "TORCH_FILES",
     "USER",
     "FrameKinds",
     "find_module",
@@ -31,10 +31,10 @@ __all__ = [
 
 TORCH: Final = Path(torch.__file__).parent
 PACKAGE: Final = f"{Path(__file__).parents[2]}/"
-OF_TORCH: Final = f"{TORCH}/"
+TORCH_FILES: Final = f"{TORCH}/"
 """How the names of torch's own files begin."""
 
-OWN: Final = (OF_TORCH, PACKAGE, "<frozen ")
+OWN: Final = (TORCH_FILES, PACKAGE, "<frozen ")
 OPTIM: Final = f"{TORCH / 'optim'}/"
 NN_INIT: Final = f"{TORCH / 'nn' / 'init.py'}"
 STDLIB: Final = f"{sysconfig.get_paths()['stdlib']}/"

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from meta_magic.recording.identities.device_plan import META, DevicePlan
-from meta_magic.recording.identities.frame_kinds import OF_TORCH, TORCH
+from meta_magic.recording.identities.frame_kinds import TORCH, TORCH_FILES
 from meta_magic.recording.identities.left_places import find_left
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import TensorRegistry
@@ -133,7 +133,7 @@ class Factories:
         data = data_of(func, args, kwargs)
         if holds_planned(data) and made.is_meta:
             return self._join(data, made)
-        is_torchs = caller.f_code.co_filename.startswith(OF_TORCH)  # it stacks them
+        is_torchs = caller.f_code.co_filename.startswith(TORCH_FILES)  # it stacks them
         is_shared = func in SHARING and not (kwargs.get("copy") or is_torchs)
         if is_shared and isinstance(data, np.ndarray):
             with DisableTorchFunction(), DisableTorchDispatch():
@@ -149,7 +149,7 @@ class Factories:
         Returns:
             The tensor; ``NotImplemented`` if torch's own will do.
         """
-        is_torchs = caller.f_code.co_filename.startswith(OF_TORCH)
+        is_torchs = caller.f_code.co_filename.startswith(TORCH_FILES)
         if is_torchs or kwargs.get("device") is not None:
             return NotImplemented
         return self.make(func, args, {**kwargs, "device": find_left(args[0])}, caller)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from meta_magic.recording.identities.device_plan import META, DevicePlan
-from meta_magic.recording.identities.frame_kinds import OF_TORCH, PACKAGE
+from meta_magic.recording.identities.frame_kinds import PACKAGE, TORCH_FILES
 from meta_magic.recording.intercept.device_questions import is_told_home
 from meta_magic.recording.intercept.lifted.lifting import Lifting
 from meta_magic.recording.intercept.named_devices import WRITTEN, is_way_out
@@ -105,7 +105,7 @@ class Mover:
         if torch.device(device) != META or not tensor.is_meta:
             return plan.read(device)
         # Meta is told of what lies nowhere by name. Torch's C++ is told it of all.
-        is_torchs = caller.f_code.co_filename.startswith(OF_TORCH)
+        is_torchs = caller.f_code.co_filename.startswith(TORCH_FILES)
         return here if is_torchs else plan.home
 
     def _move(self, tensor: Tensor, place: torch.device, options: Kwargs) -> Tensor:

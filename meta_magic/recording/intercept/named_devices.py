@@ -7,7 +7,7 @@ from typing import Final
 import torch
 
 from meta_magic.recording.identities.device_plan import META, DevicePlan
-from meta_magic.recording.identities.frame_kinds import OF_TORCH, PACKAGE, TORCH
+from meta_magic.recording.identities.frame_kinds import PACKAGE, TORCH, TORCH_FILES
 from meta_magic.torch_private.modes import DeviceContext
 
 __all__ = ["REAL_FACTORY_FILES", "WRITTEN", "is_meant", "is_meta_by_name", "is_way_out"]
@@ -64,6 +64,6 @@ def is_meant(
         return True
     is_literal = type(given) is str and given == "cpu"
     is_literal &= "cpu" in caller.f_code.co_consts  # there, and not handed on
-    if file.startswith(OF_TORCH) and (is_literal or file in MEANT_FILES):
+    if file.startswith(TORCH_FILES) and (is_literal or file in MEANT_FILES):
         return True
     return is_way_out(caller) and device.type == "cpu"

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from meta_magic.recording.identities.device_plan import DevicePlan
-from meta_magic.recording.identities.frame_kinds import PACKAGE, TORCH
+from meta_magic.recording.identities.frame_kinds import PACKAGE, TORCH_FILES
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.value_source import ValueSource
 from meta_magic.torch_private.modes import (
@@ -109,7 +109,7 @@ def is_for_torch(frame: FrameType | None) -> bool:
     while frame is not None:
         code = frame.f_code
         if not (code.co_name in WRITING or code.co_filename.startswith(PACKAGE)):
-            return code.co_filename.startswith(f"{TORCH}/")
+            return code.co_filename.startswith(TORCH_FILES)
         frame = frame.f_back
     return False
 

@@ -10,6 +10,7 @@ from typing import Final
 from meta_magic.recording.rows.made_values import ANY, Bounds, Made, Rule
 
 __all__ = [
+    "count_from_0",
     "find_absolute",
     "find_anded",
     "find_bucket",
@@ -39,8 +40,7 @@ def count_from_0(n: int) -> Bounds:
 def find_position(made: Made) -> Bounds:
     """Return the first position and the last along a dimension, the last by default."""
     sizes = made.sizes("self")
-    n = sizes[made.number("dim", -1)] if sizes else 1
-    return 0, max(n, 1) - 1
+    return count_from_0(sizes[made.number("dim", -1)] if sizes else 1)
 
 
 def find_position_of_all(made: Made) -> Bounds:

@@ -48,7 +48,7 @@ def find_drawn(made: Made) -> Bounds | None:
 
 def find_permuted(made: Made) -> Bounds:
     """Return the first position and the last."""
-    return 0, max(made.shape[0], 1) - 1
+    return computed.count_from_0(made.shape[0])
 
 
 def find_sum(made: Made) -> Bounds | None:

@@ -2,8 +2,8 @@
 
 ``cuda`` and ``tensor_types`` stand for GPUs and types that this machine lacks,
 ``default_devices`` for what has torch make tensors elsewhere, ``training`` for what
-trains on several of them. Each replaces functions while a recording runs;
-``planned_devices`` enters them all.
+trains on several of them, ``fast_paths`` for what modules choose by the device. Each
+replaces functions while a recording runs; ``planned_devices`` enters them all.
 
 May import ``recording``'s ``identities`` and ``intercept``, ``torch_private``.
 Read ``planned_devices`` first.

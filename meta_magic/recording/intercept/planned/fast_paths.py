@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.intercept.function_mode import FunctionMode
+from meta_magic.recording.intercept.lifted.liftable import wants_gradient
 from meta_magic.torch_private.modes import function_mode_stack
 from meta_magic.torch_private.replacing import Replacements
 
@@ -53,7 +54,9 @@ class FastPaths(Replacements):
             return True
         if any(map(is_overriding, operands)):
             return True
-        if sys._getframe(2).f_code is ENCODER and not learns(operands):
+        if sys._getframe(2).f_code is ENCODER and not any(
+            map(wants_gradient, operands)
+        ):
             self._note("kernel", PADDED)
             return True
         return False
@@ -64,8 +67,3 @@ def is_overriding(operand: object) -> bool:
     kind = type(operand)
     function = getattr(kind, "__torch_function__", PLAIN)
     return kind is not Tensor and function is not PLAIN
-
-
-def learns(operands: Sequence[Tensor]) -> bool:
-    """Whether a gradient of some operands is wanted."""
-    return torch.is_grad_enabled() and any(t.requires_grad for t in operands)
