@@ -14,7 +14,7 @@ from meta_magic.recording.intercept.special_tensors import SpecialTensors
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.recording.signatures.entries import OpTable
 from meta_magic.recording.signatures.operator_keys import Key
-from meta_magic.torch_private.dispatcher import DispatchKey
+from meta_magic.torch_private.dispatcher import DispatchKey, has_kernel
 from meta_magic.torch_private.modes import (
     DisableTorchFunction,
     ExcludeKey,
@@ -94,11 +94,13 @@ class OperatorRunner:
     def take_apart(self, mode: Any, table: OpTable, args: Args, kwargs: Kwargs) -> Any:
         """Run what torch makes of an operator, so that the mode sees that.
 
-        Views and writes are noted by torch, as they are where no mode looks on.
+        Views and writes are noted by torch, as they are where no mode looks on: in what
+        it is made of, or around it, as of ``chunk`` and ``narrow``, but not by both.
         """
+        is_noted = has_kernel(table.func.name(), DispatchKey.ADInplaceOrView.name)
         push_dispatch_mode(mode)
         try:
-            with ExcludeKey(DispatchKey.ADInplaceOrView, False):  # noqa: FBT003  torch's
+            with ExcludeKey(DispatchKey.ADInplaceOrView, is_noted):
                 return self._attention.decompose(table.func, args, kwargs)
         finally:
             pop_dispatch_mode()
