@@ -108,6 +108,20 @@ def test_the_flow_is_opened_and_closed_level_by_level(report, expect):
     expect(flow.get_by_role("treeitem", name="addmm")).to_have_count(0)
 
 
+def test_the_flow_stands_in_columns_unless_told_otherwise(report, expect):
+    flow = show(report, "Flow")
+    flow.get_by_label("Open a level").click()
+    graph = flow.locator(".mm-flow-graph > g")
+    heights = []
+    for is_wide in (True, False):
+        flow.get_by_label("columns").set_checked(is_wide)
+        flow.get_by_label("Fit all into view").click()
+        box = graph.bounding_box()
+        heights.append(box["height"] / box["width"])
+    assert heights[0] < heights[1]
+    assert report.page.errors == []
+
+
 def test_a_flow_that_is_too_small_to_read_says_so(report, expect):
     flow = show(report, "Flow")
     status = flow.locator(".mm-flow-status")

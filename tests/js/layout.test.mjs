@@ -88,6 +88,49 @@ test("every wire leads down", () => {
   }
 });
 
+/** Nodes one below the other, and the wires between them. */
+function make_tower(n_nodes) {
+  const spots = Array.from({ length: n_nodes }, () => ({ w: 150, h: 38, kind: "op" }));
+  const wires = spots.slice(1).map((node, i) => ({
+    from: spots[i], starts: [{ x: 0 }], label: "", ends: [{ node, x: 0 }],
+  }));
+  return { spots, wires };
+}
+
+test("a tower is laid out in columns of like heights, as wide as a view", () => {
+  const { spots, wires } = make_tower(30);
+  const { w, h } = place(spots, wires, true);
+  assert.equal(count_overlaps(spots), 0);
+  assert.ok(w > 1.5 * h && w < 3 * h);
+  const heads = spots.filter(({ x }, i) => x > (spots[i - 1]?.x ?? -1));
+  assert.ok(heads.length > 2);
+  for (const { y } of heads.slice(1)) assert.equal(y, heads[1].y);
+  const lows = spots.filter(({ x }, i) => x < (spots[i + 1]?.x ?? 0)).map(({ y }) => y);
+  assert.ok(Math.min(...lows) > 0.5 * Math.max(...lows));
+});
+
+test("a wire to the next column goes round the foot of its own", () => {
+  const { spots, wires } = make_tower(30);
+  place(spots, wires, true);
+  const turning = wires.filter(({ from, ends }) => ends[0].node.x > from.x + 1);
+  assert.ok(turning.length);
+  for (const { path, from, ends, left, right, top, bottom } of turning) {
+    assert.match(path, /v8H[\d.]+V[-\d.]+H[\d.]+V[\d.]+$/);
+    assert.ok(left <= from.x + from.w / 2 && right >= ends[0].node.x + ends[0].node.w / 2);
+    assert.ok(top < ends[0].node.y && bottom > from.y + from.h);
+  }
+});
+
+test("what is low, and where several wires lead on, is not cut into columns", () => {
+  const low = make_tower(4);
+  place(low.spots, low.wires, true);
+  assert.equal(new Set(low.spots.map(({ x }) => x)).size, 1);
+  const { spots, wires } = make_tower(30);
+  wires.push({ from: spots[0], starts: [{ x: 0 }], label: "", ends: [{ node: spots[29], x: 0 }] });
+  place(spots, wires, true);
+  spots.forEach(({ y }, i) => assert.ok(!i || y > spots[i - 1].y));
+});
+
 test("a fixed end is met where it was asked for", () => {
   const [above, below] = [{ w: 50, h: 20, kind: "op" }, { w: 200, h: 100, kind: "op" }];
   const ends = [{ node: below, x: -60 }, { node: below, x: 70 }];
@@ -128,9 +171,10 @@ for (const n_layers of [1, 2, 5, 80, 300]) {
   });
 }
 
-test("a chain of open boxes runs straight down", () => {
+test("a chain of open boxes runs straight down, where no columns are wanted", () => {
   const trace = make_layers(40);
   const boxes = new Boxes(follow_values(trace), choose_phase(trace));
+  boxes.is_wide = false;
   const all = [...walk(boxes.root)];
   for (const box of all) box.is_open = true;
   assert.ok(arrange(boxes, boxes.root).w < 600);

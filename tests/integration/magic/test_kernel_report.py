@@ -36,7 +36,7 @@ def test_a_default_is_configured(kernel):
     try:
         run = kernel.run("%%meta\ntorch.ones(2)")
     finally:
-        kernel.run("%config MetaMagics.depth = 2")
+        kernel.run("%config MetaMagics.depth = None")
     assert read_settings(run)["depth"] == 5
 
 

@@ -21,9 +21,10 @@ export function make_bar(flow, has_parameters) {
   const phases = make("select", {
     "aria-label": "Phase", onchange: () => flow.show_phase(Number(phases.value)),
   }, ...list_phases(trace).map((phase) => make("option", { value: phase }, PHASES[phase])));
-  const parameters = make("input", {
-    type: "checkbox", checked: has_parameters && "", onchange: () => flow.show_parameters(),
+  const make_choice = (is_chosen) => make("input", {
+    type: "checkbox", checked: is_chosen && "", onchange: () => flow.choose(),
   });
+  const [parameters, columns] = [make_choice(has_parameters), make_choice(true)];
   const level = make("output", { "aria-label": "Open levels" });
   const show_level = (n, last) => {
     level.textContent = n > last ? "operators" : `${n} of ${last}`;
@@ -38,6 +39,7 @@ export function make_bar(flow, has_parameters) {
       onkeydown: (event) => search_flow(flow, event),
     }),
     make("label", {}, parameters, " parameters and constants"),
+    make("label", {}, columns, " columns"),
     make("span", { class: "mm-flow-steps" }, "zoom ",
       make_button("−", "Zoom out", () => viewport.zoom_by(0.8)),
       make_button("+", "Zoom in", () => viewport.zoom_by(1.25)),
@@ -47,5 +49,5 @@ export function make_bar(flow, has_parameters) {
     ...Object.entries(FLOW_LEGEND).map(([kind, text]) =>
       make("span", { class: `mm-flow-key mm-key-${kind}` }, text)),
     status);
-  return { element, phases, parameters, status, show_level };
+  return { element, phases, parameters, columns, status, show_level };
 }

@@ -21,6 +21,8 @@ const FEW_SOURCES = 3; // tensors of one kind, each shown alone
 export class Boxes {
   /** Parameters and constants are shown, too. */
   has_parameters = false;
+  /** Towers are laid out in columns. */
+  is_wide = true;
   /** Of operators, by their number; those of other phases have none. @type {Item[]} */
   items = [];
   root = make_item("all");

@@ -56,7 +56,7 @@ export class Flow {
     this.boxes = new Boxes(this.values, phase);
     this.bar.phases.value = String(phase);
     this.active = null;
-    this.boxes.has_parameters = this.bar.parameters.checked;
+    this.read_choices();
     this.open_at_first();
     this.refresh();
     this.viewport.go_home();
@@ -82,10 +82,16 @@ export class Flow {
     this.viewport.go_home();
   }
 
-  /** Show parameters and constants, or not. */
-  show_parameters() {
+  /** Lay out all as it was chosen in the bar. */
+  read_choices() {
     this.boxes.has_parameters = this.bar.parameters.checked;
+    this.boxes.is_wide = this.bar.columns.checked;
     for (const item of walk(this.boxes.root)) item.arranged = null;
+  }
+
+  /** Show what was chosen in the bar. */
+  choose() {
+    this.read_choices();
     this.refresh();
     this.viewport.go_home();
   }
