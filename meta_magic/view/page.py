@@ -27,7 +27,7 @@ dom data selection
 tables/rows tables/cells tables/grid tables/modules tables/operators
 flow/values flow/items flow/boxes flow/routes flow/align flow/columns flow/layers
 flow/layout flow/levels flow/spots flow/shapes flow/painter flow/viewport flow/map
-flow/pointer flow/keyboard flow/search flow/export flow/bar flow/flow
+flow/crumbs flow/pointer flow/keyboard flow/search flow/export flow/bar flow/flow
 source/lines source/source panel report
 """
 SCRIPTS: Final = tuple(SCRIPT_NAMES.split())

@@ -122,6 +122,27 @@ def test_the_flow_stands_in_columns_unless_told_otherwise(report, expect):
     assert report.page.errors == []
 
 
+def test_a_box_that_the_flow_is_within_is_named_and_found_again(report, expect):
+    flow = show(report, "Flow")
+    crumbs = flow.get_by_label("Boxes round the view")
+    expect(crumbs.get_by_role("button")).to_have_count(0)
+    for _ in range(6):
+        flow.get_by_label("Zoom in").click()
+    crumb = crumbs.get_by_role("button").first
+    expect(crumb).to_have_text("model: Sequential")
+    crumb.click()
+    expect(crumbs.get_by_role("button")).to_have_count(0)
+    expect(flow.get_by_role("treeitem", name="model: Sequential")).to_be_visible()
+
+
+def test_the_flow_says_once_how_it_is_zoomed(report, expect):
+    flow = show(report, "Flow")
+    status = flow.locator(".mm-flow-status")
+    flow.locator(".mm-flow-graph").hover()
+    report.page.mouse.wheel(0, 10)
+    expect(status).to_contain_text("ctrl + wheel zooms")
+
+
 def test_a_flow_that_is_too_small_to_read_says_so(report, expect):
     flow = show(report, "Flow")
     status = flow.locator(".mm-flow-status")

@@ -5,6 +5,8 @@ import { Boxes } from "../../meta_magic/view/static/flow/boxes.js";
 import { walk } from "../../meta_magic/view/static/flow/items.js";
 import { place } from "../../meta_magic/view/static/flow/layers.js";
 import { arrange, ellipsize, forget_layout } from "../../meta_magic/view/static/flow/layout.js";
+import { list_frames } from "../../meta_magic/view/static/flow/crumbs.js";
+import { list_spots } from "../../meta_magic/view/static/flow/spots.js";
 import { choose_phase, follow_values } from "../../meta_magic/view/static/flow/values.js";
 import { make_layers, make_trace } from "./flow_payloads.mjs";
 
@@ -211,6 +213,20 @@ test("no operator is marked where none raised the error", () => {
   trace.error = "E";
   const boxes = new Boxes(follow_values(trace), choose_phase(trace));
   assert.equal(arrange(boxes, boxes.root).nodes[0].text, "mm");
+});
+
+test("the boxes that a view is within are told, but not those whose header it shows", () => {
+  const trace = make_layers(3);
+  const boxes = new Boxes(follow_values(trace), choose_phase(trace));
+  for (const box of walk(boxes.root)) box.is_open = true;
+  const spots = list_spots(arrange(boxes, boxes.root));
+  const spot = spots.find(({ thing }) => thing.item && boxes.name(thing.item) === "layers.0: Layer");
+  const tell = (y, h) => list_frames(spots, { x: spot.x, y, w: spot.thing.w, h })
+    .map((item) => boxes.name(item));
+  assert.deepEqual(tell(spot.y - 1, 60), ["model: Net", "layers.0–2: 3 × Layer"]);
+  assert.deepEqual(tell(spot.y + 30, 20),
+    ["model: Net", "layers.0–2: 3 × Layer", "layers.0: Layer"]);
+  assert.deepEqual(tell(-10, 40), []);
 });
 
 test("long names are cut by their width", () => {

@@ -10,6 +10,12 @@ import { list_phases } from "./values.js";
 const make_button = (text, title, onclick) =>
   make("button", { type: "button", title, "aria-label": title, onclick }, text);
 
+/** Fill the screen with the view that a bar is of, or no longer. @param {HTMLElement} bar */
+function toggle_full_screen(bar) {
+  if (document.fullscreenElement) document.exitFullscreen();
+  else bar.parentElement.requestFullscreen();
+}
+
 /**
  * Make the bar.
  * @param {import("./flow.js").Flow} flow @param {boolean} has_parameters at first
@@ -44,6 +50,7 @@ export function make_bar(flow, has_parameters) {
       make_button("−", "Zoom out", () => viewport.zoom_by(0.8)),
       make_button("+", "Zoom in", () => viewport.zoom_by(1.25)),
       make_button("fit", "Fit all into view", () => viewport.fit())),
+    make_button("full screen", "Full screen", () => toggle_full_screen(element)),
     make_button("SVG", "Save as SVG", () => save(false)),
     make_button("PNG", "Save as PNG", () => save(true)),
     ...Object.entries(FLOW_LEGEND).map(([kind, text]) =>

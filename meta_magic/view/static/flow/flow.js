@@ -4,6 +4,7 @@
 import { draw, fill, make, make_id } from "../dom.js";
 import { make_bar } from "./bar.js";
 import { Boxes } from "./boxes.js";
+import { Crumbs, list_frames } from "./crumbs.js";
 import { walk } from "./items.js";
 import { press_in_flow } from "./keyboard.js";
 import { BOX_HEADER, arrange, forget_layout } from "./layout.js";
@@ -15,6 +16,8 @@ import { draw_thing } from "./shapes.js";
 import { list_spots } from "./spots.js";
 import { choose_phase, find_phase, follow_values } from "./values.js";
 import { READABLE, Viewport } from "./viewport.js";
+
+const WHEEL = "ctrl + wheel zooms, dragging moves";
 
 /**
  * @typedef {import("./items.js").Item} Item
@@ -33,6 +36,7 @@ export class Flow {
   viewport = new Viewport(this.svg, () => this.paint());
   map = new FlowMap(this.viewport);
   painter = new FlowPainter((spot) => this.draw_spot(spot));
+  crumbs = new Crumbs((item) => this.go_to(item), (item) => this.boxes.name(item));
 
   /**
    * @param {import("../data.js").TraceView} trace
@@ -44,11 +48,13 @@ export class Flow {
     this.depth = depth;
     /** Levels that were opened last; by hand, boxes may be otherwise. */
     this.level = 0;
+    /** What was told of the size last: other words may stand there since. */
+    this.told = "";
     this.values = follow_values(trace);
     this.boxes = new Boxes(this.values, choose_phase(trace));
     this.bar = make_bar(this, !hide.length);
     this.svg.append(this.painter.content);
-    follow_pointer(this.viewport);
+    follow_pointer(this.viewport, () => { this.bar.status.textContent = WHEEL; });
   }
 
   /** Show what belongs to a phase, open as far as the settings say. @param {number} phase */
@@ -111,13 +117,15 @@ export class Flow {
     const size = `${n_ops.toLocaleString("en")} operators`;
     const percent = Math.round(100 * zoom);
     const more = zoom < READABLE ? ` · at ${percent} % too small to read: zoom in` : "";
-    this.bar.status.textContent = size + more;
+    if (this.told !== size + more) this.bar.status.textContent = size + more;
+    this.told = size + more;
   }
 
   /** Draw what is in sight. */
   paint() {
     this.tell_size();
     this.map.follow();
+    this.crumbs.show(list_frames(this.spots, this.viewport));
     this.painter.paint(this.spots, this.viewport);
     this.mark();
   }
@@ -230,7 +238,8 @@ export function mount_flow(element, trace, selection, settings = {}) {
     return;
   }
   const flow = new Flow(trace, selection, settings);
-  const stage = make("div", { class: "mm-flow-stage" }, flow.svg, flow.map.element);
+  const stage = make("div", { class: "mm-flow-stage" }, flow.svg, flow.map.element,
+    flow.crumbs.element);
   element.append(flow.bar.element, stage);
   selection.subscribe(flow.follow);
   new ResizeObserver(flow.resize).observe(flow.svg);
