@@ -11,9 +11,10 @@ from meta_magic.replaying.flags_in_force import FlagsOf, needs_flags
 from meta_magic.replaying.kept import Content
 from meta_magic.replaying.memory import allocate, make_view
 from meta_magic.replaying.plan import plan_replay
-from meta_magic.replaying.program_calls import Call, ProgramCalls, split_draw
+from meta_magic.replaying.program_calls import Call, ProgramCalls
 from meta_magic.replaying.raw_memory import RawMemory
 from meta_magic.replaying.results import Result
+from meta_magic.replaying.split_draws import split_draw
 from meta_magic.replaying.steps import Plan, Request, Step, StepKind
 from meta_magic.replaying.streams import Streams
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
-from meta_magic.replaying.program_calls import Call, ProgramCalls, split_draw
+from meta_magic.replaying.program_calls import Call, ProgramCalls
 from meta_magic.replaying.program_draws import Draw
+from meta_magic.replaying.split_draws import split_draw
 from meta_magic.trace.program import EarlierEnd
 from meta_magic.trace.signature import Geometry
 
