@@ -25,8 +25,9 @@ def find_raw(plan: Plan, given: Mapping[int, RawMemory]) -> dict[int, RawMemory]
     raw = {storage: RawMemory(sizes[storage]) for storage in plan.blank}
     raw |= {s: memory.copy(sizes[s]) for s, memory in there.items()}
     for step in plan.steps:
-        if step.kind != StepKind.DRAW:
-            follow(step.call, raw, plan, is_made=step.kind == StepKind.ALLOCATE)
+        is_made = step.kind == StepKind.ALLOCATE
+        if is_made or (raw and step.kind == StepKind.RUN):
+            follow(step.call, raw, plan, is_made=is_made)
     return {s: memory for s, memory in raw.items() if not memory.is_written}
 
 

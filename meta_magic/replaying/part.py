@@ -95,7 +95,8 @@ class Part:
             else:
                 with FlagsOf(self.program, step.call.number):
                     self._do(step)
-            memory.free(self._find_freed(step) if self.plan.spared else step.frees)
+            if step.frees:
+                memory.free(self._find_freed(step) if self.plan.spared else step.frees)
             for storage in step.finishes:
                 finished(storage, memory.take(storage))
             yield step_nbytes(step)
