@@ -26,7 +26,8 @@ def find_raw(plan: Plan, given: Mapping[int, RawMemory]) -> dict[int, RawMemory]
     raw |= {s: memory.copy(sizes[s]) for s, memory in there.items()}
     for step in plan.steps:
         is_made = step.kind == StepKind.ALLOCATE
-        if is_made or (raw and step.kind == StepKind.RUN):
+        is_run = step.kind == StepKind.RUN
+        if is_made or (is_run and not raw.keys().isdisjoint(step.call.inputs)):
             follow(step.call, raw, plan, is_made=is_made)
     return {s: memory for s, memory in raw.items() if not memory.is_written}
 

@@ -253,6 +253,7 @@ class ProgramCalls:
 
     def _find_writers(self) -> None:
         """Look through the calls that were not read yet."""
+        self._rows.clear()
         self._make_room([*self._unread("tensors", self._storages), *self._met])
         sizes, met, births = self.nbytes_by_storage, self._met, self.births
         for index in range(self._n_read, len(self)):

@@ -25,7 +25,8 @@ class Calls(Protocol):
 class Readers:
     """For each storage of a program, the calls that have it as an argument, in order.
 
-    Of the calls that :meth:`go_on` has looked through. A chain for each storage, from the last call back, in two columns for all of them.
+    Of the calls that :meth:`go_on` has looked through. A chain for each storage, from
+    the last call back, in two columns for all of them.
 
     Args:
         recorded: Those of a program.
