@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, UntypedStorage
@@ -18,6 +19,9 @@ from meta_magic.replaying.split_draws import split_draw
 from meta_magic.replaying.steps import Plan, Request, Step, StepKind
 from meta_magic.replaying.streams import Streams
 
+if TYPE_CHECKING:
+    from meta_magic.replaying.partial_writes import RawFollower
+
 __all__ = ["Finished", "Part", "step_nbytes"]
 
 Finished = Callable[[int, UntypedStorage | Tensor], None]
@@ -31,6 +35,7 @@ class Part:
         program: The recording.
         plan: What is done of it.
         imports: The storages that earlier recordings make for it.
+        follower: Finds out what is written where values say, if that is asked.
     """
 
     def __init__(
@@ -48,6 +53,7 @@ class Part:
         streams = Streams(program.randomness, draws, self.plan.sources, device)
         streams.go_on_from(recorded.kept, keeps=request.keeps)
         self._runner = CallRunner(self.plan.recorded, device, streams)
+        self.follower: RawFollower | None = None
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -90,6 +96,8 @@ class Part:
         for storage in self.plan.wanted - used:
             finished(storage, memory.take(storage))
         for step in self.steps:
+            if self.follower is not None:
+                self.follower.check(step, self._runner.read_inputs)
             if not has_flags:
                 self._do(step)
             else:

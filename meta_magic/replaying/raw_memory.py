@@ -66,6 +66,19 @@ class RawMemory:
         elif not self._is_whole:
             self._mark(geometry, is_written=True)
 
+    def write_some(self, geometry: Geometry, which: Bytes) -> None:
+        """Write some elements of a tensor.
+
+        Args:
+            geometry: The tensor's.
+            which: Which of them.
+        """
+        if self._written is None:
+            self._written = np.full(self._nbytes, self._is_whole, np.bool_)
+        elements = view(self._written, geometry)
+        if elements is not None:
+            elements[which] = True
+
     def taint(self, geometry: Geometry) -> None:
         """Write what was computed from what lay in memory over the elements."""
         self.is_tainted = True
