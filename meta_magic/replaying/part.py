@@ -153,7 +153,7 @@ class Part:
             kept.put_state(recorded.draws[draw].generator, draw, state)
         tainted = {storage for storage, memory in raw.items() if memory.is_tainted}
         for storage in self.plan.spared & results.keys() - tainted:
-            real = made.get(storage) or runner.memory.find(storage)
+            real = made.get(storage, runner.memory.find(storage))
             constant = recorded.constants.get(storage)
             is_read_anew = constant is not None and constant.tensor is not None
             if isinstance(real, UntypedStorage) and not is_read_anew:
