@@ -28,7 +28,7 @@ def mark_along(which: Tensor, given: Given) -> None:
 
 def mark_at(which: Tensor, given: Given) -> None:
     """Mark what one writes that takes positions or masks for the first dimensions."""
-    which.index_put_(tuple(given["indices"]), torch.tensor(data=True))
+    torch.ops.aten.index_put_(which, given["indices"], torch.tensor(data=True))
 
 
 def mark_under(which: Tensor, given: Given) -> None:

@@ -49,6 +49,13 @@ def between_gaps():
     return made
 
 
+def along_the_last_dimension():
+    made = torch.empty(2, 3)
+    made[:, torch.tensor([2, 0])] = torch.arange(4.0).view(2, 2)
+    made[:, torch.tensor([1])] = 5.0
+    return made
+
+
 def a_part_of_it():
     made = torch.empty(3)
     made[torch.tensor([0, 1])] = 1.0
@@ -62,6 +69,7 @@ WHOLE = [
     by_scattering,
     by_a_permutation,
     between_gaps,
+    along_the_last_dimension,
     a_part_of_it,
 ]
 
