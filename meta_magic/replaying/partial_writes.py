@@ -1,6 +1,6 @@
-"""Operators that write where values say, and read nothing of what they write into.
+"""Operators that write, or choose, where values say, and read nothing of the rest.
 
-What they wrote of memory without content is known while they run, and not before.
+What they leave of memory without content is known while they run, and not before.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -54,9 +54,13 @@ MARKS: Final = {
 }
 
 
+WHERE: Final = "aten.where.self"
+
+
 def has_partial_writes(plan: Plan) -> bool:
-    """Whether a plan writes something where values say."""
-    return any(step.call.operator.name in MARKS for step in plan.steps)
+    """Whether a plan writes or chooses something where values say."""
+    names = {step.call.operator.name for step in plan.steps}
+    return WHERE in names or not names.isdisjoint(MARKS)
 
 
 class RawFollower:
@@ -87,6 +91,9 @@ class RawFollower:
         mark = find_mark(call, raw)
         if step.kind == StepKind.DRAW:
             return
+        if call.operator.name == WHERE and call.inputs[0] not in raw:
+            self._choose(call, read_inputs(call)[0])
+            return
         if step.kind == StepKind.RUN and reads_raw(
             call, raw, but_first=mark is not None
         ):
@@ -102,6 +109,19 @@ class RawFollower:
         which = torch.zeros(geometry.shape, dtype=torch.bool, device="cpu")
         mark(which, given)
         raw[call.inputs[0]].write_some(geometry, which.numpy())
+
+    def _choose(self, call: Call, condition: Tensor) -> None:
+        """Note what a call takes of two tensors."""
+        raw, (storage,), (made,) = self.raw, call.outputs, call.signature.outputs
+        whole = RawMemory(0, is_written=True)
+        pairs = zip(call.inputs, call.signature.inputs, strict=True)
+        _, chosen, other = [raw.get(s, whole).find_written(g) for s, g in pairs]
+        which = torch.where(
+            condition, torch.from_numpy(chosen), torch.from_numpy(other)
+        )
+        if not which.all():
+            raw[storage] = RawMemory(self._plan.recorded.nbytes_by_storage[storage])
+            raw[storage].write_some(made, which.numpy())
 
 
 def find_mark(call: Call, raw: Mapping[int, RawMemory]) -> Mark | None:

@@ -58,6 +58,15 @@ class RawMemory:
         elements = view(self._written, geometry)
         return elements is not None and bool(elements.all())
 
+    def find_written(self, geometry: Geometry) -> Bytes:
+        """Return which elements of a tensor are written."""
+        if self._written is None:
+            return np.full(geometry.shape, self._is_whole, np.bool_)
+        elements = view(self._written, geometry)
+        if elements is None or not prod(geometry.shape):
+            return np.full(geometry.shape, fill_value=False)
+        return np.asarray(elements.all(axis=-1))
+
     def write(self, geometry: Geometry) -> None:
         """Write the elements of a tensor."""
         is_whole = is_dense(geometry) and span_nbytes(geometry) == self._nbytes

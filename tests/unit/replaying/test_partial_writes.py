@@ -56,6 +56,18 @@ def along_the_last_dimension():
     return made
 
 
+def by_choosing():
+    made = torch.empty(2, 3)
+    for low in (0.0, 3.0, 5.0):
+        drawn = torch.arange(6.0).view(2, 3)
+        made = torch.where(drawn >= low, drawn * low + 1, made)
+    return made
+
+
+def drawn_until_accepted():
+    return torch.distributions.VonMises(0.1, 2.0).sample((20,))
+
+
 def a_part_of_it():
     made = torch.empty(3)
     made[torch.tensor([0, 1])] = 1.0
@@ -70,6 +82,8 @@ WHOLE = [
     by_a_permutation,
     between_gaps,
     along_the_last_dimension,
+    by_choosing,
+    drawn_until_accepted,
     a_part_of_it,
 ]
 
@@ -98,6 +112,14 @@ def test_what_reads_a_piece_that_nothing_wrote_is_refused():
         total = made.sum()
         with pytest.raises(MissingValueError, match=r"aten\.sum\.default in line \d"):
             total.item()
+
+
+def test_what_was_chosen_of_memory_without_content_is_refused():
+    with record():
+        chosen = torch.where(torch.tensor([True, False]), 1.0, torch.empty(2))
+        assert chosen[0].item() == 1.0
+        with pytest.raises(MissingValueError, match="nothing was written"):
+            chosen.tolist()
 
 
 def test_a_sum_into_memory_without_content_is_refused():
