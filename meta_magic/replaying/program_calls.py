@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Call", "ProgramCalls", "is_dense", "span_nbytes"]
 
 MAX_USAGES: Final = 2**10  # that are kept: a count of steps makes signatures anew
-MAX_ROWS: Final = 2**12  # that are kept: a step's are looked at some times
+MAX_ROWS: Final = 2**10  # that are kept: a step's are looked at some times
 
 
 class Call(NamedTuple):
