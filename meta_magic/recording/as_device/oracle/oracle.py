@@ -26,9 +26,8 @@ from meta_magic.recording.as_device.oracle.shrinking import (
     shrink,
 )
 from meta_magic.recording.as_device.oracle.stand_ins import (
-    CPU,
+    FILLINGS,
     UNRESERVED,
-    Filling,
     StandIns,
     Unaskable,
     measure_spans,
@@ -61,21 +60,6 @@ UNRESIZABLE: Final = "resize storage that is not resizable"
 MAX_NBYTES: Final = 16 * MAX_NUMEL
 """What the storages of such a call take up to its last elements: few of a large one
 may lie far apart."""
-
-
-def write_ramp(flat: Tensor) -> None:
-    """Write numbers between 0 and 1, or 0 and 1 in turn."""
-    if flat.dtype.is_floating_point or flat.dtype.is_complex:
-        flat.copy_(torch.linspace(0.1, 0.9, flat.numel(), device=CPU))
-    else:
-        flat.copy_(torch.arange(flat.numel(), device=CPU) % 2)
-
-
-FILLINGS: Final[tuple[Filling | None, ...]] = (
-    None,
-    lambda flat: flat.fill_(1),
-    write_ramp,
-)
 
 
 class Verdict(Enum):
@@ -122,13 +106,13 @@ class Oracle:
             return Verdict.UNKNOWN
         if self._is_over(MAX_SHARE_UNSAFE if is_unsafe else MAX_SHARE):
             return Verdict.UNASKED
-        started = time.perf_counter()
+        started, is_on = time.perf_counter(), torch.is_grad_enabled()
         try:
             question = Question(func, args, kwargs, tensors)
             with (
                 DisableTorchDispatch(),
                 DisableTorchFunction(),
-                torch.set_grad_enabled(may_look_at_gradients(func)),
+                torch.set_grad_enabled(question.is_of_function and is_on),
                 SameDraws(func),
             ):
                 return question.ask([*tensors, *made], is_unsafe=is_unsafe)
@@ -141,11 +125,6 @@ class Oracle:
         """Whether more than a share of the recording was spent on asking."""
         seconds = time.perf_counter() - self._started
         return self._seconds > max(MIN_SECONDS, seconds * share)
-
-
-def may_look_at_gradients(func: Any) -> bool:
-    """Whether functions that are no operators, as this one, are to have gradients."""
-    return find_schema(func) is None and torch.is_grad_enabled()
 
 
 class SameDraws:
@@ -165,7 +144,11 @@ class SameDraws:
 
 
 class Question:
-    """One call that the CPU is asked about."""
+    """One call that the CPU is asked about.
+
+    Attributes:
+        is_of_function: Whether it is of no operator: it may look at gradients.
+    """
 
     def __init__(
         self,
@@ -178,6 +161,10 @@ class Question:
         self._call = args, kwargs
         self._tensors = tensors
         self._spans = measure_spans(tensors)
+        self.is_of_function = find_schema(func) is None
+        self._make_stand_ins = partial(
+            StandIns, self._spans, has_gradients=self.is_of_function
+        )
 
     def ask(self, seen: Sequence[Tensor], *, is_unsafe: bool) -> Answer:
         """Return what the CPU raises.
@@ -216,7 +203,7 @@ class Question:
         """Return what is raised whatever the tensors hold."""
         answers = []
         for filling in FILLINGS:
-            stand_ins = StandIns(self._spans, filling)
+            stand_ins = self._make_stand_ins(filling)
             answer = decide(lambda: self._run_with(stand_ins), is_tried=True)  # noqa: B023  called at once
             if isinstance(answer, Verdict) or speaks_of_types(answer):
                 return answer
@@ -231,11 +218,11 @@ class Question:
 
     def _run_untouched(self) -> None:
         try:
-            self._run_with(StandIns(self._spans, is_untouched=True))
+            self._run_with(self._make_stand_ins(is_untouched=True))
         except RuntimeError as error:
             if UNRESIZABLE not in str(error):
                 raise
-            self._run_with(StandIns(self._spans))
+            self._run_with(self._make_stand_ins())
 
     def _confirm(self, run: Callable[[], object], *, is_tried: bool = False) -> Answer:
         """Return what is raised in a child process, if there can be one."""
