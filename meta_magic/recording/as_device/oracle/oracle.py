@@ -24,6 +24,7 @@ from meta_magic.recording.as_device.oracle.shrinking import (
     MAX_NUMEL,
     is_small,
     shrink,
+    take_one,
 )
 from meta_magic.recording.as_device.oracle.stand_ins import (
     FILLINGS,
@@ -181,11 +182,21 @@ class Question:
         if is_held and is_small([tensor.shape for tensor in seen]):
             run = self._run_small_or_raise
             return self._confirm(run, is_tried=True) if is_unsafe else self._run_small()
-        if not self._tensors:  # it makes one, as large as it is told
-            return Verdict.UNKNOWN
+        if not self._tensors:
+            return self._ask_for_one()
         if is_unsafe:
             return self._confirm(self._run_untouched)
         return self._ask_of_smaller()
+
+    def _ask_for_one(self) -> Answer:
+        """Return what is raised of sizes, if it is raised of one element, too."""
+        smaller = take_one(self._call)
+        if smaller == self._call:  # no sizes are told: it may make much
+            return Verdict.UNKNOWN
+        args, kwargs = (rebuild(given, put_on_cpu) for given in smaller)
+        answer = decide(partial(self._func, *args, **kwargs))
+        is_taken = isinstance(answer, Verdict)
+        return answer if is_taken else self._confirm(self._run_untouched)
 
     def _ask_of_smaller(self) -> Answer:
         """Return what is raised at the true sizes, if a smaller call is refused."""

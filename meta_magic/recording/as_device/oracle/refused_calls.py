@@ -16,6 +16,7 @@ from meta_magic.recording.as_device.oracle.oracle import (
     is_view,
 )
 from meta_magic.recording.as_device.oracle.shrinking import MAX_NUMEL
+from meta_magic.recording.as_device.oracle.stand_ins import CPU
 from meta_magic.recording.identities.geometries import span_nbytes
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.signatures.arguments import Args, Given, Kwargs
@@ -44,6 +45,9 @@ NEVER: Final = (
 )
 """Operators that move, whose arguments only values can refuse, or that end a process
 when their sizes do not fit."""
+
+NUMBERLESS: Final = ("aten.empty.", "aten.empty_strided.", "aten.zeros.", "aten.ones.")
+"""Factories that take any size and dtype, and are told no number."""
 
 TRUSTING: Final = (
     *("aten.native_batch_norm", "aten._native_batch_norm", "aten._batch_norm"),
@@ -131,10 +135,10 @@ class Refusals:
             return False
         if name.startswith(NEVER) or (device == "cuda" and name.startswith(IN_FLOAT)):
             return False
+        if name.startswith(NUMBERLESS):
+            return False
         is_same = is_alike(table.func) and not table.is_loose
         if is_same or torch.Tag.inplace_view in table.func.tags:
-            return False
-        if not (given.inputs or table.is_random):  # a factory takes what it is told
             return False
         is_new = table.is_pure or (*key, *sharing_of(given.inputs)) not in table.entries
         return is_new or table.is_loose
@@ -184,6 +188,8 @@ class Refusals:
         if functorch_interpreter() is not None:  # its tensors have no memory
             return
         self._raised = 0  # those around it, as backward(), ran the user's code
+        if "device" in kwargs:
+            kwargs = {**kwargs, "device": CPU}
         answer = self._oracle.ask(func, args, kwargs, is_unsafe=True)
         if isinstance(answer, Exception) and str(answer) != str(error):
             raise_instead(answer, error)

@@ -17,6 +17,7 @@ from meta_magic.torch_private.tensor_internals import (
 )
 
 __all__ = [
+    "CPU",
     "FILLINGS",
     "Filling",
     "StandIns",
