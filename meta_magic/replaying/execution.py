@@ -19,7 +19,7 @@ from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.replaying.raw_memory import RawMemory
 from meta_magic.replaying.results import Result, find_results
 from meta_magic.replaying.steps import Plan, Request, Step
-from meta_magic.trace.program import EarlierEnd, Program
+from meta_magic.trace.program import EarlierEnd, Import, Program
 from meta_magic.trace.signature import Geometry
 
 __all__ = ["Execution", "Finished", "imported_by", "order_latest_first"]
@@ -53,7 +53,6 @@ class Execution:
         read: Callable[[Program], ProgramCalls] = ProgramCalls,
     ) -> None:
         requests = {id(program): request}
-        asked = Request(can_assume=request.can_assume, keeps=request.keeps)
         parts: list[Part] = []
         for current in order_latest_first(program, needed_by):
             if id(current) not in requests:
@@ -64,14 +63,12 @@ class Execution:
                 wanted = replace(wanted, storages=storages)
             part = Part(recorded, wanted, device)
             parts.append(part)
-            for imported in part.imports:
-                known = requests.get(id(imported.program), asked)
-                storages = known.storages | {imported.origin}
-                requests[id(imported.program)] = replace(known, storages=storages)
-            for end in part.plan.earlier_ends.values():
-                known = requests.get(id(end.program), asked)
-                sources = known.sources | {end.source}
-                requests[id(end.program)] = replace(known, sources=sources)
+            ends = part.plan.earlier_ends.values()
+            needs: list[Import | EarlierEnd] = [*part.imports, *ends]
+            for needed in needs:
+                number = id(needed.program)
+                known = requests.get(number) or request.of_earlier(needed.program)
+                requests[number] = known.extend(needed)
         self._last = parts[0]
         self._keeps = request.keeps
         self._results: list[dict[int, Result]] = []

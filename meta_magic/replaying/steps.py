@@ -1,13 +1,13 @@
 """What a replay does: its steps, in order, and the bytes that they hold."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import NamedTuple
 
 from meta_magic.replaying.program_calls import Call, ProgramCalls, split_draw
 from meta_magic.replaying.program_draws import Draw
-from meta_magic.trace.program import EarlierEnd
+from meta_magic.trace.program import EarlierEnd, Import, Program
 from meta_magic.trace.signature import Geometry
 
 __all__ = ["Plan", "Request", "Step", "StepKind"]
@@ -148,6 +148,8 @@ class Request:
             were constructed is drawn even if it was thrown away.
         goes_on: Whether what was drawn after that, and fills no other module, is drawn
             as well: torch's generator is to go on from there.
+        left: The earlier recording whose draws torch's generator waits for, if any:
+            of what is needed of that, the same holds.
         until: Calls to look at; None for all of them.
         can_assume: Whether it may rest on sizes that were assumed.
         keeps: Whether what lives is kept for later ones.
@@ -159,7 +161,19 @@ class Request:
     sources: frozenset[int] = frozenset()
     modules: frozenset[int] = frozenset()
     goes_on: bool = False
+    left: Program | None = None
     until: int | None = None
     can_assume: bool = False
     keeps: bool = False
     max_flops: int | None = None
+
+    def of_earlier(self, program: Program) -> "Request":
+        """Return what is asked of an earlier recording from the first."""
+        is_left = program is self.left
+        return Request(can_assume=self.can_assume, keeps=self.keeps, goes_on=is_left)
+
+    def extend(self, needed: Import | EarlierEnd) -> "Request":
+        """Return what is asked of an earlier recording, and one thing more."""
+        if isinstance(needed, Import):
+            return replace(self, storages=self.storages | {needed.origin})
+        return replace(self, sources=self.sources | {needed.source})

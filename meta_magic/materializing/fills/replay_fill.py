@@ -188,6 +188,7 @@ def plan_execution(
         storages=frozenset(located.target_by_storage),
         modules=frozenset(numbers),
         goes_on=goes_on,
+        left=find_waiting() if goes_on else None,
     )
     program = located.origin.program
     try:
@@ -229,29 +230,34 @@ def move_earlier(replay: Execution) -> bool | None:
     """Let it go on where an earlier recording left it, of which all draws are made.
 
     Returns:
-        None if there is nothing to do.
+        False if some are still to be made, and so it stays; None if there is nothing
+        to do.
     """
-    left = find_left(torch.get_rng_state().numpy().tobytes())
+    waiting = find_waiting()
     for part in replay.parts[:-1]:
-        program, state = part.program, part.end_state()
-        is_whole = part.plan.end == program.randomness.ends[0]
-        is_left = left is not None and left.program is program
-        if is_left and is_whole and state is not None:
-            forget_left(program)
-            torch.set_rng_state(state)
-            return True
+        program, state, plan = part.program, part.end_state(), part.plan
+        if program is not waiting or plan.last_draw < 0:
+            continue
+        if state is None or plan.end != program.randomness.ends[0]:
+            return False
+        forget_left(program)
+        torch.set_rng_state(state)
+        return True
     return None
+
+
+def find_waiting() -> Program | None:
+    """Return the recording whose draws torch's generator waits for, if any."""
+    left = find_left(torch.get_rng_state().numpy().tobytes())
+    return None if left is None else left.program
 
 
 def is_left_by_another(parts: Sequence[Part]) -> bool:
     """Whether torch's generator waits for what a recording drew after these."""
-    left = find_left(torch.get_rng_state().numpy().tobytes())
+    waiting = find_waiting()
     is_drawn = any(part.plan.last_draw >= 0 for part in parts)
-    return (
-        is_drawn
-        and left is not None
-        and all(p.program is not left.program for p in parts)
-    )
+    is_another = all(part.program is not waiting for part in parts)
+    return is_drawn and waiting is not None and is_another
 
 
 def find_culprit(

@@ -52,6 +52,9 @@ PlaceAndOwner: TypeAlias = tuple[int, int]
 """The number of a place, from 1, and its owner: twice the module under construction
 there, plus 1; 0 if there is none."""
 
+Calls: TypeAlias = tuple[object, ...]
+"""A function, the ``Site`` of the innermost module call, and the code and instruction
+of each frame from the caller of the function out to that."""
 
 Running: TypeAlias = list[Any]
 """A function of torch that runs, the frame that called it, the ``PlaceAndOwner`` of
@@ -92,9 +95,7 @@ class Places:
         self._line_by_position = [0]
         self._keys: list[PlaceKey] = []
         self._built: list[Place] = []
-        self._located_by_instruction: dict[
-            tuple[object, int, int, Site], PlaceAndOwner
-        ] = {}
+        self._located_by_calls: dict[Calls, PlaceAndOwner] = {}
         self._place_by_key: dict[PlaceKey, int] = {}
         self._backward_by_key: dict[tuple[object, int], int] = {}
 
@@ -120,15 +121,9 @@ class Places:
         running = self.running
         if running is None:
             return self._locate(None, sys._getframe(2), entry, site)
-        known: PlaceAndOwner | None = running[2]
-        if known is not None:
-            return known
-        function, frame, _, _ = running
-        if entry is None or frame.f_back is not entry:
-            located = self._locate(function, frame, entry, site)
-        else:
-            located = self._locate_in_forward(function, frame, entry, site)
-        running[2] = located
+        located: PlaceAndOwner | None = running[2]
+        if located is None:
+            running[2] = located = self._locate(running[0], running[1], entry, site)
         return located
 
     def locate_backward(self) -> int:
@@ -144,21 +139,25 @@ class Places:
         entry: FrameType | None,
         site: Site,
     ) -> PlaceAndOwner:
-        """Return the place of a call made from ``frame``, where the walk begins."""
-        position, line, flags, owner = self.walk(frame, entry, site)
-        if entry is not None:
-            flags |= FORWARD
-        return self._intern(PlaceKey(function, position, line, flags)), owner
+        """Return the place of a call made from ``frame``, where the walk begins.
 
-    def _locate_in_forward(
-        self, function: object, frame: FrameType, entry: FrameType, site: Site
-    ) -> PlaceAndOwner:
-        """Do so without a walk, where ``forward`` itself called it before."""
-        key = (function, id(frame.f_code), frame.f_lasti, site)
-        located = self._located_by_instruction.get(key)
-        if located is None:
-            place, _ = self._locate(function, frame, entry, site)
-            located = self._located_by_instruction[key] = place, 0
+        Without a walk, where a module's ``forward`` made it by the same calls before.
+        """
+        calls: Calls = ()
+        if entry is not None:
+            calls = (function, site, id(frame.f_code), frame.f_lasti)
+            back = frame.f_back
+            while back is not entry and back is not None:
+                calls += (id(back.f_code), back.f_lasti)
+                back = back.f_back
+        known = self._located_by_calls.get(calls)
+        if known is not None:
+            return known
+        position, line, flags, owner = self.walk(frame, entry, site)
+        flags |= FORWARD if calls else 0
+        located = self._intern(PlaceKey(function, position, line, flags)), owner
+        if calls and not flags & INIT:  # which is of one module of many, perhaps
+            self._located_by_calls[calls] = located
         return located
 
     def backward_of(self, place: int) -> int:

@@ -18,7 +18,7 @@ from meta_magic.trace.program import HEADER
 __all__ = ["ServedOperators"]
 
 # Plain integers: the attribute of an enum costs more than the comparison.
-RUN, PURE, VIEW, IN_PLACE = map(int, (Kind.RUN, Kind.PURE, Kind.VIEW, Kind.IN_PLACE))
+RUN, PURE, _, VIEW, VIEW_MANY, IN_PLACE = map(int, Kind)
 
 as_strided = torch.as_strided
 
@@ -108,6 +108,20 @@ class ServedOperators:
             written = args[where] if isinstance(where, int) else kwargs[where]
             words.append(registry.read(written)[0])
             return written
+        return self._make_many(entry, words, args, kwargs)
+
+    def _make_many(
+        self, entry: Entry, words: list[int], args: Args, kwargs: Kwargs
+    ) -> Any:
+        """Do so where that is a list or a tuple."""
+        registry = self._registry
+        if entry.kind == VIEW_MANY:
+            views, base = entry.rebuild(*args, **kwargs), registry.read(args[0])
+            words += [
+                registry.add_view(view, base, made)
+                for view, made in zip(views, entry.outputs, strict=True)
+            ]
+            return views
         is_list, is_there = entry.rebuild
         geometries = iter(entry.outputs)
         many = [make_tensor(next(geometries)) if there else None for there in is_there]

@@ -61,7 +61,7 @@ class SignatureCache:
             entries, key, entry = entry.variants, outputs, entry.variants.get(outputs)
         if entry is None:
             kind, rebuild = Kind.RUN, None
-            if self.is_serving and table.is_served:
+            if self.is_serving and table.can_serve(call):
                 kind, rebuild = choose_kind(table, call)
             signature = describe_signature(table, call)
             entry = entries[key] = Entry(signature, outputs, int(kind), rebuild)

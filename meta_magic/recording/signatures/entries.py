@@ -40,6 +40,11 @@ FOREACH: Final = "aten._foreach_"
 
 UNSERVED_TAGS: Final = READING_TAGS | {torch.Tag.inplace_view}
 
+INDEX: Final = "aten.index.Tensor"
+TRUTHS: Final = frozenset({torch.bool, torch.uint8})
+"""Dtypes of masks, whose values say how much an index takes; those of positions do not,
+though the tags are for both."""
+
 BY_GRADIENT: Final = frozenset({"aten.mkldnn_rnn_layer.default"})
 """Operators that return more where gradients are wanted, which no key says."""
 
@@ -65,7 +70,8 @@ class Kind(IntEnum):
     PURE = 1
     PURE_MANY = 2
     VIEW = 3
-    IN_PLACE = 4
+    VIEW_MANY = 4
+    IN_PLACE = 5
 
 
 class LiveCall(NamedTuple):
@@ -94,7 +100,8 @@ class Entry:
         outputs: Geometry of each tensor returned.
         kind: How its calls are answered, a :class:`Kind`.
         rebuild: What ``PURE_MANY`` and ``IN_PLACE`` need to build the return value; the
-            operator that makes a ``VIEW`` where ``as_strided`` will not do.
+            operator that makes a ``VIEW_MANY``, or a ``VIEW`` where ``as_strided`` will
+            not do.
         is_random: Whether it would draw from a generator.
         is_unasked: Whether nobody knows if the CPU refuses its calls.
         allowed: What the values may be of what is read, where an operator refuses
@@ -182,6 +189,12 @@ class OpTable:
         self.has_alike = bool(self.written) or self.is_elementwise
         self.entries: dict[tuple[object, ...], Entry] = {}
         self.alike: dict[object, Entry] = {}
+
+    def can_serve(self, call: LiveCall) -> bool:
+        """Whether later calls that are like one may be answered without the kernel."""
+        indices = call.inputs[1:] if self.name == INDEX else ()
+        are_positions = bool(indices) and TRUTHS.isdisjoint(t.dtype for t, _ in indices)
+        return self.is_served or are_positions
 
     def draws(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Whether a call would draw: attention and dropout may have theirs off."""

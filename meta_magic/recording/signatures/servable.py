@@ -5,8 +5,8 @@ output metadata. A repeated call is therefore *served*: its outputs are made str
 away. Three kinds of operator qualify, and everything else runs:
 
 * pure: the schema names no alias and no write; the outputs are new strided tensors;
-* view: the one output shares the storage of the one input, remade with ``as_strided``
-  or, where that would not do, by the operator itself;
+* view: the outputs share the storage of the one input; one is remade with
+  ``as_strided`` or, where that would not do, as several are, by the operator itself;
 * in-place: the returns are the written arguments, whose metadata did not change.
 """
 
@@ -43,7 +43,9 @@ def choose_kind(table: OpTable, call: LiveCall) -> tuple[Kind, Any]:
     if table.written:
         is_apart = not is_read_elsewhere(table, call)
         return choose_in_place(table, call) if is_apart else (Kind.RUN, None)
-    if is_plain_view(call):
+    if has_plain_views(call):
+        if not isinstance(call.returned, Tensor):
+            return Kind.VIEW_MANY, table.func
         return Kind.VIEW, table.func if table.name == DETACH else None
     if table.is_pure and call.outputs:
         return choose_pure(call)
@@ -70,17 +72,19 @@ def choose_pure(call: LiveCall) -> tuple[Kind, Any]:
     return Kind.PURE_MANY, (isinstance(returned, list), is_there)
 
 
-def is_plain_view(call: LiveCall) -> bool:
-    """Whether the one output is a new tensor on the storage of the one input.
+def has_plain_views(call: LiveCall) -> bool:
+    """Whether the outputs are new tensors on the storage of the one input.
 
     Judged by what happened, not by the schema: ``aten._unsafe_view`` shares a storage
     that its schema does not admit to, and ``aten.lift_fresh`` returns its argument.
     """
-    if not isinstance(call.returned, Tensor) or len(call.inputs) != 1:
+    if len(call.inputs) != 1 or not call.outputs:
         return False
-    (base, before), (view, after) = call.inputs[0], call.outputs[0]
-    is_new = view is not base and call.args[0] is base
-    return is_new and before[1] is after[1] and view.dtype is base.dtype
+    base, before = call.inputs[0]
+    return call.args[0] is base and all(
+        view is not base and after[1] is before[1] and view.dtype is base.dtype
+        for view, after in call.outputs
+    )
 
 
 def choose_in_place(table: OpTable, call: LiveCall) -> tuple[Kind, Any]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -17,6 +17,8 @@ from meta_magic.torch_private.tensor_internals import is_view, version_of
 from meta_magic.trace.program import HEADER
 
 __all__ = ["Argument", "Captured", "Template", "learn"]
+
+VIEWS: Final = frozenset({Kind.VIEW, Kind.VIEW_MANY})
 
 Argument: TypeAlias = tuple[Tensor, int, LiveGeometry]
 """A tensor argument, its number (-1 if it was never seen), and its geometry."""
@@ -110,7 +112,7 @@ def learn(registry: TensorRegistry, captured: Captured) -> Template | None:
     numbering = Numbering(registry, captured)
     if not all(numbering.add(*row) for row in captured.rows):
         return None
-    is_native = all(entry.kind == Kind.VIEW for entry, _ in captured.rows)
+    is_native = all(entry.kind in VIEWS for entry, _ in captured.rows)
     outputs = [numbering.find_output(tensor, is_native=is_native) for tensor in tensors]
     found = tuple(output for output in outputs if output is not None)
     storages = {storage for _, storage, _ in found}

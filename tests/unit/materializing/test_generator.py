@@ -50,24 +50,51 @@ def test_the_generator_is_left_alone_if_the_cell_drew_nothing():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_the_generator_goes_on_after_what_a_later_cell_changed():
-    def change(made):
-        with torch.no_grad():
-            made.weight.mul_(2)
-            made.bias.add_(1)
+def change(made):
+    """Write, and draw nothing."""
+    with torch.no_grad():
+        made.weight.mul_(2)
+        made.bias.add_(1)
 
+
+def build_and_change(build):
+    """Return what is built for real, in one cell and changed in another; the state."""
     torch.manual_seed(0)
-    real = nn.Linear(2, 3)
+    real = build()
     state = torch.get_rng_state()
     change(real)
     torch.manual_seed(0)
     with record():
-        made = nn.Linear(2, 3)
+        made = build()
     with record():
         change(made)
-    materialize(made)
+    return real, made, state
+
+
+@pytest.mark.parametrize("n_more", [0, 1, 3])
+def test_the_generator_goes_on_after_what_a_later_cell_changed(n_more):
+    def build():
+        made = nn.Linear(2, 3)
+        for _ in range(n_more):
+            torch.rand(2)
+        return made
+
+    real, made, state = build_and_change(build)
+    assert materialize(made).notes == ()
     assert_bit_equal(made, real)
     assert draws_on_like(state)
+
+
+def test_that_it_stays_before_draws_of_a_cell_that_a_later_one_changed_is_said():
+    def build():
+        made = nn.Linear(2, 3)
+        torch.poisson(torch.ones(3))
+        return made
+
+    real, made, _ = build_and_change(build)
+    (note,) = materialize(made).notes
+    assert_bit_equal(made, real)
+    assert "was left alone: what is drawn next" in note
 
 
 def test_the_generator_is_left_alone_if_the_cell_drew_for_another_module():

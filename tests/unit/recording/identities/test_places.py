@@ -37,3 +37,24 @@ def test_the_line_is_that_of_the_file_that_records():
         torch.ones(3)
     first, second = trace.ops
     assert second.line == first.line + 1
+
+
+def test_calls_of_a_helper_in_another_file_have_the_lines_of_the_forward():
+    made = {}
+    exec(compile("def twice(f, x): return f(f(x))", "helpers.py", "exec"), made)
+    twice = made["twice"]
+
+    class Model(nn.Module):
+        def forward(self, x):
+            x = twice(torch.relu, x)
+            return twice(torch.relu, twice(torch.tanh, x))
+
+    model = Model()
+    with record() as trace:
+        model(torch.ones(2))
+        model(torch.ones(2))
+    first = trace.ops[1].line
+    met = [(c.op.split(".")[1], c.line - first) for c in trace.ops if c.module == ""]
+    once = [("relu", 0)] * 2 + [("tanh", 1)] * 2 + [("relu", 1)] * 2
+    assert met == once * 2
+    assert {c.position.file for c in trace.ops if c.module == ""} == {"helpers.py"}

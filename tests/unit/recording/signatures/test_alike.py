@@ -4,22 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from meta_magic.recording.intercept.kernel_calls import KernelCalls
 from meta_magic.session.record import record
-
-
-@pytest.fixture
-def ran(monkeypatch):
-    """The operators whose kernels ran."""
-    names = []
-    call = KernelCalls.call
-
-    def note(self, table, *args):
-        names.append(table.name)
-        return call(self, table, *args)
-
-    monkeypatch.setattr(KernelCalls, "call", note)
-    return names
 
 
 def _train(n_steps):

@@ -62,8 +62,17 @@ def call_functions():
     functional.relu(torch.tanh(x) + x)
 
 
+def take_parts():
+    x, at = torch.ones(6, 4), torch.tensor([0, 3])
+    for _ in range(2):
+        a, b = x[at].split(1)
+        c, d = (a + b).unbind(0)[0].chunk(2)
+        x[:, at][1] + c[0] + d[-1]
+
+
 PROGRAMS = (
     call_functions,
+    take_parts,
     call_own_function,
     negate_lazily,
     read_values,

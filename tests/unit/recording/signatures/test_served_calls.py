@@ -151,3 +151,47 @@ def test_what_is_asked_of_torch_for_a_new_signature_is_no_doubt_about_the_cell()
     with record(as_device="cpu") as trace:
         torch.Tensor(7, 11, 13)  # reaches the operator with the function mode on
     assert trace.program.doubts == ()
+
+
+def test_positions_run_no_kernel_again_and_masks_do(ran):
+    with record():
+        x, at = torch.ones(7, 5), torch.tensor([1, 4])
+        for _ in range(3):
+            x[at]
+            torch.ops.aten.index.Tensor(x, [None, at])
+        n_positions = ran.count("aten.index.Tensor")
+        for _ in range(3):
+            x[torch.arange(7) > 3]
+    n_masks = ran.count("aten.index.Tensor") - n_positions
+    assert (n_positions, n_masks) == (2, 3)
+
+
+def test_a_position_out_of_range_is_refused_each_time():
+    with record():
+        x, right, wrong = torch.ones(3, 5), torch.tensor([2]), torch.tensor([3])
+        for _ in range(3):
+            x[right]
+            with pytest.raises(IndexError, match="index 3 is out of bounds"):
+                x[wrong]
+
+
+def test_several_views_run_no_kernel_again(ran):
+    with record():
+        x = torch.ones(6, 7)
+        for _ in range(3):
+            x.split(2)
+            torch.unbind(x)
+            torch.chunk(x, 2, 1)
+    names = ("split.Tensor", "unbind.int")
+    assert [ran.count(f"aten.{name}") for name in names] == [2, 1]
+
+
+@both
+def test_what_is_written_into_one_of_several_views_counts_for_all(cache):
+    with record(cache=cache):
+        x = torch.zeros(6)
+        for n_writes in (1, 2, 3):
+            first, second = x.split(3)
+            second.add_(n_writes)
+            assert (x._version, first._version) == (n_writes, n_writes)
+        assert x.tolist() == [0, 0, 0, 6, 6, 6]

@@ -1,0 +1,21 @@
+"""What tests of served calls share."""
+
+import pytest
+
+from meta_magic.recording.intercept.kernel_calls import KernelCalls
+from meta_magic.session.caches import shared_cache_by_device
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """The operators whose kernels ran, where none is known before."""
+    shared_cache_by_device.clear()
+    names = []
+    call = KernelCalls.call
+
+    def note(self, table, *args):
+        names.append(table.name)
+        return call(self, table, *args)
+
+    monkeypatch.setattr(KernelCalls, "call", note)
+    return names
