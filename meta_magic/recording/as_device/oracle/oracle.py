@@ -20,6 +20,7 @@ from meta_magic.recording.as_device.oracle.child import (
     can_fork,
     run_in_child,
 )
+from meta_magic.recording.as_device.oracle.same_draws import SameDraws
 from meta_magic.recording.as_device.oracle.shrinking import (
     MAX_NUMEL,
     is_small,
@@ -45,8 +46,6 @@ from meta_magic.torch_private.dispatcher import find_schema
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 
 __all__ = ["Answer", "Oracle", "Verdict", "is_plain", "is_view"]
-
-RANDOM: Final = torch.Tag.nondeterministic_seeded
 
 MAX_SHARE: Final = 0.25
 MAX_SHARE_UNSAFE: Final = 0.5
@@ -75,9 +74,14 @@ Answer: TypeAlias = Exception | Verdict
 
 
 class Oracle:
-    """Asks the CPU, within a share of what a recording takes."""
+    """Asks the CPU, within a share of what a recording takes.
+
+    Attributes:
+        returned: What it returned last of a call that it was asked about as it is.
+    """
 
     def __init__(self) -> None:
+        self.returned: Any = None
         self._started = time.perf_counter()
         self._seconds = 0.0
 
@@ -102,6 +106,7 @@ class Oracle:
         Returns:
             That; else whether it accepts the call.
         """
+        self.returned = None
         tensors = tensors_in(args, kwargs)
         if not all(map(is_plain, tensors)):
             return Verdict.UNKNOWN
@@ -116,7 +121,9 @@ class Oracle:
                 torch.set_grad_enabled(question.is_of_function and is_on),
                 SameDraws(func),
             ):
-                return question.ask([*tensors, *made], is_unsafe=is_unsafe)
+                answer = question.ask([*tensors, *made], is_unsafe=is_unsafe)
+                self.returned = question.returned
+                return answer
         except (Unaskable, OSError):
             return Verdict.UNKNOWN
         finally:
@@ -128,26 +135,11 @@ class Oracle:
         return self._seconds > max(MIN_SECONDS, seconds * share)
 
 
-class SameDraws:
-    """Context manager after which numbers are drawn as if an operator drew none."""
-
-    def __init__(self, operator: Any) -> None:
-        self._is_due = RANDOM in getattr(operator, "tags", ())
-        self._state: Any = None
-
-    def __enter__(self) -> None:
-        if self._is_due:
-            self._state = torch.default_generator.get_state()
-
-    def __exit__(self, *_: object) -> None:
-        if self._is_due:
-            torch.default_generator.set_state(self._state)
-
-
 class Question:
     """One call that the CPU is asked about.
 
     Attributes:
+        returned: What it returned, if it ran as it is and in this process.
         is_of_function: Whether it is of no operator: it may look at gradients.
     """
 
@@ -162,6 +154,7 @@ class Question:
         self._call = args, kwargs
         self._tensors = tensors
         self._spans = measure_spans(tensors)
+        self.returned: Any = None
         self.is_of_function = find_schema(func) is None
         self._make_stand_ins = partial(
             StandIns, self._spans, has_gradients=self.is_of_function
@@ -254,7 +247,7 @@ class Question:
             args, kwargs = rebuild(args, replace), rebuild(kwargs, replace)
         except Exception as error:  # nothing that the operator says
             raise Unaskable from error
-        self._func(*args, **kwargs)
+        self.returned = self._func(*args, **kwargs)
 
 
 def decide(run: Callable[[], object], *, is_tried: bool = False) -> Answer:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from meta_magic.errors import MetaMagicError
 from meta_magic.recording.as_device.cpu_kernels import ask_cpu, is_without_kernel
+from meta_magic.recording.as_device.layouts import take_geometries
 from meta_magic.recording.as_device.oracle.oracle import (
     Answer,
     Oracle,
@@ -145,21 +146,29 @@ class Refusals:
 
     def check(
         self, table: OpTable, given: Given, device: DeviceName, returned: Any = None
-    ) -> None:
-        """Raise what the CPU raises of a call that meta accepts."""
+    ) -> Any:
+        """Raise what the CPU raises of a call that meta accepts.
+
+        Returns:
+            What it returned on meta, of the CPU's shapes, dtypes and strides.
+        """
         args, kwargs, _ = given
         kind = find_kind(table, given)
         if kind in accepted_kinds or (table.is_loose and lies_within(returned)):
-            return
+            return returned
         is_known = returned is not None or not (table.has_out or table.reads_data)
         if not is_known and multiply((args, kwargs)) > MAX_NUMEL:
-            return
+            return returned
         made, is_unsafe = tensors_in(returned), may_end_process(table, given)
         answer = self._oracle.ask(table.func, args, kwargs, made, is_unsafe=is_unsafe)
         self._raise(answer, device)
         self.is_left = answer is Verdict.UNASKED
         if kind is not None and answer is Verdict.ACCEPTED:
             accepted_kinds.add(kind)
+        is_known = answer is Verdict.ACCEPTED and table.is_pure and device == "cpu"
+        return (
+            take_geometries(returned, self._oracle.returned) if is_known else returned
+        )
 
     def rescue(
         self, table: OpTable, given: Given, device: DeviceName, error: Exception
