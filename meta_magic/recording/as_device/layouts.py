@@ -73,16 +73,19 @@ def lay_out_alike(func: Any, args: Args, kwargs: Kwargs, returned: Any) -> Any:
 def take_geometries(returned: Any, real: Any) -> Any:
     """Return what an operator returned on meta, as it returned it on the CPU.
 
-    Strides along one element, which mean nothing, and sparse tensors are left.
+    Strides along one element, which mean nothing, and special tensors are left.
     """
     made, wanted = tensors_in(returned), tensors_in(real)
-    is_known = len(made) == len(wanted) and all(
-        tensor.layout is torch.strided and not (tensor.is_conj() or tensor.is_neg())
-        for tensor in wanted
-    )
+    is_known = len(made) == len(wanted) and all(map(is_plain, wanted))
     if not is_known or [*map(geometry_of, made)] == [*map(geometry_of, wanted)]:
         return returned
     return put_on_meta(real)
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Whether meta has tensors like one on the CPU."""
+    is_special = tensor.is_conj() or tensor.is_neg() or tensor.is_quantized
+    return tensor.layout is torch.strided and not (is_special or tensor.is_nested)
 
 
 def geometry_of(tensor: Tensor) -> tuple[object, ...]:
