@@ -26,7 +26,7 @@ SCRIPT_NAMES: Final = """
 dom data selection
 tables/rows tables/cells tables/grid tables/modules tables/operators
 flow/values flow/items flow/boxes flow/routes flow/align flow/layers flow/layout
-flow/spots flow/shapes flow/painter flow/viewport flow/map flow/pointer flow/keyboard
+flow/levels flow/spots flow/shapes flow/painter flow/viewport flow/map flow/pointer flow/keyboard
 flow/search flow/export flow/bar flow/flow
 source/lines source/source panel report
 """

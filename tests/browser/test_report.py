@@ -93,6 +93,32 @@ def test_one_selection_is_followed_through_all_views(report, expect):
     assert (report.page.errors, report.page.logged) == ([], [])
 
 
+def test_the_flow_is_opened_and_closed_level_by_level(report, expect):
+    flow = show(report, "Flow")
+    levels = flow.get_by_label("Open levels")
+    expect(levels).to_have_text("3 of 3")
+    expect(flow.get_by_role("treeitem", name="linear: Linear")).to_have_attribute(
+        "aria-expanded", "false"
+    )
+    flow.get_by_label("Open a level").click()
+    expect(levels).to_have_text("operators")
+    expect(flow.get_by_role("treeitem", name="addmm").first).to_be_visible()
+    flow.get_by_label("Close a level").click()
+    expect(levels).to_have_text("3 of 3")
+    expect(flow.get_by_role("treeitem", name="addmm")).to_have_count(0)
+
+
+def test_a_flow_that_is_too_small_to_read_says_so(report, expect):
+    flow = show(report, "Flow")
+    status = flow.locator(".mm-flow-status")
+    for _ in range(12):
+        flow.get_by_label("Zoom out").click()
+    expect(status).to_contain_text("too small to read")
+    for _ in range(12):
+        flow.get_by_label("Zoom in").click()
+    expect(status).to_have_text("63 operators")
+
+
 def test_a_line_of_the_source_tells_the_shapes_it_made(report, expect):
     source = show(report, "Source")
     line = source.locator(".mm-source-line, [data-line]").filter(has_text="y = model")

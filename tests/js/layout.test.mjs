@@ -163,7 +163,7 @@ test("the operator at which a cell failed is marked, and what it is in", () => {
 });
 
 test("no operator is marked where none raised the error", () => {
-  const trace = make_trace([{ op: "aten.mm.default" }], [{ name: "m" }]);
+  const trace = make_trace([{ op: "aten.mm.default", makes: ["a"] }], [{ name: "m" }]);
   trace.error = "E";
   const boxes = new Boxes(follow_values(trace), choose_phase(trace));
   assert.equal(arrange(boxes, boxes.root).nodes[0].text, "mm");

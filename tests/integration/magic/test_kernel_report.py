@@ -21,9 +21,9 @@ def test_charts_are_a_plotly_figure_with_a_picture_beside(kernel):
 @pytest.mark.parametrize(
     ("options", "settings"),
     [
-        ("", {"depth": 2, "height": 420, "hide": ["parameters"]}),
+        ("", {"depth": None, "height": 420, "hide": ["parameters"]}),
         ("--depth 4", {"depth": 4, "height": 420, "hide": ["parameters"]}),
-        ("--height 300 --parameters", {"depth": 2, "height": 300, "hide": []}),
+        ("--height 300 --parameters", {"depth": None, "height": 300, "hide": []}),
     ],
 )
 def test_options_set_the_report(kernel, options, settings):

@@ -24,20 +24,28 @@ export function make_bar(flow, has_parameters) {
   const parameters = make("input", {
     type: "checkbox", checked: has_parameters && "", onchange: () => flow.show_parameters(),
   });
+  const level = make("output", { "aria-label": "Open levels" });
+  const show_level = (n, last) => {
+    level.textContent = n > last ? "operators" : `${n} of ${last}`;
+  };
   const element = make("div", { class: "mm-flow-bar" },
     phases,
+    make("span", { class: "mm-flow-steps" }, "levels ",
+      make_button("−", "Close a level", () => flow.step_level(-1)), level,
+      make_button("+", "Open a level", () => flow.step_level(1))),
     make("input", {
       type: "search", placeholder: "Search", "aria-label": "Search in the flow",
       onkeydown: (event) => search_flow(flow, event),
     }),
     make("label", {}, parameters, " parameters and constants"),
-    make_button("−", "Zoom out", () => viewport.zoom_by(0.8)),
-    make_button("+", "Zoom in", () => viewport.zoom_by(1.25)),
-    make_button("fit", "Fit all into view", () => viewport.fit()),
+    make("span", { class: "mm-flow-steps" }, "zoom ",
+      make_button("−", "Zoom out", () => viewport.zoom_by(0.8)),
+      make_button("+", "Zoom in", () => viewport.zoom_by(1.25)),
+      make_button("fit", "Fit all into view", () => viewport.fit())),
     make_button("SVG", "Save as SVG", () => save(false)),
     make_button("PNG", "Save as PNG", () => save(true)),
     ...Object.entries(FLOW_LEGEND).map(([kind, text]) =>
       make("span", { class: `mm-flow-key mm-key-${kind}` }, text)),
     status);
-  return { element, phases, parameters, status };
+  return { element, phases, parameters, status, show_level };
 }

@@ -19,7 +19,7 @@ import { list_tensors, make_filter, add_sent } from "./rows.js";
  * Return the rows to show, parents before what is below them.
  * @param {TraceView} trace @param {ModuleFolds} folds @returns {ModuleRow[]}
  */
-export function build_module_rows(trace, { filter, open, wanted, depth = 2, sort }) {
+export function build_module_rows(trace, { filter, open, wanted, depth, sort }) {
   const rows = [];
   const path = (at) => (at < 0 ? [] : [at, ...path(trace.modules[at].parent)]);
   const opened = path(wanted);
@@ -38,7 +38,7 @@ export function build_module_rows(trace, { filter, open, wanted, depth = 2, sort
       const is_rest = rows[parent]?.modules.length > 1;
       const parts = is_rest ? modules.map((i) => [i]) : [[first], others];
       const below = others.length ? make_rows(parts) : fold(trace.modules[first].children);
-      const is_first_open = filter !== "" || (level <= depth && !others.length);
+      const is_first_open = filter !== "" || (level <= (depth ?? 2) && !others.length);
       const is_open = below.length ? open.get(key) ?? is_first_open : null;
       const at = rows.push({ key, modules, level, parent, is_open }) - 1;
       if (is_open) add(below, at, level + 1);
