@@ -119,12 +119,12 @@ class Oracle:
                 SameDraws(func),
             ):
                 answer = question.ask([*tensors, *made], is_unsafe=is_unsafe)
-                self.returned = question.returned
-                return answer
+            self.returned = question.returned
         except (Unaskable, OSError):
             return Verdict.UNKNOWN
         finally:
             self._seconds += time.perf_counter() - started
+        return answer
 
     def _is_over(self, share: float) -> bool:
         """Whether more than a share of the recording was spent on asking."""
