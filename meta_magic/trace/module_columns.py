@@ -71,11 +71,14 @@ def tree_columns() -> list[ModuleColumn]:
 
 
 def label_run(run: Run) -> str:
-    """Return ``name: Class``, or ``0-79: 80 x Class`` for several."""
+    """Return ``name: Class``, or ``0-79: 80 x Class`` for several.
+
+    A container is named by what it holds.
+    """
     node, n = run.nodes[0], len(run.nodes)
     name = node.name if n == 1 else f"{node.name}-{run.nodes[-1].name}"
-    count = "" if n == 1 else f"{n} x "
-    return f"{name}: {count}{node.class_name}" if name else node.class_name
+    kind = node.kind if n == 1 else f"{n} x {node.class_name}"
+    return f"{name}: {kind}" if name else kind
 
 
 def count_parameters(run: Run) -> int:
@@ -161,7 +164,10 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
         track="minmax(170px, 2.2fr)",
     ),
     ModuleColumn(
-        name="class", help="Qualified name of the class.", width=139, is_in_tree=False
+        name="class",
+        help="Qualified name of the class, or what a container holds.",
+        width=139,
+        is_in_tree=False,
     ),
     ModuleColumn(
         name="parameters",

@@ -129,6 +129,8 @@ class Payload:
         shared = node.shared_with
         places = node.places if self._trace.peak_by_place else ()
         named = {"place": ", ".join(places)} if places else {}
+        if node.kind != node.class_name:
+            named["kind"] = node.kind
         yield named | {
             "parent": parent,
             "name": node.name,

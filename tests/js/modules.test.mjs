@@ -104,6 +104,16 @@ test("numbers of a run are its sums", () => {
   assert.deepEqual([name, words, parameters, bytes], ["0-2", "3 x Layer", 30, 120]);
 });
 
+test("a container says what it holds, and is found by its class", () => {
+  const modules = [
+    { name: "", cls: "Net" }, { parent: 0, name: "layers", cls: "ModuleList", kind: "2 x Layer" },
+    { parent: 1, name: "0", cls: "Layer" }, { parent: 1, name: "1", cls: "Layer" },
+  ];
+  const trace = make_trace({ modules });
+  assert.equal(read(trace, build(trace)[1]).class, "2 x Layer");
+  assert.deepEqual(draw(trace, { filter: "modulelist" }), ["(root)", " layers"]);
+});
+
 test("the FLOPs of a run are added up, alike as it is or not", () => {
   const trace = make_model();
   assert.equal(read(trace, build(trace)[3], 20).FLOPs, "50.0%");

@@ -30,12 +30,12 @@ const NOWHERE = { file: "", scope: "", start: 0, end: 0, column: -1, end_column:
  *   nbytes: number, is_persistent: boolean, is_lazy: boolean, requires_grad: boolean,
  *   is_real: boolean, tied_to: string, place?: string}} OwnTensor
  * @typedef {{index: number, parent: number, name: string, fqn: string, class_name: string,
- *   children: number[], tensors: OwnTensor[], n_calls: number, first_call: number,
- *   shared_with: number, place?: string, n_params: number, nbytes: number, flops: number, n_ops: number,
+ *   kind?: string, children: number[], tensors: OwnTensor[], n_calls: number,
+ *   first_call: number, shared_with: number, place?: string, n_params: number, nbytes: number, flops: number, n_ops: number,
  *   likeness: number}} Module
  *   totals are of the whole subtree, tied tensors counted once; `likeness` is equal for
- *   modules that are built alike, whatever their names; `place`: where the code
- *   wants all its tensors, if it names any device
+ *   modules that are built alike, whatever their names; `kind`: what a container
+ *   holds; `place`: where the code wants all its tensors, if it names any device
  * @typedef {{index: number, signature: Signature, place: Place, inputs: TensorSeen[],
  *   outputs: TensorSeen[], module: number, call: number, forward: number}} Operator
  *   `module`, `call`, `forward`: or -1

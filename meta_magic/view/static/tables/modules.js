@@ -54,7 +54,7 @@ export function build_module_rows(trace, { filter, open, wanted, depth = 2, sort
  * @returns {import("./grid.js").GridValues}
  */
 export function read_module_row(trace, { modules }, flops) {
-  const { index, name, class_name, first_call, place } = trace.modules[modules[0]];
+  const { index, name, class_name, kind, first_call, place } = trace.modules[modules[0]];
   const sum = (read) => modules.reduce((total, i) => total + read(i), 0);
   const add_up = (field) => sum((i) => trace.modules[i][field]);
   const list = (passed = []) => list_tensors(passed.map(({ geometry }) => geometry));
@@ -62,7 +62,7 @@ export function read_module_row(trace, { modules }, flops) {
   const n = modules.length;
   const held = {
     name: n > 1 ? `${name}-${trace.modules[modules[n - 1]].name}` : name || "(root)",
-    class: n > 1 ? `${n} x ${class_name}` : class_name,
+    class: n > 1 ? `${n} x ${class_name}` : kind ?? class_name,
     parameters: add_up("n_params"), bytes: add_up("nbytes"), place: place ?? "",
     input: list(call?.inputs), output: list(call?.outputs),
     FLOPs: add_up("flops") ? format_share(add_up("flops") / flops) : "",
