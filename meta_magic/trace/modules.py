@@ -64,7 +64,8 @@ class ModuleNode:
     """One module in a tree, as it was when the recording ended.
 
     Attributes:
-        name: Name within the parent; for a root the variable that held it, or "".
+        name: Name within the parent; for a root the variable that held it, or how
+            it is written, such as ``layers[0]``, or "".
         fqn: Name within the root, as ``state_dict`` keys it; "" for the root.
         class_name: Qualified name of the class.
         tensors: Its own parameters, buffers and tensor attributes.
