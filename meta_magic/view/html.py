@@ -6,6 +6,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
 from meta_magic.trace.deep_trees import at_any_depth
+from meta_magic.trace.failure import describe_failure
 from meta_magic.trace.module_columns import tree_columns
 from meta_magic.trace.summary import (
     FORMATS,
@@ -55,7 +56,8 @@ def render_html(trace: "Trace") -> str:
     """
     style = files("meta_magic.view").joinpath("static/report.css").read_text("utf-8")
     style += "\n".join(style_columns())
-    parts = [f"<style>{style}</style>", f"<p>{escape(format_headline(trace))}</p>"]
+    heads = filter(None, (describe_failure(trace), format_headline(trace)))
+    parts = [f"<style>{style}</style>", *(f"<p>{escape(head)}</p>" for head in heads)]
     if trace.notes:
         parts.append(f"<ul>{''.join(map(render_note, trace.notes))}</ul>")
     if trace.modules:

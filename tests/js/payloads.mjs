@@ -18,7 +18,7 @@ const COLUMNS = {
 
 /** Whose name is a column of numbers, and whose a table of records. */
 const NOTHING = {
-  version: 2, headline: "", error: null, error_line: 0, source: "", chart: "",
+  version: 2, failure: "", headline: "", error: null, error_line: 0, source: "", chart: "",
   cell: { file: "", first: 2 }, texts: [], notes: [], nbytes_by_dtype: {}, modules: [],
   signatures: [], places: [], positions: [], geometries: [], storages: [], owners: [],
   remarks: { evaluation: [], kernel: [], assumed: [], raised: [] },

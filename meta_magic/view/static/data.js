@@ -67,6 +67,7 @@ function undo_deltas(deltas) {
 
 /** A trace, read-only. */
 export class TraceView {
+  /** What failed and what it got, or "". @type {string} */ failure;
   /** @type {string} */ headline;
   /** @type {string | null} */ error;
   /** Line of the cell at which it failed, or 0. @type {number} */ error_line;
@@ -162,6 +163,13 @@ export class TraceView {
 
   /** Whether it was an operator that raised. @param {number} op */
   is_raised = (op) => Boolean(this.remarks_of_op[op]?.raised);
+
+  /** What the report opens on: what failed. @returns {import("./selection.js").Selected | null} */
+  get stop() {
+    const index = this.n_ops - 1;
+    if (this.is_raised(index)) return { kind: "op", index };
+    return this.error_line ? { kind: "line", index: this.error_line } : null;
+  }
 
   /** @param {number} index @returns {Operator} */
   op(index) {

@@ -36,7 +36,7 @@ function keep_from_notebook(event) {
  * What ran in words and numbers, and what the user should know of it.
  * @param {TraceView} trace @param {(line: number) => void} show_line
  */
-function make_header({ headline, nbytes_by_dtype, error, error_line, notes }, show_line) {
+function make_header({ failure, headline, nbytes_by_dtype, error, error_line, notes }, show_line) {
   const dtypes = Object.entries(nbytes_by_dtype).map(([dtype, nbytes]) =>
     `${dtype} ${format_bytes(nbytes)}`);
   const stop = { text: `stopped by ${error}`, line: error_line };
@@ -48,7 +48,8 @@ function make_header({ headline, nbytes_by_dtype, error, error_line, notes }, sh
     const words = line ? [link, `: ${text}`] : [text];
     return make("li", { class: note === stop && "mm-danger" }, ...words);
   });
-  return make("header", { class: "mm-header" }, make("p", {}, headline),
+  return make("header", { class: "mm-header" },
+    failure && make("p", { class: "mm-danger" }, failure), make("p", {}, headline),
     make("div", { class: "mm-dtypes" }, dtypes.length > 1 ? dtypes.join(" · ") : ""),
     make("ul", { class: "mm-notes" }, ...items));
 }
@@ -136,6 +137,7 @@ function make_parts(trace, selection, settings) {
  */
 function mount_report(element, trace, settings) {
   const selection = new Selection();
+  selection.select(trace.stop);
   element.classList.add("mm-live");
   element.replaceChildren(...make_parts(trace, selection, settings));
 }

@@ -15,13 +15,17 @@ import { list_tensors, make_filter, add_sent } from "./rows.js";
  *   `modules`: one, or those of a run
  */
 
+/** A module, and all that it is in. @returns {number[]} */
+const list_path = (/** @type {TraceView} */ trace, /** @type {number} */ at) =>
+  (at < 0 ? [] : [at, ...list_path(trace, trace.modules[at].parent)]);
+
 /**
  * Return the rows to show, parents before what is below them.
  * @param {TraceView} trace @param {ModuleFolds} folds @returns {ModuleRow[]}
  */
 export function build_module_rows(trace, { filter, open, wanted, depth = 2, sort }) {
   const rows = [];
-  const path = (at) => (at < 0 ? [] : [at, ...path(trace.modules[at].parent)]);
+  const path = (at) => list_path(trace, at);
   const opened = path(wanted);
   const is_found = make_filter(filter);
   const found = trace.modules.filter(({ fqn, name, class_name }) =>
@@ -96,6 +100,7 @@ export function module_marks({ modules }, index) {
 export function mount_modules(element, trace, selection, settings = {}) {
   const flops = trace.roots.reduce((sum, i) => sum + trace.modules[i].flops, 0);
   const open = new Map();
+  const failed = list_path(trace, trace.is_raised(trace.n_ops - 1) ? trace.op_module.at(-1) : -1);
   const find = (selected) => {
     const { kind, index } = selected ?? {};
     return { module: index, op: trace.op_module[index] }[kind] ?? -1;
@@ -110,6 +115,9 @@ export function mount_modules(element, trace, selection, settings = {}) {
     // A closed run stands for the first in it.
     is_selected: (selected, { modules: [first, second], is_open }) =>
       first === find(selected) && !(second && is_open),
+    // The module that failed, or the closed one that it is in.
+    is_bad: ({ modules, is_open }) =>
+      modules.some((i) => (is_open ? failed[0] === i && modules.length === 1 : failed.includes(i))),
     pick: ({ modules: [index] }) => ({ kind: "module", index }),
     toggle: ({ key, is_open }) => open.set(key, !is_open),
   });
