@@ -166,7 +166,8 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
     ModuleColumn(
         name="class",
         help="Qualified name of the class, or what a container holds.",
-        width=139,
+        width=186,
+        is_pinned=True,
         is_in_tree=False,
     ),
     ModuleColumn(
@@ -186,6 +187,22 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
         align="right",
         tell=count_nbytes,
         track="76px",
+    ),
+    ModuleColumn(
+        name="FLOPs",
+        help="Floating-point operations of all its operators that have a formula.",
+        format="flops",
+        width=102,
+        align="right",
+        is_in_tree=False,
+    ),
+    ModuleColumn(
+        name="share",
+        help="Its share of the FLOPs of all modules.",
+        format="share",
+        width=71,
+        align="right",
+        is_in_tree=False,
     ),
     ModuleColumn(
         name="place",
@@ -208,14 +225,6 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
         name="output",
         help="Tensors that its first call returned.",
         width=156,
-        is_in_tree=False,
-    ),
-    ModuleColumn(
-        name="FLOPs",
-        help="Its share of the FLOPs of all modules.",
-        format="share",
-        width=71,
-        align="right",
         is_in_tree=False,
     ),
     ModuleColumn(

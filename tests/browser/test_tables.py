@@ -50,6 +50,42 @@ def test_a_closed_list_says_what_it_holds(serve, trace, expect):
     expect(row).to_have_attribute("aria-expanded", "false")
 
 
+@pytest.mark.parametrize("width", [700, 1440])
+def test_names_keep_their_class_where_the_table_scrolls_sideways(
+    serve, page, trace, width
+):
+    page.set_viewport_size({"width": width, "height": 700})
+    serve(trace)
+    page.get_by_role("treegrid").evaluate("grid => { grid.scrollLeft = 400; }")
+    row = page.get_by_role("row").filter(has_text="layers")
+    name, kind = (row.get_by_role("gridcell").nth(i).bounding_box() for i in (0, 1))
+    left = page.get_by_role("treegrid").bounding_box()["x"]
+    assert abs(name["x"] - left) < 2
+    assert abs(kind["x"] - name["x"] - name["width"]) < 2
+
+
+def test_flops_are_told_in_numbers_and_share(serve, trace, expect):
+    page = serve(trace)
+    row = page.get_by_role("row").filter(has_text="head")
+    expect(row).to_contain_text("768 FLOPs")  # 2 x 3 x 8 x 16
+    expect(row).to_contain_text("25.0%")  # beside six layers of 2 x 3 x 8 x 8
+
+
+@pytest.mark.parametrize("column", ["name", "class", "bytes", "FLOPs", "share"])
+def test_a_click_on_any_column_sorts_by_it(serve, trace, expect, column):
+    page = serve(trace)
+    header = page.get_by_role("columnheader", name=column)
+    header.click()
+    expect(header).to_have_attribute("aria-sort", "ascending")
+    rows = page.get_by_role("treegrid").get_by_role("row")
+    ascending = rows.all_inner_texts()[1:]
+    header.click()
+    expect(header).to_have_attribute("aria-sort", "descending")
+    descending = rows.all_inner_texts()[1:]
+    assert sorted(ascending) == sorted(descending)
+    assert ascending != descending
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_cell_of_few_operators_is_a_line_that_opens(serve, expect, scheme):
     with record() as trace:

@@ -12,7 +12,7 @@ const COLUMNS = {
     "kernel", "assumed", "raised",
   ),
   modules: name_columns(
-    "name", "class", "parameters", "bytes", "place", "input", "output", "FLOPs", "marks",
+    "name", "class", "parameters", "bytes", "FLOPs", "share", "place", "input", "output", "marks",
   ),
 };
 

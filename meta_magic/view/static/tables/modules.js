@@ -1,6 +1,6 @@
 // The module trees as a table: what is alike is folded, what is asked for is opened.
 
-import { format_share, format_shape } from "../dom.js";
+import { format_shape } from "../dom.js";
 import { mount_grid } from "./grid.js";
 import { list_tensors, make_filter, add_sent } from "./rows.js";
 
@@ -67,9 +67,9 @@ export function read_module_row(trace, { modules }, flops) {
   const held = {
     name: n > 1 ? `${name}-${trace.modules[modules[n - 1]].name}` : name || "(root)",
     class: n > 1 ? `${n} x ${class_name}` : kind ?? class_name,
-    parameters: add_up("n_params"), bytes: add_up("nbytes"), place: place ?? "",
-    input: list(call?.inputs), output: list(call?.outputs),
-    FLOPs: add_up("flops") ? format_share(add_up("flops") / flops) : "",
+    parameters: add_up("n_params"), bytes: add_up("nbytes"),
+    FLOPs: add_up("flops") || "", share: add_up("flops") / flops || "",
+    place: place ?? "", input: list(call?.inputs), output: list(call?.outputs),
     marks: module_marks(trace, index),
   };
   return add_sent(trace.columns.modules, held, ({ values, add_up: how }) =>
