@@ -40,9 +40,11 @@ class MetaMagics(Magics):
         help="Record, but show no report (as -q does for one cell).",
     ).tag(config=True)
     depth = Int(
-        2,
+        None,
         min=SMALLEST["depth"],
-        help="Levels of the module tree and the flow that are open at first.",
+        allow_none=True,
+        help="Levels of the module tree and the flow that are open at first; by "
+        "default two of the tree, and as many of the flow as can be read at once.",
     ).tag(config=True)
     height = Int(
         420, min=SMALLEST["height"], help="Height of the report's views, in pixels."

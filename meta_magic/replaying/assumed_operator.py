@@ -7,6 +7,7 @@ from typing import Any, Final
 import torch
 from torch import Generator, Tensor
 
+from meta_magic.replaying.call_arguments import CallArguments
 from meta_magic.replaying.operators import Operator, find_function
 from meta_magic.trace.provenance import Assumption
 from meta_magic.trace.signature import Signature
@@ -38,20 +39,20 @@ class AssumedOperator(Operator):
 
     def call(
         self,
-        signature: Signature,
+        arguments: CallArguments,
         tensors: Sequence[Tensor],
         device: torch.device,
         generator: Generator | None,
     ) -> Any:
         """Call the operator; see :meth:`Operator.call`."""
         if self._is_copy:
-            (made,) = signature.outputs
+            (made,) = arguments.signature.outputs
             return fill(self._assumption, made.shape, made.dtype)
         given = [
             spread(self._count, tensor) if index in self.unread else tensor
             for index, tensor in enumerate(tensors)
         ]
-        return super().call(signature, given, device, generator)
+        return super().call(arguments, given, device, generator)
 
 
 def fill(assumption: Assumption, shape: Sequence[int], dtype: torch.dtype) -> Tensor:

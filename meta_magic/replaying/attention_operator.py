@@ -6,9 +6,9 @@ from typing import Any, Final
 import torch
 from torch import Generator, Tensor
 
+from meta_magic.replaying.call_arguments import CallArguments
 from meta_magic.replaying.operators import Operator, find_function
 from meta_magic.torch_private.attention_operators import math_attention
-from meta_magic.trace.signature import Signature
 
 __all__ = ["HOMES", "AttentionOperator"]
 
@@ -44,7 +44,7 @@ class AttentionOperator(Operator):
 
     def call(
         self,
-        signature: Signature,
+        arguments: CallArguments,
         tensors: Sequence[Tensor],
         device: torch.device,
         generator: Generator | None,
@@ -54,12 +54,12 @@ class AttentionOperator(Operator):
         Elsewhere than at home it returns its output with its other tensors empty, which
         are for its backward, but for the seed of its dropout.
         """
-        returned = super().call(signature, tensors, device, generator)
+        returned = super().call(arguments, tensors, device, generator)
         if device.type == self._home or self._is_backward:
             return returned
         rest = [
             torch.zeros(g.shape, dtype=g.dtype, device=device)
-            for g in signature.outputs[1:]
+            for g in arguments.signature.outputs[1:]
         ]
         seeds = [tensor for tensor in rest if tensor.dtype in SEED_DTYPES]
         for tensor in seeds[:1]:

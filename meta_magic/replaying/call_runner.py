@@ -43,8 +43,7 @@ class CallRunner:
 
     def read_inputs(self, call: Call) -> list[Tensor]:
         """Return the tensor arguments of a call, out of memory."""
-        pairs = zip(call.inputs, call.signature.inputs, strict=True)
-        return [self.memory.tensor(*pair) for pair in pairs]
+        return [*map(self.memory.tensor, call.inputs, call.signature.inputs)]
 
     def make(
         self, call: Call, draw: Draw | None, tensors: Sequence[Tensor]
@@ -60,6 +59,8 @@ class CallRunner:
         returned = self._call(call, tensors, generator)
         if draw is not None:
             self.streams.note(draw)
+        if call.operator.lays_out_anew:
+            self.memory.forget_tensors(call.inputs)
         return tensors_in(returned)
 
     def _set(self, storage: int, geometry: Geometry) -> Tensor:
@@ -93,7 +94,7 @@ class CallRunner:
         try:
             with NOTHING if is_known else self._undeclared_draws_refused(call):
                 return call.operator.call(
-                    call.signature, tensors, self.device, generator
+                    call.usage.arguments, tensors, self.device, generator
                 )
         except torch.OutOfMemoryError:
             raise
@@ -188,11 +189,7 @@ class CallRunner:
             self.memory.add_tensor(storage, tensor)
             return
         real = tensor.untyped_storage()
-        is_shared = any(
-            address_of_storage(real) == address_of_storage(other.untyped_storage())
-            for other in inputs
-            if other.layout is torch.strided
-        )
+        address = address_of_storage(real)
         is_alike = (
             tensor.stride() == geometry.stride
             and tensor.storage_offset() == geometry.storage_offset
@@ -200,8 +197,13 @@ class CallRunner:
             and tensor.is_conj() == geometry.is_conj
             and tensor.is_neg() == geometry.is_neg
         )
-        if is_alike and not is_shared:
+        if is_alike and address not in [
+            address_of_storage(other.untyped_storage())
+            for other in inputs
+            if other.layout is torch.strided
+        ]:
             self.memory.add(storage, real)
+            self.memory.note_tensor(storage, geometry, tensor)
             return
         self.memory.allocate(storage, geometry)
         once = tuple(slice(None if step else 1) for step in geometry.stride)

@@ -10,7 +10,14 @@ from meta_magic.replaying.program_calls import Call
 from meta_magic.replaying.raw_memory import RawMemory
 from meta_magic.replaying.steps import Plan, StepKind
 
-__all__ = ["find_drawn_elsewhere", "find_raw", "find_raw_source"]
+__all__ = [
+    "find_drawn_elsewhere",
+    "find_raw",
+    "find_raw_before",
+    "find_raw_source",
+    "follow",
+    "reads_raw",
+]
 
 
 def find_raw(plan: Plan, given: Mapping[int, RawMemory]) -> dict[int, RawMemory]:
@@ -20,14 +27,21 @@ def find_raw(plan: Plan, given: Mapping[int, RawMemory]) -> dict[int, RawMemory]
         plan: What is done.
         given: Storages that are so before the first step, as earlier ones left them.
     """
+    raw = find_raw_before(plan, given)
+    for step in plan.steps:
+        is_made = step.kind == StepKind.ALLOCATE
+        is_run = step.kind == StepKind.RUN
+        if is_made or (is_run and not raw.keys().isdisjoint(step.call.inputs)):
+            follow(step.call, raw, plan, is_made=is_made)
+    return {s: memory for s, memory in raw.items() if not memory.is_written}
+
+
+def find_raw_before(plan: Plan, given: Mapping[int, RawMemory]) -> dict[int, RawMemory]:
+    """Return the storages that are so before the first step."""
     sizes, kept = plan.recorded.nbytes_by_storage, plan.recorded.kept
     there = {**given, **(kept.find_raw(plan.held) if kept is not None else {})}
     raw = {storage: RawMemory(sizes[storage]) for storage in plan.blank}
-    raw |= {s: memory.copy(sizes[s]) for s, memory in there.items()}
-    for step in plan.steps:
-        if step.kind != StepKind.DRAW:
-            follow(step.call, raw, plan, is_made=step.kind == StepKind.ALLOCATE)
-    return {s: memory for s, memory in raw.items() if not memory.is_written}
+    return raw | {s: memory.copy(sizes[s]) for s, memory in there.items()}
 
 
 def find_raw_source(plan: Plan, raw: Mapping[int, RawMemory]) -> Call | None:
@@ -120,7 +134,16 @@ def make_raw(call: Call, plan: Plan, *, is_tainted: bool) -> dict[int, RawMemory
     return found
 
 
-def reads_raw(call: Call, raw: Mapping[int, RawMemory]) -> bool:
-    """Whether a call reads an element that nothing wrote."""
-    read = ((call.inputs[i], call.signature.inputs[i]) for i in call.usage.read)
+def reads_raw(
+    call: Call, raw: Mapping[int, RawMemory], *, but_first: bool = False
+) -> bool:
+    """Whether a call reads an element that nothing wrote.
+
+    Args:
+        call: The call.
+        raw: The storages that are raw, in part at least.
+        but_first: Whether its first tensor is not asked about.
+    """
+    positions = [i for i in call.usage.read if i or not but_first]
+    read = ((call.inputs[i], call.signature.inputs[i]) for i in positions)
     return any(s in raw and not raw[s].holds(geometry) for s, geometry in read)

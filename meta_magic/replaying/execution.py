@@ -8,13 +8,16 @@ from typing import TypeVar
 import torch
 from torch import Tensor, UntypedStorage
 
+from meta_magic.errors import ReplayError
 from meta_magic.replaying.contents import (
     find_drawn_elsewhere,
     find_raw,
+    find_raw_before,
     find_raw_source,
 )
 from meta_magic.replaying.followers import find_behind
 from meta_magic.replaying.part import Finished, Part, step_nbytes
+from meta_magic.replaying.partial_writes import RawFollower, has_partial_writes
 from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.replaying.raw_memory import RawMemory
 from meta_magic.replaying.results import Result, find_results
@@ -70,7 +73,7 @@ class Execution:
                 known = requests.get(number) or request.of_earlier(needed.program)
                 requests[number] = known.extend(needed)
         self._last = parts[0]
-        self._keeps = request.keeps
+        self._keeps, self._read = request.keeps, request.read
         self._results: list[dict[int, Result]] = []
         self._parts = parts[::-1]
         self.plan = self._last.plan
@@ -105,6 +108,25 @@ class Execution:
         if any(raw[storage].is_tainted for storage in self.uninitialized):
             return True
         return any(s in raw and not raw[s].holds(geometry) for s, geometry in read)
+
+    def find_out(self) -> bool:
+        """Find out as it runs what is written where values say; whether anything is.
+
+        What is read and was not written is then refused by :meth:`run`.
+        """
+        if not has_partial_writes(self.plan):
+            return False
+        given = {
+            number: self._raw[id(part)][storage]
+            for part in self._parts
+            for storage in self._raw[id(part)].keys() & part.plan.wanted
+            for taker, number in self._takers_of(part, storage)
+            if taker is self._last
+        }
+        follower = RawFollower(self.plan, find_raw_before(self.plan, given))
+        self._last.follower = follower
+        self._raw[id(self._last)] = follower.raw
+        return True
 
     def describe_raw(self) -> str:
         """Return in words which call made the memory that wanted storages still hold.
@@ -179,6 +201,10 @@ class Execution:
             part.go_on_from(done)
             done[id(part.program)] = part
             yield from part.run(finished if is_last else self._passing_on(part))
+        if self._last.follower is not None and self.reads_raw(self._read):
+            raise ReplayError(
+                f"nothing was written to some of it, since {self.describe_raw()}"
+            )
 
     def keep(self, made: Mapping[int, UntypedStorage | Tensor]) -> None:
         """Leave to later replays what :meth:`run` made and what still lives.

@@ -31,6 +31,7 @@ def find_followers(plan: Plan) -> set[int]:
     recorded, dead = plan.recorded, plan.recorded.dead
     made = {step.call.number for step in plan.steps if step.kind == StepKind.RUN}
     readers, end = recorded.readers, len(recorded) - 1
+    readers.go_on()
     waiting = [
         index
         for storage, (first, last) in find_changed(plan).items()
@@ -45,8 +46,9 @@ def find_followers(plan: Plan) -> set[int]:
             continue
         now = index
         # What a plan makes is there, unless it is freed at once.
-        results = find_changed_by(recorded, index)
-        fresh = (results & dead if index in made else results) - found
+        fresh = find_changed_by(recorded, index) - found
+        if index in made:
+            fresh = set(dead.among(fresh))
         found |= fresh
         for storage in fresh:
             for later in readers.between(storage, index + 1, end):

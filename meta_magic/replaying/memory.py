@@ -27,12 +27,16 @@ class Memory:
         self._recorded = recorded
         self._storages: dict[int, UntypedStorage] = {}
         self._tensors: dict[int, Tensor] = {}  # of layouts without a storage
+        self._last: dict[int, tuple[Geometry, Tensor]] = {}
 
     def __contains__(self, storage: int) -> bool:
         return storage in self._storages or storage in self._tensors
 
     def tensor(self, storage: int, geometry: Geometry) -> Tensor:
-        """Return a tensor of the recorded geometry."""
+        """Return a tensor of the recorded geometry; not one to give away."""
+        last = self._last.get(storage)
+        if last is not None and last[0] is geometry:
+            return last[1]
         if storage in self._tensors:
             return self._tensors[storage]
         real = self._storages[storage]
@@ -41,7 +45,18 @@ class Memory:
             real = self._storages[storage] = (
                 as_bytes(real).to(self.device).untyped_storage()
             )
-        return make_view(real, geometry)
+        tensor = make_view(real, geometry)
+        self._last[storage] = geometry, tensor
+        return tensor
+
+    def note_tensor(self, storage: int, geometry: Geometry, tensor: Tensor) -> None:
+        """Take in a tensor that lies on a storage and is as recorded."""
+        self._last[storage] = geometry, tensor
+
+    def forget_tensors(self, storages: Iterable[int]) -> None:
+        """Make tensors on some storages anew, for those of before may be otherwise."""
+        for storage in storages:
+            self._last.pop(storage, None)
 
     @property
     def nbytes(self) -> int:
@@ -61,6 +76,7 @@ class Memory:
             as_bytes(grown)[: real.nbytes()].copy_(as_bytes(real))
             real = grown
         self._storages[storage] = real
+        self._last.pop(storage, None)
 
     def add_tensor(self, storage: int, tensor: Tensor) -> None:
         """Take in a tensor that has no storage of its own, such as a sparse one."""
@@ -72,6 +88,7 @@ class Memory:
 
     def take(self, storage: int) -> UntypedStorage | Tensor:
         """Hand a storage over, and forget it."""
+        self._last.pop(storage, None)
         found = self._storages.pop(storage, None)
         return self._tensors.pop(storage) if found is None else found
 
@@ -80,12 +97,14 @@ class Memory:
         for storage in storages:
             self._storages.pop(storage, None)
             self._tensors.pop(storage, None)
+            self._last.pop(storage, None)
 
     def allocate(self, storage: int, geometry: Geometry) -> None:
         """Make memory without content for a storage."""
         device = self.device if geometry.device.type == "meta" else geometry.device
         nbytes = self._recorded.nbytes_by_storage[storage]
         self._storages[storage] = allocate(nbytes, device)
+        self._last.pop(storage, None)
 
     def load(self, constant: Constant) -> None:
         """Make a storage with a recorded content.

@@ -1,8 +1,7 @@
 """Find the operators that a program names, and call them as it says."""
 
-import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -11,15 +10,8 @@ from torch import Generator, Tensor
 
 from meta_magic.errors import ReplayError
 from meta_magic.recording.intercept.initializers import INITIALIZERS
+from meta_magic.replaying.call_arguments import CallArguments
 from meta_magic.torch_private.dispatcher import schema_of
-from meta_magic.trace.signature import (
-    NAN,
-    NEGATIVE_NAN,
-    Argument,
-    OpaqueArgument,
-    Signature,
-    TensorArgument,
-)
 
 __all__ = ["Operator", "find_function", "find_operator"]
 
@@ -96,6 +88,7 @@ class Operator:
         is_builtin: Whether it is torch's own, whose tags say whether it draws.
         out: Names of the arguments that take results.
         is_random: Whether it draws random numbers.
+        lays_out_anew: Whether it may leave its arguments with another shape or strides.
         can_split: Whether drawing for a part of the elements after the other uses up
             the same numbers, on the CPU.
         draws_by_shape: Whether it draws as much for any values that it allows.
@@ -121,6 +114,11 @@ class Operator:
             for a in schema_of(function).arguments
             if a.kwarg_only and a.alias_info is not None and a.alias_info.is_write
         )
+        self.lays_out_anew = (
+            torch.Tag.inplace_view in function.tags
+            or bool(self.out)
+            or not self.is_builtin
+        )
         # Where gradients are wanted it returns as many tensors, else less.
         self._n_trained = N_TRAINED.get(name, sys.maxsize)
         self._names = [argument.name for argument in schema_of(function).arguments]
@@ -141,7 +139,7 @@ class Operator:
 
     def call(
         self,
-        signature: Signature,
+        arguments: CallArguments,
         tensors: Sequence[Tensor],
         device: torch.device,
         generator: Generator | None,
@@ -149,25 +147,21 @@ class Operator:
         """Call the operator.
 
         Args:
-            signature: Its arguments.
-            tensors: Its tensor arguments; of a factory, what it is to draw into.
+            arguments: Its arguments.
+            tensors: Those that are tensors; of a factory, what it is to draw into.
             device: What stands for meta.
             generator: What to draw from.
         """
         if tensors and self.name in DRAWN:
             return DRAWN[self.name](tensors[0], generator=generator)
-        given = {
-            name: self._fill(name, value, tensors, device)
-            for name, value in signature.arguments
-            if name != "generator"
-        }
+        given = arguments.fill(tensors, device)
         default = torch.get_default_dtype()
-        wanted = default_dtype_of(signature, default)
+        wanted = arguments.default_dtype or default
         if wanted != default:
             torch.set_default_dtype(wanted)
         try:
             if generator is None:
-                if len(signature.outputs) < self._n_trained:
+                if len(arguments.signature.outputs) < self._n_trained:
                     return self._call(**given)
                 with torch.enable_grad():
                     return self._call(**given)
@@ -177,29 +171,6 @@ class Operator:
         finally:
             if wanted != default:
                 torch.set_default_dtype(default)
-
-    def _fill(
-        self,
-        name: str,
-        value: Argument,
-        tensors: Sequence[Tensor],
-        device: torch.device,
-    ) -> Any:
-        """Return an argument with tensors and devices in their places."""
-        if isinstance(value, TensorArgument):
-            return tensors[value.index]
-        if isinstance(value, tuple):
-            return [self._fill(name, item, tensors, device) for item in value]
-        if isinstance(value, torch.device) and value.type == "meta":
-            return device
-        if value in (NAN, NEGATIVE_NAN):
-            return math.nan if value == NAN else -math.nan
-        if isinstance(value, OpaqueArgument):
-            raise ReplayError(
-                f"{self.name} was called with {name}={value.text}, of which the "
-                "recording keeps no more than this text"
-            )
-        return value
 
 
 @lru_cache(maxsize=4096)
@@ -268,21 +239,3 @@ def default_generator(device: torch.device) -> Generator:
     if device.type == "cpu":
         return torch.default_generator
     return torch.cuda.default_generators[device.index]
-
-
-def default_dtype_of(signature: Signature, default: torch.dtype) -> torch.dtype:
-    """Return the default dtype under which a call gave its outputs.
-
-    Only what has no floating-point argument can have depended on it.
-    """
-    floating = [g.dtype for g in signature.inputs if is_floating(g.dtype)]
-    made = [g.dtype for g in signature.outputs if is_floating(g.dtype)]
-    given: Mapping[str, Argument] = dict(signature.arguments)
-    if floating or not made or given.get("dtype") is not None:
-        return default
-    return made[0].to_real()
-
-
-def is_floating(dtype: torch.dtype) -> bool:
-    """Whether a dtype is a floating-point or complex one."""
-    return dtype.is_floating_point or dtype.is_complex

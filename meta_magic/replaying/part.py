@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, UntypedStorage
@@ -11,11 +12,15 @@ from meta_magic.replaying.flags_in_force import FlagsOf, needs_flags
 from meta_magic.replaying.kept import Content
 from meta_magic.replaying.memory import allocate, make_view
 from meta_magic.replaying.plan import plan_replay
-from meta_magic.replaying.program_calls import Call, ProgramCalls, split_draw
+from meta_magic.replaying.program_calls import Call, ProgramCalls
 from meta_magic.replaying.raw_memory import RawMemory
 from meta_magic.replaying.results import Result
+from meta_magic.replaying.split_draws import split_draw
 from meta_magic.replaying.steps import Plan, Request, Step, StepKind
 from meta_magic.replaying.streams import Streams
+
+if TYPE_CHECKING:
+    from meta_magic.replaying.partial_writes import RawFollower
 
 __all__ = ["Finished", "Part", "step_nbytes"]
 
@@ -30,6 +35,7 @@ class Part:
         program: The recording.
         plan: What is done of it.
         imports: The storages that earlier recordings make for it.
+        follower: Finds out what is written where values say, if that is asked.
     """
 
     def __init__(
@@ -47,6 +53,7 @@ class Part:
         streams = Streams(program.randomness, draws, self.plan.sources, device)
         streams.go_on_from(recorded.kept, keeps=request.keeps)
         self._runner = CallRunner(self.plan.recorded, device, streams)
+        self.follower: RawFollower | None = None
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -89,12 +96,15 @@ class Part:
         for storage in self.plan.wanted - used:
             finished(storage, memory.take(storage))
         for step in self.steps:
+            if self.follower is not None:
+                self.follower.check(step, self._runner.read_inputs)
             if not has_flags:
                 self._do(step)
             else:
                 with FlagsOf(self.program, step.call.number):
                     self._do(step)
-            memory.free(self._find_freed(step) if self.plan.spared else step.frees)
+            if step.frees:
+                memory.free(self._find_freed(step) if self.plan.spared else step.frees)
             for storage in step.finishes:
                 finished(storage, memory.take(storage))
             yield step_nbytes(step)
@@ -143,7 +153,7 @@ class Part:
             kept.put_state(recorded.draws[draw].generator, draw, state)
         tainted = {storage for storage, memory in raw.items() if memory.is_tainted}
         for storage in self.plan.spared & results.keys() - tainted:
-            real = made.get(storage) or runner.memory.find(storage)
+            real = made.get(storage, runner.memory.find(storage))
             constant = recorded.constants.get(storage)
             is_read_anew = constant is not None and constant.tensor is not None
             if isinstance(real, UntypedStorage) and not is_read_anew:

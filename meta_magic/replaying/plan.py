@@ -132,16 +132,18 @@ class Planner:
         for index in queue:
             signature, storages = self._recorded.tensors(index)
             born = {s for s in storages if births[s] == index}
-            changed = born | {storages[i] for i in signature.writes}
-            if index in self._forced or changed & contents:
+            changed = born.union([storages[i] for i in signature.writes])
+            if index in self._forced or not changed.isdisjoint(contents):
                 self._include(index, born, contents, memory)
-            self._held |= queue.add_writers(contents.intersection(storages))
-            contents -= self._held
-            memory -= self._held
-            self._allocate(index, born, memory)
-            queue.add(
-                births[s] for s in memory.intersection(storages) if births[s] >= 0
-            )
+            needed = contents.intersection(storages)
+            self._held |= queue.add_writers(needed)
+            contents -= needed & self._held
+            if memory:
+                memory -= self._held
+                self._allocate(index, born, memory)
+                queue.add(
+                    births[s] for s in memory.intersection(storages) if births[s] >= 0
+                )
         self._given, self._blank = contents, memory - contents
 
     def _include(
@@ -156,15 +158,17 @@ class Planner:
         self._kinds[index] = StepKind.RUN
         if self._request.max_flops is not None:
             self._count(call)
-        for position in call.overwritten:
-            target = call.inputs[position]
+        usage, inputs = call.usage, call.inputs
+        for position in usage.overwritten:
+            target = inputs[position]
             if call.fills(position, self._recorded.nbytes_by_storage[target]):
                 contents.discard(target)
                 memory.add(target)
             else:
                 contents.add(target)
-        contents |= call.read
-        memory |= set(call.inputs) - contents
+        contents.update([inputs[i] for i in usage.read])
+        if len(usage.read) < len(inputs):
+            memory |= set(inputs) - contents
 
     def _count(self, call: Call) -> None:
         """Give up as soon as it takes too much."""
@@ -281,13 +285,9 @@ class Planner:
         for storage, index in last.items():
             over.setdefault(index, []).append(storage)
         for index in indices:
-            ended = over.get(index, ())
-            yield Step(
-                self._kinds[index],
-                self._call(index),
-                self._recorded.draws_by_call.get(index)
-                if self._kinds[index] != StepKind.ALLOCATE
-                else None,
-                tuple(s for s in ended if s not in self._wanted),
-                tuple(s for s in ended if s in self._wanted),
-            )
+            ended, kind = over.get(index, ()), self._kinds[index]
+            finished = [s for s in ended if s in self._wanted]
+            frees = [s for s in ended if s not in self._wanted] if finished else ended
+            has_draw = kind != StepKind.ALLOCATE
+            draw = self._recorded.draws_by_call.get(index) if has_draw else None
+            yield Step(kind, self._calls[index], draw, tuple(frees), tuple(finished))

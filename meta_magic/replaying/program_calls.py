@@ -1,7 +1,6 @@
 """Read a program call by call, as a replay needs it."""
 
 from array import array
-from math import prod
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from meta_magic.replaying.assumed_operator import AssumedOperator
@@ -20,11 +19,10 @@ if TYPE_CHECKING:
     from meta_magic.replaying.kept import Kept
     from meta_magic.trace.provenance import Assumption
 
-__all__ = ["Call", "ProgramCalls", "is_dense", "span_nbytes", "split_draw"]
+__all__ = ["Call", "ProgramCalls", "is_dense", "span_nbytes"]
 
-MAX_DRAWN: Final = 2**20
-GROUP: Final = 16
 MAX_USAGES: Final = 2**10  # that are kept: a count of steps makes signatures anew
+MAX_ROWS: Final = 2**10  # that are kept: a step's are looked at some times
 
 
 class Call(NamedTuple):
@@ -97,6 +95,8 @@ class ProgramCalls:
     def __init__(self, program: Program) -> None:
         self._n_read = 0
         self._met: set[int] = set()
+        self._rows: dict[int, tuple[Signature, list[int]]] = {}
+        self._spans: dict[int, list[int]] = {}
         self._usages: dict[int, Usage] = {}
         self._assumptions: dict[int, Assumption] = {}
         self._n_by_column: dict[str, int] = {}
@@ -161,9 +161,18 @@ class ProgramCalls:
 
     def tensors(self, index: int) -> tuple[Signature, list[int]]:
         """Return the signature of a call and the storages of all its tensors."""
-        start, end = self.program.offsets[index], self.program.offsets[index + 1]
-        signature = self.program.signatures[self._words[start]]
-        return signature, [self._storages[n] for n in self._words[start + HEADER : end]]
+        row = self._rows.get(index)
+        if row is None:
+            start, end = self.program.offsets[index], self.program.offsets[index + 1]
+            signature, numbers = (
+                self.program.signatures[self._words[start]],
+                self._words[start + HEADER : end],
+            )
+            row = signature, [*map(self._storages.__getitem__, numbers)]
+            if len(self._rows) == MAX_ROWS:
+                self._rows.clear()
+            self._rows[index] = row
+        return row
 
     def call(self, index: int) -> Call:
         """Return a call.
@@ -244,28 +253,32 @@ class ProgramCalls:
 
     def _find_writers(self) -> None:
         """Look through the calls that were not read yet."""
+        self._rows.clear()
         self._make_room([*self._unread("tensors", self._storages), *self._met])
         sizes, met, births = self.nbytes_by_storage, self._met, self.births
-        spans: dict[int, list[int]] = {}
         for index in range(self._n_read, len(self)):
             signature, storages = self.tensors(index)
             n_inputs = len(signature.inputs)
-            span = spans.get(id(signature))
-            if span is None:
-                geometries = (*signature.inputs, *signature.outputs)
-                span = spans[id(signature)] = [*map(span_nbytes, geometries)]
-            written = {storages[i] for i in signature.writes}
+            spans = self._spans.get(id(signature)) or self._find_spans(signature)
             for position, storage in enumerate(storages):
                 if births[storage] == NOTHING and storage not in met:
                     if position >= n_inputs:
                         births[storage] = index
                     else:
                         met.add(storage)
-                if span[position] > sizes[storage]:
-                    self._grow(storage, span[position])
-            for storage in written:
+                if spans[position] > sizes[storage]:
+                    self._grow(storage, spans[position])
+            for storage in {storages[i] for i in signature.writes}:
                 self.writers.add(storage, index)
         self._n_read = len(self)
+
+    def _find_spans(self, signature: Signature) -> list[int]:
+        """Return how many bytes of its storage each tensor of a call goes up to."""
+        if len(self._spans) == MAX_USAGES:
+            self._spans.clear()
+        spans = [*map(span_nbytes, (*signature.inputs, *signature.outputs))]
+        self._spans[id(signature)] = spans
+        return spans
 
 
 def make_operator(signature: Signature) -> Operator:
@@ -278,23 +291,3 @@ def make_operator(signature: Signature) -> Operator:
         return CHOOSY[signature.op](signature)
     find = AttentionOperator if signature.op in HOMES else find_operator
     return find(signature.op)
-
-
-def split_draw(call: Call) -> list[int]:
-    """Return how many elements to draw at a time, for numbers of no use on the CPU.
-
-    They are used up in the same order as by the whole call, in little memory. Empty if
-    only the whole call does that.
-    """
-    geometry = call.drawn
-    strides = list(geometry.stride or ())
-    is_in_order = strides == sorted(strides, reverse=True)
-    if not (call.operator.can_split and is_dense(geometry) and is_in_order):
-        return []
-    whole, rest = divmod(prod(geometry.shape), MAX_DRAWN)
-    pieces = [MAX_DRAWN] * whole
-    if 0 < rest < GROUP and pieces:
-        pieces[-1] += rest  # normal_ draws otherwise for less than a group
-    elif rest:
-        pieces.append(rest)
-    return pieces

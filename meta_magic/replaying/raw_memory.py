@@ -58,6 +58,15 @@ class RawMemory:
         elements = view(self._written, geometry)
         return elements is not None and bool(elements.all())
 
+    def find_written(self, geometry: Geometry) -> Bytes:
+        """Return which elements of a tensor are written."""
+        if self._written is None:
+            return np.full(geometry.shape, self._is_whole, np.bool_)
+        elements = view(self._written, geometry)
+        if elements is None or not prod(geometry.shape):
+            return np.full(geometry.shape, fill_value=False)
+        return np.asarray(elements.all(axis=-1))
+
     def write(self, geometry: Geometry) -> None:
         """Write the elements of a tensor."""
         is_whole = is_dense(geometry) and span_nbytes(geometry) == self._nbytes
@@ -65,6 +74,19 @@ class RawMemory:
             self._written, self._is_whole = None, True
         elif not self._is_whole:
             self._mark(geometry, is_written=True)
+
+    def write_some(self, geometry: Geometry, which: Bytes) -> None:
+        """Write some elements of a tensor.
+
+        Args:
+            geometry: The tensor's.
+            which: Which of them.
+        """
+        if self._written is None:
+            self._written = np.full(self._nbytes, self._is_whole, np.bool_)
+        elements = view(self._written, geometry)
+        if elements is not None:
+            elements[which] = True
 
     def taint(self, geometry: Geometry) -> None:
         """Write what was computed from what lay in memory over the elements."""

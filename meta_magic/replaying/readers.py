@@ -25,7 +25,8 @@ class Calls(Protocol):
 class Readers:
     """For each storage of a program, the calls that have it as an argument, in order.
 
-    A chain for each storage, from the last call back, in two columns for all of them.
+    Of the calls that :meth:`go_on` has looked through. A chain for each storage, from
+    the last call back, in two columns for all of them.
 
     Args:
         recorded: Those of a program.
@@ -38,9 +39,23 @@ class Readers:
         self._calls = array("I", [0])
         self._before = array("I", [NONE])
 
+    @unbroken
+    def go_on(self) -> None:
+        """Look through the calls that are new."""
+        recorded = self._recorded
+        last, calls, before = self._last, self._calls, self._before
+        for index in range(self._n_read, len(recorded)):
+            signature, storages = recorded.tensors(index)
+            for storage in storages[: len(signature.inputs)]:
+                if storage >= len(last):
+                    last.extend([NONE] * (storage + 1 - len(last)))
+                before.append(last[storage])
+                last[storage] = len(calls)
+                calls.append(index)
+        self._n_read = len(recorded)
+
     def between(self, storage: int, first: int, last: int) -> Sequence[int]:
         """Return the calls that read a storage, of some, the last one included."""
-        self._go_on()
         found: list[int] = []
         link = self._last[storage] if storage < len(self._last) else NONE
         while link != NONE and self._calls[link] >= first:
@@ -48,18 +63,3 @@ class Readers:
                 found.append(self._calls[link])
             link = self._before[link]
         return found[::-1]
-
-    @unbroken
-    def _go_on(self) -> None:
-        """Look through the calls that are new."""
-        recorded = self._recorded
-        for index in range(self._n_read, len(recorded)):
-            signature, storages = recorded.tensors(index)
-            for storage in storages[: len(signature.inputs)]:
-                if storage >= len(self._last):
-                    n_new = storage + 1 - len(self._last)
-                    self._last.extend([NONE] * n_new)
-                self._before.append(self._last[storage])
-                self._last[storage] = len(self._calls)
-                self._calls.append(index)
-        self._n_read = len(recorded)

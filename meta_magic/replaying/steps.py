@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from itertools import takewhile
 from typing import NamedTuple
 
-from meta_magic.replaying.program_calls import Call, ProgramCalls, split_draw
+from meta_magic.replaying.program_calls import Call, ProgramCalls
 from meta_magic.replaying.program_draws import Draw
+from meta_magic.replaying.split_draws import split_draw
 from meta_magic.trace.program import EarlierEnd, Import, Program
 from meta_magic.trace.signature import Geometry
 
@@ -75,10 +77,11 @@ class Plan:
     @property
     def needs_earlier_contents(self) -> bool:
         """Whether some call needs a storage as it was before what is held of it."""
+        latest = max(self.held.values(), default=-1)
         return any(
             step.call.number <= self.held.get(storage, -1)
-            for step in self.steps
-            if step.kind == StepKind.RUN and self.held
+            for step in takewhile(lambda s: s.call.number <= latest, self.steps)
+            if step.kind == StepKind.RUN
             for storage in step.call.read | step.call.written
         )
 

@@ -31,6 +31,16 @@ class Dead(AbstractSet[int]):
             return False
         return bool(is_dead[storage])
 
+    def __rsub__(self, storages: AbstractSet[int]) -> set[int]:
+        """Return those of some storages that were not freed."""
+        is_dead, end = self._is_dead, len(self._is_dead)
+        return {s for s in storages if s >= end or not is_dead[s]}
+
+    def among(self, storages: Iterable[int]) -> list[int]:
+        """Return those of some storages that were freed."""
+        is_dead, end = self._is_dead, len(self._is_dead)
+        return [s for s in storages if s < end and is_dead[s]]
+
     def __iter__(self) -> Iterator[int]:
         return (storage for storage, is_dead in enumerate(self._is_dead) if is_dead)
 

@@ -3,6 +3,7 @@
 from functools import cached_property
 from math import prod
 
+from meta_magic.replaying.call_arguments import CallArguments
 from meta_magic.replaying.operators import Operator
 from meta_magic.replaying.work import count_work
 from meta_magic.trace.signature import (
@@ -43,6 +44,11 @@ class Usage:
             for index in self.overwritten
             if is_dense(signature.inputs[index])
         }
+
+    @cached_property
+    def arguments(self) -> CallArguments:
+        """What a call is given."""
+        return CallArguments(self.signature)
 
     @cached_property
     def work(self) -> int:

@@ -100,7 +100,7 @@ class ProgramBuilder:
             "deaths": self._deaths.follow(write.registry.deaths),
         }
         columns = {name: view.cast("B") for name, view in views.items()}
-        nothing = {"module_rows": b"", "module_values": b""}
+        nothing = {"module_rows": b"", "module_values": b"", "modules": ()}
         return self._build([], {**columns, **nothing}, has_failed=True)
 
     def build(self, trees: Sequence[Tree], *, has_failed: bool) -> Program:
@@ -119,6 +119,7 @@ class ProgramBuilder:
             "deaths": write.registry.deaths.tobytes(),
             "module_rows": write.calls.rows.tobytes(),
             "module_values": write.calls.values.tobytes(),
+            "modules": name_modules(write.numbers, trees),
         }
         return self._build(trees, columns, has_failed=has_failed)
 
@@ -138,7 +139,6 @@ class ProgramBuilder:
             positions=positions,
             nbytes_by_storage=tuple(write.registry.nbytes_by_storage.items()),
             structures=tuple(write.calls.structures),
-            modules=name_modules(write.numbers, trees),
             owner_by_storage=tuple(find_owners(trees).items()),
             randomness=write.draws.build_randomness(),
             constants=write.constants.build(),

@@ -35,6 +35,7 @@ from meta_magic.recording.intercept.loading import Loader
 from meta_magic.recording.intercept.new_parameters import NewParameters
 from meta_magic.recording.intercept.operator_runner import OperatorRunner
 from meta_magic.recording.intercept.planned.planned_devices import stand_in_for
+from meta_magic.recording.intercept.read_storages import ReadStorages
 from meta_magic.recording.intercept.saving import Saver
 from meta_magic.recording.intercept.served_functions import ServedFunctions
 from meta_magic.recording.intercept.shared_memory import SharedMemory
@@ -152,7 +153,6 @@ class Recording:
         """Return what meets each text of a tensor, call of torch, and operator."""
         write, plan = self._written, self._plan
         registry, places, rows = write.registry, write.places, write.rows
-        checks = make_checks(write, self._programs.snapshot, options)
         special = SpecialTensors(places, write.findings)
         kernels = KernelCalls(
             registry=registry,
@@ -166,7 +166,7 @@ class Recording:
             plan=plan,
             lifting=self._lifting,
             refusals=self._refusals,
-            checks=checks,
+            checks=make_checks(write, self._programs.snapshot, options),
         )
         runner = OperatorRunner(places, special, attention, kernels)
         dispatch = DispatchMode(registry, rows, cache, special, runner)
@@ -178,14 +178,15 @@ class Recording:
             attention=attention,
             plan=plan,
             dispatch=dispatch,
-            served=ServedFunctions(registry, rows, cache, attention, checks),
+            served=ServedFunctions(registry, rows, cache, attention, kernels.checks),
             lifting=self._lifting,
             refusals=self._refusals,
             shared=self._shared,
         )
         shown = ShownTensors(registry, self._values, plan)
+        stored = ReadStorages(registry, self._values)
         self._modes = self._shared.modes = functions, dispatch
-        return shown, BackwardPasses(*self._modes), *self._modes, self._shared
+        return shown, stored, BackwardPasses(*self._modes), *self._modes, self._shared
 
     @property
     def n_operators(self) -> int:
@@ -257,8 +258,7 @@ class Recording:
         self, program: Program, trees: Sequence[Tree], *, has_failed: bool
     ) -> tuple[Note, ...]:
         threads = (*self._threads.names, *self._written.calls.threads)
-        tasks = tuple(self._tasks.names)
-        outside = Outside(self.guard.odd, threads, tasks, has_failed)
+        outside = Outside(self.guard.odd, threads, tuple(self._tasks.names), has_failed)
         return find_notes(self._written, program, trees, outside)
 
     def _keep_origin(

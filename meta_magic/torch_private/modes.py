@@ -44,8 +44,10 @@ from torch._C._dynamo.guards import (
     set_is_in_mode_without_ignore_compile_internals as set_compile_internals_flag,
 )
 
-# Without these two a tensor's own values are not reached from inside of a transform.
+# Without these three a tensor's own values are not reached from inside of a transform,
+# nor told from those that are not one number.
 from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
+from torch._C._functorch import is_batchedtensor as is_batched
 from torch._C._functorch import peek_interpreter_stack as functorch_interpreter
 from torch.autograd import forward_ad
 
@@ -94,6 +96,7 @@ __all__ = [
     "functorch_interpreter",
     "get_unwrapped",
     "is_any_autocast_enabled",
+    "is_batched",
     "is_deterministic",
     "is_functorch_wrapped_tensor",
     "n_dispatch_modes",

@@ -38,6 +38,7 @@ __all__ = [
     "MAKE_PARAMETER",
     "RUN_BACKWARD",
     "STEP_OF_SCALER",
+    "STORAGE_READERS",
     "TEXT_OF_TENSOR",
     "Replaceable",
     "enable_autocast",
@@ -122,6 +123,15 @@ RUN_BACKWARD: Final = (torch.autograd, "_engine_run_backward")
 
 STEP_OF_SCALER: Final = (GradScaler, "_maybe_opt_step")
 """Without it each step of a ``GradScaler`` replays all that came before."""
+
+
+STORAGE_READERS: Final = (
+    (torch.storage._StorageBase, "__iter__"),
+    (torch.UntypedStorage, "__getitem__"),
+    (torch.TypedStorage, "__iter__"),
+    (torch.TypedStorage, "_getitem"),
+)
+"""Without them the storage of a meta tensor cannot be read."""
 
 
 def enable_autocast(region: autocast_class, *, is_enabled: bool) -> None:

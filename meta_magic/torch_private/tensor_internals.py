@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, TypedStorage, UntypedStorage
 
 # Without it a materialized parameter is a new object, and an optimizer keeps the old.
 from torch._C import _swap_tensor_impl as swap_tensor_impl
@@ -38,6 +38,7 @@ __all__ = [
     "parse_to",
     "suggest_memory_format",
     "swap_tensor_impl",
+    "untyped_of",
     "version_of",
 ]
 
@@ -132,6 +133,11 @@ def n_specified(tensor: Tensor) -> int:
     Without it nobody is told that sparse tensors lose their values on meta.
     """
     return tensor._nnz()
+
+
+def untyped_of(storage: UntypedStorage | TypedStorage) -> UntypedStorage:
+    """Return the bytes of a storage; without it torch warns of some that are read."""
+    return storage if isinstance(storage, UntypedStorage) else storage._untyped_storage
 
 
 def negate_lazily(tensor: Tensor) -> Tensor:

@@ -192,7 +192,7 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
         name="FLOPs",
         help="Floating-point operations of all its operators that have a formula.",
         format="flops",
-        width=102,
+        width=114,
         align="right",
         is_in_tree=False,
     ),

@@ -104,11 +104,12 @@ class Trace:
         """Return one row per operator call, columns named as the fields of OpCall."""
         return build_table(self.ops)
 
-    def show(self, *, depth: int = 2, height: int = 420) -> None:
+    def show(self, *, depth: int | None = None, height: int = 420) -> None:
         """Show the report in a notebook, or print the summary where there is none.
 
         Args:
-            depth: Levels of the module tree and the flow that are open at first.
+            depth: Levels of the module tree and the flow that are open at first; None
+                for two of the tree, and as many of the flow as can be read at once.
             height: Height of its views, in pixels.
         """
         # A floor above, and so only when it is asked for.

@@ -25,9 +25,9 @@ __all__ = ["join_scripts", "join_styles", "render_page", "render_snapshot"]
 SCRIPT_NAMES: Final = """
 dom data selection
 tables/rows tables/cells tables/grid tables/modules tables/operators
-flow/values flow/items flow/boxes flow/routes flow/align flow/layers flow/layout
-flow/spots flow/shapes flow/painter flow/viewport flow/map flow/pointer flow/keyboard
-flow/search flow/export flow/bar flow/flow
+flow/values flow/items flow/boxes flow/routes flow/align flow/columns flow/layers
+flow/layout flow/levels flow/spots flow/shapes flow/painter flow/viewport flow/map
+flow/crumbs flow/pointer flow/keyboard flow/search flow/export flow/bar flow/flow
 source/lines source/source panel report
 """
 SCRIPTS: Final = tuple(SCRIPT_NAMES.split())

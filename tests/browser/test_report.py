@@ -93,6 +93,67 @@ def test_one_selection_is_followed_through_all_views(report, expect):
     assert (report.page.errors, report.page.logged) == ([], [])
 
 
+def test_the_flow_is_opened_and_closed_level_by_level(report, expect):
+    flow = show(report, "Flow")
+    levels = flow.get_by_label("Open levels")
+    expect(levels).to_have_text("3 of 3")
+    expect(flow.get_by_role("treeitem", name="linear: Linear")).to_have_attribute(
+        "aria-expanded", "false"
+    )
+    flow.get_by_label("Open a level").click()
+    expect(levels).to_have_text("operators")
+    expect(flow.get_by_role("treeitem", name="addmm").first).to_be_visible()
+    flow.get_by_label("Close a level").click()
+    expect(levels).to_have_text("3 of 3")
+    expect(flow.get_by_role("treeitem", name="addmm")).to_have_count(0)
+
+
+def test_the_flow_stands_in_columns_unless_told_otherwise(report, expect):
+    flow = show(report, "Flow")
+    flow.get_by_label("Open a level").click()
+    graph = flow.locator(".mm-flow-graph > g")
+    heights = []
+    for is_wide in (True, False):
+        flow.get_by_label("columns").set_checked(is_wide)
+        flow.get_by_label("Fit all into view").click()
+        box = graph.bounding_box()
+        heights.append(box["height"] / box["width"])
+    assert heights[0] < heights[1]
+    assert report.page.errors == []
+
+
+def test_a_box_that_the_flow_is_within_is_named_and_found_again(report, expect):
+    flow = show(report, "Flow")
+    crumbs = flow.get_by_label("Boxes round the view")
+    expect(crumbs.get_by_role("button")).to_have_count(0)
+    for _ in range(6):
+        flow.get_by_label("Zoom in").click()
+    crumb = crumbs.get_by_role("button").first
+    expect(crumb).to_have_text("model: Sequential")
+    crumb.click()
+    expect(crumbs.get_by_role("button")).to_have_count(0)
+    expect(flow.get_by_role("treeitem", name="model: Sequential")).to_be_visible()
+
+
+def test_the_flow_says_once_how_it_is_zoomed(report, expect):
+    flow = show(report, "Flow")
+    status = flow.locator(".mm-flow-status")
+    flow.locator(".mm-flow-graph").hover()
+    report.page.mouse.wheel(0, 10)
+    expect(status).to_contain_text("ctrl + wheel zooms")
+
+
+def test_a_flow_that_is_too_small_to_read_says_so(report, expect):
+    flow = show(report, "Flow")
+    status = flow.locator(".mm-flow-status")
+    for _ in range(12):
+        flow.get_by_label("Zoom out").click()
+    expect(status).to_contain_text("too small to read")
+    for _ in range(12):
+        flow.get_by_label("Zoom in").click()
+    expect(status).to_have_text("63 operators")
+
+
 def test_a_line_of_the_source_tells_the_shapes_it_made(report, expect):
     source = show(report, "Source")
     line = source.locator(".mm-source-line, [data-line]").filter(has_text="y = model")

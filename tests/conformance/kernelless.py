@@ -8,9 +8,11 @@ __all__ = ["KERNELLESS"]
 aten = torch.ops.aten
 
 
-def solve(*shapes, driver=None):
+def solve(*shapes, driver=None, dtype=torch.float32):
     """Return a call of a solver of linear equations."""
-    return lambda: torch.linalg.lstsq(*map(torch.rand, shapes), driver=driver)
+    return lambda: torch.linalg.lstsq(
+        *(torch.rand(shape, dtype=dtype) for shape in shapes), driver=driver
+    )
 
 
 def pool():
@@ -39,6 +41,7 @@ KERNELLESS = {
     "equations, batches": solve((2, 6, 3, 5), (2, 6, 3, 2)),
     "equations, full ranks": solve((5, 3), (5, 2), driver="gels"),
     "equations, wide, full ranks": solve((3, 5), (3, 2), driver="gels"),
+    "equations, complex": solve((5, 3), (5, 2), driver="gels", dtype=torch.complex64),
     "margins": lambda: aten.multi_margin_loss_backward(
         *(torch.ones(()), torch.rand(4, 3).t(), targets(3), 1, 1)
     ),

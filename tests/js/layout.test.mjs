@@ -5,6 +5,8 @@ import { Boxes } from "../../meta_magic/view/static/flow/boxes.js";
 import { walk } from "../../meta_magic/view/static/flow/items.js";
 import { place } from "../../meta_magic/view/static/flow/layers.js";
 import { arrange, ellipsize, forget_layout } from "../../meta_magic/view/static/flow/layout.js";
+import { list_frames } from "../../meta_magic/view/static/flow/crumbs.js";
+import { list_spots } from "../../meta_magic/view/static/flow/spots.js";
 import { choose_phase, follow_values } from "../../meta_magic/view/static/flow/values.js";
 import { make_layers, make_trace } from "./flow_payloads.mjs";
 
@@ -88,6 +90,49 @@ test("every wire leads down", () => {
   }
 });
 
+/** Nodes one below the other, and the wires between them. */
+function make_tower(n_nodes) {
+  const spots = Array.from({ length: n_nodes }, () => ({ w: 150, h: 38, kind: "op" }));
+  const wires = spots.slice(1).map((node, i) => ({
+    from: spots[i], starts: [{ x: 0 }], label: "", ends: [{ node, x: 0 }],
+  }));
+  return { spots, wires };
+}
+
+test("a tower is laid out in columns of like heights, as wide as a view", () => {
+  const { spots, wires } = make_tower(30);
+  const { w, h } = place(spots, wires, true);
+  assert.equal(count_overlaps(spots), 0);
+  assert.ok(w > 1.5 * h && w < 3 * h);
+  const heads = spots.filter(({ x }, i) => x > (spots[i - 1]?.x ?? -1));
+  assert.ok(heads.length > 2);
+  for (const { y } of heads.slice(1)) assert.equal(y, heads[1].y);
+  const lows = spots.filter(({ x }, i) => x < (spots[i + 1]?.x ?? 0)).map(({ y }) => y);
+  assert.ok(Math.min(...lows) > 0.5 * Math.max(...lows));
+});
+
+test("a wire to the next column goes round the foot of its own", () => {
+  const { spots, wires } = make_tower(30);
+  place(spots, wires, true);
+  const turning = wires.filter(({ from, ends }) => ends[0].node.x > from.x + 1);
+  assert.ok(turning.length);
+  for (const { path, from, ends, left, right, top, bottom } of turning) {
+    assert.match(path, /v8H[\d.]+V[-\d.]+H[\d.]+V[\d.]+$/);
+    assert.ok(left <= from.x + from.w / 2 && right >= ends[0].node.x + ends[0].node.w / 2);
+    assert.ok(top < ends[0].node.y && bottom > from.y + from.h);
+  }
+});
+
+test("what is low, and where several wires lead on, is not cut into columns", () => {
+  const low = make_tower(4);
+  place(low.spots, low.wires, true);
+  assert.equal(new Set(low.spots.map(({ x }) => x)).size, 1);
+  const { spots, wires } = make_tower(30);
+  wires.push({ from: spots[0], starts: [{ x: 0 }], label: "", ends: [{ node: spots[29], x: 0 }] });
+  place(spots, wires, true);
+  spots.forEach(({ y }, i) => assert.ok(!i || y > spots[i - 1].y));
+});
+
 test("a fixed end is met where it was asked for", () => {
   const [above, below] = [{ w: 50, h: 20, kind: "op" }, { w: 200, h: 100, kind: "op" }];
   const ends = [{ node: below, x: -60 }, { node: below, x: 70 }];
@@ -128,9 +173,10 @@ for (const n_layers of [1, 2, 5, 80, 300]) {
   });
 }
 
-test("a chain of open boxes runs straight down", () => {
+test("a chain of open boxes runs straight down, where no columns are wanted", () => {
   const trace = make_layers(40);
   const boxes = new Boxes(follow_values(trace), choose_phase(trace));
+  boxes.is_wide = false;
   const all = [...walk(boxes.root)];
   for (const box of all) box.is_open = true;
   assert.ok(arrange(boxes, boxes.root).w < 600);
@@ -163,10 +209,24 @@ test("the operator at which a cell failed is marked, and what it is in", () => {
 });
 
 test("no operator is marked where none raised the error", () => {
-  const trace = make_trace([{ op: "aten.mm.default" }], [{ name: "m" }]);
+  const trace = make_trace([{ op: "aten.mm.default", makes: ["a"] }], [{ name: "m" }]);
   trace.error = "E";
   const boxes = new Boxes(follow_values(trace), choose_phase(trace));
   assert.equal(arrange(boxes, boxes.root).nodes[0].text, "mm");
+});
+
+test("the boxes that a view is within are told, but not those whose header it shows", () => {
+  const trace = make_layers(3);
+  const boxes = new Boxes(follow_values(trace), choose_phase(trace));
+  for (const box of walk(boxes.root)) box.is_open = true;
+  const spots = list_spots(arrange(boxes, boxes.root));
+  const spot = spots.find(({ thing }) => thing.item && boxes.name(thing.item) === "layers.0: Layer");
+  const tell = (y, h) => list_frames(spots, { x: spot.x, y, w: spot.thing.w, h })
+    .map((item) => boxes.name(item));
+  assert.deepEqual(tell(spot.y - 1, 60), ["model: Net", "layers.0–2: 3 × Layer"]);
+  assert.deepEqual(tell(spot.y + 30, 20),
+    ["model: Net", "layers.0–2: 3 × Layer", "layers.0: Layer"]);
+  assert.deepEqual(tell(-10, 40), []);
 });
 
 test("long names are cut by their width", () => {

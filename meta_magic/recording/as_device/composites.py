@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from meta_magic.errors import MissingValueError
+from meta_magic.recording.as_device.cpu_answers import find_refusal_of_pooling
 from meta_magic.recording.as_device.packed_recurrent import PACKED_RECURRENT
 from meta_magic.recording.as_device.recurrent import RECURRENT
 from meta_magic.recording.as_device.spectra import (
@@ -186,12 +187,26 @@ def ctc_loss_of_tensors(  # noqa: PLR0913, PLR0917  the operator's own
     return aten.ctc_loss.IntList(log_probs, targets, *given)
 
 
+def max_pool1d(_: Keep, a: Tensor, *__: Any, **___: Any) -> Any:
+    """Refuse dtypes for which the CPU has no kernel; leave the rest to torch.
+
+    Source:
+        ``max_pool1d`` in ``MaxPooling.cpp`` of torch 2.13: a kernel of its own where no
+        gradient is wanted and no mode looks on.
+    """
+    refusal = None if needs_gradient(a) else find_refusal_of_pooling(a.dtype)
+    if refusal is not None:
+        raise NotImplementedError(refusal)
+    return NotImplemented
+
+
 ON_CPU: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
     {
         "linalg_svdvals": svdvals,
         "linalg_eigvalsh": eigvalsh,
         "linalg_eigvals": eigvals,
         "group_norm": group_norm,
+        "max_pool1d": max_pool1d,
         "one_hot": one_hot,
         "ctc_loss.IntList": ctc_loss,
         "ctc_loss.Tensor": ctc_loss_of_tensors,

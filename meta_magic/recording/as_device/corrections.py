@@ -176,10 +176,10 @@ def lstsq(
     columns = a.new_empty((*batch, n_solved, max(n_rows, n_columns)))
     solution = columns.mT[..., :n_columns, :]
     has_residuals = driver == "gels" and n_rows > n_columns
-    residuals = a.new_empty((*batch, n_solved) if has_residuals else 0)
+    real = torch.empty(0, dtype=a.dtype, device="meta").real.dtype
+    residuals = a.new_empty((*batch, n_solved) if has_residuals else 0, dtype=real)
     ranks = a.new_empty(0 if driver == "gels" else batch, dtype=torch.long)
     solution = solution.squeeze(-1) if is_vector else solution
-    real = torch.empty(0, dtype=a.dtype, device="meta").real.dtype
     return solution, residuals, ranks, a.new_empty(0, dtype=real)
 
 

@@ -15,7 +15,12 @@ from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.modes import TorchDispatchMode
 from meta_magic.torch_private.snapshot import RealTorch
 
-__all__ = ["adds_batch_to_attention", "fills_with_numbers", "runs_lstm_by_onednn"]
+__all__ = [
+    "adds_batch_to_attention",
+    "fills_with_numbers",
+    "find_refusal_of_pooling",
+    "runs_lstm_by_onednn",
+]
 
 
 class Listing:
@@ -76,3 +81,14 @@ def runs_lstm_by_onednn(dtype: torch.dtype, *, has_gradients: bool) -> bool:
             return torch.lstm(state, (state, state), (weight, weight), *options)
 
     return "aten.mkldnn_rnn_layer.default" in list_operators(call)
+
+
+@cache
+def find_refusal_of_pooling(dtype: torch.dtype) -> str | None:
+    """Return what ``max_pool1d`` says of a dtype that it refuses without a gradient."""
+    with RealTorch():
+        try:
+            torch.max_pool1d(torch.zeros(1, 1, 1, dtype=dtype, device="cpu"), 1)
+        except NotImplementedError as error:
+            return str(error)
+    return None

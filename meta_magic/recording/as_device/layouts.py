@@ -11,13 +11,13 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from meta_magic.recording.as_device.cpu_kernels import ask_cpu
+from meta_magic.recording.as_device.cpu_kernels import ask_cpu, put_on_meta
 from meta_magic.recording.identities.geometries import span_nbytes
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.signatures.arguments import Args, Given, Kwargs
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 
-__all__ = ["lay_out_alike", "lay_out_made", "lay_out_moved"]
+__all__ = ["lay_out_alike", "lay_out_made", "lay_out_moved", "take_geometries"]
 
 MAX_NUMEL: Final = 2**16
 """Elements of all arguments up to which an operator is asked, whatever it computes."""
@@ -68,6 +68,30 @@ def lay_out_alike(func: Any, args: Args, kwargs: Kwargs, returned: Any) -> Any:
         laid_out_alike.clear()
     laid_out_alike.add(call)
     return returned
+
+
+def take_geometries(returned: Any, real: Any) -> Any:
+    """Return what an operator returned on meta, as it returned it on the CPU.
+
+    Strides along one element, which mean nothing, and special tensors are left.
+    """
+    made, wanted = tensors_in(returned), tensors_in(real)
+    is_known = len(made) == len(wanted) and all(map(is_plain, wanted))
+    if not is_known or [*map(geometry_of, made)] == [*map(geometry_of, wanted)]:
+        return returned
+    return put_on_meta(real)
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Whether meta has tensors like one on the CPU."""
+    is_special = tensor.is_conj() or tensor.is_neg() or tensor.is_quantized
+    return tensor.layout is torch.strided and not (is_special or tensor.is_nested)
+
+
+def geometry_of(tensor: Tensor) -> tuple[object, ...]:
+    """Return shape, dtype, and strides along more than one element."""
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    return tensor.shape, tensor.dtype, [step for n, step in steps if n > 1]
 
 
 def describe(value: Any) -> object:

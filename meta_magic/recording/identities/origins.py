@@ -96,7 +96,11 @@ class Origin:
             met: What the running recording met of earlier ones.
         """
         if self._is_stale(tensor, version, storage, living):
-            return not is_known_elsewhere(tensor, version, met, living)
+            if not is_known_elsewhere(tensor, version, met, living):
+                return True
+            groups = living.on(self.owners[storage][0])
+            others = [group for group in groups if id(tensor) not in group]
+            return self._has_stale(others, storage)
         if not self.counters:
             return False
         counters = self.counters.get(storage, ())  # of those that are gone by now, too

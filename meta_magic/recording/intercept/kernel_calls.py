@@ -209,8 +209,7 @@ class KernelCalls:
             self._refusals.check(table, given, kernels)
             return self._run_or_rescue(table, given, draw, kernels)
         returned = self._run_or_rescue(table, given, draw, kernels)
-        self._refusals.check(table, given, kernels, returned)
-        return returned
+        return self._refusals.check(table, given, kernels, returned)
 
     def _run_or_rescue(
         self, table: OpTable, given: Given, draw: Drawing | None, kernels: DeviceName

@@ -140,7 +140,7 @@ def join_values(
     if sum(part.numel() for part in parts) != like.numel():
         raise ValueError(ONE_ELEMENT)
     joined = torch.cat(parts).reshape(like.shape)
-    return joined.requires_grad_(like.requires_grad)
+    return joined.requires_grad_() if like.requires_grad else joined
 
 
 def flatten(values: Any) -> list[Any]:

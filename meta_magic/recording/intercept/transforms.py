@@ -18,6 +18,7 @@ from meta_magic.torch_private.modes import (
     DisableTorchFunction,
     functorch_interpreter,
     get_unwrapped,
+    is_batched,
     is_functorch_wrapped_tensor,
 )
 
@@ -31,18 +32,36 @@ def make_below(make: Callable[..., Any], args: Args) -> Any:
 
     Args:
         make: Makes it.
-        args: What it is called with; tensors as they are there.
+        args: What it is called with; tensors as they are there. Those in lists are read
+            as numbers.
     """
     if functorch_interpreter() is None:
         return make(*args)
+    below = [*map(unwrap, args)]
     with BelowTransforms():
-        made = make(*map(unwrap, args))
+        made = make(*below)
     with DisableTorchFunction(), DisableTorchDispatch():  # torch lifts it unseen
         return LIFT(made)
 
 
 def unwrap(value: Any) -> Any:
-    """Return the tensor that transforms put theirs around; else what it is given."""
+    """Return the tensor that transforms put theirs around; else what it is given.
+
+    Raises:
+        RuntimeError: One in a list has a number for each of what vmap goes over.
+    """
+    if isinstance(value, (list, tuple)):
+        return type(value)([unwrap_number(item) for item in value])
     while isinstance(value, Tensor) and is_functorch_wrapped_tensor(value):
         value = get_unwrapped(value)
     return value
+
+
+def unwrap_number(value: Any) -> Any:
+    """Return a tensor below transforms that has one number there, or lists of them."""
+    layer = value
+    while isinstance(layer, Tensor) and is_functorch_wrapped_tensor(layer):
+        if is_batched(layer):
+            value.item()  # which torch refuses in its own words
+        layer = get_unwrapped(layer)
+    return unwrap(layer)

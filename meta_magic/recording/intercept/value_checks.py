@@ -203,15 +203,17 @@ def is_allowed(real: Tensor, allowed: Allowed) -> bool:
     """Whether an operator takes what an operand holds."""
     with DisableTorchFunction(), DisableTorchDispatch():
         if allowed.is_count:
-            return int(real.count_nonzero()) < allowed.end
+            return allowed.low <= int(real.count_nonzero()) <= allowed.high
         return not find_wrong(real, allowed).any()
 
 
 def find_wrong(real: Tensor, allowed: Allowed) -> Tensor:
     """Return which elements of an operand are out of range."""
-    is_right = (real >= allowed.low) & (real < allowed.end)
+    is_right = (real >= allowed.low) & (real <= allowed.high) & real.isfinite()
     if allowed.spared is not None:
         is_right = is_right | (real == allowed.spared)
+    if allowed.is_first:
+        is_right.view(-1)[1:] = True
     return ~is_right
 
 
@@ -220,7 +222,8 @@ def describe_wrong(real: Tensor, allowed: Allowed) -> str:
     with DisableTorchFunction(), DisableTorchDispatch():
         if allowed.is_count:
             n_true = int(real.count_nonzero())
-            return f"{n_true} of {allowed.name} are true; at most {allowed.end - 1} may"
+            most = "at most " if allowed.low < allowed.high else ""
+            return f"{n_true} of {allowed.name} are true; {most}{allowed.high} may be"
         at = tuple(find_wrong(real, allowed).nonzero()[0].tolist())
         where = f"[{', '.join(map(str, at))}]" if at else ""
         return (
@@ -240,7 +243,9 @@ def describe_doubt(bounds: Bounds, allowed: Allowed, name: str) -> str:
 
 def describe_allowed(allowed: Allowed) -> str:
     """Return in words what an operator takes."""
-    if allowed.end == inf:
+    if allowed.high == inf:
         return f"allowed are finite numbers from {allowed.low} on"
+    if allowed.is_first:
+        return f"allowed is {allowed.low}"
     spared = "" if allowed.spared is None else f", and {allowed.spared}"
-    return f"allowed are {allowed.low} to {allowed.end - 1}{spared}"
+    return f"allowed are {allowed.low} to {allowed.high}{spared}"

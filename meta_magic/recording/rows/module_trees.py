@@ -184,7 +184,7 @@ class TreeDescriber:
         node = ModuleNode(
             name=name,
             fqn=fqn,
-            class_name=type(module).__qualname__,
+            class_name=class_name_of(module),
             tensors=tuple(self._describe_tensors(module, prefix)) if is_first else (),
             children=(),
             n_calls=n_calls,
@@ -235,11 +235,16 @@ class TreeDescriber:
         self.versions[storage, id(tensor)] = read_version(tensor)
         if kind == "attribute":
             name = fqn.rpartition(".")[2]
-            self.attributes.append((type(module).__qualname__, name, storage))
+            self.attributes.append((class_name_of(module), name, storage))
         else:
             self.owner_by_storage.setdefault(storage, self._numbers.of(module))
         first = self._fqn_by_tensor.setdefault((storage, seen[2]), fqn)
         return seen[2], None if first == fqn else first
+
+
+def class_name_of(module: nn.Module) -> str:
+    """Return the name of a module's class, without the function that defines it."""
+    return type(module).__qualname__.rpartition("<locals>.")[2]
 
 
 def read_versions(

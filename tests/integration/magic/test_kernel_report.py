@@ -21,9 +21,9 @@ def test_charts_are_a_plotly_figure_with_a_picture_beside(kernel):
 @pytest.mark.parametrize(
     ("options", "settings"),
     [
-        ("", {"depth": 2, "height": 420, "hide": ["parameters"]}),
+        ("", {"depth": None, "height": 420, "hide": ["parameters"]}),
         ("--depth 4", {"depth": 4, "height": 420, "hide": ["parameters"]}),
-        ("--height 300 --parameters", {"depth": 2, "height": 300, "hide": []}),
+        ("--height 300 --parameters", {"depth": None, "height": 300, "hide": []}),
     ],
 )
 def test_options_set_the_report(kernel, options, settings):
@@ -36,7 +36,7 @@ def test_a_default_is_configured(kernel):
     try:
         run = kernel.run("%%meta\ntorch.ones(2)")
     finally:
-        kernel.run("%config MetaMagics.depth = 2")
+        kernel.run("%config MetaMagics.depth = None")
     assert read_settings(run)["depth"] == 5
 
 

@@ -180,6 +180,19 @@ def test_a_write_outside_is_noticed_where_the_next_cell_writes_by_data():
         materialize(register(x))
 
 
+def test_a_write_outside_is_noticed_though_a_tensor_counts_on_with_what_it_left():
+    with record():
+        made = nn.Linear(2, 3)
+        left = made.weight.detach()
+        made.half().float()
+    with record():
+        alias = made.weight.data
+    alias.add_(1)
+    assert left.is_meta
+    with pytest.raises(MaterializeError, match="changed in place"):
+        materialize(made)
+
+
 def test_aliases_that_nobody_wrote_outside_are_no_reason_to_refuse():
     def build():
         module = nn.Linear(2, 2)

@@ -14,6 +14,20 @@ from tests.unit.eager import assert_same_tensor
 from tests.unit.replaying.replays import both, plan, replay
 
 
+def beside_transposed():
+    x = torch.arange(6.0).view(2, 3).clone()
+    before, alias = x * 2, x.detach()
+    x.t_()
+    return before + alias
+
+
+def beside_grown():
+    out = torch.arange(4.0)
+    alias, before = out.detach(), out * 2
+    torch.arange(6.0, out=out.resize_(6))
+    return before + alias
+
+
 def foreach_in_place():
     tensors = [torch.ones(2), torch.ones(2)]
     torch._foreach_mul_(tensors, [3.0, 4.0])
@@ -35,6 +49,8 @@ def statistics():
 
 
 LAYOUTS = {
+    "beside one that was transposed": beside_transposed,
+    "beside one that grew": beside_grown,
     "transposed": lambda: torch.arange(6.0).view(2, 3).t().contiguous().t() * 2,
     "channels last": lambda: (
         torch.ones(1, 2, 3, 3).to(memory_format=torch.channels_last) * torch.arange(3.0)

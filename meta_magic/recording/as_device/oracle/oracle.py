@@ -20,15 +20,16 @@ from meta_magic.recording.as_device.oracle.child import (
     can_fork,
     run_in_child,
 )
+from meta_magic.recording.as_device.oracle.same_draws import SameDraws
 from meta_magic.recording.as_device.oracle.shrinking import (
     MAX_NUMEL,
     is_small,
     shrink,
+    take_one,
 )
 from meta_magic.recording.as_device.oracle.stand_ins import (
-    CPU,
+    FILLINGS,
     UNRESERVED,
-    Filling,
     StandIns,
     Unaskable,
     measure_spans,
@@ -46,8 +47,6 @@ from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFun
 
 __all__ = ["Answer", "Oracle", "Verdict", "is_plain", "is_view"]
 
-RANDOM: Final = torch.Tag.nondeterministic_seeded
-
 MAX_SHARE: Final = 0.25
 MAX_SHARE_UNSAFE: Final = 0.5
 MIN_SECONDS: Final = 1.0
@@ -63,21 +62,6 @@ MAX_NBYTES: Final = 16 * MAX_NUMEL
 may lie far apart."""
 
 
-def write_ramp(flat: Tensor) -> None:
-    """Write numbers between 0 and 1, or 0 and 1 in turn."""
-    if flat.dtype.is_floating_point or flat.dtype.is_complex:
-        flat.copy_(torch.linspace(0.1, 0.9, flat.numel(), device=CPU))
-    else:
-        flat.copy_(torch.arange(flat.numel(), device=CPU) % 2)
-
-
-FILLINGS: Final[tuple[Filling | None, ...]] = (
-    None,
-    lambda flat: flat.fill_(1),
-    write_ramp,
-)
-
-
 class Verdict(Enum):
     """What is said of a call that is not known to be refused."""
 
@@ -90,9 +74,14 @@ Answer: TypeAlias = Exception | Verdict
 
 
 class Oracle:
-    """Asks the CPU, within a share of what a recording takes."""
+    """Asks the CPU, within a share of what a recording takes.
+
+    Attributes:
+        returned: What it returned last of a call that it was asked about as it is.
+    """
 
     def __init__(self) -> None:
+        self.returned: Any = None
         self._started = time.perf_counter()
         self._seconds = 0.0
 
@@ -117,21 +106,24 @@ class Oracle:
         Returns:
             That; else whether it accepts the call.
         """
+        self.returned = None
         tensors = tensors_in(args, kwargs)
         if not all(map(is_plain, tensors)):
             return Verdict.UNKNOWN
         if self._is_over(MAX_SHARE_UNSAFE if is_unsafe else MAX_SHARE):
             return Verdict.UNASKED
-        started = time.perf_counter()
+        started, is_on = time.perf_counter(), torch.is_grad_enabled()
         try:
             question = Question(func, args, kwargs, tensors)
             with (
                 DisableTorchDispatch(),
                 DisableTorchFunction(),
-                torch.set_grad_enabled(may_look_at_gradients(func)),
+                torch.set_grad_enabled(question.is_of_function and is_on),
                 SameDraws(func),
             ):
-                return question.ask([*tensors, *made], is_unsafe=is_unsafe)
+                answer = question.ask([*tensors, *made], is_unsafe=is_unsafe)
+                self.returned = question.returned
+                return answer
         except (Unaskable, OSError):
             return Verdict.UNKNOWN
         finally:
@@ -143,29 +135,13 @@ class Oracle:
         return self._seconds > max(MIN_SECONDS, seconds * share)
 
 
-def may_look_at_gradients(func: Any) -> bool:
-    """Whether functions that are no operators, as this one, are to have gradients."""
-    return find_schema(func) is None and torch.is_grad_enabled()
-
-
-class SameDraws:
-    """Context manager after which numbers are drawn as if an operator drew none."""
-
-    def __init__(self, operator: Any) -> None:
-        self._is_due = RANDOM in getattr(operator, "tags", ())
-        self._state: Any = None
-
-    def __enter__(self) -> None:
-        if self._is_due:
-            self._state = torch.default_generator.get_state()
-
-    def __exit__(self, *_: object) -> None:
-        if self._is_due:
-            torch.default_generator.set_state(self._state)
-
-
 class Question:
-    """One call that the CPU is asked about."""
+    """One call that the CPU is asked about.
+
+    Attributes:
+        returned: What it returned, if it ran as it is and in this process.
+        is_of_function: Whether it is of no operator: it may look at gradients.
+    """
 
     def __init__(
         self,
@@ -178,6 +154,11 @@ class Question:
         self._call = args, kwargs
         self._tensors = tensors
         self._spans = measure_spans(tensors)
+        self.returned: Any = None
+        self.is_of_function = find_schema(func) is None
+        self._make_stand_ins = partial(
+            StandIns, self._spans, has_gradients=self.is_of_function
+        )
 
     def ask(self, seen: Sequence[Tensor], *, is_unsafe: bool) -> Answer:
         """Return what the CPU raises.
@@ -194,11 +175,21 @@ class Question:
         if is_held and is_small([tensor.shape for tensor in seen]):
             run = self._run_small_or_raise
             return self._confirm(run, is_tried=True) if is_unsafe else self._run_small()
-        if not self._tensors:  # it makes one, as large as it is told
-            return Verdict.UNKNOWN
+        if not self._tensors:
+            return self._ask_for_one()
         if is_unsafe:
             return self._confirm(self._run_untouched)
         return self._ask_of_smaller()
+
+    def _ask_for_one(self) -> Answer:
+        """Return what is raised of sizes, if it is raised of one element, too."""
+        smaller = take_one(self._call)
+        if smaller == self._call:  # no sizes are told: it may make much
+            return Verdict.UNKNOWN
+        args, kwargs = (rebuild(given, put_on_cpu) for given in smaller)
+        answer = decide(partial(self._func, *args, **kwargs))
+        is_taken = isinstance(answer, Verdict)
+        return answer if is_taken else self._confirm(self._run_untouched)
 
     def _ask_of_smaller(self) -> Answer:
         """Return what is raised at the true sizes, if a smaller call is refused."""
@@ -216,7 +207,7 @@ class Question:
         """Return what is raised whatever the tensors hold."""
         answers = []
         for filling in FILLINGS:
-            stand_ins = StandIns(self._spans, filling)
+            stand_ins = self._make_stand_ins(filling)
             answer = decide(lambda: self._run_with(stand_ins), is_tried=True)  # noqa: B023  called at once
             if isinstance(answer, Verdict) or speaks_of_types(answer):
                 return answer
@@ -231,11 +222,11 @@ class Question:
 
     def _run_untouched(self) -> None:
         try:
-            self._run_with(StandIns(self._spans, is_untouched=True))
+            self._run_with(self._make_stand_ins(is_untouched=True))
         except RuntimeError as error:
             if UNRESIZABLE not in str(error):
                 raise
-            self._run_with(StandIns(self._spans))
+            self._run_with(self._make_stand_ins())
 
     def _confirm(self, run: Callable[[], object], *, is_tried: bool = False) -> Answer:
         """Return what is raised in a child process, if there can be one."""
@@ -256,7 +247,7 @@ class Question:
             args, kwargs = rebuild(args, replace), rebuild(kwargs, replace)
         except Exception as error:  # nothing that the operator says
             raise Unaskable from error
-        self._func(*args, **kwargs)
+        self.returned = self._func(*args, **kwargs)
 
 
 def decide(run: Callable[[], object], *, is_tried: bool = False) -> Answer:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from meta_magic.errors import MetaMagicError
 from meta_magic.recording.as_device.cpu_kernels import ask_cpu, is_without_kernel
+from meta_magic.recording.as_device.layouts import take_geometries
 from meta_magic.recording.as_device.oracle.oracle import (
     Answer,
     Oracle,
@@ -16,6 +17,7 @@ from meta_magic.recording.as_device.oracle.oracle import (
     is_view,
 )
 from meta_magic.recording.as_device.oracle.shrinking import MAX_NUMEL
+from meta_magic.recording.as_device.oracle.stand_ins import CPU
 from meta_magic.recording.identities.geometries import span_nbytes
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.signatures.arguments import Args, Given, Kwargs
@@ -44,6 +46,9 @@ NEVER: Final = (
 )
 """Operators that move, whose arguments only values can refuse, or that end a process
 when their sizes do not fit."""
+
+NUMBERLESS: Final = ("aten.empty.", "aten.empty_strided.", "aten.zeros.", "aten.ones.")
+"""Factories that take any size and dtype, and are told no number."""
 
 TRUSTING: Final = (
     *("aten.native_batch_norm", "aten._native_batch_norm", "aten._batch_norm"),
@@ -131,31 +136,39 @@ class Refusals:
             return False
         if name.startswith(NEVER) or (device == "cuda" and name.startswith(IN_FLOAT)):
             return False
+        if name.startswith(NUMBERLESS):
+            return False
         is_same = is_alike(table.func) and not table.is_loose
         if is_same or torch.Tag.inplace_view in table.func.tags:
-            return False
-        if not (given.inputs or table.is_random):  # a factory takes what it is told
             return False
         is_new = table.is_pure or (*key, *sharing_of(given.inputs)) not in table.entries
         return is_new or table.is_loose
 
     def check(
         self, table: OpTable, given: Given, device: DeviceName, returned: Any = None
-    ) -> None:
-        """Raise what the CPU raises of a call that meta accepts."""
+    ) -> Any:
+        """Raise what the CPU raises of a call that meta accepts.
+
+        Returns:
+            What it returned on meta, of the CPU's shapes, dtypes and strides.
+        """
         args, kwargs, _ = given
         kind = find_kind(table, given)
         if kind in accepted_kinds or (table.is_loose and lies_within(returned)):
-            return
+            return returned
         is_known = returned is not None or not (table.has_out or table.reads_data)
         if not is_known and multiply((args, kwargs)) > MAX_NUMEL:
-            return
+            return returned
         made, is_unsafe = tensors_in(returned), may_end_process(table, given)
         answer = self._oracle.ask(table.func, args, kwargs, made, is_unsafe=is_unsafe)
         self._raise(answer, device)
         self.is_left = answer is Verdict.UNASKED
         if kind is not None and answer is Verdict.ACCEPTED:
             accepted_kinds.add(kind)
+        is_known = answer is Verdict.ACCEPTED and table.is_pure and device == "cpu"
+        return (
+            take_geometries(returned, self._oracle.returned) if is_known else returned
+        )
 
     def rescue(
         self, table: OpTable, given: Given, device: DeviceName, error: Exception
@@ -184,6 +197,8 @@ class Refusals:
         if functorch_interpreter() is not None:  # its tensors have no memory
             return
         self._raised = 0  # those around it, as backward(), ran the user's code
+        if "device" in kwargs:
+            kwargs = {**kwargs, "device": CPU}
         answer = self._oracle.ask(func, args, kwargs, is_unsafe=True)
         if isinstance(answer, Exception) and str(answer) != str(error):
             raise_instead(answer, error)

@@ -18,7 +18,7 @@ from meta_magic.recording.as_device.oracle.stand_ins import (
 )
 from meta_magic.recording.identities.nested_tensors import tensors_in
 
-__all__ = ["KEPT", "MAX_NUMEL", "is_small", "shrink"]
+__all__ = ["KEPT", "MAX_NUMEL", "is_small", "shrink", "take_one"]
 
 KEPT: Final = 8
 """Sizes up to this one stay as they are."""
@@ -34,6 +34,9 @@ CHECKING: Final = frozenset(
     | {"index_add", "nll_loss_forward", "nll_loss2d_forward", "binary_cross_entropy"}
     | {"smooth_l1_loss", "max_pool2d_with_indices", "avg_pool2d"}
     | {"embedding_bag", "embedding_bag_forward_only"}
+    | {"uniform", "normal", "bernoulli", "random", "exponential", "geometric"}
+    | {"cauchy", "log_normal", "rand_like", "randn_like", "randint_like", "full_like"}
+    | {"new_full"}
 )
 """Operators that check all sizes that they are given before they touch memory. Others
 might end the process when they are given some that do not belong together."""
@@ -58,6 +61,16 @@ def is_small(shapes: Sequence[Sequence[int]], share: int = 1) -> bool:
     numel = sum(map(math.prod, shapes))
     longest = max((n for shape in shapes for n in shape), default=1)
     return numel <= MAX_NUMEL // share and numel * longest <= MAX_WORK // share
+
+
+def take_one(value: Any) -> Any:
+    """Return the arguments of a factory with all sizes in lists being one."""
+    if isinstance(value, dict):
+        return {name: take_one(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        is_of_sizes = all(type(item) is int for item in value)
+        return type(value)(1 if is_of_sizes else take_one(item) for item in value)
+    return value
 
 
 def base_name(operator: Any) -> str:

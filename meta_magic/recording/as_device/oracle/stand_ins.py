@@ -3,6 +3,7 @@
 import mmap
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 import torch
@@ -16,6 +17,8 @@ from meta_magic.torch_private.tensor_internals import (
 )
 
 __all__ = [
+    "CPU",
+    "FILLINGS",
     "Filling",
     "StandIns",
     "Unaskable",
@@ -40,6 +43,21 @@ PLAIN: Final = (int, float, bool, complex, str, type(None), type(Ellipsis))
 TOLD: Final = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
+def write_ramp(flat: Tensor) -> None:
+    """Write numbers between 0 and 1, or 0 and 1 in turn."""
+    if flat.dtype.is_floating_point or flat.dtype.is_complex:
+        flat.copy_(torch.linspace(0.1, 0.9, flat.numel(), device=CPU))
+    else:
+        flat.copy_(torch.arange(flat.numel(), device=CPU) % 2)
+
+
+FILLINGS: Final[tuple[Filling | None, ...]] = (
+    None,
+    lambda flat: flat.fill_(1),
+    write_ramp,
+)
+
+
 class Unaskable(NoAnswer):
     """Raised by an argument that nothing can stand for."""
 
@@ -51,6 +69,7 @@ class StandIns:
         spans: How many bytes of each storage they take, by its address.
         fill: What they hold; zeros if it is None.
         is_untouched: Whether they lie in memory that nobody is to read or to write.
+        has_gradients: Whether those want one that stand for leaves that do.
     """
 
     def __init__(
@@ -59,7 +78,9 @@ class StandIns:
         fill: Filling | None = None,
         *,
         is_untouched: bool = False,
+        has_gradients: bool = False,
     ) -> None:
+        self._has_gradients = has_gradients
         self._spans = spans
         self._fill = fill
         self._is_untouched = is_untouched
@@ -70,8 +91,16 @@ class StandIns:
         """Return what stands for a tensor; the same one each time."""
         made = self._made.get(id(tensor))
         if made is None:
-            made = self._made[id(tensor)] = self._build(tensor)
+            with self._leave_inference(tensor):
+                made = self._made[id(tensor)] = self._build(tensor)
         return made
+
+    def _leave_inference(self, tensor: Tensor) -> AbstractContextManager[object]:
+        """Return what makes a tensor one that may want a gradient, if one does."""
+        is_outer = torch.is_inference_mode_enabled() and not tensor.is_inference()
+        if is_outer and self._has_gradients:
+            return torch.inference_mode(mode=False)
+        return nullcontext()
 
     def _build(self, tensor: Tensor) -> Tensor:
         if not tensor.is_meta:  # nor may it be written, but for a child's copy of it
@@ -92,8 +121,8 @@ class StandIns:
         if tensor.is_neg():
             made = negate_lazily(made)
         # In this order: a view that was written gets a node when it is asked.
-        if torch.is_grad_enabled() and tensor.requires_grad and tensor.is_leaf:
-            made.requires_grad_()
+        if self._has_gradients and tensor.requires_grad and tensor.is_leaf:
+            made = made.detach().requires_grad_()  # views of it ask their base
         return made
 
     def _allocate(self, nbytes: int, dtype: torch.dtype) -> Tensor:

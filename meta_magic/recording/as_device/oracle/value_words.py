@@ -10,7 +10,7 @@ __all__ = ["speaks_of_types", "speaks_of_values"]
 OF_VALUES: Final = re.compile(
     r"index out of range in self|target -?\d+ is out of bounds|"
     r"out of bounds for dimension \d+ with size|index -?\d+ is out of|"
-    r"can't allocate|not enough memory|singular|converge|"
+    r"can't allocate|not enough memory|no pinned memory|singular|converge|"
     r"positive-definite|pivots [^.]*between|internal assert|u\[|"
     r"probability tensor|probabilities|offsets\[|sum to|class values must|"
     r"all elements of (input|target)",
@@ -22,7 +22,7 @@ OF_MASKS: Final = re.compile("indexing result of shape|indexing tensors could no
 """What may be about the elements that a mask chooses, as many as the words say."""
 
 LIKE_VALUES: Final = re.compile(
-    r"out of range|out of bounds|not positive|non-?negative|negative|inf|nan\b|"
+    r"out of range|out of bounds|not positive|non-?negative|negative|\binf\b|nan\b|"
     r"must be (in|between|>|<)|between|monoton|sum of|offsets|lengths|"
     r"expected to be sorted|number of (non-?zero|true)|rank|ill-condition|illegal|"
     r"division by zero|diagonal|numerator|infinite|indptr|invariant|"
@@ -37,7 +37,7 @@ OF_TYPES: Final = re.compile("scalar type|same type|dtype|not implemented for")
 OF_METADATA: Final = re.compile(
     r"single memory location|padding|dimension out of range|selected number|"
     r"selected index|expected .* dtype|same dtype|scalar type|shape|size|dimension|"
-    r"dim\(\)|implemented for|dtype",
+    r"dim\(\)|implemented for|dtype|\b(from|to - 1) is out of bounds",
     re.IGNORECASE,
 )
 """What is about metadata all the same."""

@@ -21,6 +21,8 @@ const FEW_SOURCES = 3; // tensors of one kind, each shown alone
 export class Boxes {
   /** Parameters and constants are shown, too. */
   has_parameters = false;
+  /** Towers are laid out in columns. */
+  is_wide = true;
   /** Of operators, by their number; those of other phases have none. @type {Item[]} */
   items = [];
   root = make_item("all");
@@ -43,6 +45,8 @@ export class Boxes {
       if (!is_same) steps = this.#list_steps(op);
       const met = trace.place(op).phase;
       if (met !== phase && (phase !== FORWARD_PHASE || met !== OTHER_PHASE)) continue;
+      const is_idle = !values.reads[op].length && !values.makes[op].length;
+      if (is_idle && !trace.is_raised(op)) continue; // asks for a version, say
       let box = this.root;
       for (const step of steps) box = this.#enter(box, step, op);
       this.items[op] = make_item("op", box, { op, last_op: op, n_ops: 1 });
@@ -129,7 +133,14 @@ export class Boxes {
   /** Whether a value is read outside a box; so is what comes last in it, as the result. */
   #is_out(value, box) {
     if (value.scope) return value.scope !== box && has_inside(value.scope, box);
-    return value.maker === box.last_op;
+    return value.maker === box.last_op && this.#is_returned(value);
+  }
+
+  /** Whether the module in which a value was made returns such: a norm keeps its statistics. */
+  #is_returned({ maker, geometry: { shape, dtype } }) {
+    const call = this.trace.calls[this.trace.op_call[maker]];
+    return !call?.outputs.length || call.outputs.some(({ geometry }) =>
+      `${geometry.shape} ${geometry.dtype}` === `${shape} ${dtype}`);
   }
 
   /** What an item is called where it stands. @param {Item} item */

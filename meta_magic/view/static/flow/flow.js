@@ -4,18 +4,20 @@
 import { draw, fill, make, make_id } from "../dom.js";
 import { make_bar } from "./bar.js";
 import { Boxes } from "./boxes.js";
+import { Crumbs, list_frames } from "./crumbs.js";
 import { walk } from "./items.js";
 import { press_in_flow } from "./keyboard.js";
 import { BOX_HEADER, arrange, forget_layout } from "./layout.js";
+import { count_levels, open_levels, open_what_fits } from "./levels.js";
 import { FlowMap } from "./map.js";
 import { FlowPainter } from "./painter.js";
 import { follow_pointer } from "./pointer.js";
 import { draw_thing } from "./shapes.js";
 import { list_spots } from "./spots.js";
 import { choose_phase, find_phase, follow_values } from "./values.js";
-import { Viewport } from "./viewport.js";
+import { READABLE, Viewport } from "./viewport.js";
 
-const MANY_OPEN = 50; // boxes in one box, opened at first
+const WHEEL = "ctrl + wheel zooms, dragging moves";
 
 /**
  * @typedef {import("./items.js").Item} Item
@@ -34,42 +36,68 @@ export class Flow {
   viewport = new Viewport(this.svg, () => this.paint());
   map = new FlowMap(this.viewport);
   painter = new FlowPainter((spot) => this.draw_spot(spot));
+  crumbs = new Crumbs((item) => this.go_to(item), (item) => this.boxes.name(item));
 
   /**
    * @param {import("../data.js").TraceView} trace
    * @param {import("../selection.js").Selection} selection @param {FlowSettings} settings
    */
-  constructor(trace, selection, { depth = 1, hide = ["parameters"] }) {
+  constructor(trace, selection, { depth, hide = ["parameters"] }) {
     this.trace = trace;
     this.selection = selection;
     this.depth = depth;
+    /** Levels that were opened last; by hand, boxes may be otherwise. */
+    this.level = 0;
+    /** What was told of the size last: other words may stand there since. */
+    this.told = "";
     this.values = follow_values(trace);
     this.boxes = new Boxes(this.values, choose_phase(trace));
     this.bar = make_bar(this, !hide.length);
     this.svg.append(this.painter.content);
-    follow_pointer(this.viewport);
+    follow_pointer(this.viewport, () => { this.bar.status.textContent = WHEEL; });
   }
 
   /** Show what belongs to a phase, open as far as the settings say. @param {number} phase */
   show_phase(phase) {
     this.boxes = new Boxes(this.values, phase);
-    const { boxes: { root }, bar } = this;
-    bar.phases.value = String(phase);
-    bar.status.textContent = `${root.n_ops.toLocaleString("en")} operators`;
+    this.bar.phases.value = String(phase);
     this.active = null;
-    const open = (box, level) => {
-      if (box.kind === "part" || level > this.depth) return;
-      box.is_open = true;
-      for (const item of box.items.slice(0, MANY_OPEN)) open(item, level + 1);
-    };
-    open(root, 0);
-    this.show_parameters();
+    this.read_choices();
+    this.open_at_first();
+    this.refresh();
+    this.viewport.go_home();
   }
 
-  /** Show parameters and constants, or not. */
-  show_parameters() {
+  /** Open as many levels as the settings say, else as many as can be read at once. */
+  open_at_first() {
+    const { boxes, viewport, depth } = this;
+    const last = count_levels(boxes.root);
+    this.level = depth ? Math.min(depth, last) : open_what_fits(boxes, viewport.can_show);
+    open_levels(boxes.root, this.level);
+    this.bar.show_level(this.level, last);
+  }
+
+  /** Open or close a level. @param {number} step */
+  step_level(step) {
+    const { root } = this.boxes;
+    const last = count_levels(root);
+    this.level = Math.max(0, Math.min(last + 1, this.level + step)); // one more: operators
+    open_levels(root, this.level);
+    this.bar.show_level(this.level, last);
+    this.refresh();
+    this.viewport.go_home();
+  }
+
+  /** Lay out all as it was chosen in the bar. */
+  read_choices() {
     this.boxes.has_parameters = this.bar.parameters.checked;
+    this.boxes.is_wide = this.bar.columns.checked;
     for (const item of walk(this.boxes.root)) item.arranged = null;
+  }
+
+  /** Show what was chosen in the bar. */
+  choose() {
+    this.read_choices();
     this.refresh();
     this.viewport.go_home();
   }
@@ -83,9 +111,21 @@ export class Flow {
     map.show(this.spots);
   }
 
+  /** Say how much there is, and whether it can be read. */
+  tell_size() {
+    const { boxes: { root: { n_ops } }, viewport: { zoom } } = this;
+    const size = `${n_ops.toLocaleString("en")} operators`;
+    const percent = Math.round(100 * zoom);
+    const more = zoom < READABLE ? ` · at ${percent} % too small to read: zoom in` : "";
+    if (this.told !== size + more) this.bar.status.textContent = size + more;
+    this.told = size + more;
+  }
+
   /** Draw what is in sight. */
   paint() {
+    this.tell_size();
     this.map.follow();
+    this.crumbs.show(list_frames(this.spots, this.viewport));
     this.painter.paint(this.spots, this.viewport);
     this.mark();
   }
@@ -163,8 +203,8 @@ export class Flow {
   /** Show what was selected elsewhere. */
   follow = (/** @type {Selected | null} */ selected, /** @type {object | null} */ source) => {
     const { kind, index } = selected ?? {};
-    const is_other = kind === "op" && !this.boxes.items[index];
-    if (source !== this.svg && is_other) this.show_phase(find_phase(this.trace, index));
+    const phase = kind === "op" ? find_phase(this.trace, index) : this.boxes.phase;
+    if (source !== this.svg && phase !== this.boxes.phase) this.show_phase(phase);
     const { boxes } = this;
     const item = kind === "op" ? boxes.items[index] : kind === "module" && boxes.find_box(index);
     if (source !== this.svg && item) this.reveal(item);
@@ -176,6 +216,7 @@ export class Flow {
     const { svg, viewport, active } = this;
     if (!svg.clientWidth) return;
     const was_hidden = !viewport.w;
+    if (was_hidden && !active) this.open_at_first();
     this.refresh();
     if (was_hidden) viewport.go_home();
     else viewport.shift(0, 0);
@@ -197,9 +238,12 @@ export function mount_flow(element, trace, selection, settings = {}) {
     return;
   }
   const flow = new Flow(trace, selection, settings);
-  const stage = make("div", { class: "mm-flow-stage" }, flow.svg, flow.map.element);
+  const stage = make("div", { class: "mm-flow-stage" }, flow.svg, flow.map.element,
+    flow.crumbs.element);
   element.append(flow.bar.element, stage);
   selection.subscribe(flow.follow);
   new ResizeObserver(flow.resize).observe(flow.svg);
   flow.show_phase(flow.boxes.phase);
+  const last = flow.boxes.items[trace.n_ops - 1];
+  if (last && trace.is_raised(last.op)) flow.reveal(last);
 }

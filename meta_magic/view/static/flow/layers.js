@@ -1,17 +1,20 @@
 // Nodes in layers, and the wires between them. Touches no document.
 
 import { APART, align } from "./align.js";
+import { cut_columns } from "./columns.js";
 import { LABEL_LINE, SMALL_LETTER, draw_route, spread } from "./routes.js";
 
 const WIDE_LAYER = 1400; // a wider layer is broken
 const LAYER_GAP = 26; // between layers
+const GUTTER = 36; // between columns
 
 /**
  * Give nodes their places, and route the wires between them. What is not connected stands
  * side by side.
  * @param {import("./layout.js").ViewNode[]} nodes @param {import("./layout.js").Wire[]} wires
+ * @param {boolean} is_wide whether towers are cut into columns
  */
-export function place(nodes, wires) {
+export function place(nodes, wires, is_wide = false) {
   nodes.forEach(prepare);
   for (const wire of wires) wire.from.leaving.push(wire);
   assign_layers(nodes);
@@ -19,18 +22,18 @@ export function place(nodes, wires) {
   for (const group of find_groups(nodes, wires)) {
     const layers = make_layers(group);
     align(layers);
-    const all = layers.flat();
-    const left = Math.min(...all.map((node) => node.x - node.room / 2));
-    const width = Math.max(...all.map((node) => node.x + node.room / 2)) - left;
-    if (x && x + width > WIDE_LAYER) [x, y] = [0, h + LAYER_GAP];
-    let floor = y - LAYER_GAP;
-    for (const layer of layers) {
-      const top = floor + LAYER_GAP;
-      floor = top + Math.max(...layer.map((node) => node.h + LABEL_LINE * node.labels.length));
-      for (const node of layer) Object.assign(node, { x: node.x - left + x, y: top, floor });
-    }
-    x += width;
-    [w, h] = [Math.max(w, x), Math.max(h, floor)];
+    const heights = layers.map(measure);
+    const { width } = find_sides(layers);
+    const columns = is_wide ? cut_columns(layers, width, heights) : [layers];
+    const sizes = columns.map(find_sides);
+    const whole = sizes.reduce((sum, size) => sum + size.width, GUTTER * (columns.length - 1));
+    if (x && x + whole > WIDE_LAYER) [x, y] = [0, h + LAYER_GAP];
+    columns.forEach((column, i) => {
+      h = Math.max(h, place_column(column, x - sizes[i].left, i ? y + LAYER_GAP : y, x - GUTTER / 2));
+      x += sizes[i].width + GUTTER;
+    });
+    x -= GUTTER;
+    w = Math.max(w, x);
     x += APART;
   }
   for (const node of nodes) {
@@ -40,6 +43,28 @@ export function place(nodes, wires) {
   for (const wire of wires) draw_route(wire);
   for (const node of nodes) node.x -= node.w / 2;
   return { w, h };
+}
+
+/** The height of a layer, with the labels below it. */
+const measure = (layer) =>
+  Math.max(...layer.map((node) => node.h + LABEL_LINE * node.labels.length));
+
+/** Where layers begin on the left, and how wide they are. */
+function find_sides(layers) {
+  const all = layers.flat();
+  const left = Math.min(...all.map((node) => node.x - node.room / 2));
+  return { left, width: Math.max(...all.map((node) => node.x + node.room / 2)) - left };
+}
+
+/** Give the nodes of a column their places; return where it ends. */
+function place_column(layers, shift, y, gutter) {
+  let floor = y - LAYER_GAP;
+  for (const layer of layers) {
+    const top = floor + LAYER_GAP;
+    floor = top + measure(layer);
+    for (const node of layer) Object.assign(node, { x: node.x + shift, y: top, floor, gutter });
+  }
+  return floor;
 }
 
 const prepare = (node) => Object.assign(node, {

@@ -17,12 +17,12 @@ const PILL_HEIGHT = 18;
  * @typedef {import("./values.js").Value} Value
  * @typedef {{kind: "op" | "closed" | "open" | "in" | "out" | "source" | "", item: Item | null,
  *   values: Value[], text: string, detail: string, inner: Arranged | null, x: number, y: number,
- *   w: number, h: number, room: number, layer: number, floor: number, offset: number,
+ *   w: number, h: number, room: number, layer: number, floor: number, gutter: number, offset: number,
  *   up: ViewNode[], down: ViewNode[], leaving: Wire[], arriving: Port[],
  *   labels: Wire[]}} ViewNode
  *   a node that stands for an item, a pill that tells what comes in or goes out, or, without
  *   a kind, a wire on its way through a layer. While it is placed, `x` is its middle; `room` is
- *   its width with labels, `floor` where its layer ends
+ *   its width with labels, `floor` where its layer ends, `gutter` where its column begins
  * @typedef {{node: ViewNode, x: number | null, above?: ViewNode}} Port where a wire meets a
  *   node. `x`: from its middle, or null until it is placed; `above`: what it comes from
  * @typedef {{from: ViewNode, starts: Port[], ends: Port[], label: string, kind?: string,
@@ -66,7 +66,7 @@ export function arrange(boxes, box) {
     };
   });
   const nodes = [...ins, ...items, ...outs];
-  box.arranged = { ...place(nodes, wires), nodes, wires };
+  box.arranged = { ...place(nodes, wires, boxes.is_wide), nodes, wires };
   return box.arranged;
 }
 

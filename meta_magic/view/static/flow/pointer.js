@@ -4,9 +4,13 @@ import { fill } from "../dom.js";
 
 const DRAG_SLOP = 4; // pixels that a click may move
 
-/** @param {import("./viewport.js").Viewport} viewport */
-export function follow_pointer(viewport) {
+/**
+ * @param {import("./viewport.js").Viewport} viewport
+ * @param {() => void} explain told once, of a wheel that leaves the flow as it is
+ */
+export function follow_pointer(viewport, explain) {
   const { svg } = viewport;
+  let is_explained = false;
   let hold = null; // where the pointer was, while it is down
   const release = () => { hold = null; };
   fill(svg, {
@@ -22,7 +26,11 @@ export function follow_pointer(viewport) {
       viewport.shift(-x / viewport.zoom, -y / viewport.zoom);
     },
     onwheel: (event) => {
-      if (!event.ctrlKey && !event.metaKey && document.activeElement !== svg) return;
+      if (!event.ctrlKey && !event.metaKey && document.activeElement !== svg) {
+        if (!is_explained) explain();
+        is_explained = true;
+        return;
+      }
       event.preventDefault();
       const { left, top } = svg.getBoundingClientRect();
       const [x, y] = [event.clientX - left, event.clientY - top];

@@ -23,8 +23,9 @@ export function search_flow(flow, { key, shiftKey, target }) {
   const n = found.length;
   const at = found.indexOf(flow.active);
   const next = (shiftKey ? Math.max(at, 0) + n - 1 : at + 1) % n;
+  if (n) {
+    flow.reveal(found[next]);
+    flow.select(found[next]);
+  }
   flow.bar.status.textContent = n ? `${next + 1} of ${n} found` : "nothing found";
-  if (!n) return;
-  flow.reveal(found[next]);
-  flow.select(found[next]);
 }

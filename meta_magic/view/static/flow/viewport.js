@@ -2,6 +2,8 @@
 
 /** Pixels round what is shown. */
 export const EDGE = 10;
+/** The least zoom at which text can be read. */
+export const READABLE = 0.7;
 const IN_SIGHT = 60; // pixels that cannot be moved out of sight
 
 export class Viewport {
@@ -37,9 +39,9 @@ export class Viewport {
   }
 
   /** Show all; at least at a given size, from the top. */
-  fit(least = 0, height = this.svg.clientHeight) {
+  fit(least = 0) {
     const { svg, extent: { w, h } } = this;
-    const sizes = [svg.clientWidth / (w + 2 * EDGE), height / (h + 2 * EDGE)];
+    const sizes = [svg.clientWidth / (w + 2 * EDGE), svg.clientHeight / (h + 2 * EDGE)];
     const zoom = Math.max(least, Math.min(1, ...sizes)) || 1;
     this.move(Math.min(-EDGE, (w - svg.clientWidth / zoom) / 2),
       least ? -EDGE : (h - svg.clientHeight / zoom) / 2, zoom);
@@ -47,8 +49,15 @@ export class Viewport {
 
   /** Show the beginning, so large that it can be read. */
   go_home() {
-    this.fit(0.6, Infinity);
+    this.fit(READABLE);
   }
+
+  /** Whether all of something fits, and can be read then. */
+  can_show = (/** @type {{w: number, h: number}} */ { w, h }) => {
+    const { clientWidth, clientHeight } = this.svg;
+    const fits = (size, room) => (size + 2 * EDGE) * READABLE <= room;
+    return fits(w, clientWidth) && fits(h, clientHeight);
+  };
 
   /** Zoom; a point of the viewport stays in place. @param {number} factor */
   zoom_by(factor, x = this.w / 2, y = this.h / 2) {

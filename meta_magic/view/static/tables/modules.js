@@ -23,7 +23,7 @@ const list_path = (/** @type {TraceView} */ trace, /** @type {number} */ at) =>
  * Return the rows to show, parents before what is below them.
  * @param {TraceView} trace @param {ModuleFolds} folds @returns {ModuleRow[]}
  */
-export function build_module_rows(trace, { filter, open, wanted, depth = 2, sort }) {
+export function build_module_rows(trace, { filter, open, wanted, depth, sort }) {
   const rows = [];
   const path = (at) => list_path(trace, at);
   const opened = path(wanted);
@@ -42,7 +42,7 @@ export function build_module_rows(trace, { filter, open, wanted, depth = 2, sort
       const is_rest = rows[parent]?.modules.length > 1;
       const parts = is_rest ? modules.map((i) => [i]) : [[first], others];
       const below = others.length ? make_rows(parts) : fold(trace.modules[first].children);
-      const is_first_open = filter !== "" || (level <= depth && !others.length);
+      const is_first_open = filter !== "" || (level <= (depth ?? 2) && !others.length);
       const is_open = below.length ? open.get(key) ?? is_first_open : null;
       const at = rows.push({ key, modules, level, parent, is_open }) - 1;
       if (is_open) add(below, at, level + 1);

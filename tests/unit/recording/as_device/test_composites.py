@@ -102,6 +102,31 @@ def test_classes_that_nobody_knows_are_not_looked_at():
         assert F.one_hot(labels, 4).shape == (3, 4)
 
 
+POOLS = {
+    "integers": (torch.long, lambda x: F.max_pool1d(x, 2)),
+    "bytes": (torch.uint8, lambda x: F.max_pool1d(x, 2)),
+    "truths": (torch.bool, lambda x: F.max_pool1d(x, 2)),
+    "halves": (torch.half, lambda x: F.max_pool1d(x, 2)),
+    "positions": (torch.long, lambda x: F.max_pool1d(x, 2, return_indices=True)),
+    "each of some": (torch.long, torch.vmap(lambda x: F.max_pool1d(x, 2))),
+}
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_a_dtype_is_pooled_where_the_cpu_pools_it(name):
+    def describe():
+        dtype, pool = POOLS[name]
+        try:
+            pool(torch.ones(3, 2, 6, dtype=dtype))
+        except NotImplementedError as error:
+            return str(error)
+        return None
+
+    wanted = describe()
+    with record(as_device="cpu"):
+        assert describe() == wanted
+
+
 def test_as_meta_it_is_left_to_torch():
     with record(as_device="meta") as trace:
         F.one_hot(torch.tensor([1]), 3)

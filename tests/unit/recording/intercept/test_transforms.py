@@ -44,6 +44,42 @@ def test_values_inside_of_a_transform_are_those_of_the_cpu(transform, made):
     assert values == run()
 
 
+@pytest.mark.parametrize("transform", [*TRANSFORMS][:-1])  # functionalize refuses
+def test_a_list_with_a_tensor_is_of_its_number_inside_of_a_transform(transform):
+    def made(x):
+        return x * x * torch.tensor([torch.tensor(3.0), 2])
+
+    def run():
+        return TRANSFORMS[transform](made, torch.tensor([5.0, 7.0])).tolist()
+
+    with record():
+        values = run()
+    assert values == run()
+
+
+@pytest.mark.parametrize("transform", ["grad", "hessian", "jvp"])
+def test_a_list_of_what_a_transform_follows_is_of_its_numbers(transform):
+    def run():
+        x = torch.tensor([5.0, 7.0])
+        made = TRANSFORMS[transform](lambda x: x * torch.tensor([[*x], [1.0, x[0]]]), x)
+        return made.tolist()
+
+    with record():
+        values = run()
+    assert values == run()
+
+
+def test_a_list_of_what_vmap_goes_over_is_refused_as_on_the_cpu():
+    def run():
+        return vmap(lambda x: torch.tensor([x, 1.0]))(torch.arange(3.0))
+
+    with pytest.raises(RuntimeError) as real:
+        run()
+    with record(), pytest.raises(RuntimeError) as met:
+        run()
+    assert str(met.value) == str(real.value)
+
+
 def test_what_is_made_inside_of_a_transform_can_be_written_by_what_it_follows():
     def run():
         return grad(lambda x: torch.tensor([1.0, 2.0]).add_(x).pow(2).sum())(

@@ -35,6 +35,8 @@ OF_METADATA = {
     "lengths of other dimensions": lambda: torch.segment_reduce(
         torch.ones(3), "sum", lengths=torch.ones(2, 2, dtype=torch.long)
     ),
+    "an operator's name": lambda: torch.ones(2, dtype=torch.cfloat).isneginf(),
+    "bounds of a dtype": lambda: torch.randint_like(torch.ones(2).bool(), 9),
     "no kernel": lambda: torch.ones(2, dtype=torch.long).exponential_(),
 }
 

@@ -1,0 +1,65 @@
+// How deep boxes are open: level by level, as deep as can be read at once. Touches no
+// document, so that node can test it.
+
+import { arrange, forget_layout } from "./layout.js";
+
+const FEW_BOXES = 4; // so many show what a model is made of, even if they do not fit
+const MOST_SHOWN = 200; // more do not fit any view
+
+/** @typedef {import("./items.js").Item} Item */
+
+const list_boxes = ({ items }) => items.filter(({ kind }) => kind === "module" || kind === "run");
+
+/** Whether a box is opened with its level: not a part of many, nor the rest of a run. */
+const is_opened = ({ kind, parent }) => kind !== "part" && !(kind === "run" && parent.kind === "run");
+
+/** How deep boxes lie in a box. @param {Item} box @returns {number} */
+const count_nested = (box) => 1 + Math.max(-1, ...list_boxes(box).filter(is_opened).map(count_nested));
+
+/**
+ * How many levels of boxes hold others. One level more opens those that hold operators
+ * alone, as leaf modules do.
+ * @param {Item} root
+ */
+export const count_levels = (root) => Math.max(0, count_nested(root) - 1);
+
+/**
+ * Open the boxes in a box down to a level, and close all others.
+ * @param {Item} root @param {number} n_levels
+ */
+export function open_levels(root, n_levels) {
+  const has_leaves = n_levels > count_levels(root);
+  const visit = (box, level) => {
+    const is_leaf = !list_boxes(box).length;
+    const is_open = is_opened(box) && (is_leaf ? has_leaves : level <= n_levels);
+    if (box.is_open !== is_open) forget_layout(box.parent);
+    box.is_open = is_open;
+    for (const item of box.items) if (item.kind !== "op") visit(item, level + 1);
+  };
+  for (const item of root.items) if (item.kind !== "op") visit(item, 1);
+}
+
+/** The items in sight. @param {Item} box @returns {Item[]} */
+const list_shown = (box) => box.items.flatMap((item) => (item.is_open ? list_shown(item) : [item]));
+
+/**
+ * Open as many levels as fit, and at least so many that there is something to be seen.
+ * @param {import("./boxes.js").Boxes} boxes
+ * @param {(size: {w: number, h: number}) => boolean} fits whether a picture can be read whole
+ * @returns {number} the levels that are open
+ */
+export function open_what_fits(boxes, fits) {
+  const { root } = boxes;
+  const last = count_levels(root);
+  let level = 0;
+  open_levels(root, level);
+  while (level < last) {
+    const has_few = list_shown(root).filter(({ kind }) => kind !== "op").length < FEW_BOXES;
+    open_levels(root, level + 1);
+    const is_much = list_shown(root).length > MOST_SHOWN;
+    if (!has_few && (is_much || !fits(arrange(boxes, root)))) break;
+    level += 1;
+  }
+  open_levels(root, level);
+  return level;
+}

@@ -1,0 +1,98 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { Boxes } from "../../meta_magic/view/static/flow/boxes.js";
+import { walk } from "../../meta_magic/view/static/flow/items.js";
+import { arrange } from "../../meta_magic/view/static/flow/layout.js";
+import {
+  count_levels, open_levels, open_what_fits,
+} from "../../meta_magic/view/static/flow/levels.js";
+import { choose_phase, follow_values } from "../../meta_magic/view/static/flow/values.js";
+import { make_layers, make_trace } from "./flow_payloads.mjs";
+
+const build = (trace) => new Boxes(follow_values(trace), choose_phase(trace));
+const list_open = (boxes) => walk(boxes.root).filter(({ is_open }) => is_open)
+  .map((item) => boxes.name(item));
+
+/** A model of so many leaf modules, one after the other. */
+function make_chain(n_modules) {
+  const numbers = [...Array(n_modules).keys()];
+  return make_trace(
+    numbers.map((i) => ({
+      op: "aten.mm.default", reads: [`x${i}`], makes: [`x${i + 1}`], module: i + 1, call: i + 1,
+    })),
+    [{ name: "model", cls: "Net" }, ...numbers.map((i) => ({ name: `part${i}`, parent: 0 }))],
+    [{ module: 0, first: 0, end: n_modules },
+      ...numbers.map((i) => ({ module: i + 1, parent: 0, first: i, end: i + 1 }))],
+  );
+}
+
+test("modules without others are closed until one level more is opened", () => {
+  const boxes = build(make_chain(2));
+  assert.equal(count_levels(boxes.root), 1);
+  open_levels(boxes.root, 1);
+  assert.deepEqual(list_open(boxes), ["model: Net"]);
+  open_levels(boxes.root, 2);
+  assert.deepEqual(list_open(boxes), ["model: Net", "part0: Linear", "part1: Linear"]);
+  open_levels(boxes.root, 0);
+  assert.deepEqual(list_open(boxes), []);
+});
+
+test("of a run its first is opened, not the rest", () => {
+  const boxes = build(make_layers(5));
+  open_levels(boxes.root, 9);
+  const rest = walk(boxes.root).filter(({ kind, parent }) => kind === "run" && parent.kind === "run");
+  assert.equal(rest.length, 1);
+  assert.equal(rest[0].is_open, false);
+  assert.ok(list_open(boxes).some((name) => name.startsWith("layers.0–4: 5 × Layer")));
+});
+
+test("as many levels are open as fit", () => {
+  const boxes = build(make_layers(5));
+  const last = count_levels(boxes.root);
+  assert.equal(open_what_fits(boxes, () => true), last);
+  const sizes = [...Array(last + 1).keys()].map((level) => {
+    open_levels(boxes.root, level);
+    return arrange(boxes, boxes.root).h;
+  });
+  assert.deepEqual(sizes, sizes.toSorted((a, b) => a - b));
+});
+
+test("what a model is made of is seen even where it does not fit", () => {
+  const boxes = build(make_chain(12));
+  assert.equal(open_what_fits(boxes, () => false), 1);
+  assert.deepEqual(list_open(boxes), ["model: Net"]);
+});
+
+test("what a picture shows is that of the levels that are open", () => {
+  const boxes = build(make_chain(3));
+  const show = (level) => {
+    open_levels(boxes.root, level);
+    return arrange(boxes, boxes.root).nodes.filter(({ item }) => item).map(({ kind }) => kind);
+  };
+  assert.deepEqual([show(0), show(1), show(0)], [["closed"], ["open"], ["closed"]]);
+});
+
+test("what a module keeps for itself is no output of it", () => {
+  const trace = make_trace(
+    [{ op: "aten.native_layer_norm.default", reads: ["x"], makes: ["y", "mean"], module: 0, call: 0 }],
+    [{ name: "norm", cls: "LayerNorm" }], [{ module: 0, first: 0, end: 1 }],
+  );
+  const [whole] = trace.signatures[0].outputs;
+  trace.signatures[0].outputs[1] = { ...whole, shape: [2, 1] };
+  const list_outs = () => {
+    const boxes = build(trace);
+    return boxes.connect(boxes.root).filter(({ is_out }) => is_out).map(({ name }) => name);
+  };
+  assert.deepEqual(list_outs(), ["(2, 3) f32 (+1)"]);
+  trace.calls[0].outputs.push({ path: "", geometry: whole });
+  assert.deepEqual(list_outs(), ["(2, 3) f32"]);
+});
+
+test("an operator that has to do with no tensor is not shown", () => {
+  const boxes = build(make_trace([
+    { op: "torchvision._cuda_version.default" },
+    { op: "aten.ones.default", makes: ["a"] },
+  ]));
+  assert.deepEqual(boxes.root.items.map(({ op }) => op), [1]);
+});
