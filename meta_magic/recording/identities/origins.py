@@ -98,9 +98,8 @@ class Origin:
         if self._is_stale(tensor, version, storage, living):
             if not is_known_elsewhere(tensor, version, met, living):
                 return True
-            groups = living.on(self.owners[storage][0])
-            others = [group for group in groups if id(tensor) not in group]
-            return self._has_stale(others, storage)
+            on_it = living.on(self.owners[storage][0])
+            return self._has_stale([g for g in on_it if id(tensor) not in g], storage)
         if not self.counters:
             return False
         counters = self.counters.get(storage, ())  # of those that are gone by now, too
@@ -185,9 +184,7 @@ def is_known_elsewhere(
     return False
 
 
-def by_storage(
-    versions: Mapping[tuple[int, int], int],
-) -> dict[int, dict[int, int]]:
+def by_storage(versions: Mapping[tuple[int, int], int]) -> dict[int, dict[int, int]]:
     """Return versions by ``id``, by storage."""
     found: dict[int, dict[int, int]] = {}
     for (storage, key), version in versions.items():

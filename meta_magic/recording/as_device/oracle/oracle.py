@@ -94,7 +94,7 @@ class Oracle:
         *,
         is_unsafe: bool = False,
     ) -> Answer:
-        """Return what the CPU raises where metadata decides it.
+        """Return what the CPU raises where metadata decides it; else a verdict.
 
         Args:
             func: An operator, or a function of torch.
@@ -102,9 +102,6 @@ class Oracle:
             kwargs: Its others.
             made: What it returned on meta.
             is_unsafe: Whether it may end the process, as when meta refused it.
-
-        Returns:
-            That; else whether it accepts the call.
         """
         self.returned = None
         tensors = tensors_in(args, kwargs)
