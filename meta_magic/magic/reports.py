@@ -54,6 +54,8 @@ def build_outputs(
     from meta_magic.view.widgets import close_reports, show_report  # noqa: PLC0415  takes 0.2 s to import
 
     close_reports(key)
+    if trace.is_empty:
+        return Outputs(build_bundle(trace))
     packed, uid = pack(trace), f"mm-{uuid4().hex[:8]}"
     bundle = build_bundle(trace, render_snapshot(trace, packed, uid, settings))
     live = show_report(trace, key, packed=packed, saved_id=uid, settings=settings)

@@ -18,6 +18,7 @@ from meta_magic.recording.intercept.dispatch_mode import DispatchMode
 from meta_magic.recording.intercept.function_mode import FunctionMode
 from meta_magic.recording.signatures.descriptions import Describer
 from meta_magic.recording.signatures.entries import OpTable
+from meta_magic.session.module_names import read_attributes
 from meta_magic.session.program_builder import Written
 from meta_magic.session.shown_frames import (
     OURS,
@@ -124,7 +125,7 @@ def describe(failed: Failed, error: BaseException, write: Written) -> RaisedCall
     with DisableTorchFunction():
         given = tensors_in(failed.args, failed.kwargs)
         seen = [write.registry.read(tensor) for tensor in given]
-    place, module_word = locate(failed, write)
+    place, module_word, module = locate(failed, write)
     text = str(error).strip().partition("\n")[0]
     return RaisedCall(
         signature=Signature(
@@ -140,19 +141,30 @@ def describe(failed: Failed, error: BaseException, write: Written) -> RaisedCall
         module_word=module_word,
         tensors=tuple(number for number, _, _ in seen),
         error=f"{type(error).__name__}: {text}".removesuffix(": "),
+        sizes=read_sizes(read_attributes(module)),
     )
 
 
-def locate(failed: Failed, write: Written) -> tuple[int, int]:
-    """Return place and module word of a call that raised."""
+def locate(failed: Failed, write: Written) -> tuple[int, int, object]:
+    """Return place and module word of a call that raised, and the module if any."""
     kinds = {CALLING: FORWARD, DIFFERENTIATING: BACKWARD}
     inner = (e for e in reversed(failed.above) if e.tb_frame.f_code in kinds)
     within = next(inner, None)
     flags = 0 if within is None else kinds[within.tb_frame.f_code]
     place, owner = write.places.locate_raised(failed.function, failed.above, flags)
     if within is None or flags == BACKWARD:
-        return place, owner
-    return place, write.calls.extend_last(within.tb_frame.f_locals["self"]) or owner
+        return place, owner, None
+    module = within.tb_frame.f_locals["self"]
+    return place, write.calls.extend_last(module) or owner, module
+
+
+def read_sizes(attributes: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Return the first size ``in_...`` of a module that has one ``out_...``."""
+    for name, taken in attributes.items():
+        given = attributes.get(f"out_{name.removeprefix('in_')}")
+        if name.startswith("in_") and type(taken) is type(given) is int:
+            return taken, given
+    return None
 
 
 def names_of(function: Any) -> tuple[str, ...]:

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from types import FrameType, TracebackType
 from typing import Final, cast
 
-from torch import nn
-
 from meta_magic.session.recording import Recording
 from meta_magic.session.shown_frames import hide_others
 from meta_magic.session.trace_handle import TraceHandle
@@ -86,7 +84,7 @@ class record:  # noqa: N801  a context manager is named as a function
             code,
             self._options,
             entry_points=ENTRY_POINTS,
-            namespace=find_modules(sys._getframe(1)),
+            namespace=read_variables(sys._getframe(1)),
         )
         self._recording.guard.enter()
         return cast("Trace", self._handle)
@@ -103,13 +101,13 @@ class record:  # noqa: N801  a context manager is named as a function
         finally:
             if error is not None:
                 hide_others(error)
-            namespace = find_modules(sys._getframe(1))
+            namespace = read_variables(sys._getframe(1))
             self._handle.fulfil(self._recording.finish(error, namespace))
             del self._recording
 
 
-def find_modules(frame: FrameType) -> dict[str, object]:
-    """Return the modules among the variables of a frame, by name."""
+def read_variables(frame: FrameType) -> dict[str, object]:
+    """Return the variables of a frame."""
     local_names = frame.f_locals
     names = {**frame.f_globals, **local_names}
     # Before Python 3.13 the frame keeps this snapshot, and with it every tensor that
@@ -117,9 +115,7 @@ def find_modules(frame: FrameType) -> dict[str, object]:
     is_snapshot = bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
     if type(local_names) is dict and is_snapshot and sys.getrefcount(local_names) <= 3:  # noqa: PLR2004  the frame's, ours, the argument's
         local_names.clear()
-    return {
-        name: value for name, value in names.items() if isinstance(value, nn.Module)
-    }
+    return names
 
 
 ENTRY_POINTS: Final = (record.__enter__, record.__exit__)

@@ -9,6 +9,7 @@ from meta_magic.recording.identities.module_numbers import ModuleNumbers
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.rows.module_calls import ModuleCallRecorder
 from meta_magic.recording.rows.module_trees import Tree, describe_tree, find_roots
+from meta_magic.session.module_names import find_names
 
 __all__ = ["TreeFinder", "modules_in", "refer_to"]
 
@@ -45,11 +46,15 @@ class TreeFinder:
             if before is None or before() is not module:
                 self._numbers.of(module)  # one without parameters was not met else
         calls = self._calls.calls_by_module()
+        roots = find_roots(self._numbers)
+        unnamed = {id(root) for root in roots} - names.keys()
+        if unnamed:
+            names |= find_names(namespace, unnamed)
         trees = [
             describe_tree(
                 self._registry, self._numbers, root, names.get(id(root), ""), calls
             )
-            for root in find_roots(self._numbers)
+            for root in roots
         ]
         met = {number for tree in trees for number in tree.fqn_by_module}
         gone = [

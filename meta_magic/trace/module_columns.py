@@ -71,11 +71,14 @@ def tree_columns() -> list[ModuleColumn]:
 
 
 def label_run(run: Run) -> str:
-    """Return ``name: Class``, or ``0-79: 80 x Class`` for several."""
+    """Return ``name: Class``, or ``0-79: 80 x Class`` for several.
+
+    A container is named by what it holds.
+    """
     node, n = run.nodes[0], len(run.nodes)
     name = node.name if n == 1 else f"{node.name}-{run.nodes[-1].name}"
-    count = "" if n == 1 else f"{n} x "
-    return f"{name}: {count}{node.class_name}" if name else node.class_name
+    kind = node.kind if n == 1 else f"{n} x {node.class_name}"
+    return f"{name}: {kind}" if name else kind
 
 
 def count_parameters(run: Run) -> int:
@@ -161,7 +164,11 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
         track="minmax(170px, 2.2fr)",
     ),
     ModuleColumn(
-        name="class", help="Qualified name of the class.", width=139, is_in_tree=False
+        name="class",
+        help="Qualified name of the class, or what a container holds.",
+        width=186,
+        is_pinned=True,
+        is_in_tree=False,
     ),
     ModuleColumn(
         name="parameters",
@@ -180,6 +187,22 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
         align="right",
         tell=count_nbytes,
         track="76px",
+    ),
+    ModuleColumn(
+        name="FLOPs",
+        help="Floating-point operations of all its operators that have a formula.",
+        format="flops",
+        width=114,
+        align="right",
+        is_in_tree=False,
+    ),
+    ModuleColumn(
+        name="share",
+        help="Its share of the FLOPs of all modules.",
+        format="share",
+        width=71,
+        align="right",
+        is_in_tree=False,
     ),
     ModuleColumn(
         name="place",
@@ -202,14 +225,6 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
         name="output",
         help="Tensors that its first call returned.",
         width=156,
-        is_in_tree=False,
-    ),
-    ModuleColumn(
-        name="FLOPs",
-        help="Its share of the FLOPs of all modules.",
-        format="share",
-        width=71,
-        align="right",
         is_in_tree=False,
     ),
     ModuleColumn(

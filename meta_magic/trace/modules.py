@@ -1,12 +1,20 @@
 """The module trees of a recording, as its users read them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from math import prod
+from typing import Final
 
 import torch
 
 __all__ = ["ModuleNode", "ModuleTensor"]
+
+CONTAINERS: Final = frozenset({"ModuleList", "ModuleDict", "Sequential"})
+"""Classes of torch that say nothing of what they hold."""
+
+MAX_KINDS: Final = 4
+"""Runs of children that are named; of more, all but one are, and the rest counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +64,8 @@ class ModuleNode:
     """One module in a tree, as it was when the recording ended.
 
     Attributes:
-        name: Name within the parent; for a root the variable that held it, or "".
+        name: Name within the parent; for a root the variable that held it, or how
+            it is written, such as ``layers[0]``, or "".
         fqn: Name within the root, as ``state_dict`` keys it; "" for the root.
         class_name: Qualified name of the class.
         tensors: Its own parameters, buffers and tensor attributes.
@@ -83,6 +92,20 @@ class ModuleNode:
             node = stack.pop()
             yield node
             stack.extend(reversed(node.children))
+
+    @property
+    def kind(self) -> str:
+        """The class, or what a container holds, such as ``12 x Block, LayerNorm``.
+
+        A class of its own whose children are all numbered is named before that.
+        """
+        if not self.children:
+            return self.class_name
+        if self.class_name in CONTAINERS:
+            return list_classes(self.children)
+        if all(child.name.isdecimal() for child in self.children):
+            return f"{self.class_name} of {list_classes(self.children)}"
+        return self.class_name
 
     @property
     def places(self) -> tuple[str, ...]:
@@ -117,3 +140,14 @@ class ModuleNode:
     def buffer_nbytes(self) -> int:
         """Bytes of all buffers in the tree, tied ones counted once."""
         return sum(tensor.nbytes for tensor in self._own("buffer"))
+
+
+def list_classes(nodes: Sequence[ModuleNode]) -> str:
+    """Return the classes of neighbours, each with how many there are in a row."""
+    runs = [(name, len([*run])) for name, run in groupby(n.class_name for n in nodes)]
+    if len(runs) == 1:
+        return f"{len(nodes)} x {nodes[0].class_name}"
+    named = runs if len(runs) <= MAX_KINDS else runs[: MAX_KINDS - 1]
+    words = [name if n == 1 else f"{n} x {name}" for name, n in named]
+    n_more = len(nodes) - sum(n for _, n in named)
+    return ", ".join([*words, f"… {n_more:,} more"] if n_more else words)

@@ -19,6 +19,8 @@ class RaisedCall:
         module_word: In what it was called; see ``program.HEADER``.
         tensors: The number of each tensor that it was given.
         error: Type of the error, and the first line of its text.
+        sizes: What the module that was called takes and gives, where it says so as
+            ``in_features`` and ``out_features`` do; else None.
     """
 
     signature: Signature
@@ -26,3 +28,4 @@ class RaisedCall:
     module_word: int
     tensors: tuple[int, ...]
     error: str
+    sizes: tuple[int, int] | None = None

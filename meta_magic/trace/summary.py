@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from meta_magic.trace.calls import describe_flow
 from meta_magic.trace.columns import Format
 from meta_magic.trace.deep_trees import at_any_depth
+from meta_magic.trace.failure import describe_failure
 from meta_magic.trace.module_columns import tree_columns
 from meta_magic.trace.tree import TreeLine, build_tree
 from meta_magic.trace.units import format_bytes, format_count, format_flops
@@ -55,7 +56,8 @@ FORMATS: Final[Formats] = MappingProxyType(
 @at_any_depth
 def format_summary(trace: "Trace") -> str:
     """Return what ``print(trace)`` shows."""
-    lines = [format_headline(trace)]
+    failure = describe_failure(trace)
+    lines = [failure, format_headline(trace)] if failure else [format_headline(trace)]
     lines += [format_raised(call) for call in trace.ops[-1:] if call.raised]
     lines += [format_note(note) for note in trace.notes]
     for root in trace.modules:

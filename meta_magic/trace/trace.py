@@ -69,6 +69,11 @@ class Trace:
         """The cell as written, or "" outside of IPython."""
         return self.cell.text
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was recorded, and there is nothing to say of it."""
+        return not (len(self.ops) or self.modules or self.notes or self.error)
+
     @cached_property
     def ops(self) -> OpCalls:
         """The operator calls: a sequence of :class:`OpCall`, built as they are read."""

@@ -1,11 +1,12 @@
 """The report without a script: as HTML in one piece, and as text beside it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
 from meta_magic.trace.deep_trees import at_any_depth
+from meta_magic.trace.failure import describe_failure
 from meta_magic.trace.module_columns import tree_columns
 from meta_magic.trace.summary import (
     FORMATS,
@@ -55,13 +56,14 @@ def render_html(trace: "Trace") -> str:
     """
     style = files("meta_magic.view").joinpath("static/report.css").read_text("utf-8")
     style += "\n".join(style_columns())
-    parts = [f"<style>{style}</style>", f"<p>{escape(format_headline(trace))}</p>"]
+    heads = filter(None, (describe_failure(trace), format_headline(trace)))
+    parts = [f"<style>{style}</style>", *(f"<p>{escape(head)}</p>" for head in heads)]
     if trace.notes:
         parts.append(f"<ul>{''.join(map(render_note, trace.notes))}</ul>")
     if trace.modules:
+        trees = (build_tree(root, trace.module_calls) for root in trace.modules)
         parts.append(render_cells(list_headings(), "mm-head", 0))
-    for root in trace.modules:
-        parts += render_line(build_tree(root, trace.module_calls), 0)
+        parts += render_list(trees, 0)
     return f'<div class="mm-report">{"".join(parts)}</div>'
 
 
@@ -89,6 +91,19 @@ def render_note(note: "Note") -> str:
     return f"<li>{escape(where + note.text)}</li>"
 
 
+def render_list(lines: Iterable[TreeLine], depth: int) -> Iterator[str]:
+    """Yield the HTML of tree lines as a list, which is indented without the style.
+
+    An untrusted notebook shows it without.
+    """
+    yield '<ul class="mm-tree">'
+    for line in lines:
+        yield "<li>"
+        yield from render_line(line, depth)
+        yield "</li>"
+    yield "</ul>"
+
+
 def render_line(line: TreeLine, depth: int) -> Iterator[str]:
     """Yield the HTML of a tree line and of all below it."""
     cells = format_cells(line, HTML_FORMATS)
@@ -97,8 +112,7 @@ def render_line(line: TreeLine, depth: int) -> Iterator[str]:
         return
     is_open = " open" if depth < OPEN_DEPTH else ""
     yield f"<details{is_open}><summary>{render_cells(cells, 'mm-row', depth)}</summary>"
-    for child in line.children[:MAX_SIBLINGS]:
-        yield from render_line(child, depth + 1)
+    yield from render_list(line.children[:MAX_SIBLINGS], depth + 1)
     hidden = len(line.children) - MAX_SIBLINGS
     if hidden > 0:
         more = [f"… {hidden:,} more", *("" for _ in cells[1:])]

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from meta_magic.trace.deep_trees import at_any_depth
+from meta_magic.trace.failure import describe_failure
 from meta_magic.trace.flops import count_flops
 from meta_magic.trace.modules import ModuleNode
 from meta_magic.trace.signature import Geometry, Place, Signature, SourcePosition
@@ -66,6 +67,7 @@ class Payload:
         trace, program = self._trace, self._program
         parts = {
             "version": VERSION,
+            "failure": describe_failure(trace),
             "headline": format_headline(trace),
             "error": trace.error,
             "error_line": trace.error_line or 0,
@@ -129,6 +131,8 @@ class Payload:
         shared = node.shared_with
         places = node.places if self._trace.peak_by_place else ()
         named = {"place": ", ".join(places)} if places else {}
+        if node.kind != node.class_name:
+            named["kind"] = node.kind
         yield named | {
             "parent": parent,
             "name": node.name,

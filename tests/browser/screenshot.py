@@ -37,7 +37,7 @@ def take_pictures(page: Any, url: str, root: Path) -> None:
     for cell in range(3):
         page.evaluate(RUN, cell)
     live = page.locator(LIVE).last
-    run = live.get_by_role("row").filter(has_text="80 x LlamaDecoderLayer")
+    run = live.get_by_role("row").filter(has_text="0-79")
     run.locator("i").click()
     live.get_by_role("row").filter(has_text="LlamaDecoderLayer").nth(1).locator(
         "i"

@@ -38,3 +38,33 @@ def test_the_operator_that_raised_is_red_in_each_view(serve, failed, scheme, exp
     last.click()  # the flow brings it into sight
     expect(show(page, "Flow").locator(".mm-failed")).to_contain_text("✗ ")
     assert Axe().run(page).violations_count == 0
+
+
+def test_the_report_of_a_failed_block_opens_where_it_failed(serve, failed, expect):
+    page = serve(failed)
+    words = "1: Linear(4 -> 2) got (3, 8) at line"
+    expect(page.locator("header p").first).to_contain_text(words)
+    row = show(page, "Modules").locator("[data-bad]")
+    expect(row).to_have_count(1)
+    expect(row).to_contain_text("Linear")
+    expect(row).to_have_class("mm-selected")
+    expect(
+        show(page, "Operators").locator(".mm-selected[data-bad]")
+    ).to_be_in_viewport()
+    expect(show(page, "Flow").locator(".mm-failed.mm-selected")).to_be_in_viewport()
+
+
+def test_the_closed_module_that_holds_the_failed_one_is_red(serve, failed, expect):
+    page = serve(failed)
+    modules = show(page, "Modules")
+    modules.get_by_role("row").nth(1).locator("i").click()
+    expect(modules.locator("[data-bad]")).to_have_count(1)
+    expect(modules.locator("[data-bad]")).to_contain_text("model")
+
+
+def test_the_expression_that_failed_is_marked_in_the_source(serve, shell, expect):
+    shell.run_cell("%%meta -q\nx = torch.ones(2, 3)\ny = x @ x + 1")
+    page = serve(shell.user_ns["_meta"], roots=[])
+    source = show(page, "Source")
+    expect(source.locator("[data-bad]")).to_have_text("x @ x")
+    expect(source.locator(".mm-source-line.mm-selected")).to_contain_text("x @ x")

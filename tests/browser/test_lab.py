@@ -38,7 +38,7 @@ def test_where_scripts_are_forbidden_the_folded_tree_opens(browser, tmp_path):
     expect(report.locator("p")).to_contain_text("864 parameters, 3.4 KiB")
     run = report.get_by_text("0-11: 12 x Linear")
     expect(run).to_be_visible()
-    report.get_by_text("model: Sequential").click()
+    report.get_by_text("model: 12 x Linear").click()
     expect(run).to_be_hidden()
     report.locator("summary").first.press("Enter")
     expect(run).to_be_visible()

@@ -29,7 +29,7 @@ const ops = Array.from({ length: trace.n_ops }, (_, i) => {
 const modules = trace.modules.map((m) => ({ ...m, runs: trace.runs(m.children).map((r) => r.length) }));
 const rows = ops.map((_, i) => read_op(trace, i));
 const module_rows = modules.map((_, i) => read_module_row(trace, { modules: [i] }, 1));
-const { headline, error, error_line, source, notes, nbytes_by_dtype, roots, calls } = trace;
+const { failure, headline, error, error_line, source, notes, nbytes_by_dtype, roots, calls } = trace;
 console.log(JSON.stringify({
-  ops, modules, rows, module_rows, headline, error, error_line, source, notes, nbytes_by_dtype, roots, calls,
+  ops, modules, rows, module_rows, failure, headline, error, error_line, source, notes, nbytes_by_dtype, roots, calls,
 }));

@@ -104,9 +104,32 @@ test("numbers of a run are its sums", () => {
   assert.deepEqual([name, words, parameters, bytes], ["0-2", "3 x Layer", 30, 120]);
 });
 
+test("a container says what it holds, and is found by its class", () => {
+  const modules = [
+    { name: "", cls: "Net" }, { parent: 0, name: "layers", cls: "ModuleList", kind: "2 x Layer" },
+    { parent: 1, name: "0", cls: "Layer" }, { parent: 1, name: "1", cls: "Layer" },
+  ];
+  const trace = make_trace({ modules });
+  assert.equal(read(trace, build(trace)[1]).class, "2 x Layer");
+  assert.deepEqual(draw(trace, { filter: "modulelist" }), ["(root)", " layers"]);
+});
+
 test("the FLOPs of a run are added up, alike as it is or not", () => {
   const trace = make_model();
-  assert.equal(read(trace, build(trace)[3], 20).FLOPs, "50.0%");
+  const { FLOPs, share } = read(trace, build(trace)[3], 20);
+  assert.deepEqual([FLOPs, share], [10, 0.5]); // 2 + 6 + 2 of 20
+});
+
+test("siblings are sorted by their FLOPs as numbers, none last", () => {
+  const modules = [
+    { name: "top" }, { parent: 0, name: "none" }, { parent: 0, name: "small" },
+    { parent: 0, name: "large" },
+  ];
+  const ops = [{ module: 2, flops: 9 }, { module: 3, flops: 10 }];
+  const trace = make_trace({ modules, ops });
+  const names = (key, direction) => draw(trace, { sort: sort_by(trace, key, direction) }).slice(1);
+  assert.deepEqual(names("FLOPs", 1), [" small", " large", " none"]);
+  assert.deepEqual(names("share", -1), [" large", " small", " none"]);
 });
 
 test("every column has a value", () => {

@@ -12,13 +12,13 @@ const COLUMNS = {
     "kernel", "assumed", "raised",
   ),
   modules: name_columns(
-    "name", "class", "parameters", "bytes", "place", "input", "output", "FLOPs", "marks",
+    "name", "class", "parameters", "bytes", "FLOPs", "share", "place", "input", "output", "marks",
   ),
 };
 
 /** Whose name is a column of numbers, and whose a table of records. */
 const NOTHING = {
-  version: 2, headline: "", error: null, error_line: 0, source: "", chart: "",
+  version: 2, failure: "", headline: "", error: null, error_line: 0, source: "", chart: "",
   cell: { file: "", first: 2 }, texts: [], notes: [], nbytes_by_dtype: {}, modules: [],
   signatures: [], places: [], positions: [], geometries: [], storages: [], owners: [],
   remarks: { evaluation: [], kernel: [], assumed: [], raised: [] },

@@ -30,12 +30,12 @@ const NOWHERE = { file: "", scope: "", start: 0, end: 0, column: -1, end_column:
  *   nbytes: number, is_persistent: boolean, is_lazy: boolean, requires_grad: boolean,
  *   is_real: boolean, tied_to: string, place?: string}} OwnTensor
  * @typedef {{index: number, parent: number, name: string, fqn: string, class_name: string,
- *   children: number[], tensors: OwnTensor[], n_calls: number, first_call: number,
- *   shared_with: number, place?: string, n_params: number, nbytes: number, flops: number, n_ops: number,
+ *   kind?: string, children: number[], tensors: OwnTensor[], n_calls: number,
+ *   first_call: number, shared_with: number, place?: string, n_params: number, nbytes: number, flops: number, n_ops: number,
  *   likeness: number}} Module
  *   totals are of the whole subtree, tied tensors counted once; `likeness` is equal for
- *   modules that are built alike, whatever their names; `place`: where the code
- *   wants all its tensors, if it names any device
+ *   modules that are built alike, whatever their names; `kind`: what a container
+ *   holds; `place`: where the code wants all its tensors, if it names any device
  * @typedef {{index: number, signature: Signature, place: Place, inputs: TensorSeen[],
  *   outputs: TensorSeen[], module: number, call: number, forward: number}} Operator
  *   `module`, `call`, `forward`: or -1
@@ -67,6 +67,7 @@ function undo_deltas(deltas) {
 
 /** A trace, read-only. */
 export class TraceView {
+  /** What failed and what it got, or "". @type {string} */ failure;
   /** @type {string} */ headline;
   /** @type {string | null} */ error;
   /** Line of the cell at which it failed, or 0. @type {number} */ error_line;
@@ -162,6 +163,13 @@ export class TraceView {
 
   /** Whether it was an operator that raised. @param {number} op */
   is_raised = (op) => Boolean(this.remarks_of_op[op]?.raised);
+
+  /** What the report opens on: what failed. @returns {import("./selection.js").Selected | null} */
+  get stop() {
+    const index = this.n_ops - 1;
+    if (this.is_raised(index)) return { kind: "op", index };
+    return this.error_line ? { kind: "line", index: this.error_line } : null;
+  }
 
   /** @param {number} index @returns {Operator} */
   op(index) {

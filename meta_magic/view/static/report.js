@@ -1,7 +1,7 @@
 // The report: header, tabs, views; and the two ways into it, live and saved.
 
 import { decode } from "./data.js";
-import { fill, format_bytes, make, make_id } from "./dom.js";
+import { fill, format_bytes, make, make_id, shorten_op } from "./dom.js";
 import { mount_flow } from "./flow/flow.js";
 import { mount_modules } from "./tables/modules.js";
 import { mount_operators } from "./tables/operators.js";
@@ -21,6 +21,7 @@ const VIEWS = {
   Modules: mount_modules, Flow: mount_flow, Operators: mount_operators, Source: mount_source,
   Charts: mount_charts,
 };
+const LITTLE = 3; // operators of a cell that one line is enough for
 const GRACE = 1500; // milliseconds that a live report has to take the place of a saved one
 
 /**
@@ -36,7 +37,7 @@ function keep_from_notebook(event) {
  * What ran in words and numbers, and what the user should know of it.
  * @param {TraceView} trace @param {(line: number) => void} show_line
  */
-function make_header({ headline, nbytes_by_dtype, error, error_line, notes }, show_line) {
+function make_header({ failure, headline, nbytes_by_dtype, error, error_line, notes }, show_line) {
   const dtypes = Object.entries(nbytes_by_dtype).map(([dtype, nbytes]) =>
     `${dtype} ${format_bytes(nbytes)}`);
   const stop = { text: `stopped by ${error}`, line: error_line };
@@ -48,7 +49,8 @@ function make_header({ headline, nbytes_by_dtype, error, error_line, notes }, sh
     const words = line ? [link, `: ${text}`] : [text];
     return make("li", { class: note === stop && "mm-danger" }, ...words);
   });
-  return make("header", { class: "mm-header" }, make("p", {}, headline),
+  return make("header", { class: "mm-header" },
+    failure && make("p", { class: "mm-danger" }, failure), make("p", {}, headline),
     make("div", { class: "mm-dtypes" }, dtypes.length > 1 ? dtypes.join(" · ") : ""),
     make("ul", { class: "mm-notes" }, ...items));
 }
@@ -93,8 +95,25 @@ const make_tab_bar = (tabs, show) => make("div", {
   },
 }, ...tabs);
 
+/** Whether there is so little to see that a line says it. @param {TraceView} trace */
+const is_little = ({ n_ops, modules, notes, error }) =>
+  n_ops <= LITTLE && !modules.length && !notes.length && !error;
+
 /**
- * Make the header, the tabs, and the views; a view is drawn when it is first shown.
+ * One line that opens to the views.
+ * @param {TraceView} trace @param {() => HTMLElement[]} make_views
+ */
+function make_line(trace, make_views) {
+  const ops = Array.from({ length: trace.n_ops }, (_, i) => shorten_op(trace.signature(i).op));
+  const line = make("details", {
+    class: "mm-little",
+    ontoggle: () => line.children.length < 2 && line.append(...make_views()),
+  }, make("summary", {}, [trace.headline, ops.join(", ")].filter(Boolean).join(" · ")));
+  return line;
+}
+
+/**
+ * Make the tabs and the views; a view is drawn when it is first shown.
  * @param {TraceView} trace @param {Selection} selection @param {Settings} settings
  */
 function make_parts(trace, selection, settings) {
@@ -125,9 +144,10 @@ function make_parts(trace, selection, settings) {
     selection.select({ kind: "line", index: line });
     show(names.indexOf(trace.source ? "Source" : "Operators"));
   };
-  return [make_header(trace, show_line), make_tab_bar(tabs, show), make("div", {
+  const views = make("div", {
     class: "mm-views", style: settings.height ? `--mm-height: ${settings.height}px` : false,
-  }, ...panes)];
+  }, ...panes);
+  return { show_line, views: [make_tab_bar(tabs, show), views] };
 }
 
 /**
@@ -136,8 +156,14 @@ function make_parts(trace, selection, settings) {
  */
 function mount_report(element, trace, settings) {
   const selection = new Selection();
+  selection.select(trace.stop);
   element.classList.add("mm-live");
-  element.replaceChildren(...make_parts(trace, selection, settings));
+  if (is_little(trace)) {
+    element.replaceChildren(make_line(trace, () => make_parts(trace, selection, settings).views));
+    return;
+  }
+  const { show_line, views } = make_parts(trace, selection, settings);
+  element.replaceChildren(make_header(trace, show_line), ...views);
 }
 
 /** Say in words what went wrong, where the report would be. */

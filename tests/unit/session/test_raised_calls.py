@@ -242,7 +242,8 @@ def test_the_table_has_it_as_its_last_row():
 
 def test_the_summary_says_it_below_the_operators_that_ran():
     trace, error = record_failing(mismatch)
-    headline, raised = trace.summary().splitlines()
+    failure, headline, raised = trace.summary().splitlines()
+    assert failure == f"mm got (2, 3), (4, 5) at line {trace.error_line}"
     assert "2 operators" in headline
     assert raised == (
         f"raised: line {trace.error_line}: aten.mm.default float32 (2, 3), "

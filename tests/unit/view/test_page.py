@@ -28,7 +28,7 @@ def test_a_file_holds_the_payload_the_script_and_the_tree(trace, tmp_path):
     payload = json.loads(gzip.decompress(base64.b64decode(packed)))
     assert payload == json.loads(json.dumps(build_payload(trace)))
     assert html.count("<script") == 1
-    assert "Sequential" in html.split("<script")[0]
+    assert "model: Linear, ReLU" in html.split("<script")[0]
 
 
 def test_a_file_asks_for_nothing_from_elsewhere(trace, tmp_path):

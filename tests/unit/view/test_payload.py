@@ -175,7 +175,9 @@ def test_flops_of_a_module_are_those_of_its_operators(both):
 
 def test_the_head_is_that_of_the_text(both):
     trace, read = both
-    assert read["headline"] == trace.summary().splitlines()[0]
+    heads = [head for head in (read["failure"], read["headline"]) if head]
+    assert heads == trace.summary().splitlines()[: len(heads)]
+    assert bool(read["failure"]) == bool(trace.error)
     assert [n["text"] for n in read["notes"]] == [n.text for n in trace.notes]
 
 

@@ -58,8 +58,12 @@ class Source {
   make_code({ line, spans }) {
     const sorted = [...spans.values()].sort((a, b) => a.from - b.from || b.to - a.to);
     return source_nest(line, sorted, (span, inner) =>
-      this.add_part(span, make("span", { class: "mm-source-expression", tabindex: 0 }, ...inner)));
+      this.add_part(span, make("span", {
+        class: "mm-source-expression", tabindex: 0, "data-bad": this.is_bad(span),
+      }, ...inner)));
   }
+
+  is_bad = ({ items }) => items.some(({ kind, index }) => kind === "op" && this.trace.is_raised(index));
 
   /** What leads from pass to pass, where there are several. */
   make_stepper(row) {

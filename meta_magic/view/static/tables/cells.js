@@ -6,10 +6,16 @@ import { FORMATS, make } from "../dom.js";
 const classify = ({ align, is_pinned }) =>
   `${align === "right" ? "mm-right" : ""} ${is_pinned ? "mm-pinned" : ""}`;
 
-/** How the columns share the room. @param {import("../data.js").Column[]} columns */
-export const style_columns = (columns) =>
-  `--mm-tracks: ${columns.map(({ width }) => `${width}fr`).join(" ")};`
-  + ` --mm-width: ${columns.reduce((sum, { width }) => sum + width, 0)}px`;
+/**
+ * How the columns share the room; a second one that is pinned lies beside the first.
+ * @param {import("../data.js").Column[]} columns
+ */
+export function style_columns(columns) {
+  const width = columns.reduce((sum, column) => sum + column.width, 0);
+  const first = columns[0].width;
+  return `--mm-tracks: ${columns.map((column) => `${column.width}fr`).join(" ")};`
+    + ` --mm-width: ${width}px; --mm-pin: max(${100 * first / width}%, ${first}px)`;
+}
 
 /**
  * The names of the columns, to sort by.

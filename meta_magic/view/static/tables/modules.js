@@ -1,6 +1,6 @@
 // The module trees as a table: what is alike is folded, what is asked for is opened.
 
-import { format_share, format_shape } from "../dom.js";
+import { format_shape } from "../dom.js";
 import { mount_grid } from "./grid.js";
 import { list_tensors, make_filter, add_sent } from "./rows.js";
 
@@ -15,13 +15,17 @@ import { list_tensors, make_filter, add_sent } from "./rows.js";
  *   `modules`: one, or those of a run
  */
 
+/** A module, and all that it is in. @returns {number[]} */
+const list_path = (/** @type {TraceView} */ trace, /** @type {number} */ at) =>
+  (at < 0 ? [] : [at, ...list_path(trace, trace.modules[at].parent)]);
+
 /**
  * Return the rows to show, parents before what is below them.
  * @param {TraceView} trace @param {ModuleFolds} folds @returns {ModuleRow[]}
  */
 export function build_module_rows(trace, { filter, open, wanted, depth, sort }) {
   const rows = [];
-  const path = (at) => (at < 0 ? [] : [at, ...path(trace.modules[at].parent)]);
+  const path = (at) => list_path(trace, at);
   const opened = path(wanted);
   const is_found = make_filter(filter);
   const found = trace.modules.filter(({ fqn, name, class_name }) =>
@@ -54,7 +58,7 @@ export function build_module_rows(trace, { filter, open, wanted, depth, sort }) 
  * @returns {import("./grid.js").GridValues}
  */
 export function read_module_row(trace, { modules }, flops) {
-  const { index, name, class_name, first_call, place } = trace.modules[modules[0]];
+  const { index, name, class_name, kind, first_call, place } = trace.modules[modules[0]];
   const sum = (read) => modules.reduce((total, i) => total + read(i), 0);
   const add_up = (field) => sum((i) => trace.modules[i][field]);
   const list = (passed = []) => list_tensors(passed.map(({ geometry }) => geometry));
@@ -62,10 +66,10 @@ export function read_module_row(trace, { modules }, flops) {
   const n = modules.length;
   const held = {
     name: n > 1 ? `${name}-${trace.modules[modules[n - 1]].name}` : name || "(root)",
-    class: n > 1 ? `${n} x ${class_name}` : class_name,
-    parameters: add_up("n_params"), bytes: add_up("nbytes"), place: place ?? "",
-    input: list(call?.inputs), output: list(call?.outputs),
-    FLOPs: add_up("flops") ? format_share(add_up("flops") / flops) : "",
+    class: n > 1 ? `${n} x ${class_name}` : kind ?? class_name,
+    parameters: add_up("n_params"), bytes: add_up("nbytes"),
+    FLOPs: add_up("flops") || "", share: add_up("flops") / flops || "",
+    place: place ?? "", input: list(call?.inputs), output: list(call?.outputs),
     marks: module_marks(trace, index),
   };
   return add_sent(trace.columns.modules, held, ({ values, add_up: how }) =>
@@ -96,6 +100,7 @@ export function module_marks({ modules }, index) {
 export function mount_modules(element, trace, selection, settings = {}) {
   const flops = trace.roots.reduce((sum, i) => sum + trace.modules[i].flops, 0);
   const open = new Map();
+  const failed = list_path(trace, trace.is_raised(trace.n_ops - 1) ? trace.op_module.at(-1) : -1);
   const find = (selected) => {
     const { kind, index } = selected ?? {};
     return { module: index, op: trace.op_module[index] }[kind] ?? -1;
@@ -110,6 +115,9 @@ export function mount_modules(element, trace, selection, settings = {}) {
     // A closed run stands for the first in it.
     is_selected: (selected, { modules: [first, second], is_open }) =>
       first === find(selected) && !(second && is_open),
+    // The module that failed, or the closed one that it is in.
+    is_bad: ({ modules, is_open }) =>
+      modules.some((i) => (is_open ? failed[0] === i && modules.length === 1 : failed.includes(i))),
     pick: ({ modules: [index] }) => ({ kind: "module", index }),
     toggle: ({ key, is_open }) => open.set(key, !is_open),
   });
