@@ -218,9 +218,9 @@ def test_the_phases_of_the_flow_are_shown_apart(serve, trace, expect):
     flow = show(page, "Flow")
     phase = flow.get_by_label("Phase")
     assert phase.locator("option").all_inner_texts() == ["init", "forward", "backward"]
-    forward = flow.get_by_role("status").inner_text()
+    forward = flow.locator(".mm-flow-status").inner_text()
     phase.select_option("backward")
-    expect(flow.get_by_role("status")).not_to_have_text(forward)
+    expect(flow.locator(".mm-flow-status")).not_to_have_text(forward)
 
 
 def test_what_is_odd_is_shown_in_every_view(serve, expect):
