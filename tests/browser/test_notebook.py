@@ -24,9 +24,9 @@ def test_a_cell_has_its_report_in_notebook_7(page, tmp_path, expect):
         page.errors.clear()  # Notebook's own, of a setting that it lacks
         page.evaluate("() => jupyterapp.commands.execute('notebook:run-all-cells')")
         live = page.locator(".mm-live:not(.mm-root)")
-        expect(live.get_by_role("row").filter(has_text="12 x Linear")).to_be_visible(
-            timeout=WAIT
-        )
+        expect(
+            live.get_by_role("row").filter(has_text="12 x Linear").first
+        ).to_be_visible(timeout=WAIT)
         expect(page.locator(".mm-root")).to_be_hidden()
         live.get_by_role("tab", name="Flow").click()
         expect(live.get_by_role("treeitem").first).to_be_visible()

@@ -32,7 +32,7 @@ ROOMS = (
     tensor_text,
     tensors,
 )
-MANY = ("DEVICE_OF_CHUNKED_LOSSES", "JIT_TRACES")
+MANY = ("DEVICE_OF_CHUNKED_LOSSES", "JIT_TRACES", "STORAGE_READERS")
 OTHERS = {"CAPTURABLE_DEVICES", "CUDA_IS_THERE", "DYNAMO", *MANY}
 SINGLE = [n for n in replaced.__all__ if n.isupper() and n not in OTHERS]
 

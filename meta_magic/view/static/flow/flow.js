@@ -244,6 +244,4 @@ export function mount_flow(element, trace, selection, settings = {}) {
   selection.subscribe(flow.follow);
   new ResizeObserver(flow.resize).observe(flow.svg);
   flow.show_phase(flow.boxes.phase);
-  const last = flow.boxes.items[trace.n_ops - 1];
-  if (last && trace.is_raised(last.op)) flow.reveal(last);
 }

@@ -81,6 +81,12 @@ CALLS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def validated(monkeypatch):
+    """Have distributions look at their arguments, which dynamo turns off for good."""
+    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", True)
+
+
 def outcome(call):
     """Return type and text of what a call raises, or None."""
     try:
