@@ -148,7 +148,8 @@ class Question:
         tensors: Sequence[Tensor],
     ) -> None:
         self._func = func
-        self._call = args, kwargs
+        # Memory that needs an accelerator is no matter of metadata.
+        self._call = args, {n: v for n, v in kwargs.items() if n != "pin_memory"}
         self._tensors = tensors
         self._spans = measure_spans(tensors)
         self.returned: Any = None

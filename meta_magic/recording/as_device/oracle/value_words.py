@@ -10,7 +10,7 @@ __all__ = ["speaks_of_types", "speaks_of_values"]
 OF_VALUES: Final = re.compile(
     r"index out of range in self|target -?\d+ is out of bounds|"
     r"out of bounds for dimension \d+ with size|index -?\d+ is out of|"
-    r"can't allocate|not enough memory|no pinned memory|singular|converge|"
+    r"can't allocate|not enough memory|singular|converge|"
     r"positive-definite|pivots [^.]*between|internal assert|u\[|"
     r"probability tensor|probabilities|offsets\[|sum to|class values must|"
     r"all elements of (input|target)",

@@ -123,12 +123,13 @@ def test_a_thread_can_ask():
 
 
 def test_a_child_can_compute_while_threads_do():
-    is_over = threading.Event()
+    is_over, has_begun = threading.Event(), threading.Event()
     matrix = torch.ones(300, 300)
 
     def compute():
         while not is_over.is_set():
             matrix @ matrix
+            has_begun.set()  # a child has no use of what is half set up for the first
 
     def check():
         if (matrix @ matrix)[0, 0] != 300:
@@ -138,6 +139,7 @@ def test_a_child_can_compute_while_threads_do():
     torch.set_num_threads(2)
     thread = threading.Thread(target=compute)
     thread.start()
+    has_begun.wait()
     try:
         answers = [run_in_child(check) for _ in range(20)]
     finally:

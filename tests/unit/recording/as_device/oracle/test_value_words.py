@@ -42,7 +42,7 @@ OF_METADATA = {
 
 
 def catch(call):
-    with pytest.raises((RuntimeError, IndexError)) as caught:
+    with pytest.raises((RuntimeError, IndexError, TypeError)) as caught:
         call()
     return caught.value
 
