@@ -38,15 +38,15 @@ class CallArguments:
         self._plain: dict[str, Any] = {}
         self._tensors: list[tuple[str, int]] = []
         self._others: list[tuple[str, Argument]] = []
-        for name, value in signature.arguments:
+        given = dict(signature.arguments)
+        given.pop("generator", None)  # a call is told anew from which to draw
+        for name, value in given.items():
             if isinstance(value, TensorArgument):
                 self._tensors.append((name, value.index))
             elif isinstance(value, (tuple, torch.device, OpaqueArgument)):
                 self._others.append((name, value))
             else:
                 self._plain[name] = value
-        self._plain.pop("generator", None)
-        self._others = [pair for pair in self._others if pair[0] != "generator"]
 
     def fill(self, tensors: Sequence[Tensor], device: torch.device) -> dict[str, Any]:
         """Return the arguments with tensors and devices in their places.

@@ -17,6 +17,8 @@ from meta_magic.replaying.steps import Plan, Step, StepKind
 
 __all__ = ["RawFollower", "has_partial_writes"]
 
+WHERE: Final = "aten.where.self"
+
 Given = Mapping[str, Any]
 Mark = Callable[[Tensor, Given], object]
 
@@ -54,9 +56,6 @@ MARKS: Final = {
 }
 
 
-WHERE: Final = "aten.where.self"
-
-
 def has_partial_writes(plan: Plan) -> bool:
     """Whether a plan writes or chooses something where values say."""
     names = {step.call.operator.name for step in plan.steps}
@@ -88,9 +87,9 @@ class RawFollower:
             ReplayError: It reads what nothing was written to.
         """
         call, raw, plan = step.call, self.raw, self._plan
-        mark = find_mark(call, raw)
         if step.kind == StepKind.DRAW:
             return
+        mark = find_mark(call, raw)
         if call.operator.name == WHERE and call.inputs[0] not in raw:
             self._choose(call, read_inputs(call)[0])
             return

@@ -21,6 +21,12 @@ MAX_HELD: Final = 1_000
 MAX_SEEN: Final = 10_000
 """Values that are looked at in all."""
 
+KEYS: Final = frozenset({str, int, bool})
+"""Types of keys that are written without asking the user's code."""
+
+READERS: Final = frozenset({GetSetDescriptorType, MemberDescriptorType})
+"""How the interpreter itself reads a ``__dict__``."""
+
 IPYTHONS: Final = frozenset({"In", "Out"})
 
 bases_of = type.__dict__["__mro__"].__get__
@@ -70,14 +76,6 @@ def walk_held(value: Any) -> Iterator[tuple[str, object]]:
     elif not issubclass(kind, type | ModuleType):
         attributes = [*islice(read_attributes(value).items(), MAX_HELD)]
         yield from ((f".{n}", held) for n, held in attributes if not n.startswith("_"))
-
-
-KEYS: Final = frozenset({str, int, bool})
-"""Types of keys that are written without asking the user's code."""
-
-
-READERS: Final = frozenset({GetSetDescriptorType, MemberDescriptorType})
-"""How the interpreter itself reads a ``__dict__``."""
 
 
 def read_attributes(value: object) -> dict[str, Any]:

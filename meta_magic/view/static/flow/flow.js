@@ -64,6 +64,11 @@ export class Flow {
     this.active = null;
     this.read_choices();
     this.open_at_first();
+    this.begin();
+  }
+
+  /** Lay out what is open, and show its beginning. */
+  begin() {
     this.refresh();
     this.viewport.go_home();
   }
@@ -72,20 +77,22 @@ export class Flow {
   open_at_first() {
     const { boxes, viewport, depth } = this;
     const last = count_levels(boxes.root);
-    this.level = depth ? Math.min(depth, last) : open_what_fits(boxes, viewport.can_show);
-    open_levels(boxes.root, this.level);
+    this.open_level(depth ? Math.min(depth, last) : open_what_fits(boxes, viewport.can_show));
+  }
+
+  /** Open the boxes down to a level; one more than there are opens operators, too. */
+  open_level(level) {
+    const { root } = this.boxes;
+    const last = count_levels(root);
+    this.level = Math.max(0, Math.min(last + 1, level));
+    open_levels(root, this.level);
     this.bar.show_level(this.level, last);
   }
 
   /** Open or close a level. @param {number} step */
   step_level(step) {
-    const { root } = this.boxes;
-    const last = count_levels(root);
-    this.level = Math.max(0, Math.min(last + 1, this.level + step)); // one more: operators
-    open_levels(root, this.level);
-    this.bar.show_level(this.level, last);
-    this.refresh();
-    this.viewport.go_home();
+    this.open_level(this.level + step);
+    this.begin();
   }
 
   /** Lay out all as it was chosen in the bar. */
@@ -98,8 +105,7 @@ export class Flow {
   /** Show what was chosen in the bar. */
   choose() {
     this.read_choices();
-    this.refresh();
-    this.viewport.go_home();
+    this.begin();
   }
 
   /** Lay out what is open. */
