@@ -47,6 +47,33 @@ test("of a run its first is opened, not the rest", () => {
   assert.ok(list_open(boxes).some((name) => name.startsWith("layers.0–4: 5 × Layer")));
 });
 
+/** A model of two leaf modules, called in each step of a loop. */
+function make_loop(n_steps) {
+  const steps = [...Array(n_steps).keys()];
+  const name = (i) => `x${i}`;
+  return make_trace(
+    steps.flatMap((i) => [1, 2].map((module) => ({
+      op: "aten.mm.default", reads: [name(2 * i + module - 1)], makes: [name(2 * i + module)],
+      module, call: 3 * i + module,
+    }))),
+    [{ name: "model", cls: "Net" }, { name: "a", parent: 0 }, { name: "b", parent: 0 }],
+    steps.flatMap((i) => [
+      { module: 0, first: 2 * i, end: 2 * i + 2 },
+      { module: 1, parent: 3 * i, first: 2 * i, end: 2 * i + 1 },
+      { module: 2, parent: 3 * i, first: 2 * i + 1, end: 2 * i + 2 },
+    ]),
+  );
+}
+
+test("of a module's calls the first is opened, also where many are seen", () => {
+  const boxes = build(make_loop(6));
+  assert.equal(open_what_fits(boxes, () => false), 1);
+  assert.deepEqual(list_open(boxes), ["model: Net · call 1"]);
+  open_levels(boxes.root, 2);
+  assert.deepEqual(list_open(boxes),
+    ["model: Net · call 1", "a: Linear · call 1", "b: Linear · call 1"]);
+});
+
 test("as many levels are open as fit", () => {
   const boxes = build(make_layers(5));
   const last = count_levels(boxes.root);

@@ -3,7 +3,7 @@
 
 import { arrange, forget_layout } from "./layout.js";
 
-const FEW_BOXES = 4; // so many show what a model is made of, even if they do not fit
+const FEW_MODULES = 4; // so many show what a model is made of, even if they do not fit
 const MOST_SHOWN = 200; // more do not fit any view
 
 /** @typedef {import("./items.js").Item} Item */
@@ -24,14 +24,18 @@ const count_nested = (box) => 1 + Math.max(-1, ...list_boxes(box).filter(is_open
 export const count_levels = (root) => Math.max(0, count_nested(root) - 1);
 
 /**
- * Open the boxes in a box down to a level, and close all others.
+ * Open the boxes in a box down to a level, and close all others. Of a module's calls the
+ * first is opened: the steps of a loop look alike.
  * @param {Item} root @param {number} n_levels
  */
 export function open_levels(root, n_levels) {
   const has_leaves = n_levels > count_levels(root);
+  const called = new Set();
   const visit = (box, level) => {
     const is_leaf = !list_boxes(box).length;
-    const is_open = is_opened(box) && (is_leaf ? has_leaves : level <= n_levels);
+    const is_again = called.has(box.module);
+    if (box.call >= 0) called.add(box.module);
+    const is_open = is_opened(box) && !is_again && (is_leaf ? has_leaves : level <= n_levels);
     if (box.is_open !== is_open) forget_layout(box.parent);
     box.is_open = is_open;
     for (const item of box.items) if (item.kind !== "op") visit(item, level + 1);
@@ -54,7 +58,9 @@ export function open_what_fits(boxes, fits) {
   let level = 0;
   open_levels(root, level);
   while (level < last) {
-    const has_few = list_shown(root).filter(({ kind }) => kind !== "op").length < FEW_BOXES;
+    const modules = new Set(list_shown(root).map(({ module }) => module));
+    modules.delete(-1); // of operators
+    const has_few = modules.size < FEW_MODULES;
     open_levels(root, level + 1);
     const is_much = list_shown(root).length > MOST_SHOWN;
     if (!has_few && (is_much || !fits(arrange(boxes, root)))) break;
