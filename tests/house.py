@@ -30,6 +30,7 @@ FLOORS = (
 UP = {
     ("trace.trace", "magic.reports"): "Trace.show() is for users, who hold a trace",
     ("trace.trace", "view.page"): "Trace.to_html(), as well",
+    ("trace.trace", "view.model_explorer"): "Trace.to_model_explorer(), as well",
     ("trace.failure", "trace.trace"): "types alone: it tells of what Trace hands it",
     ("trace.summary", "trace.trace"): "types alone: it formats what Trace hands it",
 }

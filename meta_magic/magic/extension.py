@@ -2,12 +2,13 @@
 
 from typing import Any
 
-from meta_magic.magic.completion import build_matcher
+from meta_magic.magic.completion import LineCompleter
 from meta_magic.magic.debugger import UsersFrame
-from meta_magic.magic.line_options import NAMES
+from meta_magic.magic.line_options import VALUES_BY_NAME
 from meta_magic.magic.magics import MetaMagics
-from meta_magic.magic.materialize_line import COMMAND
+from meta_magic.magic.materialize_line import COMMAND, list_values
 from meta_magic.magic.torch_versions import describe_untested
+from meta_magic.magic.tracebacks import WHOLE
 from meta_magic.magic.transformer import AwaitTransformer
 from meta_magic.magic.value_formats import ValueFormats
 
@@ -16,23 +17,20 @@ __all__ = ["load", "unload"]
 STATE = "_meta_magic_installed"
 """Name on the shell, not in a module: ``%reload_ext`` reloads only the top package."""
 
-COMMAND_OPTIONS = ("--help", "-h", "--device", "--init", "--dtype")
-
 
 def load(shell: Any) -> None:
     """Register ``%%meta`` and ``%meta``; loading twice is as loading once."""
     unload(shell)
     magics, transformer = MetaMagics(shell), AwaitTransformer(shell)
     MetaMagics.meta.parser.allow_abbrev = False
-    matcher = build_matcher(NAMES, COMMAND, COMMAND_OPTIONS)
+    completer = LineCompleter(shell, VALUES_BY_NAME, (COMMAND, WHOLE), list_values)
     shell.register_magics(magics)
     shell.input_transformers_cleanup.append(transformer)
     shell.events.register("pre_run_cell", magics.note_cell)
-    if matcher is not None:
-        shell.Completer.custom_matchers.append(matcher)
     add_formatters(shell)
     formats, debugger = ValueFormats(magics), UsersFrame(shell)
-    setattr(shell, STATE, (magics, transformer, matcher, formats, debugger))
+    parts = (completer, formats, debugger)
+    setattr(shell, STATE, (magics, transformer, parts))
     untested = describe_untested()
     if untested:
         print(untested)  # noqa: T201  one line, and no failure
@@ -63,13 +61,11 @@ def unload(shell: Any) -> None:
     installed = shell.__dict__.pop(STATE, None)
     if installed is None:
         return
-    magics, transformer, matcher, formats, debugger = installed
-    formats.remove()
-    debugger.remove()
+    magics, transformer, parts = installed
+    for part in parts:
+        part.remove()
     shell.input_transformers_cleanup.remove(transformer)
     shell.events.unregister("pre_run_cell", magics.note_cell)
-    if matcher is not None:
-        shell.Completer.custom_matchers.remove(matcher)
     for kind in ("line", "cell"):
         shell.magics_manager.magics[kind].pop("meta", None)
     shell.magics_manager.registry.pop("MetaMagics", None)

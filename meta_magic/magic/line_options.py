@@ -8,7 +8,12 @@ from typing import Any, Final
 from IPython.core.magic import line_cell_magic
 from IPython.core.magic_arguments import argument, magic_arguments
 
-__all__ = ["NAMES", "SMALLEST", "line_cell_magic_with_options", "split_statement"]
+__all__ = [
+    "SMALLEST",
+    "VALUES_BY_NAME",
+    "line_cell_magic_with_options",
+    "split_statement",
+]
 
 SMALLEST: Final = {"depth": 1, "height": 120, "value_nbytes": 0, "value_flops": 0}
 """Of the settings that are numbers, the least that makes sense."""
@@ -24,6 +29,7 @@ class Option:
         example: A line with it.
         metavar: What stands for its value in the help; "" if it takes none.
         read: Turns the text of its value into one.
+        values: Those that can be named, for completion.
         settings: What else ``argparse`` is told.
     """
 
@@ -32,6 +38,7 @@ class Option:
     example: str
     metavar: str = ""
     read: Callable[[str], Any] = str
+    values: tuple[str, ...] = ()
     settings: tuple[tuple[str, Any], ...] = ()
 
     def describe(self) -> dict[str, Any]:
@@ -55,7 +62,7 @@ OPTIONS: Final = (
         names=("--depth",),
         metavar="N",
         read=int,
-        help="Open N levels of the module tree and the flow.",
+        help="Open N levels of modules, in every view and in the text.",
         example="%%meta --depth 3",
     ),
     Option(
@@ -68,6 +75,7 @@ OPTIONS: Final = (
     Option(
         names=("--as",),
         metavar="DEVICE",
+        values=("cpu", "cuda", "meta"),
         settings=(("dest", "as_device"),),
         help="Record the kernels that this device would choose: cpu, cuda, cuda:8 (of "
         "which there are eight) or meta (default: cuda where torch sees one, else "
@@ -77,6 +85,7 @@ OPTIONS: Final = (
     Option(
         names=("--assume",),
         metavar="WHAT",
+        values=("nonzero=all", "nonzero=0.5", "routing=uniform", "values=nan"),
         settings=(("action", "append"), ("default", [])),
         help="Take for granted, where values take too much: nonzero=all, nonzero=0.5 "
         "(the part of a mask that is true), routing=uniform (each expert gets as many "
@@ -86,6 +95,7 @@ OPTIONS: Final = (
     Option(
         names=("--named",),
         metavar="MEANING",
+        values=("plan", "real"),
         settings=(("default", "plan"),),
         help="What a device means that the cell names: plan (all tensors stay on meta, "
         "the report says where each would lie) or real (as torch means it).",
@@ -126,7 +136,8 @@ OPTIONS: Final = (
     Option(names=("--help", "-h"), help="Show this help.", example="%meta --help"),
 )
 
-NAMES: Final = tuple(name for option in OPTIONS for name in option.names)
+VALUES_BY_NAME: Final = {n: option.values for option in OPTIONS for n in option.names}
+"""What completion offers."""
 
 VALUED: Final = "|".join(
     n for option in OPTIONS if option.metavar for n in option.names

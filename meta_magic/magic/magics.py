@@ -43,8 +43,8 @@ class MetaMagics(Magics):
         None,
         min=SMALLEST["depth"],
         allow_none=True,
-        help="Levels of the module tree and the flow that are open at first; by "
-        "default two of the tree, and as many of the flow as can be read at once.",
+        help="Levels of modules that are open at first, in every view and in the text; "
+        "by default as many as can be read at once, and all of the text.",
     ).tag(config=True)
     height = Int(
         420, min=SMALLEST["height"], help="Height of the report's views, in pixels."

@@ -12,9 +12,10 @@ from IPython.core.magic_arguments import MagicArgumentParser
 from meta_magic.errors import MaterializeError
 
 if TYPE_CHECKING:
+    from meta_magic.materializing.preparation import Preparation
     from meta_magic.materializing.report import MaterializeReport
 
-__all__ = ["COMMAND", "is_command", "run_command"]
+__all__ = ["COMMAND", "is_command", "list_values", "run_command"]
 
 COMMAND: Final = "materialize"
 LINE_WIDTH: Final = 30
@@ -39,7 +40,10 @@ def run_command(shell: Any, line: str) -> "MaterializeReport | None":
         UsageError: The line, or a name in it, is not as it should be, or it cannot be
             done; the module is as it was.
     """
-    from meta_magic.materializing.materialize import materialize  # noqa: PLC0415  torch
+    from meta_magic.materializing.materialize import (  # noqa: PLC0415  torch
+        materialize,
+        prepare,
+    )
 
     __tracebackhide__ = True
     parser = build_parser()
@@ -49,12 +53,14 @@ def run_command(shell: Any, line: str) -> "MaterializeReport | None":
         print(parser.format_help())  # noqa: T201  asked for
         return None
     module = evaluate(shell, name)
-    progress = show_progress if sys.stderr.isatty() else None
     dtype = read_dtype(options.dtype)
+    progress = show_progress if sys.stderr.isatty() and not options.plan else None
+    arguments = {"init": options.init, "dtype": dtype, "state": options.state}
     try:
-        return materialize(
-            module, options.device, init=options.init, dtype=dtype, progress=progress
-        )
+        if options.plan:
+            print(describe(prepare(module, options.device, **arguments)))  # noqa: T201  asked for
+            return None
+        return materialize(module, options.device, progress=progress, **arguments)
     except MaterializeError as error:  # its text says all, a traceback nothing
         raise UsageError(f"%meta {COMMAND}: {error}") from None
     finally:
@@ -62,9 +68,21 @@ def run_command(shell: Any, line: str) -> "MaterializeReport | None":
             sys.stderr.write("\r\033[K")
 
 
+def describe(prepared: "Preparation") -> str:
+    """Return in words what would be done."""
+    from meta_magic.trace.units import format_bytes  # noqa: PLC0415  with torch
+
+    needed, peak = format_bytes(prepared.nbytes), format_bytes(prepared.peak_nbytes)
+    fits = "" if prepared.fits else ", and does not fit"
+    forecast = str(prepared.forecast)
+    taken = f"takes {needed} on {prepared.device}, {peak} at peak{fits}"
+    return f"{forecast}; {taken}" if forecast else taken
+
+
 def build_parser() -> MagicArgumentParser:
     """Return what reads the rest of the line."""
     from meta_magic.materializing.fills.inits import INITS  # noqa: PLC0415  torch
+    from meta_magic.materializing.fills.protocol import STATES  # noqa: PLC0415
 
     parser = MagicArgumentParser(
         f"meta {COMMAND}",
@@ -82,8 +100,39 @@ def build_parser() -> MagicArgumentParser:
         help=f"{', '.join(INITS)}, or the path of a checkpoint.",
     )
     parser.add_argument("--dtype", help="Cast to it, such as bfloat16.")
+    parser.add_argument(
+        "--state",
+        default=STATES[0],
+        help="current, as after the cell, or constructed, as before any use.",
+    )
+    parser.add_argument(
+        "--plan", action="store_true", help="Say what it would do, and do nothing."
+    )
     parser.add_argument("-h", "--help", action="store_true", help="Show this help.")
     return parser
+
+
+def list_values() -> dict[str, list[str]]:
+    """Return the options of the command, each with the values that can be named.
+
+    Nothing before torch is imported, which takes seconds.
+    """
+    if "torch" not in sys.modules:
+        return {}
+    import torch  # noqa: PLC0415  is there already
+
+    from meta_magic.materializing.fills.inits import INITS  # noqa: PLC0415  torch
+    from meta_magic.materializing.fills.protocol import STATES  # noqa: PLC0415
+
+    n_gpus = torch.cuda.device_count()
+    dtypes = {d: name for name, d in vars(torch).items() if isinstance(d, torch.dtype)}
+    return {
+        "--device": ["cpu", *["cuda"][:n_gpus], *(f"cuda:{i}" for i in range(n_gpus))],
+        "--init": [*INITS],
+        "--dtype": [name for d, name in dtypes.items() if d.is_floating_point],
+        "--state": [*STATES],
+        **{name: [] for name in ("--plan", "-h", "--help")},
+    }
 
 
 def split_line(line: str) -> tuple[str, list[str]]:

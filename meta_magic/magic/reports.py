@@ -48,16 +48,17 @@ def build_outputs(
     from meta_magic.view.html import build_bundle  # noqa: PLC0415  needs torch
 
     if not is_notebook(shell):
-        return Outputs(build_bundle(trace))
+        return Outputs(build_bundle(trace, depth=settings["depth"]))
     from meta_magic.view.page import render_snapshot  # noqa: PLC0415
     from meta_magic.view.payload import pack  # noqa: PLC0415
     from meta_magic.view.widgets import close_reports, show_report  # noqa: PLC0415  takes 0.2 s to import
 
     close_reports(key)
     if trace.is_empty:
-        return Outputs(build_bundle(trace))
+        return Outputs(build_bundle(trace, depth=settings["depth"]))
     packed, uid = pack(trace), f"mm-{uuid4().hex[:8]}"
-    bundle = build_bundle(trace, render_snapshot(trace, packed, uid, settings))
+    html = render_snapshot(trace, packed, uid, settings)
+    bundle = build_bundle(trace, html, settings["depth"])
     live = show_report(trace, key, packed=packed, saved_id=uid, settings=settings)
     return Outputs(bundle, live)
 
@@ -66,7 +67,7 @@ def show(trace: "Trace", settings: Mapping[str, Any]) -> None:
     """Show a report in the notebook, or as text where there is none."""
     shell = get_ipython()
     if shell is None:
-        print(trace)  # noqa: T201  asked for
+        print(trace.summary(settings["depth"]))  # noqa: T201  asked for
         return
     outputs = build_outputs(shell, trace, find_cell_id(shell) or uuid4().hex, settings)
     display(outputs.bundle, raw=True)

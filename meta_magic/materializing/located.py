@@ -1,6 +1,6 @@
 """Find the recordings that made the targets, or drew real tensors of the module."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +14,7 @@ from meta_magic.replaying.execution import imported_by, order_latest_first
 from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.trace.program import Program
 
-__all__ = ["Located", "find_redrawn", "locate"]
+__all__ = ["Groups", "Located", "check_fresh", "find_redrawn", "locate", "locate_one"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -22,15 +22,56 @@ class Located:
     """The targets that one recording makes.
 
     Attributes:
-        origin: The recording.
+        origin: What is known of the latest recording that met them.
+        program: The recording.
+        until: The calls of it that are looked at; None for all.
         target_by_storage: The targets, by the number of their storage there.
     """
 
     origin: Origin
+    program: Program
+    until: int | None
     target_by_storage: Mapping[int, Target]
 
 
-def locate(targets: Sequence[Target], program: Program | None) -> list[Located]:
+class Groups:
+    """Targets grouped by the recording, and the end of it, that makes them."""
+
+    def __init__(self) -> None:
+        self._groups: dict[tuple[int, int | None], Located] = {}
+        self._targets: dict[tuple[int, int | None], dict[int, Target]] = {}
+
+    def add(
+        self,
+        target: Target,
+        origin: Origin,
+        found: tuple[Program, int],
+        until: int | None = None,
+    ) -> None:
+        """Add a target.
+
+        Args:
+            target: The target.
+            origin: What is known of the latest recording that met it.
+            found: The recording that makes it, and its number there.
+            until: The calls of that which are looked at.
+        """
+        program, number = found
+        key = id(program), until
+        targets = self._targets.setdefault(key, {})
+        targets[number] = target
+        self._groups.setdefault(
+            key,
+            Located(
+                origin=origin, program=program, until=until, target_by_storage=targets
+            ),
+        )
+
+    def __iter__(self) -> Iterator[Located]:
+        return iter(self._groups.values())
+
+
+def locate(targets: Sequence[Target], program: Program | None) -> Groups:
     """Return which recordings made the targets.
 
     Args:
@@ -40,24 +81,32 @@ def locate(targets: Sequence[Target], program: Program | None) -> list[Located]:
     Raises:
         MaterializeError: One was made by no recording, or changed outside of one.
     """
-    groups: dict[int, tuple[Origin, dict[int, Target]]] = {}
-    living = LivingTensors()
+    groups, living = Groups(), LivingTensors()
     for target in targets:
         origin, number = locate_one(target, program)
-        if program is None and any(
-            origin.is_stale(t, read_version(t), number, living) for t in target.tensors
-        ):
-            raise MaterializeError(
-                f"cannot replay {target.name!r}: it was changed in place outside of "
-                "any recording. Do that under %%meta or mm.record(), too, or choose "
-                "init='reset', init='empty' or a checkpoint"
-            )
-        _, target_by_storage = groups.setdefault(id(origin.program), (origin, {}))
-        target_by_storage[number] = target
-    return [
-        Located(origin=origin, target_by_storage=target_by_storage)
-        for origin, target_by_storage in groups.values()
-    ]
+        if program is None:
+            check_fresh(target, origin, number, living)
+        groups.add(target, origin, (origin.program, number))
+    return groups
+
+
+def check_fresh(
+    target: Target, origin: Origin, number: int, living: LivingTensors
+) -> None:
+    """Refuse a target that was changed after its latest recording.
+
+    Raises:
+        MaterializeError: It was.
+    """
+    if any(
+        origin.is_stale(tensor, read_version(tensor), number, living)
+        for tensor in target.tensors
+    ):
+        raise MaterializeError(
+            f"cannot replay {target.name!r}: it was changed in place outside of "
+            "any recording. Do that under %%meta or mm.record(), too, or choose "
+            "init='reset', init='empty' or a checkpoint"
+        )
 
 
 def locate_one(target: Target, program: Program | None) -> tuple[Origin, int]:

@@ -10,7 +10,7 @@ from torch import nn
 
 from meta_magic.errors import MaterializeError
 from meta_magic.materializing.fills.inits import INITS, Init, choose_fill, list_inits
-from meta_magic.materializing.fills.protocol import Task
+from meta_magic.materializing.fills.protocol import STATES, State, Task
 from meta_magic.materializing.preparation import Preparation, Progress
 from meta_magic.materializing.report import MaterializeReport, format_names
 from meta_magic.materializing.targets import Target, find_tensors, group_targets
@@ -27,7 +27,7 @@ __all__ = ["INITS", "Init", "Preparation", "materialize", "prepare"]
 running = threading.Lock()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Arguments:
     """What :func:`materialize` was called with; its docstring explains each."""
 
@@ -36,6 +36,7 @@ class Arguments:
     init: Init
     dtype: torch.dtype | None
     trace: Trace | None
+    state: State
 
 
 @list_inits
@@ -46,6 +47,7 @@ def materialize(  # noqa: PLR0913  the options of to_empty, and what fills it
     init: Init = "replay",
     dtype: torch.dtype | None = None,
     trace: Trace | None = None,
+    state: State = "current",
     progress: Progress | None = None,
 ) -> MaterializeReport:
     """Make the tensors of a module real, in place, as ``Module.to_empty`` should.
@@ -64,6 +66,9 @@ def materialize(  # noqa: PLR0913  the options of to_empty, and what fills it
         dtype: What floating-point and complex tensors are cast to.
         trace: The recording to replay, as it was at its end; by default the latest one
             that each tensor was in.
+        state: What a replay gives: ``"current"``, all that was done to a tensor, or
+            ``"constructed"``, all before the first call of a module that has it, and
+            the first backward pass and optimizer's step that came upon it.
         progress: Called with a fraction from 0 to 1 as it goes. What it raises cancels,
             and leaves the module as it was.
 
@@ -73,20 +78,21 @@ def materialize(  # noqa: PLR0913  the options of to_empty, and what fills it
     Raises:
         MaterializeError: It cannot be done as asked; the module is as it was.
     """
-    given = Arguments(module=module, device=device, init=init, dtype=dtype, trace=trace)
+    given = Arguments(module, device, init, dtype, trace, state)
     return run_alone(given, progress)
 
 
-def prepare(
+def prepare(  # noqa: PLR0913  those of materialize
     module: nn.Module,
     device: str | torch.device | None = None,
     *,
     init: Init = "replay",
     dtype: torch.dtype | None = None,
     trace: Trace | None = None,
+    state: State = "current",
 ) -> Preparation:
     """Find out what :func:`materialize` would do; the same arguments and errors."""
-    given = Arguments(module=module, device=device, init=init, dtype=dtype, trace=trace)
+    given = Arguments(module, device, init, dtype, trace, state)
     return plan(given)
 
 
@@ -114,6 +120,7 @@ def plan(given: Arguments) -> Preparation:
             f"wanted a torch.nn.Module, not a {type(given.module).__name__}"
         )
     check_dtype(given.dtype)
+    check_state(given.state, given.init)
     check_surroundings(given.module)
     named = "cpu" if given.device is None else given.device
     device = read_device(named, MaterializeError)
@@ -128,6 +135,7 @@ def plan(given: Arguments) -> Preparation:
         targets=targets,
         program=read_program(given.trace),
         notes=[*spread(targets)] if given.device is None else (),
+        state=given.state,
     )
     return Preparation(task=task, fill=choose_fill(given.init, task))
 
@@ -183,6 +191,23 @@ def check_surroundings(module: nn.Module) -> None:
         raise MaterializeError(
             "cannot materialize inside of torch.func's transforms (grad, vmap): do it "
             "before"
+        )
+
+
+def check_state(state: object, init: Init) -> None:
+    """Refuse what is no state, and one that says nothing.
+
+    Raises:
+        MaterializeError: It is such a one.
+    """
+    if state not in STATES:
+        raise MaterializeError(
+            f"state={state!r} is none: wanted {' or '.join(map(repr, STATES))}"
+        )
+    if state != STATES[0] and init in INITS[1:]:
+        raise MaterializeError(
+            f"state={state!r} says what a replay gives, and with init={init!r} nothing "
+            "is replayed: leave one of them out"
         )
 
 

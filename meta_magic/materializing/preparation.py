@@ -11,6 +11,7 @@ from torch import Tensor
 from meta_magic.errors import MaterializeError
 from meta_magic.materializing.budget import check_budget
 from meta_magic.materializing.fills.protocol import Content, Fill, Task
+from meta_magic.materializing.forecast import Forecast
 from meta_magic.materializing.install import Installation
 from meta_magic.materializing.report import KEPT, FilledTensor, MaterializeReport
 from meta_magic.materializing.targets import Target, address_of
@@ -59,6 +60,20 @@ class Preparation:
         """The most bytes that will be held at any moment."""
         return self.fill.peak_nbytes()
 
+    @property
+    def fits(self) -> bool:
+        """Whether as many bytes are free as it takes."""
+        try:
+            self._check_budgets(self.peak_nbytes)
+        except MaterializeError:
+            return False
+        return True
+
+    @property
+    def forecast(self) -> Forecast:
+        """What will be replayed, for what, and about how long that takes."""
+        return self.fill.forecast()
+
     def carry_out(self, progress: Progress | None = None) -> MaterializeReport:
         """Do it.
 
@@ -66,13 +81,8 @@ class Preparation:
             MaterializeError: It failed, or does not fit; the module is as it was.
         """
         started = time.perf_counter()
-        kind = type(self.task.module).__name__
         needed = self.peak_nbytes
-        check_budget(f"a {kind}", self.device, needed, self.targets)
-        for device in {target.device for target in self.targets} - {self.device}:
-            there = [target for target in self.targets if target.device == device]
-            nbytes = sum(target.nbytes for target in there)
-            check_budget(f"a {kind}", device, nbytes, there)
+        self._check_budgets(needed)
         contents = self._make(progress)
         n_gradients = self._count_gradients()
         installation = Installation(list(self._pair(contents)))
@@ -86,7 +96,7 @@ class Preparation:
             raise
         dropped = [f"{n_gradients:,} gradients were dropped"] if n_gradients else []
         return MaterializeReport(
-            module=kind,
+            module=type(self.task.module).__name__,
             device=self.device,
             tensors=tuple(self._describe_tensors()),
             nbytes=self.nbytes,
@@ -96,17 +106,31 @@ class Preparation:
             notes=(*self.task.notes, *dropped, *notes, *replaced),
         )
 
+    def _check_budgets(self, needed: int) -> None:
+        """Refuse what does not fit, given the bytes at its peak.
+
+        Raises:
+            MaterializeError: Some device has fewer bytes free.
+        """
+        what = f"a {type(self.task.module).__name__}"
+        check_budget(what, self.device, needed, self.targets)
+        for device in {target.device for target in self.targets} - {self.device}:
+            there = [target for target in self.targets if target.device == device]
+            nbytes = sum(target.nbytes for target in there)
+            check_budget(what, device, nbytes, there)
+
     def _make(self, progress: Progress | None) -> dict[Target, Content]:
         contents: dict[Target, Content] = {}
-        done, total = 0, max(self.fill.n_work, 1)
+        done, total = 0, 1 if progress is None else max(self.fill.n_work, 1)
         try:
-            for nbytes in self.fill.run(contents.__setitem__):
-                done += nbytes
+            for n_done in self.fill.run(contents.__setitem__):
+                done += n_done
                 if progress is not None:
                     progress(min(done / total, 1.0))
         except torch.OutOfMemoryError as error:
+            when = "" if progress is None else f" after {done / total:.0%}"
             raise MaterializeError(
-                f"{self.device} ran out of memory after {done / total:.0%}: {error}"
+                f"{self.device} ran out of memory{when}: {error}"
             ) from error
         if progress is not None and done < total:
             progress(1.0)

@@ -146,15 +146,15 @@ class Execution:
     @cached_property
     def _raw(self) -> dict[int, dict[int, RawMemory]]:
         """Storages of each part of which some holds what lay in memory before."""
-        return self._follow(find_raw)
+        return self.follow(find_raw)
 
     @property
     def drawn_elsewhere(self) -> set[int]:
         """Wanted storages that rest on what the generator of an accelerator draws."""
-        found = self._follow(find_drawn_elsewhere)[id(self._last)]
+        found = self.follow(find_drawn_elsewhere)[id(self._last)]
         return found.keys() & self.plan.wanted
 
-    def _follow(
+    def follow(
         self, find: Callable[[Plan, Mapping[int, Fact]], dict[int, Fact]]
     ) -> dict[int, dict[int, Fact]]:
         """Find storages of each part, given those that earlier ones pass on."""

@@ -104,8 +104,16 @@ def find_last(draws: Iterable[Draw]) -> int:
     return max((draw.number for draw in draws if draw.generator == 0), default=-1)
 
 
-def find_end(recorded: ProgramCalls, last_draw: int) -> int:
-    """Return where the default generator stands after a draw."""
+def find_end(recorded: ProgramCalls, last_draw: int, until: int | None = None) -> int:
+    """Return where the default generator stands after a draw, seeded anew or not.
+
+    Args:
+        recorded: The program.
+        last_draw: The draw.
+        until: Where the program is taken to end, if before its end: at the draw, then.
+    """
+    if until is not None:
+        return 2 * last_draw + 2
     for draw in recorded.draws[last_draw + 1 :]:
         if draw.generator == 0:
             return draw.source

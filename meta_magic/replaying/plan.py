@@ -93,7 +93,8 @@ class Planner:
         check_given(self._recorded, calls, self._given)
         steps = tuple(self._order())
         last_draw = find_last_draw(self._recorded, self._kinds)
-        end = None if last_draw < 0 else find_end(self._recorded, last_draw)
+        until = self._request.until
+        end = None if last_draw < 0 else find_end(self._recorded, last_draw, until)
         return Plan(
             recorded=self._recorded,
             wanted=self._wanted,

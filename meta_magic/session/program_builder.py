@@ -139,6 +139,7 @@ class ProgramBuilder:
             positions=positions,
             nbytes_by_storage=tuple(write.registry.nbytes_by_storage.items()),
             structures=tuple(write.calls.structures),
+            calls_while_built=tuple(write.calls.while_built),
             owner_by_storage=tuple(find_owners(trees).items()),
             randomness=write.draws.build_randomness(),
             constants=write.constants.build(),

@@ -12,8 +12,9 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple
 
 from meta_magic.recording.identities.frame_kinds import BACKWARD, FORWARD
+from meta_magic.recording.identities.function_names import describe_function
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.recording.identities.places import describe_function
+from meta_magic.recording.identities.places import Running
 from meta_magic.recording.intercept.dispatch_mode import DispatchMode
 from meta_magic.recording.intercept.function_mode import FunctionMode
 from meta_magic.recording.signatures.descriptions import Describer
@@ -46,10 +47,10 @@ class Failed(NamedTuple):
     Attributes:
         above: The entries of the traceback down to it, outermost first.
         is_operator: Whether it is an operator's, or a function's.
-        func: What was called.
+        func: What was called; of a module its class.
         args: Positional arguments.
         kwargs: Keyword arguments.
-        function: The function of torch that ran, if any.
+        running: The function of torch that ran, if any.
     """
 
     above: Sequence[TracebackType]
@@ -57,7 +58,7 @@ class Failed(NamedTuple):
     func: Any
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
-    function: Any
+    running: Running | None
 
 
 def find_raised(
@@ -92,11 +93,11 @@ def find_raised(
 def find_failed(
     entries: Sequence[TracebackType], modes: Sequence[object]
 ) -> Failed | None:
-    """Return the innermost call of torch in a traceback.
+    """Return the innermost call of torch in a traceback, of a module if of no function.
 
     None if code of the user's raised within it, as a hook does within ``backward``.
     """
-    function, found = None, None
+    running, found = None, None
     for at, entry in enumerate(entries):
         frame = entry.tb_frame
         if frame.f_code not in {OPERATOR, FUNCTION}:
@@ -105,14 +106,37 @@ def find_failed(
         if not any(given["self"] is mode for mode in modes):
             continue
         is_operator = frame.f_code is OPERATOR
-        function = function if is_operator else given["func"]
+        if not is_operator:  # an attribute's getter has none
+            running = given.get("running", [given["func"], None, None, ()])
         call = given["func"], given["args"], given["kwargs"] or {}
-        found = Failed(entries[:at], is_operator, *call, function)
-    if found is None or found.is_operator:
-        return found
+        found = Failed(entries[:at], is_operator, *call, running)
+    found = found or find_module(entries)
+    is_torchs = found is None or found.is_operator or is_of_torch(entries, found)
+    return found if is_torchs else None
+
+
+def find_module(entries: Sequence[TracebackType]) -> Failed | None:
+    """Return the innermost call of a module, as of an LSTM that checks its input."""
+    for at in reversed(range(len(entries))):
+        frame = entries[at].tb_frame
+        if frame.f_code is CALLING:
+            given = frame.f_locals
+            return Failed(
+                above=entries[: at + 1],
+                is_operator=False,
+                func=type(given["self"]),
+                args=given["args"],
+                kwargs=given["kwargs"],
+                running=None,
+            )
+    return None
+
+
+def is_of_torch(entries: Sequence[TracebackType], found: Failed) -> bool:
+    """Whether all that ran within a call is torch's."""
     below = entries[len(found.above) + 1 :]
     homes = {home_of(entry.tb_frame.f_code.co_filename) for entry in below}
-    return found if homes <= {OURS, TORCHS, PYTHONS} else None
+    return homes <= {OURS, TORCHS, PYTHONS}
 
 
 def describe(failed: Failed, error: BaseException, write: Written) -> RaisedCall:
@@ -139,6 +163,7 @@ def describe(failed: Failed, error: BaseException, write: Written) -> RaisedCall
         ),
         place=place,
         module_word=module_word,
+        goes_on=bool(failed.running and failed.running[2]),
         tensors=tuple(number for number, _, _ in seen),
         error=f"{type(error).__name__}: {text}".removesuffix(": "),
         sizes=read_sizes(read_attributes(module)),
@@ -151,7 +176,10 @@ def locate(failed: Failed, write: Written) -> tuple[int, int, object]:
     inner = (e for e in reversed(failed.above) if e.tb_frame.f_code in kinds)
     within = next(inner, None)
     flags = 0 if within is None else kinds[within.tb_frame.f_code]
-    place, owner = write.places.locate_raised(failed.function, failed.above, flags)
+    function, _, before, _ = failed.running or (None, None, None, ())
+    place, owner, *_ = before or write.places.locate_raised(
+        function, failed.above, flags
+    )
     if within is None or flags == BACKWARD:
         return place, owner, None
     module = within.tb_frame.f_locals["self"]

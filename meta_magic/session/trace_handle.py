@@ -63,6 +63,11 @@ class TraceHandle:
     def __repr__(self) -> str:
         return "<Trace: recording>" if self._made is None else repr(self._made)
 
+    @property
+    def _repr_html_(self) -> Any:
+        # Here, too: marimo asks only for what a class itself has.
+        return self.__getattr__("_repr_html_")
+
     def __dir__(self) -> list[str]:
         return dir(Trace)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from meta_magic.errors import MissingValueError, ReplayError, ValueLimitError
 from meta_magic.recording.identities.clock import Clock
-from meta_magic.recording.identities.places import describe_function
+from meta_magic.recording.identities.function_names import describe_function
 from meta_magic.recording.identities.tensors import Seen
 from meta_magic.recording.signatures.arguments import Given, Inputs
 from meta_magic.recording.signatures.entries import ALIGNED, OpTable

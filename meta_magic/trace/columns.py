@@ -23,7 +23,7 @@ from meta_magic.trace.remarks import (
 __all__ = ["OP_COLUMNS", "Column", "Format", "OpColumn", "Wire"]
 
 Format: TypeAlias = Literal[
-    "text", "number", "bytes", "flops", "count", "share", "flow", "marks"
+    "text", "number", "bytes", "flops", "count", "share", "flow", "marks", "function"
 ]
 """How a value is written: in the browser by ``static/dom.js``, in texts by ``summary``.
 
@@ -45,6 +45,7 @@ class Column:
         align: The side at which its texts begin.
         is_pinned: Whether it stays in sight when the table is scrolled sideways.
         is_optional: Whether the report has it only where some row has a value.
+        is_extra: Whether the report hides it until a person chooses it.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Column:
     align: Literal["left", "right"] = "left"
     is_pinned: bool = False
     is_optional: bool = False
+    is_extra: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,12 +96,35 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         wire="held",
     ),
     OpColumn(
+        name="function",
+        type="str or None",
+        help="The Python-level torch call that it came from.",
+        format="function",
+        width=130,
+        wire="held",
+    ),
+    OpColumn(
         name="op",
         type="str",
         help="Name as torch has it, with its overload.",
         is_pinned=True,
         width=190,
         wire="held",
+    ),
+    OpColumn(
+        name="module",
+        type="str or None",
+        help="Name of the module within its root, as state_dict keys it.",
+        width=180,
+        wire="held",
+    ),
+    OpColumn(
+        name="place",
+        type="str or None",
+        help="Device that the code names for what it makes or writes, all on meta.",
+        width=76,
+        is_optional=True,
+        wire="signature",
     ),
     OpColumn(
         name="inputs",
@@ -122,73 +147,6 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         width=240,
         is_optional=True,
         wire=find_raised,
-    ),
-    OpColumn(
-        name="place",
-        type="str or None",
-        help="Device that the code names for what it makes or writes, all on meta.",
-        width=76,
-        is_optional=True,
-        wire="signature",
-    ),
-    OpColumn(
-        name="arguments",
-        type="tuple",
-        help="Arguments as given; the report leaves out what is only tensors.",
-        width=140,
-        wire="held",
-    ),
-    OpColumn(
-        name="module",
-        type="str or None",
-        help="Name of the module within its root, as state_dict keys it.",
-        width=180,
-        wire="held",
-    ),
-    OpColumn(
-        name="root",
-        type="int or None",
-        help="Which module tree holds the module: an index into Trace.modules.",
-        width=64,
-        align="right",
-        wire="held",
-    ),
-    OpColumn(
-        name="module_call",
-        type="int or None",
-        help="Call of a module in which it ran: an index into Trace.module_calls.",
-        align="right",
-        wire="held",
-    ),
-    OpColumn(
-        name="phase",
-        type="str",
-        help="What the program was doing.",
-        width=80,
-        wire="held",
-    ),
-    OpColumn(
-        name="line",
-        type="int or None",
-        help="Line of the cell; for a backward operator, that of its forward operator.",
-        width=60,
-        align="right",
-        wire="held",
-    ),
-    OpColumn(
-        name="function",
-        type="str or None",
-        help="The Python-level torch call that it came from.",
-        width=170,
-        wire="held",
-    ),
-    OpColumn(
-        name="forward",
-        type="int or None",
-        help="For a backward operator, the index of the forward operator.",
-        width=84,
-        align="right",
-        wire="held",
     ),
     OpColumn(
         name="flops",
@@ -220,32 +178,29 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         wire="signature",
     ),
     OpColumn(
-        name="views",
+        name="arguments",
         type="tuple",
-        help="For each output, the input whose storage it shares.",
-        width=66,
+        help="Arguments as given; the report leaves out what is only tensors.",
+        width=140,
         wire="held",
+        is_extra=True,
     ),
     OpColumn(
-        name="writes",
-        type="tuple",
-        help="The inputs that it writes, by their number.",
-        width=72,
+        name="phase",
+        type="str",
+        help="What the program was doing.",
+        width=80,
         wire="held",
+        is_extra=True,
     ),
     OpColumn(
-        name="position",
-        type="SourcePosition or None",
-        help="The innermost frame that is not torch's.",
-        width=160,
+        name="line",
+        type="int or None",
+        help="Line of the cell; for a backward operator, that of its forward operator.",
+        width=60,
+        align="right",
         wire="held",
-    ),
-    OpColumn(
-        name="evaluation",
-        type="Evaluation or None",
-        help="What it took to answer it with real values, because it reads data.",
-        width=180,
-        wire=find_evaluations,
+        is_extra=True,
     ),
     OpColumn(
         name="kernel",
@@ -253,12 +208,72 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         help="For attention, the kernel that the device would choose, and why.",
         width=240,
         wire=find_kernels,
+        is_extra=True,
+    ),
+    OpColumn(
+        name="evaluation",
+        type="Evaluation or None",
+        help="What it took to answer it with real values, because it reads data.",
+        width=180,
+        wire=find_evaluations,
+        is_extra=True,
     ),
     OpColumn(
         name="assumed",
         type="str or None",
         help="What was assumed for its sizes, or for those of what it reads.",
         wire=find_assumptions,
+        is_extra=True,
+    ),
+    OpColumn(
+        name="forward",
+        type="int or None",
+        help="For a backward operator, the index of the forward operator.",
+        width=84,
+        align="right",
+        wire="held",
+        is_extra=True,
+    ),
+    OpColumn(
+        name="views",
+        type="tuple",
+        help="For each output, the input whose storage it shares.",
+        width=66,
+        wire="held",
+        is_extra=True,
+    ),
+    OpColumn(
+        name="writes",
+        type="tuple",
+        help="The inputs that it writes, by their number.",
+        width=72,
+        wire="held",
+        is_extra=True,
+    ),
+    OpColumn(
+        name="root",
+        type="int or None",
+        help="Which module tree holds the module: an index into Trace.modules.",
+        width=64,
+        align="right",
+        wire="held",
+        is_extra=True,
+    ),
+    OpColumn(
+        name="module_call",
+        type="int or None",
+        help="Call of a module in which it ran: an index into Trace.module_calls.",
+        align="right",
+        wire="held",
+        is_extra=True,
+    ),
+    OpColumn(
+        name="position",
+        type="SourcePosition or None",
+        help="The innermost frame that is not torch's.",
+        width=160,
+        wire="held",
+        is_extra=True,
     ),
 )
 """In the order in which the browser shows them."""

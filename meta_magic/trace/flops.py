@@ -13,6 +13,7 @@ from meta_magic.torch_private.attention_operators import (
     fast_encoder_layer,
 )
 from meta_magic.torch_private.dispatcher import schema_of
+from meta_magic.torch_private.product_operators import grouped_product
 from meta_magic.trace.signature import Argument, Geometry, Signature, TensorArgument
 
 __all__ = ["count_flops"]
@@ -37,11 +38,35 @@ def encoder_flops(src: Shape, *rest: Any, **__: object) -> int:
     return attention_flops(src, src) + 4 * prod(src) * int(hidden[0])
 
 
+def grouped_flops(a: Shape, b: Shape, *_: object, **__: object) -> int:
+    """Count a product for each group; a side without groups is cut into them."""
+    both = zip(a[:-2], b[:-2], strict=False)
+    return 2 * prod(n for n, _ in both) * prod(a[-2:]) * b[-1]
+
+
+def lstm_flops(
+    inputs: Shape, to_input: Shape, to_hidden: Shape, *_: object, **__: object
+) -> int:
+    """Count the two products of each step, for one layer in one direction."""
+    return 2 * prod(inputs[:-1]) * (prod(to_input) + prod(to_hidden))
+
+
+def lstm_backward_flops(*shapes: Any, **__: object) -> int:
+    """Count a gradient of both sides of each product."""
+    return 2 * lstm_flops(*shapes)
+
+
 FIRST_LAYER: Final = 14
 """Where an encoder's layer is given the weight of its first linear layer."""
 
 OWN: Final[Mapping[Any, Callable[..., int]]] = MappingProxyType(
-    {fast_attention: attention_flops, fast_encoder_layer: encoder_flops}
+    {
+        fast_attention: attention_flops,
+        fast_encoder_layer: encoder_flops,
+        grouped_product: grouped_flops,
+        torch.ops.aten.mkldnn_rnn_layer: lstm_flops,
+        torch.ops.aten.mkldnn_rnn_layer_backward: lstm_backward_flops,
+    }
 )
 """Formulas that torch lacks."""
 

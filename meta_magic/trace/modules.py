@@ -1,14 +1,14 @@
 """The module trees of a recording, as its users read them."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from math import prod
 from typing import Final
 
 import torch
 
-__all__ = ["ModuleNode", "ModuleTensor"]
+__all__ = ["ModuleClass", "ModuleNode", "ModuleTensor"]
 
 CONTAINERS: Final = frozenset({"ModuleList", "ModuleDict", "Sequential"})
 """Classes of torch that say nothing of what they hold."""
@@ -60,6 +60,25 @@ class ModuleTensor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleClass:
+    """Where the class of a module stands.
+
+    Attributes:
+        name: Qualified name, without the function that defines it.
+        path: Qualified name with that of its Python module.
+        docs: Name under which torch's documentation has a page of it, else None.
+        file: File of its ``forward``; None where it has none in Python.
+        line: First line of its ``forward`` there.
+    """
+
+    name: str
+    path: str
+    docs: str | None
+    file: str | None
+    line: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleNode:
     """One module in a tree, as it was when the recording ended.
 
@@ -74,6 +93,10 @@ class ModuleNode:
         n_calls: How often it was called.
         first_call: Index into ``Trace.module_calls`` of its first call, or None.
         shared_with: fqn of the place where the same module stood first, else None.
+        settings: What it says of itself by ``extra_repr``, else its plain attributes;
+            not compared, for there may be anything in it.
+        storages: Number of the storage of each of ``tensors``; -1 while it is lazy.
+        definition: Where its class stands; None for one that was not looked at.
     """
 
     name: str
@@ -84,6 +107,9 @@ class ModuleNode:
     n_calls: int = 0
     first_call: int | None = None
     shared_with: str | None = None
+    settings: str = field(default="", compare=False)
+    storages: tuple[int, ...] = ()
+    definition: ModuleClass | None = None
 
     def walk(self) -> Iterator["ModuleNode"]:
         """Yield this node and all below it, parents first."""

@@ -20,8 +20,10 @@ from meta_magic.trace.signature import Geometry, Place, Signature, SourcePositio
 
 __all__ = [
     "DRAW",
+    "GOES_ON",
     "HEADER",
     "MODULE_HEADER",
+    "TIED",
     "Constant",
     "EarlierEnd",
     "Import",
@@ -31,11 +33,16 @@ __all__ = [
 ]
 
 HEADER: Final = 4
-"""Words before the tensors of a call: signature, place + 1, module word, forward + 1.
+"""Words before the tensors of a call: signature, place + 1, module word, and a last.
 
 The module word is 0 for none, twice the module call + 2 inside one, or twice the
-module + 1 while that module is being constructed.
+module + 1 while that module is being constructed. The last is ``GOES_ON`` where the
+same call of a torch function made the operator before, the forward operator + ``TIED``
+for a backward one, else 0.
 """
+
+GOES_ON: Final = 1
+TIED: Final = 2
 
 MODULE_HEADER: Final = 7
 """Words of a module call: module, parent call + 1, position + 1, line or 0, first
@@ -164,6 +171,7 @@ class Program:
         module_values: For each module call its structure, then for each tensor taken
             and returned its number doubled, plus one if it required grad.
         structures: What the first of those words points to.
+        calls_while_built: The module calls that the construction of a module made.
         modules: (root, fqn, class name) by module number; root and fqn are None for a
             module that was gone before it could be found in a tree.
         owner_by_storage: (storage, module number) for each parameter and buffer.
@@ -205,6 +213,7 @@ class Program:
     flags: tuple[tuple[int, str, object], ...] = ()
     as_device: str = "meta"
     raised: RaisedCall | None = None
+    calls_while_built: tuple[int, ...] = ()
 
     def __getstate__(self) -> dict[str, object]:
         # Without what is cached: it can be built again.
@@ -221,7 +230,8 @@ class Program:
         if self.raised is None:
             return self
         raised, number = self.raised, len(self.signatures)
-        row = (number, raised.place, raised.module_word, 0, *raised.tensors)
+        last = GOES_ON if raised.goes_on else 0
+        row = (number, raised.place, raised.module_word, last, *raised.tensors)
         return replace(
             self,
             words=bytes(self.words) + array("I", row).tobytes(),

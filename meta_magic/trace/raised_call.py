@@ -17,6 +17,7 @@ class RaisedCall:
             position alone are named by that where torch tells no names.
         place: Where it came from: an index into ``Program.places``, from 1.
         module_word: In what it was called; see ``program.HEADER``.
+        goes_on: Whether the same call of a function made the operator before it.
         tensors: The number of each tensor that it was given.
         error: Type of the error, and the first line of its text.
         sizes: What the module that was called takes and gives, where it says so as
@@ -26,6 +27,7 @@ class RaisedCall:
     signature: Signature
     place: int
     module_word: int
+    goes_on: bool
     tensors: tuple[int, ...]
     error: str
     sizes: tuple[int, int] | None = None

@@ -7,7 +7,7 @@ from typing import Generic, NamedTuple, TypeVar, overload
 from meta_magic.trace.calls import ModuleCall, OpCall, TensorMetadata
 from meta_magic.trace.downstream import find_assumed
 from meta_magic.trace.flops import count_flops
-from meta_magic.trace.program import HEADER, MODULE_HEADER, Program, Structure
+from meta_magic.trace.program import HEADER, MODULE_HEADER, TIED, Program, Structure
 from meta_magic.trace.remarks import find_raised
 from meta_magic.trace.signature import Argument, Geometry, Phase, TensorArgument
 
@@ -135,7 +135,7 @@ class OpCalls(Rows[OpCall]):
         offset = program.offsets[index]
         signature = program.signatures[words[offset]]
         place = program.places[words[offset + 1] - 1]
-        forward = words[offset + 3] - 1 if words[offset + 3] else None
+        forward = forward_of(words[offset + 3])
         tensors = words[offset + HEADER : program.offsets[index + 1]]
         n_inputs = len(signature.inputs)
         inputs = tuple(map(self._tensor, tensors[:n_inputs], signature.inputs))
@@ -193,7 +193,7 @@ class OpCalls(Rows[OpCall]):
         for index in range(len(self)):
             offset, end = program.offsets[index], program.offsets[index + 1]
             signature = program.signatures[words[offset]]
-            forward = words[offset + 3] - 1 if words[offset + 3] else None
+            forward = forward_of(words[offset + 3])
             word = self._module_word(offset, forward)
             start = offset + HEADER
             written = (
@@ -281,6 +281,11 @@ def call_of(module_word: int) -> int | None:
     """Return the module call that a module word of ``program.py`` names."""
     is_call = module_word and not module_word % 2
     return module_word // 2 - 1 if is_call else None
+
+
+def forward_of(last_word: int) -> int | None:
+    """Return the forward operator that the last word of a header names."""
+    return last_word - TIED if last_word >= TIED else None
 
 
 def fill(value: Argument, tensors: Sequence[TensorMetadata]) -> Argument:

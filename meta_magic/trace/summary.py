@@ -48,20 +48,26 @@ FORMATS: Final[Formats] = MappingProxyType(
         "share": "{:.1%}".format,
         "flow": " -> ".join,
         "marks": "; ".join,
+        "function": str,
     }
 )
 """How texts write the values of a column, by the name of its format."""
 
 
 @at_any_depth
-def format_summary(trace: "Trace") -> str:
-    """Return what ``print(trace)`` shows."""
+def format_summary(trace: "Trace", depth: int | None = None) -> str:
+    """Return what ``print(trace)`` shows.
+
+    Args:
+        trace: The recording.
+        depth: Levels of modules whose insides are shown; None for all.
+    """
     failure = describe_failure(trace)
     lines = [failure, format_headline(trace)] if failure else [format_headline(trace)]
     lines += [format_raised(call) for call in trace.ops[-1:] if call.raised]
     lines += [format_note(note) for note in trace.notes]
     for root in trace.modules:
-        lines += align([*format_lines(build_tree(root, trace.module_calls))])
+        lines += align([*format_lines(build_tree(root, trace.module_calls), depth)])
     return "\n".join(lines)
 
 
@@ -99,12 +105,17 @@ def format_note(note: "Note") -> str:
     return f"note: {where}{note.text}"
 
 
-def format_lines(line: TreeLine, indent: str = "") -> Iterator[Sequence[str]]:
-    """Yield the cells of a tree line and of all below it."""
+def format_lines(
+    line: TreeLine, depth: int | None, indent: str = ""
+) -> Iterator[Sequence[str]]:
+    """Yield the cells of a tree line and of those below it, so many levels or all."""
     name, *others = format_cells(line)
     yield indent + name, *others
+    if depth == 0:
+        return
+    below = None if depth is None else depth - 1
     for child in line.children[:MAX_SIBLINGS]:
-        yield from format_lines(child, indent + "  ")
+        yield from format_lines(child, below, indent + "  ")
     if len(line.children) > MAX_SIBLINGS:
         hidden = f"{indent}  … {len(line.children) - MAX_SIBLINGS:,} more"
         yield hidden, *("" for _ in others)

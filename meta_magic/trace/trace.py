@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from meta_magic.trace.flops import count_flops
 from meta_magic.trace.modules import ModuleNode
+from meta_magic.trace.networks import build_network
 from meta_magic.trace.notes import CellSource, Note
 from meta_magic.trace.place_bytes import find_place_peaks
 from meta_magic.trace.program import Program
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import pandas as pd
+    from networkx import MultiDiGraph
     from torch import nn
 
 __all__ = ["Trace"]
@@ -108,8 +110,8 @@ class Trace:
         """Show the report in a notebook, or print the summary where there is none.
 
         Args:
-            depth: Levels of the module tree and the flow that are open at first; None
-                for two of the tree, and as many of the flow as can be read at once.
+            depth: Levels of modules that are open at first, a run of modules being one;
+                None for as many as can be read at once, and all of the text.
             height: Height of its views, in pixels.
         """
         # A floor above, and so only when it is asked for.
@@ -133,12 +135,68 @@ class Trace:
         page = import_module("meta_magic.view.page")  # a floor above, as in show()
         Path(path).write_text(page.render_page(self), encoding="utf-8")
 
+    def to_networkx(self) -> "MultiDiGraph":
+        """Return operators as the nodes of a graph, and as edges what they read.
+
+        networkx comes with torch. All values are plain; what is absent is left out.
+
+        Returns:
+            A directed graph without circles, with several edges between two nodes where
+            an operator reads several tensors of another.
+
+            A node is the index of an operator, with ``kind="op"`` and of its
+            :class:`OpCall` ``op``, ``function``, ``module``, ``root``, ``module_call``,
+            ``phase``, ``line``, ``forward``, ``flops`` (FLOPs), ``nbytes_read``,
+            ``nbytes_written`` (bytes) and ``raised``; or, for a tensor that no operator
+            made, ``"tensor <tensor_id>"``, with ``kind="tensor"`` and what edges have.
+
+            An edge leads from what made a tensor, or last wrote its storage, to what
+            reads it, with ``tensor_id``, ``storage_id``, ``shape`` (a tuple), ``dtype``
+            (such as ``"float32"``), ``nbytes`` (bytes), ``output`` (which of the
+            tensors that the source returned, then of those that it only wrote) and
+            ``input`` (which of the inputs of the target).
+        """
+        return build_network(self.ops)
+
+    def to_model_explorer(self, path: "str | os.PathLike[str]") -> None:
+        """Write the operators for Google's model-explorer, which draws large graphs.
+
+        Open the file with ``pip install ai-edge-model-explorer`` and
+        ``model-explorer graph.json``. Its layers are phases, where there are several,
+        and modules; its nodes operators, with what they read, return and cost.
+
+        Args:
+            path: The file; overwritten if it is there. Its name ends with ``.json``, by
+                which model-explorer knows how to read it.
+
+        Raises:
+            ValueError: The name does not.
+            OSError: The file cannot be written.
+        """
+        file = Path(path)
+        if file.suffix != ".json":
+            raise ValueError(
+                f"model-explorer reads graphs of files named *.json, not {file.name!r}"
+            )
+        home = import_module("meta_magic.view.model_explorer")  # as in show()
+        file.write_text(home.render_graphs(self), encoding="utf-8")
+
+    def _repr_html_(self) -> str:
+        # For front ends without IPython, such as marimo.
+        page = import_module("meta_magic.view.page")
+        html: str = page.render_snapshot(self, page.pack(self))
+        return html
+
     def _ipython_display_(self) -> None:
         self.show()
 
-    def summary(self) -> str:
-        """Return the summary line, the notes and the folded module tree as text."""
-        return format_summary(self)
+    def summary(self, depth: int | None = None) -> str:
+        """Return the summary line, the notes and the folded module tree as text.
+
+        Args:
+            depth: Levels of modules that are open; None for all.
+        """
+        return format_summary(self, depth)
 
     def __str__(self) -> str:
         return self.summary()

@@ -2,7 +2,8 @@
 
 ``payload`` is the one wire format: the live report (``widgets``) and the saved one
 (``page``) draw the same JSON with the same JavaScript, which lies in ``static``.
-``charts`` alone knows of plotly, ``widgets`` alone of ipywidgets and anywidget.
+``charts`` are what ``Trace.charts()`` shows, and alone know of plotly (those of the
+report are drawn by ``static/charts``), ``widgets`` alone of ipywidgets and anywidget.
 
 May import ``materializing``, ``replaying``, ``trace``, ``errors``. Read ``payload``
 first, then ``static/data.js``, which reads it.

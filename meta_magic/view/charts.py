@@ -38,7 +38,7 @@ DEPTH: Final = 5
 LEAST_AREA: Final = 60
 """Square pixels below which a module is drawn as one box, without what is in it."""
 
-CHARACTER: Final = (6.7, 15)
+CHARACTER: Final = (7.6, 15)
 """Width and height that a character takes, in pixels."""
 
 LEAST_TEXT: Final = 4

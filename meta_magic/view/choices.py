@@ -20,6 +20,7 @@ __all__ = [
     "AS_PLANNED",
     "CHECKPOINT",
     "DTYPES",
+    "STATE_BY_NAME",
     "Choice",
     "describe_root",
     "format_need",
@@ -31,6 +32,14 @@ CHECKPOINT: Final = "checkpoint"
 
 AS_PLANNED: Final = "as planned"
 """The choice of ``device`` that goes by the devices that the cell names."""
+
+AFTER_CELL: Final = "as after the cell"
+AS_CONSTRUCTED: Final = "as constructed"
+STATE_BY_NAME: Final = {AFTER_CELL: "current", AS_CONSTRUCTED: "constructed"}
+"""The choices of ``state``, and what they stand for."""
+
+REPLAYED: Final = (INITS[0], CHECKPOINT)
+"""The choices of ``init`` that replay, and so go by a state."""
 
 AS_BUILT: Final = "as built"
 DTYPES: Final = (AS_BUILT, "float32", "bfloat16", "float16")
@@ -47,6 +56,7 @@ class Choice:
         device: Name of the device, or ``as planned``.
         init: A name of ``init=`` for what fills the tensors, or ``checkpoint``.
         dtype: Name of a dtype in torch, or ``as built``.
+        values: A name of ``STATE_BY_NAME``; of no meaning where nothing is replayed.
         checkpoint: Path to read when ``init`` is ``checkpoint``.
     """
 
@@ -54,6 +64,7 @@ class Choice:
     device: str = "cpu"
     init: str = INITS[0]
     dtype: str = AS_BUILT
+    values: str = AFTER_CELL
     checkpoint: str = ""
 
     @classmethod
@@ -71,10 +82,12 @@ class Choice:
         path = self.checkpoint.strip()
         if self.init == CHECKPOINT and not path:
             raise MaterializeError(NO_PATH)
+        values = self.values if self.init in REPLAYED else AFTER_CELL
         return {
             "device": None if self.device == AS_PLANNED else self.device,
             "init": Path(path) if self.init == CHECKPOINT else self.init,
             "dtype": None if self.dtype == AS_BUILT else getattr(torch, self.dtype),
+            "state": STATE_BY_NAME[values],
         }
 
 

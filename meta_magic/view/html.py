@@ -37,22 +37,29 @@ CELL_STYLES: Final = {
 """By format."""
 
 
-def build_bundle(trace: "Trace", html: str | None = None) -> dict[str, str]:
+def build_bundle(
+    trace: "Trace", html: str | None = None, depth: int | None = None
+) -> dict[str, str]:
     """Return the mime bundle of a trace's report: text for terminals, and HTML.
 
     Args:
         trace: The recording.
         html: What notebooks show; by default the folded module trees.
+        depth: Levels of modules that are open; None for all in the text.
     """
-    shown = render_html(trace) if html is None else html
-    return {"text/plain": format_summary(trace), "text/html": shown}
+    shown = render_html(trace, depth) if html is None else html
+    return {"text/plain": format_summary(trace, depth), "text/html": shown}
 
 
 @at_any_depth
-def render_html(trace: "Trace") -> str:
+def render_html(trace: "Trace", depth: int | None = None) -> str:
     """Return the summary line, the notes and the folded module trees as HTML.
 
     Every name comes from the user's code and is escaped.
+
+    Args:
+        trace: The recording.
+        depth: Levels of modules that are open at first; None for three.
     """
     style = files("meta_magic.view").joinpath("static/report.css").read_text("utf-8")
     style += "\n".join(style_columns())
@@ -63,7 +70,7 @@ def render_html(trace: "Trace") -> str:
     if trace.modules:
         trees = (build_tree(root, trace.module_calls) for root in trace.modules)
         parts.append(render_cells(list_headings(), "mm-head", 0))
-        parts += render_list(trees, 0)
+        parts += render_list(trees, 0, depth or OPEN_DEPTH)
     return f'<div class="mm-report">{"".join(parts)}</div>'
 
 
@@ -91,7 +98,7 @@ def render_note(note: "Note") -> str:
     return f"<li>{escape(where + note.text)}</li>"
 
 
-def render_list(lines: Iterable[TreeLine], depth: int) -> Iterator[str]:
+def render_list(lines: Iterable[TreeLine], depth: int, n_open: int) -> Iterator[str]:
     """Yield the HTML of tree lines as a list, which is indented without the style.
 
     An untrusted notebook shows it without.
@@ -99,20 +106,20 @@ def render_list(lines: Iterable[TreeLine], depth: int) -> Iterator[str]:
     yield '<ul class="mm-tree">'
     for line in lines:
         yield "<li>"
-        yield from render_line(line, depth)
+        yield from render_line(line, depth, n_open)
         yield "</li>"
     yield "</ul>"
 
 
-def render_line(line: TreeLine, depth: int) -> Iterator[str]:
-    """Yield the HTML of a tree line and of all below it."""
+def render_line(line: TreeLine, depth: int, n_open: int) -> Iterator[str]:
+    """Yield the HTML of a tree line and of all below it, open above a depth."""
     cells = format_cells(line, HTML_FORMATS)
     if not line.children:
         yield render_cells(cells, "mm-row", depth)
         return
-    is_open = " open" if depth < OPEN_DEPTH else ""
+    is_open = " open" if depth < n_open else ""
     yield f"<details{is_open}><summary>{render_cells(cells, 'mm-row', depth)}</summary>"
-    yield from render_list(line.children[:MAX_SIBLINGS], depth + 1)
+    yield from render_list(line.children[:MAX_SIBLINGS], depth + 1, n_open)
     hidden = len(line.children) - MAX_SIBLINGS
     if hidden > 0:
         more = [f"… {hidden:,} more", *("" for _ in cells[1:])]
@@ -121,6 +128,9 @@ def render_line(line: TreeLine, depth: int) -> Iterator[str]:
 
 
 def render_cells(cells: Sequence[str], kind: str, depth: int) -> str:
-    """Return one row; spaces between the cells keep it readable without the style."""
+    """Return one row; spaces between the cells keep it readable without the style.
+
+    So does that it is a span, which stands beside the mark of a list or of what opens.
+    """
     spans = " ".join(f"<span>{escape(cell)}</span>" for cell in cells)
-    return f'<div class="{kind}" style="--mm-depth:{depth}">{spans}</div>'
+    return f'<span class="{kind}" style="--mm-depth:{depth}">{spans}</span>'

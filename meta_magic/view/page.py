@@ -6,40 +6,19 @@ forbidden, the folded module tree as plain HTML is left.
 
 import base64
 import json
-import re
 from collections.abc import Mapping
-from functools import cache
 from html import escape
-from importlib.resources import files
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from meta_magic.view.html import render_html
 from meta_magic.view.payload import pack
+from meta_magic.view.scripts import compress_report
 
 if TYPE_CHECKING:
     from meta_magic.trace.trace import Trace
 
-__all__ = ["join_scripts", "join_styles", "render_page", "render_snapshot"]
-
-SCRIPT_NAMES: Final = """
-dom data selection
-tables/rows tables/cells tables/grid tables/modules tables/operators
-flow/values flow/items flow/boxes flow/routes flow/align flow/columns flow/layers
-flow/layout flow/levels flow/spots flow/shapes flow/painter flow/viewport flow/map
-flow/crumbs flow/pointer flow/keyboard flow/search flow/export flow/bar flow/flow
-source/lines source/source panel report
-"""
-SCRIPTS: Final = tuple(SCRIPT_NAMES.split())
-"""Files of ``static`` in the order in which each uses those before it."""
-
-STYLES: Final = ("report", "shell", "tables", "flow", "source", "panel")
-
-IMPORT: Final = re.compile(r"^import .*;\n", re.MULTILINE)
-EXPORT: Final = re.compile(r"^export (default \{.*\};\n)?", re.MULTILINE)
-COMMENT: Final = re.compile(r"/\*\*(?:[^*]|\*(?!/))*\*/|(?<!\S)//.*$", re.MULTILINE)
-INDENT: Final = re.compile(r"^\s+|[ \t]+$", re.MULTILINE)
-"""What is of no use to a browser, and a third of it all. No text has such in it."""
+__all__ = ["render_page", "render_snapshot"]
 
 HIDE_ORPHAN: Final = (
     ".jp-OutputArea-child:has(.mm-root)+.jp-OutputArea-child "
@@ -47,23 +26,39 @@ HIDE_ORPHAN: Final = (
 )
 """What JupyterLab says below the report when a widget has no kernel any more."""
 
+WAIT: Final = (
+    "@keyframes mm-wait{from{max-height:0;overflow:hidden;visibility:hidden}}"
+    ".mm-root>.mm-report{animation:mm-wait 1s step-end}"
+)
+"""Keeps the plain tree from flashing up before a script takes its place."""
 
-@cache
-def join_scripts() -> str:
-    """Return all JavaScript as the one module that browsers see, nothing exported."""
-    static = files("meta_magic.view") / "static"
-    parts = [(static / f"{name}.js").read_text("utf-8") for name in SCRIPTS]
-    script = "\n".join(parts)
-    for pattern in (IMPORT, EXPORT, COMMENT, INDENT):
-        script = pattern.sub("", script)
-    return script
+WINDOW: Final = (
+    "body{margin:0;padding:16px;background:Canvas;color:CanvasText}"
+    ".mm-root.mm-live{display:flex;flex-direction:column;margin:0;"
+    "height:calc(100vh - 32px)}"
+    ".mm-live>.mm-parts{flex:1;flex-wrap:nowrap;min-height:240px}"
+    ".mm-live .mm-views>.mm-view{height:100%;max-height:none;resize:none}"
+    "@media(max-width:840px){.mm-live>.mm-parts{flex-direction:column}"
+    ".mm-live .mm-views{flex:1;min-height:0}"
+    ".mm-live .mm-details{flex:0 0 45%;min-height:0}}"
+    "h1{position:absolute;clip-path:inset(50%);width:1px;overflow:hidden}"
+)
+"""Lets the views take what the window has below the headline; the title is heard."""
 
+MAX_TITLE: Final = 60
+"""Characters."""
 
-@cache
-def join_styles() -> str:
-    """Return all styles."""
-    static = files("meta_magic.view") / "static"
-    return "\n".join((static / f"{name}.css").read_text("utf-8") for name in STYLES)
+STARTER: Final = """
+const bytes = Uint8Array.from(atob("%(report)s"), (c) => c.charCodeAt(0));
+const gzip = new DecompressionStream("gzip");
+const unpacked = new Response(new Blob([bytes]).stream().pipeThrough(gzip));
+const script = document.createElement("script");
+script.textContent = `{${await unpacked.text()}%(start)s}`;
+document.head.append(script);
+script.remove();
+"""
+"""Unpacks the report and starts it, as a script of the page: pages that let the starter
+run let that run, too, but not all of them allow an import of a blob, or ``eval``."""
 
 
 def render_snapshot(
@@ -81,22 +76,27 @@ def render_snapshot(
         settings: ``depth``, ``hide`` and ``height``.
     """
     encoded = base64.b64encode(packed).decode()
-    start = f'start_saved("{uid}", "{encoded}", {json.dumps(dict(settings))});'
+    arguments = f'"{uid}", "{encoded}", {json.dumps(dict(settings))}, styles'
+    start = f"report.start_saved({arguments});"
+    names = {"report": compress_report(), "start": start}
     # A name may hold half a character, which no file can.
-    tree = render_html(trace).encode("utf-8", "replace").decode()
+    tree = render_html(trace, settings.get("depth")).encode("utf-8", "replace").decode()
     return (
         f'<div id="{escape(uid)}" class="mm-root">{tree}</div>'
-        f"<style>{join_styles()}\n{HIDE_ORPHAN}</style>"
-        f'<script type="module">{join_scripts()}\n{start}</script>'
+        f"<style>{HIDE_ORPHAN}{WAIT}</style>"
+        f'<script type="module">{STARTER % names}</script>'
     )
 
 
 def render_page(trace: "Trace") -> str:
     """Return the report as a whole HTML file."""
+    names = ", ".join(filter(None, (root.name for root in trace.modules)))
+    shown = names.encode("utf-8", "replace").decode()[:MAX_TITLE]
+    title = escape(" · ".join(filter(None, [shown, "meta_magic"])))
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta name="color-scheme" content="light dark"><title>meta_magic</title>'
-        "<style>body{margin:16px;background:Canvas;color:CanvasText}</style></head>"
-        f"<body>{render_snapshot(trace, pack(trace))}</body></html>\n"
+        f'<meta name="color-scheme" content="light dark"><title>{title}</title>'
+        f"<style>{WINDOW}</style></head><body><main><h1>{title}</h1>"
+        f"{render_snapshot(trace, pack(trace))}</main></body></html>\n"
     )

@@ -14,16 +14,19 @@ from typing import TYPE_CHECKING, Any, Final
 from meta_magic.trace.deep_trees import at_any_depth
 from meta_magic.trace.failure import describe_failure
 from meta_magic.trace.flops import count_flops
+from meta_magic.trace.function_calls import first_operators
 from meta_magic.trace.modules import ModuleNode
 from meta_magic.trace.signature import Geometry, Place, Signature, SourcePosition
 from meta_magic.trace.summary import format_headline
-from meta_magic.view.charts import treemap_html
 from meta_magic.view.column_values import columns_payload, remarks_payload
+from meta_magic.view.details_payload import details_payload, name_inputs
 from meta_magic.view.texts import find_texts
+from meta_magic.view.tokens import write_tokens
 from meta_magic.view.wire import (
     Table,
     as_deltas,
     as_differences,
+    count_runs,
     format_arguments,
     write_geometry,
     write_position,
@@ -35,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["VERSION", "build_payload", "pack"]
 
-VERSION: Final = 2
+VERSION: Final = 3
 PHASES: Final = ("init", "forward", "backward", "optimizer", "other")
 
 
@@ -72,8 +75,8 @@ class Payload:
             "error": trace.error,
             "error_line": trace.error_line or 0,
             "source": trace.source,
+            "tokens": write_tokens(trace.source),
             "cell": {"file": trace.cell.file, "first": trace.cell.first_line},
-            "chart": treemap_html(trace),
             "texts": [*find_texts(program)],
             "notes": [
                 {"text": note.text, "line": note.line or 0} for note in trace.notes
@@ -95,6 +98,7 @@ class Payload:
             "columns": columns_payload(trace),
             "remarks": remarks_payload(trace),
             "calls": self._write_calls(),
+            "details": details_payload(trace),
         }
         return parts | {
             "positions": self._positions.rows,
@@ -106,6 +110,7 @@ class Payload:
         return {
             "op": signature.op,
             "args": format_arguments(signature),
+            "names": name_inputs(signature),
             "inputs": [*map(self._geometries.of, signature.inputs)],
             "outputs": [*map(self._geometries.of, signature.outputs)],
             "writes": list(signature.writes),
@@ -169,6 +174,7 @@ class Payload:
                 0 if p.forward is None else index - p.forward
                 for index, p in enumerate(places)
             ],
+            "functions": count_runs(first_operators(self._program)),
             "tensors": [*as_deltas(ops.tensor_numbers())],
         }
 

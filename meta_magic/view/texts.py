@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from meta_magic.trace.program import Program
+from meta_magic.view.tokens import write_tokens
 
 __all__ = ["find_texts"]
 
@@ -24,11 +25,13 @@ def find_texts(program: Program) -> Iterator[dict[str, Any]]:
         for node in walk_functions(ast.parse(text)):
             if node[0] == scope:
                 lines = text.splitlines()[node[1] - 1 : node[2]]
+                body = "\n".join(lines)
                 yield {
                     "file": file,
                     "scope": scope,
                     "first": node[1],
-                    "text": "\n".join(lines),
+                    "text": body,
+                    "tokens": write_tokens(body),
                 }
 
 

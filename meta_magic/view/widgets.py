@@ -13,24 +13,27 @@ import traitlets
 from torch import nn
 
 from meta_magic.errors import MaterializeError
-from meta_magic.materializing.materialize import INITS, materialize, prepare
+from meta_magic.materializing.materialize import INITS, materialize
 from meta_magic.replaying.devices import free_nbytes, list_devices
 from meta_magic.trace.units import format_bytes
 from meta_magic.view.choices import (
     AS_PLANNED,
     CHECKPOINT,
     DTYPES,
+    STATE_BY_NAME,
     Choice,
     describe_root,
-    format_need,
     is_on_meta,
 )
 from meta_magic.view.materialize_html import render_materialize_report
-from meta_magic.view.page import join_scripts, join_styles
+from meta_magic.view.outlook import GONE, Outlook, TimeLeft, describe_end, look_ahead
 from meta_magic.view.payload import pack
+from meta_magic.view.scripts import read_script, read_styles
+from meta_magic.view.values_of_tensors import ValuesOf
 
 if TYPE_CHECKING:
     from meta_magic.trace.modules import ModuleNode
+    from meta_magic.trace.program import Program
     from meta_magic.trace.trace import Trace
 
 __all__ = ["MaterializePanel", "Report", "close_reports", "show_report"]
@@ -39,12 +42,6 @@ State: TypeAlias = Literal["idle", "running", "done", "failed", "cancelled"]
 
 UPDATE_EVERY: Final = 0.1
 """Seconds between two progress messages: a server drops what comes much faster."""
-
-REAL: Final = "nothing: all of it is real already"
-GONE: Final = (
-    "the module is gone: it was deleted or built anew; run the cell again for a new "
-    "Materialize button"
-)
 
 
 class CancelledError(Exception):
@@ -67,15 +64,20 @@ class MaterializePanel(anywidget.AnyWidget):
     devices = traitlets.List(traitlets.Unicode()).tag(sync=True)
     inits = traitlets.List(traitlets.Unicode()).tag(sync=True)
     dtypes = traitlets.List(traitlets.Unicode()).tag(sync=True)
+    values = traitlets.List(traitlets.Unicode()).tag(sync=True)
     choice = traitlets.Dict().tag(sync=True)  # the fields of Choice
 
-    needed = traitlets.Unicode().tag(sync=True)  # bytes in words, "" if unknown
+    # The fields of Outlook, that of the message aside.
+    needed = traitlets.Unicode().tag(sync=True)
     free = traitlets.Unicode().tag(sync=True)
     is_enough = traitlets.Bool(default_value=True).tag(sync=True)
     is_real = traitlets.Bool(default_value=False).tag(sync=True)
+    forecast = traitlets.Unicode().tag(sync=True)
+    fitting = traitlets.Unicode().tag(sync=True)
 
     state = traitlets.Unicode("idle").tag(sync=True)
     progress = traitlets.Float(0.0).tag(sync=True)  # from 0 to 1
+    left = traitlets.Unicode().tag(sync=True)  # time in words
     message = traitlets.Unicode().tag(sync=True)
     report = traitlets.Unicode().tag(sync=True)  # HTML, escaped
 
@@ -86,10 +88,11 @@ class MaterializePanel(anywidget.AnyWidget):
         **traits: Any,
     ) -> None:
         self._modules = tuple(modules)
+        self._names = [node.name for node in nodes]
         self._lock = threading.Lock()
         self._cancelled = threading.Event()
         self._thread: threading.Thread | None = None
-        self._updated = 0.0
+        self._updated, self._left = 0.0, TimeLeft()
         nbytes = sum(n.parameter_nbytes + n.buffer_nbytes for n in nodes[:1])
         planned = [AS_PLANNED] if any(node.places for node in nodes) else []
         devices = [*planned, *list_devices()]
@@ -98,6 +101,7 @@ class MaterializePanel(anywidget.AnyWidget):
             devices=devices,
             inits=[*INITS, CHECKPOINT],
             dtypes=list(DTYPES),
+            values=list(STATE_BY_NAME),
             choice=asdict(Choice(device=devices[0])),
             needed=format_bytes(nbytes),
             free=format_bytes(free_nbytes(torch.device("cpu"))),
@@ -152,7 +156,7 @@ class MaterializePanel(anywidget.AnyWidget):
             self.state = "running"
         with self.hold_sync():
             self.choice = asdict(choice)
-            self.progress, self.report = 0.0, ""
+            self.progress, self.left, self.report = 0.0, "", ""
             where = AS_PLANNED if choice.device == AS_PLANNED else f"on {choice.device}"
             self.message = f"materializing {self._name(choice)} {where}"
         self._thread = threading.Thread(
@@ -162,6 +166,7 @@ class MaterializePanel(anywidget.AnyWidget):
 
     def _run(self, choice: Choice) -> None:
         """Materialize; the body of the thread, which nothing may leave."""
+        self._left = TimeLeft()
         try:
             report = materialize(
                 self._find(choice), progress=self._advance, **choice.arguments()
@@ -176,7 +181,8 @@ class MaterializePanel(anywidget.AnyWidget):
             self.progress = 1.0
             self.report = render_materialize_report(report)
             self._weigh(choice)
-            self._end("done", f"done: {self._name(choice)} is real, on {report.places}")
+            name = self._names[choice.root]
+            self._end("done", describe_end(name, report.module, report.places))
 
     def _advance(self, fraction: float) -> None:
         if self._cancelled.is_set():
@@ -184,22 +190,18 @@ class MaterializePanel(anywidget.AnyWidget):
         now = time.monotonic()
         if now - self._updated >= UPDATE_EVERY:
             self._updated = now
-            self.progress = fraction
+            with self.hold_sync():
+                self.progress, self.left = fraction, self._left.describe(fraction)
 
     def _weigh(self, choice: Choice) -> None:
-        """Set what is needed beside what is free."""
+        """Say what a choice would do."""
         try:
-            prepared = prepare(self._find(choice), **choice.arguments())
-            needed, peak = prepared.nbytes, prepared.peak_nbytes
+            module = self._find(choice)
+            outlook = look_ahead(module, self._names[choice.root], choice)
         except MaterializeError as error:
-            self.needed, self.is_enough, self.is_real = "", True, False
-            self.message = str(error)
-            return
-        free = free_nbytes(prepared.device)
-        self.is_real = not prepared.targets
-        self.needed = REAL if self.is_real else format_need(needed, peak)
-        self.free = format_bytes(free)
-        self.is_enough = peak <= free
+            outlook = Outlook(free=self.free, message=str(error))
+        for name, value in asdict(outlook).items():
+            setattr(self, name, value)
 
     def _find(self, choice: Choice) -> nn.Module:
         """Return the chosen module.
@@ -227,12 +229,27 @@ class Report(MaterializePanel):
     Expanding, searching and sorting happen in the browser, from one payload.
     """
 
-    _esm = f"{join_scripts()}\nexport default {{ render }};\n"
-    _css = join_styles()
+    _esm = f"{read_script('live')}\nexport default report;\n"
+    _css = read_styles("live")
 
     payload = traitlets.Bytes().tag(sync=True)
     saved_id = traitlets.Unicode().tag(sync=True)  # of the saved report, to be hidden
     settings = traitlets.Dict().tag(sync=True)
+
+    def __init__(self, program: "Program", *parts: Any, **traits: Any) -> None:
+        self._values = ValuesOf(program)
+        super().__init__(*parts, **traits)
+
+    def close(self) -> None:
+        """Close as any panel does, and let go of the recording."""
+        self._values.forget()
+        super().close()
+
+    def _receive(self, _: object, content: Mapping[str, Any], __: object) -> None:
+        if content.get("kind") == "values":
+            self._values.tell(content, self.send)
+        else:
+            super()._receive(_, content, __)
 
 
 reports_by_key: dict[str, list[Report]] = {}
@@ -261,6 +278,7 @@ def show_report(
         if root is not None and is_on_meta(root())
     ]
     report = Report(
+        trace.program,
         [node for node, _ in pairs],
         [root for _, root in pairs],
         payload=pack(trace) if packed is None else packed,

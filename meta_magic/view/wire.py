@@ -1,5 +1,6 @@
 """Single records on the wire, and the tables in which each stands once."""
 
+import itertools
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from math import prod
 from typing import Any, Final, Generic, TypeVar
@@ -12,6 +13,7 @@ __all__ = [
     "Table",
     "as_deltas",
     "as_differences",
+    "count_runs",
     "format_arguments",
     "write_geometry",
     "write_position",
@@ -103,6 +105,11 @@ def as_differences(numbers: Iterable[int]) -> Iterator[int]:
     for number in numbers:
         yield number - before
         before = number
+
+
+def count_runs(numbers: Iterable[int]) -> list[int]:
+    """Return how often each number stands in a row."""
+    return [sum(1 for _ in run) for _, run in itertools.groupby(numbers)]
 
 
 def format_arguments(signature: Signature) -> str:

@@ -18,7 +18,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from meta_magic.view.page import join_scripts
+from meta_magic.view.scripts import compress_report
 from tests.benchmarks.page_scripts import FIRST_PAINT, OPEN_BOXES, OPEN_ROWS, PAN
 from tests.browser.lab import (
     RUN,
@@ -228,9 +228,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", default=list(CELLS), metavar="NAME")
     names = parser.parse_args().names
-    script = len(join_scripts().encode()) / 1000
+    script = len(compress_report()) / 1000
     day, machine = datetime.now(UTC).date(), platform.machine()
-    print(f"{day}, {os.cpu_count()} cores, {machine}; JavaScript {script:.1f} KB\n")
+    print(
+        f"{day}, {os.cpu_count()} cores, {machine}; script and styles {script:.1f} KB\n"
+    )
     with (
         TemporaryDirectory() as folder,
         run_lab(Path(folder)) as url,

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from meta_magic.view.page import join_scripts, join_styles
 from meta_magic.view.payload import pack
+from meta_magic.view.scripts import join_scripts, join_styles
 from tests.browser.lab import (
     CHROMIUM,
     open_chromium,
@@ -76,8 +76,8 @@ def serve(page):
 
     def show(trace, **traits):
         body = PAGE % {
-            "styles": join_styles(),
-            "scripts": join_scripts(),
+            "styles": join_styles("live"),
+            "scripts": join_scripts("live"),
             "payload": base64.b64encode(pack(trace)).decode(),
             "traits": json.dumps(TRAITS | traits),
         }

@@ -1,5 +1,6 @@
 """Takes the README's pictures: ``python -m tests.browser.screenshot``."""
 
+import re
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -37,27 +38,29 @@ def take_pictures(page: Any, url: str, root: Path) -> None:
     for cell in range(3):
         page.evaluate(RUN, cell)
     live = page.locator(LIVE).last
-    run = live.get_by_role("row").filter(has_text="0-79")
-    run.locator("i").click()
-    live.get_by_role("row").filter(has_text="LlamaDecoderLayer").nth(1).locator(
-        "i"
-    ).click()
-    attention = live.get_by_role("row").filter(has_text="self_attn")
-    attention.get_by_text("LlamaAttention").click()
+    find_row(live, "0-79").locator("i").click()
+    find_row(live, "0").locator("i").click()
+    find_row(live, "self_attn").get_by_text("LlamaAttention").click()
     cell = page.locator(".jp-CodeCell").nth(2)
+    cell.get_by_text("what would").wait_for()  # fit, says the panel after a moment
     cell.screenshot(path=PICTURES / "report.png")
+    live.get_by_role("button", name="Details", exact=True).click()  # all its width
     live.get_by_role("tab", name="Flow").click()
     flow = live.get_by_role("tabpanel", name="Flow")
     flow.locator(".mm-active").wait_for()
     flow.get_by_role("tree").press("ArrowRight")
-    for _ in range(2):
-        flow.get_by_role("tree").press("-")
     at = flow.get_by_role("tree").bounding_box()
-    page.mouse.move(at["x"] + 600, at["y"] + 400)
+    page.mouse.move(at["x"] + 600, at["y"] + 300)
     page.mouse.down()
-    page.mouse.move(at["x"] + 210, at["y"] + 170, steps=5)
+    page.mouse.move(at["x"] + 600, at["y"] + 370, steps=5)  # from below the crumbs
     page.mouse.up()
     flow.screenshot(path=PICTURES / "flow.png")
+
+
+def find_row(live: Any, name: str) -> Any:
+    """Return the row of a module, by its name and the beginning of its class."""
+    begins = re.compile(rf"^\W*{name}\W*(80 x )?Llama")
+    return live.get_by_role("row").filter(has_text=begins)
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ CHOICE = {
     "device": "cpu",
     "init": "replay",
     "dtype": "as built",
+    "values": "as after the cell",
     "checkpoint": "",
 }
 TRAITS = {
@@ -13,13 +14,17 @@ TRAITS = {
     "devices": ["cpu", "cuda:0"],
     "inits": ["replay", "reset", "empty", "checkpoint"],
     "dtypes": ["as built", "float32"],
+    "values": ["as after the cell", "as constructed"],
     "choice": CHOICE,
     "needed": "1.0 KiB",
     "free": "8.0 GiB",
     "is_enough": True,
     "is_real": False,
+    "forecast": "4 operators, less than a second",
+    "fitting": "",
     "state": "idle",
     "progress": 0,
+    "left": "",
     "message": "",
     "report": "",
     "saved_id": "",
@@ -41,9 +46,12 @@ window.listeners = {};
 window.model = {
   get: (name) => traits[name],
   set(name, value) { traits[name] = value; listeners.change?.(); },
-  on(name, listener) { listeners[name] = listener; },
+  on(name, listener) {
+    const before = listeners[name];
+    listeners[name] = (content) => { before?.(content); listener(content); };
+  },
   send(message) { sent.push(message); },
 };
-await render({ model, el: document.getElementById("report") });
+await report.render({ model, el: document.getElementById("report") });
 window.ready = true;
 </script></body></html>"""

@@ -31,7 +31,5 @@ def test_a_cell_has_its_report_in_notebook_7(page, tmp_path, expect):
         live.get_by_role("tab", name="Flow").click()
         expect(live.get_by_role("treeitem").first).to_be_visible()
         page.get_by_role("button", name="Materialize").click()
-        expect(page.get_by_text("done: model: Sequential is real")).to_be_visible(
-            timeout=WAIT
-        )
+        expect(page.get_by_text("is now real, on cpu")).to_be_visible(timeout=WAIT)
     assert page.errors == []

@@ -101,8 +101,14 @@ def test_the_flow_is_opened_and_closed_level_by_level(report, expect):
         "aria-expanded", "false"
     )
     flow.get_by_label("Open a level").click()
+    expect(levels).to_have_text("functions")
+    steps = flow.get_by_role("treeitem", name="linear", exact=True)
+    expect(steps.first).to_be_visible()
+    expect(flow.get_by_role("treeitem", name="addmm")).to_have_count(0)
+    flow.get_by_label("Open a level").click()
     expect(levels).to_have_text("operators")
     expect(flow.get_by_role("treeitem", name="addmm").first).to_be_visible()
+    flow.get_by_label("Close a level").click()
     flow.get_by_label("Close a level").click()
     expect(levels).to_have_text("3 of 3")
     expect(flow.get_by_role("treeitem", name="addmm")).to_have_count(0)
@@ -110,6 +116,7 @@ def test_the_flow_is_opened_and_closed_level_by_level(report, expect):
 
 def test_the_flow_stands_in_columns_unless_told_otherwise(report, expect):
     flow = show(report, "Flow")
+    flow.get_by_label("Direction").select_option("down")
     flow.get_by_label("Open a level").click()
     graph = flow.locator(".mm-flow-graph > g")
     heights = []

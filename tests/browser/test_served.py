@@ -10,9 +10,11 @@ from torch import nn
 from meta_magic import record
 from meta_magic.trace.columns import OP_COLUMNS
 from meta_magic.trace.module_columns import MODULE_COLUMNS
+from meta_magic.view import scripts
 from meta_magic.view.page import render_snapshot
 from meta_magic.view.payload import pack
 from tests.browser.served import ADDRESS, CHOICE
+from tests.minified import use_minified
 
 pytestmark = pytest.mark.browser
 
@@ -142,7 +144,7 @@ def test_a_resized_table_stays_where_it_was_scrolled(serve, trace, expect):
 def test_columns_are_shown_as_they_are_described(serve, trace, expect, view, columns):
     page = serve(trace)
     headers = show(page, view).get_by_role("columnheader")
-    columns = [column for column in columns if not column.is_optional]
+    columns = [c for c in columns if not c.is_optional and not c.is_extra]
     expect(headers).to_have_text([column.name for column in columns])
     for header, column in zip(headers.all(), columns, strict=True):
         expect(header).to_have_attribute("title", column.help)
@@ -166,6 +168,26 @@ def test_two_reports_of_a_page_have_ids_of_their_own(page, trace):
     assert len(ids) == len(set(ids))
 
 
+@pytest.fixture
+def as_from_a_wheel(monkeypatch):
+    use_minified(monkeypatch)
+    scripts.compress_report.cache_clear()
+    yield
+    scripts.compress_report.cache_clear()
+
+
+@pytest.mark.usefixtures("as_from_a_wheel")
+def test_minified_all_views_are_drawn(page, trace, expect):
+    body = render_snapshot(trace, pack(trace))
+    page.route(
+        ADDRESS, lambda route: route.fulfill(body=body, content_type="text/html")
+    )
+    page.goto(ADDRESS)
+    for name in VIEWS:
+        expect(show(page, name).locator("*").first).to_be_attached()
+    assert (page.errors, page.logged) == ([], [])
+
+
 def test_a_report_that_lost_its_kernel_keeps_what_it_shows(serve, trace, expect):
     page = serve(trace)
     page.evaluate("() => { model.send = () => { throw new Error('no kernel'); }; }")
@@ -174,14 +196,6 @@ def test_a_report_that_lost_its_kernel_keeps_what_it_shows(serve, trace, expect)
     run.locator("i").click()
     expect(page.get_by_role("row").filter(has_text="linear").first).to_be_visible()
     expect(page.get_by_text("no answer from the kernel")).to_be_visible(timeout=10_000)
-
-
-def test_a_click_on_the_chart_selects_the_module(serve, trace, expect):
-    page = serve(trace)
-    chart = show(page, "Charts")
-    chart.locator("[data-module]").first.click()
-    modules = show(page, "Modules")
-    expect(modules.locator(".mm-selected")).to_contain_text("linear")
 
 
 def test_the_flow_is_saved_as_a_picture(serve, trace, tmp_path):

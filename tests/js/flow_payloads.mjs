@@ -7,7 +7,9 @@ import { make_geometry, make_modules, make_payload, to_deltas, to_steps } from "
  * Return the trace of some operators. Tensors are names; a name is a storage of its own,
  * unless its operator is a view of its first input. All tensors are (2, 3) of float32.
  * @param {{op: string, reads?: string[], makes?: string[], writes?: number[], is_view?: boolean,
- *   phase?: string, module?: number, call?: number, line?: number}[]} ops
+ *   phase?: string, module?: number, call?: number, line?: number, called?: string,
+ *   goes_on?: boolean, flops?: number}[]} ops `called`: the function, by its name in Python;
+ *   `goes_on`: the same call of it made the operator before
  * @param {{name: string, parent?: number, cls?: string, calls?: number}[]} modules
  * @param {{module: number, parent?: number, first: number, end: number}[]} calls
  * @param {{error?: string, parameters?: string[]}} more `error`: raised by the last operator
@@ -27,16 +29,16 @@ export function make_trace(ops, modules = [], calls = [], { error, parameters = 
   return new TraceView(make_payload({
     error: error ?? null, remarks: { raised: error ? [[ops.length - 1, ops.length, error]] : [] },
     geometries: [make_geometry([2, 3])],
-    signatures: ops.map(({ op, reads = [], makes = [], writes = [], is_view }) => ({
+    signatures: ops.map(({ op, reads = [], makes = [], writes = [], is_view, flops = -1 }) => ({
       op, args: "", inputs: reads.map(() => 0), outputs: makes.map(() => 0), writes,
-      views: makes.map(() => (is_view ? 0 : -1)), flops: -1,
+      views: makes.map(() => (is_view ? 0 : -1)), flops,
     })),
-    places: ops.map(({ line = 1, phase = "forward" }) =>
-      ({ function: "torch.f", line, phase: PHASES.indexOf(phase), position: -1 })),
+    places: ops.map(({ line = 1, phase = "forward", called = "torch.f" }) =>
+      ({ function: called, line, phase: PHASES.indexOf(phase), position: -1 })),
     ops: {
       signature: ops.map((_, i) => i), place: ops.map((_, i) => i),
       module: ops.map(({ module = -1 }) => module), call: ops.map(({ call = -1 }) => call),
-      forward: ops.map(() => 0), tensors: to_deltas(tensors),
+      functions: count_calls(ops), forward: ops.map(() => 0), tensors: to_deltas(tensors),
     },
     storages: to_deltas(storages),
     owners: parameters.map((name) => [storages[numbers.get(name)], 0]),
@@ -51,6 +53,16 @@ export function make_trace(ops, modules = [], calls = [], { error, parameters = 
       ...own, class_name: cls, n_calls: calls.filter(({ module }) => module === i).length,
     }))),
   }));
+}
+
+/** How many operators each call of a function made. */
+function count_calls(ops) {
+  const lengths = [];
+  for (const { goes_on } of ops) {
+    if (goes_on) lengths[lengths.length - 1] += 1;
+    else lengths.push(1);
+  }
+  return lengths;
 }
 
 /** A model of alike layers, each of three operators, and a residual round each. */

@@ -169,6 +169,8 @@ test("phases are chosen: forward first, what failed before it, and other with fo
   assert.deepEqual(list_phases(make_trace(ops)), [1, 2]);
   assert.equal(choose_phase(make_trace(ops, [], [], { error: "E" })), 2);
   assert.equal(choose_phase(make_trace([{ op: "a", phase: "init" }])), 0);
+  const plain = [{ op: "a", phase: "other" }, { op: "b", phase: "backward" }];
+  assert.equal(PHASES[choose_phase(make_trace(plain))], "other");
 });
 
 test("an empty trace has no boxes", () => {

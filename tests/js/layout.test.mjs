@@ -6,8 +6,10 @@ import { walk } from "../../meta_magic/view/static/flow/items.js";
 import { place } from "../../meta_magic/view/static/flow/layers.js";
 import { arrange, ellipsize, forget_layout } from "../../meta_magic/view/static/flow/layout.js";
 import { list_frames } from "../../meta_magic/view/static/flow/crumbs.js";
+import { LABEL_LINE } from "../../meta_magic/view/static/flow/routes.js";
 import { list_spots } from "../../meta_magic/view/static/flow/spots.js";
 import { choose_phase, follow_values } from "../../meta_magic/view/static/flow/values.js";
+import { find_crossings } from "./crossings.mjs";
 import { make_layers, make_trace } from "./flow_payloads.mjs";
 
 /** Numbers that look random and are the same each time. */
@@ -64,12 +66,12 @@ for (const [n_nodes, n_wires] of [[2, 1], [5, 6], [20, 30], [60, 100], [150, 250
   });
 }
 
-test("wires start at the bottom of their node, and end at the top of others", () => {
+test("wires start at the bottom of their node or its label, and end at the top of others", () => {
   const { spots, wires } = make_graph(7, 40, 60);
   place(spots, wires);
-  for (const { from, ends, path, heads } of wires) {
+  for (const { from, ends, path, heads, label } of wires) {
     const [, x, y] = path.match(/^M([-\d.]+) ([-\d.]+)/).map(Number);
-    assert.ok(Math.abs(y - from.y - from.h) < 0.2);
+    assert.ok(Math.abs(y - from.y - from.h - (label ? LABEL_LINE : 0)) < 0.2);
     assert.ok(x >= from.x && x <= from.x + from.w);
     const tips = [...heads.matchAll(/M([-\d.]+) ([-\d.]+)h7/g)];
     assert.equal(tips.length, ends.length);
@@ -80,6 +82,46 @@ test("wires start at the bottom of their node, and end at the top of others", ()
       assert.ok(Number(left) + 3.5 <= node.x + node.w + 0.1);
     });
   }
+});
+
+for (const is_across of [false, true]) {
+  test(`no wire runs through a label or a box, ${is_across ? "across" : "down"}`, () => {
+    for (let seed = 1; seed <= 20; seed += 1) {
+      const { spots, wires } = make_graph(seed, 20, 40);
+      for (const node of spots) node.text = "";
+      for (const wire of wires) {
+        wire.starts = [{ node: wire.from, x: null }];
+        for (const end of wire.ends) end.x = null;
+      }
+      place(spots, wires, true, is_across);
+      assert.deepEqual(find_crossings({ nodes: spots, wires }), []);
+    }
+  });
+}
+
+test("a wire through a label is found, and a label over a box", () => {
+  const { spots: [node, below], wires: [wire] } = make_tower(2);
+  place([node, below], [wire]);
+  Object.assign(wire, { label: "(2, 3) f32", label_x: node.x + node.w / 2, label_y: node.y + node.h + 10 });
+  assert.equal(find_crossings({ nodes: [node, below], wires: [wire] }).length, 1);
+  wire.label_y = node.y + 4;
+  assert.equal(find_crossings({ nodes: [node, below], wires: [wire] }).length, 1);
+});
+
+test("across, layers go from left to right", () => {
+  const { spots, wires } = make_tower(4);
+  const { w, h } = place(spots, wires, true, true);
+  assert.equal(new Set(spots.map(({ y }) => y)).size, 1);
+  spots.forEach(({ x }, i) => assert.ok(!i || x >= spots[i - 1].x + spots[i - 1].w));
+  assert.ok(w > 4 * 150 && h === 38);
+});
+
+test("of many alike labels of a node one is shown, with their number", () => {
+  const [from, ...readers] = Array.from({ length: 7 }, () => ({ w: 40, h: 20, kind: "op" }));
+  const wires = readers.map((node) =>
+    ({ from, starts: [{ node: from, x: null }], label: "(2,) f32", ends: [{ node, x: null }] }));
+  place([from, ...readers], wires);
+  assert.deepEqual(wires.map(({ label }) => label).filter(Boolean), ["6 × (2,) f32"]);
 });
 
 test("every wire leads down", () => {

@@ -91,6 +91,21 @@ test("what a model is made of is seen even where it does not fit", () => {
   assert.deepEqual(list_open(boxes), ["model: Net"]);
 });
 
+test("of several models it is seen how they are connected", () => {
+  const boxes = build(make_trace(
+    [0, 2].map((module, i) => ({
+      op: "aten.mm.default", reads: [`x${i}`], makes: [`x${i + 1}`],
+      module: module + 1, call: module + 1,
+    })),
+    [{ name: "encoder", cls: "Net" }, { name: "in", parent: 0 },
+      { name: "decoder", cls: "Net" }, { name: "out", parent: 2 }],
+    [{ module: 0, first: 0, end: 1 }, { module: 1, parent: 0, first: 0, end: 1 },
+      { module: 2, first: 1, end: 2 }, { module: 3, parent: 2, first: 1, end: 2 }],
+  ));
+  assert.equal(open_what_fits(boxes, () => false), 0);
+  assert.equal(open_what_fits(boxes, () => true), 1);
+});
+
 test("what a picture shows is that of the levels that are open", () => {
   const boxes = build(make_chain(3));
   const show = (level) => {

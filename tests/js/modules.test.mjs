@@ -2,12 +2,13 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { sort_rows } from "../../meta_magic/view/static/tables/rows.js";
 import {
-  build_module_rows, module_marks, read_module_row,
+  build_module_rows, find_depth, module_marks, read_module_row,
 } from "../../meta_magic/view/static/tables/modules.js";
+import { read_held_row } from "../../meta_magic/view/static/tables/parameters.js";
 import { make_model, make_trace } from "./table_payloads.mjs";
 
 const build = (trace, changes = {}) => build_module_rows(trace, {
-  filter: "", open: new Map(), wanted: -1, sort: (rows) => rows, ...changes,
+  filter: "", open: new Map(), wanted: -1, depth: 2, sort: (rows) => rows, ...changes,
 });
 const read = (trace, row, flops = 10) => read_module_row(trace, row, flops);
 const indent = (trace, rows) => rows.map(
@@ -18,13 +19,31 @@ const sort_by = (trace, key, direction) => (rows) =>
   sort_rows(rows, (row) => read(trace, row)[key], direction);
 const opened = (...keys) => new Map(keys.map((key) => [`:${key}`, true]));
 
-test("two levels are open at first, and alike siblings are one row", () => {
+test("two levels are open where they are asked for, and alike siblings are one row", () => {
   assert.deepEqual(draw(make_model()), ["model", " embed", " layers", "  0-2", " head"]);
 });
 
 test("depth says how many levels are open", () => {
   assert.deepEqual(draw(make_model(), { depth: 0 }), ["model"]);
   assert.deepEqual(draw(make_model(), { depth: 1 }), ["model", " embed", " layers", " head"]);
+});
+
+test("a run is a level where a depth is asked for, and the rest of it stays closed", () => {
+  assert.deepEqual(draw(make_model(), { depth: 4, has_runs: true }), [
+    "model", " embed", " layers", "  0-2", "   0", "    attn", "    mlp", "   1-2", " head",
+  ]);
+});
+
+test("as many levels are open at first as are in sight whole", () => {
+  const make_wide = (n_parts, n_inner) => make_trace({ modules: [
+    { name: "model" },
+    ...Array.from({ length: n_parts }, (_, i) => ({ name: `part${i}`, parent: 0 })),
+    ...Array.from({ length: n_inner }, (_, i) => ({ name: `inner${i}`, parent: 1 })),
+  ] });
+  assert.equal(find_depth(make_wide(6, 7)), 2);
+  assert.equal(find_depth(make_wide(6, 8)), 1);
+  assert.equal(find_depth(make_wide(20, 0)), 1);
+  assert.equal(find_depth(make_model()), 1); // "layers" says already what it holds
 });
 
 test("an opened run shows its first, and a row of the rest", () => {
@@ -41,8 +60,44 @@ test("the opened rest of a run shows all", () => {
 
 test("a row knows its parent, and whether it is open, closed or a leaf", () => {
   assert.deepEqual(build(make_model()).map((row) => [row.parent, row.is_open]), [
-    [-1, true], [0, null], [0, true], [2, false], [0, null],
+    [-1, true], [0, false], [0, true], [2, false], [0, false],
   ]);
+});
+
+test("what a module holds is below it, closed at first", () => {
+  const trace = make_model();
+  const rows = build(trace, { open: opened("module1") });
+  assert.equal(rows[2].is_open, null);
+  assert.deepEqual(
+    [1, 2].map((i) => rows[i].tensors), [[], [0]],
+  );
+  const { name, class: kind, parameters, bytes, marks } = read_held_row(trace, rows[2]);
+  assert.deepEqual([name, kind, parameters, bytes, marks],
+    ["weight", "(10, 2) f32", 20, 80, "frozen"]);
+});
+
+test("a tied tensor counts nothing", () => {
+  const trace = make_model();
+  const { parameters, bytes, marks } = read_held_row(trace, { modules: [12], tensors: [7] });
+  assert.deepEqual([parameters, bytes, marks], [0, 0, "frozen · tied to embed.weight"]);
+});
+
+test("beside other modules, what a module holds is one row", () => {
+  const trace = make_model();
+  const weight = trace.modules[1].tensors[0];
+  Object.assign(trace.modules[0], { tensors: [weight, { ...weight, name: "bias" }] });
+  const rows = build(trace);
+  assert.deepEqual([rows[1].tensors.length, rows[1].is_open], [2, false]);
+  const { name, class: kind } = read_held_row(trace, rows[1]);
+  assert.deepEqual([name, kind], ["weight, bias", "2 tensors of its own"]);
+  assert.deepEqual(build(trace, { open: new Map([[rows[1].key, true]]) }).slice(2, 4)
+    .map((row) => read_held_row(trace, row).name), ["weight", "bias"]);
+});
+
+test("a wanted parameter opens its module, a wanted module does not open itself", () => {
+  const trace = make_model();
+  assert.equal(build(trace, { wanted: 1, wanted_tensor: 0 })[2].tensors[0], 0);
+  assert.equal(build(trace, { wanted: 1 })[1].is_open, false);
 });
 
 test("a row that is open at first is closed by its key", () => {
@@ -118,6 +173,19 @@ test("the FLOPs of a run are added up, alike as it is or not", () => {
   const trace = make_model();
   const { FLOPs, share } = read(trace, build(trace)[3], 20);
   assert.deepEqual([FLOPs, share], [10, 0.5]); // 2 + 6 + 2 of 20
+});
+
+test("activations are what is newly made in the forward phase, no views", () => {
+  const modules = [{ name: "top" }, { parent: 0, name: "a" }, { parent: 0, name: "b" }];
+  const trace = make_trace({ modules, ops: [
+    { module: 1, outputs: [[2, 3]], phase: 0 }, // init
+    { module: 1, outputs: [[2, 3]] }, // 24 bytes
+    { module: 1, inputs: [[2, 3]], outputs: [[3, 2]], views: [0] },
+    { module: 2, outputs: [[5], [7]], views: [-1, 0], inputs: [[7]] }, // 20 bytes
+    { module: 2, outputs: [[5]], phase: 2 }, // backward
+  ] });
+  assert.deepEqual(trace.modules.map(({ activations }) => activations), [44, 24, 20]);
+  assert.equal(read(trace, { modules: [1] }).activations, 24);
 });
 
 test("siblings are sorted by their FLOPs as numbers, none last", () => {

@@ -3,7 +3,7 @@ import { test } from "node:test";
 import { FORMATS } from "../../meta_magic/view/static/dom.js";
 import { format_csv, make_filter, sort_rows } from "../../meta_magic/view/static/tables/rows.js";
 import {
-  describe_op, is_op_selected, read_op,
+  describe_op, find_stretch, is_op_selected, read_op,
 } from "../../meta_magic/view/static/tables/operators.js";
 import { make_model, make_trace } from "./table_payloads.mjs";
 
@@ -160,4 +160,11 @@ test("a module selects the operators in it and below", () => {
   assert.deepEqual(select(0), [0, 1, 2]);
   assert.deepEqual(select(6), [1]); // layers.1
   assert.deepEqual(select(12), []); // head
+});
+
+test("a phase leads to where it begins, then to where it does again, and round", () => {
+  const phases = [0, 1, 1, 2, 1, 0];
+  const walk = [0, 1, 4].map((active) => find_stretch(phases, 1, active));
+  assert.deepEqual(walk, [1, 4, 1]);
+  assert.equal(find_stretch(phases, 3, 0), -1);
 });

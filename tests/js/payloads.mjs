@@ -12,15 +12,20 @@ const COLUMNS = {
     "kernel", "assumed", "raised",
   ),
   modules: name_columns(
-    "name", "class", "parameters", "bytes", "FLOPs", "share", "place", "input", "output", "marks",
+    "name", "class", "parameters", "bytes", "FLOPs", "share", "activations",
+    "place", "input", "output", "marks",
   ),
 };
 
 /** Whose name is a column of numbers, and whose a table of records. */
 const NOTHING = {
-  version: 2, failure: "", headline: "", error: null, error_line: 0, source: "", chart: "",
+  version: 3, failure: "", headline: "", error: null, error_line: 0, source: "",
   cell: { file: "", first: 2 }, texts: [], notes: [], nbytes_by_dtype: {}, modules: [],
   signatures: [], places: [], positions: [], geometries: [], storages: [], owners: [],
+  details: {
+    settings_of: [], settings: [], definition_of: [], definitions: [], storages: [],
+    deaths: { n_ops: [], storage: [] },
+  },
   remarks: { evaluation: [], kernel: [], assumed: [], raised: [] },
   ops: { signature: [], place: [], module: [], call: [], forward: [], tensors: [] },
   calls: {
@@ -30,8 +35,8 @@ const NOTHING = {
 };
 
 /** A payload of which only what is not empty is given, with more columns by table. */
-export const make_payload = ({ columns = {}, ...own }) => ({
-  ...NOTHING, ...own,
+export const make_payload = ({ columns = {}, ops = NOTHING.ops, ...own }) => ({
+  ...NOTHING, ...own, ops: { functions: ops.signature.map(() => 1), ...ops },
   columns: Object.fromEntries(Object.entries(COLUMNS).map(([table, held]) =>
     [table, [...held, ...columns[table] ?? []]])),
 });

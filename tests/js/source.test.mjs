@@ -2,7 +2,8 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { TraceView } from "../../meta_magic/view/static/data.js";
 import {
-  source_describe, source_index, source_nest, source_passes, source_rows, source_shapes,
+  source_describe, source_index, source_nest, source_paint, source_passes, source_rows,
+  source_shapes,
 } from "../../meta_magic/view/static/source/lines.js";
 import { CELL, build_payload } from "./source_payloads.mjs";
 
@@ -23,10 +24,10 @@ const firsts = (items) => source_passes(items).map((pass) => pass.map(({ first }
 const line = (trace, number) => source_rows(trace).rows.find(
   ({ kind, index }) => kind === "line" && index === number);
 
-/** The text of each expression that begins on a line of the cell. */
+/** The text of each expression on a line of the cell, outer ones first. */
 function cut(trace, number) {
   const row = line(trace, number);
-  return [...row.spans.values()].map(({ from, to }) => row.line.slice(from, to));
+  return row.pieces.map(({ from, to }) => row.line.slice(from, to));
 }
 
 /** Distinct shapes of each pass of a line of the cell. */
@@ -43,8 +44,9 @@ test("columns are bytes: letters beyond ASCII and emoji take more than one", () 
 });
 
 test("expressions lie in each other, and what sticks out is cut off", () => {
-  const nest = (text, ...spans) => source_nest(text, spans.map(([from, to]) => ({ from, to })),
-    (_, inner) => inner.filter((node) => node !== ""));
+  const nest = (text, ...spans) => source_nest(
+    (from, to) => [text.slice(from, to)], spans.map(([from, to]) => ({ from, to })),
+    (_, inner) => inner.filter((node) => node !== ""), 0, text.length);
   assert.deepEqual(nest("abcdefghi", [0, 9], [1, 7], [4, 6]), [
     "", ["a", ["bcd", ["ef"], "g"], "hi"], "",
   ]);
@@ -99,15 +101,40 @@ test("each line is beside the shapes that it made, the newest last", () => {
   assert.deepEqual(passes(trace, 2), [["(2,) f32"]]);
   assert.deepEqual(passes(trace, 3), [["(2, 3) f32", "(3,) f32"]]);
   assert.deepEqual(cut(trace, 2), ["ones(2)"]);
-  assert.deepEqual(cut(trace, 3), ["x.relu()", "x.relu().exp()"]);
+  assert.deepEqual(cut(trace, 3), ["x.relu().exp()", "x.relu()"]);
 });
 
-test("a multi-line expression is shown on its first line", () => {
+test("an expression of several lines is on all of them, without what stands before it", () => {
   const trace = view({
-    source: "é = 1\nx = relu(\n\t  y\n)",
-    ops: [{ at: { line: 3, file: CELL, start: 3, column: 4, end: 5, end_column: 1 } }],
+    source: "é = 1\nx = relu(\n\t  y\n\n).sum()",
+    ops: [{ at: { line: 3, file: CELL, start: 3, column: 4, end: 6, end_column: 1 } }],
   });
-  assert.deepEqual([2, 3, 4, 5].map((number) => cut(trace, number)), [[], ["relu("], [], []]);
+  assert.deepEqual([2, 3, 4, 5, 6].map((number) => cut(trace, number)),
+    [[], ["relu("], ["y"], [], [")"]]);
+  const spans = source_rows(trace).rows.flatMap(({ pieces }) => pieces.map(({ span }) => span));
+  assert.equal(new Set(spans).size, 1);
+});
+
+test("of two expressions with the same part of a line, the outer one is first", () => {
+  const at = (place) => ({ at: { line: 2, file: CELL, ...place } });
+  const inner = { start: 3, column: 2, end: 3, end_column: 5 };
+  const outer = { start: 2, column: 0, end: 4, end_column: 1 };
+  const trace = view({ source: "relu(\n  f()\n)", ops: [at(inner), at(outer)] });
+  assert.deepEqual(line(trace, 3).pieces.map(({ span }) => span.row.index), [2, 3]);
+});
+
+test("a line is cut where the kinds of its text change", () => {
+  const paint = (from, to) => source_paint("if x: 12", [1, 2, 0, 4, 3, 2], (...both) => both, from, to);
+  assert.deepEqual(paint(0, 8), [[1, "if"], [0, " x: "], [3, "12"]]);
+  assert.deepEqual(paint(1, 7), [[1, "f"], [0, " x: "], [3, "1"]]);
+  assert.deepEqual(paint(3, 3), []);
+  assert.deepEqual(source_paint("ab", [], (_, text) => text, 0, 2), ["ab"]);
+});
+
+test("each line has the kinds that Python found in it", () => {
+  const texts = [{ ...FORWARD, tokens: [[1, 3], [0, 2, 1, 6]] }];
+  const { rows } = source_rows(view({ source: "x = 1", tokens: [[0, 4, 3, 1]], texts, ops: [] }));
+  assert.deepEqual(rows.map(({ tokens }) => tokens), [[0, 4, 3, 1], [1, 3], [0, 2, 1, 6]]);
 });
 
 test("the body begins where the payload says", () => {
@@ -170,7 +197,7 @@ test("a module called in a loop gives each pass its output", () => {
   assert.deepEqual(passes(trace, 3), [
     ["(1,) f32", "(1, 9) f32"], ["(2,) f32", "(2, 9) f32"],
   ]);
-  assert.deepEqual(cut(trace, 3), ["ones(i)", "m(ones(i))"]);
+  assert.deepEqual(cut(trace, 3), ["m(ones(i))", "ones(i)"]);
 });
 
 test("a line without operators runs anew when it calls its module again", () => {

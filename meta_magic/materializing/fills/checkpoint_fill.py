@@ -16,6 +16,7 @@ from meta_magic.materializing.checkpoint_reader import (
 from meta_magic.materializing.fills.empty_fill import EmptyFill
 from meta_magic.materializing.fills.protocol import Content, Fill, Put, Task
 from meta_magic.materializing.fills.replay_fill import ReplayFill
+from meta_magic.materializing.forecast import Forecast
 from meta_magic.materializing.targets import Held, Target
 from meta_magic.replaying.memory import allocate, make_view
 
@@ -54,8 +55,12 @@ class CheckpointFill:
 
     @property
     def n_work(self) -> int:
-        """Bytes to be loaded, and of the rest."""
+        """Bytes to be loaded, and what the rest takes."""
         return self._rest.n_work + sum(target.nbytes for target in self._loaded)
+
+    def forecast(self) -> Forecast:
+        """Return what is replayed for the rest."""
+        return self._rest.forecast()
 
     @property
     def n_operators(self) -> int:

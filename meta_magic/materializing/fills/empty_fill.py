@@ -7,6 +7,7 @@ from torch import Tensor
 
 from meta_magic.errors import MaterializeError
 from meta_magic.materializing.fills.protocol import Put, Task
+from meta_magic.materializing.forecast import Forecast
 from meta_magic.materializing.report import UNINITIALIZED
 from meta_magic.materializing.targets import Target
 from meta_magic.replaying.memory import allocate, make_view
@@ -29,6 +30,10 @@ class EmptyFill:
         self.targets = task.targets
         self.n_work = sum(target.nbytes for target in task.targets)
         self.n_operators = 0
+
+    def forecast(self) -> Forecast:
+        """Return that nothing is replayed."""
+        return Forecast()
 
     def peak_nbytes(self) -> int:
         """Return the bytes of all targets."""

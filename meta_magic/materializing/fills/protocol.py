@@ -2,18 +2,23 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias, get_args
 
 import torch
 from torch import Tensor, UntypedStorage, nn
 
+from meta_magic.materializing.forecast import Forecast
 from meta_magic.materializing.targets import Held, Target
 from meta_magic.trace.program import Program
 
-__all__ = ["Content", "Fill", "MakesFill", "Put", "Task"]
+__all__ = ["STATES", "Content", "Fill", "MakesFill", "Put", "State", "Task"]
 
 Content: TypeAlias = UntypedStorage | Tensor
 """What a target gets: a storage like its own, or a tensor in place of its only one."""
+
+State: TypeAlias = Literal["current", "constructed"]
+
+STATES: Final[tuple[State, ...]] = get_args(State)
 
 Put: TypeAlias = Callable[[Target, Content], None]
 
@@ -30,6 +35,8 @@ class Task:
         program: The recording to replay, as it was at its end; None for the latest one
             of each tensor.
         notes: What the user should know of where it will lie.
+        state: When it had what a replay gives it: ``current`` for now, ``constructed``
+            for before its first use.
     """
 
     module: nn.Module
@@ -38,6 +45,7 @@ class Task:
     targets: Sequence[Target]
     program: Program | None
     notes: Sequence[str] = ()
+    state: State = "current"
 
 
 class MakesFill(Protocol):
@@ -65,17 +73,23 @@ class Fill(Protocol):
 
     @property
     def n_work(self) -> int:
-        """Bytes to be made or written, by which progress is measured."""
+        """What there is to do, by which progress is measured: in about nanoseconds.
+
+        As many as the bytes where these are just loaded or written.
+        """
 
     @property
     def n_operators(self) -> int:
         """Recorded calls that run again."""
 
+    def forecast(self) -> Forecast:
+        """Return what will be replayed."""
+
     def peak_nbytes(self) -> int:
         """Return the most bytes that will be held at any moment."""
 
     def run(self, put: Put) -> Iterator[int]:
-        """Make the content of all targets; yield the bytes done by each step.
+        """Make the content of all targets; yield what each step did of the work.
 
         Under :func:`meta_magic.torch_private.snapshot.RealTorch`.
         """

@@ -1,21 +1,23 @@
 """``init="replay"``: what the recorded cells would have computed."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, repeat
 from typing import ClassVar, Final
 
 import torch
 from torch import Tensor
 
-from meta_magic.errors import MaterializeError, ReplayError
+from meta_magic.errors import ReplayError
 from meta_magic.materializing.doubts import find_doubts, find_uncounted
 from meta_magic.materializing.fills.protocol import Content, Put, Task
-from meta_magic.materializing.located import Located, find_redrawn, locate
+from meta_magic.materializing.fills.shares import describe, find_waiting, plan_shares
+from meta_magic.materializing.forecast import Forecast, forecast_replays
+from meta_magic.materializing.located import find_redrawn
 from meta_magic.materializing.report import DRAWN_OTHERWISE, UNINITIALIZED
 from meta_magic.materializing.targets import Target, group_targets
 from meta_magic.recording.identities.left_generators import (
     LeftGenerator,
-    find_left,
     forget_left,
     keep_left,
     mark_state,
@@ -25,9 +27,9 @@ from meta_magic.recording.identities.origins import Origin
 from meta_magic.replaying.execution import Execution, Finished
 from meta_magic.replaying.generator_ends import find_skipped
 from meta_magic.replaying.part import Part
-from meta_magic.replaying.steps import Request
+from meta_magic.replaying.rates import estimate_seconds, measure_rates
 from meta_magic.torch_private.module_internals import walk_modules
-from meta_magic.trace.program import EarlierEnd, Program
+from meta_magic.trace.program import EarlierEnd
 
 __all__ = ["ReplayFill"]
 
@@ -44,19 +46,6 @@ OWN_LEFT: Final = (
     "a generator of the cell's own was left where it is, for not all that the cell "
     "drew from it was made: what it draws next is not what it would draw on the CPU"
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Share:
-    """What one recording contributes.
-
-    Attributes:
-        located: The recording and its targets.
-        replay: What makes them.
-    """
-
-    located: Located
-    replay: Execution
 
 
 class ReplayFill:
@@ -83,17 +72,11 @@ class ReplayFill:
         self._moves_generator = rest is None and task.device.type == "cpu"
         walked = walk_modules(task.module) if self._moves_generator else ()
         built = {id(module) for _, module in walked}
-        self._shares = [
-            Share(
-                located=located,
-                replay=plan_execution(
-                    located, built, task.device, goes_on=self._moves_generator
-                ),
-            )
-            for located in locate(self.targets, task.program)
-        ]
+        self._shares, self._late = plan_shares(
+            task, self.targets, built, moves_generator=self._moves_generator
+        )
         self.n_operators = sum(len(share.replay.steps) for share in self._shares)
-        self.n_work = sum(share.replay.n_work for share in self._shares)
+        self._module = task.module
         self._filled_by = {
             share.located.target_by_storage[number]: filled_by
             for share in self._shares
@@ -103,6 +86,25 @@ class ReplayFill:
             )
             for number in numbers
         }
+
+    @cached_property
+    def n_work(self) -> int:
+        """About how many nanoseconds it takes: the steps, as far as can be told."""
+        return sum(map(sum, self._costs))
+
+    @cached_property
+    def _costs(self) -> list[list[int]]:
+        """About how many nanoseconds each step of each share takes."""
+        rates = measure_rates(self._device)
+        return [
+            [int(1e9 * estimate_seconds(step, rates)) for step in share.replay.steps]
+            for share in self._shares
+        ]
+
+    def forecast(self) -> Forecast:
+        """Return what is replayed, for what, and about how long that takes."""
+        replays = [(s.replay, s.located.target_by_storage) for s in self._shares]
+        return forecast_replays(self._module, replays, measure_rates(self._device))
 
     def peak_nbytes(self) -> int:
         """Return the most bytes that will be held at any moment."""
@@ -115,11 +117,14 @@ class ReplayFill:
         return peak
 
     def run(self, put: Put) -> Iterator[int]:
-        """Replay all recordings."""
+        """Replay all recordings; what a step yields is nothing if nobody asked."""
+        is_asked = "_costs" in self.__dict__
+        costs = chain.from_iterable(self._costs) if is_asked else repeat(0)
         for share in self._shares:
             targets = share.located.target_by_storage
             try:
-                yield from share.replay.run(self._passing_on(targets, put))
+                for _ in share.replay.run(self._passing_on(targets, put)):
+                    yield next(costs)
             except ReplayError as error:
                 target = None if error.storage is None else targets.get(error.storage)
                 raise describe(error, target) from error
@@ -128,7 +133,8 @@ class ReplayFill:
         """Let torch's generator go on; say what may differ from the cell itself."""
         notes = self._move_generators() if self._moves_generator else ()
         plans = [share.replay.plan for share in self._shares]
-        return [*find_doubts(plans, self._device), *self._uncounted, *notes]
+        doubts = find_doubts(plans, self._device)
+        return [*doubts, *self._uncounted, *self._late, *notes]
 
     def filled_by(self, target: Target, _tensor: Tensor, /) -> str:
         """Say whether anything recorded fills the target."""
@@ -149,15 +155,16 @@ class ReplayFill:
         Yields:
             What the user should know where they could not.
         """
-        parts = [part for share in self._shares for part in share.replay.parts]
+        shares = [share for share in self._shares if share.moves_generator]
+        parts = [part for share in shares for part in share.replay.parts]
         if False in {move_own(part.program, part.state_at) for part in parts}:
             yield OWN_LEFT
-        moved = {move_generator(s.located.origin, s.replay) for s in self._shares}
-        moved |= {move_earlier(share.replay) for share in self._shares}
+        moved = {move_generator(s.located.origin, s.replay) for s in shares}
+        moved |= {move_earlier(share.replay) for share in shares}
         is_behind = False in moved or is_left_by_another(parts)
         if is_behind and True not in moved:
             yield DEFAULT_LEFT
-        for replay in (share.replay for share in self._shares):
+        for replay in (s.replay for s in shares if s.located.until is None):
             is_end_known = replay.end_state() is not None
             skipped = find_skipped(replay.plan, is_end_known=is_end_known)
             if skipped is not None:
@@ -169,43 +176,16 @@ def find_all_targets(task: Task) -> list[Target]:
     return [*task.targets, *group_targets(find_redrawn(task.held), None)]
 
 
-def plan_execution(
-    located: Located, modules: set[int], device: torch.device, *, goes_on: bool
-) -> Execution:
-    """Return what makes the targets of a recording.
-
-    Args:
-        located: The recording and its targets.
-        modules: The ``id`` of each module whose construction is to be drawn for whole.
-        device: What stands for meta.
-        goes_on: Whether torch's generator is to go on from where it ends.
-
-    Raises:
-        MaterializeError: A target depends on something that was not recorded.
-    """
-    numbers = [n for n, m in located.origin.modules.items() if id(m()) in modules]
-    request = Request(
-        storages=frozenset(located.target_by_storage),
-        modules=frozenset(numbers),
-        goes_on=goes_on,
-        left=find_waiting() if goes_on else None,
-    )
-    program = located.origin.program
-    try:
-        return Execution(program, request, device)
-    except ReplayError as error:
-        target = find_culprit(program, located.target_by_storage, device)
-        raise describe(error, target) from error
-
-
 def move_generator(origin: Origin, replay: Execution) -> bool | None:
     """Let torch's default generator go on from where a replay would have left it.
 
     Returns:
-        False if it no longer stands where the recording left it, and so stays; None if
-        there is nothing to do.
+        False if it no longer stands where the recording left it, or that is not known,
+        and so stays; None if there is nothing to do.
     """
     state, last_draw = replay.end_state(), replay.plan.last_draw
+    if state is not None and origin.program is not replay.plan.recorded.program:
+        return False
     if state is None or origin.generator_state is None:
         return None
     if last_draw <= origin.last_draw:
@@ -246,39 +226,12 @@ def move_earlier(replay: Execution) -> bool | None:
     return None
 
 
-def find_waiting() -> Program | None:
-    """Return the recording whose draws torch's generator waits for, if any."""
-    left = find_left(torch.get_rng_state().numpy().tobytes())
-    return None if left is None else left.program
-
-
 def is_left_by_another(parts: Sequence[Part]) -> bool:
     """Whether torch's generator waits for what a recording drew after these."""
     waiting = find_waiting()
     is_drawn = any(part.plan.last_draw >= 0 for part in parts)
     is_another = all(part.program is not waiting for part in parts)
     return is_drawn and waiting is not None and is_another
-
-
-def find_culprit(
-    program: Program, target_by_storage: Mapping[int, Target], device: torch.device
-) -> Target | None:
-    """Return the first target that cannot be replayed even alone."""
-    for number, target in target_by_storage.items():
-        try:
-            Execution(program, Request(storages=frozenset({number})), device)
-        except ReplayError:
-            return target
-    return None
-
-
-def describe(error: ReplayError, target: Target | None) -> MaterializeError:
-    """Return what a user is told when a replay is not possible."""
-    what = "the module" if target is None else repr(target.name)
-    return MaterializeError(
-        f"cannot replay {what}: {error}. Or choose init='reset', init='empty' or a "
-        "checkpoint"
-    )
 
 
 def cast(target: Target, content: Content) -> Content:

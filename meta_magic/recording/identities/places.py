@@ -13,7 +13,6 @@ from itertools import starmap
 from types import CodeType, FrameType, TracebackType
 from typing import Any, NamedTuple, TypeAlias
 
-import torch
 from torch import nn
 
 from meta_magic.recording.identities.frame_kinds import (
@@ -27,9 +26,11 @@ from meta_magic.recording.identities.frame_kinds import (
     find_module,
     phase_of,
 )
+from meta_magic.recording.identities.function_names import describe_function
+from meta_magic.trace.program import GOES_ON
 from meta_magic.trace.signature import Place, SourcePosition
 
-__all__ = ["Places", "Site", "describe_function"]
+__all__ = ["Places", "Running", "Site"]
 
 Site: TypeAlias = tuple[int, int]
 """A position in code (its number, 0 for none) and a line of the cell (0 for none)."""
@@ -48,20 +49,19 @@ class PlaceKey(NamedTuple):
     flags: int
 
 
-PlaceAndOwner: TypeAlias = tuple[int, int]
-"""The number of a place, from 1, and its owner: twice the module under construction
-there, plus 1; 0 if there is none."""
+Located: TypeAlias = tuple[int, int, int]
+"""The number of a place, from 1, its owner: twice the module under construction there,
+plus 1, or 0 if there is none, and the last word of the header of a row there."""
 
 Calls: TypeAlias = tuple[object, ...]
 """A function, the ``Site`` of the innermost module call, and the code and instruction
 of each frame from the caller of the function out to that."""
 
 Running: TypeAlias = list[Any]
-"""A function of torch that runs, the frame that called it, the ``PlaceAndOwner`` of
-that once an operator asked for it, else None, and the function's positional arguments:
-gone with the call, as it holds a frame.
-No class, and no methods to begin and end a call: these were 7 % of the functions that a
-recorded GPT-2 calls."""
+"""A function of torch that runs, the frame that called it, what is ``Located`` for its
+next operators once one asked, else None, and the function's positional arguments: gone
+with the call, as it holds a frame. No class, and no methods to begin and end a call:
+these were 7 % of the functions that a recorded GPT-2 calls."""
 
 
 class Places:
@@ -95,7 +95,7 @@ class Places:
         self._line_by_position = [0]
         self._keys: list[PlaceKey] = []
         self._built: list[Place] = []
-        self._located_by_calls: dict[Calls, PlaceAndOwner] = {}
+        self._located_by_calls: dict[Calls, tuple[Located, Located]] = {}
         self._place_by_key: dict[PlaceKey, int] = {}
         self._backward_by_key: dict[tuple[object, int], int] = {}
 
@@ -109,7 +109,7 @@ class Places:
         """The frame that called it."""
         return None if self.running is None else self.running[1]
 
-    def locate_operator(self, entry: FrameType | None, site: Site) -> PlaceAndOwner:
+    def locate_operator(self, entry: FrameType | None, site: Site) -> Located:
         """Return the place of an operator that is called now, and its owner.
 
         One place for all operators of a function; without one, a walk for each.
@@ -120,10 +120,10 @@ class Places:
         """
         running = self.running
         if running is None:
-            return self._locate(None, sys._getframe(2), entry, site)
-        located: PlaceAndOwner | None = running[2]
+            return self._locate(None, sys._getframe(2), entry, site)[0]
+        located: Located | None = running[2]
         if located is None:
-            running[2] = located = self._locate(running[0], running[1], entry, site)
+            located, running[2] = self._locate(running[0], running[1], entry, site)
         return located
 
     def locate_backward(self) -> int:
@@ -138,8 +138,8 @@ class Places:
         frame: FrameType,
         entry: FrameType | None,
         site: Site,
-    ) -> PlaceAndOwner:
-        """Return the place of a call made from ``frame``, where the walk begins.
+    ) -> tuple[Located, Located]:
+        """Return where a call is that ``frame`` makes: its first operator, and others.
 
         Without a walk, where a module's ``forward`` made it by the same calls before.
         """
@@ -155,7 +155,8 @@ class Places:
             return known
         position, line, flags, owner = self.walk(frame, entry, site)
         flags |= FORWARD if calls else 0
-        located = self._intern(PlaceKey(function, position, line, flags)), owner
+        place = self._intern(PlaceKey(function, position, line, flags))
+        located = (place, owner, 0), (place, owner, GOES_ON)
         if calls and not flags & INIT:  # which is of one module of many, perhaps
             self._located_by_calls[calls] = located
         return located
@@ -185,8 +186,8 @@ class Places:
 
     def locate_raised(
         self, function: object, entries: Sequence[TracebackType], flags: int
-    ) -> PlaceAndOwner:
-        """Return the place of a call that raised, by the traceback down to it."""
+    ) -> tuple[int, int]:
+        """Return place and owner of a call that raised, by the traceback down to it."""
         position = line = owner = 0
         for entry in reversed(entries):
             frame = entry.tb_frame
@@ -286,14 +287,3 @@ def describe_position(code: CodeType, span: Span) -> SourcePosition:
         end_column=end_column,
         function=code.co_qualname,
     )
-
-
-def describe_function(function: Any) -> str | None:
-    """Return the name under which torch's users know a function."""
-    if function is None:
-        return None
-    name = torch.overrides.resolve_name(function)
-    if name:
-        return str(name)
-    module = getattr(function, "__module__", None) or "torch"
-    return f"{module}.{getattr(function, '__qualname__', function)}"

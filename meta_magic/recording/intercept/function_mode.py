@@ -13,7 +13,7 @@ from meta_magic.recording.as_device.oracle.type_names import name_types
 from meta_magic.recording.identities.device_plan import META, DevicePlan
 from meta_magic.recording.identities.left_places import has_left
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.recording.identities.places import Places
+from meta_magic.recording.identities.places import Places, Running
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.copies import DEEPCOPY, copy_deeply
 from meta_magic.recording.intercept.data_readers import (
@@ -92,8 +92,7 @@ class FunctionMode(DeviceContext):
         registry: Numbers of tensors.
         places: Is told which call is running.
         constants: Keeps values that come from Python.
-        findings: Takes what is rarely meant, such as float64 that leaked in from numpy,
-            and what was put on meta by name.
+        findings: Takes what is rarely meant, and what was put on meta by name.
         attention: Knows whose kernels are recorded.
         plan: Knows where the code wants what.
         dispatch: Records what stands in the place of an operator.
@@ -166,7 +165,7 @@ class FunctionMode(DeviceContext):
             return func(*args)  # an attribute such as ``shape``: runs no operator
         caller = sys._getframe(1)
         places = self._places
-        before, places.running = places.running, [func, caller, None, args]
+        before, places.running = places.running, (running := [func, caller, None, args])
         try:
             if func in UNLIKE_TORCH and args:
                 if func in HANDLED:
@@ -191,7 +190,7 @@ class FunctionMode(DeviceContext):
                 raise
         finally:
             places.running = before
-        return self._call_again(func, *again, caller)
+        return self._call_again(func, *again, running)
 
     def _prepare(
         self, error: Exception, func: Any, args: Args, kwargs: Kwargs
@@ -210,11 +209,11 @@ class FunctionMode(DeviceContext):
         return None
 
     def _call_again(
-        self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType
+        self, func: Any, args: Args, kwargs: Kwargs, running: Running
     ) -> Any:
         """Call a function with what was lifted of its arguments."""
-        places = self._places
-        before, places.running = places.running, [func, caller, None, args]
+        places, running[3] = self._places, args
+        before, places.running = places.running, running
         try:
             return func(*args, **kwargs)
         finally:

@@ -12,12 +12,11 @@ from torch.autograd.graph import increment_version
 from meta_magic.errors import MissingValueError
 from meta_magic.recording.as_device.adjustments import ADJUSTMENTS
 from meta_magic.recording.as_device.corrections import CORRECTIONS
-from meta_magic.recording.as_device.cpu_kernels import (
-    lay_out_written,
-)
+from meta_magic.recording.as_device.cpu_kernels import lay_out_written
 from meta_magic.recording.as_device.joined_places import join_places
 from meta_magic.recording.as_device.layouts import lay_out_made, lay_out_moved
 from meta_magic.recording.as_device.oracle.refused_calls import Refusals
+from meta_magic.recording.as_device.short_kernels import SHORT_KERNELS
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.generator_places import check_generator
 from meta_magic.recording.identities.nested_tensors import tensors_in
@@ -248,7 +247,8 @@ class KernelCalls:
     def _run_on_meta(self, table: OpTable, given: Given, kernels: DeviceName) -> Any:
         """Call an operator, and see to it that all is as it would be on the device."""
         args, kwargs, _ = given
-        returned = table.func(*args, **kwargs)
+        short = None if kernels == "meta" else SHORT_KERNELS.get(table.name)
+        returned = (short or table.func)(*args, **kwargs)
         if table.counts_writes:
             increment_version(args[0])
         if table.has_out and kernels == "cpu":

@@ -52,6 +52,7 @@ class ModuleCallRecorder:
         is_in_backward: Whether that call began inside of a backward pass.
         rows: ``MODULE_HEADER`` words for each call.
         values: For each finished call its structure, then a word per tensor.
+        while_built: The calls that came from the construction of a module.
         early_trees: Trees of the modules built and called here, by module number, as
             they were after their first call: a temporary one is gone at the end.
         registered: (module number, name, storage number) of each parameter registered.
@@ -73,6 +74,7 @@ class ModuleCallRecorder:
         self.is_in_backward = False
         self.rows = array("I")
         self.values = array("I")
+        self.while_built: list[int] = []
         self.structures: list[Structure] = []
         self.early_trees: dict[int, Tree] = {}
         self.registered: list[tuple[int, str, int]] = []
@@ -124,11 +126,13 @@ class ModuleCallRecorder:
         if id(module) not in self._met and number not in self._built:
             self._met.update(map(id, self.meet(module, args)))
         walked = self._places.walk(frame.f_back, self.entry, self.site)
-        position, line, _, _ = walked
+        position, line, _, owner = walked
         self._stack.append((self.word, self.entry, self.site, self.is_in_backward))
         now = self._clock.now
         row = (number, self.word >> 1, position, line, now, now, 0)
         self.rows.extend(row)
+        if owner:
+            self.while_built.append(len(self.rows) // MODULE_HEADER - 1)
         self.word = len(self.rows) // MODULE_HEADER << 1
         self.entry = frame
         self.site = (position, line)

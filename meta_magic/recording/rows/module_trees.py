@@ -1,9 +1,9 @@
 """Describe module trees: live modules to records."""
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType, NoneType
+from types import NoneType
 from typing import Final, TypeAlias
 
 from torch import Tensor, nn
@@ -13,6 +13,8 @@ from meta_magic.recording.identities.geometries import LiveGeometry
 from meta_magic.recording.identities.living_tensors import read_version
 from meta_magic.recording.identities.module_numbers import ModuleNumbers
 from meta_magic.recording.identities.tensors import TensorRegistry
+from meta_magic.recording.rows.module_settings import ModuleSettings
+from meta_magic.recording.rows.tree_parts import NO_CALLS, Part, add_calls, assemble
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.module_internals import (
     buffers_of,
@@ -30,11 +32,6 @@ NOT_TENSORS: Final = frozenset(
 
 CallsByModule: TypeAlias = Mapping[int, tuple[int | None, int]]
 """Index of the first call and number of calls, by module number."""
-
-NO_CALLS: Final = (None, 0)
-
-Part: TypeAlias = tuple[ModuleNode, int]
-"""A node without its children, and the index of its parent."""
 
 __all__ = ["Tree", "describe_tree", "find_roots", "own_tensors", "read_versions"]
 
@@ -77,43 +74,12 @@ class Tree:
         return replace(self, node=node, versions={})
 
 
-def add_calls(
-    root: ModuleNode, calls_by_fqn: Mapping[str, tuple[int | None, int]]
-) -> ModuleNode:
-    """Return a tree with the calls of all its modules."""
-    parts: list[Part] = []
-    stack = [(root, 0)]
-    while stack:
-        node, parent = stack.pop()
-        stack += [(child, len(parts)) for child in reversed(node.children)]
-        first_call, n_calls = calls_by_fqn.get(node.fqn, NO_CALLS)
-        node = replace(node, n_calls=n_calls, first_call=first_call)
-        parts.append((node, parent))
-    return assemble(parts)
-
-
-def assemble(parts: Sequence[Part]) -> ModuleNode:
-    """Return the root of a tree, however deep it is.
-
-    Args:
-        parts: Each node without its children, and the index of its parent; parents
-            first.
-    """
-    children: list[list[ModuleNode]] = [[] for _ in parts]
-    for index in range(len(parts) - 1, -1, -1):
-        (node, parent), below = parts[index], children[index]
-        if below:
-            node = replace(node, children=tuple(below[::-1]))
-        children[parent].append(node)
-    return node
-
-
 def describe_tree(
     registry: TensorRegistry,
     numbers: ModuleNumbers,
     root: nn.Module,
     name: str = "",
-    calls: CallsByModule = MappingProxyType({}),
+    calls: CallsByModule | None = None,
 ) -> Tree:
     """Return the description of ``root`` and all below it.
 
@@ -122,7 +88,8 @@ def describe_tree(
         numbers: Numbers of modules.
         root: The module.
         name: Name of the variable that holds it.
-        calls: First call and number of calls of each module, by its number.
+        calls: First call and number of calls of each module, by its number; None
+            while the recording goes on, where no code of the modules may run.
     """
     describer = TreeDescriber(registry, numbers, calls)
     registry.note_deaths()
@@ -144,7 +111,7 @@ class TreeDescriber:
         self,
         registry: TensorRegistry,
         numbers: ModuleNumbers,
-        calls: CallsByModule,
+        calls: CallsByModule | None,
     ) -> None:
         self.fqn_by_module: dict[int, str] = {}
         self.owner_by_storage: dict[int, int] = {}
@@ -152,7 +119,8 @@ class TreeDescriber:
         self.versions: dict[tuple[int, int], int] = {}
         self._registry = registry
         self._numbers = numbers
-        self._calls = calls
+        self._calls = calls or {}
+        self._settings = ModuleSettings(may_ask=calls is not None)
         self._fqn_by_tensor: dict[object, str] = {}
         self._record_by_key: dict[object, ModuleTensor] = {}
 
@@ -181,29 +149,36 @@ class TreeDescriber:
         first_call, n_calls = (
             self._calls.get(number, NO_CALLS) if is_first else NO_CALLS
         )
+        settings, definition = self._settings.read(module)
+        held = [*self._describe_tensors(module, prefix)] if is_first else []
         node = ModuleNode(
             name=name,
             fqn=fqn,
-            class_name=class_name_of(module),
-            tensors=tuple(self._describe_tensors(module, prefix)) if is_first else (),
+            class_name=definition.name,
+            tensors=tuple([tensor for tensor, _ in held]),
             children=(),
             n_calls=n_calls,
             first_call=first_call,
             shared_with=None if is_first else first,
+            settings=settings if is_first else "",
+            storages=tuple([storage for _, storage in held]),
+            definition=definition,
         )
         return node, children_of(module)
 
     def _describe_tensors(
         self, module: nn.Module, prefix: str
-    ) -> Iterator[ModuleTensor]:
+    ) -> Iterator[tuple[ModuleTensor, int]]:
+        """Yield each tensor of a module, and the number of its storage or -1."""
         for name, kind, tensor in own_tensors(module):
             is_persistent = kind == "parameter" or (
                 kind == "buffer" and name not in names_not_persistent(module)
             )
             lazy = is_lazy(tensor)
-            geometry, tied_to = None, None
+            geometry, tied_to, storage = None, None, -1
             if not lazy:
-                geometry, tied_to = self._note(tensor, module, kind, prefix + name)
+                place = prefix + name
+                geometry, tied_to, storage = self._note(tensor, module, kind, place)
             grad = tensor.requires_grad
             key = (name, kind, is_persistent, geometry or id(tensor), grad, tied_to)
             record = self._record_by_key.get(key)
@@ -220,31 +195,28 @@ class TreeDescriber:
                     tied_to=tied_to,
                     place=None if geometry is None else geometry.place,
                 )
-            yield record
+            yield record, storage
 
     def _note(
         self, tensor: Tensor, module: nn.Module, kind: str, fqn: str
-    ) -> tuple[LiveGeometry, str | None]:
+    ) -> tuple[LiveGeometry, str | None, int]:
         """Note where a tensor stands.
 
         Returns:
-            Its geometry, and where the same tensor stood first if it did.
+            Its geometry, where the same tensor stood first if it did, and the number
+            of its storage.
         """
         seen = self._registry.read(tensor)
         storage = self._registry.storage_by_tensor[seen[0]]
         self.versions[storage, id(tensor)] = read_version(tensor)
         if kind == "attribute":
             name = fqn.rpartition(".")[2]
-            self.attributes.append((class_name_of(module), name, storage))
+            _, definition = self._settings.read(module)
+            self.attributes.append((definition.name, name, storage))
         else:
             self.owner_by_storage.setdefault(storage, self._numbers.of(module))
         first = self._fqn_by_tensor.setdefault((storage, seen[2]), fqn)
-        return seen[2], None if first == fqn else first
-
-
-def class_name_of(module: nn.Module) -> str:
-    """Return the name of a module's class, without the function that defines it."""
-    return type(module).__qualname__.rpartition("<locals>.")[2]
+        return seen[2], None if first == fqn else first, storage
 
 
 def read_versions(

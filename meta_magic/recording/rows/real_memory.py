@@ -1,6 +1,7 @@
 """Count the real memory that operators take, and say who took it unasked."""
 
-from meta_magic.recording.identities.places import Places, describe_function
+from meta_magic.recording.identities.function_names import describe_function
+from meta_magic.recording.identities.places import Places
 from meta_magic.recording.rows.findings import Findings
 from meta_magic.recording.signatures.entries import LiveCall
 from meta_magic.torch_private.modes import device_constructors

@@ -21,7 +21,7 @@ from meta_magic.torch_private.autograd import (
 from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.torch_private.modes import DisableTorchDispatch
 from meta_magic.trace.growing import Growing
-from meta_magic.trace.program import HEADER
+from meta_magic.trace.program import GOES_ON, HEADER, TIED
 
 __all__ = ["RowWriter", "make_tensor"]
 
@@ -84,7 +84,7 @@ class RowWriter:
         words[0] = self._add_entry(entry) if number is None else number
         node = current_autograd_node()
         if self._calls.is_in_backward or node is None:
-            place, words[2] = self._locate()
+            place, words[2], words[3] = self._locate()
         else:
             place, words[3] = self._tie(node)
         words[1] = place
@@ -175,7 +175,7 @@ class RowWriter:
         self, template: Template, inputs: Sequence[Argument]
     ) -> tuple[Sequence[int], Sequence[int]]:
         """Append the rows of a function's call; return the numbers of what it makes."""
-        place, module = self._locate()
+        place, module, last = self._locate()
         sequence = next_sequence_number()
         if sequence != self._last_sequence:  # a function of the user's own began
             self._last_sequence = sequence
@@ -185,7 +185,7 @@ class RowWriter:
         numbers = self._numbers_by_template.get(template)
         if numbers is None:
             numbers = self._numbers_by_template[template] = self._add_entries(template)
-        values = [*numbers, place, module, 0, *arguments, *made]
+        values = [*numbers, place, module, last, GOES_ON, *arguments, *made]
         self._buffer += template.pick(values)
         if len(self._buffer) > FLUSH_AT:
             self.flush()
@@ -209,18 +209,18 @@ class RowWriter:
             for entry in template.entries
         ]
 
-    def _locate(self) -> tuple[int, int]:
-        """Return place and module word of what is called now."""
+    def _locate(self) -> tuple[int, int, int]:
+        """Return the words of the header that tell where a call is made now."""
         calls = self._calls
-        place, owner = self._places.locate_operator(calls.entry, calls.site)
-        return place, calls.word or owner
+        place, owner, last = self._places.locate_operator(calls.entry, calls.site)
+        return place, calls.word or owner, last
 
     def _tie(self, node: Any) -> tuple[int, int]:
-        """Return place and forward call + 1 of an operator that ``node`` issued."""
+        """Return place and last word of the header of what ``node`` calls."""
         places = self._places
         forward = self._forward_by_sequence.get(sequence_number_of(node)())
         if forward is not None:
-            return places.backward_of(forward[1]), forward[0] + 1
+            return places.backward_of(forward[1]), forward[0] + TIED
         return places.locate_backward(), 0
 
     def _number_made(

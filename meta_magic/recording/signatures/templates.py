@@ -28,8 +28,8 @@ class Template:
     """What a function does when called with certain metadata.
 
     The words of its rows are picked from one list: the numbers of ``entries``, then
-    place, module word and zero, then the numbers of the arguments, then those of the
-    tensors made.
+    place and module word, the last word of the first row's header and that of others',
+    then the numbers of the arguments, then those of the tensors made.
 
     Attributes:
         entries: The signatures of its operators, each once.
@@ -205,11 +205,11 @@ class Numbering:
     def find_picks(self) -> tuple[int, ...]:
         """Return where each word of the rows stands in the list described there."""
         place = len(self.entries)
-        arguments = place + HEADER - 1
+        arguments = place + HEADER
         made = arguments + len(self._captured.inputs)
         picks: list[int] = []
         for number, indices in self._rows:
-            picks += (number, place, place + 1, place + 2)
+            picks += (number, place, place + 1, place + (3 if picks else 2))
             picks += (arguments + i if i >= 0 else made + ~i for i in indices)
         return tuple(picks)
 

@@ -1,11 +1,11 @@
 // The payload that Python wrote, as columns and as records. Touches no document, so that
 // node can read it, too. `view/payload.py` writes what is read here.
 
-const VERSION = 2;
+const VERSION = 3;
 
 /** What the program was doing, by its number in the payload. */
 export const PHASES = ["init", "forward", "backward", "optimizer", "other"];
-const TOTALS = ["n_params", "nbytes", "flops", "n_ops"];
+const TOTALS = ["n_params", "nbytes", "flops", "activations", "n_ops"];
 const NOWHERE = { file: "", scope: "", start: 0, end: 0, column: -1, end_column: -1 };
 
 /**
@@ -13,15 +13,18 @@ const NOWHERE = { file: "", scope: "", start: 0, end: 0, column: -1, end_column:
  *   device: string, layout: string, nbytes: number, place?: string}} Geometry
  *   `place`: the device that the code names for it, if any
  * @typedef {{id: number, storage: number, geometry: Geometry}} TensorSeen
- * @typedef {{op: string, args: string, inputs: Geometry[], outputs: Geometry[],
- *   writes: number[], views: number[], flops: number}} Signature
- *   `views`: for each output the input whose storage it shares, or -1; `flops`: or -1
+ * @typedef {{op: string, args: string, names: string[], inputs: Geometry[],
+ *   outputs: Geometry[], writes: number[], views: number[], flops: number}} Signature
+ *   `names`: the argument that each input is; `views`: for each output the input whose storage it shares, or -1; `flops`: or -1
  * @typedef {{name: string, help: string, width: number, format?: string, align?: string,
- *   is_pinned?: boolean, is_hidden?: boolean, values?: any[], wire?: string, add_up?: string}} Column
+ *   is_pinned?: boolean, is_hidden?: boolean, is_extra?: boolean, values?: any[], wire?: string, add_up?: string}} Column
  *   of a table. `values`: unless the report has them, by what `wire` names, "call" or
- *   "signature", or by module; `add_up`: what stands for a run of modules, the "sum" or the "first"
+ *   "signature", or by module; `is_hidden`: no row has a value,
+ *   `is_extra`: shown if chosen; `add_up`: what stands for a run of modules, the "sum" or the "first"
  * @typedef {{file: string, first: number}} Cell
- * @typedef {{file: string, scope: string, first: number, text: string}} SourceText
+ * @typedef {{file: string, scope: string, first: number, text: string,
+ *   tokens: number[][]}} SourceText
+ *   `tokens`: for each line, kinds and how long each goes on, in turn
  * @typedef {{file: string, scope: string, start: number, end: number, column: number,
  *   end_column: number}} Position `start` to `end`: lines in the file; columns or -1
  * @typedef {Position & {function: string, line: number, phase: number}} Place
@@ -31,11 +34,13 @@ const NOWHERE = { file: "", scope: "", start: 0, end: 0, column: -1, end_column:
  *   is_real: boolean, tied_to: string, place?: string}} OwnTensor
  * @typedef {{index: number, parent: number, name: string, fqn: string, class_name: string,
  *   kind?: string, children: number[], tensors: OwnTensor[], n_calls: number,
- *   first_call: number, shared_with: number, place?: string, n_params: number, nbytes: number, flops: number, n_ops: number,
+ *   first_call: number, shared_with: number, first_tensor: number, place?: string,
+ *   n_params: number, nbytes: number, flops: number, activations: number, n_ops: number,
  *   likeness: number}} Module
- *   totals are of the whole subtree, tied tensors counted once; `likeness` is equal for
+ *   `activations`: bytes of what its operators newly made in the forward phase; totals are
+ *   of the whole subtree, tied tensors counted once; `likeness` is equal for
  *   modules that are built alike, whatever their names; `kind`: what a container
- *   holds; `place`: where the code wants all its tensors, if it names any device
+ *   holds; `first_tensor`: number of its first among the tensors of all modules; `place`: where the code wants all its tensors, if it names any device
  * @typedef {{index: number, signature: Signature, place: Place, inputs: TensorSeen[],
  *   outputs: TensorSeen[], module: number, call: number, forward: number}} Operator
  *   `module`, `call`, `forward`: or -1
@@ -43,6 +48,14 @@ const NOWHERE = { file: "", scope: "", start: 0, end: 0, column: -1, end_column:
  * @typedef {{index: number, module: number, parent: number, line: number,
  *   position: Position | null, first_op: number, end_op: number, inputs: Passed[],
  *   outputs: Passed[]}} Call
+ */
+
+/**
+ * @typedef {{path: string, docs: string, file: string, line: number}} Definition
+ *   of a class; `docs`: address of its page in torch's documentation, or ""
+ * @typedef {{settings_of: number[], settings: string[], definition_of: number[],
+ *   definitions: Definition[], storages: number[],
+ *   deaths: {n_ops: number[], storage: number[]}}} Details as `view/details_payload.py` writes them
  */
 
 /**
@@ -65,6 +78,14 @@ function undo_deltas(deltas) {
   });
 }
 
+/** Numbers that were written as how often each stands in a row. */
+function undo_runs(lengths, n) {
+  const numbers = new Int32Array(n);
+  let start = 0;
+  lengths.forEach((length, i) => { numbers.fill(i, start, start += length); });
+  return numbers;
+}
+
 /** A trace, read-only. */
 export class TraceView {
   /** What failed and what it got, or "". @type {string} */ failure;
@@ -72,8 +93,8 @@ export class TraceView {
   /** @type {string | null} */ error;
   /** Line of the cell at which it failed, or 0. @type {number} */ error_line;
   /** @type {string} */ source;
+  /** As of a `SourceText`. @type {number[][]} */ tokens;
   /** The cell's file, and the line of it at which `source` begins. @type {Cell} */ cell;
-  /** HTML, escaped. @type {string} */ chart;
   /** Functions defined in the notebook. @type {SourceText[]} */ texts;
   /** @type {{text: string, line: number}[]} */ notes;
   /** @type {Record<string, number>} */ nbytes_by_dtype;
@@ -81,6 +102,7 @@ export class TraceView {
   /** What is said of some operators, by column. @type {Record<string, string>[]} */ remarks_of_op;
   /** What of all others. @type {Record<string, string>} */ no_remarks;
   /** Of the tables, in their order. @type {{ops: Column[], modules: Column[]}} */ columns;
+  /** What the details panel tells beyond the rest. @type {Details} */ details;
   /** Roots of the module trees. @type {number[]} */ roots = [];
 
   /** @param {any} payload */
@@ -103,6 +125,8 @@ export class TraceView {
     this.op_place = Int32Array.from(ops.place);
     this.op_module = Int32Array.from(ops.module);
     this.op_call = Int32Array.from(ops.call);
+    /** Number of the call of a Python function that made each operator, or of it alone. */
+    this.op_function = undo_runs(ops.functions, this.n_ops);
     this.op_forward = Int32Array.from(ops.forward, (back, i) => (back ? i - back : -1));
     /** Tensor numbers of all operators, read and then returned. */
     this.op_tensors = undo_deltas(ops.tensors);
@@ -121,14 +145,22 @@ export class TraceView {
 
   /** Add what each module holds to those above it; children come after their parents. */
   #add_up() {
-    this.modules.forEach((module, index) => Object.assign(module, {
-      index, children: [], n_params: 0, nbytes: 0, flops: 0, n_ops: 0,
-    }));
+    let first_tensor = 0;
+    this.modules.forEach((module, index) => {
+      Object.assign(module, {
+        index, first_tensor, children: [], n_params: 0, nbytes: 0, flops: 0, activations: 0,
+        n_ops: 0,
+      });
+      first_tensor += module.tensors.length;
+    });
     this.op_module.forEach((index, op) => {
       const module = this.modules[index];
       if (!module) return;
       module.n_ops += 1;
-      module.flops += Math.max(0, this.signature(op).flops);
+      const { flops, outputs, views } = this.signature(op);
+      module.flops += Math.max(0, flops);
+      if (PHASES[this.place(op).phase] !== "forward") return;
+      outputs.forEach(({ nbytes }, i) => { if (views[i] < 0) module.activations += nbytes; });
     });
     const likenesses = new Map();
     for (const module of this.modules.toReversed()) {
@@ -203,6 +235,10 @@ export class TraceView {
     return runs;
   }
 }
+
+/** The module that holds a tensor, by its number among those of all. @param {TraceView} trace */
+export const find_holder = ({ modules }, /** @type {number} */ tensor) =>
+  modules.findLast(({ first_tensor, tensors }) => tensors.length && first_tensor <= tensor)?.index ?? -1;
 
 /** What is said of single operators, and of all others, by column. */
 function read_remarks(/** @type {Record<string, [number, number, string][]>} */ remarks) {

@@ -87,6 +87,7 @@ export const format_share = (share) => `${(100 * share).toFixed(1)}%`;
 export const FORMATS = {
   bytes: format_bytes, count: format_count, flops: format_flops,
   number: (n) => n.toLocaleString("en", { maximumSignificantDigits: 3 }),
+  function: (name) => name.split(".").at(-1),
   share: (value) => (Number.isFinite(value) ? format_share(value) : value),
 };
 
@@ -96,8 +97,15 @@ export const format_shape = (shape) => `(${shape.join(", ")}${shape.length === 1
 /** A dtype, as in `bf16`. @param {string} dtype */
 export const shorten_dtype = (dtype) => SHORT.get(dtype) ?? dtype;
 
+/** A function of Python as one calls it: neither where it is, nor that it is a method. @param {string} name */
+export function shorten_function(name) {
+  const is_op = /^(?!torch\.)\w+\.\w+\.\w+$/.test(name); // with its overload
+  return (is_op ? shorten_op(name) : name.split(".").at(-1)).replace(/^__(\w+)__$/, "$1");
+}
+
 /** An operator without its namespace and overload. @param {string} name */
 export function shorten_op(name) {
+  if (name.startsWith("torch.")) return shorten_function(name); // which raised before any operator
   const parts = name.split(".");
   return parts.length > 2 ? parts.slice(1, -1).join(".") : name;
 }

@@ -5,11 +5,12 @@ import { fill, make, make_id } from "./dom.js";
 
 /**
  * @typedef {{root: number, device: string, init: string, dtype: string,
- *   checkpoint: string}} Choice
+ *   values: string, checkpoint: string}} Choice
  * @typedef {{roots: string[], devices: string[], inits: string[], dtypes: string[],
- *   choice: Choice, needed: string, free: string, is_enough: boolean, is_real: boolean,
+ *   values: string[], choice: Choice, needed: string, free: string, is_enough: boolean,
+ *   is_real: boolean, forecast: string, fitting: string,
  *   state: "idle" | "running" | "done" | "failed" | "cancelled", progress: number,
- *   message: string, report: string}} Traits
+ *   left: string, message: string, report: string}} Traits
  * @typedef {{
  *   get<K extends keyof Traits>(name: K): Traits[K],
  *   on(event: string, callback: (content: any) => void): void,
@@ -29,10 +30,15 @@ function make_controls(model) {
     module: pick(model.get("roots").map((name, i) => name || `module ${i}`)),
     device: pick(model.get("devices")),
     init: pick(model.get("inits")),
+    values: pick(model.get("values")),
     checkpoint: make("input", { type: "text", spellcheck: "false", size: 28 }),
     dtype: pick(model.get("dtypes")),
   };
 }
+
+/** Text with what stands between backticks as code. @param {string} text */
+const mark_code = (text) =>
+  text.split("\x60").map((part, i) => (i % 2 ? make("code", {}, part) : part));
 
 /** Shows the traits; owns what was asked, and whether it was answered. */
 class Panel {
@@ -45,6 +51,10 @@ class Panel {
     type: "button", class: "mm-cancel", onclick: () => this.send("cancel"),
   }, "Cancel");
   budget = make("p", { class: "mm-budget" });
+  forecast = make("p", { class: "mm-budget" });
+  left = make("span", { class: "mm-left" });
+  /** @type {HTMLElement} */ path;
+  /** @type {HTMLElement} */ values;
   bar = make("progress", { class: "mm-bar", max: 1, "aria-label": "Materialized" });
   message = make("p", { class: "mm-message", role: "status", "aria-live": "polite" });
   result = make("div", { class: "mm-result" });
@@ -58,7 +68,7 @@ class Panel {
       const label = make("label", { for: control.id }, text);
       return make("span", { class: "mm-field" }, label, control);
     });
-    this.path = fields[3];
+    [this.values, this.path] = fields.slice(3);
     const form = make("form", {
       class: "mm-fields", onchange: this.choose,
       onsubmit: (event) => {
@@ -66,16 +76,17 @@ class Panel {
         this.send("start");
       },
     }, ...fields, this.start, this.cancel);
-    this.parts = [form, this.budget, this.bar, this.message, this.result];
+    this.run = make("div", { class: "mm-run" }, this.bar, this.left);
+    this.parts = [form, this.budget, this.forecast, this.run, this.message, this.result];
   }
 
   /** @param {string} kind */
   send(kind) {
-    const { module, device, init, dtype, checkpoint } = this.controls;
+    const { module, device, init, dtype, values, checkpoint } = this.controls;
     try {
       this.model.send({ kind, choice: {
         root: module.selectedIndex, device: device.value, init: init.value, dtype: dtype.value,
-        checkpoint: checkpoint.value,
+        values: values.value, checkpoint: checkpoint.value,
       } });
     } catch {
       // The kernel is gone, and with it the other end: then nobody answers.
@@ -83,7 +94,7 @@ class Panel {
   }
 
   choose = () => {
-    this.path.hidden = this.controls.init.value !== "checkpoint";
+    this.show_fields();
     this.n_pending += 1;
     clearTimeout(this.timer);
     this.timer = setTimeout(() => {
@@ -100,43 +111,58 @@ class Panel {
     this.show();
   };
 
+  /** Show the fields that the choice of what fills the tensors asks for. */
+  show_fields() {
+    const init = this.controls.init.value;
+    this.path.hidden = init !== "checkpoint";
+    this.values.hidden = init !== "replay" && init !== "checkpoint";
+  }
+
   /** Write only what differs: what the user is typing, and where the focus is, stay. */
   show_choice() {
-    const { module, device, init, dtype, checkpoint } = this.controls;
+    const { module, checkpoint, ...named } = this.controls;
     const choice = this.model.get("choice");
     module.selectedIndex = choice.root;
-    [device.value, init.value, dtype.value] = [choice.device, choice.init, choice.dtype];
+    for (const [name, control] of Object.entries(named)) control.value = choice[name];
     if (document.activeElement !== checkpoint) checkpoint.value = choice.checkpoint;
-    this.path.hidden = choice.init !== "checkpoint";
+    this.show_fields();
   }
 
   show = () => {
-    const { model, n_pending, controls, is_answered, budget, message, result } = this;
+    const { model, n_pending, is_answered, message, result } = this;
     if (!n_pending) this.show_choice();
-    const [needed, is_enough, state] = ["needed", "is_enough", "state"].map((name) =>
-      model.get(/** @type {keyof Traits} */ (name)));
-    const where = controls.device.value;
-    budget.textContent = (needed ? `needs ${needed} · ` : "")
-      + `${model.get("free")} free${where === "as planned" ? "" : ` on ${where}`}`
-      + (is_enough ? "" : " — does not fit");
-    budget.classList.toggle("mm-danger", !is_enough);
+    const state = model.get("state");
+    this.show_outlook();
     this.show_run(state === "running" && is_answered);
-    message.textContent = is_answered ? model.get("message") : NO_ANSWER;
+    message.replaceChildren(...mark_code(is_answered ? model.get("message") : NO_ANSWER));
     message.classList.toggle("mm-danger", is_answered && state === "failed");
     const report = model.get("report");
     // The one place that sets HTML: Python made it, and escaped every name in it.
     if (this.shown !== report) result.innerHTML = this.shown = report;
   };
 
+  /** Say what the choice takes and does; of one that does not fit, what would. */
+  show_outlook() {
+    const { model, controls } = this;
+    const where = controls.device.value;
+    const [needed, fitting] = [model.get("needed"), model.get("fitting")];
+    this.budget.textContent = (needed ? `needs ${needed} · ` : "")
+      + `${model.get("free")} free${where === "as planned" ? "" : ` on ${where}`}`
+      + (model.get("is_enough") ? "" : " · does not fit")
+      + (fitting && `; what would: ${fitting}`);
+    this.forecast.textContent = model.get("forecast") || "\u00a0"; // keeps its place
+  }
+
   /** Let be clicked what can be; the focus stays on a button. @param {boolean} is_running */
   show_run(is_running) {
-    const { model, controls, is_answered, start, cancel, bar } = this;
+    const { model, controls, is_answered, start, cancel, run, bar, left } = this;
     const had_focus = [start, cancel].some((button) => button === document.activeElement);
     const is_closed = is_running || !is_answered;
     for (const control of Object.values(controls)) control.disabled = is_closed;
-    start.disabled = is_closed || model.get("is_real");
-    cancel.hidden = bar.hidden = !is_running;
+    start.disabled = is_closed || model.get("is_real") || !model.get("is_enough");
+    cancel.hidden = run.hidden = !is_running;
     bar.value = model.get("progress");
+    left.textContent = model.get("left");
     const target = is_running ? cancel : start;
     if (had_focus) (target.disabled ? controls.device : target).focus();
   }
@@ -149,7 +175,7 @@ export function mount_panel({ model, el }) {
   el.classList.add("mm-panel");
   model.on("change", panel.show);
   model.on("comm_live_update", panel.choose);
-  model.on("msg:custom", panel.answer);
+  model.on("msg:custom", (content) => content?.kind !== "values" && panel.answer());
   panel.show();
   panel.choose();
   return () => clearTimeout(panel.timer);

@@ -1,13 +1,14 @@
-// The report: header, tabs, views; and the two ways into it, live and saved.
+// The report: header, tabs, views. `live.js` and `saved.js` are the ways into it.
 
-import { decode } from "./data.js";
+import { mount_charts } from "./charts/charts.js";
 import { fill, format_bytes, make, make_id, shorten_op } from "./dom.js";
+import { mount_details } from "./details/panel.js";
 import { mount_flow } from "./flow/flow.js";
 import { mount_modules } from "./tables/modules.js";
 import { mount_operators } from "./tables/operators.js";
-import { mount_panel } from "./panel.js";
 import { Selection } from "./selection.js";
 import { mount_source } from "./source/source.js";
+import { tell_meaning, split_line } from "./words.js";
 
 /**
  * @typedef {import("./data.js").TraceView} TraceView
@@ -22,16 +23,20 @@ const VIEWS = {
   Charts: mount_charts,
 };
 const LITTLE = 3; // operators of a cell that one line is enough for
-const GRACE = 1500; // milliseconds that a live report has to take the place of a saved one
 
 /**
  * Keep keys from the notebook, where "dd" deletes the cell; leave it its own shortcuts.
  * @param {KeyboardEvent} event
  */
-function keep_from_notebook(event) {
+export function keep_from_notebook(event) {
   const is_run = event.shiftKey && event.key === "Enter";
   if (!event.ctrlKey && !event.metaKey && !is_run) event.stopPropagation();
 }
+
+/** A line whose parts say what they mean. @param {string} line */
+const explain_line = (line) => split_line(line).flatMap((part, i) => [
+  i ? " · " : "", make("span", { title: tell_meaning(part) }, part),
+]);
 
 /**
  * What ran in words and numbers, and what the user should know of it.
@@ -49,34 +54,12 @@ function make_header({ failure, headline, nbytes_by_dtype, error, error_line, no
     const words = line ? [link, `: ${text}`] : [text];
     return make("li", { class: note === stop && "mm-danger" }, ...words);
   });
-  return make("header", { class: "mm-header" },
-    failure && make("p", { class: "mm-danger" }, failure), make("p", {}, headline),
+  // Not the banner of the page, which a header would be.
+  return make("header", { class: "mm-header", role: "group", "aria-label": "Summary" },
+    failure && make("p", { class: "mm-danger" }, failure),
+    make("p", {}, ...explain_line(headline)),
     make("div", { class: "mm-dtypes" }, dtypes.length > 1 ? dtypes.join(" · ") : ""),
     make("ul", { class: "mm-notes" }, ...items));
-}
-
-/**
- * The treemap of parameters, which Python drew. It escaped every name in it.
- * @param {HTMLElement} element @param {TraceView} trace @param {Selection} selection
- */
-function mount_charts(element, trace, selection) {
-  element.innerHTML = trace.chart || "<p>No module of this trace has parameters.";
-  const boxes = new Map();
-  for (const box of element.querySelectorAll("[data-module]")) {
-    const index = Number(box.getAttribute("data-module"));
-    const select = () => selection.select({ kind: "module", index });
-    boxes.set(index, fill(box, {
-      role: "button", tabindex: 0, onclick: select,
-      onkeydown: ({ key }) => key === "Enter" && select(),
-    }));
-  }
-  element.querySelector("svg")?.setAttribute("role", "group");
-  selection.subscribe((selected) => {
-    let at = selected?.kind === "module" ? selected.index : -1;
-    // What is too small for a box of its own is in that of a module around it.
-    while (at >= 0 && !boxes.has(at)) at = trace.modules[at].parent;
-    for (const [index, box] of boxes) box.classList.toggle("mm-selected", index === at);
-  });
 }
 
 /**
@@ -115,8 +98,9 @@ function make_line(trace, make_views) {
 /**
  * Make the tabs and the views; a view is drawn when it is first shown.
  * @param {TraceView} trace @param {Selection} selection @param {Settings} settings
+ * @param {import("./details/parts.js").MakeValues} make_values
  */
-function make_parts(trace, selection, settings) {
+function make_parts(trace, selection, settings, make_values) {
   const id = make_id();
   const names = Object.keys(VIEWS);
   const tabs = names.map((name, i) => make("button", {
@@ -147,68 +131,27 @@ function make_parts(trace, selection, settings) {
   const views = make("div", {
     class: "mm-views", style: settings.height ? `--mm-height: ${settings.height}px` : false,
   }, ...panes);
-  return { show_line, views: [make_tab_bar(tabs, show), views] };
+  const details = mount_details(trace, selection, make_values);
+  return { show_line, views: [
+    make("div", { class: "mm-top" }, make_tab_bar(tabs, show), details.toggle),
+    make("div", { class: "mm-parts" }, views, details.element),
+  ] };
 }
 
 /**
  * Draw the report of a trace.
  * @param {HTMLElement} element @param {TraceView} trace @param {Settings} settings
+ * @param {import("./details/parts.js").MakeValues} [make_values]
  */
-function mount_report(element, trace, settings) {
+export function mount_report(element, trace, settings, make_values = () => false) {
   const selection = new Selection();
   selection.select(trace.stop);
   element.classList.add("mm-live");
   if (is_little(trace)) {
-    element.replaceChildren(make_line(trace, () => make_parts(trace, selection, settings).views));
+    const make_views = () => make_parts(trace, selection, settings, make_values).views;
+    element.replaceChildren(make_line(trace, make_views));
     return;
   }
-  const { show_line, views } = make_parts(trace, selection, settings);
+  const { show_line, views } = make_parts(trace, selection, settings, make_values);
   element.replaceChildren(make_header(trace, show_line), ...views);
 }
-
-/** Say in words what went wrong, where the report would be. */
-function show_failure(/** @type {HTMLElement} */ element, /** @type {unknown} */ error) {
-  element.append(make("p", { class: "mm-danger" }, `the report cannot be drawn: ${error}`));
-}
-
-/**
- * The live report: hides the saved one while it is there.
- * @param {{model: any, el: HTMLElement}} context
- */
-async function render({ model, el }) {
-  const saved = document.getElementById(model.get("saved_id"));
-  if (saved) saved.hidden = true;
-  const report = make("div");
-  const panel = make("div");
-  el.addEventListener("keydown", keep_from_notebook);
-  el.append(report, panel);
-  try {
-    mount_report(report, await decode(model.get("payload")), model.get("settings"));
-  } catch (error) {
-    if (saved) saved.hidden = false;
-    else show_failure(report, error);
-  }
-  const unmount = model.get("roots").length ? mount_panel({ model, el: panel }) : () => {};
-  return () => {
-    unmount();
-    if (saved) saved.hidden = false;
-  };
-}
-
-/**
- * The saved report: takes the place of the plain tree, unless a live one is there.
- * @param {string} id @param {string} packed the payload in base64
- * @param {Settings} settings
- */
-async function start_saved(id, packed, settings) {
-  const element = document.getElementById(id);
-  if (!element) return;
-  const is_notebook = Boolean(element.closest(".jp-Notebook"));
-  if (is_notebook) await new Promise((resolve) => setTimeout(resolve, GRACE));
-  if (element.hidden || !element.isConnected) return;
-  element.addEventListener("keydown", keep_from_notebook);
-  const bytes = Uint8Array.from(atob(packed), (c) => c.charCodeAt(0));
-  mount_report(element, await decode(bytes), settings);
-}
-
-export default { render, start_saved };

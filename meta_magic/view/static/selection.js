@@ -1,8 +1,9 @@
 // The one thing that is selected, in all views at once.
 
 /**
- * @typedef {{kind: "op" | "module" | "line", index: number}} Selected
- *   an operator, a module, or a line of the cell
+ * @typedef {{kind: "op" | "module" | "line" | "tensor" | "parameter", index: number}} Selected
+ *   an operator, a module, a line of the cell, a tensor, or a parameter, buffer or attribute
+ *   by its number among the tensors of all modules
  */
 
 export class Selection {

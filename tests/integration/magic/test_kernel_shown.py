@@ -71,7 +71,7 @@ def test_what_was_written_since_is_shown_without_values(kernel):
 
 
 def test_a_tensor_is_displayed_with_its_values_while_the_cell_runs(kernel):
-    run = kernel.run("%%meta -q\nx = torch.ones(2)\ndisplay([x])\nx.zero_();")
+    run = kernel.run("%%meta -q\nx = torch.ones(2)\ndisplay([x])\ny = x.zero_()")
     (shown,) = run.outputs
     text = "[tensor([1., 1.], device='meta', size=(2,))]"
     assert shown["data"]["text/plain"] == text

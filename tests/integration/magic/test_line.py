@@ -1,7 +1,7 @@
-"""The line of ``%%meta`` and ``%meta``: options, help, completion, configuration."""
+"""The line of ``%%meta`` and ``%meta``: options, help, configuration."""
 
 import pytest
-from IPython.core.completer import provisionalcompleter
+from IPython.utils.capture import capture_output
 
 from meta_magic.magic.magics import MetaMagics
 
@@ -166,44 +166,6 @@ def test_an_error_of_a_statement_is_shown_without_our_frames(shell, capsys):
     assert "meta_magic/" not in shown
 
 
-# Completion.
-
-
-def complete(shell, text, cursor=None):
-    with provisionalcompleter():
-        found = shell.Completer.completions(
-            text, len(text) if cursor is None else cursor
-        )
-        return {completion.text for completion in found}
-
-
-def test_the_options_are_completed(shell):
-    assert complete(shell, "%%meta -") == OPTIONS
-
-
-def test_the_options_are_completed_above_a_body(shell):
-    line = "%%meta -q --"
-    found = complete(shell, f"{line}\nx = 1", len(line))
-    assert found == {option for option in OPTIONS if option.startswith("--")}
-
-
-@pytest.mark.parametrize("text", ["%%meta\nx = 1\n-", "%%meta -q\n--o", "%%meta\nx.si"])
-def test_the_body_is_completed_as_without_the_magic(shell, text):
-    found = complete(shell, text)
-    shell.run_cell("%unload_ext meta_magic")
-    assert found == complete(shell, text)
-    shell.run_cell("%load_ext meta_magic")
-
-
-def test_a_name_is_completed_in_the_body(shell):
-    shell.user_ns["value_of_user"] = 1
-    assert "value_of_user" in complete(shell, "%%meta\nvalue_of")
-
-
-def test_another_magic_that_begins_alike_is_left_alone(shell):
-    assert not OPTIONS & complete(shell, "%%metal --")
-
-
 # Configuration.
 
 
@@ -226,6 +188,12 @@ def test_config_shows_the_traits(shell, capsys):
     assert "MetaMagics.quiet=<Bool>" in capsys.readouterr().out
 
 
-def test_the_options_of_materialize_are_completed(shell):
-    found = complete(shell, "%meta materialize model --")
-    assert found == {"--device", "--dtype", "--init", "--help"}
+@pytest.mark.parametrize(("depth", "is_shown"), [(1, False), (2, True)])
+def test_the_text_is_as_deep_as_it_is_asked_for(shell, depth, is_shown):
+    with capture_output() as captured:
+        shell.run_cell(
+            f"%%meta --depth {depth}\nm = nn.Sequential(nn.Sequential(nn.Tanh()))"
+        )
+    text = "".join(output.data["text/plain"] for output in captured.outputs)
+    assert "m: 1 x Sequential" in text
+    assert ("  0: Tanh" in text) == is_shown

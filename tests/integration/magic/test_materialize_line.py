@@ -1,5 +1,7 @@
 """``%meta materialize NAME``: the button of the report, without a mouse."""
 
+import re
+
 import pytest
 import torch
 
@@ -64,6 +66,25 @@ def test_options_are_those_of_the_function(run, model):
     assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
 
 
+def test_a_state_before_any_use_can_be_chosen(shell, run):
+    run(f"%%meta -q\n{BUILD}\nmodel.append(nn.BatchNorm1d(2))(torch.ones(4, 3))")
+    _, error, _ = run("%meta materialize model --state constructed")
+    assert error is None
+    assert shell.user_ns["model"][2].num_batches_tracked == 0
+    assert is_equal(shell.user_ns["model"][:2], eager(shell, run))
+
+
+def test_what_it_would_do_can_be_asked_before(run, model):
+    report, error, shown = run("%meta materialize model --plan")
+    assert (report, error) == (None, None)
+    assert re.fullmatch(
+        r"\d+ operators, less than a second; takes 104 bytes on cpu, [\d.]+ bytes at "
+        r"peak\n",
+        shown,
+    )
+    assert all(p.is_meta for p in model.parameters())
+
+
 def test_a_dtype_may_have_its_module(run, model):
     run("%meta materialize model --dtype torch.float16")
     assert model[0].weight.dtype == torch.float16
@@ -96,6 +117,7 @@ def test_quotes_and_spaces_are_understood(shell, run, model, tmp_path):
         ("model --dtype nn", "--dtype nn: torch has no such dtype"),
         ("model --dtype int64", "wanted a floating-point one"),
         ("model --device moon", "moon"),
+        ("model --state new", "wanted 'current' or 'constructed'"),
         ("model --init nowhere.pt", "there is no checkpoint 'nowhere.pt'"),
         ("torch", "wanted a torch.nn.Module, not a module"),
         ("model other", "'model other' cannot be evaluated: SyntaxError"),

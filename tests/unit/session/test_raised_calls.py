@@ -100,6 +100,29 @@ def test_a_function_that_raised_before_any_operator_is_the_last_call():
     assert call.raised == f"ValueError: {error}"
 
 
+@pytest.mark.parametrize(
+    ("module", "error"),
+    [(nn.LSTM(8, 16), RuntimeError), (nn.BatchNorm2d(3), ValueError)],
+    ids=["of features", "of dimensions"],
+)
+def test_a_module_of_torch_that_looks_at_its_input_is_the_last_call(module, error):
+    trace, raised = record_failing(lambda: module(torch.ones(5, 3, 9)), error)
+    call = trace.ops[-1]
+    assert call.op.endswith(f".{type(module).__name__}")
+    assert [tensor.shape for tensor in call.inputs] == [(5, 3, 9)]
+    assert call.module_call == 0
+    assert call.raised == f"{error.__name__}: {raised}"
+
+
+def test_a_module_of_the_users_that_raises_is_no_call_of_torch():
+    class Refuses(nn.Module):
+        def forward(self, x):
+            raise ValueError("mine")
+
+    trace, _ = record_failing(lambda: Refuses()(torch.ones(2)), ValueError)
+    assert trace.ops[-1].raised is None
+
+
 def test_an_error_that_the_block_caught_leaves_no_call():
     def catch():
         try:

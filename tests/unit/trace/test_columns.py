@@ -143,7 +143,7 @@ def test_a_new_column_is_in_pandas(trace, more_columns):
 
 def test_a_new_column_is_sent_with_a_value_for_each_call(trace, more_columns):
     names = [c["name"] for c in build_payload(trace)["columns"]["ops"]]
-    assert names[:5] == ["index", "op", "spare", "sent once", "inputs"]
+    assert names[:5] == ["index", "function", "spare", "sent once", "op"]
     column = find_column(trace, "ops", "spare")
     assert column["help"] == SPARE.help
     assert column["values"] == list(trace.to_pandas()["spare"])
@@ -173,8 +173,8 @@ def test_a_new_column_of_the_modules_is_in_the_text(trace, more_columns):
 
 def test_a_new_column_of_the_modules_is_in_the_html(trace, more_columns):
     html = render_html(trace)
-    assert "<span>calls</span></div>" in html
-    assert "<span>2</span></div>" in html
+    assert "<span>calls</span></span>" in html
+    assert "<span>2</span></span>" in html
     assert "minmax(110px, 2fr) 120px;" in html
 
 

@@ -32,3 +32,38 @@ def test_a_convolutions_backward_costs_what_torch_counts(needs_grad, bias, train
     with record() as trace:
         step()
     assert trace.flops == wanted.get_total_flops()
+
+
+def run_lstm(**settings):
+    layer = nn.LSTM(5, 7, 2, bidirectional=True, **settings)
+    n = 3 if settings.get("batch_first") else 4
+    states = [torch.zeros(4, n, 7, requires_grad=True) for _ in range(2)]
+    made, _ = layer(torch.randn(3, 4, 5, requires_grad=True), states)
+    made.sum().backward()
+
+
+@pytest.mark.parametrize("settings", [{}, {"batch_first": True}, {"bias": False}])
+def test_an_lstm_costs_what_its_products_do(settings):
+    # Without oneDNN the CPU computes it by products that torch counts.
+    with (
+        torch.backends.mkldnn.flags(enabled=False),
+        FlopCounterMode(display=False) as wanted,
+    ):
+        run_lstm(**settings)
+    with record() as trace:
+        run_lstm(**settings)
+    assert any("mkldnn_rnn_layer" in call.op for call in trace.ops)
+    assert trace.flops == wanted.get_total_flops()
+
+
+def test_a_grouped_product_costs_what_its_groups_do():
+    offsets = [2, 6, 8]
+    with record() as trace:
+        ends = torch.tensor(offsets, dtype=torch.int32)
+        rows, experts = torch.randn(8, 16), torch.randn(3, 16, 32)
+        nn.functional.grouped_mm(rows, experts, offs=ends)
+        nn.functional.grouped_mm(rows.t(), torch.randn(8, 32), offs=ends)
+        nn.functional.grouped_mm(torch.randn(3, 8, 16), experts)
+    flops = [call.flops for call in trace.ops if "grouped" in call.op]
+    by_rows = sum(2 * n * 16 * 32 for n in (2, 4, 2))
+    assert flops == [by_rows, by_rows, 3 * 2 * 8 * 16 * 32]

@@ -13,6 +13,7 @@ CHOICE = {
     "device": "cpu",
     "init": "replay",
     "dtype": "as built",
+    "values": "as after the cell",
     "checkpoint": "",
 }
 SCRIPT = "<img src=x onerror=alert(1)>"

@@ -2,6 +2,7 @@
 
 import re
 
+import psutil
 import pytest
 import torch
 from torch import nn
@@ -35,6 +36,51 @@ def test_more_bytes_than_there_are_do_not_fit():
     assert panel.state == "failed"
     assert "it takes 64.0 TiB at its peak" in panel.message
     assert model.weight.is_meta
+
+
+def test_what_does_not_fit_is_said_with_what_would():
+    free = psutil.virtual_memory().available
+    n_rows = free // 4 // 1024 * 5 // 4  # 1.25 times what is there, in float32
+    model, panel = record_model(
+        lambda: nn.Sequential(
+            nn.Linear(1024, 8), nn.ModuleList([nn.Linear(1024, n_rows, bias=False)])
+        )
+    )
+    send(panel, "choose", init="empty")
+    assert not panel.is_enough
+    assert re.fullmatch(
+        r"bfloat16 \([\d.]+ GiB\) or model\[0\] \(32.0 KiB\)", panel.fitting
+    )
+    send(panel, "choose", init="empty", dtype="bfloat16")
+    assert (panel.is_enough, panel.fitting) == (True, "")
+    assert model[0].weight.is_meta
+
+
+def test_what_is_replayed_is_said_with_what_it_is_for():
+    def build():
+        model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8))
+        model(torch.ones(3, 4))
+        return model
+
+    model, panel = record_model(build)
+    send(panel, "choose")
+    # 2 * 3 * 4 * 8 FLOPs.
+    assert panel.forecast == (
+        "replays 1 forward (192 FLOPs, less than a second), for 3 buffers of "
+        "BatchNorm1d (1.running_mean, 1.running_var, 1.num_batches_tracked)"
+    )
+    send(panel, "choose", values="as constructed")
+    assert re.fullmatch(r"\d+ operators, less than a second", panel.forecast)
+    run(panel, values="as constructed")
+    assert panel.forecast == ""
+    assert model[1].num_batches_tracked == 0
+
+
+def test_where_nothing_is_replayed_the_values_are_no_choice():
+    model, panel = record_model()
+    run(panel, init="empty", values="as constructed")
+    assert panel.state == "done"
+    assert not model[0].weight.is_meta
 
 
 def test_a_dtype_is_what_the_module_is_cast_to():
@@ -72,7 +118,7 @@ def test_the_devices_that_the_cell_names_can_be_chosen():
     assert panel.choice["device"] == "as planned"
     run(panel, device="as planned")
     assert panel.state == "done"
-    assert panel.message.endswith("is real, on cpu")
+    assert panel.message.startswith("`model` is now real, on cpu")
     assert "there is no cuda:1 here" in panel.report
     assert model.weight.device == torch.device("cpu")
 

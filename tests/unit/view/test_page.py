@@ -2,6 +2,7 @@
 
 import base64
 import gzip
+import inspect
 import json
 import re
 
@@ -37,6 +38,23 @@ def test_a_file_asks_for_nothing_from_elsewhere(trace, tmp_path):
     assert not re.search(r"src=|href=|@import|url\(", html)
 
 
+def test_a_file_has_the_names_of_its_modules_as_its_title(trace, tmp_path):
+    trace.to_html(tmp_path / "report.html")
+    html = (tmp_path / "report.html").read_text("utf-8")
+    assert "<title>model · meta_magic</title>" in html
+
+
+def test_a_hostile_name_in_the_title_is_text(tmp_path):
+    with record() as trace:
+        globals()["</title><script>"] = model = nn.Linear(2, 2)
+    assert model.weight.is_meta
+    assert "</title><script>" in {root.name for root in trace.modules}
+    trace.to_html(tmp_path / "report.html")
+    html = (tmp_path / "report.html").read_text("utf-8")
+    del globals()["</title><script>"]
+    assert "</title><script>" not in html
+
+
 def test_a_file_is_written_anew(trace, tmp_path):
     path = tmp_path / "report.html"
     path.write_text("before")
@@ -50,6 +68,13 @@ def test_half_a_character_in_a_name_does_not_stop_the_file(tmp_path):
     trace.to_html(tmp_path / "report.html")
     assert "?lone" in (tmp_path / "report.html").read_text("utf-8")
     assert len(model) == 1
+
+
+def test_a_front_end_without_ipython_is_given_the_saved_report(trace):
+    assert inspect.getattr_static(trace, "_repr_html_")
+    html = trace._repr_html_()
+    assert "start_saved(" in html
+    assert "model: Linear, ReLU" in html
 
 
 def test_the_html_of_a_bundle_is_that_given_or_the_tree(trace):

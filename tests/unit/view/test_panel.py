@@ -77,7 +77,9 @@ def test_the_work_is_done_in_another_thread():
 def test_the_end_says_what_is_real_now():
     model, panel = record_model()
     run(panel)
-    assert panel.message == "done: model: Sequential is real, on cpu"
+    assert panel.message == (
+        "`model` is now real, on cpu: call `model(…)` in the next cell"
+    )
     assert "Sequential on cpu · 4 tensors, 232 bytes" in panel.report
     assert panel.is_real
     assert panel.needed == "nothing: all of it is real already"
@@ -249,10 +251,10 @@ def test_without_a_kernel_a_line_of_text_is_left():
     assert repr(panel) == "Materialize: run the cell again"
 
 
-def test_the_script_sets_html_in_two_places_and_asks_for_nothing_from_elsewhere():
+def test_the_script_sets_html_in_one_place_and_asks_for_nothing_from_elsewhere():
     _model, panel = record_model()
-    # What was materialized, and the chart: Python made both, and escaped each name.
-    assert panel._esm.count("innerHTML") == 2
+    # What was materialized: Python made it, and escaped each name.
+    assert panel._esm.count("innerHTML") == 1
     script = panel._esm.replace("http://www.w3.org/2000/svg", "")  # a name, no address
     code = re.sub(r"/\*.*?\*/", "", script, flags=re.DOTALL)
     asking = r"https?:|^import |eval\(|outerHTML|insertAdjacent|fetch\(|XMLHttp"

@@ -3,9 +3,13 @@
 import { PHASES } from "../data.js";
 import { make } from "../dom.js";
 import { save_picture } from "./export.js";
+import { list_measures } from "./heat.js";
 import { search_flow } from "./search.js";
 import { FLOW_LEGEND } from "./shapes.js";
 import { list_phases } from "./values.js";
+
+const DIRECTIONS = { down: "top to bottom", across: "left to right" };
+const STEPS = ["functions", "operators"];
 
 const make_button = (text, title, onclick) =>
   make("button", { type: "button", title, "aria-label": title, onclick }, text);
@@ -16,27 +20,76 @@ function toggle_full_screen(bar) {
   else bar.parentElement.requestFullscreen();
 }
 
+/** What is a step: the call of a function, or an operator. @param {import("./flow.js").Flow} flow */
+const make_steps = (flow) => STEPS.map((name, i) => make("button", {
+  type: "button", "aria-pressed": String(!i), onclick: () => flow.show_functions(!i),
+}, name));
+
+/** A choice among words. @param {Record<string, string>} words by value */
+const make_select = (label, words, onchange) => make("select", { "aria-label": label, onchange },
+  ...Object.entries(words).map(([value, text]) => make("option", { value }, text)));
+
+/** Take the direction that was chosen, from now on. @param {import("./flow.js").Flow} flow */
+function direct(flow) {
+  flow.is_directed = true;
+  flow.choose();
+}
+
+/** The scale of the colours. */
+function make_scale() {
+  const most = make("output", { "aria-label": "Most in a box" });
+  const element = make("span", {
+    class: "mm-flow-heat", hidden: "",
+    title: "Of closed boxes and operators; a folded run has the sum of its members.",
+  }, "0", make("i"), most, "(runs: sum)");
+  return {
+    element,
+    /** @param {import("./heat.js").Heat | null} heat @param {import("./items.js").Item[]} items */
+    show(heat, items) {
+      heat?.scale(items);
+      element.hidden = !heat;
+      most.textContent = heat ? heat.measure.format(heat.most) : "";
+    },
+  };
+}
+
+/** What changes how the flow is looked at. @param {import("./flow.js").Flow} flow */
+const make_views = (flow, save, get_bar) => [
+  make("span", { class: "mm-flow-steps" }, "zoom ",
+    make_button("−", "Zoom out", () => flow.viewport.zoom_by(0.8)),
+    make_button("+", "Zoom in", () => flow.viewport.zoom_by(1.25)),
+    make_button("fit", "Fit all into view (0)", () => flow.viewport.fit())),
+  make_button("full", "Full screen", () => toggle_full_screen(get_bar())),
+  make_button("SVG", "Save as SVG", () => save(false)),
+  make_button("PNG", "Save as PNG", () => save(true)),
+];
+
 /**
  * Make the bar.
  * @param {import("./flow.js").Flow} flow @param {boolean} has_parameters at first
  */
 export function make_bar(flow, has_parameters) {
-  const { viewport, trace } = flow;
-  const save = (is_png) => save_picture(viewport, flow.painter.content, is_png);
+  const { trace } = flow;
+  const save = (is_png) => save_picture(flow.viewport, flow.painter.content, is_png);
+  const steps = make_steps(flow);
   const status = make("span", { class: "mm-flow-status", role: "status" });
-  const phases = make("select", {
-    "aria-label": "Phase", onchange: () => flow.show_phase(Number(phases.value)),
-  }, ...list_phases(trace).map((phase) => make("option", { value: phase }, PHASES[phase])));
+  const phases = make_select("Phase",
+    Object.fromEntries(list_phases(trace).map((phase) => [phase, PHASES[phase]])),
+    () => flow.show_phase(Number(phases.value)));
   const make_choice = (is_chosen) => make("input", {
     type: "checkbox", checked: is_chosen && "", onchange: () => flow.choose(),
   });
   const [parameters, columns] = [make_choice(has_parameters), make_choice(true)];
+  const direction = make_select("Direction", DIRECTIONS, () => direct(flow));
+  const measures = { "": "no colours", ...Object.fromEntries(list_measures(flow.values)) };
+  const [heat, scale] = [make_select("Colours by", measures, () => flow.choose()), make_scale()];
   const level = make("output", { "aria-label": "Open levels" });
   const show_level = (n, last) => {
-    level.textContent = n > last ? "operators" : `${n} of ${last}`;
+    level.textContent = STEPS.slice(flow.has_functions ? 0 : 1)[n - last - 1] ?? `${n} of ${last}`;
   };
   const element = make("div", { class: "mm-flow-bar" },
     phases,
+    make("span", { class: "mm-flow-choice", role: "group", "aria-label": "Shown as" }, ...steps),
     make("span", { class: "mm-flow-steps" }, "levels ",
       make_button("−", "Close a level", () => flow.step_level(-1)), level,
       make_button("+", "Open a level", () => flow.step_level(1))),
@@ -45,16 +98,11 @@ export function make_bar(flow, has_parameters) {
       onkeydown: (event) => search_flow(flow, event),
     }),
     make("label", {}, parameters, " parameters and constants"),
-    make("label", {}, columns, " columns"),
-    make("span", { class: "mm-flow-steps" }, "zoom ",
-      make_button("−", "Zoom out", () => viewport.zoom_by(0.8)),
-      make_button("+", "Zoom in", () => viewport.zoom_by(1.25)),
-      make_button("fit", "Fit all into view", () => viewport.fit())),
-    make_button("full screen", "Full screen", () => toggle_full_screen(element)),
-    make_button("SVG", "Save as SVG", () => save(false)),
-    make_button("PNG", "Save as PNG", () => save(true)),
+    direction,
+    make("label", { title: "What is long stands in columns; from left to right, in rows" }, columns, " columns"),
+    heat, scale.element, ...make_views(flow, save, () => element),
     ...Object.entries(FLOW_LEGEND).map(([kind, text]) =>
       make("span", { class: `mm-flow-key mm-key-${kind}` }, text)),
     status);
-  return { element, phases, parameters, columns, status, show_level };
+  return { element, phases, steps, parameters, columns, direction, heat, scale, status, show_level };
 }

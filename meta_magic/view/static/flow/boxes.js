@@ -1,9 +1,10 @@
 // Items in boxes, and the nets between the items of one box. Touches no document, so that
 // node can test it.
 
-import { format_count, format_shape, shorten_dtype, shorten_op } from "../dom.js";
-import { finish, has_inside, make_item, walk } from "./items.js";
-import { FORWARD_PHASE, OTHER_PHASE } from "./values.js";
+import { format_count, format_shape, shorten_dtype, shorten_function, shorten_op } from "../dom.js";
+import { finish, has_inside, is_leaf, make_item, walk } from "./items.js";
+import { find_repeated } from "./patterns.js";
+import { BACKWARD_PHASE, FORWARD_PHASE, OTHER_PHASE } from "./values.js";
 
 const FEW_SOURCES = 3; // tensors of one kind, each shown alone
 
@@ -23,21 +24,27 @@ export class Boxes {
   has_parameters = false;
   /** Towers are laid out in columns. */
   is_wide = true;
+  /** Layers go from left to right. */
+  is_across = false;
+  /** What boxes are coloured by. @type {import("./heat.js").Heat | null} */ heat = null;
   /** Of operators, by their number; those of other phases have none. @type {Item[]} */
   items = [];
   root = make_item("all");
+  /** Steps into a run and into a turn of its pattern, by module. */
   #runs = new Map();
 
-  /** @param {Values} values @param {number} phase */
-  constructor(values, phase) {
+  /**
+   * @param {Values} values @param {number} phase
+   * @param {boolean} has_functions whether the operators of a function's call are in a box
+   */
+  constructor(values, phase, has_functions = false) {
     const { trace } = values;
+    this.has_functions = has_functions;
     this.values = values;
     this.trace = trace;
     this.phase = phase;
     for (const siblings of [trace.roots, ...trace.modules.map((module) => module.children)]) {
-      for (const run of trace.runs(siblings)) {
-        for (const module of run.length > 1 ? run : []) this.#runs.set(module, run[0]);
-      }
+      this.#note_repeated(siblings);
     }
     const { op_call, op_module } = trace;
     for (let op = 0, steps = null; op < trace.n_ops; op += 1) {
@@ -48,7 +55,7 @@ export class Boxes {
       const is_idle = !values.reads[op].length && !values.makes[op].length;
       if (is_idle && !trace.is_raised(op)) continue; // asks for a version, say
       let box = this.root;
-      for (const step of steps) box = this.#enter(box, step, op);
+      for (const step of [...steps, ...this.#find_function(op)]) box = this.#enter(box, step, op);
       this.items[op] = make_item("op", box, { op, last_op: op, n_ops: 1 });
     }
     finish(this.root);
@@ -57,6 +64,19 @@ export class Boxes {
       for (const value of values.reads[op]) {
         value.scope ??= this.items[value.maker]?.parent ?? null;
         while (value.scope && !has_inside(value.scope, parent)) value.scope = value.scope.parent;
+      }
+    }
+  }
+
+  /** @param {number[]} siblings */
+  #note_repeated(siblings) {
+    const { modules } = this.trace;
+    for (const { first, period, n } of find_repeated(siblings.map((index) => modules[index]))) {
+      for (let i = 0; i < n * period; i += 1) {
+        const [run, turn] = [siblings[first], siblings[first + i - (i % period)]];
+        const steps = [{ kind: "run", key: -1 - run, module: run }];
+        if (period > 1) steps.push({ kind: "turn", key: -1 - modules.length - turn, module: turn });
+        this.#runs.set(siblings[first + i], steps);
       }
     }
   }
@@ -70,20 +90,27 @@ export class Boxes {
     for (; at >= 0; at = (is_called ? calls : modules)[at].parent) {
       const module = is_called ? calls[at].module : at;
       const [call, key] = is_called ? [at, at] : [-1, calls.length + at];
-      const run = this.#runs.get(module) ?? -1;
-      steps.unshift({ kind: "module", key, module, call });
-      if (run >= 0) steps.unshift({ kind: "run", key: -1 - run, module: run, call: -1 });
+      steps.unshift(...this.#runs.get(module) ?? [], { kind: "module", key, module, call });
     }
     return steps;
   }
 
-  #enter(box, { kind, key, module, call }, op) {
+  /** The call of a function that made an operator; autograd calls none. @param {number} op */
+  #find_function(op) {
+    const { calls, modules, op_function } = this.trace;
+    const { function: name, phase } = this.trace.place(op);
+    if (!this.has_functions || !name || phase === BACKWARD_PHASE) return [];
+    const key = calls.length + modules.length + op_function[op];
+    return [{ kind: "function", key, title: shorten_function(name) }];
+  }
+
+  #enter(box, { kind, key, ...own }, op) {
     const known = box.latest?.get(key);
     const find_earliest = () => this.values.reads[op].reduce(
       (earliest, { maker }) => Math.max(earliest, this.#find_position(box, maker)), -1);
     // A box that something it would read comes after is left; the module gets another.
     if (known === box.items.at(-1) && known || known?.position >= find_earliest()) return known;
-    const made = make_item(kind, box, { module, call });
+    const made = make_item(kind, box, own);
     (box.latest ??= new Map()).set(key, made);
     return made;
   }
@@ -116,7 +143,7 @@ export class Boxes {
         for (const value of this.values.reads[op] ?? []) {
           const from = this.#find_position(box, value.maker);
           const kind = this.#find_kind(value);
-          const is_hidden = item.kind !== "op" || (kind === "parameter" && !this.has_parameters);
+          const is_hidden = !is_leaf(item) || (kind === "parameter" && !this.has_parameters);
           if (from === position || (kind !== "flow" && is_hidden)) continue;
           const { to } = find_net(value, from, kind);
           if (to.at(-1) !== position) to.push(position);
@@ -145,26 +172,70 @@ export class Boxes {
 
   /** What an item is called where it stands. @param {Item} item */
   name(item) {
-    if (item.kind === "op") return shorten_op(this.trace.signature(item.op).op);
-    if (item.kind === "part") return item.title;
-    const { calls, modules } = this.trace;
-    const inside = this.#list_modules(item);
+    const { kind, title } = item;
+    const inside = title && kind !== "part" ? [] : this.#list_modules(item);
+    if (title && !inside.length) return title;
+    if (kind === "op") return shorten_op(this.trace.signature(item.op).op);
     const [first, last] = [inside[0], inside.at(-1)];
     let above = item.parent;
     while (above && above.kind !== "module") above = above.parent;
-    const prefix = above ? `${modules[above.module].fqn}.` : ".";
+    const prefix = above ? `${this.trace.modules[above.module].fqn}.` : ".";
     const path = first.fqn || first.name;
     const name = path.startsWith(prefix) ? path.slice(prefix.length) : path;
-    if (item.kind === "run") return `${name}–${last.name}: ${inside.length} × ${first.class_name}`;
-    const turn = calls.filter(({ module, index }) => module === item.module && index <= item.call);
-    const time = first.n_calls > 1 && turn.length ? ` · call ${turn.length}` : "";
-    return `${name && `${name}: `}${first.class_name}${time}`;
+    if (first !== last) return `${name}–${last.name}${this.#name_classes(item, inside)}`;
+    return `${name && `${name}: `}${first.class_name}${this.#name_calls(item, first)}`;
+  }
+
+  /** Which of a module's calls an item is, or holds. */
+  #name_calls(item, { index, n_calls }) {
+    const calls = n_calls > 1 ? this.trace.calls.filter(({ module }) => module === index) : [];
+    const turns = list_boxed(item).map(({ call }) => calls.findIndex((one) => one.index === call) + 1);
+    if (!turns[0]) return "";
+    return turns.length > 1 ? ` · calls ${turns[0]}–${turns.at(-1)}` : ` · call ${turns[0]}`;
+  }
+
+  /** The classes of several modules: of one turn, if it repeats; else nothing, if they differ. */
+  #name_classes({ kind, items }, inside) {
+    const find_turn = (one) => (one?.kind === "turn" ? one : one?.items[0] && find_turn(one.items[0]));
+    const turn = kind === "turn" ? null : find_turn(items[0]);
+    const classes = (turn ? this.#list_modules(turn) : inside).map(({ class_name }) => class_name);
+    if (kind === "turn") return `: ${classes.join(", ")}`;
+    if (turn) return `: ${Math.ceil(inside.length / classes.length)} × (${classes.join(", ")})`;
+    return new Set(classes).size > 1 ? "" : `: ${inside.length} × ${classes[0]}`;
+  }
+
+  /**
+   * What an item did to make a value: what it does to a tensor of its own is not seen.
+   * @param {Item | null} item @param {Value} value
+   */
+  find_effect(item, { kind, storage }) {
+    const made = this.items[this.values.origins[storage]];
+    return item && made && has_inside(item, made) ? "new" : kind;
+  }
+
+  /** What an item does to the tensors around it: it writes any, makes one, or a view. @param {Item} item */
+  find_deed(item) {
+    const made = walk(item).flatMap(({ op }) => this.values.makes[op] ?? []);
+    const effects = new Set(made.map((value) => this.find_effect(item, value)));
+    return /** @type {const} */ (["write", "new", "view"]).find((effect) => effects.has(effect));
+  }
+
+  /** Whether an operator is in a closed item. @param {Item} item @param {number} op */
+  is_closed_over(item, op) {
+    return !item.is_open && has_inside(item, this.items[op] ?? null);
+  }
+
+  /** The operator that stands for an item: that which takes most, or the last. */
+  find_main(item) {
+    const ops = walk(item).map(({ op }) => op).filter((op) => op >= 0);
+    const count = (op) => this.trace.signature(op).flops;
+    return ops.reduce((main, op) => (count(op) > 0 && count(op) >= count(main) ? op : main), item.last_op);
   }
 
   /** The modules whose boxes are next in a box. */
   #list_modules(box) {
-    const find = ({ kind, module, items }) => (kind === "module" ? [module] : items.flatMap(find));
-    return [...new Set(find(box))].map((index) => this.trace.modules[index]);
+    const found = new Set(list_boxed(box).map(({ module }) => module));
+    return [...found].map((index) => this.trace.modules[index]);
   }
 
   /** What stands under the name of a closed box. @param {Item} box */
@@ -182,9 +253,23 @@ export class Boxes {
     const owned = owner?.tensors.filter(({ shape, dtype }) =>
       `${shape} ${dtype}` === `${geometry.shape} ${geometry.dtype}`) ?? [];
     const names = { flow: "", parameter: owned.length === 1 ? owned[0].name : "" };
-    const more = values.length > 1 ? ` (+${values.length - 1})` : "";
-    const text = `${format_shape(geometry.shape)} ${shorten_dtype(geometry.dtype)}${more}`;
-    return `${names[kind] ?? kind} ${text}`.trim();
+    const own = `${format_shape(geometry.shape)} ${shorten_dtype(geometry.dtype)}`;
+    const more = values.length > 1 ? `${own} (+${values.length - 1})` : own;
+    return `${names[kind] ?? kind} ${this.#name_range(values) ?? more}`.trim();
+  }
+
+  /** What alike modules made that differs in its sizes, as a range. @param {Value[]} values */
+  #name_range(values) {
+    const shapes = values.map(({ geometry }) => geometry.shape);
+    const likenesses = values.map(({ maker, geometry: { dtype, shape } }) =>
+      `${this.trace.signature(maker)?.op} ${dtype} ${shape.length}`);
+    const n = new Set(values.map(({ maker }) => maker)).size;
+    if (n < Math.max(2, values.length) || new Set(likenesses).size > 1) return null;
+    const sizes = shapes[0].map((_, i) => {
+      const [least, most] = [Math.min, Math.max].map((pick) => pick(...shapes.map((one) => one[i])));
+      return least === most ? least : `${least}–${most}`;
+    });
+    return `${n} × ${format_shape(/** @type {any} */ (sizes))} ${shorten_dtype(values[0].geometry.dtype)}`;
   }
 
   /** The first box of a module, or of one that is in it. @param {number} module */
@@ -194,6 +279,9 @@ export class Boxes {
     return walk(this.root).find((item) => item.kind === "module" && is_inside(item.module));
   }
 }
+
+/** The boxes of modules that are next in an item, or the item itself. @param {Item} item */
+const list_boxed = (item) => (item.kind === "module" ? [item] : item.items.flatMap(list_boxed));
 
 /** Join nets with the same ends, but not the few sources of one reader. */
 function merge_nets(nets) {

@@ -3,6 +3,7 @@
 
 const WIDE = 2.2; // width of a picture by its height, as views have it
 const TALL = 400; // pixels: what is lower stays one column
+const LONG = 900; // from left to right: what is shorter stays one row
 const LEAST = 0.4; // of a column's height: no column is lower
 
 /** @typedef {import("./layout.js").ViewNode} ViewNode */
@@ -11,13 +12,16 @@ const LEAST = 0.4; // of a column's height: no column is lower
  * Cut layers into columns where one wire alone leads on, straight to the next layer.
  * @param {ViewNode[][]} layers
  * @param {number} width of all @param {number[]} heights of each
+ * @param {boolean} is_across
+ *   whether the columns will be turned to rows
  * @returns {ViewNode[][][]}
  */
-export function cut_columns(layers, width, heights) {
+export function cut_columns(layers, width, heights, is_across = false) {
   const add_up = (first, end = heights.length) =>
     heights.slice(first, end).reduce((sum, h) => sum + h, 0);
   const height = add_up(0);
-  const limit = height / (height < TALL ? 1 : Math.round(Math.sqrt((WIDE * height) / width)));
+  const [least, ratio] = is_across ? [LONG, 1 / WIDE] : [TALL, WIDE];
+  const limit = height / (height < least ? 1 : Math.round(Math.sqrt((ratio * height) / width)));
   const starts = [0];
   let cut = 0;
   layers.forEach((layer, i) => {

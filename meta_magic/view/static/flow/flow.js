@@ -5,19 +5,21 @@ import { draw, fill, make, make_id } from "../dom.js";
 import { make_bar } from "./bar.js";
 import { Boxes } from "./boxes.js";
 import { Crumbs, list_frames } from "./crumbs.js";
+import { make_heat } from "./heat.js";
 import { walk } from "./items.js";
 import { press_in_flow } from "./keyboard.js";
 import { BOX_HEADER, arrange, forget_layout } from "./layout.js";
-import { count_levels, open_levels, open_what_fits } from "./levels.js";
+import { count_levels, find_bounds, open_levels } from "./levels.js";
 import { FlowMap } from "./map.js";
 import { FlowPainter } from "./painter.js";
 import { follow_pointer } from "./pointer.js";
 import { draw_thing } from "./shapes.js";
 import { list_spots } from "./spots.js";
+import { open_at_first } from "./start.js";
 import { choose_phase, find_phase, follow_values } from "./values.js";
 import { READABLE, Viewport } from "./viewport.js";
 
-const WHEEL = "ctrl + wheel zooms, dragging moves";
+const WHEEL = "ctrl + wheel zooms, double click (z) zooms to a box, dragging moves";
 
 /**
  * @typedef {import("./items.js").Item} Item
@@ -28,10 +30,14 @@ const WHEEL = "ctrl + wheel zooms, dragging moves";
 /** Shows how tensors flow through the operators of a trace. */
 export class Flow {
   /** The item where the keyboard is. @type {Item | null} */ active = null;
+  /** What was clicked last, or null for the ground. @type {Item | null} */ clicked = null;
   /** What is laid out. @type {import("./spots.js").Spot[]} */ spots = [];
   svg = draw("svg", {
     class: "mm-flow-graph", tabindex: 0, role: "tree", "aria-label": "Flow of tensors",
+    "aria-keyshortcuts": "Enter Space z 0 + -",
     onkeydown: (event) => press_in_flow(this, event),
+    onclick: ({ detail, target }) => { if (detail < 2 && !target.closest("[role=treeitem]")) this.clicked = null; },
+    ondblclick: () => this.zoom_to(this.clicked),
   });
   viewport = new Viewport(this.svg, () => this.paint());
   map = new FlowMap(this.viewport);
@@ -50,8 +56,12 @@ export class Flow {
     this.level = 0;
     /** What was told of the size last: other words may stand there since. */
     this.told = "";
+    /** Whether somebody chose the direction. */
+    this.is_directed = false;
+    /** Whether the operators of a function's call are one step, until it is opened. */
+    this.has_functions = true;
     this.values = follow_values(trace);
-    this.boxes = new Boxes(this.values, choose_phase(trace));
+    this.boxes = new Boxes(this.values, choose_phase(trace), true);
     this.bar = make_bar(this, !hide.length);
     this.svg.append(this.painter.content);
     follow_pointer(this.viewport, () => { this.bar.status.textContent = WHEEL; });
@@ -59,12 +69,29 @@ export class Flow {
 
   /** Show what belongs to a phase, open as far as the settings say. @param {number} phase */
   show_phase(phase) {
-    this.boxes = new Boxes(this.values, phase);
+    this.boxes = new Boxes(this.values, phase, this.has_functions);
     this.bar.phases.value = String(phase);
     this.active = null;
-    this.read_choices();
-    this.open_at_first();
+    open_at_first(this);
     this.begin();
+  }
+
+  /** Show functions or operators as the steps; modules stay open or closed. @param {boolean} is_so */
+  show_functions(is_so) {
+    const tell = ({ module, call, kind }) => `${kind} ${module} ${call}`;
+    const list_modules = () => walk(this.boxes.root).filter(({ module }) => module >= 0);
+    const opened = new Set(list_modules().filter(({ is_open }) => is_open).map(tell));
+    this.has_functions = is_so;
+    this.bar.steps.forEach((button, i) => button.setAttribute("aria-pressed", String(is_so === !i)));
+    const { level, bar: { direction } } = this;
+    const { value } = direction;
+    this.show_phase(this.boxes.phase);
+    direction.value = value;
+    this.open_level(level);
+    for (const item of list_modules()) item.is_open = opened.has(tell(item));
+    this.read_choices();
+    this.begin();
+    this.follow(this.selection.current, null);
   }
 
   /** Lay out what is open, and show its beginning. */
@@ -73,18 +100,12 @@ export class Flow {
     this.viewport.go_home();
   }
 
-  /** Open as many levels as the settings say, else as many as can be read at once. */
-  open_at_first() {
-    const { boxes, viewport, depth } = this;
-    const last = count_levels(boxes.root);
-    this.open_level(depth ? Math.min(depth, last) : open_what_fits(boxes, viewport.can_show));
-  }
-
-  /** Open the boxes down to a level; one more than there are opens operators, too. */
+  /** Open the boxes down to a level: those of modules, what is in them, then functions. */
   open_level(level) {
     const { root } = this.boxes;
     const last = count_levels(root);
-    this.level = Math.max(0, Math.min(last + 1, level));
+    const [least, most] = find_bounds(root);
+    this.level = Math.max(least, Math.min(most, level));
     open_levels(root, this.level);
     this.bar.show_level(this.level, last);
   }
@@ -99,6 +120,8 @@ export class Flow {
   read_choices() {
     this.boxes.has_parameters = this.bar.parameters.checked;
     this.boxes.is_wide = this.bar.columns.checked;
+    this.boxes.is_across = this.bar.direction.value === "across";
+    this.boxes.heat = make_heat(this.values, this.bar.heat.value);
     for (const item of walk(this.boxes.root)) item.arranged = null;
   }
 
@@ -114,13 +137,14 @@ export class Flow {
     const arranged = arrange(boxes, boxes.root);
     viewport.extent = arranged;
     this.spots = list_spots(arranged);
+    this.bar.scale.show(boxes.heat, this.spots.map(({ thing }) => thing.item));
     map.show(this.spots);
   }
 
   /** Say how much there is, and whether it can be read. */
   tell_size() {
     const { boxes: { root: { n_ops } }, viewport: { zoom } } = this;
-    const size = `${n_ops.toLocaleString("en")} operators`;
+    const size = `${n_ops.toLocaleString("en")} operator${n_ops === 1 ? "" : "s"}`;
     const percent = Math.round(100 * zoom);
     const more = zoom < READABLE ? ` · at ${percent} % too small to read: zoom in` : "";
     if (this.told !== size + more) this.bar.status.textContent = size + more;
@@ -144,8 +168,9 @@ export class Flow {
       role: "treeitem", id: make_id(), "aria-level": level,
       "aria-label": `${this.boxes.name(item)} ${detail}`.trim(),
       "aria-expanded": item.kind !== "op" && String(item.is_open),
-      onclick: () => this.act(item),
-    }) : group;
+      // The second click of two is no other one: what it meets may have moved there.
+      onclick: ({ detail }) => { if (detail < 2) this.act(this.clicked = item); },
+    }) : fill(group, { onclick: () => this.select_tensor(thing.values) });
   }
 
   /** Where an item stands. @param {Item} item */
@@ -153,14 +178,24 @@ export class Flow {
     return this.spots.find(({ thing }) => thing.item === item);
   }
 
-  /** Open or close a box; its header stays where it is. @param {Item} box */
+  /** Open or close a box; its header stays where it is, as far as all of it can be seen. @param {Item} box */
   toggle(box) {
     const before = this.find_spot(box);
     box.is_open = !box.is_open;
     forget_layout(box.parent);
     this.refresh();
-    const { x, y } = this.find_spot(box);
+    const { thing, x, y } = this.find_spot(box);
     this.viewport.shift(x - before.x, y - before.y);
+    if (box.is_open) this.viewport.take_in([x, y, thing.w, thing.h]);
+  }
+
+  /** Zoom to an item, opened if it is a box, or to the whole. @param {Item | null} item */
+  zoom_to(item) {
+    if (!item) return this.viewport.fit();
+    this.active = item;
+    if (!item.is_open && item.kind !== "op") this.toggle(item);
+    const { thing, x, y } = this.find_spot(item);
+    this.viewport.zoom_to([x, y, thing.w, thing.h]);
   }
 
   /** Open what an item is in, and bring it into sight. @param {Item} item */
@@ -180,10 +215,16 @@ export class Flow {
     this.viewport.reach([x, y, thing.w, Math.min(thing.h, 2 * BOX_HEADER)]);
   }
 
-  /** Select an operator or a module; other boxes are no one thing. @param {Item} item */
+  /** Select an operator, that of a function, or a module; other boxes are no one thing. @param {Item} item */
   select(item) {
-    const { kind, [kind]: index } = /** @type {any} */ (item);
-    if (index >= 0) this.selection.select({ kind, index }, this.svg);
+    const kind = item.kind === "function" ? "op" : item.kind;
+    const index = kind === "op" ? this.boxes.find_main(item) : item.module;
+    if (kind === "op" || kind === "module") this.selection.select({ kind, index }, this.svg);
+  }
+
+  /** Select the tensor that a wire or a pill stands for. */
+  select_tensor([value]) {
+    if (value) this.selection.select({ kind: "tensor", index: value.tensor }, this.svg);
   }
 
   /** Select an item; open or close it, if it is a box. @param {Item} item */
@@ -193,9 +234,11 @@ export class Flow {
     if (item.kind !== "op") this.toggle(item);
   }
 
-  is_selected = (/** @type {Item} */ item) => {
+  is_selected = (/** @type {any} */ item) => {
     const { kind, index } = this.selection.current ?? {};
+    if (item.values) return kind === "tensor" && item.values.some(({ tensor }) => tensor === index);
     if (kind === "line") return !item.is_open && this.trace.place(item.last_op).line === index;
+    if (item.kind === "function") return kind === "op" && this.boxes.is_closed_over(item, index);
     return kind === item.kind && index === item[kind];
   };
 
@@ -222,7 +265,7 @@ export class Flow {
     const { svg, viewport, active } = this;
     if (!svg.clientWidth) return;
     const was_hidden = !viewport.w;
-    if (was_hidden && !active) this.open_at_first();
+    if (was_hidden && !active) open_at_first(this);
     this.refresh();
     if (was_hidden) viewport.go_home();
     else viewport.shift(0, 0);

@@ -4,11 +4,12 @@ const MANY_ITEMS = 150; // items: a box with more is cut into parts
 const PART_SIZE = 100; // items
 
 /**
- * @typedef {{kind: "all" | "module" | "run" | "part" | "op", op: number, module: number,
+ * @typedef {{kind: "all" | "module" | "run" | "turn" | "part" | "function" | "op", op: number, module: number,
  *   call: number, title: string, parent: Item | null, position: number, items: Item[],
  *   latest: Map<number, Item> | null, n_ops: number, last_op: number, is_open: boolean,
  *   arranged: import("./layout.js").Arranged | null}} Item
- *   an operator, or a box of items; `position`: in its parent; `latest`: boxes by their key,
+ *   an operator, or a box of items; a `turn` is one of a pattern that repeats in a run; `title`: of a part, of the call of a function, or of its
+ *   one operator, which stands for it; `position`: in its parent; `latest`: boxes by their key,
  *   while boxes are built; `arranged`: kept by layout.js
  */
 
@@ -30,7 +31,8 @@ export function finish(item) {
   if (item.kind === "op") return item;
   item.items = item.items.map(finish);
   const [first, ...others] = item.items;
-  if (item.kind === "run" && others.length === 0) return first;
+  if (["run", "turn"].includes(item.kind) && others.length === 0) return first;
+  if (item.kind === "function" && others.length === 0) return Object.assign(first, { title: item.title });
   if (item.kind === "run" && others.length > 1) {
     item.items = [first, adopt(make_item("run", null, { items: others }))];
   }
@@ -66,3 +68,6 @@ export function walk(item, met = []) {
 
 /** Whether an item is a box or in it. */
 export const has_inside = (box, item) => item === box || (item !== null && has_inside(box, item.parent));
+
+/** Whether an item is one step: an operator, or a closed function. @param {Item} item */
+export const is_leaf = ({ kind, is_open }) => kind === "op" || (kind === "function" && !is_open);

@@ -19,6 +19,7 @@ export function press_in_flow(flow, event) {
     End: () => step(items.length - 1),
     Enter: () => active && flow.act(active),
     " ": () => active && flow.select(active),
+    z: () => active && flow.zoom_to(active),
     "+": () => viewport.zoom_by(1.25),
     "-": () => viewport.zoom_by(0.8),
     0: () => viewport.fit(),

@@ -2,9 +2,11 @@
 
 import { APART, align } from "./align.js";
 import { cut_columns } from "./columns.js";
-import { LABEL_LINE, SMALL_LETTER, draw_route, spread } from "./routes.js";
+import { LABEL_LINE, SMALL_LETTER, draw_route, find_slots, spread, turn_route } from "./routes.js";
 
 const WIDE_LAYER = 1400; // a wider layer is broken
+const HIGH_LAYER = 700; // from left to right, a higher one
+const FEW_LABELS = 4; // below a node, each shown alone
 const LAYER_GAP = 26; // between layers
 const GUTTER = 36; // between columns
 
@@ -13,21 +15,41 @@ const GUTTER = 36; // between columns
  * side by side.
  * @param {import("./layout.js").ViewNode[]} nodes @param {import("./layout.js").Wire[]} wires
  * @param {boolean} is_wide whether towers are cut into columns
+ * @param {boolean} is_across whether layers go from left to right: all is laid out from top
+ *   to bottom, with heights for widths, and turned
  */
-export function place(nodes, wires, is_wide = false) {
+export function place(nodes, wires, is_wide = false, is_across = false) {
+  if (is_across) nodes.forEach(turn);
   nodes.forEach(prepare);
   for (const wire of wires) wire.from.leaving.push(wire);
+  for (const node of nodes) make_labels(node, is_across);
   assign_layers(nodes);
+  const { w, h } = place_groups(find_groups(nodes, wires), is_wide, is_across);
+  for (const node of nodes) {
+    spread_starts(node);
+    spread(node.arriving.sort((a, b) => a.above.x - b.above.x));
+  }
+  for (const wire of wires) draw_route(wire);
+  for (const node of nodes) node.x -= node.w / 2;
+  if (!is_across) return { w, h };
+  nodes.forEach(turn);
+  wires.forEach(turn_route);
+  return { w: h, h: w };
+}
+
+/** Stand what is connected side by side, as far as there is room. */
+function place_groups(groups, is_wide, is_across) {
+  const limit = is_across ? HIGH_LAYER : WIDE_LAYER;
   let [x, y, w, h] = [0, 0, 0, 0];
-  for (const group of find_groups(nodes, wires)) {
-    const layers = make_layers(group);
+  for (const group of groups) {
+    const layers = make_layers(group, limit);
     align(layers);
     const heights = layers.map(measure);
     const { width } = find_sides(layers);
-    const columns = is_wide ? cut_columns(layers, width, heights) : [layers];
+    const columns = is_wide ? cut_columns(layers, width, heights, is_across) : [layers];
     const sizes = columns.map(find_sides);
     const whole = sizes.reduce((sum, size) => sum + size.width, GUTTER * (columns.length - 1));
-    if (x && x + whole > WIDE_LAYER) [x, y] = [0, h + LAYER_GAP];
+    if (x && x + whole > limit) [x, y] = [0, h + LAYER_GAP];
     columns.forEach((column, i) => {
       h = Math.max(h, place_column(column, x - sizes[i].left, i ? y + LAYER_GAP : y, x - GUTTER / 2));
       x += sizes[i].width + GUTTER;
@@ -36,18 +58,44 @@ export function place(nodes, wires, is_wide = false) {
     w = Math.max(w, x);
     x += APART;
   }
-  for (const node of nodes) {
-    spread(node.leaving.flatMap(({ starts }) => starts));
-    spread(node.arriving.sort((a, b) => a.above.x - b.above.x));
-  }
-  for (const wire of wires) draw_route(wire);
-  for (const node of nodes) node.x -= node.w / 2;
   return { w, h };
+}
+
+const turn = (node) => Object.assign(node, { x: node.y, y: node.x, w: node.h, h: node.w });
+
+/** Make room for the labels of what leaves a node; of many that are alike, one is shown. */
+function make_labels(node, is_across) {
+  const told = node.leaving.filter(({ label }) => label);
+  for (const label of told.length > FEW_LABELS ? new Set(told.map((wire) => wire.label)) : []) {
+    const [first, ...others] = told.filter((wire) => wire.label === label);
+    if (others.length) first.label = `${others.length + 1} × ${label}`;
+    for (const wire of others) wire.label = "";
+  }
+  node.labels = told.filter(({ label }) => label);
+  for (const wire of node.leaving) {
+    const [length, line] = wire.label ? [wire.label.length * SMALL_LETTER + 12, LABEL_LINE] : [0, 0];
+    [wire.label_w, wire.label_h] = is_across ? [line, length] : [length, line];
+  }
+  node.room = node.w;
+  if (!node.labels.length) return;
+  const { length } = find_slots(node.leaving);
+  node.room = Math.max(node.w, length);
+  if (node.leaving.length > 1) node.w = node.room;
+}
+
+/** Put the beginnings of wires side by side, in the order in which they lead on. */
+function spread_starts({ leaving, labels }) {
+  leaving.sort((a, b) => (a.trunk[1] ?? a.ends[0]?.node).x - (b.trunk[1] ?? b.ends[0]?.node).x);
+  if (!labels.length) return spread(leaving.flatMap(({ starts }) => starts));
+  const { length, middles } = find_slots(leaving);
+  leaving.forEach(({ starts }, i) => {
+    for (const start of starts) start.x ??= middles[i] - length / 2;
+  });
 }
 
 /** The height of a layer, with the labels below it. */
 const measure = (layer) =>
-  Math.max(...layer.map((node) => node.h + LABEL_LINE * node.labels.length));
+  Math.max(...layer.map((node) => node.h + Math.max(0, ...node.labels.map(({ label_h }) => label_h))));
 
 /** Where layers begin on the left, and how wide they are. */
 function find_sides(layers) {
@@ -78,9 +126,6 @@ function assign_layers(nodes) {
   const readers = nodes.map(({ leaving }) => leaving.flatMap(list_readers));
   nodes.forEach((node, i) => {
     for (const reader of readers[i]) reader.layer = Math.max(reader.layer, node.layer + 1);
-    node.labels = node.leaving.filter(({ label }) => label);
-    const widths = node.labels.map(({ label }) => label.length * SMALL_LETTER + 12);
-    node.room = Math.max(node.w, ...widths);
   });
   for (let i = nodes.length - 1; i >= 0; i -= 1) {
     const below = readers[i].map(({ layer }) => layer);
@@ -104,14 +149,14 @@ function find_groups(nodes, wires) {
 }
 
 /** Layers of connected nodes; those that are too wide are broken. */
-function make_layers(group) {
+function make_layers(group, limit) {
   const last = Math.max(...group.map(({ kind, layer }) => (kind === "out" ? 0 : layer))) + 1;
   for (const node of group) if (node.kind === "out") node.layer = last;
   const layers = [];
   let [before, w] = [-1, 0];
   for (const node of group.toSorted((a, b) => a.layer - b.layer)) {
     w += node.room + APART;
-    if (node.layer !== before || w > WIDE_LAYER) {
+    if (node.layer !== before || w > limit) {
       w = node.room + APART;
       layers.push([]);
     }

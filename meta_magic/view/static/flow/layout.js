@@ -1,6 +1,7 @@
 // Layers from top to bottom for the inside of one box; what is inside its boxes was laid
 // out before, alone. Touches no document.
 
+import { is_leaf } from "./items.js";
 import { place } from "./layers.js";
 import { SMALL_LETTER } from "./routes.js";
 
@@ -9,13 +10,13 @@ export const BOX_INSET = 30; // from its top to what is in it
 const BOX_PADDING = 12;
 const LETTER = 6.7; // width of a letter of 11 px
 const MAX_CELLS = 42; // of a name; a wide letter takes two
-const NODE_HEIGHTS = { op: 22, closed: 38 };
+const NODE_HEIGHTS = { op: 22, function: 22, closed: 38 };
 const PILL_HEIGHT = 18;
 
 /**
  * @typedef {import("./items.js").Item} Item
  * @typedef {import("./values.js").Value} Value
- * @typedef {{kind: "op" | "closed" | "open" | "in" | "out" | "source" | "", item: Item | null,
+ * @typedef {{kind: "op" | "function" | "closed" | "open" | "in" | "out" | "source" | "", item: Item | null,
  *   values: Value[], text: string, detail: string, inner: Arranged | null, x: number, y: number,
  *   w: number, h: number, room: number, layer: number, floor: number, gutter: number, offset: number,
  *   up: ViewNode[], down: ViewNode[], leaving: Wire[], arriving: Port[],
@@ -27,8 +28,9 @@ const PILL_HEIGHT = 18;
  *   node. `x`: from its middle, or null until it is placed; `above`: what it comes from
  * @typedef {{from: ViewNode, starts: Port[], ends: Port[], label: string, kind?: string,
  *   values?: Value[], trunk?: ViewNode[], path?: string, heads?: string, label_x?: number,
- *   label_y?: number, left?: number, top?: number, right?: number, bottom?: number}} Wire
- *   from a node to later ones; `trunk`: its way by layer
+ *   label_y?: number, label_w?: number, label_h?: number, left?: number, top?: number, right?: number, bottom?: number}} Wire
+ *   from a node to later ones; `trunk`: its way by layer; `label_x`, `label_y`: the middle of
+ *   its label
  * @typedef {{w: number, h: number, nodes: ViewNode[], wires: Wire[]}} Arranged
  */
 
@@ -57,16 +59,17 @@ export function arrange(boxes, box) {
     const { values, to } = net;
     const is_flow = net.kind === "flow";
     const from = items[net.from] ?? add_pill(ins, is_flow ? "in" : "source", net);
-    const ends = to.flatMap((position) => find_ports(items[position], "in", values));
+    const find = (node, side) => find_ports(node, side, values, boxes.is_across);
+    const ends = to.flatMap((position) => find(items[position], "in"));
     const is_told = !from.item || from.inner || (net.is_out && !to.length);
     if (net.is_out) ends.push({ node: add_pill(outs, "out", net), x: null });
     return {
-      from, starts: find_ports(from, "out", values), ends, values, label: is_told ? "" : net.name,
-      kind: is_flow ? values[0].kind : "source",
+      from, starts: find(from, "out"), ends, values, label: is_told ? "" : net.name,
+      kind: is_flow ? boxes.find_effect(from.item, values[0]) : "source",
     };
   });
   const nodes = [...ins, ...items, ...outs];
-  box.arranged = { ...place(nodes, wires, boxes.is_wide), nodes, wires };
+  box.arranged = { ...place(nodes, wires, boxes.is_wide, boxes.is_across), nodes, wires };
   return box.arranged;
 }
 
@@ -76,18 +79,20 @@ export function forget_layout(box) {
 }
 
 /** Where a node is entered or left by values: an open box, at its pills. @returns {Port[]} */
-function find_ports(node, kind, values) {
+function find_ports(node, kind, values, is_across) {
   const { inner } = node;
   if (!inner) return [{ node, x: null }];
   const pills = inner.nodes.filter((pill) => pill.kind === kind
     && pill.values.some((value) => values.includes(value)));
-  return pills.map((pill) => ({ node, x: pill.x + pill.w / 2 - inner.w / 2 }));
+  return pills.map((pill) => ({
+    node, x: is_across ? BOX_INSET + pill.y + pill.h / 2 - node.h / 2 : pill.x + pill.w / 2 - inner.w / 2,
+  }));
 }
 
 function make_item_node(boxes, item) {
   const name = (boxes.trace.is_raised(item.last_op) ? "✗ " : "") + boxes.name(item);
-  if (item.kind === "op") return make_node("op", name, { item });
-  if (!item.is_open) return make_node("closed", name, { item, detail: boxes.describe(item) });
+  if (is_leaf(item)) return make_node(item.kind, name, { item });
+  if (!item.is_open) return make_node("closed", name, { item, detail: (boxes.heat ?? boxes).describe(item) });
   const inner = arrange(boxes, item);
   const node = make_node("open", name, { item, inner, h: inner.h + BOX_INSET + BOX_PADDING });
   return { ...node, w: Math.max(node.w, inner.w + 2 * BOX_PADDING) };

@@ -1,6 +1,7 @@
 // How deep boxes are open: level by level, as deep as can be read at once. Touches no
 // document, so that node can test it.
 
+import { walk } from "./items.js";
 import { arrange, forget_layout } from "./layout.js";
 
 const FEW_MODULES = 4; // so many show what a model is made of, even if they do not fit
@@ -8,7 +9,7 @@ const MOST_SHOWN = 200; // more do not fit any view
 
 /** @typedef {import("./items.js").Item} Item */
 
-const list_boxes = ({ items }) => items.filter(({ kind }) => kind === "module" || kind === "run");
+const list_boxes = ({ items }) => items.filter(({ kind }) => ["module", "run", "turn"].includes(kind));
 
 /** Whether a box is opened with its level: not a part of many, nor the rest of a run. */
 const is_opened = ({ kind, parent }) => kind !== "part" && !(kind === "run" && parent.kind === "run");
@@ -17,11 +18,18 @@ const is_opened = ({ kind, parent }) => kind !== "part" && !(kind === "run" && p
 const count_nested = (box) => 1 + Math.max(-1, ...list_boxes(box).filter(is_opened).map(count_nested));
 
 /**
- * How many levels of boxes hold others. One level more opens those that hold operators
- * alone, as leaf modules do.
+ * How many levels of boxes hold others. One level more opens those that hold operators or
+ * functions alone, as leaf modules do, and another one the functions.
  * @param {Item} root
  */
 export const count_levels = (root) => Math.max(0, count_nested(root) - 1);
+
+/** The least level, with all closed, and the most, with all open. @param {Item} root */
+export function find_bounds(root) {
+  const last = count_levels(root);
+  const has_functions = walk(root).some(({ kind }) => kind === "function");
+  return [list_boxes(root).length ? 0 : last + 1, last + 1 + Number(has_functions)];
+}
 
 /**
  * Open the boxes in a box down to a level, and close all others. Of a module's calls the
@@ -29,13 +37,13 @@ export const count_levels = (root) => Math.max(0, count_nested(root) - 1);
  * @param {Item} root @param {number} n_levels
  */
 export function open_levels(root, n_levels) {
-  const has_leaves = n_levels > count_levels(root);
+  const last = count_levels(root);
   const called = new Set();
   const visit = (box, level) => {
-    const is_leaf = !list_boxes(box).length;
+    const own = box.kind === "function" ? last + 2 : list_boxes(box).length ? level : last + 1;
     const is_again = called.has(box.module);
     if (box.call >= 0) called.add(box.module);
-    const is_open = is_opened(box) && !is_again && (is_leaf ? has_leaves : level <= n_levels);
+    const is_open = is_opened(box) && !is_again && own <= n_levels;
     if (box.is_open !== is_open) forget_layout(box.parent);
     box.is_open = is_open;
     for (const item of box.items) if (item.kind !== "op") visit(item, level + 1);
@@ -45,6 +53,16 @@ export function open_levels(root, n_levels) {
 
 /** The items in sight. @param {Item} box @returns {Item[]} */
 const list_shown = (box) => box.items.flatMap((item) => (item.is_open ? list_shown(item) : [item]));
+
+const count_modules = (items) => {
+  const modules = new Set(items.map(({ module }) => module));
+  modules.delete(-1); // of operators
+  return modules.size;
+};
+
+/** Whether there are several models: how they are connected is what there is to be seen. */
+const has_models = (root) =>
+  count_modules(root.items.filter((item) => item.kind !== "op" && list_boxes(item).length)) > 1;
 
 /**
  * Open as many levels as fit, and at least so many that there is something to be seen.
@@ -58,9 +76,7 @@ export function open_what_fits(boxes, fits) {
   let level = 0;
   open_levels(root, level);
   while (level < last) {
-    const modules = new Set(list_shown(root).map(({ module }) => module));
-    modules.delete(-1); // of operators
-    const has_few = modules.size < FEW_MODULES;
+    const has_few = count_modules(list_shown(root)) < FEW_MODULES && !(level < 1 && has_models(root));
     open_levels(root, level + 1);
     const is_much = list_shown(root).length > MOST_SHOWN;
     if (!has_few && (is_much || !fits(arrange(boxes, root)))) break;

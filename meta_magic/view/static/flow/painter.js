@@ -31,8 +31,11 @@ export class FlowPainter {
    */
   mark(active, is_selected) {
     let found = null;
-    for (const [{ thing: { item } }, group] of this.painted) {
-      if (!item) continue;
+    for (const [{ thing, thing: { item } }, group] of this.painted) {
+      if (!item) {
+        group.classList.toggle("mm-selected", is_selected(thing));
+        continue;
+      }
       group.classList.toggle("mm-selected", is_selected(item));
       group.classList.toggle("mm-active", item === active);
       group.setAttribute("aria-selected", String(is_selected(item)));

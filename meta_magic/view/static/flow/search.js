@@ -1,11 +1,12 @@
-// Finding operators and modules in the flow by their names.
+// Finding operators, functions and modules in the flow by their names.
 
 import { walk } from "./items.js";
 
 /** What has a text in its name. @param {import("./boxes.js").Boxes} boxes @param {string} query */
 function find_items({ root, trace }, query) {
-  return walk(root).filter(({ kind, op, module }) => {
-    if (kind === "op") return trace.signature(op).op.toLowerCase().includes(query);
+  return walk(root).filter(({ kind, op, module, title }) => {
+    if (op >= 0 && trace.signature(op).op.toLowerCase().includes(query)) return true;
+    if (title && kind !== "part") return title.toLowerCase().includes(query);
     const { fqn, class_name } = trace.modules[module] ?? {};
     return kind === "module" && `${fqn} ${class_name}`.toLowerCase().includes(query);
   });

@@ -1,6 +1,7 @@
 // What is drawn of one thing that was laid out: a node, a pill or a wire.
 
 import { draw, format_bytes, format_shape } from "../dom.js";
+import { is_leaf, walk } from "./items.js";
 import { BOX_HEADER } from "./layout.js";
 
 /** What an operator does to a tensor, in words. */
@@ -13,7 +14,7 @@ export const FLOW_LEGEND = {
  * @param {import("./boxes.js").Boxes} boxes @param {any} thing of `layout.js`
  */
 export function draw_thing(boxes, thing) {
-  const group = thing.path ? draw_wire(thing) : draw_node(thing, boxes.values);
+  const group = thing.path ? draw_wire(thing) : draw_node(thing, boxes);
   group.append(draw("title", {}, explain(boxes, thing).join("\n")));
   return group;
 }
@@ -22,22 +23,26 @@ function draw_wire({ kind, path, heads, label, label_x, label_y }) {
   return draw("g", { class: `mm-wire mm-${kind}` },
     draw("path", { class: "mm-reach", d: path }), draw("path", { d: path }),
     draw("path", { class: "mm-head", d: heads }),
-    draw("text", { x: label_x, y: label_y }, label));
+    draw("text", { x: label_x, y: label_y + 3.5 }, label));
 }
 
-function draw_node({ item, kind, w, h, text, detail }, { makes }) {
+function draw_node({ item, kind, w, h, text, detail }, boxes) {
   const is_failed = text.startsWith("✗") && kind !== "open";
-  const effect = makes[item?.op]?.[0]?.kind;
+  const effect = item && is_leaf(item) && boxes.find_deed(item);
   const rect = (more = {}) => draw("rect", { width: w, height: h, rx: item ? 4 : 9, ...more });
   const write = (x, name, written, y = Math.min(BOX_HEADER, h) / 2 + 4) =>
     draw("text", { x, y, class: name }, written);
   const group = draw("g", {
     class: `mm-node mm-${kind} mm-${effect} ${is_failed ? "mm-failed" : ""}`,
   });
-  if (kind === "closed" && item.kind !== "module") group.append(rect({ x: 4, y: 4 }));
+  if (boxes.heat && item && !item.is_open && !is_failed) {
+    group.classList.add("mm-heated");
+    group.style.setProperty("--mm-hot", `${boxes.heat.mix(item)}%`);
+  }
+  if (kind === "closed" && ["run", "part"].includes(item.kind)) group.append(rect({ x: 3, y: 3 }));
   group.append(rect());
   if (kind === "open") group.append(rect({ height: BOX_HEADER, class: "mm-handle" }));
-  if (kind !== "open" && kind !== "closed") group.append(write(w / 2, "mm-middle", text));
+  if (!item || kind === "op") group.append(write(w / 2, "mm-middle", text));
   else {
     group.append(write(7, "mm-arrow", item.is_open ? "▾" : "▸"), write(22, "", text),
       write(22, "mm-detail", detail, 31));
@@ -47,11 +52,13 @@ function draw_node({ item, kind, w, h, text, detail }, { makes }) {
 
 /** More about what the pointer is over, in lines. */
 function explain(boxes, { item, values }) {
-  const { trace } = boxes;
-  if (item && item.kind !== "op") {
-    return [`${trace.modules[item.module]?.fqn ?? ""}  ${boxes.name(item)}`, boxes.describe(item)];
+  const { trace, heat } = boxes;
+  const hot = heat && item ? [`${heat.measure.name}: ${heat.tell(item)}`] : [];
+  if (item && !is_leaf(item)) {
+    const path = trace.modules[item.module]?.fqn ?? "";
+    return [`${path}  ${boxes.name(item)}`, boxes.describe(item), ...hot];
   }
-  const made = item ? boxes.values.makes[item.op] : values;
+  const made = item ? boxes.values.makes[item.last_op] : values;
   const lines = made.slice(0, 8).flatMap(({ geometry, kind, storage, maker }) => {
     const { shape, dtype, stride, nbytes, device, place } = geometry;
     const origin = maker < 0 ? ""
@@ -64,7 +71,8 @@ function explain(boxes, { item, values }) {
     ];
   });
   if (!item) return lines;
-  const { op, args } = trace.signature(item.op);
-  const place = trace.place(item.op);
-  return [`${op}(${args})`, `${place.function}, line ${place.line}`, ...lines];
+  const ops = walk(item).filter(({ kind }) => kind === "op").map((inner) => trace.signature(inner.op));
+  const place = trace.place(item.last_op);
+  return [...ops.map(({ op, args }) => `${op}(${args})`), `${place.function}, line ${place.line}`,
+    ...hot, ...lines];
 }

@@ -5,17 +5,20 @@ import { PHASES } from "../data.js";
 
 /** The phase with which all that is of none is shown. */
 export const FORWARD_PHASE = PHASES.indexOf("forward");
+/** That of what autograd calls. */
+export const BACKWARD_PHASE = PHASES.indexOf("backward");
 /** That of what is of none. */
 export const OTHER_PHASE = PHASES.indexOf("other");
 
 /**
  * @typedef {import("../data.js").TraceView} TraceView
- * @typedef {{storage: number, geometry: import("../data.js").Geometry,
+ * @typedef {{tensor: number, storage: number, geometry: import("../data.js").Geometry,
  *   kind: "outside" | "new" | "view" | "write", maker: number,
  *   scope: import("./boxes.js").Item | null}} Value
  *   a state of a tensor; `maker`: an operator, or -1 if it came from outside; `scope`: the
  *   innermost box with its maker and all its readers, if it has any in the phase that is shown
- * @typedef {{trace: TraceView, reads: Value[][], makes: Value[][]}} Values by operator
+ * @typedef {{trace: TraceView, reads: Value[][], makes: Value[][], origins: number[]}} Values
+ *   by operator; `origins`: for each storage the operator that made it, or -1
  */
 
 /** The phase with which an operator is shown. @param {TraceView} trace @param {number} op */
@@ -34,11 +37,11 @@ export function list_phases(trace) {
   return [...met].sort();
 }
 
-/** The phase to show first: where the program failed, or forward. @param {TraceView} trace */
+/** The phase to show first: where the program failed, or forward, or code that is in none. @param {TraceView} trace */
 export function choose_phase(trace) {
   const phases = list_phases(trace);
   const last = trace.error ? trace.place(trace.n_ops - 1).phase : FORWARD_PHASE;
-  return [last, FORWARD_PHASE].find((phase) => phases.includes(phase)) ?? phases[0];
+  return [last, FORWARD_PHASE, OTHER_PHASE].find((phase) => phases.includes(phase)) ?? phases[0];
 }
 
 /**
@@ -48,10 +51,11 @@ export function choose_phase(trace) {
  */
 export function follow_values(trace) {
   const { op_tensors, op_start, storage_of_tensor } = trace;
-  const [reads, makes, latest, writers] = [[], [], [], []];
+  const [reads, makes, latest, writers, origins] = [[], [], [], [], []];
   const renew = (tensor, geometry, kind, maker) => {
     const storage = storage_of_tensor[tensor];
-    latest[tensor] = { storage, geometry, kind, maker, scope: null };
+    origins[storage] ??= maker;
+    latest[tensor] = { tensor, storage, geometry, kind, maker, scope: null };
     return latest[tensor];
   };
   const read = (tensor, geometry) => {
@@ -75,5 +79,5 @@ export function follow_values(trace) {
     });
     makes[op] = written.length ? [...new Set([...written, ...returned])] : returned;
   }
-  return { trace, reads, makes };
+  return { trace, reads, makes, origins };
 }

@@ -4,6 +4,7 @@
 export const EDGE = 10;
 /** The least zoom at which text can be read. */
 export const READABLE = 0.7;
+const MOST_ZOOM = 1.5; // of what is zoomed to
 const IN_SIGHT = 60; // pixels that cannot be moved out of sight
 
 export class Viewport {
@@ -41,8 +42,7 @@ export class Viewport {
   /** Show all; at least at a given size, from the top. */
   fit(least = 0) {
     const { svg, extent: { w, h } } = this;
-    const sizes = [svg.clientWidth / (w + 2 * EDGE), svg.clientHeight / (h + 2 * EDGE)];
-    const zoom = Math.max(least, Math.min(1, ...sizes)) || 1;
+    const zoom = Math.max(least, Math.min(1, this.#find_fit(w, h))) || 1;
     this.move(Math.min(-EDGE, (w - svg.clientWidth / zoom) / 2),
       least ? -EDGE : (h - svg.clientHeight / zoom) / 2, zoom);
   }
@@ -52,18 +52,51 @@ export class Viewport {
     this.fit(READABLE);
   }
 
-  /** Whether all of something fits, and can be read then. */
-  can_show = (/** @type {{w: number, h: number}} */ { w, h }) => {
+  /** How much of something is in sight, from 0 to 1, if it is as large as can be read. */
+  find_share = (/** @type {{w: number, h: number}} */ { w, h }) => {
     const { clientWidth, clientHeight } = this.svg;
-    const fits = (size, room) => (size + 2 * EDGE) * READABLE <= room;
-    return fits(w, clientWidth) && fits(h, clientHeight);
+    const share = (size, room) => Math.min(1, room / ((size + 2 * EDGE) * READABLE));
+    return share(w, clientWidth) * share(h, clientHeight);
   };
+
+  /** Whether all of something fits, and can be read then. */
+  can_show = (/** @type {{w: number, h: number}} */ size) => this.find_share(size) === 1;
 
   /** Zoom; a point of the viewport stays in place. @param {number} factor */
   zoom_by(factor, x = this.w / 2, y = this.h / 2) {
     const zoom = Math.min(4, Math.max(0.005, this.zoom * factor));
     const part = 1 - this.zoom / zoom;
     this.move(this.x + x * part, this.y + y * part, zoom);
+  }
+
+  /** The zoom at which something fits. */
+  #find_fit(w, h) {
+    const { clientWidth, clientHeight } = this.svg;
+    return Math.min(clientWidth / (w + 2 * EDGE), clientHeight / (h + 2 * EDGE));
+  }
+
+  /** Show something in the middle, as large as it fits. @param {number[]} box x, y, w and h */
+  zoom_to([x, y, w, h]) {
+    const zoom = Math.min(MOST_ZOOM, this.#find_fit(w, h));
+    const { clientWidth, clientHeight } = this.svg;
+    this.move(x + (w - clientWidth / zoom) / 2, y + (h - clientHeight / zoom) / 2, zoom);
+  }
+
+  /**
+   * Show all of something, zoomed out as far as it can be read, else its beginning; what
+   * stands at its corner moves as little as it can.
+   * @param {number[]} box x, y, w and h
+   */
+  take_in([x, y, w, h]) {
+    const { svg, zoom: before } = this;
+    const zoom = Math.min(before, Math.max(READABLE, this.#find_fit(w, h)));
+    const edge = EDGE / zoom;
+    const find_start = (start, size, seen, room) => {
+      const stays = start - ((start - seen) * before) / zoom;
+      return Math.min(start - edge, Math.max(stays, start + size + edge - room));
+    };
+    this.move(find_start(x, w, this.x, svg.clientWidth / zoom),
+      find_start(y, h, this.y, svg.clientHeight / zoom), zoom);
   }
 
   /** Move as little as brings something into sight. @param {number[]} box x, y, w and h */

@@ -13,13 +13,15 @@ import { format_bytes, format_shape, shorten_dtype, shorten_op } from "../dom.js
  *   an operator, or a call of a module with the operators from `first` to `end`; `kind` and
  *   `index` as in a selection; `line`: of the cell; `caller`: its row; `row`: where the
  *   position is, or else `caller`; `span`: unless the text there is unknown
- * @typedef {{kind: string, index: number, heading: string, line: string, items: SourceItem[],
- *   until: number, spans: Map<string, SourceSpan>, passes: SourceItem[][],
- *   shown: number}} SourceRow
+ * @typedef {{kind: string, index: number, heading: string, line: string, tokens: number[],
+ *   items: SourceItem[], until: number, spans: Map<string, SourceSpan>, pieces: SourcePiece[],
+ *   passes: SourceItem[][], shown: number}} SourceRow
  *   a line; `kind`: "" outside of the cell; `items`: without what calls on it did inside;
- *   `until`: end of the last of them; `shown`: number of a pass
- * @typedef {{from: number, to: number, row: SourceRow, items: SourceItem[]}} SourceSpan
- *   an expression, on the row in which it begins
+ *   `until`: end of the last of them; `spans`: those that begin on it; `pieces`: of all that
+ *   are on it, outer ones first; `shown`: number of a pass
+ * @typedef {{row: SourceRow, items: SourceItem[]}} SourceSpan
+ *   an expression, and the row in which it begins
+ * @typedef {{from: number, to: number, span: SourceSpan}} SourcePiece what a row has of it
  */
 
 /** Where a column, in UTF-8 bytes, is in a string. @param {string} line @param {number} column */
@@ -28,19 +30,59 @@ export function source_index(line, column) {
 }
 
 /**
- * Wrap spans of a line into each other; what would stick out is cut off.
- * @param {string} line @param {any[]} spans outer ones first; they are taken out
+ * Wrap pieces of a line into each other; what would stick out is cut off.
+ * @param {(from: number, to: number) => any[]} cut gives what lies between them
+ * @param {any[]} pieces outer ones first; they are taken out
  */
-export function source_nest(line, spans, wrap, from = 0, to = line.length) {
+export function source_nest(cut, pieces, wrap, from, to) {
   const nodes = [];
-  while (spans[0]?.from < to) {
-    const span = spans.shift();
-    const end = Math.min(span.to, to);
-    const inner = source_nest(line, spans, wrap, span.from, end);
-    nodes.push(line.slice(from, span.from), wrap(span, inner));
+  while (pieces[0]?.from < to) {
+    const piece = pieces.shift();
+    const end = Math.min(piece.to, to);
+    const inner = source_nest(cut, pieces, wrap, piece.from, end);
+    nodes.push(...cut(from, piece.from), wrap(piece, inner));
     from = end;
   }
-  return [...nodes, line.slice(from, to)];
+  return [...nodes, ...cut(from, to)];
+}
+
+/**
+ * Cut a stretch of a line where its kinds of text change.
+ * @param {string} line @param {number[]} tokens as of a `SourceText`
+ * @param {(kind: number, text: string) => any} paint
+ */
+export function source_paint(line, tokens, paint, from, to) {
+  const nodes = [];
+  for (let i = 0, start = 0; start < to; i += 2) {
+    const [kind, length] = i < tokens.length ? [tokens[i], tokens[i + 1]] : [0, line.length];
+    const text = line.slice(Math.max(from, start), Math.min(to, start + length));
+    if (start + length > from && text) nodes.push(paint(kind, text));
+    start += length;
+  }
+  return nodes;
+}
+
+/**
+ * Add an expression to all rows that it is on.
+ * @param {SourceSpan} span @param {import("../data.js").Position} place
+ * @param {(number: number) => SourceRow | undefined} row_of
+ */
+function add_pieces(span, { start, end, column, end_column }, row_of) {
+  for (let number = start; number <= end; number += 1) {
+    const row = row_of(number);
+    const first = row?.line.search(/\S/) ?? -1;
+    if (first < 0) continue; // nothing is there
+    const from = number === start ? source_index(row.line, column) : first;
+    const to = number === end ? source_index(row.line, end_column) : row.line.trimEnd().length;
+    row.pieces.push({ from, to, span });
+  }
+}
+
+/** Put those of a row into order: outer ones first. @param {SourceRow} row */
+function sort_pieces({ pieces }) {
+  const begin = (/** @type {SourcePiece} */ { span }) => span.items[0].place;
+  pieces.sort((a, b) => a.from - b.from || b.to - a.to || begin(a).start - begin(b).start
+    || begin(a).column - begin(b).column || begin(b).end - begin(a).end);
 }
 
 /**
@@ -85,13 +127,14 @@ function read_items(/** @type {TraceView} */ trace) {
 export function source_rows(trace) {
   const row_by_place = new Map();
   const row_at = (file, number) => row_by_place.get(`${file}:${number}`);
-  const cell = { ...trace.cell, scope: "", text: trace.source.trimEnd() || "# no source" };
-  for (const { file, first, scope, text } of [cell, ...trace.texts]) {
+  const { tokens } = trace;
+  const cell = { ...trace.cell, scope: "", tokens, text: trace.source.trimEnd() || "# no source" };
+  for (const { file, first, scope, text, tokens } of [cell, ...trace.texts]) {
     // A function in a function is there already, as are those of the cell.
     if (row_at(file, first)) continue;
     text.split(/\r?\n/).forEach((line, i) => row_by_place.set(`${file}:${first + i}`, {
       kind: scope ? "" : "line", index: first + i, heading: i ? "" : scope, line,
-      items: [], until: 0, spans: new Map(),
+      tokens: tokens?.[i] ?? [], items: [], until: 0, spans: new Map(), pieces: [],
     }));
   }
   const items = read_items(trace);
@@ -100,8 +143,8 @@ export function source_rows(trace) {
     const row = row_at(file, start);
     const key = `${column} ${end}:${end_column}`;
     if (row && !row.spans.has(key)) {
-      const to = end > start ? row.line.length : source_index(row.line, end_column);
-      row.spans.set(key, { row, from: source_index(row.line, column), to, items: [] });
+      row.spans.set(key, { row, items: [] });
+      add_pieces(row.spans.get(key), item.place, (number) => row_at(file, number));
     }
     item.span = row?.spans.get(key);
     item.span?.items.push(item);
@@ -117,6 +160,7 @@ export function source_rows(trace) {
   /** @type {SourceRow[]} */
   const rows = [...row_by_place.values()];
   for (const row of rows) row.passes = source_passes(row.items);
+  rows.forEach(sort_pieces);
   return { rows, items };
 }
 

@@ -2,7 +2,7 @@
 // shapes that it made, each expression with its tensors. Text is only ever set as text.
 
 import { make } from "../dom.js";
-import { source_describe, source_nest, source_rows, source_shapes } from "./lines.js";
+import { source_describe, source_nest, source_paint, source_rows, source_shapes } from "./lines.js";
 
 /**
  * @typedef {import("./lines.js").SourceRow} SourceRow
@@ -15,6 +15,7 @@ class Source {
   /** What each line and expression stands for. @type {Map<HTMLElement, any>} */
   parts = new Map();
   tip = make("div", { class: "mm-source-tip", role: "tooltip", popover: "manual" });
+  /** What the pointer is on, or the keys. @type {SourceSpan | undefined} */ near;
 
   /**
    * @param {import("../data.js").TraceView} trace
@@ -27,7 +28,7 @@ class Source {
     this.rows = rows;
     this.items = items;
     this.stop = { text: `stopped here: ${trace.error}`, line: trace.error_line };
-    const leave = () => this.tip.hidePopover();
+    const leave = () => this.show_tip(this.box);
     const tell = ({ target }) => this.show_tip(target);
     this.box = make("div", {
       class: "mm-source", tabindex: 0, role: "group", "aria-label": "Source",
@@ -55,12 +56,15 @@ class Source {
   }
 
   /** The text of a line, its expressions in each other. */
-  make_code({ line, spans }) {
-    const sorted = [...spans.values()].sort((a, b) => a.from - b.from || b.to - a.to);
-    return source_nest(line, sorted, (span, inner) =>
+  make_code(row) {
+    const { line, tokens, pieces } = row;
+    const paint = (kind, text) => (kind ? make("span", { class: `mm-token-${kind}` }, text) : text);
+    const cut = (from, to) => source_paint(line, tokens, paint, from, to);
+    return source_nest(cut, [...pieces], ({ span }, inner) =>
       this.add_part(span, make("span", {
-        class: "mm-source-expression", tabindex: 0, "data-bad": this.is_bad(span),
-      }, ...inner)));
+        class: "mm-source-expression", tabindex: span.row === row ? 0 : -1,
+        "data-bad": this.is_bad(span),
+      }, ...inner)), 0, line.length);
   }
 
   is_bad = ({ items }) => items.some(({ kind, index }) => kind === "op" && this.trace.is_raised(index));
@@ -104,6 +108,10 @@ class Source {
 
   show_tip(target) {
     const span = this.parts.get(target.closest(".mm-source-expression"));
+    if (span !== this.near) {
+      for (const [part, of] of this.parts) part.classList.toggle("mm-near", of === span);
+    }
+    this.near = span;
     this.tip.togglePopover(Boolean(span));
     if (!span) return;
     const words = source_describe(this.trace, this.find_shown(span));

@@ -1,34 +1,65 @@
 // The elements of a table: its head, and a row of cells, as the columns say.
 
 import { FORMATS, make } from "../dom.js";
+import { tell_meanings } from "../words.js";
 
-/** What a column is beside its text. @param {import("../data.js").Column} column */
+const STEP = 16; // pixels by which a key widens a column
+
+/**
+ * @typedef {import("../data.js").Column} Column
+ * @typedef {{sort: (column: Column) => void,
+ *   resize: (column: Column, heading: HTMLElement, change: number) => void,
+ *   reset: (column: Column) => void}} HeadActions
+ *   `resize`: by how many pixels
+ */
+
+/** What a column is beside its text. @param {Column} column */
 const classify = ({ align, is_pinned }) =>
   `${align === "right" ? "mm-right" : ""} ${is_pinned ? "mm-pinned" : ""}`;
 
 /**
- * How the columns share the room; a second one that is pinned lies beside the first.
- * @param {import("../data.js").Column[]} columns
+ * The edge of a heading, to be dragged.
+ * @param {Column} column @param {HeadActions} actions
  */
-export function style_columns(columns) {
-  const width = columns.reduce((sum, column) => sum + column.width, 0);
-  const first = columns[0].width;
-  return `--mm-tracks: ${columns.map((column) => `${column.width}fr`).join(" ")};`
-    + ` --mm-width: ${width}px; --mm-pin: max(${100 * first / width}%, ${first}px)`;
+function make_grip(column, { resize, reset }) {
+  const grip = make("span", {
+    class: "mm-grip", "aria-hidden": "true", title: "drag to resize, double click to reset",
+    onclick: (event) => event.stopPropagation(),
+    ondblclick: () => reset(column),
+    onpointerdown: (event) => {
+      grip.setPointerCapture(event.pointerId);
+      event.preventDefault();
+    },
+    onpointermove: ({ clientX, pointerId }) => {
+      if (!grip.hasPointerCapture(pointerId)) return;
+      const { right } = grip.parentElement.getBoundingClientRect();
+      resize(column, grip.parentElement, clientX - right);
+    },
+  });
+  return grip;
 }
 
 /**
- * The names of the columns, to sort by.
- * @param {import("../data.js").Column[]} columns @param {(event: MouseEvent) => void} onclick
+ * The name of a column: to sort by it, and to resize it.
+ * @param {Column} column @param {HeadActions} actions
  */
-export const make_head = (columns, onclick) =>
-  make("div", { role: "row" }, ...columns.map((column) => make("div", {
-    role: "columnheader", class: classify(column), title: column.help, onclick,
-  }, make("button", {}, column.name))));
+export function make_heading(column, actions) {
+  const heading = make("div", {
+    role: "columnheader", class: classify(column), title: column.help,
+    onclick: () => actions.sort(column),
+    onkeydown: (event) => {
+      const step = { ArrowRight: STEP, ArrowLeft: -STEP }[event.key];
+      if (!step) return;
+      actions.resize(column, heading, step);
+      event.preventDefault();
+    },
+  }, make("button", {}, column.name), make_grip(column, actions));
+  return heading;
+}
 
 /**
  * The cells of a row; those of a tree are indented by its level.
- * @param {import("../data.js").Column[]} columns
+ * @param {Column[]} columns
  * @param {import("./rows.js").GridValues} values @param {number} [level]
  */
 export function make_cells(columns, values, level) {
@@ -36,7 +67,8 @@ export function make_cells(columns, values, level) {
     const value = values[column.name];
     const text = value === "" ? "" : (FORMATS[column.format] ?? String)(value);
     const style = column.format === "share" && `--mm-share: ${text}`;
-    return make("div", { role: "gridcell", class: classify(column), title: value, style }, text);
+    const title = column.format === "marks" ? tell_meanings(value) : value;
+    return make("div", { role: "gridcell", class: classify(column), title, style }, text);
   });
   if (level) {
     const style = `margin-left: ${Math.min(14 * level - 14, 98)}px`;

@@ -1,7 +1,9 @@
 // A table of any length: rows of one height, of which only those in sight are drawn.
 
 import { fill, make, save_file } from "../dom.js";
-import { make_cells, make_head, style_columns } from "./cells.js";
+import { make_cells, make_heading } from "./cells.js";
+import { make_chooser } from "./chooser.js";
+import { ColumnChoice, style_columns } from "./chosen.js";
 import { format_csv, sort_rows } from "./rows.js";
 
 // In pixels, as in tables.css.
@@ -21,17 +23,22 @@ const GRID_STEPS = {
  *   list: (filter: string, sort: (rows: any[]) => any[], wanted: Selected | null) => any[],
  *   read: (row: any) => GridValues, follows: (selected: Selected | null) => boolean,
  *   is_selected: (selected: Selected | null, row: any) => boolean,
- *   is_bad?: (row: any) => boolean, pick: (row: any) => Selected, toggle?: (row: any) => unknown}} GridView
+ *   is_bad?: (row: any) => boolean, is_main?: (row: any) => boolean,
+ *   pick: (row: any) => Selected, toggle?: (row: any) => unknown}} GridView
  *   `list`: the rows to show; what hides the wanted one is opened. `follows`: whether a
- *   selection is about any row, `is_selected`: about this one. `is_bad`: whether it is shown in red. `pick`: what a row selects. `toggle`: opens or closes a row
+ *   selection is about any row, `is_selected`: about this one. `is_bad`: whether it is shown in red. `is_main`: whether it is the one to
+ *   show of several that are selected. `pick`: what a row selects. `toggle`: opens or closes a row
  */
 
 /** Shows rows; owns which there are, their order, and the one that the keys act on. */
-class Grid {
+export class Grid {
   /** @type {any[]} */ rows = [];
   /** The row that the keys act on. */ active = 0;
   /** Where it was scrolled to when it was drawn. */ drawn = 0;
+  /** How far it is scrolled sideways. */ left = 0;
   /** Whether it was told to scroll while out of sight. */ is_late = false;
+  /** The column that it is sorted by, and how. */
+  order = { name: "", direction: 0 };
   sort = (/** @type {any[]} */ some) => some;
 
   /**
@@ -43,18 +50,86 @@ class Grid {
     this.id = parent.id;
     this.selection = selection;
     this.view = view;
+    this.choice = new ColumnChoice(label, columns.filter(({ is_hidden }) => !is_hidden));
     this.input = make("input", { type: "search", placeholder: hint, oninput: () => this.show(0) });
     this.status = make("span", { role: "status" });
-    this.head = make_head(columns, ({ currentTarget }) => this.sort_by(currentTarget));
+    this.head = make("div", { role: "row" });
     this.body = make("div", { role: "rowgroup" });
     this.element = make("div", {
       class: "mm-grid", role: toggle ? "treegrid" : "grid", "aria-label": label, tabindex: 0,
-      style: style_columns(columns), onkeydown: (event) => press_in_grid(this, event),
-      onscroll: () => Math.abs(this.element.scrollTop - this.drawn) > 150 && this.draw(),
+      onkeydown: (event) => press_in_grid(this, event), onscroll: () => this.scroll(),
     }, this.head, this.body);
-    const copier = make("button", { onclick: () => this.copy() }, "Copy as CSV");
-    const bar = make("div", { class: "mm-grid-bar" }, this.input, this.status, copier);
-    parent.append(bar, this.element);
+    this.further = make("button", { type: "button", onclick: () => this.go_further() });
+    const chooser = make_chooser(this.choice, () => this.show_columns());
+    this.bar = this.make_bar(chooser.button);
+    parent.append(this.bar, chooser.panel, this.element);
+    chooser.change();
+  }
+
+  make_bar(/** @type {HTMLElement} */ chooser) {
+    const copier = make("button", {
+      type: "button", title: "the rows and columns that are shown", onclick: () => this.copy(),
+    }, "Copy as CSV");
+    return make("div", { class: "mm-grid-bar" },
+      this.input, this.status, chooser, copier, this.further);
+  }
+
+  /** Draw the columns that were chosen. */
+  show_columns() {
+    this.columns = this.choice.shown;
+    this.head.replaceChildren(...this.columns.map((column) => make_heading(column, {
+      sort: this.sort_by, resize: this.resize_column,
+      reset: () => {
+        this.choice.resize(column);
+        this.style();
+      },
+    })));
+    this.show_order();
+    this.style();
+    this.draw();
+  }
+
+  /** Lay out the columns. */
+  style() {
+    const { element, choice, head } = this;
+    const styles = style_columns(this.columns, choice.width_of);
+    for (const [name, value] of Object.entries(styles)) element.style.setProperty(name, value);
+    const { width } = head.children[0].getBoundingClientRect();
+    element.style.setProperty("--mm-pin", `${width}px`);
+    this.show_further();
+  }
+
+  /** Widen a column; what is left of it stays as it is. */
+  resize_column = (column, heading, change) => {
+    const { columns, choice, head } = this;
+    columns.slice(0, columns.indexOf(column) + 1).forEach((one, i) => {
+      choice.resize(one, head.children[i].getBoundingClientRect().width);
+    });
+    choice.resize(column, heading.getBoundingClientRect().width + change);
+    this.style();
+  };
+
+  /** Say how many columns lie out of sight at the right. */
+  show_further() {
+    const { element, head } = this;
+    const end = element.getBoundingClientRect().left + element.clientWidth + 2;
+    const n = [...head.children].filter((one) => one.getBoundingClientRect().right > end).length;
+    this.left = element.scrollLeft;
+    this.further.hidden = !n && !this.left;
+    this.further.textContent = n ? `${n} more to the right` : "back to the left";
+    element.classList.toggle("mm-cut", n > 0);
+  }
+
+  go_further() {
+    const { element } = this;
+    const is_end = !element.classList.contains("mm-cut");
+    element.scrollBy({ left: is_end ? -element.scrollLeft : 0.5 * element.clientWidth });
+  }
+
+  scroll() {
+    const { scrollTop, scrollLeft } = this.element;
+    if (Math.abs(scrollTop - this.drawn) > 150) this.draw();
+    if (scrollLeft !== this.left) this.show_further();
   }
 
   is_marked = (/** @type {any} */ row) => this.view.is_selected(this.selection.current, row);
@@ -62,9 +137,22 @@ class Grid {
   /** List the rows anew. @param {number} at the active one @param {Selected | null} wanted */
   show(at, wanted = null) {
     this.rows = this.view.list(this.input.value, this.sort, wanted);
-    this.status.textContent = `${this.rows.length} rows`;
+    this.status.textContent = `${this.rows.length} row${this.rows.length === 1 ? "" : "s"}`;
     this.body.style.height = `${this.rows.length * GRID_ROW}px`;
-    this.go(wanted ? this.rows.findIndex(this.is_marked) : at);
+    this.go(wanted ? this.find_marked() : at);
+  }
+
+  /** The row to show of those that are selected. */
+  find_marked() {
+    const { rows, is_marked, view } = this;
+    const main = view.is_main ? rows.findIndex((row) => is_marked(row) && view.is_main(row)) : -1;
+    return main < 0 ? rows.findIndex(is_marked) : main;
+  }
+
+  /** Make a row the active one, at the top. @param {number} at */
+  go_to_top(at) {
+    this.element.scrollTop = at * GRID_ROW;
+    this.go(at);
   }
 
   /** Make a row the active one, in sight. @param {number} at */
@@ -101,7 +189,7 @@ class Grid {
         this.active = at;
         this.choose(target.matches("i"));
       },
-    }, ...make_cells(this.view.columns, this.view.read(row), row.level));
+    }, ...make_cells(this.columns, this.view.read(row), row.level));
   }
 
   /** Select the active row, or open or close it. @param {boolean} is_turn */
@@ -112,21 +200,30 @@ class Grid {
     this.show(active);
   }
 
-  /** Sort one way, then the other, then not. @param {any} cell of the head */
-  sort_by(cell) {
-    const key = cell.textContent;
-    const direction = { ascending: -1, descending: 0 }[cell.ariaSort] ?? 1;
-    for (const other of this.head.children) other.ariaSort = "none";
-    if (direction) cell.ariaSort = direction > 0 ? "ascending" : "descending";
-    const read = (row) => this.view.read(row)[key];
-    this.sort = (some) => (direction ? sort_rows(some, read, direction) : some);
+  /** Sort one way, then the other, then not; numbers with the largest first. */
+  sort_by = (/** @type {import("../data.js").Column} */ { name, align }) => {
+    const first = align === "right" ? -1 : 1;
+    const { direction } = this.order.name === name ? this.order : { direction: 0 };
+    const next = direction === 0 ? first : (direction === first ? -first : 0);
+    this.order = { name, direction: next };
+    const read = (row) => this.view.read(row)[name];
+    this.sort = (some) => (next ? sort_rows(some, read, next) : some);
+    this.show_order();
     this.show(0);
+  };
+
+  show_order() {
+    const { name, direction } = this.order;
+    this.columns.forEach((column, i) => {
+      const is_it = column.name === name && direction;
+      this.head.children[i].ariaSort = is_it ? (direction > 0 ? "ascending" : "descending") : "none";
+    });
   }
 
   /** Copy, or save where the browser lets nothing be copied. */
   async copy() {
-    const { columns, read, label } = this.view;
-    const names = columns.map(({ name }) => name);
+    const { read, label } = this.view;
+    const names = this.columns.map(({ name }) => name);
     const cells = this.rows.map(read).map((values) => names.map((name) => values[name]));
     const csv = format_csv([names, ...cells]);
     try {
@@ -156,6 +253,7 @@ class Grid {
   resize = () => {
     if (this.is_late) this.go(this.active);
     else this.draw(this.drawn);
+    this.style();
     this.is_late &&= !this.element.clientHeight;
   };
 }
@@ -187,9 +285,9 @@ export function mount_grid(parent, selection, view) {
     parent.append(`${view.label}: none in this trace.`);
     return;
   }
-  const columns = view.columns.filter(({ is_hidden }) => !is_hidden);
-  const grid = new Grid(parent, selection, { ...view, columns });
+  const grid = new Grid(parent, selection, view);
   selection.subscribe(grid.follow);
   new ResizeObserver(grid.resize).observe(grid.element);
   grid.show(0);
+  return grid;
 }

@@ -1,19 +1,24 @@
 // The module trees as a table: what is alike is folded, what is asked for is opened.
 
+import { find_holder } from "../data.js";
 import { format_shape } from "../dom.js";
 import { mount_grid } from "./grid.js";
+import { list_held, read_held_row, split_held } from "./parameters.js";
 import { list_tensors, make_filter, add_sent } from "./rows.js";
 
 /**
  * @typedef {import("../data.js").TraceView} TraceView
- * @typedef {{filter: string, open: Map<string, boolean>, wanted: number, depth?: number,
+ * @typedef {{filter: string, open: Map<string, boolean>, wanted: number, wanted_tensor?: number, depth: number, has_runs?: boolean,
  *   sort: (rows: {modules: number[]}[]) => {modules: number[]}[]}} ModuleFolds
  *   `filter`: words of paths and classes; `open`: what was opened and closed, by key of the
- *   row and for each filter; `wanted`: a module to be shown, or -1; `depth`: levels that are
- *   open at first; `sort`: puts siblings in order
- * @typedef {import("./grid.js").GridBranch & {key: string, modules: number[]}} ModuleRow
- *   `modules`: one, or those of a run
+ *   row and for each filter; `wanted`: a module to be shown, or -1, and `wanted_tensor` what of
+ *   it; `depth`: levels that are open at first; `has_runs`: whether a run is one; `sort`: puts siblings in order
+ * @typedef {import("./grid.js").GridBranch & {key: string, modules: number[],
+ *   tensors: number[]}} ModuleRow
+ *   `modules`: one, or those of a run; `tensors`: of the one, if the row is about these
  */
+
+const MOST_ROWS = 14; // that are in sight at first
 
 /** A module, and all that it is in. @returns {number[]} */
 const list_path = (/** @type {TraceView} */ trace, /** @type {number} */ at) =>
@@ -23,7 +28,7 @@ const list_path = (/** @type {TraceView} */ trace, /** @type {number} */ at) =>
  * Return the rows to show, parents before what is below them.
  * @param {TraceView} trace @param {ModuleFolds} folds @returns {ModuleRow[]}
  */
-export function build_module_rows(trace, { filter, open, wanted, depth, sort }) {
+export function build_module_rows(trace, { filter, open, wanted, wanted_tensor = -1, depth, has_runs = false, sort }) {
   const rows = [];
   const path = (at) => list_path(trace, at);
   const opened = path(wanted);
@@ -34,22 +39,51 @@ export function build_module_rows(trace, { filter, open, wanted, depth, sort }) 
   const make_rows = (runs) => runs.map((modules) => ({ modules }));
   const fold = (siblings) => sort(make_rows(trace.runs(siblings.filter((i) => kept.has(i)))));
   const add = (siblings, parent, level) => {
-    for (const { modules } of siblings) {
+    for (const { modules, tensors = [] } of siblings) {
       const [first, ...others] = modules;
-      const key = `${filter}:${others.length ? "run" : "module"}${first}`;
-      if (modules.some((i) => opened.includes(i))) open.set(key, true);
+      const what = tensors.length ? `tensor${tensors.length}-${tensors[0]}` : others.length ? "run" : "module";
+      const key = `${filter}:${what}${tensors.length ? "" : first}`;
+      const { children } = trace.modules[first];
+      const is_leaf = !children.length && !others.length;
+      const has_wanted = tensors.length || is_leaf ? wanted_tensor >= 0 : true;
+      if (has_wanted && modules.some((i) => opened.includes(i))) open.set(key, true);
       // Of a run its first and the rest; of such a rest all.
       const is_rest = rows[parent]?.modules.length > 1;
       const parts = is_rest ? modules.map((i) => [i]) : [[first], others];
-      const below = others.length ? make_rows(parts) : fold(trace.modules[first].children);
-      const is_first_open = filter !== "" || (level <= (depth ?? 2) && !others.length);
+      const find_below = () => {
+        if (tensors.length) return tensors.length > 1 ? split_held({ modules, tensors }) : [];
+        return others.length ? make_rows(parts) : [...list_held(trace, first), ...fold(children)];
+      };
+      const below = find_below();
+      const is_first_open = !is_leaf && !tensors.length
+        && (filter !== "" || (level <= depth && (!others.length || (has_runs && !is_rest))));
       const is_open = below.length ? open.get(key) ?? is_first_open : null;
-      const at = rows.push({ key, modules, level, parent, is_open }) - 1;
+      const at = rows.push({ key, modules, tensors, level, parent, is_open }) - 1;
       if (is_open) add(below, at, level + 1);
     }
   };
   add(fold(trace.roots), -1, 1);
   return rows;
+}
+
+/**
+ * How many levels are open at first: as many as are in sight whole, and say more than that
+ * something holds a run.
+ * @param {TraceView} trace
+ */
+export function find_depth(trace) {
+  const list = (depth) => build_module_rows(trace, {
+    filter: "", open: new Map(), wanted: -1, depth, sort: (rows) => rows,
+  });
+  const count_single = (rows) => rows.filter(({ modules }) => modules.length < 2).length;
+  let depth = 1;
+  let rows = list(depth);
+  for (let more = list(depth + 1); more.length <= MOST_ROWS; more = list(depth + 1)) {
+    if (count_single(more) === count_single(rows)) break;
+    depth += 1;
+    rows = more;
+  }
+  return depth;
 }
 
 /**
@@ -69,6 +103,7 @@ export function read_module_row(trace, { modules }, flops) {
     class: n > 1 ? `${n} x ${class_name}` : kind ?? class_name,
     parameters: add_up("n_params"), bytes: add_up("nbytes"),
     FLOPs: add_up("flops") || "", share: add_up("flops") / flops || "",
+    activations: add_up("activations") || "",
     place: place ?? "", input: list(call?.inputs), output: list(call?.outputs),
     marks: module_marks(trace, index),
   };
@@ -100,25 +135,33 @@ export function module_marks({ modules }, index) {
 export function mount_modules(element, trace, selection, settings = {}) {
   const flops = trace.roots.reduce((sum, i) => sum + trace.modules[i].flops, 0);
   const open = new Map();
+  const depth = settings.depth ?? find_depth(trace);
   const failed = list_path(trace, trace.is_raised(trace.n_ops - 1) ? trace.op_module.at(-1) : -1);
   const find = (selected) => {
     const { kind, index } = selected ?? {};
+    if (kind === "parameter") return find_holder(trace, index);
     return { module: index, op: trace.op_module[index] }[kind] ?? -1;
   };
+  const find_tensor = (selected) => (selected?.kind === "parameter" ? selected.index : -1);
   mount_grid(element, selection, {
     label: "Modules", hint: "filter by path or class", columns: trace.columns.modules,
-    read: (row) => read_module_row(trace, row, flops),
+    read: (row) => (row.tensors?.length ? read_held_row : read_module_row)(trace, row, flops),
     list: (filter, sort, wanted) => build_module_rows(trace, {
-      filter, open, sort, wanted: find(wanted), depth: settings.depth,
+      filter, open, sort, wanted: find(wanted), wanted_tensor: find_tensor(wanted), depth,
+      has_runs: Boolean(settings.depth),
     }),
     follows: (selected) => find(selected) >= 0,
     // A closed run stands for the first in it.
-    is_selected: (selected, { modules: [first, second], is_open }) =>
-      first === find(selected) && !(second && is_open),
+    is_selected: (selected, { modules: [first, second], tensors, is_open }) => {
+      const tensor = find_tensor(selected);
+      if (tensors.length) return tensors.includes(tensor) && !is_open;
+      return first === find(selected) && !((second || tensor >= 0) && is_open);
+    },
     // The module that failed, or the closed one that it is in.
-    is_bad: ({ modules, is_open }) =>
-      modules.some((i) => (is_open ? failed[0] === i && modules.length === 1 : failed.includes(i))),
-    pick: ({ modules: [index] }) => ({ kind: "module", index }),
+    is_bad: ({ modules, tensors, is_open }) => !tensors.length
+      && modules.some((i) => (is_open ? failed[0] === i && modules.length === 1 : failed.includes(i))),
+    pick: ({ modules: [index], tensors: [tensor, next] }) => (tensor >= 0 && !(next >= 0)
+      ? { kind: "parameter", index: tensor } : { kind: "module", index }),
     toggle: ({ key, is_open }) => open.set(key, !is_open),
   });
 }

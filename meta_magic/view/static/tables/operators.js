@@ -1,13 +1,15 @@
 // The operators as a table: to filter, to sort, to copy.
 
 import { PHASES } from "../data.js";
-import { shorten_op } from "../dom.js";
+import { make, shorten_op } from "../dom.js";
 import { mount_grid } from "./grid.js";
 import { list_tensors, make_filter, add_sent } from "./rows.js";
 
 /**
  * @typedef {import("../data.js").TraceView} TraceView
  */
+
+const FORWARD = PHASES.indexOf("forward");
 
 const hide_none = (/** @type {number} */ n) => (n < 0 ? "" : n);
 
@@ -50,6 +52,10 @@ export const describe_op = (values) => [
   `place:${values.place}`,
 ].join(" ").toLowerCase();
 
+/** The numbers of what an operator reads and makes. @param {TraceView} trace @param {number} i */
+const list_op_tensors = ({ op_tensors, op_start }, i) =>
+  op_tensors.subarray(op_start[i], op_start[i + 1]);
+
 /**
  * Whether a selection is about an operator.
  * @param {TraceView} trace @param {import("../selection.js").Selected | null} selected
@@ -59,9 +65,21 @@ export function is_op_selected(trace, selected, i) {
   const { kind, index } = selected ?? {};
   if (kind === "op") return i === index;
   if (kind === "line") return trace.place(i).line === index;
+  if (kind === "tensor") return list_op_tensors(trace, i).includes(index);
+  if (kind !== "module") return false;
   let module = trace.op_module[i];
   while (module > index) module = trace.modules[module].parent;
   return module === index;
+}
+
+/**
+ * Where the next stretch of a phase begins, after the last one the first; or -1.
+ * @param {number[]} phases of the rows @param {number} phase @param {number} active a row
+ */
+export function find_stretch(phases, phase, active) {
+  const is_start = (i) => phases[i] === phase && phases[i - 1] !== phase;
+  const starts = [...phases.keys()].filter(is_start);
+  return starts.find((i) => i > active) ?? starts[0] ?? -1;
 }
 
 /**
@@ -73,15 +91,39 @@ export function mount_operators(element, trace, selection) {
   const all = [...Array(trace.n_ops).keys()];
   const texts = [];
   const read = (i) => read_op(trace, i);
-  mount_grid(element, selection, {
+  const phase_of = (i) => trace.place(i).phase;
+  const grid = mount_grid(element, selection, {
     label: "Operators", hint: "filter, as in op:mm line:7", columns: trace.columns.ops, read,
     list: (filter, sort) => {
       const is_found = make_filter(filter);
       return sort(filter ? all.filter((i) => is_found(texts[i] ??= describe_op(read(i)))) : all);
     },
-    follows: Boolean,
+    follows: (selected) => Boolean(selected) && selected.kind !== "parameter",
     is_selected: (selected, i) => is_op_selected(trace, selected, i),
     is_bad: trace.is_raised,
+    is_main: (i) => phase_of(i) === FORWARD,
     pick: (index) => ({ kind: "op", index }),
   });
+  if (grid) add_phases(grid, phase_of);
+}
+
+/**
+ * Buttons that lead to each phase; the table begins at the forward.
+ * @param {import("./grid.js").Grid} grid @param {(i: number) => number} phase_of
+ */
+function add_phases(grid, phase_of) {
+  const go = (phase) => {
+    const at = find_stretch(grid.rows.map(phase_of), phase, grid.active);
+    if (at >= 0) grid.go_to_top(at);
+  };
+  const present = new Set(grid.rows.map(phase_of));
+  if (present.size < 2) return;
+  const buttons = PHASES.flatMap((name, phase) => (present.has(phase) ? [make("button", {
+    type: "button", onclick: () => go(phase),
+    title: `to where the ${name} phase begins; again: to where it does next`,
+  }, name)] : []));
+  grid.bar.insertBefore(make("span", {
+    class: "mm-phases", role: "group", "aria-label": "Phases",
+  }, ...buttons), grid.status);
+  go(FORWARD);
 }

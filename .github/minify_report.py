@@ -1,0 +1,51 @@
+"""Builds of a wheel minify the report's script and styles, which cells are saved with.
+
+Where the minifier has no binary, a wheel has the files as they are, and so has an
+editable installation.
+"""
+
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from tempfile import mkdtemp
+from types import ModuleType
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+try:
+    import minify
+except ImportError:
+    minify = None
+
+
+class MinifyReport(BuildHookInterface):
+    """Adds what is minified to the files that ``view/scripts.py`` reads."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Write it, and have it included."""
+        if minify is None or version == "editable":
+            return
+        folder = Path(mkdtemp())
+        for name, text in minify_report(Path(self.root)).items():
+            (folder / name).write_text(text, "utf-8")
+            target = f"meta_magic/view/static/{name}"
+            build_data["force_include"][str(folder / name)] = target
+
+
+def minify_report(root: Path) -> dict[str, str]:
+    """Return the texts of the minified files, by their names."""
+    scripts = load_scripts(root)
+    texts = {}
+    for kind in scripts.KINDS:
+        script, styles = scripts.join_scripts(kind), scripts.join_styles(kind)
+        texts[f"{kind}.min.js"] = minify.string("application/javascript", script)
+        texts[f"{kind}.min.css"] = minify.string("text/css", styles)
+    return texts
+
+
+def load_scripts(root: Path) -> ModuleType:
+    """Return ``view/scripts.py`` by itself: its package imports torch."""
+    spec = spec_from_file_location("scripts", root / "meta_magic/view/scripts.py")
+    scripts = module_from_spec(spec)
+    spec.loader.exec_module(scripts)
+    return scripts

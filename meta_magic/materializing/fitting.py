@@ -1,0 +1,89 @@
+"""What would fit, where a materialization as it was asked for does not."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from meta_magic.errors import MaterializeError
+from meta_magic.materializing.materialize import prepare
+from meta_magic.materializing.preparation import Preparation
+from meta_magic.replaying.devices import free_nbytes, list_devices
+from meta_magic.torch_private.module_internals import walk_modules
+from meta_magic.trace.units import format_bytes
+
+__all__ = ["list_fitting"]
+
+SMALLER: Final = (torch.bfloat16,)
+MAX_TRIED: Final = 3
+
+
+def list_fitting(
+    module: nn.Module, name: str, arguments: Mapping[str, Any]
+) -> Iterator[str]:
+    """Yield what would fit, in words: a smaller dtype, another device, a submodule.
+
+    Args:
+        module: What does not fit.
+        name: How it is written.
+        arguments: Those of :func:`prepare`, the module aside.
+    """
+    if arguments.get("dtype") is None:
+        for dtype in SMALLER:
+            found = prepare_fitting(module, {**arguments, "dtype": dtype})
+            if found is not None:
+                text = str(dtype).removeprefix("torch.")
+                yield f"{text} ({format_bytes(found.peak_nbytes)})"
+    for device in list_devices():
+        found = prepare_fitting(module, {**arguments, "device": device})
+        if found is not None:
+            yield f"{device} ({format_bytes(free_nbytes(found.device))} free)"
+    yield from find_submodule(module, name, arguments)
+
+
+def find_submodule(
+    module: nn.Module, name: str, arguments: Mapping[str, Any]
+) -> Iterator[str]:
+    """Yield the largest submodule that fits, if there is one."""
+    whole = prepare(module, **arguments)
+    nbytes: Counter[str] = Counter()
+    for target in whole.targets:
+        for prefix in {p for held in target.held for p in list_prefixes(held.name)}:
+            nbytes[prefix] += target.nbytes
+    free = free_nbytes(whole.device)
+    small = [fqn for fqn, _ in nbytes.most_common() if nbytes[fqn] <= free]
+    for fqn in small[:MAX_TRIED]:
+        found = prepare_fitting(module.get_submodule(fqn), arguments)
+        if found is not None:
+            yield f"{write_path(module, name, fqn)} ({format_bytes(found.nbytes)})"
+            return
+
+
+def prepare_fitting(
+    module: nn.Module, arguments: Mapping[str, Any]
+) -> Preparation | None:
+    """Return how to make a module real, if that fits."""
+    try:
+        found = prepare(module, **arguments)
+    except MaterializeError:
+        return None
+    return found if found.fits else None
+
+
+def list_prefixes(name: str) -> Iterator[str]:
+    """Yield the submodules that a tensor is in, by its name."""
+    parts = name.split(".")
+    yield from (".".join(parts[:n]) for n in range(1, len(parts)))
+
+
+def write_path(module: nn.Module, name: str, fqn: str) -> str:
+    """Return how a submodule is written, such as ``model.layers[0]``."""
+    inside = dict(walk_modules(module))
+    path, written = "", name
+    for part in fqn.split("."):
+        is_indexed = isinstance(inside[path], nn.Sequential | nn.ModuleList)
+        written += f"[{part}]" if is_indexed else f".{part}"
+        path = f"{path}.{part}" if path else part
+    return written

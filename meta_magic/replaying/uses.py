@@ -1,0 +1,163 @@
+"""Tell in a recording the construction of modules from their use.
+
+A use is a call of a module, a backward pass, a step of an optimizer. What the
+construction of a module calls is none, nor is what initializes it in its first call.
+"""
+
+from bisect import bisect
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final
+
+from meta_magic.replaying.program_calls import ProgramCalls
+from meta_magic.replaying.steps import Plan, Step, StepKind
+from meta_magic.trace.program import MODULE_HEADER, Program
+from meta_magic.trace.signature import Phase, Signature
+
+__all__ = ["USES", "Uses", "find_phases"]
+
+USES: Final[tuple[Phase, ...]] = ("forward", "backward", "optimizer")
+
+READ_AS_ATTRIBUTE: Final = "ParametrizationList"
+"""Torch's module that is called whenever a parametrized tensor is looked at."""
+
+
+class Uses:
+    """Which calls of a recording use its modules.
+
+    Args:
+        recorded: The recording.
+    """
+
+    def __init__(self, recorded: ProgramCalls) -> None:
+        self._recorded, program = recorded, recorded.program
+        self._words = memoryview(program.words).cast("I")
+        self._phases = [place.phase for place in program.places]
+        self._module_rows = memoryview(program.module_rows).cast("I")
+        self._outermost = list(self._find_outermost(program))
+
+    def _find_outermost(self, program: Program) -> Iterator[int | None]:
+        """Yield for each module call the one around all; None if it is no use."""
+        built, found = set(program.calls_while_built), list[int | None]()
+        for call in range(len(self._module_rows) // MODULE_HEADER):
+            number, parent = self._module_rows[call * MODULE_HEADER :][:2]
+            outermost = found[parent - 1] if parent else call
+            looks = not parent and program.modules[number][2] == READ_AS_ATTRIBUTE
+            found.append(None if call in built or looks else outermost)
+            yield found[-1]
+
+    def phase(self, index: int) -> Phase | None:
+        """Return of which use a call is a part; None if of none."""
+        offset = self._recorded.program.offsets[index]
+        phase = self._phases[self._words[offset + 1] - 1]
+        if phase in ("backward", "optimizer"):
+            return phase
+        is_forward = phase != "init" and self.module_call(index) is not None
+        return "forward" if is_forward else None
+
+    def module_call(self, index: int) -> int | None:
+        """Return the outermost module call that an operator call is in."""
+        word = self._words[self._recorded.program.offsets[index] + 2]
+        is_inside = word and not word & 1 and self._outermost
+        return self._outermost[(word >> 1) - 1] if is_inside else None
+
+    def find_first(self, storages: Collection[int]) -> dict[int, int]:
+        """Return the first use of each of some storages after it was made, if any.
+
+        That of a module that holds it is one, whether it comes upon the storage or not.
+        """
+        births = self._recorded.births
+        found = self._find_first_calls(storages)
+        pending = set(storages)
+        start = min((births[s] for s in pending), default=0) + 1
+        for index in range(start, len(self._recorded)):
+            if not pending:
+                break
+            if self.phase(index) is None:
+                continue
+            pending -= {s for s in pending if found.get(s, index + 1) <= index}
+            signature, tensors = self._recorded.tensors(index)
+            for storage in () if is_view(signature) else pending.intersection(tensors):
+                if births[storage] < index and self._uses(index, storage):
+                    found[storage] = index
+                    pending.discard(storage)
+        return found
+
+    def _uses(self, index: int, storage: int) -> bool:
+        """Whether it is used there; what was made in a use may be filled first."""
+        birth = self._recorded.births[storage]
+        if birth < 0 or self.phase(birth) is None:
+            return True
+        return storage in self._recorded.call(index).read
+
+    def _find_first_calls(self, storages: Collection[int]) -> dict[int, int]:
+        """Return where the first call of a module began that holds each storage."""
+        program = self._recorded.program
+        owners = dict(program.owner_by_storage)
+        starts: dict[tuple[int, str], list[int]] = {}
+        for call, outermost in enumerate(self._outermost):
+            number, _, _, _, first, *_ = self._module_rows[call * MODULE_HEADER :][:7]
+            root, fqn, _ = program.modules[number]
+            if outermost is not None and root is not None and fqn is not None:
+                starts.setdefault((root, fqn), []).append(first)
+        found: dict[int, int] = {}
+        for storage in owners.keys() & storages:
+            root, fqn, _ = program.modules[owners[storage]]
+            for name in walk_up(fqn or ""):
+                known = starts.get((root or 0, name), [])
+                later = known[bisect(known, self._recorded.births[storage]) :]
+                if later and later[0] < found.get(storage, later[0] + 1):
+                    found[storage] = later[0]
+        return found
+
+
+def walk_up(fqn: str) -> Iterator[str]:
+    """Yield the names of a module and of those around it, up to the root."""
+    yield fqn
+    while fqn:
+        fqn = fqn.rpartition(".")[0]
+        yield fqn
+
+
+def is_view(signature: Signature) -> bool:
+    """Whether a call only looks at the memory of its arguments."""
+    views = signature.views
+    return bool(views) and None not in views and not signature.writes
+
+
+def find_phases(
+    plan: Plan, given: Mapping[int, frozenset[Phase]]
+) -> dict[int, frozenset[Phase]]:
+    """Return the storages with content from a use of modules, and of what kind.
+
+    Args:
+        plan: What is done.
+        given: Storages that are so before the first step.
+    """
+    uses, births = Uses(plan.recorded), plan.recorded.births
+    found = dict(given)
+    for step in plan.steps:
+        call = step.call
+        if step.kind != StepKind.RUN or is_view(call.signature):
+            continue
+        read = call.read
+        phases = frozenset[Phase]().union(*(found.get(s, ()) for s in read))
+        phase = uses.phase(call.number) if read else None
+        phases |= {phase} if phase else set()
+        made = {s for s in call.outputs if births[s] == call.number}
+        for storage in made | call.written:
+            is_anew = storage in made or fills(plan, step, storage)
+            kept = frozenset() if is_anew else found.get(storage, frozenset())
+            if phases | kept:
+                found[storage] = phases | kept
+            else:
+                found.pop(storage, None)
+    return found
+
+
+def fills(plan: Plan, step: Step, storage: int) -> bool:
+    """Whether a step overwrites the whole of a storage."""
+    nbytes = plan.recorded.nbytes_by_storage[storage]
+    call = step.call
+    return any(
+        call.inputs[i] == storage and call.fills(i, nbytes) for i in call.overwritten
+    )

@@ -1,0 +1,186 @@
+"""A trace as Google's model-explorer reads it: its JSON of graphs.
+
+Source:
+    ``graph_builder.py`` of ai-edge-model-explorer 0.1.34, which explains each name, and
+    ``info_panel.ts`` beside it for ``tensor_shape`` and ``__tensor_tag``.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, takewhile
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from meta_magic.trace.calls import OpCall, TensorMetadata
+from meta_magic.trace.edges import Edge, find_edges, list_made
+from meta_magic.trace.modules import ModuleNode
+from meta_magic.trace.namespaces import Namespaces
+from meta_magic.trace.signature import Signature, TensorArgument
+from meta_magic.trace.units import format_bytes, format_count, format_flops
+from meta_magic.view.wire import format_arguments
+
+if TYPE_CHECKING:
+    from meta_magic.trace.trace import Trace
+
+__all__ = ["build_graph", "render_graphs"]
+
+Json: TypeAlias = dict[str, Any]
+
+RAISED: Final = {"backgroundColor": "#fdecea", "borderColor": "#c62828"}
+"""How the operator is drawn that ended the block."""
+
+
+def render_graphs(trace: "Trace") -> str:
+    """Return the text of the file: a list of one graph."""
+    return json.dumps([build_graph(trace)], separators=(",", ":"))
+
+
+def build_graph(trace: "Trace") -> Json:
+    """Return operators as nodes, in layers that are their phases and modules."""
+    namespaces, program = Namespaces(trace), trace.program.with_raised
+    paths = [*map(namespaces.of, trace.ops)]
+    signatures = map(program.signatures.__getitem__, program.signature_numbers())
+    ops = [*map(write_op, trace.ops, signatures, paths)]
+    outside: dict[int, list[Edge]] = {}
+    for edge in find_edges(trace.ops):
+        ops[edge.target]["incomingEdges"].append(write_edge(edge))
+        if edge.source is None:
+            outside.setdefault(edge.tensor.tensor_id, []).append(edge)
+    owners = find_owners(trace)
+    tensors = []
+    for edges in outside.values():
+        tensor = edges[0].tensor
+        label = name_outside(tensor, owners.get(tensor.storage_id))
+        readers = [paths[edge.target] for edge in edges]
+        tensors.append(write_outside(tensor, label, readers))
+    return {
+        "id": trace.modules[0].name if trace.modules else "trace",
+        "nodes": [*tensors, *ops],
+        "groupNodeAttributes": dict(write_groups(namespaces, paths)),
+    }
+
+
+def write_op(call: OpCall, signature: Signature, path: str) -> Json:
+    """Return the node of an operator, without what leads to it."""
+    told = {
+        "function": call.function,
+        "arguments": format_arguments(signature),
+        "line": call.line,
+        "phase": call.phase,
+        "FLOPs": None if call.flops is None else format_flops(call.flops),
+        "read": format_bytes(call.nbytes_read),
+        "written": format_bytes(call.nbytes_written),
+        "kernel": call.kernel,
+        "assumed": call.assumed,
+        "raised": call.raised,
+    }
+    node = {
+        "id": str(call.index),
+        "label": call.op,
+        "namespace": path,
+        "attrs": write_attributes(told),
+        "incomingEdges": [],
+        "inputsMetadata": [
+            {"id": str(i), "attrs": write_attributes({"__tensor_tag": name})}
+            for i, name in name_inputs(signature)
+        ],
+        "outputsMetadata": [
+            write_tensor(i, made) for i, made in enumerate(list_made(call))
+        ],
+    }
+    return node | ({"style": RAISED} if call.raised else {})
+
+
+def write_outside(tensor: TensorMetadata, label: str, paths: Sequence[str]) -> Json:
+    """Return the node of a tensor that no operator made, where all its readers are."""
+    parts = zip(*(path.split("/") for path in paths), strict=False)
+    shared = takewhile(lambda part: len({*part}) == 1, parts)
+    return {
+        "id": f"tensor {tensor.tensor_id}",
+        "label": label,
+        "namespace": "/".join(part[0] for part in shared),
+        "outputsMetadata": [write_tensor(0, tensor)],
+    }
+
+
+def write_edge(edge: Edge) -> Json:
+    """Return what leads to an operator."""
+    outside = f"tensor {edge.tensor.tensor_id}"
+    return {
+        "sourceNodeId": outside if edge.source is None else str(edge.source),
+        "sourceNodeOutputId": str(edge.output),
+        "targetNodeInputId": str(edge.input),
+    }
+
+
+def write_tensor(number: int, tensor: TensorMetadata) -> Json:
+    """Return the metadata of a tensor that comes out of a node."""
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    told = {
+        "tensor_shape": f"{dtype}{[*tensor.shape]}",  # as for its own PyTorch models
+        "stride": None if tensor.stride is None else str(tensor.stride),
+        "place": tensor.device if tensor.is_real else tensor.place,
+        "bytes": format_bytes(tensor.nbytes),
+    }
+    return {"id": str(number), "attrs": write_attributes(told)}
+
+
+def write_attributes(told: Mapping[str, object]) -> list[Json]:
+    """Return what is told, but for what is absent."""
+    return [
+        {"key": key, "value": str(value)}
+        for key, value in told.items()
+        if value not in {None, ""}
+    ]
+
+
+def write_groups(
+    namespaces: Namespaces, paths: Iterable[str]
+) -> Iterator[tuple[str, Json]]:
+    """Yield what the layers tell that are modules."""
+    parts = (path.split("/") for path in dict.fromkeys(paths))
+    layers = (layer for names in parts for layer in accumulate(names, "{}/{}".format))
+    for layer in dict.fromkeys(layers):
+        node = namespaces.find_module(layer)
+        if node is not None:
+            nbytes = node.parameter_nbytes + node.buffer_nbytes
+            yield (
+                layer,
+                {
+                    "class": node.class_name,
+                    "parameters": format_count(node.n_parameters),
+                    "bytes": format_bytes(nbytes),
+                    "calls": f"{node.n_calls:,}",
+                },
+            )
+
+
+def find_owners(trace: "Trace") -> dict[int, ModuleNode]:
+    """Return the module that holds a parameter or buffer, by its storage."""
+    node_by_place: dict[tuple[int | None, str | None], ModuleNode] = {
+        (root, node.fqn): node
+        for root, tree in enumerate(trace.modules)
+        for node in tree.walk()
+    }
+    modules, owners = trace.program.modules, trace.program.owner_by_storage
+    found = ((storage, node_by_place.get(modules[i][:2])) for storage, i in owners)
+    return {storage: node for storage, node in found if node is not None}
+
+
+def name_outside(tensor: TensorMetadata, owner: ModuleNode | None) -> str:
+    """Return what a tensor from outside is called."""
+    if owner is None:
+        return "input"
+    alike = [
+        own.name
+        for own in owner.tensors
+        if (own.shape, own.dtype) == (tensor.shape, tensor.dtype)
+    ]
+    return alike[0] if len(alike) == 1 else "parameter"
+
+
+def name_inputs(signature: Signature) -> Iterator[tuple[int, str]]:
+    """Yield the number of each input, and the argument that it is or is in."""
+    for name, value in signature.arguments:
+        for item in value if isinstance(value, tuple) else (value,):
+            if isinstance(item, TensorArgument):
+                yield item.index, name

@@ -1,0 +1,61 @@
+// The charts: what modules have and do, and what they return.
+
+import { format_bytes, format_count, format_flops, make } from "../dom.js";
+import { add_up_modules } from "./areas.js";
+import { make_curve } from "./curve.js";
+import { make_bars, make_treemap } from "./treemap.js";
+
+const CHART_FONT = "11px system-ui, sans-serif"; // as in charts.css
+
+/** How many pixels a text takes. */
+function make_measure() {
+  const context = document.createElement("canvas").getContext("2d");
+  context.font = CHART_FONT;
+  return (/** @type {string} */ text) => context.measureText(text).width;
+}
+
+/** The bytes of a dtype that modules have, for each. @param {import("../data.js").TraceView} trace */
+const read_dtypes = (trace) => Object.keys(trace.nbytes_by_dtype).map((dtype) => {
+  const totals = add_up_modules(trace, ({ tensors }) => tensors.reduce((sum, tensor) => (
+    tensor.dtype === dtype && tensor.kind !== "attribute" && !tensor.tied_to ? sum + tensor.nbytes : sum), 0));
+  return /** @type {[string, (module: number) => number]} */ ([dtype, (module) => totals[module]]);
+});
+
+/**
+ * Show the charts.
+ * @param {HTMLElement} element @param {import("../data.js").TraceView} trace
+ * @param {import("../selection.js").Selection} selection
+ */
+export function mount_charts(element, trace, selection) {
+  const { modules } = trace;
+  const select = (index) => selection.select({ kind: "module", index });
+  const tools = { format: format_count, select, measure: make_measure() };
+  const dtypes = read_dtypes(trace);
+  const drawn = [
+    make_curve(trace, tools),
+    make_treemap(trace, "Parameters by module", (i) => modules[i].n_params, tools),
+    make_treemap(trace, "FLOPs by module", (i) => modules[i].flops, { ...tools, format: format_flops }),
+    dtypes.length > 0 && make_bars(trace, dtypes, { ...tools, format: format_bytes }),
+  ].filter(Boolean);
+  if (!drawn.length) {
+    element.append("No module of this trace has parameters or was called.");
+    return;
+  }
+  const charts = make("div", { class: "mm-charts" }, ...drawn.map((chart) => chart.element));
+  element.append(charts);
+  const mark = () => {
+    const { kind, index } = selection.current ?? {};
+    const path = [];
+    const found = { module: index, op: trace.op_module[index] }[kind] ?? -1;
+    for (let i = found; i >= 0; i = modules[i].parent) path.push(i);
+    for (const chart of drawn) chart.mark(path);
+  };
+  let width = 0;
+  new ResizeObserver(() => {
+    if (!charts.clientWidth || charts.clientWidth === width) return;
+    width = charts.clientWidth;
+    for (const { element: figure, resize } of drawn) resize(figure.clientWidth);
+    mark();
+  }).observe(charts);
+  selection.subscribe(mark);
+}

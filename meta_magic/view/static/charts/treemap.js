@@ -1,0 +1,166 @@
+// A chart of boxes: how much of something each module has.
+
+import { draw, fill, make } from "../dom.js";
+import { build_tops, fit_label, place_areas } from "./areas.js";
+
+const TREEMAP_HEIGHT = 150; // pixels
+const MOST_NAMED = 8; // groups beside the chart
+const N_COLORS = 6;
+
+/**
+ * @typedef {import("./areas.js").Area} Area
+ * @typedef {{format: (n: number) => string, select: (module: number) => void,
+ *   measure: (text: string) => number}} ChartTools
+ *   `measure`: pixels that a text takes in a chart
+ */
+
+/** Knows what stands for a module, and marks what stands for the one that is selected. */
+class Marks {
+  /** @type {Map<number, Element>} */ parts = new Map();
+  /** @type {Element | undefined} */ marked;
+
+  add(element, modules) {
+    for (const module of modules) this.parts.set(module, element);
+  }
+
+  /** Mark the nearest part. @param {number[]} path a module and those around it */
+  mark(path) {
+    const next = this.parts.get(path.find((module) => this.parts.has(module)));
+    for (const part of new Set([this.marked, next])) {
+      if (!part) continue;
+      part.classList.toggle("mm-selected", part === next);
+      fill(part, { "aria-pressed": `${part === next}` });
+    }
+    this.marked = next;
+    return next;
+  }
+}
+
+/** The groups by name, as keys to the colours. @param {Area[]} tops @param {ChartTools} tools */
+function make_groups(tops, marks, tools) {
+  const whole = tops.reduce((sum, { value }) => sum + value, 0);
+  const share = ({ value }) => `${tools.format(value)}, ${(100 * value / whole).toFixed(1)}%`;
+  const groups = tops.slice(0, MOST_NAMED).map((area, i) => {
+    const group = make("button", {
+      type: "button", "data-module": area.at, onclick: () => tools.select(area.at), title: "select the module",
+    }, make("i", { class: `mm-color-${i % N_COLORS}` }), `${area.words}  `, make("span", {}, share(area)));
+    marks.add(group, area.modules);
+    return group;
+  });
+  const n_more = tops.length - groups.length;
+  return make("div", { class: "mm-groups" }, ...groups, n_more > 0 ? `and ${n_more} smaller` : "");
+}
+
+/** @param {import("./areas.js").Placed} placed @param {ChartTools} tools */
+function draw_box({ area, rect, group, path, is_leaf }, tools) {
+  const { x, y, w, h } = rect;
+  const lines = is_leaf ? fit_label(path, tools.format(area.value), w - 8, h - 4, tools.measure) : [];
+  return draw("g", {
+    tabindex: -1, role: "button", class: `mm-color-${group % N_COLORS}`, "data-module": area.at,
+    "aria-label": `${area.words}, ${tools.format(area.value)}`,
+  }, draw("rect", { x, y, width: w, height: h }),
+  ...lines.map((line, i) => draw("text", { x: x + 4, y: y + 13 + 14 * i }, line)));
+}
+
+/** A chart of boxes, and the words beside it. */
+class Treemap {
+  boxes = new Marks();
+  groups = new Marks();
+  frame = draw("rect", { class: "mm-frame" });
+
+  /** @param {string} title @param {Area[]} tops @param {ChartTools} tools */
+  constructor(title, tops, tools) {
+    this.tops = tops;
+    this.tools = tools;
+    this.svg = draw("svg", {
+      role: "group", "aria-label": `${title}; the arrow keys lead through the boxes`, tabindex: 0,
+      height: TREEMAP_HEIGHT, onkeydown: this.press, onclick: ({ target }) => this.choose(target),
+      onpointerover: ({ target }) => this.tell(target.closest("g")),
+    });
+    const whole = tops.reduce((sum, { value }) => sum + value, 0);
+    this.element = make("figure", {}, make("figcaption", {}, `${title}: ${tools.format(whole)}`),
+      this.svg, make_groups(tops, this.groups, tools));
+  }
+
+  resize = (/** @type {number} */ w) => {
+    const placed = place_areas(this.tops, { x: 0, y: 0, w, h: TREEMAP_HEIGHT });
+    const boxes = placed.map((one) => draw_box(one, this.tools));
+    this.boxes = new Marks();
+    placed.forEach(({ area }, i) => this.boxes.add(boxes[i], area.modules));
+    this.svg.replaceChildren(...boxes, this.frame);
+  };
+
+  /** Words for what the pointer is at, made when it comes. */
+  tell(box) {
+    if (box && box.lastChild.localName !== "title") box.append(draw("title", {}, box.ariaLabel));
+  }
+
+  choose(target) {
+    const box = target.closest("g");
+    if (box) this.tools.select(Number(box.dataset.module));
+  }
+
+  press = (/** @type {KeyboardEvent} */ event) => {
+    const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+    const boxes = [...this.svg.querySelectorAll("g")];
+    if (event.key === "Enter" || event.key === " ") this.choose(event.target);
+    else if (step) boxes.at((boxes.findIndex((box) => box === event.target) + step) % boxes.length).focus();
+    else return;
+    event.preventDefault();
+  };
+
+  /** @param {number[]} path */
+  mark(path) {
+    this.groups.mark(path);
+    const box = this.boxes.mark(path)?.firstElementChild;
+    for (const name of ["x", "y", "width", "height"]) {
+      this.frame.setAttribute(name, box?.getAttribute(name) ?? "0");
+    }
+  }
+}
+
+/**
+ * A chart of what modules have; null if none has any.
+ * @param {import("../data.js").TraceView} trace @param {string} title
+ * @param {(module: number) => number} read @param {ChartTools} tools
+ */
+export function make_treemap(trace, title, read, tools) {
+  const tops = build_tops(trace, read);
+  return tops.length ? new Treemap(title, tops, tools) : null;
+}
+
+/** The parts of a bar, in which modules its bytes are. @param {Area[]} tops @param {ChartTools} tools */
+function make_parts_of_bar(tops, marks, tools) {
+  return tops.map((area, i) => {
+    const words = `${area.words}, ${tools.format(area.value)}`;
+    const part = make("button", {
+      type: "button", "data-module": area.at, class: `mm-color-${i % N_COLORS}`, title: words,
+      "aria-label": words, style: `flex: ${area.value} 0 0`, onclick: () => tools.select(area.at),
+      tabindex: i < MOST_NAMED ? 0 : -1,
+    });
+    marks.add(part, area.modules);
+    return part;
+  });
+}
+
+/**
+ * How many bytes there are of each dtype, and in which modules.
+ * @param {import("../data.js").TraceView} trace
+ * @param {[string, (module: number) => number][]} dtypes @param {ChartTools} tools
+ */
+export function make_bars(trace, dtypes, tools) {
+  const rows = dtypes.map(([dtype, read]) => {
+    const tops = build_tops(trace, read);
+    return { dtype, tops, marks: new Marks(), whole: tops.reduce((sum, { value }) => sum + value, 0) };
+  });
+  const most = Math.max(...rows.map(({ whole }) => whole));
+  const bars = rows.flatMap(({ dtype, tops, marks, whole }) => {
+    const width = `width: ${Math.max(0.5, 100 * whole / most)}%`;
+    const bar = make("div", { style: width }, ...make_parts_of_bar(tops, marks, tools));
+    return [make("span", {}, dtype), make("div", { class: "mm-bar-of" }, bar), make("span", {}, tools.format(whole))];
+  });
+  const element = make("figure", {},
+    make("figcaption", { title: "tied tensors counted once" }, "Bytes of parameters and buffers, by dtype"),
+    make("div", { class: "mm-bars" }, ...bars));
+  return { element, resize: () => {}, mark: (path) => rows.forEach(({ marks }) => marks.mark(path)) };
+}

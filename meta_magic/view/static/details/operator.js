@@ -1,0 +1,121 @@
+// An operator: what it was given and gave, what it costs, and where it was asked for.
+
+import { PHASES } from "../data.js";
+import { FORMATS, format_bytes, format_flops, make, shorten_op } from "../dom.js";
+import { source_index } from "../source/lines.js";
+import { read_op } from "../tables/operators.js";
+import { describe_layout, link_line, link_module, link_op, link_tensor, list_links, make_link, make_section, name_file, whisper } from "./parts.js";
+
+/**
+ * @typedef {import("./parts.js").DetailContext} DetailContext
+ * @typedef {import("../data.js").Operator} Operator
+ */
+
+const LONGEST = 240; // characters of an expression
+
+/** Arguments that are no tensors, as pairs. @param {string} args @returns {[string, string][]} */
+export const split_arguments = (args) => args.split(/, (?=\w+=)/).filter(Boolean).map((part) => {
+  const at = part.indexOf("=");
+  return [part.slice(0, at), part.slice(at + 1)];
+});
+
+/**
+ * The text of a place in the cell or in a function of the notebook; "" where it is unknown.
+ * @param {import("../data.js").TraceView} trace @param {import("../data.js").Position} place
+ */
+export function read_expression(trace, { file, start, end, column, end_column }) {
+  const cell = { ...trace.cell, text: trace.source };
+  const found = [cell, ...trace.texts].find(({ file: name, first, text }) =>
+    name === file && first <= start && end < first + text.split("\n").length);
+  if (!found || column < 0) return "";
+  const lines = found.text.split(/\r?\n/).slice(start - found.first, end - found.first + 1);
+  const last = lines.length - 1;
+  lines[last] = lines[last].slice(0, source_index(lines[last], end_column));
+  lines[0] = lines[0].slice(source_index(lines[0], column));
+  const text = lines.join("\n");
+  return text.length > LONGEST ? `${text.slice(0, LONGEST)}…` : text;
+}
+
+/** How an output lies on the inputs, in words. */
+function describe_alias(/** @type {Operator} */ { inputs, signature: { names, views } }, { id, storage }, i) {
+  const name = (at) => names?.[at] || `input ${at}`;
+  const same = inputs.findIndex((input) => input.id === id);
+  if (same >= 0) return `is ${name(same)}`;
+  if (views[i] >= 0) return `view of ${name(views[i])}`;
+  const alias = inputs.findIndex((input) => input.storage === storage);
+  return alias >= 0 ? `shares storage with ${name(alias)}` : "";
+}
+
+/** The parameter that has a storage, if one has: within the operator's module its own name. */
+function name_owned(/** @type {DetailContext} */ { lineage, go }, /** @type {number} */ within, storage) {
+  const index = lineage.find_owned(storage);
+  if (index < 0) return "";
+  const { module, tensor, fqn } = lineage.owned(index);
+  const link = make_link(go, { kind: "parameter", index }, module === within ? tensor.name : fqn);
+  return make("span", { class: "mm-owned" }, link);
+}
+
+function tell_inputs(/** @type {DetailContext} */ context, /** @type {Operator} */ { inputs, signature, module }) {
+  const { names, writes, args } = signature;
+  const tensors = inputs.map(({ id, storage, geometry }, i) => {
+    const twin = inputs.findIndex((other) => other.storage === storage);
+    const words = [
+      describe_layout(geometry), writes.includes(i) && "written",
+      twin < i && `shares storage with ${names?.[twin] || `input ${twin}`}`,
+    ].filter(Boolean).join(", ");
+    return [names?.[i] || `input ${i}`, link_tensor(context, id, geometry),
+      name_owned(context, module, storage), whisper(words)];
+  });
+  return [...tensors, ...split_arguments(args).map(([name, value]) =>
+    [name, make("code", {}, value)])];
+}
+
+/** What the tables say of an operator in words, by the names of their columns. */
+function tell_remarks(/** @type {DetailContext} */ { trace }, values) {
+  const names = [...Object.keys(trace.no_remarks), "place"];
+  return names.map((name) => [name === "place" ? "device" : name, values[name]]);
+}
+
+/** What an operator costs. */
+function tell_cost(/** @type {Record<string, any>} */ { flops, nbytes_read = 0, nbytes_written = 0 }) {
+  const nbytes = nbytes_read + nbytes_written;
+  return [
+    ["FLOPs", flops === "" ? "no formula" : format_flops(flops)],
+    ["read", format_bytes(nbytes_read)], ["written", format_bytes(nbytes_written)],
+    flops > 0 && nbytes > 0 && ["intensity", `${FORMATS.number(flops / nbytes)} FLOPs a byte`],
+  ];
+}
+
+/**
+ * @param {DetailContext} context @param {number} index
+ * @returns {import("./parts.js").DetailPage}
+ */
+export function describe_operator(context, index) {
+  const { trace, go } = context;
+  const op = trace.op(index);
+  const { place, outputs, module, forward } = op;
+  const text = read_expression(trace, place);
+  const gradients = [...trace.op_forward.keys()].filter((i) => trace.op_forward[i] === index);
+  const words = [`operator ${index}`, place.function.split(".").at(-1), PHASES[place.phase]];
+  const rows = (some) => /** @type {any} */ (some);
+  return {
+    kind: "operator", title: shorten_op(op.signature.op),
+    under: [make("span", { title: `${place.function}: ${op.signature.op}` }, words.filter(Boolean).join(" · "))],
+    sections: [
+      make_section("Asked for", [
+        ["by", text && make_link(go, { kind: place.line ? "line" : "op", index: place.line || index }, text)],
+        ["at", place.line > 0 && link_line(context, place.line),
+          place.file && whisper(name_file(place.file, place.start))],
+        ["module", module >= 0 && link_module(context, module)],
+        ["gradient of", forward >= 0 && link_op(context, forward)],
+        ["gradient by", gradients.length > 0 && list_links(gradients, (i) => link_op(context, i))],
+      ]),
+      make_section("Remarks", rows(tell_remarks(context, read_op(trace, index)))),
+      make_section("Inputs", rows(tell_inputs(context, op))),
+      make_section("Outputs", rows(outputs.map(({ geometry, ...tensor }, i) => [`${i}`,
+        link_tensor(context, tensor.id, geometry),
+        whisper([describe_layout(geometry), describe_alias(op, tensor, i)].filter(Boolean).join(", "))]))),
+      make_section("Cost", rows(tell_cost(read_op(trace, index)))),
+    ],
+  };
+}

@@ -1,0 +1,131 @@
+// The panel beside the views: what is known of the one thing that is selected.
+
+import { fill, make, make_id } from "../dom.js";
+import { Lineage } from "./lineage.js";
+import { describe_module } from "./module.js";
+import { describe_operator } from "./operator.js";
+import { describe_parameter, describe_tensor } from "./tensor.js";
+
+/**
+ * @typedef {import("../selection.js").Selected} Selected
+ * @typedef {import("./parts.js").DetailContext} DetailContext
+ */
+
+/** @type {Record<string, (context: DetailContext, index: number) => import("./parts.js").DetailPage>} */
+const DESCRIBE = {
+  module: describe_module, op: describe_operator, tensor: describe_tensor,
+  parameter: describe_parameter,
+};
+const REMEMBERED = "meta_magic.details";
+
+/** Whether the panel was closed, here or in another report; some browsers keep nothing. */
+function recall_closed() {
+  try {
+    return localStorage.getItem(REMEMBERED) === "closed";
+  } catch {
+    return false;
+  }
+}
+
+function remember_closed(/** @type {boolean} */ is_closed) {
+  try {
+    localStorage.setItem(REMEMBERED, is_closed ? "closed" : "open");
+  } catch {
+    // Then it is as at first the next time.
+  }
+}
+
+/** Shows what is selected; owns whether it is open, and what was shown before. */
+class DetailsPanel {
+  /** @type {Selected | null} */ shown = null;
+  /** What links led away from. @type {Selected[]} */ trail = [];
+  is_closed = recall_closed();
+  body = make("div", { class: "mm-details-body", tabindex: 0 });
+  element = make("div", {
+    class: "mm-details", role: "group", "aria-label": "Details", id: make_id(),
+    onkeydown: (event) => {
+      if (event.key === "Escape") this.close();
+    },
+  }, this.body);
+  toggle = make("button", {
+    type: "button", class: "mm-details-toggle", "aria-controls": this.element.id,
+    onclick: () => this.turn(!this.is_closed),
+  }, "Details");
+
+  /** @param {DetailContext["trace"]} trace @param {import("../selection.js").Selection} selection @param {DetailContext["make_values"]} make_values */
+  constructor(trace, selection, make_values) {
+    this.selection = selection;
+    this.context = { trace, make_values, lineage: new Lineage(trace), go: this.go };
+    this.element.hidden = true;
+    fill(this.toggle, { "aria-expanded": "false", disabled: "" });
+  }
+
+  /** Show what a link leads to. */
+  go = (/** @type {Selected} */ selected) => {
+    if (this.shown) this.trail.push(this.shown);
+    this.lead(selected);
+  };
+
+  go_back = () => {
+    const selected = this.trail.pop();
+    if (selected) this.lead(selected);
+  };
+
+  /** The keyboard stays in the panel, whose link is no more. */
+  lead(selected) {
+    this.is_led = true;
+    this.selection.select(selected);
+    this.is_led = false;
+    if (!this.element.hidden) this.body.focus({ preventScroll: true });
+  }
+
+  /** Close it, and say where it can be opened. */
+  close() {
+    this.turn(true);
+    this.toggle.focus();
+  }
+
+  turn(is_closed) {
+    this.is_closed = is_closed;
+    remember_closed(is_closed);
+    this.draw();
+  }
+
+  follow = (/** @type {Selected | null} */ selected) => {
+    // A line is not described: what was shown stays.
+    if (selected && !(selected.kind in DESCRIBE)) return;
+    if (!this.is_led) this.trail = [];
+    this.shown = selected;
+    this.draw();
+  };
+
+  draw() {
+    const { shown, element, body, toggle } = this;
+    element.hidden = !shown || this.is_closed;
+    toggle.disabled = !shown;
+    toggle.ariaExpanded = `${!element.hidden}`;
+    if (element.hidden) return;
+    const { kind, title, under, sections } = DESCRIBE[shown.kind](this.context, shown.index);
+    const press = (name, text, onclick) => make("button", {
+      type: "button", class: "mm-icon", "aria-label": name, title: name, onclick,
+    }, text);
+    const head = make("div", { class: "mm-details-head" },
+      ...this.trail.length ? [press("Back", "‹", this.go_back)] : [],
+      make("span", { class: "mm-faint" }, kind), press("Close details", "×", () => this.close()));
+    body.replaceChildren(head, make("div", { class: "mm-title" }, title), make("p", {}, ...under),
+      make("div", { class: "mm-sections" }, ...sections.filter((part) => part !== false)));
+    body.scrollTop = 0;
+  }
+}
+
+/**
+ * Make the panel, and the button that opens and closes it.
+ * @param {DetailContext["trace"]} trace @param {import("../selection.js").Selection} selection
+ * @param {DetailContext["make_values"]} make_values
+ */
+export function mount_details(trace, selection, make_values) {
+  const panel = new DetailsPanel(trace, selection, make_values);
+  selection.subscribe(panel.follow);
+  panel.follow(selection.current);
+  return { element: panel.element, toggle: panel.toggle };
+}

@@ -1,0 +1,94 @@
+// A tensor, or a parameter: who made it, who reads and writes it, and where it ends.
+
+import { format_bytes, format_shape } from "../dom.js";
+import { name_values } from "./lineage.js";
+import { describe_held } from "../tables/parameters.js";
+import { describe_layout, link_module, link_op, link_tensor, list_links, make_link, make_section, whisper } from "./parts.js";
+
+/**
+ * @typedef {import("./parts.js").DetailContext} DetailContext
+ * @typedef {import("./parts.js").DetailPage} DetailPage
+ */
+
+/** What a tensor is made of. @param {import("../data.js").Geometry} geometry */
+const tell_geometry = (geometry) => [
+  ["shape", format_shape(geometry.shape)], ["dtype", geometry.dtype],
+  ["layout", describe_layout(geometry)], ["bytes", format_bytes(geometry.nbytes)],
+  ["device", geometry.place ? `${geometry.device}, for ${geometry.place}` : geometry.device],
+];
+
+/** Until when a storage lives. @param {DetailContext} context @param {number} freed */
+const tell_death = (context, freed) =>
+  ["freed after", freed >= 0 ? link_op(context, freed) : "not freed: it lives on"];
+
+/** Links to operators. @param {DetailContext} context @param {number[]} ops */
+const link_ops = (context, ops) =>
+  ops.length > 0 && list_links(ops, (op) => link_op(context, op));
+
+/** @param {DetailContext} context @param {number} id @returns {DetailPage} */
+export function describe_tensor(context, id) {
+  const { lineage, go } = context;
+  const { storage, geometry, maker, base, readers, writers, views, freed } = lineage.tensor(id);
+  const owned = lineage.find_owned(storage);
+  const link = (other) => link_tensor(context, other, lineage.tensor(other).geometry);
+  const rows = (some) => /** @type {any} */ (some);
+  return {
+    kind: "tensor", title: `${format_shape(geometry.shape)} ${geometry.dtype}`,
+    under: [`tensor ${id} on storage ${storage}`],
+    sections: [
+      make_section("Tensor", rows(tell_geometry(geometry))),
+      make_section("Life", rows([
+        ["parameter", owned >= 0
+          && make_link(go, { kind: "parameter", index: owned }, lineage.owned(owned).fqn)],
+        ["made by", maker >= 0 ? link_op(context, maker) : "nothing here: it came from outside"],
+        ["view of", base >= 0 && link(base)],
+        ["read by", link_ops(context, readers) || (views.length ? "nothing but its views" : "nothing")],
+        ["written by", link_ops(context, writers)],
+        ["views", views.length > 0 && list_links(views, link)],
+        tell_death(context, freed),
+      ])),
+      context.make_values(lineage.find_slot(storage, (tensor) => tensor.id === id), geometry.shape),
+    ],
+  };
+}
+
+/** Where the first values of a parameter come from. @param {DetailContext} context */
+function tell_initial(context, { storage, tensor: { is_real, is_lazy } }) {
+  const { trace, lineage } = context;
+  if (is_lazy) return ["none yet"];
+  const made = lineage.find_initial(storage);
+  if (!made.length) return [is_real ? "real, from outside" : "made before this cell"];
+  return made.flatMap((op, i) => [i ? ", then " : "",
+    make_link(context.go, { kind: "op", index: op.index }, name_values(trace, op), `operator ${op.index}`)]);
+}
+
+/** @param {DetailContext} context @param {number} index @returns {DetailPage} */
+export function describe_parameter(context, index) {
+  const { lineage } = context;
+  const owned = lineage.owned(index);
+  const { tensor, module, storage, fqn } = owned;
+  const { readers, writers, tensors, freed } = lineage.storage(storage);
+  const { shape, dtype, numel, nbytes, kind, place, name } = tensor;
+  const is_it = ({ geometry }) => geometry.dtype === dtype
+    && format_shape(geometry.shape) === format_shape(shape);
+  const rows = (some) => /** @type {any} */ (some);
+  return {
+    kind, title: fqn, under: [`${name} of `, link_module(context, module)],
+    sections: [
+      make_section("Tensor", rows([
+        ["shape", format_shape(shape)], ["dtype", dtype],
+        ["elements", numel.toLocaleString("en")], ["bytes", format_bytes(nbytes)],
+        ["state", describe_held(tensor)], ["device", place && `for ${place}`],
+        ["first values", ...tell_initial(context, owned)],
+      ])),
+      storage >= 0 && make_section("Life", rows([
+        ["read by", link_ops(context, readers) || "nothing"],
+        ["written by", link_ops(context, writers)],
+        ["aliases", tensors.length > 0 && list_links(tensors, (id) =>
+          link_tensor(context, id, lineage.tensor(id).geometry)), whisper(`on storage ${storage}`)],
+        freed >= 0 && tell_death(context, freed),
+      ])),
+      context.make_values(lineage.find_slot(storage, is_it), shape),
+    ],
+  };
+}

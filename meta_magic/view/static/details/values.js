@@ -1,0 +1,82 @@
+// The values of a small tensor, which a living kernel computes when it is asked.
+
+import { draw, make } from "../dom.js";
+import { make_section } from "./parts.js";
+
+/**
+ * @typedef {{error?: string, facts?: [string, string][], first?: string,
+ *   bins?: {counts: number[], low: string, high: string}}} ShownValues
+ * @typedef {{op: number, slot: number}} Slot a tensor among those of an operator
+ * @typedef {(slot: Slot) => Promise<ShownValues>} Ask
+ */
+
+/** Elements of the largest tensor that is shown, as in `view/values_of_tensors.py`. */
+const MOST_VALUES = 100_000;
+const SILENCE = 4000; // milliseconds
+const NOT_YET = "no answer from the kernel yet: it is busy, or it was restarted or shut down";
+const BARS = { width: 240, height: 48 };
+
+/** How often values lie where, as bars. @param {NonNullable<ShownValues["bins"]>} bins */
+function draw_histogram({ counts, low, high }) {
+  const most = Math.max(...counts);
+  const { width, height } = BARS;
+  const step = width / counts.length;
+  const bars = counts.map((n, i) => draw("rect", {
+    x: i * step, width: step - 1, y: height * (1 - n / most), height: height * n / most,
+  }));
+  const graph = draw("svg", {
+    viewBox: `0 0 ${width} ${height}`, role: "img", preserveAspectRatio: "none",
+    "aria-label": `Histogram from ${low} to ${high}`,
+  }, ...bars);
+  return make("figure", { class: "mm-histogram" }, graph,
+    make("figcaption", {}, make("span", {}, low), make("span", {}, high)));
+}
+
+/** What the kernel answered. @param {ShownValues} answer @returns {(Node | string)[]} */
+function show_values({ error, facts = [], first, bins }) {
+  if (error) return [make("p", {}, error)];
+  return [bins ? draw_histogram(bins) : "",
+    make("dl", {}, ...[...facts, ["first", first]].flatMap(([term, value]) =>
+      [make("dt", {}, term), make("dd", {}, value)]))];
+}
+
+/**
+ * Return what asks the kernel for values. Its answers have the number of the question.
+ * @param {{on: (event: string, callback: (content: any) => void) => void,
+ *   send: (content: object) => void}} model
+ * @returns {Ask}
+ */
+export function make_ask(model) {
+  const waiting = [];
+  model.on("msg:custom", (content) => content?.kind === "values" && waiting[content.id]?.(content));
+  return (slot) => new Promise((resolve) => {
+    model.send({ kind: "values", id: waiting.push(resolve) - 1, ...slot });
+  });
+}
+
+/**
+ * A button that asks for values; nothing where there are none.
+ * @param {Ask} ask @param {Slot | null} slot @param {number[]} shape
+ */
+export function make_values(ask, slot, shape) {
+  const numel = shape.reduce((a, b) => a * b, 1);
+  if (!slot || !numel) return false;
+  if (numel > MOST_VALUES) {
+    const words = `shown of tensors of up to ${MOST_VALUES.toLocaleString("en")} elements`;
+    return make_section("Values", [["", words]]);
+  }
+  const answer = make("div", { class: "mm-values", role: "status" });
+  const button = make("button", {
+    type: "button", class: "mm-button",
+    onclick: async () => {
+      const late = setTimeout(() => answer.replaceChildren(NOT_YET), SILENCE);
+      button.disabled = true;
+      answer.replaceChildren("computing…");
+      const told = await ask(slot).catch(() => ({ error: NOT_YET }));
+      clearTimeout(late);
+      answer.replaceChildren(...show_values(told));
+      button.disabled = false;
+    },
+  }, "Compute values");
+  return make("div", {}, make("div", { class: "mm-caption" }, "Values at the end"), button, answer);
+}

@@ -1,0 +1,93 @@
+// How much the boxes of the flow take, as colours of one scale. Touches no document.
+
+import { format_bytes, format_count, format_flops } from "../dom.js";
+import { walk } from "./items.js";
+
+const MOST_MIXED = 60; // percent of the hue in the hottest box: text on it can be read
+
+/**
+ * @typedef {import("./items.js").Item} Item
+ * @typedef {import("./values.js").Values} Values
+ * @typedef {{name: string, format: (n: number) => string,
+ *   list: (values: Values, op: number) => [number | string, number][]}} Measure
+ *   `list`: what an operator adds, with a key: what has the same one in a box is counted once
+ */
+
+/** What boxes can be coloured by. @type {Record<string, Measure>} */
+const MEASURES = {
+  flops: {
+    name: "FLOPs", format: format_flops,
+    list: ({ trace }, op) => [[op, Math.max(0, trace.signature(op).flops)]],
+  },
+  made: {
+    name: "bytes of new tensors", format: format_bytes,
+    list: ({ makes }, op) => makes[op].filter(({ kind }) => kind === "new")
+      .map(({ storage, geometry }) => [storage, geometry.nbytes]),
+  },
+  held: {
+    name: "bytes of parameters", format: format_bytes,
+    list: ({ reads, trace }, op) => reads[op]
+      .filter(({ storage }) => trace.owner_of_storage.has(storage))
+      .map(({ storage, geometry }) => [storage, geometry.nbytes]),
+  },
+};
+
+/** The measures of which a trace has numbers, by name. @param {Values} values */
+export function list_measures(values) {
+  const has_any = ({ list }) =>
+    values.reads.some((_, op) => list(values, op).some(([, amount]) => amount > 0));
+  return Object.entries(MEASURES).filter(([, measure]) => has_any(measure))
+    .map(([key, { name }]) => [key, name]);
+}
+
+/** The heat of boxes by one measure; the hottest that is shown has the deepest colour. */
+export class Heat {
+  /** Of what is shown. */
+  most = 0;
+  /** @type {Map<Item, number>} */ #counted = new Map();
+
+  /** @param {Values} values @param {string} key of a measure */
+  constructor(values, key) {
+    this.values = values;
+    this.measure = MEASURES[key];
+  }
+
+  /** What an item takes, all in it together. @param {Item} item */
+  count(item) {
+    if (!this.#counted.has(item)) {
+      const amounts = new Map();
+      for (const { op } of walk(item)) {
+        for (const [key, amount] of op < 0 ? [] : this.measure.list(this.values, op)) {
+          amounts.set(key, Math.max(amount, amounts.get(key) ?? 0));
+        }
+      }
+      this.#counted.set(item, [...amounts.values()].reduce((sum, amount) => sum + amount, 0));
+    }
+    return this.#counted.get(item);
+  }
+
+  /** What an item takes, in words. @param {Item} item */
+  tell(item) {
+    return this.measure.format(this.count(item));
+  }
+
+  /** What stands under the name of a closed box. @param {Item} item */
+  describe(item) {
+    const taken = this.count(item) ? `${this.tell(item)} · ` : ""; // or none that is known
+    return `${taken}${format_count(item.n_ops)} op${item.n_ops === 1 ? "" : "s"}`;
+  }
+
+  /** Take the scale from what is shown and not open. @param {(Item | null)[]} items */
+  scale(items) {
+    const closed = items.filter((item) => item && !item.is_open);
+    this.most = closed.reduce((most, item) => Math.max(most, this.count(item)), 0);
+  }
+
+  /** Percent of the hue in an item's colour. @param {Item} item */
+  mix(item) {
+    return Math.round((MOST_MIXED * this.count(item)) / (this.most || 1));
+  }
+}
+
+/** The heat by a measure, or by none. @param {Values} values @param {string} key */
+export const make_heat = (values, key) => (key ? new Heat(values, key) : null);

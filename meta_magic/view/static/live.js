@@ -1,0 +1,67 @@
+// The live report, beside a kernel: with its Materialize panel, and values on demand.
+
+import { decode } from "./data.js";
+import { make_ask, make_values } from "./details/values.js";
+import { make } from "./dom.js";
+import { mount_panel } from "./panel.js";
+import { keep_from_notebook, mount_report } from "./report.js";
+
+const STAY = 2000; // milliseconds that the place of a live report is kept for the next
+
+/** Say in words what went wrong, where the report would be. */
+function show_failure(/** @type {HTMLElement} */ element, /** @type {unknown} */ error) {
+  element.append(make("p", { class: "mm-danger" }, `the report cannot be drawn: ${error}`));
+}
+
+/**
+ * Keep what is below a report where it is, while its cell runs again; return what does so
+ * once the report is gone.
+ * @param {HTMLElement} report
+ */
+function keep_place(report) {
+  /** @type {HTMLElement | null} */
+  const cell = report.closest(".jp-Cell");
+  if (!cell) return () => {};
+  cell.style.removeProperty("min-height");
+  let height = 0;
+  const observer = new ResizeObserver(() => {
+    if (report.isConnected) height = cell.offsetHeight;
+  });
+  observer.observe(cell);
+  return () => {
+    observer.disconnect();
+    cell.style.minHeight = `${height}px`;
+    setTimeout(() => cell.style.removeProperty("min-height"), STAY);
+  };
+}
+
+/**
+ * The live report: hides the saved one while it is there.
+ * @param {{model: any, el: HTMLElement}} context
+ */
+async function render({ model, el }) {
+  const saved = document.getElementById(model.get("saved_id")) ?? make("div");
+  saved.inert = true; // so that it does not start any more
+  const report = make("div");
+  const panel = make("div");
+  el.addEventListener("keydown", keep_from_notebook);
+  el.append(report, panel);
+  try {
+    const trace = await decode(model.get("payload"));
+    const ask = make_ask(model);
+    mount_report(report, trace, model.get("settings"), (...tensor) => make_values(ask, ...tensor));
+    saved.hidden = true;
+  } catch (error) {
+    saved.inert = false;
+    if (!saved.isConnected) show_failure(report, error);
+  }
+  const unmount = model.get("roots").length ? mount_panel({ model, el: panel }) : () => {};
+  const leave = keep_place(report);
+  return () => {
+    leave();
+    unmount();
+    saved.hidden = saved.inert = false;
+  };
+}
+
+export default { render };

@@ -1,0 +1,28 @@
+// The saved report, which no kernel answers.
+
+import { decode } from "./data.js";
+import { make } from "./dom.js";
+import { keep_from_notebook, mount_report } from "./report.js";
+
+/** @typedef {import("./report.js").Settings} Settings */
+
+const GRACE = 1500; // milliseconds that a live report has to take the place of a saved one
+
+/**
+ * The saved report: takes the place of the plain tree, unless a live one is there.
+ * @param {string} id @param {string} packed the payload in base64
+ * @param {Settings} settings @param {string} styles
+ */
+async function start_saved(id, packed, settings, styles) {
+  const element = document.getElementById(id);
+  if (!element) return;
+  const is_notebook = Boolean(element.closest(".jp-Notebook"));
+  if (is_notebook) await new Promise((resolve) => setTimeout(resolve, GRACE));
+  if (element.inert || !element.isConnected) return;
+  element.after(make("style", {}, styles));
+  element.addEventListener("keydown", keep_from_notebook);
+  const bytes = Uint8Array.from(atob(packed), (c) => c.charCodeAt(0));
+  mount_report(element, await decode(bytes), settings);
+}
+
+export default { start_saved };

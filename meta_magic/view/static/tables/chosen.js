@@ -1,0 +1,86 @@
+// Which columns of a table are shown, and how wide: as a person chose, in each report of
+// this browser.
+
+const LEAST_WIDTH = 40;
+const MOST_WIDTH = 1200;
+
+/**
+ * @typedef {import("../data.js").Column} Column
+ * @typedef {{shown: Record<string, boolean>, widths: Record<string, number>}} Chosen
+ */
+
+/** What was chosen, if the browser kept it. @param {string} key @returns {Chosen} */
+function recall(key) {
+  try {
+    const { shown, widths } = JSON.parse(localStorage.getItem(key));
+    return { shown: { ...shown }, widths: { ...widths } };
+  } catch {
+    return { shown: {}, widths: {} };
+  }
+}
+
+/** Knows the columns of a table, and which of them a person wants. */
+export class ColumnChoice {
+  /** @param {string} table its name @param {Column[]} columns those that can be chosen */
+  constructor(table, columns) {
+    this.key = `meta_magic ${table}`;
+    this.columns = columns;
+    this.chosen = recall(this.key);
+  }
+
+  is_shown = (/** @type {Column} */ { name, is_extra, is_pinned }) =>
+    is_pinned || Boolean(this.chosen.shown[name] ?? !is_extra);
+
+  /** Those to be shown; a name always is. */
+  get shown() {
+    return this.columns.filter(this.is_shown);
+  }
+
+  /** Pixels that were chosen, or undefined. @param {Column} column */
+  width_of = ({ name }) => {
+    const width = this.chosen.widths[name];
+    return width > 0 ? Math.max(LEAST_WIDTH, Math.min(MOST_WIDTH, width)) : undefined;
+  };
+
+  /** @param {Column} column */
+  toggle(column) {
+    this.chosen.shown[column.name] = !this.is_shown(column);
+    this.save();
+  }
+
+  /** @param {Column} column @param {number} [width] none for what it has at first */
+  resize({ name }, width) {
+    this.chosen.widths[name] = width;
+    this.save();
+  }
+
+  reset() {
+    this.chosen = { shown: {}, widths: {} };
+    this.save();
+  }
+
+  save() {
+    try {
+      localStorage.setItem(this.key, JSON.stringify(this.chosen));
+    } catch {
+      // Forbidden here: then it holds for this report.
+    }
+  }
+}
+
+/**
+ * How the columns share the room: what has no width chosen takes what is left, by
+ * fractions. Names leave room for the others, however narrow the table is.
+ * @param {Column[]} columns @param {(column: Column) => number | undefined} width_of
+ */
+export function style_columns(columns, width_of) {
+  const tracks = [];
+  const least = columns.map((column) => {
+    const chosen = width_of(column);
+    const { width, is_pinned } = column;
+    const min = is_pinned && !chosen ? `min(${width}px, 30cqw)` : `${chosen ?? width}px`;
+    tracks.push(chosen ? min : `minmax(${min}, ${width}fr)`);
+    return min;
+  });
+  return { "--mm-tracks": tracks.join(" "), "--mm-width": `calc(${least.join(" + ")})` };
+}

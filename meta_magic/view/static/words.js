@@ -1,0 +1,33 @@
+// What the words of the report mean, to be shown where the pointer rests on them.
+
+/** By what a text looks like. @type {[RegExp, string][]} */
+const MEANINGS = [
+  [/ parameters\b/, "elements of all parameters and their bytes, tied ones counted once"],
+  [/ operators?$/, "calls of torch's operators that were recorded, in all phases"],
+  [/^as on /, "the kernels are those that this device would choose; nothing ran on it"],
+  [/FLOPs$/, "floating-point operations of matrix products, convolutions and attention, 2 for each multiply-add"],
+  [/^places: /, "devices that the code names, and the most bytes at once on each; all is on meta"],
+  [/^[\d.]+ s$/, "how long recording took, with the cell itself"],
+  [/ allocated$/, "data of real tensors that the cell made; what is on meta takes none"],
+  [/^stopped by /, "the error that ended the cell"],
+  [/^same module as /, "one module at two places: it is listed and counted at the first"],
+  [/^called /, "calls while the cell ran; shapes are those of the first"],
+  [/ tied to /, "the same tensor at two places: it is stored and counted once"],
+  [/ lazy$/, "its shape is decided by the first call"],
+  [/^buffer /, "a tensor that moves with the module and is not trained"],
+  [/^attribute /, "a tensor that neither moves with the module nor is in its state_dict"],
+  [/^not persistent$/, "not in the state_dict"],
+  [/ real$/, "has data and takes memory, as it is not on meta"],
+];
+
+const SEPARATOR = " · ";
+
+/** What a text means, or "". @param {string} text */
+export const tell_meaning = (text) => MEANINGS.find(([pattern]) => pattern.test(text))?.[1] ?? "";
+
+/** What is said of something, a line each, with what it means. @param {string | number} texts */
+export const tell_meanings = (texts) => String(texts).split(SEPARATOR).map((text) =>
+  [text, tell_meaning(text)].filter(Boolean).join(": ")).join("\n");
+
+/** The parts of a line. @param {string} line */
+export const split_line = (line) => line.split(SEPARATOR);

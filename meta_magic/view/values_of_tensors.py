@@ -1,0 +1,138 @@
+"""The values of a small tensor of a finished recording, in numbers and a histogram."""
+
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeAlias
+
+import torch
+from torch import Tensor
+
+from meta_magic.errors import MetaMagicError
+from meta_magic.replaying.evaluator import Evaluator
+from meta_magic.trace.program import HEADER, Program
+from meta_magic.trace.provenance import LIMITS
+from meta_magic.trace.units import format_shape
+
+__all__ = ["MAX_NUMEL", "ValuesOf", "describe_values"]
+
+MAX_NUMEL: Final = 100_000
+N_BINS: Final = 30
+N_FIRST: Final = 10
+
+FORGOTTEN: Final = (
+    "the recording is gone: it holds real tensors, and so the report does not keep it; "
+    "name it by %%meta -o NAME"
+)
+
+Send: TypeAlias = Callable[[dict[str, Any]], object]
+
+
+class ValuesOf:
+    """Answers what the details panel asks of a recording, in threads of its own.
+
+    Args:
+        program: The recording. One that keeps a tensor of the user's is held weakly.
+    """
+
+    def __init__(self, program: Program) -> None:
+        is_light = all(constant.tensor is None for constant in program.constants)
+        self._find: Callable[[], Program | None]
+        self._find = (lambda: program) if is_light else weakref.ref(program)
+        self._lock = threading.Lock()
+
+    def forget(self) -> None:
+        """Let go of the recording."""
+        self._find = find_none
+
+    def tell(self, asked: Mapping[str, Any], send: Send) -> None:
+        """Begin to answer: ``id`` comes back with the values of ``op`` and ``slot``."""
+        threading.Thread(
+            target=self._tell, args=(asked, send), name="meta_magic values", daemon=True
+        ).start()
+
+    def _tell(self, asked: Mapping[str, Any], send: Send) -> None:
+        """Send the values of a tensor; the body of a thread, which nothing leaves."""
+        told: dict[str, Any] = {"error": FORGOTTEN}
+        with self._lock:
+            program = self._find()
+            try:
+                if program is not None:
+                    told = describe_values(program, asked["op"], asked["slot"])
+            except BaseException as error:  # noqa: BLE001  the user's own code may run
+                told = {"error": f"{type(error).__name__}: {error}"}
+        send({"kind": "values", "id": asked["id"], **told})
+
+
+def find_none() -> None:
+    """Find no recording."""
+
+
+def describe_values(program: Program, op: int, slot: int) -> dict[str, Any]:
+    """Return what a tensor holds when the cell ends, as the details panel shows it.
+
+    Args:
+        program: The recording.
+        op: An operator that reads or returns the tensor.
+        slot: Its number among all tensors of that operator, those read first.
+
+    Returns:
+        ``facts``, ``first`` and ``bins``; or ``error``, in words.
+    """
+    met = program.with_raised
+    row = memoryview(met.words).cast("I")[met.offsets[op] :]
+    signature = met.signatures[row[0]]
+    geometry = (*signature.inputs, *signature.outputs)[slot]
+    storage = memoryview(met.storage_by_tensor).cast("I")[row[HEADER + slot]]
+    if torch.Size(geometry.shape).numel() > MAX_NUMEL:
+        shape = format_shape(geometry.shape)
+        return {"error": f"{shape} has more than {MAX_NUMEL:,} elements"}
+    wanted = [(storage, geometry)]
+    try:
+        found, _ = Evaluator(is_apart=True).evaluate(
+            program, wanted, LIMITS, can_assume=False
+        )
+    except MetaMagicError as error:
+        return {"error": str(error)}
+    return describe_tensor(found[0])
+
+
+def describe_tensor(tensor: Tensor) -> dict[str, Any]:
+    """Return the numbers of a real tensor; of complex ones the absolute values."""
+    flat = tensor.detach().resolve_conj().resolve_neg().reshape(-1)
+    first = ", ".join(format_number(value) for value in flat[:N_FIRST].tolist())
+    more = ", …" if flat.numel() > N_FIRST else ""
+    numbers = (flat.abs() if flat.is_complex() else flat).double()
+    finite = numbers[numbers.isfinite()]
+    facts = [("of", "absolute values")] if flat.is_complex() else []
+    if finite.numel():
+        facts += [
+            ("min", format_number(finite.min().item())),
+            ("max", format_number(finite.max().item())),
+            ("mean", format_number(finite.mean().item())),
+            ("std", format_number(finite.std(correction=0).item())),
+            ("zeros", f"{(finite == 0).double().mean().item():.1%}"),
+        ]
+    facts += [
+        (name, f"{count:,}")
+        for name, found in (("nan", numbers.isnan()), ("inf", numbers.isinf()))
+        if (count := int(found.sum()))
+    ]
+    bins = count_bins(finite) if finite.numel() > 1 else None
+    return {"facts": facts, "first": first + more} | ({"bins": bins} if bins else {})
+
+
+def count_bins(numbers: Tensor) -> dict[str, Any]:
+    """Return how many numbers lie in each of ``N_BINS`` stretches of one length."""
+    low, high = numbers.min().item(), numbers.max().item()
+    counts = torch.histc(numbers, N_BINS, low, high)
+    return {
+        "counts": [int(count) for count in counts.tolist()],
+        "low": format_number(low),
+        "high": format_number(high),
+    }
+
+
+def format_number(value: complex) -> str:
+    """Return a number as short as it can be read."""
+    return str(value) if isinstance(value, (bool, int)) else f"{value:.4g}"

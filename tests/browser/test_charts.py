@@ -1,0 +1,146 @@
+"""The charts of the report: what is drawn, and how it leads to a module and back."""
+
+import pytest
+import torch
+from torch import nn
+
+from meta_magic import record
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def trace():
+    with record() as trace:
+        model = nn.Sequential()
+        model.add_module("wide", nn.Linear(8, 32, bias=False))
+        model.add_module("narrow", nn.Linear(32, 4, bias=False))
+        model.add_module("last", nn.Linear(4, 4, bias=False))
+        model(torch.zeros(3, 8))
+    assert model.wide.weight.is_meta
+    return trace
+
+
+@pytest.fixture
+def charts(serve, trace):
+    page = serve(trace)
+    page.get_by_role("tab", name="Charts").click()
+    return page.get_by_role("tabpanel", name="Charts")
+
+
+def show_modules(page):
+    page.get_by_role("tab", name="Modules").click()
+    return page.get_by_role("tabpanel", name="Modules")
+
+
+def area(box):
+    found = box.locator("rect").bounding_box()
+    return found["width"] * found["height"]
+
+
+@pytest.mark.parametrize("width", [700, 1440])
+def test_the_charts_fill_the_width(charts, page, expect, width):
+    page.set_viewport_size({"width": width, "height": 900})
+    figures = charts.locator("figure")
+    expect(figures).to_have_count(4)
+    pane = charts.bounding_box()
+    for figure in figures.all():
+        svg = figure.locator("svg")
+        if svg.count():
+            expect(svg).to_have_css("width", f"{figure.bounding_box()['width']:g}px")
+    last = max(f.bounding_box()["x"] + f.bounding_box()["width"] for f in figures.all())
+    assert pane["x"] + pane["width"] - last < 24
+
+
+def test_areas_are_as_the_parameters(charts):
+    boxes = charts.get_by_role("group", name="Parameters by module").get_by_role(
+        "button"
+    )
+    areas = {box.get_attribute("aria-label"): area(box) for box in boxes.all()}
+    wide, narrow = areas["wide: Linear, 256"], areas["narrow: Linear, 128"]
+    assert wide / narrow == pytest.approx(2, rel=0.1)  # borders take a pixel
+
+
+def test_a_click_on_a_box_selects_the_module(charts, page, expect):
+    tree = charts.get_by_role("group", name="Parameters by module")
+    tree.get_by_role("button", name="narrow").click()
+    expect(tree.get_by_role("button", name="narrow")).to_have_attribute(
+        "aria-pressed", "true"
+    )
+    selected = show_modules(page).locator(".mm-selected")
+    expect(selected).to_contain_text("narrow")
+
+
+def test_boxes_are_walked_and_chosen_by_keys(charts, page, expect):
+    tree = charts.get_by_role("group", name="FLOPs by module")
+    tree.focus()
+    page.keyboard.press("ArrowRight")
+    expect(tree.get_by_role("button", name="wide")).to_be_focused()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    expect(show_modules(page).locator(".mm-selected")).to_contain_text("narrow")
+
+
+def test_what_is_selected_elsewhere_is_marked_in_each_chart(charts, page, expect):
+    show_modules(page).get_by_role("row").filter(has_text="narrow").click()
+    page.get_by_role("tab", name="Charts").click()
+    for name in ("Parameters by module", "FLOPs by module"):
+        tree = charts.get_by_role("group", name=name)
+        marked = tree.locator(".mm-selected")
+        expect(marked).to_have_count(1)
+        expect(marked).to_have_attribute("data-module", "2")
+    expect(charts.locator(".mm-bars .mm-selected")).to_have_count(1)
+    curve = charts.get_by_role("slider")
+    expect(curve).to_have_attribute(
+        "aria-valuetext", "narrow · Linear · (3, 4) f32 · 48 bytes"
+    )
+
+
+def test_the_shapes_are_walked_by_keys_and_lead_to_the_module(charts, page, expect):
+    curve = charts.get_by_role("slider")
+    text = "wide · Linear · (3, 32) f32 · 384 bytes"
+    expect(curve).to_have_attribute("aria-valuetext", text)
+    curve.press("End")
+    text = "last · Linear · (3, 4) f32 · 48 bytes"
+    expect(curve).to_have_attribute("aria-valuetext", text)
+    expect(charts.locator("output")).to_have_text(text)
+    curve.press("Enter")
+    expect(show_modules(page).locator(".mm-selected")).to_contain_text("last")
+
+
+def test_a_click_on_the_shapes_selects_the_module(charts, page, expect):
+    charts.get_by_role("slider").click(position={"x": 10, "y": 60})
+    expect(show_modules(page).locator(".mm-selected")).to_contain_text("wide")
+
+
+def test_the_sizes_of_dimensions_are_written_where_they_have_room(charts, expect):
+    curve = charts.get_by_role("slider")
+    for size in ("3", "32", "4"):
+        expect(curve.locator("text", has_text=size).first).to_be_visible()
+    for name in ("wide", "narrow", "last"):
+        expect(curve.get_by_text(name, exact=True)).to_be_visible()
+
+
+def test_bytes_stand_by_dtype_and_lead_to_a_module(serve, expect):
+    with record() as mixed:
+        model = nn.ModuleDict(
+            {"a": nn.Linear(2, 3).half(), "b": nn.Linear(4, 5, bias=False)}
+        )
+    assert model["a"].weight.is_meta
+    page = serve(mixed)
+    page.get_by_role("tab", name="Charts").click()
+    bars = page.locator(".mm-bars")
+    expect(bars).to_contain_text("float16")
+    expect(bars).to_contain_text("18 bytes")  # (2 x 3 + 3) x 2
+    expect(bars).to_contain_text("80 bytes")  # 4 x 5 x 4
+    bars.get_by_role("button", name="b: Linear").press("Enter")
+    expect(show_modules(page).locator(".mm-selected")).to_contain_text("b")
+
+
+def test_without_parameters_or_calls_there_is_a_line(serve, expect):
+    with record() as bare:
+        for _ in range(5):
+            torch.ones(2, 3)
+    page = serve(bare, roots=[])
+    page.get_by_role("tab", name="Charts").click()
+    expect(page.get_by_role("tabpanel", name="Charts")).to_contain_text("No module")

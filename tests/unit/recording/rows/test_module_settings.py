@@ -1,0 +1,134 @@
+"""What a module says of its settings, whatever its own code does."""
+
+import inspect
+import time
+
+import pytest
+import torch
+from torch import nn
+
+from meta_magic import record
+
+
+class Odd(nn.Module):
+    says: object = ""
+
+    def forward(self, x):
+        return x
+
+    def extra_repr(self):
+        if isinstance(self.says, Exception):
+            raise self.says
+        if callable(self.says):
+            return self.says()
+        return self.says
+
+
+def describe(make):
+    with record() as trace:
+        module = make()
+    assert module is not None
+    return trace.modules[0]
+
+
+def make_odd(says):
+    module = Odd()
+    object.__setattr__(module, "says", says)
+    return module
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nn.Conv2d(3, 64, 7, stride=2, bias=False),
+        lambda: nn.LayerNorm(8, eps=1e-6),
+        lambda: nn.LSTM(3, 4, num_layers=2, bidirectional=True),
+        lambda: nn.Embedding(5, 4, padding_idx=0),
+    ],
+)
+def test_settings_are_what_the_module_says_of_itself(make):
+    assert describe(make).settings == make().extra_repr()
+
+
+def test_a_module_that_says_nothing_has_its_plain_attributes():
+    settings = describe(lambda: nn.MultiheadAttention(8, 2)).settings
+    expected = nn.MultiheadAttention(8, 2)
+    assert f"num_heads={expected.num_heads}" in settings
+    assert f"dropout={expected.dropout}" in settings
+    assert "training" not in settings
+
+
+def test_what_raises_is_named():
+    assert describe(lambda: make_odd(ValueError("no"))).settings == (
+        "extra_repr raised ValueError"
+    )
+
+
+def test_a_novel_is_cut():
+    assert describe(lambda: make_odd("x" * 10**6)).settings == "x" * 300 + "…"
+
+
+def test_what_is_no_text_is_left_out():
+    assert "7" not in describe(lambda: make_odd(7)).settings.replace("says=7", "")
+
+
+def test_a_class_that_takes_its_time_is_asked_once():
+    asked = []
+
+    def sleep():
+        asked.append(1)
+        time.sleep(0.05)
+        return "slow"
+
+    tree = describe(lambda: nn.Sequential(*(make_odd(sleep) for _ in range(3))))
+    assert [child.settings for child in tree.children] == [""] * 3
+    assert len(asked) == 1
+
+
+def test_operators_in_extra_repr_are_not_recorded():
+    with record() as trace:
+        odd = make_odd(lambda: str(torch.ones(2).sum().shape))
+        odd(torch.zeros(1))
+    assert trace.modules[0].settings == "torch.Size([])"
+    assert [call.op for call in trace.ops] == ["aten.zeros.default"]
+
+
+def test_a_class_of_torch_has_its_page():
+    found = describe(lambda: nn.Linear(2, 2)).definition
+    assert (found.path, found.docs) == (
+        "torch.nn.modules.linear.Linear",
+        "torch.nn.Linear",
+    )
+
+
+@pytest.mark.parametrize("make", [Odd, nn.Container, nn.NLLLoss2d])
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_other_classes_have_none(make):
+    assert describe(make).definition.docs is None
+
+
+def test_a_class_is_where_its_forward_is():
+    found = describe(Odd).definition
+    lines, first = inspect.getsourcelines(Odd.forward)
+    assert lines
+    assert (found.file, found.line) == (__file__, first)
+
+
+def test_a_list_of_modules_has_no_forward():
+    assert describe(lambda: nn.ModuleList([nn.ReLU()])).definition.file is None
+
+
+def test_the_storages_are_those_that_operators_read():
+    with record() as trace:
+        model = nn.Linear(3, 2)
+        model(torch.zeros(1, 3))
+    call = next(call for call in trace.ops if call.op == "aten.addmm.default")
+    weight, bias = trace.modules[0].storages
+    assert bias == call.inputs[0].storage_id
+    assert weight == call.inputs[2].storage_id
+
+
+def test_a_module_that_is_gone_is_not_asked():
+    with record() as trace:
+        nn.Linear(2, 3)(torch.zeros(1, 2))
+    assert [n.settings for n in trace.modules] == ["in_features=2, out_features=3"]

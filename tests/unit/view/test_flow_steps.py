@@ -1,0 +1,142 @@
+"""The flow shows the calls that code makes: expected by reading each ``forward``."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from meta_magic import record
+from meta_magic.view.payload import pack
+
+NODE = shutil.which("node")
+STEPS = Path(__file__).parents[2] / "js" / "steps.mjs"
+
+pytestmark = pytest.mark.skipif(NODE is None, reason="no Node.js on this machine")
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.out = nn.Linear(8, 24), nn.Linear(8, 8)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        q, k, v = (t.unflatten(-1, (2, 4)).transpose(1, 2) for t in (q, k, v))
+        y = F.scaled_dot_product_attention(q, k, v)
+        return x + self.out(y.transpose(1, 2).flatten(2))
+
+
+class Classifier(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.lstm = nn.Embedding(10, 8), nn.LSTM(8, 8, batch_first=True)
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x):
+        y, _ = self.lstm(self.embed(x))
+        return F.log_softmax(self.head(y[:, -1]), -1)
+
+
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4)
+
+    def forward(self, x):
+        return F.relu(x + self.norm(self.conv(x)))
+
+
+class Repeated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(4, 4))
+
+    def forward(self, x):
+        for _ in range(3):
+            x = torch.tanh(x @ self.weight)
+        return -x[None]
+
+
+@pytest.fixture
+def list_steps(tmp_path):
+    """Return the steps of a phase, as pairs of a box's name and its steps, or names."""
+
+    def list_all(trace, phase="forward"):
+        path = tmp_path / "trace.gz"
+        path.write_bytes(pack(trace))
+        done = subprocess.run(
+            [NODE, STEPS, path, phase], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return list_all
+
+
+def name_of(step):
+    return step if isinstance(step, str) else step[0]
+
+
+SEQUENCES = {
+    "attention": (
+        Attention,
+        (2, 3, 8),
+        ["qkv: Linear", "chunk"]
+        + ["unflatten", "transpose"] * 3
+        + ["scaled_dot_product_attention", "transpose", "flatten", "out: Linear"]
+        + ["add"],
+    ),
+    "residual": (
+        Residual,
+        (1, 4, 8, 8),
+        ["conv: Conv2d", "norm: BatchNorm2d", "add", "relu"],
+    ),
+    "repeated": (Repeated, (2, 4), ["matmul", "tanh"] * 3 + ["getitem", "neg"]),
+}
+
+
+@pytest.mark.parametrize("has_grad", [True, False])
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_a_module_shows_the_calls_of_its_forward(name, has_grad, list_steps):
+    make, shape, expected = SEQUENCES[name]
+    with record() as trace, torch.set_grad_enabled(has_grad):
+        model = make()
+        model(torch.zeros(shape))
+    (_, steps), *_ = [step for step in list_steps(trace) if not isinstance(step, str)]
+    assert [*map(name_of, steps)] == expected
+
+
+def test_a_recurrent_network_is_one_call(list_steps):
+    with record() as trace:
+        model = Classifier()
+        model(torch.zeros(2, 5, dtype=torch.long))
+    (_, steps), *_ = [step for step in list_steps(trace) if not isinstance(step, str)]
+    assert [*map(name_of, steps)] == [
+        *("embed: Embedding", "lstm: LSTM", "getitem", "head: Linear", "log_softmax")
+    ]
+    assert [*map(name_of, steps[1][1])] == ["zeros", "zeros", "lstm"]
+
+
+def test_a_training_step_shows_what_autograd_calls_as_operators(list_steps):
+    model = nn.Linear(4, 2, device="meta")
+    with record() as trace:
+        model(torch.zeros(3, 4)).sum().backward()
+    assert [*map(name_of, list_steps(trace))] == [
+        *("zeros", "model: Linear", "sum", "backward")
+    ]
+    steps = list_steps(trace, "backward")
+    assert "linear" not in json.dumps(steps)
+    assert "mm" in json.dumps(steps)
+
+
+def test_the_function_that_failed_is_the_last_step(list_steps):
+    model = nn.Linear(4, 2, device="meta")
+    with pytest.raises(RuntimeError), record() as trace:
+        F.cross_entropy(model(torch.zeros(3, 4)), torch.zeros(3))
+    *_, (name, operators) = list_steps(trace)
+    assert (name, operators[0]) == ("cross_entropy", "_log_softmax")

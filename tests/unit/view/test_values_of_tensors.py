@@ -1,0 +1,119 @@
+"""Values for the details panel, beside those of the same code on the CPU."""
+
+import gc
+import math
+import threading
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from meta_magic import record
+from meta_magic.recording.identities.storage_bytes import MAX_COPIED_NBYTES
+from meta_magic.view.values_of_tensors import FORGOTTEN, ValuesOf, describe_values
+from tests.unit.view.panels import TIMEOUT
+
+
+def find_slot(trace, op, slot=0):
+    return next(call.index for call in trace.ops if call.op == op), slot
+
+
+def build():
+    torch.manual_seed(0)
+    return nn.Linear(40, 30)
+
+
+def test_values_are_those_of_a_real_run():
+    with record() as trace:
+        model = build()
+    expected = build().weight.detach().double()
+    told = describe_values(trace.program, *find_slot(trace, "aten.uniform_.default"))
+    facts = dict(told["facts"])
+    assert model.weight.is_meta
+    assert facts["min"] == f"{expected.min().item():.4g}"
+    assert facts["max"] == f"{expected.max().item():.4g}"
+    assert facts["std"] == f"{expected.std(correction=0).item():.4g}"
+    assert told["first"].startswith(f"{expected[0, 0].item():.4g}, ")
+    counts = torch.histc(expected, 30).int().tolist()
+    assert told["bins"]["counts"] == counts
+
+
+def test_zeros_and_what_is_no_number_are_counted():
+    with record() as trace:
+        x = torch.zeros(8)
+        x[0], x[1], x[2] = math.inf, math.nan, 2
+    told = describe_values(trace.program, *find_slot(trace, "aten.zeros.default"))
+    facts = dict(told["facts"])
+    # five of the six that are finite
+    assert (facts["zeros"], facts["inf"], facts["nan"]) == ("83.3%", "1", "1")
+
+
+def test_flags_are_told_as_they_are():
+    with record() as trace:
+        y = torch.arange(3) > 1
+    told = describe_values(trace.program, *find_slot(trace, "aten.gt.Scalar", 1))
+    assert y.is_meta
+    assert told["first"] == "False, False, True"
+
+
+def test_complex_numbers_are_told_by_their_absolute_values():
+    with record() as trace:
+        x = torch.complex(torch.tensor([3.0]), torch.tensor([4.0]))
+    told = describe_values(trace.program, *find_slot(trace, "aten.complex.default", 2))
+    assert x.is_meta
+    assert ("of", "absolute values") in told["facts"]
+    assert ("max", "5") in told["facts"]
+    assert told["first"] == "3+4j"
+
+
+def test_a_large_tensor_is_refused():
+    with record() as trace:
+        torch.ones(400, 400)
+    told = describe_values(trace.program, 0, 0)
+    assert told == {"error": "(400, 400) has more than 100,000 elements"}
+
+
+def test_what_nobody_wrote_is_said_to_be_unknown():
+    with record() as trace:
+        torch.empty(4)
+    assert "nothing was written to it" in describe_values(trace.program, 0, 0)["error"]
+
+
+@pytest.fixture
+def ask():
+    """Ask for values, and wait for the answer."""
+
+    def wait(values, **asked):
+        done, answers = threading.Event(), []
+        values.tell(asked, lambda told: (answers.append(told), done.set()))
+        assert done.wait(TIMEOUT)
+        return answers[0]
+
+    return wait
+
+
+def test_an_answer_has_the_number_of_its_question(ask):
+    with record() as trace:
+        torch.ones(3)
+    told = ask(ValuesOf(trace.program), id=7, op=0, slot=0)
+    assert (told["kind"], told["id"], told["first"]) == ("values", 7, "1, 1, 1")
+
+
+def test_what_cannot_be_asked_is_told_in_words(ask):
+    with record() as trace:
+        torch.ones(3)
+    assert "IndexError" in ask(ValuesOf(trace.program), id=0, op=99, slot=0)["error"]
+
+
+def test_a_recording_with_tensors_of_the_user_is_not_kept(ask):
+    large = torch.ones(MAX_COPIED_NBYTES // 4 + 1)
+    with record() as trace:
+        large[:3].clone()
+    op = len(trace.ops) - 1
+    program = replace(trace.program)  # the last one is always kept
+    values = ValuesOf(program)
+    assert ask(values, id=0, op=op, slot=0)["first"] == "1, 1, 1"
+    del program
+    gc.collect()
+    assert ask(values, id=0, op=op, slot=0)["error"] == FORGOTTEN
