@@ -8,6 +8,8 @@ import signal
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from math import ceil
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +18,7 @@ import torch
 with suppress(ImportError):  # on Windows, which has no children either
     import resource
 
-__all__ = ["NO_ANSWER", "NoAnswer", "can_fork", "run_in_child"]
+__all__ = ["NO_ANSWER", "NoAnswer", "ask_child", "can_fork", "run_in_child"]
 
 SECONDS: Final = 2
 """What a child may compute."""
@@ -47,6 +49,25 @@ def run_in_child(function: Callable[[], object]) -> Exception | None:
     Raises:
         OSError: No pipe can be made.
     """
+    raised: Any = ask_child(partial(answer, function), SECONDS, PATIENCE)
+    error: Exception | None = raised[0](raised[1]) if type(raised) is tuple else raised
+    return error
+
+
+def ask_child(function: Callable[[], Any], seconds: float, patience: float) -> Any:
+    """Return what a function returns in a child that has this process's memory, copied.
+
+    Args:
+        function: Returns what can be pickled; what it raises is lost.
+        seconds: How long it may compute.
+        patience: How long to wait for it.
+
+    Returns:
+        What it returned, or ``NO_ANSWER``, as of :func:`run_in_child`.
+
+    Raises:
+        OSError: No pipe can be made.
+    """
     reader, writer = os.pipe()
     child = 0
     try:
@@ -54,10 +75,10 @@ def run_in_child(function: Callable[[], object]) -> Exception | None:
             warnings.simplefilter("ignore")
             child = os.fork()
             if child == 0:
-                end_with_answer(function, writer)
+                end_with_answer(function, seconds, writer)
         os.close(writer)
         writer = -1
-        return read_answer(reader)
+        return read_answer(reader, patience)
     except Exception:  # noqa: BLE001  no memory, no more processes, or a sandbox's own
         return NO_ANSWER
     finally:
@@ -70,37 +91,35 @@ def run_in_child(function: Callable[[], object]) -> Exception | None:
                 os.waitpid(child, 0)
 
 
-def read_answer(reader: int) -> Exception | None:
+def read_answer(reader: int, patience: float) -> Any:
     """Return what a child wrote into a pipe."""
     poll = select.poll()  # select() itself takes no numbers over 1,023
     poll.register(reader, select.POLLIN)
-    if not poll.poll(PATIENCE * 1000):
+    if not poll.poll(patience * 1000):
         return NO_ANSWER
-    raised: tuple[type[Exception], str] | None
     with open(reader, "rb", closefd=False) as pipe:
         try:
-            raised = pickle.load(pipe)  # noqa: S301  ours
+            return pickle.load(pipe)  # noqa: S301  ours
         except (EOFError, pickle.UnpicklingError):  # it crashed, or was ended
             return NO_ANSWER
-    return None if raised is None else raised[0](raised[1])
 
 
-def end_with_answer(function: Callable[[], object], writer: int) -> None:
-    """Run a function, write what it raised, and end this process, the child."""
+def end_with_answer(function: Callable[[], Any], seconds: float, writer: int) -> None:
+    """Run a function, write what it returned, and end this process, the child."""
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         faulthandler.disable()  # a crash is an answer, not to be shown
         with suppress(ValueError):  # nor to be kept: of 1 byte not even a pipe gets it
             resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
-            resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+            resource.setrlimit(resource.RLIMIT_CPU, (ceil(seconds), ceil(seconds)))
         with suppress(OSError):  # if memory gives out, this process is ended, no other
             Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
         sink = os.open(os.devnull, os.O_WRONLY)
         os.dup2(sink, 1)
         os.dup2(sink, 2)
         torch.set_num_threads(1)  # the others are not in the child
-        with suppress(NoAnswer):
-            os.write(writer, pickle.dumps(answer(function)))
+        with suppress(NoAnswer), open(writer, "wb", closefd=False) as pipe:
+            pipe.write(pickle.dumps(function()))
     finally:
         os.kill(os.getpid(), signal.SIGKILL)  # which runs nothing more
 
