@@ -6,6 +6,7 @@
     - ValueLimitError
   - MixedDeviceError
   - ReplayError
+  - TrialError
   - UnfinishedTraceError
 """
 
@@ -15,6 +16,7 @@ __all__ = [
     "MissingValueError",
     "MixedDeviceError",
     "ReplayError",
+    "TrialError",
     "UnfinishedTraceError",
     "ValueLimitError",
 ]
@@ -57,6 +59,10 @@ class ReplayError(MetaMagicError):
         super().__init__(text)
         self.storage = storage
         self.refusal = refusal
+
+
+class TrialError(MetaMagicError):
+    """A recorded block cannot be run again; the message says why."""
 
 
 class UnfinishedTraceError(MetaMagicError, AttributeError):

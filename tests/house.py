@@ -21,6 +21,7 @@ FLOORS = (
     "recording.intercept",
     "replaying",
     "session",
+    "trials",
     "materializing",
     "view",
     "magic",
@@ -31,6 +32,7 @@ UP = {
     ("trace.trace", "magic.reports"): "Trace.show() is for users, who hold a trace",
     ("trace.trace", "view.page"): "Trace.to_html(), as well",
     ("trace.trace", "view.model_explorer"): "Trace.to_model_explorer(), as well",
+    ("trials.sandbox", "magic.silence"): "a child of a kernel must not speak for it",
     ("trace.failure", "trace.trace"): "types alone: it tells of what Trace hands it",
     ("trace.summary", "trace.trace"): "types alone: it formats what Trace hands it",
 }

@@ -32,6 +32,7 @@ class Body:
     Attributes:
         name: File name that the code was compiled under.
         first_line: Line of the whole cell at which the body begins.
+        text: The body as Python, at its lines of the whole cell.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class Body:
         # transform_cell drops leading blank lines: all lines below would be wrong.
         gap = max(count_leading_blanks(cell) - count_leading_blanks(source), 0)
         above = [*head, *["\n"] * gap]
-        padded = "\n" * len(above) + source
+        self.text = padded = "\n" * len(above) + source
         self.first_line = len(head) + 1
         known = raw if head and raw is not None else cell
         self.name = self._cache(padded, known) if name is None else name
@@ -113,6 +114,13 @@ class Body:
             if code.co_flags & inspect.CO_COROUTINE:
                 value = await value
         return value if self._value is not None else None
+
+    @property
+    def names(self) -> set[str]:
+        """The names that its code knows."""
+        from meta_magic.trace.rerun import list_names  # noqa: PLC0415  needs torch
+
+        return {name for code in self._all_codes() for name in list_names(code)}
 
     def _all_codes(self) -> list[CodeType]:
         return [*self._codes, *([] if self._value is None else [self._value])]

@@ -1,6 +1,7 @@
 """One run of a cell: its recording, its progress line, its report."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from IPython.core.error import UsageError
@@ -14,6 +15,7 @@ from meta_magic.magic.tracebacks import trim_traceback
 if TYPE_CHECKING:
     from meta_magic.session.recording import Recording
     from meta_magic.torch_private.interrupts import Interrupts
+    from meta_magic.trace.rerun import Rerun
     from meta_magic.trace.trace import Trace
 
 __all__ = ["Run"]
@@ -57,7 +59,8 @@ class Run:
             "height": options.height,
             "hide": options.hide,
         }
-        self.recording = start_recording(body.name, options, self._shell.user_ns)
+        namespace = self._shell.user_ns
+        self.recording, self._rerun = start_recording(body, options, namespace)
         self.interrupts = make_interrupts()
         self._progress = ProgressLine(
             lambda: self.recording.n_operators, is_kernel=is_notebook(self._shell)
@@ -99,6 +102,7 @@ class Run:
             text=self._cell, file=self._name, first_line=self._first_line
         )
         trace = self.recording.finish(self._error, namespace, source)
+        trace = replace(trace, rerun=self._rerun)
         namespace["_meta"] = trace
         if self._options.out is not None:
             namespace[self._options.out] = trace
@@ -115,11 +119,9 @@ def make_interrupts() -> "Interrupts":
 
 
 def start_recording(
-    cell_file: str,
-    options: Any,
-    namespace: Mapping[str, object],
-) -> "Recording":
-    """Return a new recording.
+    body: Body, options: Any, namespace: Mapping[str, object]
+) -> tuple["Recording", "Rerun | None"]:
+    """Return a new recording, and what it takes to make it again, if that can be.
 
     Raises:
         UsageError: torch is not installed.
@@ -133,6 +135,7 @@ def start_recording(
             read_meaning,
         )
         from meta_magic.trace.provenance import ValueLimits  # noqa: PLC0415
+        from meta_magic.trace.rerun import make_rerun  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
@@ -149,4 +152,12 @@ def start_recording(
         )
     except ValueError as error:
         raise UsageError(f"%%meta: {error}") from None
-    return Recording(cell_file, options=chosen, namespace=namespace)
+    rerun = make_rerun(
+        text=body.text,
+        file=body.name,
+        of_module=namespace,
+        variables=namespace,
+        names=frozenset(body.names),
+        options=chosen,
+    )
+    return Recording(body.name, options=chosen, namespace=namespace), rerun

@@ -2,7 +2,8 @@
 
 import inspect
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import FrameType, TracebackType
 from typing import Final, cast
 
@@ -16,6 +17,7 @@ from meta_magic.trace.options import (
     read_meaning,
 )
 from meta_magic.trace.provenance import LIMITS, ValueLimits
+from meta_magic.trace.rerun import Rerun, list_names, make_rerun
 from meta_magic.trace.trace import Trace
 
 __all__ = ["record"]
@@ -79,12 +81,14 @@ class record:  # noqa: N801  a context manager is named as a function
 
     def __enter__(self) -> Trace:
         code = sys._getframe(1).f_code
+        namespace = read_variables(sys._getframe(1))
+        self._rerun = find_rerun(sys._getframe(1), namespace, self._options)
         self._recording = Recording(
             code.co_filename,
             code,
             self._options,
             entry_points=ENTRY_POINTS,
-            namespace=read_variables(sys._getframe(1)),
+            namespace=namespace,
         )
         self._recording.guard.enter()
         return cast("Trace", self._handle)
@@ -102,7 +106,8 @@ class record:  # noqa: N801  a context manager is named as a function
             if error is not None:
                 hide_others(error)
             namespace = read_variables(sys._getframe(1))
-            self._handle.fulfil(self._recording.finish(error, namespace))
+            trace = self._recording.finish(error, namespace)
+            self._handle.fulfil(replace(trace, rerun=self._rerun))
             del self._recording
 
 
@@ -116,6 +121,25 @@ def read_variables(frame: FrameType) -> dict[str, object]:
     if type(local_names) is dict and is_snapshot and sys.getrefcount(local_names) <= 3:  # noqa: PLR2004  the frame's, ours, the argument's
         local_names.clear()
     return names
+
+
+def find_rerun(
+    frame: FrameType, variables: Mapping[str, object], options: Options
+) -> Rerun | None:
+    """Return what it takes to record a statement of a frame again, if that can be."""
+    code = frame.f_code
+    is_function = bool(code.co_flags & inspect.CO_OPTIMIZED)
+    local = (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
+    return make_rerun(
+        text=None,
+        file=code.co_filename,
+        line=frame.f_lineno,
+        of_module=frame.f_globals,
+        variables=variables,
+        names=list_names(code),
+        local=frozenset(local if is_function else ()),
+        options=options,
+    )
 
 
 ENTRY_POINTS: Final = (record.__enter__, record.__exit__)

@@ -13,6 +13,7 @@ from meta_magic.trace.networks import build_network
 from meta_magic.trace.notes import CellSource, Note
 from meta_magic.trace.place_bytes import find_place_peaks
 from meta_magic.trace.program import Program
+from meta_magic.trace.rerun import Rerun
 from meta_magic.trace.sequences import ModuleCalls, OpCalls
 from meta_magic.trace.summary import format_summary
 from meta_magic.trace.table import build_table, list_columns
@@ -47,6 +48,8 @@ class Trace:
         cell: The cell as written.
         roots: For each of ``modules`` a weak reference to the module itself, for as
             long as both live; neither compared nor pickled.
+        rerun: What it takes to record the block again, as long as this process lives;
+            neither compared nor pickled. None for a block that was run by ``exec``.
     """
 
     program: Program
@@ -60,11 +63,12 @@ class Trace:
     roots: "tuple[weakref.ref[nn.Module] | None, ...]" = field(
         default=(), compare=False, repr=False
     )
+    rerun: Rerun | None = field(default=None, compare=False, repr=False)
 
     def __getstate__(self) -> dict[str, object]:
         # Without what is cached: it can be built again. And without what is alive.
         state = {field.name: getattr(self, field.name) for field in fields(self)}
-        return state | {"roots": ()}
+        return state | {"roots": (), "rerun": None}
 
     @property
     def source(self) -> str:

@@ -1,0 +1,177 @@
+"""What it takes to record a block again: its text, and its variables as they were."""
+
+import gc
+import sys
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import Any, Final, NamedTuple
+
+import torch
+
+from meta_magic.trace.options import Options
+
+__all__ = ["Former", "Rerun", "list_names", "make_rerun"]
+
+PLAIN: Final = (
+    *(bool, int, float, complex, str, bytes, type(None), range),
+    *(torch.dtype, torch.device, torch.Size),
+)
+"""Types whose instances cannot change and hold nothing."""
+
+MAX_ITEMS: Final = 1000
+"""How large a container may be that is copied."""
+
+CONTAINERS: Final = (list, tuple, set, dict)
+
+
+class Former(NamedTuple):
+    """A variable as it was.
+
+    Attributes:
+        kept: Its value where that is plain data, else a weak reference to it, or None.
+        is_plain: Which of them.
+    """
+
+    kept: Any
+    is_plain: bool
+
+    def read(self) -> Any:
+        """Return the value.
+
+        Raises:
+            LookupError: It is gone.
+        """
+        value = self.kept if self.is_plain or self.kept is None else self.kept()
+        if value is None and not self.is_plain:
+            raise LookupError
+        return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rerun:
+    """What it takes to record a block again.
+
+    It keeps nothing of the user's alive but plain data.
+
+    Attributes:
+        text: The block as Python, at the lines of its file; None where it is a ``with``
+            statement of that file.
+        file: File name under which it ran.
+        line: Line at which the statement was entered; 0 for a whole text.
+        module: Name of the module whose variables are the block's.
+        names: The names that its code knows.
+        before: Those of them that stood for something, and what that was.
+        local: Which of them are variables of a function.
+        options: What the user chose.
+    """
+
+    text: str | None
+    file: str
+    line: int = 0
+    module: str
+    names: frozenset[str]
+    before: Mapping[str, Former] = field(repr=False)
+    local: frozenset[str] = frozenset()
+    options: Options
+
+
+def make_rerun(  # noqa: PLR0913  what stands in the record, by name
+    *,
+    text: str | None,
+    file: str,
+    line: int = 0,
+    of_module: Mapping[str, object],
+    variables: Mapping[str, object],
+    names: frozenset[str],
+    local: frozenset[str] = frozenset(),
+    options: Options,
+) -> Rerun | None:
+    """Return what it takes to record a block again, while nothing of it has run.
+
+    Args:
+        text: As in :class:`Rerun`, like those that are not named here.
+        file: The same.
+        line: The same.
+        of_module: The variables of its module.
+        variables: All that it knows.
+        names: The same.
+        local: The same.
+        options: The same.
+
+    Returns:
+        None where its variables are no module's: they may be gone any time.
+    """
+    module = of_module.get("__name__")
+    known = sys.modules.get(module) if isinstance(module, str) else None
+    if known is None or vars(known) is not of_module:
+        return None
+    return Rerun(
+        text=text,
+        file=file,
+        line=line,
+        module=str(module),
+        names=names,
+        before={n: keep(variables[n]) for n in sorted(names) if n in variables},
+        local=local,
+        options=options,
+    )
+
+
+def list_names(code: CodeType) -> frozenset[str]:
+    """Return all names that code, and the code in it, knows."""
+    return frozenset(name for one in walk_codes(code) for name in one.co_names) | {
+        *code.co_varnames,
+        *code.co_cellvars,
+        *code.co_freevars,
+    }
+
+
+def walk_codes(code: CodeType) -> Iterator[CodeType]:
+    """Yield code, and the code in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from walk_codes(constant)
+
+
+def keep(value: object) -> Former:
+    """Return a variable's value as it is to be kept."""
+    try:
+        return Former(copy_plain(value), is_plain=True)
+    except ValueError:
+        pass
+    try:
+        return Former(weakref.ref(value), is_plain=False)
+    except TypeError:  # of a container, or a class with slots
+        is_plain = holds_only_data(value)
+        return Former(value if is_plain else None, is_plain=is_plain)
+
+
+def holds_only_data(value: object) -> bool:
+    """Whether all that an object refers to is small, and nobody would miss it."""
+    met, todo = {id(value)}, [value]
+    while todo and len(met) <= MAX_ITEMS:
+        for item in gc.get_referents(todo.pop()):
+            if type(item).__weakrefoffset__ and not isinstance(item, type):
+                return False
+            if id(item) not in met and not isinstance(item, type):
+                met.add(id(item))
+                todo.append(item)
+    return not todo
+
+
+def copy_plain(value: Any) -> Any:
+    """Return plain data, copied.
+
+    Raises:
+        ValueError: It is not plain, or too large.
+    """
+    if type(value) in PLAIN:
+        return value
+    if type(value) not in CONTAINERS or len(value) > MAX_ITEMS:
+        raise ValueError
+    if type(value) is dict:
+        return {copy_plain(k): copy_plain(v) for k, v in value.items()}
+    return type(value)(map(copy_plain, value))

@@ -1,0 +1,10 @@
+"""A recorded block is run and recorded again, with other numbers or another text.
+
+Always in a child process, where all that it does to variables, modules and torch is
+lost, and where it is refused to touch files, sockets and processes. ``trial`` asks a
+question of such a recording and brings the answer back; ``blocks`` finds the block's
+syntax tree, ``sizes`` gives names in it other values, ``sandbox`` says what a child may
+not do.
+
+May import ``session`` and what is below. Read ``trial`` first.
+"""

@@ -1,0 +1,81 @@
+"""Find the syntax tree of a recorded block, and its variables as they were."""
+
+import ast
+import linecache
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from meta_magic.errors import TrialError
+from meta_magic.trace.rerun import Rerun
+
+__all__ = ["parse_block", "restore_variables"]
+
+
+def parse_block(rerun: Rerun) -> ast.Module:
+    """Return the statements of a block.
+
+    Raises:
+        TrialError: Its text is not known, or cannot stand by itself.
+    """
+    if rerun.text is not None:
+        return ast.parse(rerun.text, rerun.file)
+    text = "".join(linecache.getlines(rerun.file))
+    if not text:
+        raise TrialError("its source is not known")
+    entered = [
+        node
+        for node in ast.walk(ast.parse(text, rerun.file))
+        if isinstance(node, ast.With) and begins_at(node, rerun.line)
+    ]
+    if not entered:
+        raise TrialError(f"line {rerun.line} of {rerun.file} is no `with record()`")
+    block = ast.Module(body=entered[-1].body, type_ignores=[])
+    try:
+        compile(block, rerun.file, "exec")
+    except SyntaxError as error:  # a return, a yield
+        raise TrialError(f"it cannot stand by itself: {error.msg}") from None
+    return block
+
+
+def begins_at(node: ast.With, line: int) -> bool:
+    """Whether a ``with`` statement enters its contexts at a line."""
+    return node.lineno <= line < node.body[0].lineno or node.lineno == line
+
+
+def restore_variables(
+    rerun: Rerun, block: ast.Module, sizes: Mapping[str, int]
+) -> dict[str, Any]:
+    """Return the variables of a block as they were; to be called in a child.
+
+    Args:
+        rerun: What is known of them.
+        block: The block: what it does not bind is still as it was.
+        sizes: Values that names have instead.
+    """
+    variables = of_module = vars(sys.modules[rerun.module])
+    of_module.update({n: size for n, size in sizes.items() if n not in rerun.local})
+    if rerun.local:
+        variables = {**of_module}
+    changed = find_bound(block) | rerun.local
+    for name in rerun.names:
+        try:
+            variables[name] = rerun.before[name].read()
+        except LookupError:  # not there before, or gone
+            if name in changed:
+                variables.pop(name, None)
+    variables.update(sizes)
+    return variables
+
+
+def find_bound(block: ast.Module) -> set[str]:
+    """Return the names that a block may bind."""
+    names = {
+        node.id
+        for node in ast.walk(block)
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)
+    }
+    defined = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    names |= {node.name for node in ast.walk(block) if isinstance(node, defined)}
+    aliases = (node for node in ast.walk(block) if isinstance(node, ast.alias))
+    return names | {(a.asname or a.name).partition(".")[0] for a in aliases}

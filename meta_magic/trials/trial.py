@@ -1,0 +1,110 @@
+"""Record a block again in a child, and bring back the answer to a question."""
+
+import ast
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
+
+from meta_magic.errors import TrialError
+from meta_magic.recording.as_device.oracle.child import (
+    NO_ANSWER,
+    ask_child,
+    can_fork,
+)
+from meta_magic.session.recording import Recording
+from meta_magic.trace.notes import CellSource
+from meta_magic.trace.rerun import Rerun
+from meta_magic.trace.trace import Trace
+from meta_magic.trials.blocks import parse_block, restore_variables
+from meta_magic.trials.sandbox import Refused, enter_sandbox
+from meta_magic.trials.sizes import set_sizes
+
+__all__ = ["SECONDS", "ask_trial"]
+
+T = TypeVar("T")
+
+SECONDS: Final = 60.0
+"""What a trial may take, by default."""
+
+
+def ask_trial(
+    trace: Trace,
+    question: Callable[[Trace], T],
+    sizes: Mapping[str, int] = MappingProxyType({}),
+    setting: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    seconds: float = SECONDS,
+) -> T:
+    """Record a trace's block again in a child, and return the answer to a question.
+
+    Args:
+        trace: What was recorded of it.
+        question: Returns what can be pickled; runs in the child.
+        sizes: Values that names of the block have instead.
+        setting: What is entered around the block.
+        seconds: How long it may take.
+
+    Raises:
+        TrialError: It cannot be run again; the message says why.
+    """
+    rerun = trace.rerun
+    if rerun is None:
+        raise TrialError("it was run by `exec`, or comes from another process")
+    if not can_fork():
+        raise TrialError("no process can be forked here")
+    block = set_sizes(parse_block(rerun), sizes)
+    run = partial(answer, rerun, block, question, sizes, setting)
+    returned = ask_child(run, seconds, seconds)
+    if returned is NO_ANSWER:
+        raise TrialError(f"it crashed, or took more than {seconds:g} s")
+    reason, value = returned
+    if reason is not None:
+        raise TrialError(reason)
+    result: T = value
+    return result
+
+
+def answer(
+    rerun: Rerun,
+    block: ast.Module,
+    question: Callable[[Trace], T],
+    sizes: Mapping[str, int],
+    setting: Callable[[], AbstractContextManager[Any]],
+) -> tuple[str | None, T | None]:
+    """Return why there is no answer, and the answer; runs in a child."""
+    variables = restore_variables(rerun, block, sizes)
+    refused = enter_sandbox()
+    with setting():
+        trace = record_block(rerun, block, variables)
+    if refused:
+        return f"it {refused[0]}", None
+    if trace.error is not None:
+        return f"it raises {trace.error}", None
+    return None, question(trace)
+
+
+def record_block(rerun: Rerun, block: ast.Module, variables: dict[str, Any]) -> Trace:
+    """Run a block under a recording of its own."""
+    recording = Recording(rerun.file, options=rerun.options, namespace=variables)
+    error: BaseException | None = None
+    value = None
+    try:
+        value = recording.guard.run(partial(run_block, rerun, block, variables))
+    except (Exception, Refused, SystemExit, KeyboardInterrupt) as raised:  # noqa: BLE001  the block's
+        error = raised
+    trace = recording.finish(error, variables, CellSource(file=rerun.file))
+    del value  # a cell's last value lives until then
+    return trace
+
+
+def run_block(rerun: Rerun, block: ast.Module, variables: dict[str, Any]) -> object:
+    """Run statements; return the value of a last expression, if it is a cell's."""
+    body, last = list(block.body), None
+    if rerun.text is not None and body and isinstance(body[-1], ast.Expr):
+        last, body = ast.Expression(body[-1].value), body[:-1]
+    code = compile(ast.Module(body, []), rerun.file, "exec")
+    exec(code, variables)  # noqa: S102  the user's own code
+    if last is None:
+        return None
+    return eval(compile(last, rerun.file, "eval"), variables)  # noqa: S307  as well
