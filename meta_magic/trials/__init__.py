@@ -6,5 +6,5 @@ question of such a recording and brings the answer back; ``blocks`` finds the bl
 syntax tree, ``sizes`` gives names in it other values, ``sandbox`` says what a child may
 not do.
 
-May import ``session`` and what is below. Read ``trial`` first.
+May import ``session``, ``recording``, ``trace``, ``errors``. Read ``trial`` first.
 """
