@@ -9,7 +9,7 @@ from meta_magic.errors import ReplayError
 from meta_magic.recording.identities.storage_bytes import as_bytes, sum_bytes
 from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.torch_private.tensor_internals import negate_lazily
-from meta_magic.trace.program import Constant
+from meta_magic.trace.provenance import Constant
 from meta_magic.trace.signature import Geometry
 
 __all__ = ["Memory", "allocate", "make_view"]

@@ -12,12 +12,12 @@ from meta_magic.replaying.readers import Readers
 from meta_magic.replaying.storage_columns import NOTHING, Dead, Writers
 from meta_magic.replaying.usage import Usage, is_dense
 from meta_magic.torch_private.interrupts import unbroken
-from meta_magic.trace.program import HEADER, Constant, Program
+from meta_magic.trace.program import HEADER, Program
 from meta_magic.trace.signature import Geometry, Place, Signature, span_nbytes
 
 if TYPE_CHECKING:
     from meta_magic.replaying.kept import Kept
-    from meta_magic.trace.provenance import Assumption
+    from meta_magic.trace.provenance import Assumption, Constant
 
 __all__ = ["Call", "ProgramCalls", "is_dense", "span_nbytes"]
 

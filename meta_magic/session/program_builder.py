@@ -120,6 +120,10 @@ class ProgramBuilder:
             "module_rows": write.calls.rows.tobytes(),
             "module_values": write.calls.values.tobytes(),
             "modules": name_modules(write.numbers, trees),
+            "facts": write.rows.roles.build(
+                (storage for _, _, storage in write.calls.registered),
+                (call for call, _ in write.rows.forward_by_sequence.values()),
+            ),
         }
         return self._build(trees, columns, has_failed=has_failed)
 

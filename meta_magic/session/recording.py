@@ -144,6 +144,7 @@ class Recording:
             write.flags,
             write.draws,
             write.calls,
+            write.rows.roles,
             *self._make_modes(cache, attention, options),
         )
 

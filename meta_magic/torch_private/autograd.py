@@ -24,6 +24,7 @@ __all__ = [
     "release_retained",
     "sequence_number_of",
     "set_hooks",
+    "variable_of",
 ]
 
 DIFFERENTIATING: Final = torch.autograd.graph._engine_run_backward.__code__
@@ -34,6 +35,11 @@ Hooks: TypeAlias = tuple[dict[Any, Any] | None, dict[Any, Any] | None]
 
 sequence_number_of: Final = attrgetter("_sequence_nr")
 """Return what gives a node its number when called; without it, as above."""
+
+
+def variable_of(node: Any) -> Tensor | None:
+    """Return the tensor whose gradient a node puts in its place; None of others."""
+    return getattr(node, "variable", None)
 
 
 def release_retained(tensor: Tensor) -> Tensor:

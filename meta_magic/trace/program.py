@@ -11,12 +11,16 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final, TypeAlias
 
-import torch
-
 from meta_magic.trace.growing import Growing
-from meta_magic.trace.provenance import Assumption, Evaluation, KernelChoice
+from meta_magic.trace.provenance import (
+    Assumption,
+    Constant,
+    Evaluation,
+    KernelChoice,
+)
 from meta_magic.trace.raised_call import RaisedCall
 from meta_magic.trace.signature import Geometry, Place, Signature, SourcePosition
+from meta_magic.trace.storage_facts import StorageFacts
 
 __all__ = [
     "DRAW",
@@ -24,7 +28,6 @@ __all__ = [
     "HEADER",
     "MODULE_HEADER",
     "TIED",
-    "Constant",
     "EarlierEnd",
     "Import",
     "Program",
@@ -97,33 +100,6 @@ class Randomness:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Constant:
-    """A storage whose content no recorded operator made, as it was when first met.
-
-    Attributes:
-        storage: Number of the storage.
-        data: Its bytes; None if they are too many to be copied.
-        checksum: CRC-32 of its bytes; 0 where ``data`` is there.
-        tensor: The storage itself where ``data`` is None, as bytes: the one thing of
-            the user's that a trace keeps alive.
-        name: How the block calls it; None where it has no name, or was not asked.
-    """
-
-    storage: int
-    data: bytes | None
-    checksum: int = 0
-    tensor: torch.Tensor | None = field(default=None, compare=False, repr=False)
-    name: str | None = None
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the storage."""
-        if self.data is not None:
-            return len(self.data)
-        return 0 if self.tensor is None else self.tensor.numel()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Import:
     """A meta storage that an earlier recording made.
 
@@ -175,6 +151,7 @@ class Program:
         modules: (root, fqn, class name) by module number; root and fqn are None for a
             module that was gone before it could be found in a tree.
         owner_by_storage: (storage, module number) for each parameter and buffer.
+        facts: What else is known of storages.
         randomness: What random operators would have drawn from.
         constants: Storages whose content no operator made.
         imports: Storages that earlier recordings made.
@@ -202,6 +179,7 @@ class Program:
     structures: tuple[Structure, ...]
     modules: tuple[tuple[int | None, str | None, str], ...]
     owner_by_storage: tuple[tuple[int, int], ...]
+    facts: StorageFacts = field(default_factory=StorageFacts)
     randomness: Randomness = Randomness()
     constants: tuple[Constant, ...] = ()
     imports: tuple[Import, ...] = ()

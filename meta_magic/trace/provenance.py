@@ -1,8 +1,18 @@
 """What a recording knows beyond metadata: values, assumed sizes, chosen kernels."""
 
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-__all__ = ["LIMITS", "Assumption", "Evaluation", "KernelChoice", "ValueLimits"]
+import torch
+
+__all__ = [
+    "LIMITS",
+    "Assumption",
+    "Constant",
+    "Evaluation",
+    "KernelChoice",
+    "ValueLimits",
+]
 
 
 class ValueLimits(NamedTuple):
@@ -70,3 +80,30 @@ class KernelChoice(NamedTuple):
     first_op: int
     end_op: int
     text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constant:
+    """A storage whose content no recorded operator made, as it was when first met.
+
+    Attributes:
+        storage: Number of the storage.
+        data: Its bytes; None if they are too many to be copied.
+        checksum: CRC-32 of its bytes; 0 where ``data`` is there.
+        tensor: The storage itself where ``data`` is None, as bytes: the one thing of
+            the user's that a trace keeps alive.
+        name: How the block calls it; None where it has no name, or was not asked.
+    """
+
+    storage: int
+    data: bytes | None
+    checksum: int = 0
+    tensor: torch.Tensor | None = field(default=None, compare=False, repr=False)
+    name: str | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the storage."""
+        if self.data is not None:
+            return len(self.data)
+        return 0 if self.tensor is None else self.tensor.numel()

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from networkx import MultiDiGraph
     from torch import nn
 
+    from meta_magic.cost.memory_timeline import Memory
+
 __all__ = ["Trace"]
 
 
@@ -104,6 +106,13 @@ class Trace:
         What it names no device for counts on the CPU.
         """
         return find_place_peaks(self.program)
+
+    @cached_property
+    def memory(self) -> "Memory":
+        """The bytes that live after each operator call, by device and by purpose."""
+        home = import_module("meta_magic.cost.memory_timeline")  # as in show()
+        measured: Memory = home.measure_memory(self)
+        return measured
 
     @list_columns
     def to_pandas(self) -> "pd.DataFrame":

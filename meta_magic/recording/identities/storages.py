@@ -6,7 +6,7 @@ that says when it dies.
 
 import weakref
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 import torch
@@ -45,6 +45,8 @@ class StorageRegistry:
         deaths: Pairs (operator calls recorded so far, storage), one per freed storage.
         nbytes_by_storage: Bytes of the storages that are not just as large as needed
             by the tensor through which they were first met.
+        sizes: (operator calls recorded so far, storage, bytes from then on) of storages
+            that no operator made or resized.
         n_storages: Storages met so far.
         freed: Storages that were freed and are not noted yet.
         has_aside: Whether the cell put any tensor on meta by name.
@@ -70,6 +72,7 @@ class StorageRegistry:
         self.storage_by_tensor = array("I")
         self.deaths = array("I")
         self.nbytes_by_storage: dict[int, int] = {}
+        self.sizes: list[tuple[int, int, int]] = []
         self.n_storages = 0
         self.has_aside = False
         self._aside: set[int] = set()
@@ -104,6 +107,22 @@ class StorageRegistry:
         """Return the number of a tensor's storage if that was met."""
         ref = self._find_ref(tensor)
         return None if ref is None else ref.number
+
+    def find_storages(self, values: Iterable[object]) -> list[int]:
+        """Return the numbers of the storages met of all values that are tensors."""
+        self.note_deaths()
+        find = self._storage_by_address.get
+        strided = torch.strided
+        refs = [
+            find(address_of_storage(value.untyped_storage()))
+            for value in values
+            if isinstance(value, Tensor) and value.layout is strided
+        ]
+        return [ref.number for ref in refs if ref is not None]
+
+    def note_size(self, ref: StorageRef, nbytes: int) -> None:
+        """Note the bytes that a storage has by no operator, from now on."""
+        self.sizes.append((self._clock.now, ref.number, nbytes))
 
     def _find_ref(self, tensor: Tensor) -> StorageRef | None:
         """Return the reference to a tensor's storage if that was met."""

@@ -19,7 +19,7 @@ from meta_magic.recording.identities.storages import StorageRef
 from meta_magic.recording.identities.tensors import Seen, TensorRegistry
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
-from meta_magic.trace.program import Constant
+from meta_magic.trace.provenance import Constant
 from meta_magic.trace.signature import Geometry, span_nbytes
 
 __all__ = ["VALUE_FUNCTIONS", "Constants", "data_of", "read_constant"]
@@ -68,6 +68,7 @@ class Constants:
         self._registry.note_deaths()  # its address may have been another's
         ref = self._registry.storage_of(made)
         if ref is not None:
+            self._registry.note_size(ref, real.untyped_storage().nbytes())
             self._keep(ref, real.untyped_storage())
 
     def keep_lifted(

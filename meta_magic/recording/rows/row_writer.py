@@ -11,6 +11,7 @@ from meta_magic.recording.identities.places import Places
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.rows.draws import Draws
 from meta_magic.recording.rows.module_calls import ModuleCallRecorder
+from meta_magic.recording.rows.storage_roles import StorageRoles
 from meta_magic.recording.signatures.entries import Entry
 from meta_magic.recording.signatures.templates import Argument, Captured, Template
 from meta_magic.torch_private.autograd import (
@@ -33,12 +34,8 @@ empty_strided = torch.empty_strided
 
 def make_tensor(geometry: LiveGeometry) -> torch.Tensor:
     """Return a new meta tensor with a geometry that is servable."""
-    return empty_strided(
-        geometry.shape,
-        geometry.stride,
-        dtype=geometry.record.dtype,
-        device=META,
-    )
+    dtype = geometry.record.dtype
+    return empty_strided(geometry.shape, geometry.stride, dtype=dtype, device=META)
 
 
 class RowWriter:
@@ -48,6 +45,8 @@ class RowWriter:
         words: All rows, after :meth:`flush`.
         entries: The signatures met, in order of first call.
         draws: Where random operators would have begun to draw.
+        roles: Told of what autograd does with gradients.
+        forward_by_sequence: Each call with a node of autograd, and its place.
     """
 
     def __init__(
@@ -59,6 +58,7 @@ class RowWriter:
         draws: Draws,
     ) -> None:
         self.draws = draws
+        self.roles = StorageRoles(registry)
         self.words = Growing()
         self.entries: list[Entry] = []
         self._registry = registry
@@ -71,7 +71,7 @@ class RowWriter:
         self._number_by_entry: dict[Entry, int] = {}
         self._numbers_by_template: dict[Template, list[int]] = {}
         self._last_sequence = -1
-        self._forward_by_sequence: dict[int, tuple[int, int]] = {}
+        self.forward_by_sequence: dict[int, tuple[int, int]] = {}
 
     def append(self, entry: Entry, words: list[int]) -> None:
         """Append the row of one call.
@@ -93,7 +93,7 @@ class RowWriter:
         if sequence != self._last_sequence:
             # Autograd made a node for this call: that with the number before.
             self._last_sequence = sequence
-            self._forward_by_sequence[sequence - 1] = (clock.now, place)
+            self.forward_by_sequence[sequence - 1] = (clock.now, place)
         clock.now += 1
         self._buffer += words
         if self._captured is not None:
@@ -179,7 +179,7 @@ class RowWriter:
         sequence = next_sequence_number()
         if sequence != self._last_sequence:  # a function of the user's own began
             self._last_sequence = sequence
-            self._forward_by_sequence[sequence - 1] = (self._clock.now, place)
+            self.forward_by_sequence[sequence - 1] = (self._clock.now, place)
         arguments = [number for _, number, _ in inputs]
         made, storages = self._number_made(template, inputs, arguments)
         numbers = self._numbers_by_template.get(template)
@@ -218,9 +218,10 @@ class RowWriter:
     def _tie(self, node: Any) -> tuple[int, int]:
         """Return place and last word of the header of what ``node`` calls."""
         places = self._places
-        forward = self._forward_by_sequence.get(sequence_number_of(node)())
+        forward = self.forward_by_sequence.get(sequence_number_of(node)())
         if forward is not None:
             return places.backward_of(forward[1]), forward[0] + TIED
+        self.roles.note_node(self._clock.now, node)
         return places.locate_backward(), 0
 
     def _number_made(

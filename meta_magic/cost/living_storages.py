@@ -1,0 +1,180 @@
+"""What is alive at one moment of a program: its storages, by module and by line."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import numpy as np
+
+from meta_magic.cost.storage_categories import CATEGORIES, Category
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from meta_magic.cost.program_columns import Columns, Integers
+    from meta_magic.cost.storage_lives import Lives
+    from meta_magic.trace.program import Program
+
+__all__ = ["Account", "LivingStorage", "LivingStorages", "describe_living"]
+
+Key = TypeVar("Key")
+
+
+class Account(NamedTuple):
+    """What is known of the storages of a program.
+
+    Attributes:
+        program: The program, with the call that raised.
+        columns: Its columns.
+        lives: When its storages live.
+        category: Of each storage the index of its category.
+        place: Of each storage the index into ``places`` of where it lies.
+        places: Names of devices.
+    """
+
+    program: "Program"
+    columns: "Columns"
+    lives: "Lives"
+    category: "Integers"
+    place: "Integers"
+    places: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LivingStorage:
+    """One storage that is alive.
+
+    Attributes:
+        storage_id: Its number, as in ``TensorMetadata.storage_id``.
+        nbytes: Its bytes at that moment.
+        category: What it is for.
+        place: The device that it lies on.
+        index: The operator call that made it, or first met one that is older; None
+            where none did.
+        op: What that call ran; None where there is none.
+        root: Index into ``Trace.modules`` of the tree of its module, or None.
+        module: fqn of the module that holds it, or that it was made in; None outside
+            of modules.
+        line: Line of the cell that made it, or None.
+    """
+
+    storage_id: int
+    nbytes: int
+    category: Category
+    place: str
+    index: int | None
+    op: str | None
+    root: int | None
+    module: str | None
+    line: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LivingStorages:
+    """All storages that are alive right after one operator call.
+
+    Attributes:
+        index: The call; None of a program without any.
+        storages: They, the largest first.
+    """
+
+    index: int | None
+    storages: tuple[LivingStorage, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all."""
+        return sum(storage.nbytes for storage in self.storages)
+
+    @property
+    def by_category(self) -> Mapping[Category, int]:
+        """Bytes of each category that has some, the most first."""
+        return self._sum_by(lambda storage: storage.category)
+
+    @property
+    def by_place(self) -> Mapping[str, int]:
+        """Bytes on each device, the most first."""
+        return self._sum_by(lambda storage: storage.place)
+
+    @property
+    def by_module(self) -> Mapping[tuple[int, str] | None, int]:
+        """Bytes of each module by (root, fqn), the most first; None outside of all."""
+        return self._sum_by(
+            lambda storage: (
+                None
+                if storage.root is None or storage.module is None
+                else (storage.root, storage.module)
+            )
+        )
+
+    @property
+    def by_line(self) -> Mapping[int | None, int]:
+        """Bytes that each line of the cell made, the most first; None of no line."""
+        return self._sum_by(lambda storage: storage.line)
+
+    def _sum_by(self, find_key: Callable[[LivingStorage], Key]) -> dict[Key, int]:
+        sums: Counter[Key] = Counter()
+        for storage in self.storages:
+            sums[find_key(storage)] += storage.nbytes
+        return {key: nbytes for key, nbytes in sums.most_common() if nbytes}
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return one row per storage, columns named as its fields."""
+        import pandas as pd  # noqa: PLC0415  0.3 s, on first use
+
+        names = [field.name for field in fields(LivingStorage)]
+        rows = [tuple(getattr(s, name) for name in names) for s in self.storages]
+        frame = pd.DataFrame(rows, columns=names)
+        return frame.astype(dict.fromkeys(("index", "root", "line"), "Int64"))
+
+
+def describe_living(account: Account, index: int | None) -> LivingStorages:
+    """Return what is alive right after a call; nothing where there is none."""
+    if index is None:
+        return LivingStorages(index=None, storages=())
+    lives = account.lives
+    is_alive = (lives.start <= index) & (lives.stop > index) & (lives.nbytes > 0)
+    alive = np.flatnonzero(is_alive)
+    alive = alive[np.argsort(-lives.nbytes[alive], kind="stable")]
+    owner_by_storage = dict(account.program.owner_by_storage)
+    storages, nbytes = lives.storage[alive].tolist(), lives.nbytes[alive].tolist()
+    return LivingStorages(
+        index=index,
+        storages=tuple(
+            describe_storage(account, storage, size, owner_by_storage.get(storage))
+            for storage, size in zip(storages, nbytes, strict=True)
+        ),
+    )
+
+
+def describe_storage(
+    account: Account, storage: int, nbytes: int, owner: int | None
+) -> LivingStorage:
+    """Return the record of one storage.
+
+    Args:
+        account: What is known of it.
+        storage: Its number.
+        nbytes: Its bytes.
+        owner: The module that holds it, if one does.
+    """
+    program, columns = account.program, account.columns
+    first = int(account.lives.first_tensor[storage])
+    call = None if first < 0 else int(columns.call[first])
+    module = -1 if call is None else int(columns.module[call])
+    module = module if owner is None else owner
+    root, fqn = (None, None) if module < 0 else program.modules[module][:2]
+    place = -1 if call is None else int(columns.place[call])
+    signature = None if call is None else int(columns.signature[call])
+    return LivingStorage(
+        storage_id=storage,
+        nbytes=nbytes,
+        category=CATEGORIES[account.category[storage]],
+        place=account.places[account.place[storage]],
+        index=call,
+        op=None if signature is None else program.signatures[signature].op,
+        root=root,
+        module=fqn,
+        line=None if place < 0 else program.places[place].line,
+    )

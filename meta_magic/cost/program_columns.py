@@ -1,0 +1,190 @@
+"""A program as numpy columns: one entry a call, one a tensor that a call reads or makes.
+
+What holds of all calls of a signature is worked out once, in a table of its slots: the
+tensors that it reads, then those that it returns.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meta_magic.cost.kept_bytes import KEPT
+from meta_magic.trace.program import GOES_ON, HEADER, MODULE_HEADER, TIED, Program
+from meta_magic.trace.signature import Geometry, Phase, Signature
+
+__all__ = ["PHASES", "Columns", "Flags", "Integers", "read_columns"]
+
+Integers: TypeAlias = NDArray[np.int64]
+Flags: TypeAlias = NDArray[np.bool_]
+
+PHASES: Final[tuple[Phase, ...]] = (
+    "init",
+    "forward",
+    "backward",
+    "optimizer",
+    "other",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Columns:
+    """The words of a program.
+
+    Attributes:
+        n_calls: Operator calls, with the one that raised.
+        n_storages: Storages.
+        signature: Of each call its signature.
+        place: Of each call its place in the source; -1 for none.
+        phase: Of each call the index of its phase in ``PHASES``.
+        forward: Of each backward call its forward call; -1 for others.
+        module: Of each call the number of the module that it ran in; -1 for none. A
+            backward call belongs to that of its forward call.
+        first: Of each call where its tensors begin in the columns below, and at last
+            how many there are.
+        call: Of each tensor the call.
+        storage: Of each tensor its storage.
+        nbytes: Of each tensor the bytes that its storage has, if it is first met so.
+        is_made: Of each tensor whether it is returned, and not read.
+        location: Of each tensor the index into ``locations`` of where it lies.
+        locations: Devices that the code names; None first, for those that it does not.
+    """
+
+    n_calls: int
+    n_storages: int
+    signature: Integers
+    place: Integers
+    phase: Integers
+    forward: Integers
+    module: Integers
+    first: Integers
+    call: Integers
+    storage: Integers
+    nbytes: Integers
+    is_made: Flags
+    location: Integers
+    locations: tuple[str | None, ...]
+
+
+def read_columns(program: Program) -> Columns:
+    """Return the columns of a program."""
+    program = program.with_raised
+    words = np.frombuffer(program.words, np.uint32).astype(np.int64)
+    offsets = np.frombuffer(program.offsets, np.uint32).astype(np.int64)
+    starts, n_calls = offsets[:-1], len(offsets) - 1
+    widths = np.diff(offsets) - HEADER
+    first = offsets - HEADER * np.arange(n_calls + 1)
+    call = np.repeat(np.arange(n_calls), widths)
+    tensors = words[np.arange(len(call)) + HEADER * (call + 1)]
+    storages = np.frombuffer(program.storage_by_tensor, np.uint32).astype(np.int64)
+    signature = words[starts]
+    slots = SlotTable(program.signatures)
+    slot = slots.first[signature[call]] + np.arange(len(call)) - first[call]
+    forward = np.where(words[starts + 3] > GOES_ON, words[starts + 3] - TIED, -1)
+    place = words[starts + 1] - 1
+    return Columns(
+        n_calls=n_calls,
+        n_storages=count_storages(program),
+        signature=signature,
+        place=place,
+        phase=find_phases(program)[place],
+        forward=forward,
+        module=find_modules(program, words[starts + 2], forward),
+        first=first,
+        call=call,
+        storage=storages[tensors],
+        nbytes=slots.nbytes[slot],
+        is_made=slots.is_made[slot],
+        location=slots.location[slot],
+        locations=tuple(slots.locations),
+    )
+
+
+def count_storages(program: Program) -> int:
+    """Return how many storages were numbered, of those that anything is known of."""
+    deaths = np.frombuffer(program.deaths, np.uint32)[1::2]
+    met = np.frombuffer(program.storage_by_tensor, np.uint32)
+    sized = [storage for _, storage, _ in program.facts.sizes]
+    sized += [storage for storage, _ in program.nbytes_by_storage]
+    last = (deaths.max(initial=0), met.max(initial=0), max(sized, default=0))
+    return int(max(last)) + 1
+
+
+class SlotTable:
+    """The slots of all signatures, one after the other.
+
+    Attributes:
+        first: Of each signature its first slot.
+        nbytes: Of each slot the bytes of a storage that is just as large as needed.
+        is_made: Of each slot whether its tensor is returned.
+        location: Of each slot the index of where its tensor lies.
+        locations: What these point to.
+    """
+
+    def __init__(self, signatures: tuple[Signature, ...]) -> None:
+        self.locations: dict[str | None, int] = {None: 0}
+        self._known: dict[int, tuple[int, int]] = {}  # by the id of a geometry
+        first, facts, is_made = [], [], []
+        for signature in signatures:
+            first.append(len(facts))
+            facts += self._describe(signature)
+            is_made += [False] * len(signature.inputs)
+            is_made += [True] * len(signature.outputs)
+        pairs = np.asarray(facts, np.int64).reshape(-1, 2)
+        self.first = np.asarray(first, np.int64)
+        self.nbytes, self.location = pairs[:, 0], pairs[:, 1]
+        self.is_made = np.asarray(is_made, np.bool_)
+
+    def _describe(self, signature: Signature) -> Iterator[tuple[int, int]]:
+        """Yield bytes and location of each slot of a signature."""
+        keep = KEPT.get(signature.op)
+        kept = () if keep is None else keep(signature)
+        yield from map(self._describe_geometry, signature.inputs)
+        for index, geometry in enumerate(signature.outputs):
+            nbytes, location = self._describe_geometry(geometry)
+            yield kept[index] if index < len(kept) else nbytes, location
+
+    def _describe_geometry(self, geometry: Geometry) -> tuple[int, int]:
+        found = self._known.get(id(geometry))
+        if found is None:
+            where = geometry.place
+            if geometry.device.type != "meta":
+                where = geometry.device
+            name = None if where is None else str(where)
+            number = self.locations.setdefault(name, len(self.locations))
+            found = self._known[id(geometry)] = (hold_nbytes(geometry), number)
+        return found
+
+
+def hold_nbytes(geometry: Geometry) -> int:
+    """Return the bytes of a storage on which a tensor just fits.
+
+    None for a layout without strides: what it consists of are tensors themselves.
+    """
+    if geometry.stride is None or geometry.storage_offset is None:
+        return 0
+    last = -1
+    if 0 not in geometry.shape:
+        pairs = zip(geometry.shape, geometry.stride, strict=True)
+        last = sum((n - 1) * step for n, step in pairs)
+    return (geometry.storage_offset + last + 1) * geometry.dtype.itemsize
+
+
+def find_phases(program: Program) -> Integers:
+    """Return the phase of each place, and at last that of no place."""
+    phases = [PHASES.index(place.phase) for place in program.places]
+    return np.asarray([*phases, PHASES.index("other")], np.int64)
+
+
+def find_modules(program: Program, words: Integers, forward: Integers) -> Integers:
+    """Return the module of each call, by its module word and its forward call."""
+    rows = np.frombuffer(program.module_rows, np.uint32).astype(np.int64)
+    called = np.append(rows[::MODULE_HEADER], -1)
+    is_built = words & 1 == 1
+    modules = np.where(
+        is_built, words >> 1, called[np.where(is_built, 0, words >> 1) - 1]
+    )
+    modules = np.where(words == 0, -1, modules)
+    return np.where(forward >= 0, modules[forward], modules)

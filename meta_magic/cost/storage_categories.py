@@ -1,0 +1,96 @@
+"""What each storage of a program is for.
+
+Parameters, gradients and states of optimizers are those that torch itself named while
+it was recorded. What autograd saved is found in what its backward calls read.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final, get_args, Literal, TypeAlias
+
+import numpy as np
+
+from meta_magic.cost.program_columns import PHASES, Columns, Flags, Integers
+from meta_magic.cost.saved_storages import find_saved
+from meta_magic.cost.storage_lives import Lives
+
+if TYPE_CHECKING:
+    from meta_magic.trace.modules import ModuleNode
+    from meta_magic.trace.program import Program
+
+__all__ = ["CATEGORIES", "Category", "find_categories"]
+
+Category: TypeAlias = Literal[
+    "parameter",
+    "buffer",
+    "gradient",
+    "optimizer_state",
+    "saved",
+    "temporary",
+    "input",
+    "output",
+]
+
+CATEGORIES: Final[tuple[Category, ...]] = get_args(Category)
+PARAMETER, BUFFER, GRADIENT, STATE, SAVED, TEMPORARY, INPUT, OUTPUT = range(8)
+
+
+def find_categories(
+    program: "Program",
+    modules: Iterable["ModuleNode"],
+    columns: Columns,
+    lives: Lives,
+) -> Integers:
+    """Return for each storage the index of its category.
+
+    Where several fit: a parameter, a buffer, the state of an optimizer, a gradient,
+    data of the block, saved for backward, what outlives the block, and else temporary.
+
+    Args:
+        program: The program.
+        modules: Its module trees.
+        columns: The columns of the program.
+        lives: When its storages live.
+    """
+    facts, n_storages = program.facts, columns.n_storages
+    held = [
+        (tensor.kind, storage)
+        for root in modules
+        for node in root.walk()
+        for tensor, storage in zip(node.tensors, node.storages, strict=False)
+    ]
+    accumulating = [call for call, _ in facts.accumulated]
+    kinds = np.full(n_storages, TEMPORARY)
+    for category, storages in (
+        (OUTPUT, lives.storage[lives.stop == columns.n_calls]),
+        (SAVED, find_saved(program, columns, lives)),
+        (INPUT, np.flatnonzero(find_data(columns, lives))),
+        (GRADIENT, facts.assigned),
+        (GRADIENT, find_made(columns, accumulating)),
+        (STATE, facts.states),
+        (BUFFER, [s for kind, s in held if kind == "buffer"]),
+        (PARAMETER, [s for kind, s in held if kind == "parameter"]),
+        (PARAMETER, facts.parameters),
+        (PARAMETER, facts.optimized),
+    ):
+        chosen = np.asarray(storages, np.int64)
+        kinds[chosen[chosen >= 0]] = category  # -1 is that of a lazy parameter
+    return kinds
+
+
+def find_data(columns: Columns, lives: Lives) -> Flags:
+    """Return for each storage whether the block was given it, or made it of nothing.
+
+    That is: no call made it, or one outside of modules that read no tensor.
+    """
+    n_read = np.bincount(columns.call[~columns.is_made], minlength=columns.n_calls)
+    is_factory = (columns.phase == PHASES.index("other")) & (n_read == 0)
+    first = lives.first_tensor
+    is_met = first >= 0
+    return ~is_met | ~columns.is_made[first] | is_factory[columns.call[first]]
+
+
+def find_made(columns: Columns, calls: Iterable[int]) -> Integers:
+    """Return the storages that some calls returned."""
+    is_chosen = np.zeros(columns.n_calls, np.bool_)
+    is_chosen[list(calls)] = True
+    return columns.storage[columns.is_made & is_chosen[columns.call]]

@@ -1,0 +1,131 @@
+"""From when to when each storage of a program lives, and with how many bytes."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from meta_magic.cost.program_columns import Columns, Flags, Integers
+from meta_magic.trace.program import Program
+
+__all__ = ["Lives", "add_up", "find_lives"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Lives:
+    """Stretches of calls through which a storage has so many bytes.
+
+    One for most storages; one that is resized has several.
+
+    Attributes:
+        storage: Of each stretch the storage.
+        nbytes: Its bytes.
+        start: The first call after which it has them.
+        stop: The first call after which it has not; the number of all calls if it
+            outlived them.
+        first_tensor: Of each storage the tensor by which a call first met it, as an
+            index into the columns; -1 if none did.
+    """
+
+    storage: Integers
+    nbytes: Integers
+    start: Integers
+    stop: Integers
+    first_tensor: Integers
+
+
+def find_lives(program: Program, columns: Columns) -> Lives:
+    """Return the stretches of all storages of a program.
+
+    A storage that is older than the program is counted from the first call that meets
+    it.
+    """
+    n_storages, n_calls = columns.n_storages, columns.n_calls
+    first = np.full(n_storages, -1)
+    # Of several numbers written to one place the last one stays.
+    first[columns.storage[::-1]] = np.arange(len(columns.call))[::-1]
+    is_met = first >= 0
+    nbytes, start = np.zeros(n_storages, np.int64), np.full(n_storages, n_calls)
+    nbytes[is_met] = columns.nbytes[first[is_met]]
+    start[is_met] = columns.call[first[is_met]]
+    for storage, known in program.nbytes_by_storage:
+        nbytes[storage] = known
+    stop = np.full(n_storages, n_calls)
+    deaths = np.frombuffer(program.deaths, np.uint32).astype(np.int64).reshape(-1, 2)
+    stop[deaths[:, 1]] = deaths[:, 0]
+    changes = find_changes(program, columns, nbytes)
+    is_plain = is_met.copy()
+    is_plain[list(changes)] = False
+    plain = np.flatnonzero(is_plain)
+    stretches = [(plain, nbytes[plain], start[plain], stop[plain])]
+    for storage, sizes in changes.items():
+        born = int(start[storage]), int(nbytes[storage])
+        rows = list_stretches(born, sizes, int(stop[storage]))
+        found = np.asarray([(storage, *row) for row in rows], np.int64).reshape(-1, 4)
+        stretches.append(tuple(found.T))
+    storages, sizes_, starts, stops = map(np.concatenate, zip(*stretches, strict=True))
+    return Lives(
+        storage=storages,
+        nbytes=sizes_,
+        start=starts,
+        stop=np.maximum(starts, stops),
+        first_tensor=first,
+    )
+
+
+def find_changes(
+    program: Program, columns: Columns, nbytes: Integers
+) -> dict[int, list[tuple[int, int, bool]]]:
+    """Return by storage when it gets other bytes: by no operator, or by growing.
+
+    Returns:
+        (call, bytes from it on, whether they are no more than it already has) in
+        order of call.
+    """
+    changes: dict[int, list[tuple[int, int, bool]]] = defaultdict(list)
+    for call, storage, size in program.facts.sizes:
+        changes[storage].append((call, size, False))
+    grown = columns.is_made & (columns.nbytes > nbytes[columns.storage])
+    resized = np.isin(columns.storage, list(changes)) & columns.is_made
+    for tensor in np.flatnonzero(grown | resized):
+        storage = int(columns.storage[tensor])
+        change = int(columns.call[tensor]), int(columns.nbytes[tensor]), True
+        changes[storage].append(change)
+    return {storage: sorted(c, key=lambda c: c[0]) for storage, c in changes.items()}
+
+
+def list_stretches(
+    born: tuple[int, int], changes: list[tuple[int, int, bool]], end: int
+) -> list[tuple[int, int, int]]:
+    """Return (bytes, first call, call after the last) of one storage.
+
+    Args:
+        born: The call that first met it, and its bytes then.
+        changes: As :func:`find_changes` returns them.
+        end: The call before which it was freed.
+    """
+    start, nbytes = born
+    if not changes[0][2] and changes[0][0] <= start:
+        start, nbytes, _ = changes[0]
+    stretches = []
+    for call, size, is_at_least in changes:
+        other = max(size, nbytes) if is_at_least else size
+        if other != nbytes:
+            stretches.append((nbytes, start, call))
+            start, nbytes = call, other
+    return [*stretches, (nbytes, start, end)]
+
+
+def add_up(lives: Lives, n_calls: int, is_chosen: Flags) -> Integers:
+    """Return for each call the bytes of the chosen stretches right after it.
+
+    Args:
+        lives: The stretches.
+        n_calls: Calls.
+        is_chosen: Of each stretch whether it counts.
+    """
+    nbytes = lives.nbytes[is_chosen]
+    change = np.zeros(n_calls + 1, np.int64)
+    np.add.at(change, lives.start[is_chosen], nbytes)
+    np.subtract.at(change, lives.stop[is_chosen], nbytes)
+    return np.cumsum(change)[:n_calls]
