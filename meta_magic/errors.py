@@ -67,3 +67,11 @@ class TrialError(MetaMagicError):
 
 class UnfinishedTraceError(MetaMagicError, AttributeError):
     """A trace was asked before the block that it records had ended."""
+
+
+class DeviceTableError(MetaMagicError, ValueError):
+    """temp"""
+
+
+class UnknownDeviceError(MetaMagicError, LookupError):
+    """temp"""

@@ -5,7 +5,7 @@ it was recorded. What autograd saved is found in what its backward calls read.
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final, get_args, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
 import numpy as np
 

@@ -9,7 +9,7 @@ from typing import Any
 from meta_magic.errors import TrialError
 from meta_magic.trace.rerun import Rerun
 
-__all__ = ["parse_block", "restore_variables"]
+__all__ = ["find_unbound", "parse_block", "restore_variables"]
 
 
 def parse_block(rerun: Rerun) -> ast.Module:
@@ -66,6 +66,14 @@ def restore_variables(
                 variables.pop(name, None)
     variables.update(sizes)
     return variables
+
+
+def find_unbound(rerun: Rerun, name: str) -> Any:
+    """Return what a name stands for that a block reads and does not bind, or None."""
+    former = rerun.before.get(name)
+    if former is None or name in find_bound(parse_block(rerun)):
+        return None
+    return former.kept if former.is_plain else None
 
 
 def find_bound(block: ast.Module) -> set[str]:

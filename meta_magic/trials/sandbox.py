@@ -99,6 +99,6 @@ def describe(event: str, args: tuple[Any, ...]) -> str | None:
         if not is_writing or not is_file or os.fsdecode(path) == os.devnull:
             return None
         return f"writes the file {os.fsdecode(path)!r}"
-    if event == "os.fork" and sys._getframe(2).f_code.co_filename == child.__file__:
-        return None
-    return REFUSED.get(event)
+    what = REFUSED.get(event)
+    is_own = what and sys._getframe(2).f_code.co_filename == child.__file__
+    return None if is_own else what  # a child ends itself by a signal

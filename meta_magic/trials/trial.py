@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from meta_magic.errors import TrialError
 from meta_magic.recording.as_device.oracle.child import (
@@ -25,13 +25,15 @@ __all__ = ["SECONDS", "ask_trial"]
 
 T = TypeVar("T")
 
+Question: TypeAlias = Callable[[Trace, Mapping[str, Any]], T]
+
 SECONDS: Final = 60.0
 """What a trial may take, by default."""
 
 
 def ask_trial(
     trace: Trace,
-    question: Callable[[Trace], T],
+    question: Question[T],
     sizes: Mapping[str, int] = MappingProxyType({}),
     setting: Callable[[], AbstractContextManager[Any]] = nullcontext,
     seconds: float = SECONDS,
@@ -40,7 +42,8 @@ def ask_trial(
 
     Args:
         trace: What was recorded of it.
-        question: Returns what can be pickled; runs in the child.
+        question: Given the recording, and the block's variables when it has run;
+            returns what can be pickled.
         sizes: Values that names of the block have instead.
         setting: What is entered around the block.
         seconds: How long it may take.
@@ -68,7 +71,7 @@ def ask_trial(
 def answer(
     rerun: Rerun,
     block: ast.Module,
-    question: Callable[[Trace], T],
+    question: Question[T],
     sizes: Mapping[str, int],
     setting: Callable[[], AbstractContextManager[Any]],
 ) -> tuple[str | None, T | None]:
@@ -81,7 +84,7 @@ def answer(
         return f"it {refused[0]}", None
     if trace.error is not None:
         return f"it raises {trace.error}", None
-    return None, question(trace)
+    return None, question(trace, variables)
 
 
 def record_block(rerun: Rerun, block: ast.Module, variables: dict[str, Any]) -> Trace:

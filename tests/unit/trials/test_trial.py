@@ -1,10 +1,13 @@
 """A recorded block runs again in a child, with nothing left of it but an answer."""
 
+import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from torch import nn
@@ -17,7 +20,11 @@ from meta_magic.trials.trial import ask_trial
 WIDTH = 5
 
 
-def list_shapes(trace):
+def count(trace, _variables):
+    return len(trace)
+
+
+def list_shapes(trace, _variables=None):
     return [call.outputs[0].shape for call in trace.ops]
 
 
@@ -79,7 +86,7 @@ def test_a_variable_that_is_gone_is_named():
         model = nn.Sequential(model)
     del model
     with pytest.raises(TrialError, match="NameError: name 'model'"):
-        ask_trial(trace, len)
+        ask_trial(trace, count)
 
 
 def test_a_trace_keeps_no_module_of_the_block_alive():
@@ -143,7 +150,7 @@ def test_what_touches_the_world_is_refused_and_does_not(tmp_path, act, reason):
         act(path)
     path.write_text("old", "utf-8")
     with pytest.raises(TrialError, match=reason):
-        ask_trial(trace, len)
+        ask_trial(trace, count)
     assert path.read_text("utf-8") == "old"
 
 
@@ -152,14 +159,37 @@ def test_what_it_prints_is_not_seen(capfd):
         print("once")
         sys.stderr.write("once\n")
     capfd.readouterr()
-    ask_trial(trace, len)
+    ask_trial(trace, count)
     assert capfd.readouterr() == ("", "")
 
 
 def test_a_file_can_be_read():
     with record() as trace:
         Path(__file__).read_text("utf-8")
-    assert ask_trial(trace, len) == 0
+    assert ask_trial(trace, count) == 0
+
+
+def test_children_of_the_child_end_too():
+    """The CPU is asked about large calls in one of its own."""
+    here = os.getpid()
+
+    def say_pid(trace, _variables):
+        return os.getpid(), list_children(os.getpid())
+
+    with record() as trace:
+        torch.ones(2**24).view(-1, 2**12).sum(0)
+        with suppress(RuntimeError):
+            torch.ones(2**12, 2**11) @ torch.ones(2**12, 2**11)
+    child, grandchildren = ask_trial(trace, say_pid)
+    assert child != here
+    assert grandchildren == []
+    assert list_children(here) == []
+
+
+def list_children(pid):
+    """Return the numbers of a process's children, its zombies left out."""
+    children = psutil.Process(pid).children(recursive=True)
+    return [p.pid for p in children if p.status() != psutil.STATUS_ZOMBIE]
 
 
 # Bad blocks
@@ -171,7 +201,7 @@ def test_a_block_that_raises_says_what():
         torch.ones(rows, 2) @ torch.ones(2, 3)
         assert rows == 3, "three"
     with pytest.raises(TrialError, match="it raises AssertionError: three"):
-        ask_trial(trace, len, {"rows": 4})
+        ask_trial(trace, count, {"rows": 4})
 
 
 @pytest.mark.parametrize("text", ["while n < 5: n += 0", "import time; time.sleep(60)"])
@@ -184,7 +214,7 @@ def test_a_block_that_does_not_end_is_ended(tmp_path, text):
             time.sleep(60)
     started = time.perf_counter()
     with pytest.raises(TrialError, match="more than 1 s"):
-        ask_trial(trace, len, {"n": 4}, seconds=1)
+        ask_trial(trace, count, {"n": 4}, seconds=1)
     assert time.perf_counter() - started < 30
 
 
@@ -192,7 +222,7 @@ def test_a_block_of_exec_cannot_be_run_again():
     variables = {"record": record}
     exec("with record() as trace:\n    pass", variables)
     with pytest.raises(TrialError, match="exec"):
-        ask_trial(variables["trace"], len)
+        ask_trial(variables["trace"], count)
 
 
 def leave_early():
@@ -202,7 +232,7 @@ def leave_early():
 
 def test_a_block_that_cannot_stand_alone_is_named():
     with pytest.raises(TrialError, match="'return' outside function"):
-        ask_trial(leave_early(), len)
+        ask_trial(leave_early(), count)
 
 
 def test_without_forks_it_is_declined(monkeypatch):
@@ -210,4 +240,4 @@ def test_without_forks_it_is_declined(monkeypatch):
         pass
     monkeypatch.setattr(trial, "can_fork", lambda: False)
     with pytest.raises(MetaMagicError, match="no process can be forked"):
-        ask_trial(trace, len)
+        ask_trial(trace, count)

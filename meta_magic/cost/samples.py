@@ -1,0 +1,66 @@
+"""The memory of one recording of a program, to be compared with that at other sizes."""
+
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from meta_magic.cost.memory_timeline import Memory, measure_memory
+
+if TYPE_CHECKING:
+    from meta_magic.trace.trace import Trace
+
+__all__ = ["Sample", "take_sample"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """The memory of one recording, on the device where most is needed.
+
+    Attributes:
+        program: A hash of which operators were called in which order, and of which
+            storages lived from when to when; it is the same where sizes alone differ.
+        live_nbytes: The bytes that lived after each call.
+        place: The device: an accelerator that the code names, else the one that all
+            lies on.
+    """
+
+    program: bytes
+    live_nbytes: tuple[int, ...]
+    place: str
+
+    @property
+    def peak_nbytes(self) -> int:
+        """Most bytes that lived after any call."""
+        return max(self.live_nbytes, default=0)
+
+
+def take_sample(trace: "Trace") -> Sample:
+    """Return the memory of a recording."""
+    memory = measure_memory(trace)
+    place = find_accelerator(memory)
+    return Sample(
+        program=hash_program(memory),
+        live_nbytes=memory.live_by_place.get(place, ()),
+        place=place,
+    )
+
+
+def find_accelerator(memory: Memory) -> str:
+    """Return the device that is to hold most: an accelerator, if any is named."""
+    peaks = memory.peak_by_place  # most first
+    accelerators = [place for place in peaks if place.partition(":")[0] != "cpu"]
+    return next(iter(accelerators or peaks), "cpu")
+
+
+def hash_program(memory: Memory) -> bytes:
+    """Return what two recordings have in common that differ in sizes alone."""
+    account = memory.account
+    ops = [signature.op for signature in account.program.signatures]
+    names = "\n".join(ops[number] for number in account.columns.signature)
+    digest = blake2b(names.encode(), digest_size=16)
+    lives = account.lives
+    for column in (lives.storage, lives.start, lives.stop, account.place):
+        digest.update(np.ascontiguousarray(column).tobytes())
+    return digest.digest()

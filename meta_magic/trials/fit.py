@@ -1,0 +1,256 @@
+"""Whether a block fits a device, and the largest sizes at which it does."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from math import gcd
+from types import EllipsisType
+from typing import Final, NamedTuple, TypeAlias
+
+from meta_magic.cost.device_table import find_device
+from meta_magic.cost.interpolation import Interpolation, interpolate
+from meta_magic.cost.samples import Sample, take_sample
+from meta_magic.errors import TrialError
+from meta_magic.trace.trace import Trace
+from meta_magic.trace.units import format_bytes
+from meta_magic.trials.blocks import find_unbound
+from meta_magic.trials.trial import ask_trial
+
+__all__ = ["Candidates", "Fit", "SizeFit", "fit_trace"]
+
+Candidates: TypeAlias = Sequence[int] | EllipsisType | None
+"""The values that a name may have; all from 1 on, if they are not said."""
+
+LIMIT: Final = 1 << 20
+"""The largest size that is tried where candidates are not said."""
+
+MAX_STEPS: Final = 1000
+"""How many candidates are looked at for what they are multiples of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeFit:
+    """How the peak grows with one size, the others as they are.
+
+    Attributes:
+        name: What the size is called in the block.
+        current: Its value there.
+        largest: The largest one that fits; 0 if none does.
+        recorded: (size, bytes at the peak) of all recordings that it stands on.
+        interpolation: The bytes of each call at any size; None where programs differ
+            by size, so that each size was recorded that is spoken of.
+    """
+
+    name: str
+    current: int
+    largest: int
+    recorded: tuple[tuple[int, int], ...]
+    interpolation: Interpolation | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether the block was recorded at the largest size, and fits."""
+        return self.largest in dict(self.recorded)
+
+    def peak_nbytes(self, size: int) -> int:
+        """Return the most bytes that live at once, at any size.
+
+        Raises:
+            TrialError: Programs differ by size, and this one was not recorded.
+        """
+        known = dict(self.recorded)
+        if size in known:
+            return known[size]
+        if self.interpolation is None:
+            raise TrialError(f"{self.name}={size} was not recorded")
+        return self.interpolation.peak_nbytes(size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """Whether a block fits a device.
+
+    Attributes:
+        device: The name of the device.
+        nbytes: Bytes of its memory.
+        place: Which of the block's devices it stands for.
+        peak_nbytes: Most bytes that live there at once, as recorded.
+        sizes: How that grows with each size that was asked for, by its name.
+    """
+
+    device: str
+    nbytes: int
+    place: str
+    peak_nbytes: int
+    sizes: Mapping[str, SizeFit]
+
+    @property
+    def fits(self) -> bool:
+        """Whether it fits as recorded."""
+        return self.peak_nbytes <= self.nbytes
+
+    @property
+    def largest(self) -> dict[str, int]:
+        """By name the largest size that fits, the others as they are."""
+        return {name: size.largest for name, size in self.sizes.items()}
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether each answer was recorded."""
+        return all(size.confirmed for size in self.sizes.values())
+
+    def __str__(self) -> str:
+        verb = "fits" if self.fits else "does not fit"
+        peak, room = format_bytes(self.peak_nbytes), format_bytes(self.nbytes)
+        lines = [f"{peak} at the peak {verb} {self.device} ({room})"]
+        for size in self.sizes.values():
+            at = ", ".join(str(n) for n, _ in size.recorded)
+            how = "interpolated" if size.interpolation else "searched"
+            how += f" from recordings at {at}" if size.confirmed else ", not confirmed"
+            found = f"at most {size.largest}" if size.largest else "none fits"
+            lines.append(f"  {size.name} = {size.current}: {found} ({how})")
+        return "\n".join(lines)
+
+
+class Search(NamedTuple):
+    """A search for the largest size.
+
+    Attributes:
+        name: What it is called.
+        candidates: What it may be, rising.
+        nbytes: What there is room for.
+        record: Returns the memory of the block at a size.
+        recorded: What it returned, by size.
+    """
+
+    name: str
+    candidates: Sequence[int]
+    nbytes: int
+    record: Callable[[int], Sample]
+    recorded: dict[int, Sample]
+
+    def sample(self, size: int) -> Sample:
+        """Return the memory of the block at a size, recorded once."""
+        if size not in self.recorded:
+            self.recorded[size] = self.record(size)
+        return self.recorded[size]
+
+    def find_largest(self, peak_nbytes: Callable[[int], int]) -> int:
+        """Return the largest candidate whose peak there is room for, or 0.
+
+        Few are asked, small ones first: it is taken that more needs more.
+        """
+        low, high, width = 0, len(self.candidates), 1  # low fit, and high do not
+        while low < high:
+            middle = min(low + width, high) - 1 if width else (low + high) // 2
+            if peak_nbytes(self.candidates[middle]) <= self.nbytes:
+                low, width = middle + 1, 2 * width
+            else:
+                high, width = middle, 0
+        return self.candidates[low - 1] if low else 0
+
+
+def fit_trace(trace: Trace, device: str, vary: Mapping[str, Candidates]) -> Fit:
+    """Return whether a trace's block fits a device, and up to which sizes.
+
+    Args:
+        trace: The recording.
+        device: A device that is known by name.
+        vary: Names of sizes in the block, and what each may be.
+
+    Raises:
+        UnknownDeviceError: No such device is known; it names all that are.
+        TrialError: The block cannot be run again, or knows no such size.
+    """
+    found, sample = find_device(device), take_sample(trace)
+    sizes = {}
+    for name in vary:
+        current, record = read_size(trace, name), partial(record_at, trace, name)
+        candidates = list_candidates(vary[name])
+        search = Search(name, candidates, found.nbytes, record, {current: sample})
+        sizes[name] = search_largest(search, current)
+    return Fit(
+        device=found.name,
+        nbytes=found.nbytes,
+        place=sample.place,
+        peak_nbytes=sample.peak_nbytes,
+        sizes=sizes,
+    )
+
+
+def read_size(trace: Trace, name: str) -> int:
+    """Return what a name stood for when the block had run.
+
+    Raises:
+        TrialError: It is no positive integer.
+    """
+    value = None
+    if trace.rerun is not None:
+        value = find_unbound(trace.rerun, name)
+    if value is None:  # bound by the block itself
+        value = ask_trial(trace, lambda _, variables: as_size(variables.get(name)))
+    size = as_size(value)
+    if size is None:
+        raise TrialError(f"no name {name!r} of the block stands for a positive integer")
+    return size
+
+
+def as_size(value: object) -> int | None:
+    """Return a value if it is a positive integer, else None."""
+    return value if type(value) is int and value > 0 else None
+
+
+def record_at(trace: Trace, name: str, size: int) -> Sample:
+    """Return the memory of a trace's block where a name has another value."""
+    try:
+        return ask_trial(trace, lambda t, _: take_sample(t), {name: size})
+    except TrialError as error:
+        raise TrialError(f"with {name}={size}, {error}") from None
+
+
+def list_candidates(candidates: Candidates) -> Sequence[int]:
+    """Return the sizes that may be tried, rising.
+
+    Raises:
+        TrialError: One is no positive integer, or there is none.
+    """
+    if candidates is None or candidates is ...:
+        return range(1, LIMIT + 1)
+    is_size = all(type(size) is int and size > 0 for size in candidates)
+    if not is_size or not candidates:
+        raise TrialError(f"{candidates!r} are no sizes: these are positive integers")
+    return sorted({*candidates})
+
+
+def search_largest(search: Search, current: int) -> SizeFit:
+    """Return the largest size that fits, by interpolation, or else by recordings."""
+    found = interpolate_samples(search, current)
+    peak = found.peak_nbytes if found else lambda n: search.sample(n).peak_nbytes
+    largest = search.find_largest(peak)
+    if found and largest and search.sample(largest).peak_nbytes != peak(largest):
+        found, peak = None, lambda n: search.sample(n).peak_nbytes
+        largest = search.find_largest(peak)
+    recorded = sorted(search.recorded.items())
+    return SizeFit(
+        name=search.name,
+        current=current,
+        largest=largest,
+        recorded=tuple((size, sample.peak_nbytes) for size, sample in recorded),
+        interpolation=found,
+    )
+
+
+def interpolate_samples(search: Search, current: int) -> Interpolation | None:
+    """Return the bytes at all sizes, if at three of them the block is one program.
+
+    From 2 up, in steps by which candidates lie apart: at 1 torch runs other operators.
+    """
+    step = gcd(*search.candidates[:MAX_STEPS])
+    sizes = [2 * step, 3 * step, current if current > 3 * step else 4 * step]
+    try:
+        samples = [search.sample(size) for size in sizes]
+    except TrialError:  # sizes that the block does not take
+        return None
+    if len({sample.program for sample in samples}) > 1:
+        return None
+    return interpolate(sizes, [sample.live_nbytes for sample in samples])

@@ -1,0 +1,139 @@
+"""The largest size that fits, beside recordings at that size and the next."""
+
+import pytest
+import torch
+from torch import nn
+
+from meta_magic import record
+from meta_magic.errors import TrialError
+from meta_magic.trials.fit import fit_trace
+
+DEVICE = "t4"
+ROOM = 16 * 10**9
+
+
+def train(batch, width, layers=3):
+    model = nn.Sequential(*(nn.Linear(width, width) for _ in range(layers)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loss = model(torch.ones(batch, width)).relu().sum()
+    loss.backward()
+    optimizer.step()
+
+
+def record_training(batch=8, width=1024):
+    with record() as trace:
+        train(batch, width)
+    return trace
+
+
+def peak_of(**sizes):
+    return record_training(**sizes).memory.peak_nbytes
+
+
+def test_the_peak_is_that_of_the_recording():
+    fit = fit_trace(record_training(), DEVICE, {})
+    assert fit.peak_nbytes == peak_of(batch=8)
+    assert (fit.fits, fit.nbytes, fit.largest) == (True, ROOM, {})
+
+
+@pytest.mark.parametrize("name", ["batch", "width"])
+def test_the_largest_size_fits_and_the_next_one_does_not(name):
+    fit = fit_trace(record_training(), DEVICE, {name: ...})
+    largest = fit.largest[name]
+    assert peak_of(**{name: largest}) <= ROOM < peak_of(**{name: largest + 1})
+    assert fit.confirmed
+
+
+@pytest.mark.parametrize(("name", "size"), [("batch", 12345), ("width", 777)])
+def test_the_peak_at_any_size_is_that_of_a_recording_there(name, size):
+    found = fit_trace(record_training(), DEVICE, {name: ...}).sizes[name]
+    assert found.interpolation is not None
+    assert found.peak_nbytes(size) == peak_of(**{name: size})
+
+
+def test_candidates_are_kept_to():
+    candidates = [2**20, 16, 2**18, 2**19]
+    fit = fit_trace(record_training(), DEVICE, {"batch": candidates})
+    fitting = [n for n in sorted(candidates) if peak_of(batch=n) <= ROOM]
+    assert fit.largest["batch"] == fitting[-1]
+
+
+def test_several_sizes_are_asked_one_at_a_time():
+    fit = fit_trace(record_training(), DEVICE, {"batch": [8, 16], "width": [8, 512]})
+    assert fit.largest == {"batch": 16, "width": 512}
+
+
+def test_where_none_fits_it_is_0():
+    fit = fit_trace(record_training(), DEVICE, {"width": [2**16, 2**17]})
+    assert fit.largest == {"width": 0}
+    assert "none fits" in str(fit)
+
+
+def step_by_size(batch):
+    """Another program for even and odd sizes."""
+    rows = torch.ones(batch, 10**6)
+    if batch % 2:
+        rows = rows * 2 + 1
+    return rows.sum()
+
+
+def test_a_program_that_changes_with_the_size_is_searched_by_recordings():
+    batch = 4
+    with record() as trace:
+        step_by_size(batch)
+    found = fit_trace(trace, DEVICE, {"batch": range(1, 10001)}).sizes["batch"]
+    assert found.interpolation is None
+    assert found.confirmed
+    # An odd one has up to two more arrays of 4 MB a row at its peak; 4,000 rows fit.
+    with record() as at_most:
+        step_by_size(found.largest)
+    with record() as next_one:
+        step_by_size(found.largest + 1)
+    assert at_most.memory.peak_nbytes <= ROOM < next_one.memory.peak_nbytes
+
+
+def test_a_size_that_the_block_binds_is_found():
+    with record() as trace:
+        batch, width = 8, 512
+        train(batch, width)
+    fit = fit_trace(trace, DEVICE, {"batch": [4, 64]})
+    assert (fit.sizes["batch"].current, fit.largest) == (8, {"batch": 64})
+
+
+def test_a_part_on_the_accelerator_alone_counts():
+    batch = 8
+    with record(as_device="cuda") as trace:
+        kept = torch.ones(10**9)
+        moved = torch.ones(batch, 1000, device="cuda")
+    del kept, moved
+    fit = fit_trace(trace, DEVICE, {"batch": ...})
+    assert (fit.place, fit.peak_nbytes) == ("cuda:0", 8 * 1000 * 4)
+    assert fit.largest["batch"] == 2**20  # 4 GB: the largest that is tried
+
+
+@pytest.mark.parametrize("name", ["nobody", "model", "zero", "text"])
+def test_what_is_no_size_is_named(name):
+    model, zero, text = nn.Linear(2, 2), 0, "8"
+    with record() as trace:
+        model(torch.ones(len(text), zero + 2))
+    with pytest.raises(TrialError, match=f"{name!r}"):
+        fit_trace(trace, DEVICE, {name: ...})
+
+
+@pytest.mark.parametrize("candidates", [[], [0, 1], [1.5], ["8"]])
+def test_candidates_that_are_no_sizes_are_refused(candidates):
+    with pytest.raises(TrialError, match="sizes"):
+        fit_trace(record_training(), DEVICE, {"batch": candidates})
+
+
+def test_an_error_at_a_size_says_at_which():
+    rows = 4
+    with record() as trace:
+        torch.ones(rows).view(2, -1)
+    with pytest.raises(TrialError, match="with rows=1, it raises RuntimeError"):
+        fit_trace(trace, DEVICE, {"rows": [1, 3, 5]})
+
+
+def test_an_unknown_device_is_an_error_with_the_known_ones():
+    with pytest.raises(LookupError, match="a100-sxm"):
+        fit_trace(record_training(), "z9000", {})
