@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import gcd
-from types import EllipsisType
+from types import EllipsisType, MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
 from meta_magic.cost.device_table import find_device
@@ -76,6 +76,7 @@ class Fit:
         place: Which of the block's devices it stands for.
         peak_nbytes: Most bytes that live there at once, as recorded.
         sizes: How that grows with each size that was asked for, by its name.
+        choices: What was chosen otherwise than the block does.
     """
 
     device: str
@@ -83,6 +84,7 @@ class Fit:
     place: str
     peak_nbytes: int
     sizes: Mapping[str, SizeFit]
+    choices: tuple[str, ...] = ()
 
     @property
     def fits(self) -> bool:
@@ -102,7 +104,8 @@ class Fit:
     def __str__(self) -> str:
         verb = "fits" if self.fits else "does not fit"
         peak, room = format_bytes(self.peak_nbytes), format_bytes(self.nbytes)
-        lines = [f"{peak} at the peak {verb} {self.device} ({room})"]
+        chosen = f" with {', '.join(self.choices)}" if self.choices else ""
+        lines = [f"{peak} at the peak{chosen} {verb} {self.device} ({room})"]
         for size in self.sizes.values():
             at = ", ".join(str(n) for n, _ in size.recorded)
             how = "interpolated" if size.interpolation else "searched"
@@ -150,22 +153,30 @@ class Search(NamedTuple):
         return self.candidates[low - 1] if low else 0
 
 
-def fit_trace(trace: Trace, device: str, vary: Mapping[str, Candidates]) -> Fit:
+def fit_trace(
+    trace: Trace,
+    device: str,
+    vary: Mapping[str, Candidates] = MappingProxyType({}),
+    choices: Sequence[str] = (),
+) -> Fit:
     """Return whether a trace's block fits a device, and up to which sizes.
 
     Args:
         trace: The recording.
         device: A device that is known by name.
         vary: Names of sizes in the block, and what each may be.
+        choices: What is chosen otherwise than the block does.
 
     Raises:
         UnknownDeviceError: No such device is known; it names all that are.
         TrialError: The block cannot be run again, or knows no such size.
     """
-    found, sample = find_device(device), take_sample(trace)
+    found, chosen = find_device(device), tuple(choices)
+    sample = record_at(trace, {}, chosen) if chosen else take_sample(trace)
     sizes = {}
     for name in vary:
-        current, record = read_size(trace, name), partial(record_at, trace, name)
+        current = read_size(trace, name)
+        record = partial(record_size, trace, name, chosen)
         candidates = list_candidates(vary[name])
         search = Search(name, candidates, found.nbytes, record, {current: sample})
         sizes[name] = search_largest(search, current)
@@ -175,6 +186,7 @@ def fit_trace(trace: Trace, device: str, vary: Mapping[str, Candidates]) -> Fit:
         place=sample.place,
         peak_nbytes=sample.peak_nbytes,
         sizes=sizes,
+        choices=chosen,
     )
 
 
@@ -200,12 +212,19 @@ def as_size(value: object) -> int | None:
     return value if type(value) is int and value > 0 else None
 
 
-def record_at(trace: Trace, name: str, size: int) -> Sample:
+def record_size(trace: Trace, name: str, choices: tuple[str, ...], size: int) -> Sample:
     """Return the memory of a trace's block where a name has another value."""
     try:
-        return ask_trial(trace, lambda t, _: take_sample(t), {name: size})
+        return record_at(trace, {name: size}, choices)
     except TrialError as error:
         raise TrialError(f"with {name}={size}, {error}") from None
+
+
+def record_at(
+    trace: Trace, sizes: Mapping[str, int], choices: tuple[str, ...]
+) -> Sample:
+    """Return the memory of a trace's block, run otherwise."""
+    return ask_trial(trace, lambda again, _: take_sample(again), sizes, choices)
 
 
 def list_candidates(candidates: Candidates) -> Sequence[int]:

@@ -1,8 +1,7 @@
 """Record a block again in a child, and bring back the answer to a question."""
 
 import ast
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias, TypeVar
@@ -18,6 +17,7 @@ from meta_magic.trace.notes import CellSource
 from meta_magic.trace.rerun import Rerun
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.blocks import parse_block, restore_variables
+from meta_magic.trials.choices import check_choices, make_choices
 from meta_magic.trials.sandbox import Refused, enter_sandbox
 from meta_magic.trials.sizes import set_sizes
 
@@ -35,7 +35,7 @@ def ask_trial(
     trace: Trace,
     question: Question[T],
     sizes: Mapping[str, int] = MappingProxyType({}),
-    setting: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    choices: Collection[str] = (),
     seconds: float = SECONDS,
 ) -> T:
     """Record a trace's block again in a child, and return the answer to a question.
@@ -45,19 +45,20 @@ def ask_trial(
         question: Given the recording, and the block's variables when it has run;
             returns what can be pickled.
         sizes: Values that names of the block have instead.
-        setting: What is entered around the block.
+        choices: Of ``CHOICES``, what is changed.
         seconds: How long it may take.
 
     Raises:
-        TrialError: It cannot be run again; the message says why.
+        TrialError: It cannot be run again, or so; the message says why.
     """
+    check_choices(choices)
     rerun = trace.rerun
     if rerun is None:
         raise TrialError("it was run by `exec`, or comes from another process")
     if not can_fork():
         raise TrialError("no process can be forked here")
     block = set_sizes(parse_block(rerun), sizes)
-    run = partial(answer, rerun, block, question, sizes, setting)
+    run = partial(answer, rerun, block, question, sizes, choices)
     returned = ask_child(run, seconds, seconds)
     if returned is NO_ANSWER:
         raise TrialError(f"it crashed, or took more than {seconds:g} s")
@@ -73,13 +74,13 @@ def answer(
     block: ast.Module,
     question: Question[T],
     sizes: Mapping[str, int],
-    setting: Callable[[], AbstractContextManager[Any]],
+    choices: Collection[str],
 ) -> tuple[str | None, T | None]:
     """Return why there is no answer, and the answer; runs in a child."""
     variables = restore_variables(rerun, block, sizes)
     refused = enter_sandbox()
-    with setting():
-        trace = record_block(rerun, block, variables)
+    choose = partial(make_choices, choices, rerun.options.device)
+    trace = record_block(rerun, block, variables, choose)
     if refused:
         return f"it {refused[0]}", None
     if trace.error is not None:
@@ -87,13 +88,23 @@ def answer(
     return None, question(trace, variables)
 
 
-def record_block(rerun: Rerun, block: ast.Module, variables: dict[str, Any]) -> Trace:
-    """Run a block under a recording of its own."""
+def record_block(
+    rerun: Rerun,
+    block: ast.Module,
+    variables: dict[str, Any],
+    choose: Callable[[], None],
+) -> Trace:
+    """Run a block under a recording of its own, which sees its choices made."""
+
+    def run() -> object:
+        choose()
+        return run_block(rerun, block, variables)
+
     recording = Recording(rerun.file, options=rerun.options, namespace=variables)
     error: BaseException | None = None
     value = None
     try:
-        value = recording.guard.run(partial(run_block, rerun, block, variables))
+        value = recording.guard.run(run)
     except (Exception, Refused, SystemExit, KeyboardInterrupt) as raised:  # noqa: BLE001  the block's
         error = raised
     trace = recording.finish(error, variables, CellSource(file=rerun.file))

@@ -1,0 +1,139 @@
+"""A choice needs as much memory as a block that was written so."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from meta_magic import record
+from meta_magic.errors import TrialError
+from meta_magic.trials.fit import fit_trace
+
+WIDTH, N_LAYERS, BATCH = 96, 4, 512
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x):
+        return x + self.down(self.up(x).relu())
+
+
+class Stack(nn.Module):
+    def __init__(self, is_checkpointed):
+        super().__init__()
+        self.is_checkpointed = is_checkpointed
+        self.layers = nn.ModuleList(Block() for _ in range(N_LAYERS))
+
+    def forward(self, x):
+        for layer in self.layers:
+            if self.is_checkpointed:
+                x = checkpoint(layer, x, use_reentrant=False)
+            else:
+                x = layer(x)
+        return x
+
+
+def train(make_optimizer, *, is_checkpointed=False, batch=BATCH):
+    model = Stack(is_checkpointed).to("cuda")
+    optimizer = make_optimizer(model.parameters())
+    for _ in range(2):
+        loss = model(torch.ones(batch, WIDTH, device="cuda")).sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def record_training(make_optimizer=torch.optim.AdamW, **kwargs):
+    with record(as_device="cuda") as trace:
+        train(make_optimizer, **kwargs)
+    return trace
+
+
+def peak_of(trace):
+    return trace.memory.peak_by_place["cuda:0"]
+
+
+def chosen(*choices, **kwargs):
+    trace = record_training(**kwargs)
+    return fit_trace(trace, "t4", choices=choices).peak_nbytes
+
+
+def test_fused():
+    written = record_training(lambda p: torch.optim.AdamW(p, fused=True), batch=1)
+    unfused = peak_of(record_training(batch=1))
+    assert chosen("fused", batch=1) == peak_of(written) < unfused
+
+
+def test_sgd():
+    written = record_training(torch.optim.SGD)
+    assert chosen("sgd") == peak_of(written) < peak_of(record_training())
+
+
+def test_checkpointing():
+    written = record_training(is_checkpointed=True)
+    assert chosen("checkpointing") == peak_of(written) < peak_of(record_training())
+
+
+def test_bfloat16():
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        written = record_training()
+    finally:
+        torch.set_default_dtype(before)
+    assert chosen("bfloat16") == peak_of(written) < peak_of(record_training())
+
+
+def test_autocast():
+    with record(as_device="cuda") as trace, torch.autocast("cuda", torch.bfloat16):
+        train(torch.optim.AdamW)
+    assert chosen("autocast") == peak_of(trace)
+
+
+def test_choices_add_up():
+    written = record_training(
+        lambda p: torch.optim.AdamW(p, fused=True), is_checkpointed=True
+    )
+    assert chosen("fused", "checkpointing") == peak_of(written)
+
+
+def states_of_8_bits():
+    """Two states: a byte a number and 4 for 256 of them; 4 bytes below 4,096."""
+    sizes = [p.numel() for p in Stack(is_checkpointed=False).parameters()]
+    return sum(2 * (n + 4 * -(-n // 256)) if n >= 4096 else 2 * 4 * n for n in sizes)
+
+
+def test_8_bit_states_are_what_adam_8_bit_needs():
+    # At the end of a step all parameters, gradients and states live, with 8 bits as
+    # without states but for these.
+    without = chosen("sgd")
+    assert chosen("paged 8-bit") == without
+    n_parameters = sum(p.numel() for p in Stack(is_checkpointed=False).parameters())
+    at_least = 4 * 2 * n_parameters + states_of_8_bits()
+    assert at_least <= chosen("8-bit") <= without + states_of_8_bits()
+
+
+def test_the_process_that_asks_is_as_it_was():
+    call, dtype = nn.Module.__call__, torch.get_default_dtype()
+    init = torch.optim.AdamW.__init__
+    chosen("checkpointing", "bfloat16", "fused", "sgd")
+    assert nn.Module.__call__ is call
+    assert torch.get_default_dtype() is dtype
+    assert torch.optim.AdamW.__init__ is init
+    assert torch.optim.AdamW.__new__ is object.__new__
+
+
+def test_an_unknown_choice_is_an_error_with_the_known_ones():
+    with pytest.raises(TrialError, match=r"'lora' is no choice known; .*checkpointing"):
+        chosen("lora")
+
+
+def test_a_choice_that_a_block_does_not_take_says_why():
+    with record() as trace:
+        torch.ones(2, dtype=torch.float32) @ torch.ones(2)
+    message = "it raises RuntimeError: .* same dtype"
+    with pytest.raises(TrialError, match=message):
+        fit_trace(trace, "t4", choices=["bfloat16"])
