@@ -1,4 +1,4 @@
-"""A program as numpy columns: one entry a call, one a tensor that a call reads or makes.
+"""A program as numpy columns: of its calls, and of the tensors that they read and make.
 
 What holds of all calls of a signature is worked out once, in a table of its slots: the
 tensors that it reads, then those that it returns.
@@ -126,7 +126,9 @@ class SlotTable:
     def __init__(self, signatures: tuple[Signature, ...]) -> None:
         self.locations: dict[str | None, int] = {None: 0}
         self._known: dict[int, tuple[int, int]] = {}  # by the id of a geometry
-        first, facts, is_made = [], [], []
+        first: list[int] = []
+        facts: list[tuple[int, int]] = []
+        is_made: list[bool] = []
         for signature in signatures:
             first.append(len(facts))
             facts += self._describe(signature)

@@ -57,18 +57,20 @@ def find_lives(program: Program, columns: Columns) -> Lives:
     is_plain = is_met.copy()
     is_plain[list(changes)] = False
     plain = np.flatnonzero(is_plain)
-    stretches = [(plain, nbytes[plain], start[plain], stop[plain])]
-    for storage, sizes in changes.items():
-        born = int(start[storage]), int(nbytes[storage])
-        rows = list_stretches(born, sizes, int(stop[storage]))
-        found = np.asarray([(storage, *row) for row in rows], np.int64).reshape(-1, 4)
-        stretches.append(tuple(found.T))
-    storages, sizes_, starts, stops = map(np.concatenate, zip(*stretches, strict=True))
+    rows = np.stack((plain, nbytes[plain], start[plain], stop[plain]), axis=1)
+    others = [
+        (storage, *row)
+        for storage, sizes in changes.items()
+        for row in list_stretches(
+            (int(start[storage]), int(nbytes[storage])), sizes, int(stop[storage])
+        )
+    ]
+    rows = np.concatenate((rows, np.asarray(others, np.int64).reshape(-1, 4)))
     return Lives(
-        storage=storages,
-        nbytes=sizes_,
-        start=starts,
-        stop=np.maximum(starts, stops),
+        storage=rows[:, 0],
+        nbytes=rows[:, 1],
+        start=rows[:, 2],
+        stop=rows.max(axis=1, initial=0, where=[False, False, True, True]),
         first_tensor=first,
     )
 
