@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -9,6 +10,10 @@ from meta_magic.cost.program_columns import Columns, Flags, Integers
 from meta_magic.trace.program import Program
 
 __all__ = ["Lives", "add_up", "find_lives"]
+
+SETITEM: Final = "torch.Tensor.__setitem__"
+MAX_NUMBER_NBYTES: Final = 16
+"""Those of a complex number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -48,6 +53,9 @@ def find_lives(program: Program, columns: Columns) -> Lives:
     nbytes, start = np.zeros(n_storages, np.int64), np.full(n_storages, n_calls)
     nbytes[is_met] = columns.nbytes[first[is_met]]
     start[is_met] = columns.call[first[is_met]]
+    for storage in find_assigned_numbers(program, columns, first):
+        while columns.goes_on[start[storage]]:
+            start[storage] -= 1
     for storage, known in program.nbytes_by_storage:
         nbytes[storage] = known
     stop = np.full(n_storages, n_calls)
@@ -73,6 +81,23 @@ def find_lives(program: Program, columns: Columns) -> Lives:
         stop=rows.max(axis=1, initial=0, where=[False, False, True, True]),
         first_tensor=first,
     )
+
+
+def find_assigned_numbers(
+    program: Program, columns: Columns, first: Integers
+) -> Integers:
+    """Return the storages of numbers that are assigned to a part of a tensor.
+
+    The number is a tensor before the part is taken; an operator meets it later.
+    """
+    functions = [place.function == SETITEM for place in program.places]
+    is_assigning = np.asarray([*functions, False], np.bool_)[columns.place]
+    met = np.flatnonzero(first >= 0)
+    tensors = first[met]
+    is_number = ~columns.is_made[tensors] & is_assigning[columns.call[tensors]]
+    is_number &= columns.nbytes[tensors] <= MAX_NUMBER_NBYTES
+    numbers: Integers = met[is_number]
+    return numbers
 
 
 def find_changes(
