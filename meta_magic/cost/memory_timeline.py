@@ -116,15 +116,13 @@ class Memory:
 
         program, columns = self.account.program, self.account.columns
         ops = [signature.op for signature in program.signatures]
-        phases = np.asarray(PHASES)[columns.phase]
-        return pd.DataFrame(
-            {
-                "op": [ops[number] for number in columns.signature],
-                "phase": phases,
-                "live_nbytes": self._live,
-                **dict(self._categories()),
-                **dict(self._places()),
-            }
+        first = {
+            "op": [ops[number] for number in columns.signature],
+            "phase": np.asarray(PHASES)[columns.phase],
+            "live_nbytes": self._live,
+        }
+        return pd.DataFrame(first).assign(
+            **dict(self._categories()), **dict(self._places())
         )
 
     def _categories(self) -> Iterator[tuple[Category, Integers]]:

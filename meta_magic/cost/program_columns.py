@@ -1,4 +1,4 @@
-"""A program as numpy columns: one entry a call, one a tensor that a call reads or makes.
+"""A program as numpy columns: of its calls, and of the tensors that they read and make.
 
 What holds of all calls of a signature is worked out once, in a table of its slots: the
 tensors that it reads, then those that it returns.
@@ -40,6 +40,8 @@ class Columns:
         place: Of each call its place in the source; -1 for none.
         phase: Of each call the index of its phase in ``PHASES``.
         forward: Of each backward call its forward call; -1 for others.
+        goes_on: Of each call whether the same call of a torch function made the one
+            before.
         module: Of each call the number of the module that it ran in; -1 for none. A
             backward call belongs to that of its forward call.
         first: Of each call where its tensors begin in the columns below, and at last
@@ -58,6 +60,7 @@ class Columns:
     place: Integers
     phase: Integers
     forward: Integers
+    goes_on: Flags
     module: Integers
     first: Integers
     call: Integers
@@ -91,6 +94,7 @@ def read_columns(program: Program) -> Columns:
         place=place,
         phase=find_phases(program)[place],
         forward=forward,
+        goes_on=words[starts + 3] == GOES_ON,
         module=find_modules(program, words[starts + 2], forward),
         first=first,
         call=call,
@@ -126,7 +130,9 @@ class SlotTable:
     def __init__(self, signatures: tuple[Signature, ...]) -> None:
         self.locations: dict[str | None, int] = {None: 0}
         self._known: dict[int, tuple[int, int]] = {}  # by the id of a geometry
-        first, facts, is_made = [], [], []
+        first: list[int] = []
+        facts: list[tuple[int, int]] = []
+        is_made: list[bool] = []
         for signature in signatures:
             first.append(len(facts))
             facts += self._describe(signature)

@@ -53,27 +53,30 @@ def find_categories(
     """
     facts, n_storages = program.facts, columns.n_storages
     held = [
-        (tensor.kind, storage)
+        (tensor, storage)
         for root in modules
         for node in root.walk()
         for tensor, storage in zip(node.tensors, node.storages, strict=False)
+        if not tensor.is_lazy
     ]
+    buffers = [storage for tensor, storage in held if tensor.kind == "buffer"]
+    parameters = {storage for tensor, storage in held if tensor.kind == "parameter"}
+    parameters.update(facts.parameters, facts.optimized)
+    frozen = {storage for tensor, storage in held if not tensor.requires_grad}
+    trained = parameters - frozen | {storage for _, storage in facts.accumulated}
     accumulating = [call for call, _ in facts.accumulated]
     kinds = np.full(n_storages, TEMPORARY)
     for category, storages in (
         (OUTPUT, lives.storage[lives.stop == columns.n_calls]),
-        (SAVED, find_saved(program, columns, lives)),
+        (SAVED, find_saved(program, columns, lives, list(trained))),
         (INPUT, np.flatnonzero(find_data(columns, lives))),
         (GRADIENT, facts.assigned),
         (GRADIENT, find_made(columns, accumulating)),
         (STATE, facts.states),
-        (BUFFER, [s for kind, s in held if kind == "buffer"]),
-        (PARAMETER, [s for kind, s in held if kind == "parameter"]),
-        (PARAMETER, facts.parameters),
-        (PARAMETER, facts.optimized),
+        (BUFFER, buffers),
+        (PARAMETER, [*parameters]),
     ):
-        chosen = np.asarray(storages, np.int64)
-        kinds[chosen[chosen >= 0]] = category  # -1 is that of a lazy parameter
+        kinds[np.asarray(storages, np.int64)] = category
     return kinds
 
 
@@ -86,7 +89,8 @@ def find_data(columns: Columns, lives: Lives) -> Flags:
     is_factory = (columns.phase == PHASES.index("other")) & (n_read == 0)
     first = lives.first_tensor
     is_met = first >= 0
-    return ~is_met | ~columns.is_made[first] | is_factory[columns.call[first]]
+    is_data: Flags = ~columns.is_made[first] | is_factory[columns.call[first]]
+    return ~is_met | is_data
 
 
 def find_made(columns: Columns, calls: Iterable[int]) -> Integers:

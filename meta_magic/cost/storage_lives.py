@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -9,6 +10,10 @@ from meta_magic.cost.program_columns import Columns, Flags, Integers
 from meta_magic.trace.program import Program
 
 __all__ = ["Lives", "add_up", "find_lives"]
+
+SETITEM: Final = "torch.Tensor.__setitem__"
+MAX_NUMBER_NBYTES: Final = 16
+"""Those of a complex number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -48,6 +53,9 @@ def find_lives(program: Program, columns: Columns) -> Lives:
     nbytes, start = np.zeros(n_storages, np.int64), np.full(n_storages, n_calls)
     nbytes[is_met] = columns.nbytes[first[is_met]]
     start[is_met] = columns.call[first[is_met]]
+    for storage in find_assigned_numbers(program, columns, first):
+        while columns.goes_on[start[storage]]:
+            start[storage] -= 1
     for storage, known in program.nbytes_by_storage:
         nbytes[storage] = known
     stop = np.full(n_storages, n_calls)
@@ -57,20 +65,39 @@ def find_lives(program: Program, columns: Columns) -> Lives:
     is_plain = is_met.copy()
     is_plain[list(changes)] = False
     plain = np.flatnonzero(is_plain)
-    stretches = [(plain, nbytes[plain], start[plain], stop[plain])]
-    for storage, sizes in changes.items():
-        born = int(start[storage]), int(nbytes[storage])
-        rows = list_stretches(born, sizes, int(stop[storage]))
-        found = np.asarray([(storage, *row) for row in rows], np.int64).reshape(-1, 4)
-        stretches.append(tuple(found.T))
-    storages, sizes_, starts, stops = map(np.concatenate, zip(*stretches, strict=True))
+    rows = np.stack((plain, nbytes[plain], start[plain], stop[plain]), axis=1)
+    others = [
+        (storage, *row)
+        for storage, sizes in changes.items()
+        for row in list_stretches(
+            (int(start[storage]), int(nbytes[storage])), sizes, int(stop[storage])
+        )
+    ]
+    rows = np.concatenate((rows, np.asarray(others, np.int64).reshape(-1, 4)))
     return Lives(
-        storage=storages,
-        nbytes=sizes_,
-        start=starts,
-        stop=np.maximum(starts, stops),
+        storage=rows[:, 0],
+        nbytes=rows[:, 1],
+        start=rows[:, 2],
+        stop=rows.max(axis=1, initial=0, where=[False, False, True, True]),
         first_tensor=first,
     )
+
+
+def find_assigned_numbers(
+    program: Program, columns: Columns, first: Integers
+) -> Integers:
+    """Return the storages of numbers that are assigned to a part of a tensor.
+
+    The number is a tensor before the part is taken; an operator meets it later.
+    """
+    functions = [place.function == SETITEM for place in program.places]
+    is_assigning = np.asarray([*functions, False], np.bool_)[columns.place]
+    met = np.flatnonzero(first >= 0)
+    tensors = first[met]
+    is_number = ~columns.is_made[tensors] & is_assigning[columns.call[tensors]]
+    is_number &= columns.nbytes[tensors] <= MAX_NUMBER_NBYTES
+    numbers: Integers = met[is_number]
+    return numbers
 
 
 def find_changes(

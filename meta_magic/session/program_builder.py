@@ -123,6 +123,7 @@ class ProgramBuilder:
             "facts": write.rows.roles.build(
                 (storage for _, _, storage in write.calls.registered),
                 (call for call, _ in write.rows.forward_by_sequence.values()),
+                write.calls.while_in_backward,
             ),
         }
         return self._build(trees, columns, has_failed=has_failed)

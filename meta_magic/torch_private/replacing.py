@@ -35,7 +35,7 @@ class Swapped:
         """Have them be others."""
         if not self._n_users:
             there = vars(self._owner)  # a static method as it is held, say
-            self._held = {name: there[name] for name in self._values}
+            self._held = {n: there[n] for n in self._values if n in there}
             for name, value in self._values.items():
                 setattr(self._owner, name, value)
         self._n_users += 1
@@ -49,8 +49,12 @@ class Swapped:
         if not self._n_users:
             there = vars(self._owner)
             for name, value in self._values.items():
-                if there.get(name) is value:
+                if there.get(name) is not value:
+                    continue
+                if name in self._held:
                     setattr(self._owner, name, self._held[name])
+                else:  # it is of a class below
+                    delattr(self._owner, name)
 
 
 class StandIns(Swapped):

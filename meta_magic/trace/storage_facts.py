@@ -18,8 +18,10 @@ class StorageFacts:
         accumulated: (operator call, storage of the tensor) for each call by which
             autograd put the gradient of a tensor in its place.
         assigned: Storages that were a gradient when an optimizer stepped.
-        differentiated: The operator calls that autograd will go back through, as
+        differentiated: The operator calls that autograd can go back through, as
             32-bit integers.
+        repeated: The module calls that began inside of a backward pass, as those do
+            that checkpointing computes again.
     """
 
     sizes: tuple[tuple[int, int, int], ...] = ()
@@ -29,3 +31,4 @@ class StorageFacts:
     accumulated: tuple[tuple[int, int], ...] = ()
     assigned: tuple[int, ...] = ()
     differentiated: bytes = b""
+    repeated: tuple[int, ...] = ()

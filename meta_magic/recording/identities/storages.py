@@ -124,6 +124,13 @@ class StorageRegistry:
         """Note the bytes that a storage has by no operator, from now on."""
         self.sizes.append((self._clock.now, ref.number, nbytes))
 
+    def note_resized(self, storage: UntypedStorage) -> None:
+        """Note the bytes that a storage has from now on, if it was met."""
+        self.note_deaths()
+        ref = self._storage_by_address.get(address_of_storage(storage))
+        if ref is not None:
+            self.note_size(ref, storage.nbytes())
+
     def _find_ref(self, tensor: Tensor) -> StorageRef | None:
         """Return the reference to a tensor's storage if that was met."""
         try:

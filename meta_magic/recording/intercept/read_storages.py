@@ -1,7 +1,8 @@
-"""Storages of meta tensors that are read: element by element, or as a list.
+"""Storages of meta tensors that are read or resized by methods of their own.
 
-Torch refuses that on meta before any operator. A cell that reads one gets the values
-that it would have, in what torch makes of a real storage: its numbers, and its errors.
+No operator does it. Torch refuses to read one on meta; a cell gets the values that it
+would have, in what torch makes of a real storage: its numbers, and its errors. What is
+resized, as sharded training does it, takes other memory from then on.
 """
 
 from collections.abc import Callable
@@ -27,7 +28,7 @@ ADVICE: Final = (
 
 
 class ReadStorages(Replacements):
-    """Read storages on meta, within the block and in its thread.
+    """Read storages on meta, and hear of their sizes, in the block and its thread.
 
     Args:
         registry: Knows storages.
@@ -42,6 +43,7 @@ class ReadStorages(Replacements):
     def __enter__(self) -> None:
         for owner, name in STORAGE_READERS:
             self.replace_here(owner, {name: self._read})
+        self.replace_here(UntypedStorage, {"resize_": self._resize})
 
     def _read(self, plain: Callable[..., Any], storage: Any, *args: Any) -> Any:
         """Call a method of a storage; of one on meta, on what it would be for real."""
@@ -54,6 +56,14 @@ class ReadStorages(Replacements):
             if not isinstance(storage, UntypedStorage):
                 real = TypedStorage(wrap_storage=real, dtype=storage.dtype)
             return plain(real, *args) if args else iter([*plain(real)])
+
+    def _resize(
+        self, plain: Callable[..., Any], storage: UntypedStorage, *args: Any
+    ) -> Any:
+        """Resize a storage, and note its bytes."""
+        returned = plain(storage, *args)
+        self._registry.note_resized(storage)
+        return returned
 
     def _make_real(self, untyped: UntypedStorage) -> Tensor:
         """Return the bytes that a storage on meta would hold.

@@ -53,6 +53,7 @@ class ModuleCallRecorder:
         rows: ``MODULE_HEADER`` words for each call.
         values: For each finished call its structure, then a word per tensor.
         while_built: The calls that came from the construction of a module.
+        while_in_backward: The calls that began inside of a backward pass.
         early_trees: Trees of the modules built and called here, by module number, as
             they were after their first call: a temporary one is gone at the end.
         registered: (module number, name, storage number) of each parameter registered.
@@ -75,6 +76,7 @@ class ModuleCallRecorder:
         self.rows = array("I")
         self.values = array("I")
         self.while_built: list[int] = []
+        self.while_in_backward: list[int] = []
         self.structures: list[Structure] = []
         self.early_trees: dict[int, Tree] = {}
         self.registered: list[tuple[int, str, int]] = []
@@ -137,6 +139,8 @@ class ModuleCallRecorder:
         self.entry = frame
         self.site = (position, line)
         self.is_in_backward = current_autograd_node() is not None
+        if self.is_in_backward:
+            self.while_in_backward.append((self.word >> 1) - 1)
 
     @unbroken
     def _after(self, module: nn.Module, args: tuple[object, ...], *rest: Any) -> None:

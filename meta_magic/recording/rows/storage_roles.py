@@ -68,13 +68,17 @@ class StorageRoles:
             self._states.update(find(held))
 
     def build(
-        self, parameters: Iterable[int], differentiated: Iterable[int]
+        self,
+        parameters: Iterable[int],
+        differentiated: Iterable[int],
+        repeated: Iterable[int],
     ) -> StorageFacts:
         """Return all that is known.
 
         Args:
             parameters: Storages of parameters that were registered.
             differentiated: The calls for which autograd made a node.
+            repeated: The module calls that began inside of a backward pass.
         """
         pairs = iter(self._accumulated)
         return StorageFacts(
@@ -85,4 +89,5 @@ class StorageRoles:
             accumulated=tuple(zip(pairs, pairs, strict=True)),
             assigned=tuple(sorted(self._assigned)),
             differentiated=array("I", sorted(differentiated)).tobytes(),
+            repeated=tuple(repeated),
         )
