@@ -6,7 +6,8 @@ from typing import Generic, NamedTuple, TypeVar, overload
 
 from meta_magic.trace.calls import ModuleCall, OpCall, TensorMetadata
 from meta_magic.trace.downstream import find_assumed
-from meta_magic.trace.flops import count_flops
+from meta_magic.trace.formulas.operations import count_flops
+from meta_magic.trace.formulas.traffic import count_traffic
 from meta_magic.trace.program import HEADER, MODULE_HEADER, TIED, Program, Structure
 from meta_magic.trace.remarks import find_raised
 from meta_magic.trace.signature import Argument, Geometry, Phase, TensorArgument
@@ -126,6 +127,7 @@ class OpCalls(Rows[OpCall]):
         }
         self._assumed_by_call = find_assumed(program)
         self._flops = [count_flops(s) for s in self._program.signatures]
+        self._traffic = [count_traffic(s) for s in self._program.signatures]
 
     def __len__(self) -> int:
         return len(self._program.offsets) - 1
@@ -134,7 +136,10 @@ class OpCalls(Rows[OpCall]):
         program, words = self._program, self._words
         offset = program.offsets[index]
         signature = program.signatures[words[offset]]
-        place = program.places[words[offset + 1] - 1]
+        place, traffic = (
+            program.places[words[offset + 1] - 1],
+            self._traffic[words[offset]],
+        )
         forward = forward_of(words[offset + 3])
         tensors = words[offset + HEADER : program.offsets[index + 1]]
         n_inputs = len(signature.inputs)
@@ -165,6 +170,8 @@ class OpCalls(Rows[OpCall]):
             function=place.function,
             forward=forward,
             flops=self._flops[words[offset]],
+            nbytes_read=traffic.nbytes_read,
+            nbytes_written=traffic.nbytes_written,
             evaluation=self._evaluation_by_call.get(index),
             kernel=self._kernel_by_call.get(index),
             assumed=self._assumed_by_call.get(index),

@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from meta_magic.trace.flops import count_flops
+from meta_magic.trace.formulas.operations import count_flops
 from meta_magic.trace.modules import ModuleNode
 from meta_magic.trace.networks import build_network
 from meta_magic.trace.notes import CellSource, Note
