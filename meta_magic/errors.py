@@ -1,27 +1,35 @@
 """Errors raised by meta_magic.
 
 * MetaMagicError
+  - DeviceTableError
   - MaterializeError
   - MissingValueError
     - ValueLimitError
   - MixedDeviceError
   - ReplayError
   - UnfinishedTraceError
+  - UnknownDeviceError
 """
 
 __all__ = [
+    "DeviceTableError",
     "MaterializeError",
     "MetaMagicError",
     "MissingValueError",
     "MixedDeviceError",
     "ReplayError",
     "UnfinishedTraceError",
+    "UnknownDeviceError",
     "ValueLimitError",
 ]
 
 
 class MetaMagicError(Exception):
     """Base class of every error that meta_magic raises on purpose."""
+
+
+class DeviceTableError(MetaMagicError, ValueError):
+    """A file of devices lacks something, or has what is no number."""
 
 
 class MaterializeError(MetaMagicError):
@@ -61,3 +69,7 @@ class ReplayError(MetaMagicError):
 
 class UnfinishedTraceError(MetaMagicError, AttributeError):
     """A trace was asked before the block that it records had ended."""
+
+
+class UnknownDeviceError(MetaMagicError, LookupError):
+    """What a device computes and moves in a second is not known."""

@@ -5,5 +5,6 @@ each with a table of formulas by the operator's name. ``elementwise_flops`` has 
 weights of what computes element by element, ``traffic`` the bytes. They lie below the
 floor that adds them up (``cost``), because the tables of ``trace`` show them, too.
 
-May import ``signature`` of ``trace``. Read ``operations`` first.
+May import ``torch_private`` and, of ``trace``, ``signature``. Read ``operations``
+first.
 """

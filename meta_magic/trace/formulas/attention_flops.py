@@ -7,7 +7,6 @@ counts is query heads. Softmax, dropout and scaling are not counted.
 """
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from math import prod
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
@@ -150,23 +149,44 @@ def count_encoder(call: Operands) -> int:
     return attention + 4 * prod(source) * n_hidden
 
 
-HEADS_FIRST: Final = (
-    "aten._scaled_dot_product_flash_attention_for_cpu",
-    "aten._scaled_dot_product_flash_attention",
-    "aten._scaled_dot_product_efficient_attention",
-    "aten._scaled_dot_product_cudnn_attention",
-    "aten._scaled_dot_product_fused_attention_overrideable",
-)
-READER_BY_OP: Final[Mapping[str, Reader]] = MappingProxyType(
+def read_cudnn(call: Operands) -> Lengths:
+    """Read what cuDNN's kernel takes: heads first, or sequences in a row."""
+    return read_row(call, dense=read_heads_first)
+
+
+def read_flash(call: Operands) -> Lengths:
+    """Read what flash attention by itself takes: positions first, or in a row."""
+    return read_row(call, dense=read_positions_first)
+
+
+READER_BY_FORWARD: Final[Mapping[str, Reader]] = MappingProxyType(
     {
-        **dict.fromkeys(HEADS_FIRST, read_heads_first),
-        "aten._cudnn_attention": partial(read_row, dense=read_heads_first),
-        "aten._flash_attention": partial(read_row, dense=read_positions_first),
-        "aten._efficient_attention": partial(read_row, dense=read_positions_first),
+        "aten._scaled_dot_product_flash_attention_for_cpu": read_heads_first,
+        "aten._scaled_dot_product_flash_attention": read_heads_first,
+        "aten._scaled_dot_product_efficient_attention": read_heads_first,
+        "aten._scaled_dot_product_cudnn_attention": read_heads_first,
+        "aten._scaled_dot_product_fused_attention_overrideable": read_heads_first,
+        "aten._cudnn_attention_forward": read_cudnn,
+        "aten._flash_attention_forward": read_flash,
+        "aten._flash_attention_forward_no_dropout_inplace": read_flash,
+        "aten._efficient_attention_forward": read_flash,
     }
 )
-"""How each kernel's shapes are read; the last three have a ``_forward``, too."""
-
+READER_BY_BACKWARD: Final[Mapping[str, Reader]] = MappingProxyType(
+    {
+        "aten._scaled_dot_product_flash_attention_for_cpu_backward": read_heads_first,
+        "aten._scaled_dot_product_flash_attention_backward": read_heads_first,
+        "aten._scaled_dot_product_efficient_attention_backward": read_heads_first,
+        "aten._scaled_dot_product_cudnn_attention_backward": read_heads_first,
+        "aten._scaled_dot_product_fused_attention_overrideable_backward": (
+            read_heads_first
+        ),
+        "aten._cudnn_attention_backward": read_cudnn,
+        "aten._flash_attention_backward": read_flash,
+        "aten._efficient_attention_backward": read_flash,
+    }
+)
+"""How each kernel's shapes are read."""
 
 Count: TypeAlias = Callable[[Operands, Reader, Products], int]
 
@@ -177,12 +197,10 @@ def build_formulas(count: Count) -> dict[str, Formula]:
     def build(read: Reader, products: Products) -> Formula:
         return lambda call: count(call, read, products)
 
-    formulas: dict[str, Formula] = {}
-    for op, read in READER_BY_OP.items():
-        forward = op if op in HEADS_FIRST else f"{op}_forward"
-        formulas[forward] = build(read, FORWARD)
-        formulas[f"{op}_backward"] = build(read, BACKWARD)
-    return formulas
+    return {
+        **{op: build(read, FORWARD) for op, read in READER_BY_FORWARD.items()},
+        **{op: build(read, BACKWARD) for op, read in READER_BY_BACKWARD.items()},
+    }
 
 
 ATTENTION_FLOPS: Final[Mapping[str, Formula]] = MappingProxyType(

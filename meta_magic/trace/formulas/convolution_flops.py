@@ -9,7 +9,7 @@ from math import prod
 from types import MappingProxyType
 from typing import Final
 
-from meta_magic.trace.formulas.operands import Formula, Operands, Shape
+from meta_magic.trace.formulas.operands import Formula, Operands, Shape, of_all
 
 __all__ = ["CONVOLUTION_FLOPS"]
 
@@ -53,37 +53,22 @@ def count_time_first(call: Operands) -> int:
     return 2 * n_steps * n_sequences * prod(call.shape("weight"))
 
 
+FORWARD: Final = """
+convolution _convolution convolution_overrideable mkldnn_convolution cudnn_convolution
+cudnn_convolution_relu cudnn_convolution_add_relu _nnpack_spatial_convolution
+_slow_conv2d_forward slow_conv3d_forward slow_conv_dilated2d slow_conv_dilated3d
+_conv_depthwise2d conv_depthwise3d
+"""
+TRANSPOSED: Final = """
+cudnn_convolution_transpose slow_conv_transpose2d slow_conv_transpose3d
+"""
+BACKWARD: Final = """
+convolution_backward convolution_backward_overrideable _slow_conv2d_backward
+"""
+
 CONVOLUTION_FLOPS: Final[Mapping[str, Formula]] = MappingProxyType(
-    {
-        **dict.fromkeys(
-            (
-                *("aten.convolution", "aten._convolution", "aten._slow_conv2d_forward"),
-                *("aten.convolution_overrideable", "aten.mkldnn_convolution"),
-                *("aten.cudnn_convolution", "aten.cudnn_convolution_relu"),
-                *(
-                    "aten.cudnn_convolution_add_relu",
-                    "aten._nnpack_spatial_convolution",
-                ),
-                *("aten._conv_depthwise2d", "aten.conv_depthwise3d"),
-                *("aten.slow_conv3d_forward", "aten.slow_conv_dilated2d"),
-                "aten.slow_conv_dilated3d",
-            ),
-            count_forward,
-        ),
-        **dict.fromkeys(
-            (
-                *("aten.cudnn_convolution_transpose", "aten.slow_conv_transpose2d"),
-                "aten.slow_conv_transpose3d",
-            ),
-            count_transposed,
-        ),
-        **dict.fromkeys(
-            (
-                *("aten.convolution_backward", "aten._slow_conv2d_backward"),
-                "aten.convolution_backward_overrideable",
-            ),
-            count_backward,
-        ),
-        "aten.conv_tbc": count_time_first,
-    }
+    of_all(FORWARD, count_forward)
+    | of_all(TRANSPOSED, count_transposed)
+    | of_all(BACKWARD, count_backward)
+    | of_all("conv_tbc", count_time_first)
 )

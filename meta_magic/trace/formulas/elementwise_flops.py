@@ -10,8 +10,8 @@ from math import log2, prod
 from types import MappingProxyType
 from typing import Final
 
-from meta_magic.trace.formulas.operands import Formula, Operands
-from meta_magic.trace.formulas.weights import WEIGHT_BY_NAME
+from meta_magic.trace.formulas.operands import Formula, Operands, of_all
+from meta_magic.trace.formulas.weights import WEIGHT_BY_OP
 
 __all__ = ["count_elementwise"]
 
@@ -20,15 +20,15 @@ def count_elementwise(name: str, call: Operands) -> int | None:
     """Return the operations of a call that is no product; None if they are not known.
 
     Args:
-        name: The operator's, without namespace and overload.
+        name: The operator's, without its overload.
         call: Its arguments.
     """
-    base = name.removeprefix("_foreach_")
-    if base not in WEIGHT_BY_NAME:
+    base = name.replace("._foreach_", ".")
+    if base not in WEIGHT_BY_OP:
         base = base.removesuffix("_")
     if base in SPECIAL:
         return SPECIAL[base](call)
-    weight = WEIGHT_BY_NAME.get(base)
+    weight = WEIGHT_BY_OP.get(base)
     if not weight:
         return weight
     if isinstance(call.value("self"), tuple):  # of _foreach_ and fused optimizers
@@ -72,41 +72,26 @@ def count_bags(call: Operands) -> int:
     return prod(call.shape("indices")) * call.made[-1]
 
 
-POOLS: Final = ("avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool2d_with_indices")
-
 SPECIAL: Final[Mapping[str, Formula]] = MappingProxyType(
-    {
-        **dict.fromkeys((*POOLS, "max_pool3d_with_indices"), count_windows),
-        **dict.fromkeys(("mkldnn_max_pool2d", "mkldnn_max_pool3d"), count_windows),
-        **dict.fromkeys(("sort", "msort", "argsort"), count_comparisons),
-        **dict.fromkeys(
-            ("index_put", "_index_put_impl", "_unsafe_index_put"), count_accumulated
-        ),
-        **dict.fromkeys(("_embedding_bag", "_embedding_bag_forward_only"), count_bags),
-        "embedding_dense_backward": each_of("grad_output"),
-        "index_add": each_of("source"),
-        "scatter_add": each_of("src"),
-        "scatter_reduce": each_of("src"),
-        "nll_loss_forward": each_of("target"),
-        "nll_loss2d_forward": each_of("target"),
-        "nll_loss_backward": each_of("target"),
-        "nll_loss2d_backward": each_of("target"),
-        # Along each axis: weights, and the neighbours that they multiply.
-        "upsample_linear1d": each_made(4),
-        "upsample_bilinear2d": each_made(11),
-        "upsample_trilinear3d": each_made(22),
-        "upsample_bicubic2d": each_made(40),
-        "_upsample_bilinear2d_aa": each_made(11),
-        "_upsample_bicubic2d_aa": each_made(40),
-        "grid_sampler_2d": each_made(11),
-        "grid_sampler_3d": each_made(22),
-        **dict.fromkeys(
-            ("upsample_linear1d_backward", "upsample_bilinear2d_backward"),
-            each_of("grad_output", 11),
-        ),
-        "upsample_trilinear3d_backward": each_of("grad_output", 22),
-        "upsample_bicubic2d_backward": each_of("grad_output", 40),
-        "grid_sampler_2d_backward": each_of("grad_output", 22),
-    }
+    of_all("avg_pool1d avg_pool2d avg_pool3d max_pool2d_with_indices", count_windows)
+    | of_all("max_pool3d_with_indices mkldnn_max_pool2d", count_windows)
+    | of_all("sort msort argsort", count_comparisons)
+    | of_all("index_put _index_put_impl _unsafe_index_put", count_accumulated)
+    | of_all("_embedding_bag _embedding_bag_forward_only", count_bags)
+    | of_all("embedding_dense_backward", each_of("grad_output"))
+    | of_all("index_add", each_of("source"))
+    | of_all("scatter_add scatter_reduce", each_of("src"))
+    | of_all("nll_loss_forward nll_loss2d_forward", each_of("target"))
+    | of_all("nll_loss_backward nll_loss2d_backward", each_of("target"))
+    # Along each axis: weights, and the neighbours that they multiply.
+    | of_all("upsample_linear1d", each_made(4))
+    | of_all("upsample_bilinear2d grid_sampler_2d", each_made(11))
+    | of_all("upsample_trilinear3d grid_sampler_3d", each_made(22))
+    | of_all("upsample_bicubic2d", each_made(40))
+    | of_all("upsample_linear1d_backward", each_of("grad_output", 4))
+    | of_all("upsample_bilinear2d_backward", each_of("grad_output", 11))
+    | of_all("upsample_trilinear3d_backward", each_of("grad_output", 22))
+    | of_all("upsample_bicubic2d_backward", each_of("grad_output", 40))
+    | of_all("grid_sampler_2d_backward", each_of("grad_output", 22))
 )
 """Those whose work is not that of their largest tensor."""

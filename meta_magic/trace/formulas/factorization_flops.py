@@ -13,7 +13,7 @@ from math import prod
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from meta_magic.trace.formulas.operands import Formula, Operands
+from meta_magic.trace.formulas.operands import Formula, Operands, of_all
 
 __all__ = ["FACTORIZATION_FLOPS"]
 
@@ -130,42 +130,25 @@ def factor_rows(long: int, short: int) -> float:
 
 
 FACTORIZATION_FLOPS: Final[Mapping[str, Formula]] = MappingProxyType(
-    {
-        **dict.fromkeys(
-            (
-                *("aten.linalg_lu_factor_ex", "aten.linalg_lu"),
-                *("aten._linalg_det", "aten._linalg_slogdet"),
-            ),
-            of_matrix(factor_rows),
-        ),
-        "aten.linalg_inv_ex": of_matrix(lambda n, _: 2 * n**3),
-        **dict.fromkeys(
-            (
-                *("aten.linalg_cholesky_ex", "aten.cholesky"),
-                "aten.linalg_ldl_factor_ex",
-            ),
-            of_matrix(lambda n, _: n**3 / 3),
-        ),
-        "aten.cholesky_inverse": of_matrix(lambda n, _: 2 / 3 * n**3),
-        "aten._linalg_solve_ex": of_sides(2, 2 / 3),
-        **dict.fromkeys(
-            (
-                *("aten.linalg_lu_solve", "aten.linalg_ldl_solve"),
-                "aten.cholesky_solve",
-            ),
-            of_sides(2),
-        ),
-        **dict.fromkeys(
-            ("aten.linalg_solve_triangular", "aten.triangular_solve"), count_triangular
-        ),
-        "aten.geqrf": of_matrix(reduce_columns),
-        "aten.linalg_householder_product": count_formed,
-        "aten.linalg_qr": count_qr,
-        "aten.ormqr": count_reflections,
-        "aten.linalg_lstsq": count_least_squares,
-        "aten._linalg_svd": count_singular,
-        "aten._linalg_eigh": count_symmetric,
-        "aten.linalg_eig": of_matrix(lambda n, _: 25 * n**3),
-        "aten._linalg_eigvals": of_matrix(lambda n, _: 10 * n**3),
-    }
+    of_all(
+        "linalg_lu_factor_ex linalg_lu _linalg_det _linalg_slogdet",
+        of_matrix(factor_rows),
+    )
+    | of_all(
+        "linalg_cholesky_ex cholesky linalg_ldl_factor_ex",
+        of_matrix(lambda n, _: n**3 / 3),
+    )
+    | of_all("linalg_inv_ex", of_matrix(lambda n, _: 2 * n**3))
+    | of_all("cholesky_inverse", of_matrix(lambda n, _: 2 / 3 * n**3))
+    | {"aten._linalg_solve_ex": of_sides(2, 2 / 3)}
+    | of_all("linalg_lu_solve linalg_ldl_solve cholesky_solve", of_sides(2))
+    | of_all("linalg_solve_triangular triangular_solve", count_triangular)
+    | of_all("geqrf", of_matrix(reduce_columns))
+    | of_all("linalg_householder_product", count_formed)
+    | of_all("linalg_qr", count_qr)
+    | of_all("ormqr", count_reflections)
+    | of_all("linalg_lstsq", count_least_squares)
+    | {"aten._linalg_svd": count_singular, "aten._linalg_eigh": count_symmetric}
+    | of_all("linalg_eig", of_matrix(lambda n, _: 25 * n**3))
+    | {"aten._linalg_eigvals": of_matrix(lambda n, _: 10 * n**3)}
 )

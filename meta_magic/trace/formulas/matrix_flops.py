@@ -8,7 +8,7 @@ from math import prod
 from types import MappingProxyType
 from typing import Final
 
-from meta_magic.trace.formulas.operands import Formula, Operands
+from meta_magic.trace.formulas.operands import Formula, Operands, of_all
 
 __all__ = ["MATRIX_FLOPS"]
 
@@ -61,31 +61,14 @@ def count_trilinear(call: Operands) -> int:
 
 
 MATRIX_FLOPS: Final[Mapping[str, Formula]] = MappingProxyType(
-    {
-        **dict.fromkeys(
-            (
-                *("aten.mm", "aten.bmm", "aten._int_mm"),
-                *("aten._scaled_mm", "aten._scaled_mm_v2"),
-                *("aten._weight_int8pack_mm", "aten._weight_int4pack_mm"),
-                *("aten._weight_int4pack_mm_for_cpu", "aten.mkldnn_linear"),
-            ),
-            product_of("self"),
-        ),
-        **dict.fromkeys(("aten.addmm", "aten._addmm_activation"), product_of("mat1")),
-        **dict.fromkeys(("aten.baddbmm", "aten.addbmm"), product_of("batch1")),
-        **dict.fromkeys(
-            ("aten.linear", "aten._mixed_dtypes_linear"), product_of("input")
-        ),
-        **dict.fromkeys(("aten.mv", "aten.dot", "aten.vdot"), once_for_each("self")),
-        "aten.addmv": once_for_each("mat"),
-        "aten.addr": once_for_each("self"),
-        **dict.fromkeys(
-            (
-                *("aten._grouped_mm", "aten._scaled_grouped_mm"),
-                "aten._scaled_grouped_mm_v2",
-            ),
-            count_grouped,
-        ),
-        "aten._trilinear": count_trilinear,
-    }
+    of_all("mm bmm _int_mm _scaled_mm _scaled_mm_v2 mkldnn_linear", product_of("self"))
+    | of_all("_weight_int8pack_mm _weight_int4pack_mm", product_of("self"))
+    | {"aten._weight_int4pack_mm_for_cpu": product_of("self")}
+    | of_all("addmm _addmm_activation", product_of("mat1"))
+    | of_all("baddbmm addbmm", product_of("batch1"))
+    | of_all("linear _mixed_dtypes_linear", product_of("input"))
+    | of_all("mv dot vdot addr", once_for_each("self"))
+    | of_all("addmv", once_for_each("mat"))
+    | of_all("_grouped_mm _scaled_grouped_mm _scaled_grouped_mm_v2", count_grouped)
+    | {"aten._trilinear": count_trilinear}
 )

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from meta_magic.trace.signature import Argument, Geometry, Signature, TensorArgument
 
-__all__ = ["Formula", "Operands", "Shape", "shape_of"]
+__all__ = ["Formula", "Operands", "Shape", "name_all", "name_of", "of_all", "shape_of"]
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -64,6 +64,22 @@ class Operands:
 
 Formula: TypeAlias = Callable[[Operands], int]
 """Returns the FLOPs of a call."""
+
+
+def name_of(signature: Signature) -> str:
+    """Return the name of an operator without its overload, such as ``aten.mm``."""
+    namespace, _, rest = signature.op.partition(".")
+    return f"{namespace}.{rest.partition('.')[0]}"
+
+
+def name_all(names: str) -> tuple[str, ...]:
+    """Return the names of torch's operators, given without ``aten``."""
+    return tuple(f"aten.{name}" for name in names.split())
+
+
+def of_all(names: str, formula: Formula) -> dict[str, Formula]:
+    """Return one formula for several of torch's operators, named without ``aten``."""
+    return dict.fromkeys(name_all(names), formula)
 
 
 def shape_of(value: Argument, tensors: Sequence[Geometry]) -> Any:

@@ -12,7 +12,7 @@ from meta_magic.trace.formulas.convolution_flops import CONVOLUTION_FLOPS
 from meta_magic.trace.formulas.elementwise_flops import count_elementwise
 from meta_magic.trace.formulas.factorization_flops import FACTORIZATION_FLOPS
 from meta_magic.trace.formulas.matrix_flops import MATRIX_FLOPS
-from meta_magic.trace.formulas.operands import Formula, Operands
+from meta_magic.trace.formulas.operands import Formula, Operands, name_of
 from meta_magic.trace.formulas.recurrent_flops import RECURRENT_FLOPS
 from meta_magic.trace.formulas.torch_formulas import count_by_torch, count_own
 from meta_magic.trace.formulas.transform_flops import TRANSFORM_FLOPS
@@ -66,9 +66,7 @@ def count_operations(signature: Signature) -> Operations:
     """
     if not signature.outputs and not signature.writes:
         return MOVES
-    namespace, _, rest = signature.op.partition(".")
-    operator = rest.partition(".")[0]
-    name = f"{namespace}.{operator}"
+    name = name_of(signature)
     own = count_own(name, signature)
     if own is not None:
         return Operations("product", own, own)
@@ -78,8 +76,7 @@ def count_operations(signature: Signature) -> Operations:
     registered = count_by_torch(name, signature)
     if registered is not None:
         return Operations("product", registered, registered)
-    is_torchs = namespace in {"aten", "prims"}
-    n = count_elementwise(operator, Operands(signature)) if is_torchs else None
+    n = count_elementwise(name, Operands(signature))
     if n is None:
         return MOVES if signature.is_view else UNKNOWN
     return Operations("elementwise", n_elementwise=n) if n else MOVES

@@ -28,9 +28,8 @@ OWN: dict[str, Callable[..., int]] = {}
 def flop_formula(op: object) -> Callable[[Function], Function]:
     """Tell what a call of an operator computes, in FLOPs, 2 for each multiply-add.
 
-    It counts before any other formula, for all its overloads, in what is asked of a
-    trace
-    from then on::
+    It counts before any other formula, for all overloads, in ``trace.cost`` from then
+    on, and in the records of traces whose ``ops`` were not read before::
 
         @mm.flop_formula(torch.ops.mylib.attend)
         def attend_flops(query_shape, key_shape, *, out_shape, **_):

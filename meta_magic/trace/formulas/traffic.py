@@ -8,6 +8,7 @@ again because its caches are small, are not known.
 from math import prod
 from typing import Final, NamedTuple
 
+from meta_magic.trace.formulas.operands import name_all, name_of
 from meta_magic.trace.signature import Geometry, Signature, TensorArgument
 
 __all__ = ["Traffic", "count_traffic"]
@@ -28,47 +29,49 @@ class Traffic(NamedTuple):
 NOTHING: Final = Traffic(0, 0)
 
 UNTOUCHED: Final = frozenset(
-    {
-        *("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty"),
-        *("new_empty_strided", "_unsafe_view", "_reshape_alias", "resize_", "set_"),
-        *("resize_as_", "detach_", "t_", "transpose_", "squeeze_", "unsqueeze_"),
-        *("as_strided_", "swapaxes_", "swapdims_", "record_stream", "lift_fresh"),
-    }
+    name_all("""
+    empty empty_like empty_strided empty_permuted new_empty new_empty_strided
+    _unsafe_view _reshape_alias resize_ set_ resize_as_ detach_ t_ transpose_
+    squeeze_ unsqueeze_ as_strided_ swapaxes_ swapdims_ record_stream lift_fresh
+    """)
 )
 """Make or change a tensor, and touch no element."""
 
 OVERWRITES: Final = frozenset(
-    {
-        *("zero_", "fill_", "copy_", "normal_", "uniform_", "bernoulli_", "random_"),
-        *("exponential_", "geometric_", "cauchy_", "log_normal_", "trunc_normal_"),
-        *("_foreach_zero_", "_foreach_copy_"),
-    }
+    name_all("""
+    zero_ fill_ copy_ normal_ uniform_ bernoulli_ random_ exponential_
+    geometric_ cauchy_ log_normal_ trunc_normal_ _foreach_zero_ _foreach_copy_
+    """)
 )
 """Write without a look at what was there."""
 
 LOOKS_UP: Final = frozenset(
-    {
-        *("embedding", "index", "index_select", "gather", "take", "_unsafe_index"),
-        *("nll_loss_forward", "nll_loss2d_forward"),
-    }
+    name_all("""
+    embedding index index_select gather take _unsafe_index nll_loss_forward
+    nll_loss2d_forward
+    """)
 )
 """Read of their first tensor as many elements as they return, or as the others have."""
 
 SETS_PART: Final = frozenset(
-    {
-        *("index_put_", "_index_put_impl_", "_unsafe_index_put_", "index_copy_"),
-        *("index_fill_", "scatter_", "scatter_add_", "scatter_reduce_", "index_add_"),
-    }
+    name_all("""
+    index_put_ _index_put_impl_ _unsafe_index_put_ index_copy_ index_fill_
+    scatter_ scatter_add_ scatter_reduce_ index_add_
+    """)
 )
 """Write of their first tensor as many elements as they are given."""
 
-ADDS: Final = frozenset({"scatter_add_", "scatter_reduce_", "index_add_"})
+ADDS: Final = frozenset(
+    name_all("""
+    scatter_add_ scatter_reduce_ index_add_
+    """)
+)
 """Of those, the ones that read what they write."""
 
 
 def count_traffic(signature: Signature) -> Traffic:
     """Return the bytes of one call; they depend on nothing but its signature."""
-    _, name, overload = f"{signature.op}..".split(".")[:3]
+    name = name_of(signature)
     if signature.is_view or name in UNTOUCHED:
         return NOTHING
     if name in SETS_PART and signature.inputs:
@@ -81,7 +84,7 @@ def count_traffic(signature: Signature) -> Traffic:
         indices = max([prod(g.shape) for g in signature.inputs[1:]], default=0)
         itemsize = signature.inputs[0].dtype.itemsize
         read[0] = min(read[0], max(made, indices * itemsize))
-    if name in OVERWRITES or overload.endswith(("out", "grad_input")):
+    if name in OVERWRITES or signature.op.endswith(("out", "grad_input")):
         for i in signature.writes:
             read[i] = 0
     return Traffic(sum(read), made + written)
@@ -91,7 +94,7 @@ def find_written(name: str, signature: Signature) -> list[int]:
     """Return the inputs that a call writes; a fused optimizer only scaled gradients."""
     arguments = dict(signature.arguments)
     gradients = arguments.get("grads", ())
-    if not name.startswith("_fused_") or arguments.get("grad_scale") is not None:
+    if not name.startswith("aten._fused_") or arguments.get("grad_scale") is not None:
         gradients = ()
     left = {g.index for g in as_tuple(gradients) if isinstance(g, TensorArgument)}
     return [i for i in signature.writes if i not in left]

@@ -1,13 +1,13 @@
 """How many operations each operator takes for an element: one table.
 
-Names are without namespace, ``_foreach_`` and the ``_`` of what writes in place.
+Names are without ``aten``, ``_foreach_`` and the ``_`` of what writes in place.
 """
 
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-__all__ = ["WEIGHT_BY_NAME"]
+__all__ = ["WEIGHT_BY_OP"]
 
 MADE: Final = """
 empty empty_like empty_strided empty_permuted new_empty new_empty_strided full
@@ -132,7 +132,7 @@ WEIGHTS: Final[Mapping[int, str]] = MappingProxyType(
         _thnn_fused_gru_cell_backward
         """,
         # Adagrad: decay, square and sum, root and eps 2 each, quotient, step, sum.
-        9: "_fused_adagrad",
+        9: "_fused_adagrad ",
         # Norms: two sums over products with the gradient, and gradients of three.
         14: """
         native_layer_norm_backward native_group_norm_backward
@@ -145,7 +145,7 @@ WEIGHTS: Final[Mapping[int, str]] = MappingProxyType(
     }
 )
 
-WEIGHT_BY_NAME: Final[Mapping[str, int]] = MappingProxyType(
-    {name: weight for weight, names in WEIGHTS.items() for name in names.split()}
+WEIGHT_BY_OP: Final[Mapping[str, int]] = MappingProxyType(
+    {f"aten.{n}": weight for weight, names in WEIGHTS.items() for n in names.split()}
 )
 """A view that is not named here weighs nothing, either."""
