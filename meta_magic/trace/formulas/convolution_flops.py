@@ -57,10 +57,12 @@ FORWARD: Final = """
 convolution _convolution convolution_overrideable mkldnn_convolution cudnn_convolution
 cudnn_convolution_relu cudnn_convolution_add_relu _nnpack_spatial_convolution
 _slow_conv2d_forward slow_conv3d_forward slow_conv_dilated2d slow_conv_dilated3d
-_conv_depthwise2d conv_depthwise3d
+_conv_depthwise2d conv_depthwise3d miopen_convolution miopen_convolution_relu
+miopen_convolution_add_relu miopen_depthwise_convolution
 """
 TRANSPOSED: Final = """
-cudnn_convolution_transpose slow_conv_transpose2d slow_conv_transpose3d
+miopen_convolution_transpose cudnn_convolution_transpose slow_conv_transpose2d
+slow_conv_transpose3d
 """
 BACKWARD: Final = """
 convolution_backward convolution_backward_overrideable _slow_conv2d_backward

@@ -74,7 +74,9 @@ def count_bags(call: Operands) -> int:
 
 SPECIAL: Final[Mapping[str, Formula]] = MappingProxyType(
     of_all("avg_pool1d avg_pool2d avg_pool3d max_pool2d_with_indices", count_windows)
-    | of_all("max_pool3d_with_indices mkldnn_max_pool2d", count_windows)
+    | of_all(
+        "max_pool3d_with_indices mkldnn_max_pool2d mkldnn_max_pool3d", count_windows
+    )
     | of_all("sort msort argsort", count_comparisons)
     | of_all("index_put _index_put_impl _unsafe_index_put", count_accumulated)
     | of_all("_embedding_bag _embedding_bag_forward_only", count_bags)
@@ -88,6 +90,7 @@ SPECIAL: Final[Mapping[str, Formula]] = MappingProxyType(
     | of_all("upsample_bilinear2d grid_sampler_2d", each_made(11))
     | of_all("upsample_trilinear3d grid_sampler_3d", each_made(22))
     | of_all("upsample_bicubic2d", each_made(40))
+    | of_all("_upsample_bilinear2d_aa _upsample_bicubic2d_aa", each_made(40))
     | of_all("upsample_linear1d_backward", each_of("grad_output", 4))
     | of_all("upsample_bilinear2d_backward", each_of("grad_output", 11))
     | of_all("upsample_trilinear3d_backward", each_of("grad_output", 22))

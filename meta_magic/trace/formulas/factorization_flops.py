@@ -150,5 +150,5 @@ FACTORIZATION_FLOPS: Final[Mapping[str, Formula]] = MappingProxyType(
     | of_all("linalg_lstsq", count_least_squares)
     | {"aten._linalg_svd": count_singular, "aten._linalg_eigh": count_symmetric}
     | of_all("linalg_eig", of_matrix(lambda n, _: 25 * n**3))
-    | {"aten._linalg_eigvals": of_matrix(lambda n, _: 10 * n**3)}
+    | of_all("linalg_eigvals _linalg_eigvals", of_matrix(lambda n, _: 10 * n**3))
 )

@@ -10,73 +10,81 @@ from typing import Final
 __all__ = ["WEIGHT_BY_OP"]
 
 MADE: Final = """
-empty empty_like empty_strided empty_permuted new_empty new_empty_strided full
-full_like new_full zeros zeros_like new_zeros ones ones_like new_ones scalar_tensor
-eye arange range linspace logspace fill zero _efficientzerotensor rand rand_like randn
-randn_like randint randint_like randperm normal normal_functional uniform random
-bernoulli exponential geometric cauchy log_normal multinomial poisson binomial
-_standard_gamma tril_indices triu_indices complex polar _philox_uniform _philox_normal
-from_file
+hann_window hamming_window blackman_window bartlett_window kaiser_window empty
+empty_like empty_strided empty_permuted new_empty new_empty_strided full full_like
+new_full zeros zeros_like new_zeros ones ones_like new_ones scalar_tensor eye arange
+range linspace logspace fill zero _efficientzerotensor rand rand_like randn randn_like
+randint randint_like randperm normal normal_functional uniform random bernoulli
+exponential geometric cauchy log_normal multinomial poisson binomial _standard_gamma
+tril_indices triu_indices complex polar _philox_uniform _philox_normal from_file
 """
 """Makes values of none; a random number costs, but not what formulas say."""
 
 MOVED: Final = """
-clone copy _to_copy _copy_from _copy_from_and_resize contiguous lift lift_fresh detach
-alias _unsafe_view _reshape_alias _reshape_copy _lazy_clone view_copy cat _cat stack
-_stack _chunk_cat chunk_cat hstack vstack block_diag repeat repeat_interleave tile
-roll flip rot90 constant_pad_nd reflection_pad1d reflection_pad2d reflection_pad3d
-replication_pad1d replication_pad2d replication_pad3d tril triu diag_embed
-diagonal_scatter select_scatter slice_scatter as_strided_scatter scatter gather index
-index_select index_fill index_copy take put _unsafe_index _unsafe_masked_index
-masked_fill masked_scatter masked_select where embedding embedding_renorm nonzero
-nonzero_static select_backward slice_backward diagonal_backward unfold_backward
-value_selecting_reduction_backward index_select_backward resize resize_as set
-record_stream pin_memory _pin_memory is_pinned pixel_shuffle pixel_unshuffle
-channel_shuffle im2col upsample_nearest1d upsample_nearest2d upsample_nearest3d
-_upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d
-view_as_real view_as_complex _conj _neg_view squeeze unsqueeze t transpose permute
-swapaxes as_strided narrow_copy unfold split split_with_sizes unsafe_split
-unsafe_split_with_sizes unbind expand view reshape real imag values indices
-_local_scalar_dense item equal is_same_size is_set_to _has_same_storage_numel
-_assert_async _functional_assert_async _assert_scalar _functional_assert_scalar
-_assert_tensor_metadata sym_size to_dense _to_dense to_sparse one_hot
-_pack_padded_sequence _pad_packed_sequence _fused_sdp_choice max_unpool2d max_unpool3d
-lu_unpack _nested_tensor_from_mask_left_aligned _nested_tensor_from_mask
-fill_mem_eff_dropout_mask _convert_indices_from_coo_to_csr quantize_per_tensor
-dequantize _cudnn_rnn_flatten_weight _cudnn_init_dropout_state
+_to_sparse _to_sparse_csr _to_sparse_csc _to_sparse_bsr _to_sparse_bsc to_padded_tensor
+_jagged_to_padded_dense_forward _padded_dense_to_jagged_forward to_mkldnn _resize_output
+mkldnn_reorder_conv2d_weight mkldnn_reorder_conv3d_weight slice_inverse is_coalesced
+_coalesced _sparse_coo_tensor_with_dims_and_tensors sparse_mask int_repr _fw_primal
+_make_dual _mkldnn_reshape _mkldnn_transpose _fill_mem_eff_dropout_mask_
+_linalg_check_errors clone copy _to_copy _copy_from _copy_from_and_resize lift
+lift_fresh detach alias _unsafe_view _reshape_alias _reshape_copy _lazy_clone view_copy
+cat stack _stack _chunk_cat block_diag repeat repeat_interleave roll flip rot90
+constant_pad_nd reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d
+replication_pad2d replication_pad3d tril triu diag_embed diagonal_scatter select_scatter
+slice_scatter as_strided_scatter scatter gather index index_select index_fill index_copy
+take put _unsafe_index _unsafe_masked_index masked_fill masked_scatter masked_select
+where embedding embedding_renorm nonzero nonzero_static select_backward slice_backward
+diagonal_backward unfold_backward value_selecting_reduction_backward
+index_select_backward resize resize_as set record_stream pin_memory _pin_memory
+is_pinned pixel_shuffle pixel_unshuffle channel_shuffle im2col upsample_nearest1d
+upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d
+_upsample_nearest_exact2d _upsample_nearest_exact3d view_as_real view_as_complex _conj
+_neg_view squeeze unsqueeze t transpose permute as_strided narrow_copy unfold split
+split_with_sizes unsafe_split unsafe_split_with_sizes unbind expand view
+_local_scalar_dense equal is_same_size is_set_to _has_same_storage_numel _assert_async
+_functional_assert_async _assert_scalar _functional_assert_scalar
+_assert_tensor_metadata sym_size _to_dense to_sparse _pack_padded_sequence
+_pad_packed_sequence _fused_sdp_choice max_unpool2d max_unpool3d lu_unpack
+_nested_tensor_from_mask_left_aligned _nested_tensor_from_mask
+_convert_indices_from_coo_to_csr quantize_per_tensor dequantize
+_cudnn_rnn_flatten_weight _cudnn_init_dropout_state
 """
 """Moves values, or only looks at them differently; so do all views."""
 
 ONE: Final = """
-add sub rsub mul div neg abs sign sgn floor ceil round trunc frac reciprocal sqrt
-rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh
-asinh acosh atanh atan2 sigmoid erf erfc erfinv pow square relu relu6 threshold
-threshold_backward clamp clamp_min clamp_max hardtanh hardtanh_backward maximum
-minimum fmax fmin fmod remainder floor_divide true_divide eq ne lt le gt ge
-logical_and logical_or logical_xor logical_not bitwise_and bitwise_or bitwise_xor
-bitwise_not bitwise_left_shift bitwise_right_shift __and__ __or__ __xor__ __lshift__
-__rshift__ __ilshift__ __irshift__ isnan isinf isneginf isposinf isfinite isin signbit
-copysign nextafter conj_physical _conj_physical angle deg2rad rad2deg nan_to_num
-heaviside sum nansum mean prod max min amax amin argmax argmin any all count_nonzero
-cumsum cumprod cummax cummin _cummax_helper _cummin_helper trace median nanmedian mode
-kthvalue topk unique _unique _unique2 unique_dim unique_consecutive
-unique_dim_consecutive bincount histc searchsorted bucketize allclose gcd lcm hypot
-mvlgamma lgamma digamma polygamma i0 igamma igammac special_i0e special_i1 special_i1e
-special_ndtri special_erfcx special_zeta special_log_ndtr special_bessel_j0
-special_bessel_j1 is_nonzero masked_scatter_backward index_reduce col2im fft_fftfreq
-fft_rfftfreq _is_all_true _is_any_true max_pool2d_backward
-max_pool2d_with_indices_backward max_pool3d_with_indices_backward adaptive_avg_pool1d
-_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool2d
-_adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward adaptive_max_pool2d
-adaptive_max_pool3d adaptive_max_pool2d_backward adaptive_max_pool3d_backward
-avg_pool2d_backward avg_pool3d_backward upsample_nearest1d_backward
-upsample_nearest2d_backward upsample_nearest3d_backward
-_upsample_nearest_exact1d_backward _upsample_nearest_exact2d_backward
-_upsample_nearest_exact3d_backward reflection_pad1d_backward reflection_pad2d_backward
-reflection_pad3d_backward replication_pad1d_backward replication_pad2d_backward
-replication_pad3d_backward _unsafe_masked_index_put_accumulate
-_embedding_bag_dense_backward _amp_update_scale renorm segment_reduce linalg__powsum
-powsum
+frexp histogram adaptive_avg_pool3d adaptive_avg_pool3d_backward
+mkldnn_adaptive_avg_pool2d mkldnn_adaptive_avg_pool2d_backward
+mkldnn_max_pool2d_backward mkldnn_max_pool3d_backward fractional_max_pool2d_backward
+fractional_max_pool3d_backward _coalesce _embedding_bag_backward add sub rsub mul div
+neg abs sign sgn floor ceil round trunc frac reciprocal sqrt rsqrt exp exp2 expm1 log
+log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh atan2
+sigmoid erf erfc erfinv pow relu threshold threshold_backward clamp clamp_min
+clamp_max hardtanh hardtanh_backward maximum minimum fmax fmin fmod remainder
+floor_divide true_divide eq ne lt le gt ge logical_and logical_or logical_xor
+logical_not bitwise_and bitwise_or bitwise_xor bitwise_not bitwise_left_shift
+bitwise_right_shift __and__ __or__ __xor__ __lshift__ __rshift__ __ilshift__ __irshift__
+isnan isinf isneginf isposinf isfinite isin signbit copysign nextafter conj_physical
+_conj_physical angle deg2rad rad2deg nan_to_num heaviside sum nansum mean prod max min
+amax amin argmax argmin any all count_nonzero cumsum cumprod cummax cummin
+_cummax_helper _cummin_helper trace median nanmedian mode kthvalue topk _unique
+_unique2 unique_dim unique_consecutive unique_dim_consecutive bincount histc
+searchsorted bucketize allclose gcd lcm hypot mvlgamma lgamma digamma polygamma i0
+igamma igammac special_i0e special_i1 special_i1e special_ndtri special_erfcx
+special_zeta special_log_ndtr special_bessel_j0 special_bessel_j1 is_nonzero
+masked_scatter_backward index_reduce col2im fft_fftfreq fft_rfftfreq _is_all_true
+_is_any_true max_pool2d_backward max_pool2d_with_indices_backward
+max_pool3d_with_indices_backward adaptive_avg_pool1d _adaptive_avg_pool2d
+_adaptive_avg_pool3d adaptive_avg_pool2d _adaptive_avg_pool2d_backward
+_adaptive_avg_pool3d_backward adaptive_max_pool2d adaptive_max_pool3d
+adaptive_max_pool2d_backward adaptive_max_pool3d_backward avg_pool2d_backward
+avg_pool3d_backward upsample_nearest1d_backward upsample_nearest2d_backward
+upsample_nearest3d_backward _upsample_nearest_exact1d_backward
+_upsample_nearest_exact2d_backward _upsample_nearest_exact3d_backward
+reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward
+replication_pad1d_backward replication_pad2d_backward replication_pad3d_backward
+_unsafe_masked_index_put_accumulate _embedding_bag_dense_backward _amp_update_scale
+renorm segment_reduce linalg__powsum
+
 """
 """One function, or one operation of a sum."""
 
@@ -86,13 +94,17 @@ WEIGHTS: Final[Mapping[int, str]] = MappingProxyType(
         1: ONE,
         2: """
         norm linalg_vector_norm native_norm native_dropout native_dropout_backward
-        _fused_dropout _masked_scale relu6_backward leaky_relu leaky_relu_backward
+        _fused_dropout _masked_scale  leaky_relu leaky_relu_backward
         prelu _prelu_kernel rrelu_with_noise rrelu_with_noise_backward hardshrink
         hardshrink_backward softshrink softshrink_backward _add_relu xlogy
         special_xlog1py special_entr ldexp silu glu aminmax _aminmax softplus sinc
         batch_norm_elemt _amp_foreach_non_finite_check_and_unscale
         """,
         3: """
+        rrelu_with_noise_functional batch_norm_gather_stats_with_counts
+        batch_norm_backward_elemt batch_norm_backward_reduce batch_norm_gather_stats
+        batch_norm_update_stats multi_margin_loss_backward
+        multilabel_margin_loss_backward
         addcmul addcdiv lerp mse_loss mse_loss_backward l1_loss elu celu selu logit
         hardsigmoid hardswish log_sigmoid_forward sigmoid_backward tanh_backward dist
         elu_backward softplus_backward hardsigmoid_backward log_sigmoid_backward
@@ -131,7 +143,7 @@ WEIGHTS: Final[Mapping[int, str]] = MappingProxyType(
         _fused_sgd gelu_backward mish_backward _thnn_fused_lstm_cell_backward_impl
         _thnn_fused_gru_cell_backward
         """,
-        # Adagrad: decay, square and sum, root and eps 2 each, quotient, step, sum.
+        # Adagrad: decay,  and sum, root and eps 2 each, quotient, step, sum.
         9: "_fused_adagrad ",
         # Norms: two sums over products with the gradient, and gradients of three.
         14: """
