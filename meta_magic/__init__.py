@@ -19,15 +19,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from meta_magic.errors import (
+    DeviceTableError,
     MaterializeError,
     MetaMagicError,
     MissingValueError,
     MixedDeviceError,
     ReplayError,
     UnfinishedTraceError,
+    UnknownDeviceError,
 )
 
 if TYPE_CHECKING:
+    from meta_magic.cost.call_work import Work
+    from meta_magic.cost.costs import Cost, UnknownOperator
+    from meta_magic.cost.device_table import Device, add_devices
+    from meta_magic.cost.rooflines import Roofline
     from meta_magic.materializing.materialize import materialize
     from meta_magic.materializing.report import FilledTensor, MaterializeReport
     from meta_magic.replaying.replay import replay
@@ -35,6 +41,7 @@ if TYPE_CHECKING:
     from meta_magic.session.meta_like import meta_like
     from meta_magic.session.record import record
     from meta_magic.trace.calls import ModuleCall, OpCall, TensorMetadata
+    from meta_magic.trace.formulas.torch_formulas import flop_formula
     from meta_magic.trace.modules import ModuleNode, ModuleTensor
     from meta_magic.trace.notes import Note
     from meta_magic.trace.provenance import ValueLimits
@@ -42,6 +49,9 @@ if TYPE_CHECKING:
     from meta_magic.trace.trace import Trace
 
 __all__ = [
+    "Cost",
+    "Device",
+    "DeviceTableError",
     "FilledTensor",
     "MaterializeError",
     "MaterializeReport",
@@ -54,11 +64,17 @@ __all__ = [
     "Note",
     "OpCall",
     "ReplayError",
+    "Roofline",
     "SourcePosition",
     "TensorMetadata",
     "Trace",
     "UnfinishedTraceError",
+    "UnknownDeviceError",
+    "UnknownOperator",
     "ValueLimits",
+    "Work",
+    "add_devices",
+    "flop_formula",
     "load_ipython_extension",
     "materialize",
     "meta_like",
@@ -70,6 +86,13 @@ __all__ = [
 ]
 
 HOMES = {
+    "Cost": "cost.costs",
+    "Device": "cost.device_table",
+    "Roofline": "cost.rooflines",
+    "UnknownOperator": "cost.costs",
+    "Work": "cost.call_work",
+    "add_devices": "cost.device_table",
+    "flop_formula": "trace.formulas.torch_formulas",
     "FilledTensor": "materializing.report",
     "MaterializeReport": "materializing.report",
     "materialize": "materializing.materialize",

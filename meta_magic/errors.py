@@ -1,6 +1,7 @@
 """Errors raised by meta_magic.
 
 * MetaMagicError
+  - DeviceTableError
   - MaterializeError
   - MissingValueError
     - ValueLimitError
@@ -8,9 +9,11 @@
   - ReplayError
   - TrialError
   - UnfinishedTraceError
+  - UnknownDeviceError
 """
 
 __all__ = [
+    "DeviceTableError",
     "MaterializeError",
     "MetaMagicError",
     "MissingValueError",
@@ -18,12 +21,17 @@ __all__ = [
     "ReplayError",
     "TrialError",
     "UnfinishedTraceError",
+    "UnknownDeviceError",
     "ValueLimitError",
 ]
 
 
 class MetaMagicError(Exception):
     """Base class of every error that meta_magic raises on purpose."""
+
+
+class DeviceTableError(MetaMagicError, ValueError):
+    """A file of devices lacks something, or has what is no number."""
 
 
 class MaterializeError(MetaMagicError):
@@ -69,9 +77,5 @@ class UnfinishedTraceError(MetaMagicError, AttributeError):
     """A trace was asked before the block that it records had ended."""
 
 
-class DeviceTableError(MetaMagicError, ValueError):
-    """temp"""
-
-
 class UnknownDeviceError(MetaMagicError, LookupError):
-    """temp"""
+    """What a device computes and moves in a second is not known."""

@@ -14,6 +14,7 @@ FLOORS = (
     "errors",
     "torch_private",
     "trace",
+    "cost",
     "recording.identities",
     "recording.signatures",
     "recording.rows",
@@ -33,8 +34,12 @@ UP = {
     ("trace.trace", "view.page"): "Trace.to_html(), as well",
     ("trace.trace", "view.model_explorer"): "Trace.to_model_explorer(), as well",
     ("trials.sandbox", "magic.silence"): "a child of a kernel must not speak for it",
+    ("trace.trace", "cost.costs"): "Trace.cost, as well",
     ("trace.failure", "trace.trace"): "types alone: it tells of what Trace hands it",
     ("trace.summary", "trace.trace"): "types alone: it formats what Trace hands it",
+    ("cost.rooflines", "cost.costs"): "types alone: it reads what Cost hands it",
+    ("cost.cost_table", "cost.costs"): "types alone, as well",
+    ("cost.cost_text", "cost.costs"): "types alone, as well",
 }
 """The arrows that go up, or round, each with its reason."""
 

@@ -10,6 +10,9 @@ import meta_magic
 
 def test_the_public_names_are_these():
     assert meta_magic.__all__ == [
+        "Cost",
+        "Device",
+        "DeviceTableError",
         "FilledTensor",
         "MaterializeError",
         "MaterializeReport",
@@ -22,11 +25,17 @@ def test_the_public_names_are_these():
         "Note",
         "OpCall",
         "ReplayError",
+        "Roofline",
         "SourcePosition",
         "TensorMetadata",
         "Trace",
         "UnfinishedTraceError",
+        "UnknownDeviceError",
+        "UnknownOperator",
         "ValueLimits",
+        "Work",
+        "add_devices",
+        "flop_formula",
         "load_ipython_extension",
         "materialize",
         "meta_like",

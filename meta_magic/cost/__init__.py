@@ -1,8 +1,13 @@
 """What a recorded program costs: pure functions of a program, and records of numbers.
 
-Memory over time: the columns of a program (``program_columns``), from when to when each
-storage has how many bytes (``storage_lives``), and what it is for
-(``storage_categories``).
+FLOPs, bytes and a roofline's time (``costs``): what one call costs is a formula of its
+signature, in ``trace/formulas``; here they are added up by phase, module and operator.
+``devices.toml`` has the peaks of accelerators, each with its source.
 
-May import ``trace``, ``torch_private``, ``errors``. Read ``memory_timeline`` first.
+Memory over time (``memory_timeline``): from when to when each storage has how many
+bytes (``storage_lives``), and what it is for (``storage_categories``);
+``interpolation`` has the bytes at sizes that were not recorded.
+
+May import ``trace``, ``torch_private``, ``errors``. Read ``costs`` first, then
+``memory_timeline``.
 """

@@ -15,6 +15,7 @@ from meta_magic.magic.tracebacks import trim_traceback
 if TYPE_CHECKING:
     from meta_magic.session.recording import Recording
     from meta_magic.torch_private.interrupts import Interrupts
+    from meta_magic.trace.options import Options
     from meta_magic.trace.rerun import Rerun
     from meta_magic.trace.trace import Trace
 
@@ -124,34 +125,16 @@ def start_recording(
     """Return a new recording, and what it takes to make it again, if that can be.
 
     Raises:
-        UsageError: torch is not installed.
+        UsageError: torch is not installed, or an option is none.
     """
     try:
-        from meta_magic.session.recording import Recording  # noqa: PLC0415
-        from meta_magic.trace.options import (  # noqa: PLC0415  needs torch
-            Options,
-            read_assumptions,
-            read_device,
-            read_meaning,
-        )
-        from meta_magic.trace.provenance import ValueLimits  # noqa: PLC0415
-        from meta_magic.trace.rerun import make_rerun  # noqa: PLC0415
+        from meta_magic.session.recording import Recording  # noqa: PLC0415  needs torch
+        from meta_magic.trace.rerun import make_rerun  # noqa: PLC0415  as well
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
         raise UsageError(NO_TORCH) from None
-    limits = ValueLimits(int(options.value_nbytes), int(options.value_flops))
-    try:
-        chosen = Options(
-            not options.no_cache,
-            limits,
-            *read_device(options.as_device),
-            read_assumptions(options.assume),
-            read_meaning(options.named),
-            options.check_values,
-        )
-    except ValueError as error:
-        raise UsageError(f"%%meta: {error}") from None
+    chosen = read_options(options)
     rerun = make_rerun(
         text=body.text,
         file=body.name,
@@ -161,3 +144,30 @@ def start_recording(
         options=chosen,
     )
     return Recording(body.name, options=chosen, namespace=namespace), rerun
+
+
+def read_options(options: Any) -> "Options":
+    """Return what the magic's line chooses.
+
+    Raises:
+        UsageError: One of the values is none.
+    """
+    from meta_magic.trace.options import (  # noqa: PLC0415  needs torch
+        Options,
+        read_assumptions,
+        read_device,
+        read_meaning,
+    )
+    from meta_magic.trace.provenance import ValueLimits  # noqa: PLC0415  as well
+
+    try:
+        return Options(
+            not options.no_cache,
+            ValueLimits(int(options.value_nbytes), int(options.value_flops)),
+            *read_device(options.as_device),
+            read_assumptions(options.assume),
+            read_meaning(options.named),
+            options.check_values,
+        )
+    except ValueError as error:
+        raise UsageError(f"%%meta: {error}") from None

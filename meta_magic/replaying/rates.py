@@ -13,9 +13,8 @@ from typing import Final, NamedTuple
 import torch
 
 from meta_magic.replaying.steps import Step, StepKind
-from meta_magic.replaying.uses import is_view
 from meta_magic.torch_private.snapshot import RealTorch
-from meta_magic.trace.flops import count_flops
+from meta_magic.trace.formulas.operations import count_flops
 from meta_magic.trace.signature import Signature
 
 __all__ = ["Rates", "count_products", "estimate_seconds", "measure_rates"]
@@ -94,7 +93,7 @@ def estimate_seconds(step: Step, rates: Rates) -> float:
     """Return about how long a step takes."""
     seconds = 1 / rates.steps
     call, signature = step.call, step.call.signature
-    if step.kind == StepKind.ALLOCATE or is_view(signature):
+    if step.kind == StepKind.ALLOCATE or signature.is_view:
         return seconds
     if step.draw is not None:
         return seconds + prod(call.drawn.shape) / rates.drawn
@@ -108,10 +107,10 @@ def estimate_seconds(step: Step, rates: Rates) -> float:
 @lru_cache(maxsize=2**10)
 def count_products(signature: Signature) -> tuple[int, int]:
     """Return the FLOPs of a call, and in how many products of matrices they are."""
-    if not signature.op.startswith(RECURRENT):
-        n = signature.outputs[0].shape[0] if signature.op == "aten.bmm.default" else 1
-        return count_flops(signature) or 0, max(n, 1)
-    n_passes = 2 if "backward" in signature.op else 1
-    n_steps, n_sequences, *_ = signature.inputs[0].shape
-    n_weights = sum(prod(g.shape) for g in signature.inputs[1:3])
-    return 2 * n_steps * n_sequences * n_weights * n_passes, max(n_steps * n_passes, 1)
+    flops, n = count_flops(signature) or 0, 1
+    if signature.op == "aten.bmm.default":
+        n = signature.outputs[0].shape[0]
+    if signature.op.startswith(RECURRENT):
+        n_passes = 2 if "backward" in signature.op else 1
+        n = signature.inputs[0].shape[0] * n_passes  # its steps, one after the other
+    return flops, max(n, 1)

@@ -11,7 +11,7 @@ from typing import Final
 from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.replaying.steps import Plan, Step, StepKind
 from meta_magic.trace.program import MODULE_HEADER, Program
-from meta_magic.trace.signature import Phase, Signature
+from meta_magic.trace.signature import Phase
 
 __all__ = ["USES", "Uses", "find_phases"]
 
@@ -76,7 +76,7 @@ class Uses:
                 continue
             pending -= {s for s in pending if found.get(s, index + 1) <= index}
             signature, tensors = self._recorded.tensors(index)
-            for storage in () if is_view(signature) else pending.intersection(tensors):
+            for storage in () if signature.is_view else pending.intersection(tensors):
                 if births[storage] < index and self._uses(index, storage):
                     found[storage] = index
                     pending.discard(storage)
@@ -118,12 +118,6 @@ def walk_up(fqn: str) -> Iterator[str]:
         yield fqn
 
 
-def is_view(signature: Signature) -> bool:
-    """Whether a call only looks at the memory of its arguments."""
-    views = signature.views
-    return bool(views) and None not in views and not signature.writes
-
-
 def find_phases(
     plan: Plan, given: Mapping[int, frozenset[Phase]]
 ) -> dict[int, frozenset[Phase]]:
@@ -137,7 +131,7 @@ def find_phases(
     found = dict(given)
     for step in plan.steps:
         call = step.call
-        if step.kind != StepKind.RUN or is_view(call.signature):
+        if step.kind != StepKind.RUN or call.signature.is_view:
             continue
         read = call.read
         phases = frozenset[Phase]().union(*(found.get(s, ()) for s in read))

@@ -100,8 +100,11 @@ class OpCall:
         function: The Python-level torch call that this came from, or None.
         forward: For a backward operator, the index of the forward operator that it
             differentiates; None for other operators and for gradient accumulation.
-        flops: Floating-point operations, 2 for each multiply-add, by the formulas of
-            ``torch.utils.flop_counter``; None where that has no formula.
+        flops: Floating-point operations of products and their like, 2 for each
+            multiply-add; None for what has no such formula. See ``Trace.cost``.
+        nbytes_read: Bytes that it reads: each element once, what is expanded as well,
+            and of a table the rows that are looked up; none for a view.
+        nbytes_written: Bytes that it makes or writes; none for a view.
         evaluation: What it took to answer it with real values, because it reads data;
             None for all others, which ran on meta.
         kernel: For attention, which kernel the device would choose, and why not a fused
@@ -129,25 +132,18 @@ class OpCall:
     function: str | None
     forward: int | None
     flops: int | None
+    nbytes_read: int
+    nbytes_written: int
     evaluation: Evaluation | None = None
     kernel: str | None = None
     assumed: str | None = None
     raised: str | None = None
 
     @property
-    def nbytes_read(self) -> int:
-        """Bytes of the tensors read; none for a view, which reads no data."""
-        return 0 if self.is_view else sum(t.nbytes for t in self.inputs)
-
-    @property
-    def nbytes_written(self) -> int:
-        """Bytes of the tensors written or newly made; none for a view."""
-        made = sum(
-            tensor.nbytes
-            for tensor, base in zip(self.outputs, self.views, strict=True)
-            if base is None
-        )
-        return made + sum(self.inputs[i].nbytes for i in self.writes)
+    def intensity(self) -> float | None:
+        """FLOPs for each byte that it moves; None without FLOPs or bytes."""
+        nbytes = self.nbytes_read + self.nbytes_written
+        return self.flops / nbytes if self.flops and nbytes else None
 
     @property
     def place(self) -> str | None:

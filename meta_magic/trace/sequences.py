@@ -6,7 +6,7 @@ from typing import Generic, NamedTuple, TypeVar, overload
 
 from meta_magic.trace.calls import ModuleCall, OpCall, TensorMetadata
 from meta_magic.trace.downstream import find_assumed
-from meta_magic.trace.flops import count_flops
+from meta_magic.trace.formulas.call_costs import count_costs
 from meta_magic.trace.program import HEADER, MODULE_HEADER, TIED, Program, Structure
 from meta_magic.trace.remarks import find_raised
 from meta_magic.trace.signature import Argument, Geometry, Phase, TensorArgument
@@ -125,7 +125,7 @@ class OpCalls(Rows[OpCall]):
             for call in range(choice.first_op, choice.end_op)
         }
         self._assumed_by_call = find_assumed(program)
-        self._flops = [count_flops(s) for s in self._program.signatures]
+        self._costs = [count_costs(s) for s in self._program.signatures]
 
     def __len__(self) -> int:
         return len(self._program.offsets) - 1
@@ -164,7 +164,7 @@ class OpCalls(Rows[OpCall]):
             position=place.position,
             function=place.function,
             forward=forward,
-            flops=self._flops[words[offset]],
+            **self._costs[words[offset]],
             evaluation=self._evaluation_by_call.get(index),
             kernel=self._kernel_by_call.get(index),
             assumed=self._assumed_by_call.get(index),

@@ -111,6 +111,11 @@ class Signature:
     views: tuple[int | None, ...]
 
     @property
+    def is_view(self) -> bool:
+        """Whether it only looks at the memory of its arguments."""
+        return bool(self.views) and None not in self.views and not self.writes
+
+    @property
     def accelerator(self) -> torch.device | None:
         """Device other than the CPU that the code names for what is made or written."""
         for made in (*self.outputs, *[self.inputs[i] for i in self.writes]):

@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from meta_magic.trace.flops import count_flops
+from meta_magic.trace.formulas.operations import count_flops
 from meta_magic.trace.modules import ModuleNode
 from meta_magic.trace.networks import build_network
 from meta_magic.trace.notes import CellSource, Note
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from networkx import MultiDiGraph
     from torch import nn
 
+    from meta_magic.cost.costs import Cost
     from meta_magic.cost.memory_timeline import Memory
 
 __all__ = ["Trace"]
@@ -92,12 +93,22 @@ class Trace:
         """The module calls, in order of beginning: :class:`ModuleCall` records."""
         return ModuleCalls(self.program)
 
-    @cached_property
+    @property
     def flops(self) -> int:
         """FLOPs of the operators that have a formula; see :attr:`OpCall.flops`."""
         counts = Counter(self.program.signature_numbers())
         signatures = self.program.signatures
         return sum(n * (count_flops(signatures[s]) or 0) for s, n in counts.items())
+
+    @property
+    def cost(self) -> "Cost":
+        """FLOPs and bytes by phase, module and operator, and a roofline's time.
+
+        Counted when it is asked for: keep it for several questions.
+        """
+        costs = import_module("meta_magic.cost.costs")  # a floor above, as in show()
+        cost: Cost = costs.build_cost(self)
+        return cost
 
     @cached_property
     def peak_by_place(self) -> "Mapping[str, int]":

@@ -51,5 +51,5 @@ class PackedAdam(Optimizer):
             state[name] = torch.zeros(parameter.shape, dtype=dtype, device=device)
             if is_packed:
                 n_blocks = -(-parameter.numel() // BLOCK)
-                state[f"{name}_scale"] = torch.zeros(n_blocks, device=device)
+                state[f"scale of {name}"] = torch.zeros(n_blocks, device=device)
         return state

@@ -17,9 +17,9 @@ from meta_magic.trace.notes import CellSource
 from meta_magic.trace.rerun import Rerun
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.blocks import parse_block, restore_variables
-from meta_magic.trials.choices import check_choices, make_choices
 from meta_magic.trials.sandbox import Refused, enter_sandbox
 from meta_magic.trials.sizes import set_sizes
+from meta_magic.trials.what_ifs import check_choices, make_choices
 
 __all__ = ["SECONDS", "ask_trial"]
 

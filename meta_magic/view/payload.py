@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from meta_magic.trace.deep_trees import at_any_depth
 from meta_magic.trace.failure import describe_failure
-from meta_magic.trace.flops import count_flops
+from meta_magic.trace.formulas.operations import count_flops
 from meta_magic.trace.function_calls import first_operators
 from meta_magic.trace.modules import ModuleNode
 from meta_magic.trace.signature import Geometry, Place, Signature, SourcePosition

@@ -100,15 +100,15 @@ def test_the_docstring_lists_the_columns_with_their_units():
     assert lines[0].startswith("Return one row per operator call")
     listed = [line.split()[0] for line in lines if line.startswith("    ")]
     assert sorted(listed) == sorted(column.name for column in OP_COLUMNS)
-    assert (
-        "    nbytes_read (int, bytes): Bytes of the tensors read; none for a view."
-        in (lines)
+    told = (
+        "    nbytes_read (int, bytes): Bytes read, each element once; none for a view."
     )
+    assert told in lines
 
 
 def test_a_column_tells_how_it_is_shown(trace):
     column = find_column(trace, "ops", "flops")
-    assert column.pop("help").startswith("Operations, 2 for each multiply-add")
+    assert column.pop("help").startswith("Operations of products, 2 for each")
     expected = {"name": "flops", "format": "flops", "width": 112, "align": "right"}
     assert column == expected
 

@@ -1,0 +1,114 @@
+"""What calls compute and move, added up."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import torch
+
+from meta_magic.cost.call_columns import Integers
+from meta_magic.trace.formulas.operations import Kind, count_operations
+from meta_magic.trace.formulas.traffic import count_traffic
+from meta_magic.trace.signature import Signature
+
+__all__ = ["Calls", "OneCall", "Work", "add_up", "count_calls", "count_one"]
+
+Calls: TypeAlias = Sequence[tuple[int, int]]
+"""Which signatures, and how many calls of each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What some calls compute and move.
+
+    Attributes:
+        n_calls: How many there are.
+        flops: Floating-point operations of products and their like, 2 for each
+            multiply-add; what is masked counts.
+        flops_needed: Without the products that a causal mask or a window of a fused
+            attention leaves out, which a kernel may skip.
+        n_elementwise: Operations and functions element by element, by the weights of
+            ``trace/formulas/weights.py``; not among the FLOPs.
+        nbytes_read: Bytes read, each element once.
+        nbytes_written: Bytes written.
+    """
+
+    n_calls: int = 0
+    flops: int = 0
+    flops_needed: int = 0
+    n_elementwise: int = 0
+    nbytes_read: int = 0
+    nbytes_written: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes read and written."""
+        return self.nbytes_read + self.nbytes_written
+
+    @property
+    def intensity(self) -> float | None:
+        """FLOPs for each byte that is moved; None without bytes."""
+        return self.flops / self.nbytes if self.nbytes else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneCall(Work):
+    """What one call of a signature computes and moves.
+
+    Attributes:
+        op: The operator.
+        kind: What it does; ``unknown`` where nobody told what it computes.
+        dtype: Of the first tensor that it reads, or else makes, which decides how
+            fast products are; None without tensors.
+    """
+
+    op: str
+    kind: Kind
+    dtype: torch.dtype | None
+    n_calls: int = 1
+
+
+def count_one(signature: Signature) -> OneCall:
+    """Return what one call computes and moves, by the formulas."""
+    operations, traffic = count_operations(signature), count_traffic(signature)
+    tensors = (*signature.inputs, *signature.outputs)
+    return OneCall(
+        op=signature.op,
+        kind=operations.kind,
+        dtype=tensors[0].dtype if tensors else None,
+        flops=operations.flops,
+        flops_needed=operations.flops_needed,
+        n_elementwise=operations.n_elementwise,
+        nbytes_read=traffic.nbytes_read,
+        nbytes_written=traffic.nbytes_written,
+    )
+
+
+def add_up(calls: Calls, each: Sequence[Work]) -> Work:
+    """Return what so many calls of each signature compute and move."""
+    pairs = [(each[number], n) for number, n in calls]
+    return Work(
+        n_calls=sum(n for _, n in pairs),
+        flops=sum(n * work.flops for work, n in pairs),
+        flops_needed=sum(n * work.flops_needed for work, n in pairs),
+        n_elementwise=sum(n * work.n_elementwise for work, n in pairs),
+        nbytes_read=sum(n * work.nbytes_read for work, n in pairs),
+        nbytes_written=sum(n * work.nbytes_written for work, n in pairs),
+    )
+
+
+def count_calls(keys: Integers, signatures: Integers) -> Mapping[int, Calls]:
+    """Return for each key the signatures of its calls, and how many of each.
+
+    Args:
+        keys: Of each call, such as its phase; calls with -1 are left out.
+        signatures: Of each call.
+    """
+    n = int(signatures.max(initial=0)) + 1
+    pairs, counts = np.unique(keys * n + signatures, return_counts=True)
+    found: dict[int, list[tuple[int, int]]] = {}
+    for pair, count in zip(pairs.tolist(), counts.tolist(), strict=True):
+        if pair >= 0:
+            found.setdefault(pair // n, []).append((pair % n, count))
+    return found

@@ -1,0 +1,125 @@
+"""How long a device would take at least: the longer of computing and moving.
+
+Source:
+    Williams, Waterman and Patterson, Roofline: an insightful visual performance model,
+    Communications of the ACM 52 (4), 2009.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import torch
+
+from meta_magic.cost.call_work import Calls, OneCall
+from meta_magic.cost.device_table import Device, Peak
+from meta_magic.trace.signature import Phase
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from meta_magic.cost.costs import Cost
+
+__all__ = ["Roofline", "build_roofline"]
+
+IN_TENSOR_CORES: Final = ("convolution", "rnn")
+"""In the names of operators whose float32 torch lets cuDNN compute as TF32."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roofline:
+    """About how long a device would take for what a recording did.
+
+    An estimate from data sheets: what torch and the launches of kernels take is not in
+    it, nor what a kernel fails to reach. Good for totals and shares.
+
+    Attributes:
+        device: The device.
+        cost: What is to be computed and moved.
+        seconds_each: Of one call of each signature.
+        is_bound_by_memory: Whether its bytes take longer than its FLOPs.
+        notes: What was taken for a peak that the sheet does not have.
+    """
+
+    device: Device
+    cost: "Cost" = field(repr=False)
+    seconds_each: tuple[float, ...] = field(repr=False)
+    is_bound_by_memory: tuple[bool, ...] = field(repr=False)
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def seconds(self) -> float:
+        """Of all calls."""
+        return self._add_up(self.cost.calls)
+
+    @cached_property
+    def memory_share(self) -> float:
+        """Which part of the time, from 0 to 1, the memory is what is waited for."""
+        bound = [(i, n) for i, n in self.cost.calls if self.is_bound_by_memory[i]]
+        return self._add_up(bound) / self.seconds if self.seconds else 0.0
+
+    @cached_property
+    def by_phase(self) -> Mapping[Phase, float]:
+        """Seconds of each phase."""
+        return {p: self._add_up(c) for p, c in self.cost.calls_by_phase.items()}
+
+    @cached_property
+    def by_module(self) -> Mapping[str, float]:
+        """Seconds of each module with all in it, named as in ``Cost.by_module``."""
+        return {m: self._add_up(c) for m, c in self.cost.calls_by_module.items()}
+
+    @cached_property
+    def by_op(self) -> Mapping[str, float]:
+        """Seconds of each operator, the longest first."""
+        seconds = {op: self._add_up(c) for op, c in self.cost.calls_by_op.items()}
+        return dict(sorted(seconds.items(), key=lambda pair: -pair[1]))
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return the table of the cost, with the seconds of each call, and its bound.
+
+        Columns:
+            seconds (float): Of the call.
+            bound (str): memory or compute, whichever takes longer.
+        """
+        numbers = self.cost.columns.signatures
+        words = np.where(self.is_bound_by_memory, "memory", "compute").astype(object)
+        seconds = np.array(self.seconds_each)
+        return self.cost.to_pandas().assign(
+            seconds=seconds[numbers], bound=words[numbers]
+        )
+
+    def _add_up(self, calls: Calls) -> float:
+        return sum(n * self.seconds_each[number] for number, n in calls)
+
+
+def build_roofline(cost: "Cost", device: Device, *, tf32: bool) -> Roofline:
+    """Return how long a device takes for each call, by its peaks.
+
+    Products a causal mask leaves out are not computed; elements are computed at the
+    peak of float32 without tensor cores, where the device has one.
+    """
+    peaks = [find_peak(one, device, tf32=tf32) for one in cost.each]
+    products = np.array([o.flops_needed for o in cost.each], float)
+    products /= np.array([peak.flops for peak in peaks], float)
+    vectors = dict(device.peaks).get("float32")
+    if vectors is not None:
+        elementwise = np.array([o.n_elementwise for o in cost.each], float) / vectors
+        products = np.maximum(products, elementwise)
+    moving = np.array([one.nbytes for one in cost.each], float) / device.bandwidth
+    counted = zip(cost.each, peaks, strict=True)
+    notes = dict.fromkeys(p.note for one, p in counted if one.flops and p.note)
+    return Roofline(
+        device=device,
+        cost=cost,
+        seconds_each=tuple(np.maximum(products, moving).tolist()),
+        is_bound_by_memory=tuple((moving >= products).tolist()),
+        notes=tuple(note for note in notes if note),
+    )
+
+
+def find_peak(one: OneCall, device: Device, *, tf32: bool) -> Peak:
+    """Return how fast a device computes the products of a call."""
+    is_cudnns = any(word in one.op for word in IN_TENSOR_CORES)
+    return device.find_peak(one.dtype or torch.float32, uses_tf32=tf32 or is_cudnns)

@@ -1,0 +1,91 @@
+"""The arguments of a call by name, as formulas take them: shapes, not tensors."""
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any, TypeAlias
+
+from meta_magic.trace.signature import Argument, Geometry, Signature, TensorArgument
+
+__all__ = ["Formula", "Operands", "Shape", "name_all", "name_of", "of_all", "shape_of"]
+
+Shape: TypeAlias = tuple[int, ...]
+
+
+class Operands:
+    """The arguments of a signature by their names in the operator's schema.
+
+    Attributes:
+        signature: The call.
+    """
+
+    __slots__ = ("_arguments", "signature")
+
+    def __init__(self, signature: Signature) -> None:
+        self.signature = signature
+        self._arguments = dict(signature.arguments)
+
+    def __contains__(self, name: str) -> bool:
+        return self._arguments.get(name) is not None
+
+    def value(self, name: str, default: Any = None) -> Any:
+        """Return an argument as given; the default where it is left at its own."""
+        return self._arguments.get(name, default)
+
+    def shape(self, *names: str) -> Shape:
+        """Return the shape of the tensor that is given under the first of some names.
+
+        Raises:
+            LookupError: Under none of them.
+        """
+        for name in names:
+            value = self._arguments.get(name)
+            if isinstance(value, TensorArgument):
+                return self.signature.inputs[value.index].shape
+        raise LookupError(f"{self.signature.op} has no tensor {' or '.join(names)}")
+
+    def shapes(self, name: str) -> list[Shape]:
+        """Return the shapes of the tensors of a list; that of one tensor as a list."""
+        value = self._arguments.get(name)
+        items = value if isinstance(value, tuple) else (value,)
+        inputs = self.signature.inputs
+        return [inputs[i.index].shape for i in items if isinstance(i, TensorArgument)]
+
+    @property
+    def made(self) -> Shape:
+        """Shape of the first tensor that it returns."""
+        return self.signature.outputs[0].shape
+
+    @property
+    def largest(self) -> int:
+        """Elements of the largest tensor that it reads or returns."""
+        tensors = (*self.signature.inputs, *self.signature.outputs)
+        return max([prod(g.shape) for g in tensors], default=0)
+
+
+Formula: TypeAlias = Callable[[Operands], int]
+"""Returns the FLOPs of a call."""
+
+
+def name_of(signature: Signature) -> str:
+    """Return the name of an operator without its overload, such as ``aten.mm``."""
+    namespace, _, rest = signature.op.partition(".")
+    return f"{namespace}.{rest.partition('.')[0]}"
+
+
+def name_all(names: str) -> tuple[str, ...]:
+    """Return the names of torch's operators, given without ``aten``."""
+    return tuple(f"aten.{name}" for name in names.split())
+
+
+def of_all(names: str, formula: Formula) -> dict[str, Formula]:
+    """Return one formula for several of torch's operators, named without ``aten``."""
+    return dict.fromkeys(name_all(names), formula)
+
+
+def shape_of(value: Argument, tensors: Sequence[Geometry]) -> Any:
+    """Return a value with shapes in place of tensors, in lists, too."""
+    if isinstance(value, TensorArgument):
+        return tensors[value.index].shape
+    if isinstance(value, tuple):
+        return tuple(shape_of(item, tensors) for item in value)
+    return value

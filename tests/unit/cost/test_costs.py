@@ -1,0 +1,157 @@
+"""FLOPs and bytes added up by phase, module and operator."""
+
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+import meta_magic as mm
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(4, 4, bias=False) for _ in range(2)])
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x).relu()
+        return x
+
+
+def train():
+    model = nn.Sequential(Block(), nn.Linear(4, 3, bias=False))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.ones(5, 4)).sum().backward()
+    optimizer.step()
+    return model
+
+
+@pytest.fixture(scope="module")
+def trace():
+    with mm.record(as_device="cpu") as trace:
+        model = train()  # noqa: F841  a root is called by its variable
+    return trace
+
+
+SQUARE = 2 * 5 * 4 * 4
+LAST = 2 * 5 * 4 * 3
+FLOPS = {"forward": 2 * SQUARE + LAST, "backward": 3 * SQUARE + 2 * LAST}
+"""Backward has no gradient of the first layer's input, and two of the others."""
+
+
+def test_phases_add_up_to_the_total(trace):
+    cost = trace.cost
+    assert {p: work.flops for p, work in cost.by_phase.items() if work.flops} == FLOPS
+    assert set(cost.by_phase) == {"init", "forward", "backward", "optimizer", "other"}
+    for name in ("n_calls", "flops", "n_elementwise", "nbytes_read", "nbytes_written"):
+        parts = sum(getattr(work, name) for work in cost.by_phase.values())
+        assert parts == getattr(cost.total, name)
+    assert cost.total.n_calls == len(trace.ops)
+    assert cost.flops == trace.flops == sum(call.flops or 0 for call in trace.ops)
+
+
+def test_torch_counts_as_many(trace):
+    with FlopCounterMode(display=False) as counter:
+        train()
+    assert trace.cost.flops == counter.get_total_flops()
+
+
+def test_a_module_has_what_is_in_it_and_its_backward(trace):
+    by_module = {m: work.flops for m, work in trace.cost.by_module.items()}
+    assert by_module == {
+        "model": sum(FLOPS.values()),
+        "model.0": 5 * SQUARE,
+        "model.0.layers": 5 * SQUARE,
+        "model.0.layers.0": 2 * SQUARE,  # its input needs no gradient
+        "model.0.layers.1": 3 * SQUARE,
+        "model.1": 3 * LAST,
+    }
+
+
+def test_modules_are_those_of_the_calls(trace):
+    wanted = [call.module for call in trace.ops]
+    names = trace.cost.to_pandas()["module"].fillna("none")
+    inside = [None if n == "none" else n.removeprefix("model") for n in names]
+    assert [n and n.removeprefix(".") for n in inside] == wanted
+
+
+def test_bytes_are_those_of_the_calls(trace):
+    table = trace.cost.to_pandas()
+    assert list(table["nbytes_read"]) == [call.nbytes_read for call in trace.ops]
+    assert list(table["nbytes_written"]) == [call.nbytes_written for call in trace.ops]
+    assert list(table["op"]) == [call.op for call in trace.ops]
+    assert list(table["phase"]) == [call.phase for call in trace.ops]
+    total = trace.cost.total
+    assert table["nbytes_read"].sum() == total.nbytes_read
+    assert total.nbytes == total.nbytes_read + total.nbytes_written
+    assert total.intensity == total.flops / total.nbytes
+
+
+def test_operators_are_ranked_by_flops(trace):
+    by_op = trace.cost.by_op
+    assert next(iter(by_op)) == "aten.mm.default"
+    assert by_op["aten.mm.default"].flops == trace.cost.flops
+    assert sum(work.n_calls for work in by_op.values()) == len(trace.ops)
+
+
+def test_two_roots_of_one_name_are_told_apart():
+    with mm.record() as trace:
+        for n in (2, 3):
+            layer = nn.Linear(n, n, bias=False)
+            layer(torch.ones(1, n))
+            models = globals().setdefault("KEPT", [])
+            models.append(layer)
+    flops = [work.flops for work in trace.cost.by_module.values()]
+    assert flops == [2 * 2 * 2, 2 * 3 * 3]
+    assert len(set(trace.cost.by_module)) == 2
+
+
+def test_masked_products_are_told():
+    with mm.record(as_device="cpu") as trace:
+        heads = [torch.randn(1, 1, 4, 8) for _ in range(3)]
+        nn.functional.scaled_dot_product_attention(*heads, is_causal=True)
+    total = trace.cost.total
+    # Of 16 pairs the causal mask leaves 4 + 3 + 2 + 1.
+    assert (total.flops, total.flops_needed) == (4 * 16 * 8, 4 * 10 * 8)
+    assert "192 FLOPs of them masked" in str(trace.cost)
+
+
+def test_nothing_costs_nothing():
+    with mm.record() as trace:
+        pass
+    cost = trace.cost
+    assert (cost.flops, cost.total.n_calls, cost.by_phase, cost.unknown) == (
+        0,
+        0,
+        {},
+        (),
+    )
+    assert cost.seconds() == 0
+    assert len(cost.to_pandas()) == 0
+    assert cost.total.intensity is None
+
+
+def test_a_block_that_failed_half_way_has_the_cost_of_what_ran():
+    with pytest.raises(RuntimeError), mm.record() as trace:
+        torch.ones(2, 3) @ torch.ones(3, 4)
+        torch.ones(2, 3) @ torch.ones(2, 4)
+    assert trace.cost.flops == 2 * 2 * 3 * 4
+    assert trace.cost.total.n_calls == trace.program.n_calls == len(trace.ops) - 1
+    assert trace.cost.unknown == ()
+
+
+def test_print_says_what_costs_and_what_is_not_known():
+    with mm.record() as trace:
+        torch.linalg.matrix_exp(torch.ones(4, 4) @ torch.ones(4, 4))
+    lines = str(trace.cost).splitlines()
+    assert lines[0].startswith("128 FLOPs · 0 operations element by element · ")
+    assert lines[-1].startswith("no formula: aten.linalg_matrix_exp.default, 1 call, ")
+
+
+def test_a_cost_can_be_kept_and_compared(trace):
+    kept = pickle.loads(pickle.dumps(trace.cost))
+    assert kept == trace.cost
+    assert kept.by_module == trace.cost.by_module
