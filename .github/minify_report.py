@@ -1,7 +1,7 @@
 """Builds of a wheel minify the report's script and styles, which cells are saved with.
 
 Where the minifier has no binary, a wheel has the files as they are, and so has an
-editable installation.
+editable installation. Zopfli takes its time to find what gzip does not.
 """
 
 from importlib.util import module_from_spec, spec_from_file_location
@@ -16,6 +16,10 @@ try:
     import minify
 except ImportError:
     minify = None
+try:
+    from zopfli.gzip import compress
+except ImportError:
+    from gzip import compress
 
 
 class MinifyReport(BuildHookInterface):
@@ -26,21 +30,23 @@ class MinifyReport(BuildHookInterface):
         if minify is None or version == "editable":
             return
         folder = Path(mkdtemp())
-        for name, text in minify_report(Path(self.root)).items():
-            (folder / name).write_text(text, "utf-8")
+        for name, data in minify_report(Path(self.root)).items():
+            (folder / name).write_bytes(data)
             target = f"meta_magic/view/static/{name}"
             build_data["force_include"][str(folder / name)] = target
 
 
-def minify_report(root: Path) -> dict[str, str]:
-    """Return the texts of the minified files, by their names."""
+def minify_report(root: Path) -> dict[str, bytes]:
+    """Return the built files by their names; a saved report's are packed into one."""
     scripts = load_scripts(root)
     texts = {}
     for kind in scripts.KINDS:
         script, styles = scripts.join_scripts(kind), scripts.join_styles(kind)
         texts[f"{kind}.min.js"] = minify.string("application/javascript", script)
         texts[f"{kind}.min.css"] = minify.string("text/css", styles)
-    return texts
+    saved = scripts.join_report(texts.pop("saved.min.js"), texts.pop("saved.min.css"))
+    live = {name: text.encode() for name, text in texts.items()}
+    return {**live, "saved.gz": compress(saved)}
 
 
 def load_scripts(root: Path) -> ModuleType:

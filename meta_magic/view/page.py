@@ -4,16 +4,16 @@ It is the same payload and the same JavaScript as the live widget's. Where scrip
 forbidden, the folded module tree as plain HTML is left.
 """
 
-import base64
 import json
 from collections.abc import Mapping
 from html import escape
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from meta_magic.view.base91 import READ_BASE91, write_base91
 from meta_magic.view.html import render_html
 from meta_magic.view.payload import pack
-from meta_magic.view.scripts import compress_report
+from meta_magic.view.scripts import pack_report
 
 if TYPE_CHECKING:
     from meta_magic.trace.trace import Trace
@@ -49,11 +49,14 @@ MAX_TITLE: Final = 60
 """Characters."""
 
 STARTER: Final = """
-const bytes = Uint8Array.from(atob("%(report)s"), (c) => c.charCodeAt(0));
 const gzip = new DecompressionStream("gzip");
-const unpacked = new Response(new Blob([bytes]).stream().pipeThrough(gzip));
+const packed = new Blob([read_base91('%(report)s', %(report_nbytes)s)]);
+const unpacked = new Response(packed.stream().pipeThrough(gzip));
+const read = () => read_base91('%(payload)s', %(payload_nbytes)s);
 const script = document.createElement("script");
-script.textContent = `{${await unpacked.text()}%(start)s}`;
+script.start = (report, styles) => report.start_saved(%(arguments)s, read, styles);
+const start = "document.currentScript.start(report, styles)";
+script.textContent = `{${await unpacked.text()}${start}}`;
 document.head.append(script);
 script.remove();
 """
@@ -75,16 +78,20 @@ def render_snapshot(
         uid: ``id`` of the element, by which a live report finds and hides it.
         settings: ``depth``, ``hide`` and ``height``.
     """
-    encoded = base64.b64encode(packed).decode()
-    arguments = f'"{uid}", "{encoded}", {json.dumps(dict(settings))}, styles'
-    start = f"report.start_saved({arguments});"
-    names = {"report": compress_report(), "start": start}
+    report = pack_report()
+    names = {
+        "report": write_base91(report),
+        "report_nbytes": len(report),
+        "payload": write_base91(packed),
+        "payload_nbytes": len(packed),
+        "arguments": f'"{uid}", {json.dumps(dict(settings))}',
+    }
     # A name may hold half a character, which no file can.
     tree = render_html(trace, settings.get("depth")).encode("utf-8", "replace").decode()
     return (
         f'<div id="{escape(uid)}" class="mm-root">{tree}</div>'
         f"<style>{HIDE_ORPHAN}{WAIT}</style>"
-        f'<script type="module">{STARTER % names}</script>'
+        f'<script type="module">{READ_BASE91}{STARTER % names}</script>'
     )
 
 

@@ -4,7 +4,6 @@ It imports nothing but the standard library: a build of a wheel runs it, too, wh
 torch is, and puts what it minifies beside the files (``.github/minify_report.py``).
 """
 
-import base64
 import gzip
 import json
 import re
@@ -16,10 +15,11 @@ from typing import Final, Literal, TypeAlias, get_args
 __all__ = [
     "KINDS",
     "STATIC",
-    "compress_report",
+    "join_report",
     "join_scripts",
     "join_styles",
     "list_scripts",
+    "pack_report",
     "read_script",
     "read_styles",
 ]
@@ -31,7 +31,10 @@ Kind: TypeAlias = Literal["live", "saved"]
 
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
-STYLES: Final = ("report", "shell", "tables", "flow", "source", "details", "charts")
+STYLES: Final = ("shell", "tables", "flow", "source", "details", "charts")
+
+TREE: Final = "report"
+"""The style of the plain tree, which a saved report takes the place of."""
 
 PANEL: Final = "panel"
 """The style of a live report alone."""
@@ -65,31 +68,37 @@ def join_scripts(kind: Kind) -> str:
 
 def join_styles(kind: Kind) -> str:
     """Return the styles of a report."""
-    names = [*STYLES, PANEL] if kind == "live" else STYLES
+    names = [TREE, *STYLES, PANEL] if kind == "live" else STYLES
     return "\n".join((STATIC / f"{name}.css").read_text("utf-8") for name in names)
+
+
+def join_report(script: str, styles: str) -> bytes:
+    """Return what a saved report unpacks: the constants ``report`` and ``styles``."""
+    return f"{script}\nconst styles = {json.dumps(styles)};\n".encode()
 
 
 @cache
 def read_script(kind: Kind) -> str:
     """Return the JavaScript, minified if this was installed from a wheel."""
-    return read_minified(f"{kind}.min.js") or join_scripts(kind)
+    return read_built(f"{kind}.min.js").decode() or join_scripts(kind)
 
 
 @cache
 def read_styles(kind: Kind) -> str:
     """Return the styles, minified if this was installed from a wheel."""
-    return read_minified(f"{kind}.min.css") or join_styles(kind)
-
-
-def read_minified(name: str) -> str:
-    """Return a file that a wheel has beside the others; "" if it is not there."""
-    path = STATIC / name
-    return path.read_text("utf-8") if path.is_file() else ""
+    return read_built(f"{kind}.min.css").decode() or join_styles(kind)
 
 
 @cache
-def compress_report() -> str:
-    """Return script and styles, by gzip and in base64, as a saved report has them."""
-    script, styles = read_script("saved"), json.dumps(read_styles("saved"))
-    text = f"{script}\nconst styles = {styles};\n"
-    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+def pack_report() -> bytes:
+    """Return script and styles of a saved report, by gzip."""
+    if built := read_built("saved.gz"):
+        return built
+    text = join_report(join_scripts("saved"), join_styles("saved"))
+    return gzip.compress(text, mtime=0)
+
+
+def read_built(name: str) -> bytes:
+    """Return a file that a wheel has beside the others; nothing if it is not there."""
+    path = STATIC / name
+    return path.read_bytes() if path.is_file() else b""

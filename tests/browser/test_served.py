@@ -171,9 +171,9 @@ def test_two_reports_of_a_page_have_ids_of_their_own(page, trace):
 @pytest.fixture
 def as_from_a_wheel(monkeypatch):
     use_minified(monkeypatch)
-    scripts.compress_report.cache_clear()
+    scripts.pack_report.cache_clear()
     yield
-    scripts.compress_report.cache_clear()
+    scripts.pack_report.cache_clear()
 
 
 @pytest.mark.usefixtures("as_from_a_wheel")
