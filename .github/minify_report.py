@@ -38,15 +38,20 @@ class MinifyReport(BuildHookInterface):
 
 def minify_report(root: Path) -> dict[str, bytes]:
     """Return the built files by their names; a saved report's are packed into one."""
-    scripts = load_scripts(root)
-    texts = {}
-    for kind in scripts.KINDS:
-        script, styles = scripts.join_scripts(kind), scripts.join_styles(kind)
-        texts[f"{kind}.min.js"] = minify.string("application/javascript", script)
-        texts[f"{kind}.min.css"] = minify.string("text/css", styles)
-    saved = scripts.join_report(texts.pop("saved.min.js"), texts.pop("saved.min.css"))
-    live = {name: text.encode() for name, text in texts.items()}
-    return {**live, "saved.gz": compress(saved)}
+    read = load_scripts(root)
+    scripts = {
+        kind: minify.string("application/javascript", read.join_scripts(kind))
+        for kind in read.KINDS
+    }
+    styles = {
+        name: minify.string("text/css", read.join_styles(name)) for name in read.STYLES
+    }
+    saved = read.join_report(scripts.pop("saved"), styles.pop("saved"))
+    return {
+        **{f"{kind}.min.js": script.encode() for kind, script in scripts.items()},
+        **{f"{name}.min.css": style.encode() for name, style in styles.items()},
+        "saved.gz": compress(saved),
+    }
 
 
 def load_scripts(root: Path) -> ModuleType:

@@ -2,6 +2,7 @@
 
 import json
 import runpy
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from meta_magic.view.html import render_html
 from meta_magic.view.page import render_snapshot
 from meta_magic.view.payload import pack
 
-__all__ = ["count_added", "use_minified"]
+__all__ = ["as_from_a_wheel", "count_added"]
 
 ROOT = Path(__file__).parents[1]
 
@@ -24,10 +25,21 @@ def minify_report():
     return hook["minify_report"](ROOT)
 
 
-def use_minified(monkeypatch):
+@contextmanager
+def as_from_a_wheel():
     """Have reports written as from a wheel."""
     minified = minify_report()
-    monkeypatch.setattr(scripts, "read_built", minified.__getitem__)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scripts, "read_built", minified.__getitem__)
+        forget_files()
+        yield
+    forget_files()
+
+
+def forget_files():
+    """Have what reports are made of read anew."""
+    for read in (scripts.read_script, scripts.read_styles, scripts.pack_report):
+        read.cache_clear()
 
 
 def count_added(trace):

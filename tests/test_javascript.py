@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from meta_magic import record
-from meta_magic.view import scripts
 from meta_magic.view.scripts import (
     IMPORT,
     KINDS,
@@ -17,7 +16,7 @@ from meta_magic.view.scripts import (
     join_scripts,
     list_scripts,
 )
-from tests.minified import count_added, use_minified
+from tests.minified import as_from_a_wheel, count_added
 
 NODE = shutil.which("node")
 TSC = shutil.which("tsc")
@@ -143,13 +142,10 @@ def test_the_types_are_right():
     run_node("--project", TSCONFIG, program=TSC)
 
 
-def test_a_saved_cell_does_not_grow(monkeypatch):
+def test_a_saved_cell_does_not_grow():
     # What a wheel adds to each cell above its payload and its plain tree; below what it
     # weighs now, this number goes down with it.
-    use_minified(monkeypatch)
-    scripts.pack_report.cache_clear()
     with record() as trace:
         torch.zeros(2)
-    nbytes = count_added(trace)
-    scripts.pack_report.cache_clear()
-    assert nbytes < 49_600
+    with as_from_a_wheel():
+        assert count_added(trace) < 49_300

@@ -2,11 +2,12 @@
 
 Of all that one byte can write in a file, they are those that neither JSON nor HTML
 escapes. It takes a twelfth less than base64, which has 12 bits in two characters.
+``static/starter.js`` is the reader.
 """
 
 from typing import Final
 
-__all__ = ["DIGITS", "READ_BASE91", "write_base91"]
+__all__ = ["DIGITS", "write_base91"]
 
 DIGITS: Final = "".join(c for c in map(chr, range(32, 127)) if c not in "\"'<\\")
 
@@ -15,20 +16,6 @@ PAIRS: Final = tuple(high + low for high in DIGITS for low in DIGITS)
 
 SHIFTS: Final = range(13 * 7, -1, -13)
 """Of the eight pairs that stand for thirteen bytes."""
-
-READ_BASE91: Final = f"""
-const values = [];
-[...'{DIGITS}'].forEach((digit, value) => {{ values[digit.charCodeAt()] = value; }});
-function read_base91(text, size) {{
-const bytes = new Uint8Array(size);
-for (let at = 0, to = 0, bits = 0, n_bits = 13; to < size; n_bits += 13) {{
-const [high, low] = [text.charCodeAt(at++), text.charCodeAt(at++)];
-bits = bits << 13 | values[high] * 91 + values[low];
-for (; n_bits > 7; n_bits -= 8) bytes[to++] = bits >> n_bits - 8;
-}}
-return bytes;
-}}"""
-"""JavaScript that gives the bytes of a text; it is told how many."""
 
 
 def write_base91(data: bytes) -> str:

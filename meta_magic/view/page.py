@@ -10,10 +10,10 @@ from html import escape
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from meta_magic.view.base91 import READ_BASE91, write_base91
+from meta_magic.view.base91 import write_base91
 from meta_magic.view.html import render_html
 from meta_magic.view.payload import pack
-from meta_magic.view.scripts import pack_report
+from meta_magic.view.scripts import pack_report, read_script
 
 if TYPE_CHECKING:
     from meta_magic.trace.trace import Trace
@@ -48,21 +48,6 @@ WINDOW: Final = (
 MAX_TITLE: Final = 60
 """Characters."""
 
-STARTER: Final = """
-const gzip = new DecompressionStream("gzip");
-const packed = new Blob([read_base91('%(report)s', %(report_nbytes)s)]);
-const unpacked = new Response(packed.stream().pipeThrough(gzip));
-const read = () => read_base91('%(payload)s', %(payload_nbytes)s);
-const script = document.createElement("script");
-script.start = (report, styles) => report.start_saved(%(arguments)s, read, styles);
-const start = "document.currentScript.start(report, styles)";
-script.textContent = `{${await unpacked.text()}${start}}`;
-document.head.append(script);
-script.remove();
-"""
-"""Unpacks the report and starts it, as a script of the page: pages that let the starter
-run let that run, too, but not all of them allow an import of a blob, or ``eval``."""
-
 
 def render_snapshot(
     trace: "Trace",
@@ -78,21 +63,20 @@ def render_snapshot(
         uid: ``id`` of the element, by which a live report finds and hides it.
         settings: ``depth``, ``hide`` and ``height``.
     """
-    report = pack_report()
-    names = {
-        "report": write_base91(report),
-        "report_nbytes": len(report),
-        "payload": write_base91(packed),
-        "payload_nbytes": len(packed),
-        "arguments": f'"{uid}", {json.dumps(dict(settings))}',
-    }
+    data = ", ".join(map(write_packed, (pack_report(), packed)))
+    start = f'report.start("{uid}", {json.dumps(dict(settings))}, {data})'
     # A name may hold half a character, which no file can.
     tree = render_html(trace, settings.get("depth")).encode("utf-8", "replace").decode()
     return (
         f'<div id="{escape(uid)}" class="mm-root">{tree}</div>'
         f"<style>{HIDE_ORPHAN}{WAIT}</style>"
-        f'<script type="module">{READ_BASE91}{STARTER % names}</script>'
+        f'<script type="module">{read_script("starter")};{start}</script>'
     )
+
+
+def write_packed(data: bytes) -> str:
+    """Return bytes as an argument of the starter."""
+    return f"['{write_base91(data)}', {len(data)}]"
 
 
 def render_page(trace: "Trace") -> str:

@@ -15,6 +15,7 @@ from typing import Final, Literal, TypeAlias, get_args
 __all__ = [
     "KINDS",
     "STATIC",
+    "STYLES",
     "join_report",
     "join_scripts",
     "join_styles",
@@ -26,18 +27,21 @@ __all__ = [
 
 STATIC: Final = Path(__file__).resolve().parent / "static"
 
-Kind: TypeAlias = Literal["live", "saved"]
-"""Beside a kernel, or not: the script that stands behind all others of a report."""
+Kind: TypeAlias = Literal["live", "saved", "starter"]
+"""The script that stands behind all others: beside a kernel, without one, and what
+unpacks the latter.
+"""
 
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
-STYLES: Final = ("shell", "tables", "flow", "source", "details", "charts")
+VIEWS: Final = ("shell", "tables", "flow", "source", "details", "charts")
 
-TREE: Final = "report"
-"""The style of the plain tree, which a saved report takes the place of."""
-
-PANEL: Final = "panel"
-"""The style of a live report alone."""
+STYLES: Final = {
+    "tree": ("report",),  # plain, which a report takes the place of
+    "saved": VIEWS,
+    "live": ("report", *VIEWS, "panel"),
+}
+"""The files, by what they are the styles of."""
 
 IMPORT: Final = re.compile(r'^import .* from "(.*)";\n', re.MULTILINE)
 EXPORT: Final = re.compile(r"^export (?:default (\{.*\};\n))?", re.MULTILINE)
@@ -66,10 +70,9 @@ def join_scripts(kind: Kind) -> str:
     return f"const report = (() => {{\n{script}}})();\n"
 
 
-def join_styles(kind: Kind) -> str:
-    """Return the styles of a report."""
-    names = [TREE, *STYLES, PANEL] if kind == "live" else STYLES
-    return "\n".join((STATIC / f"{name}.css").read_text("utf-8") for name in names)
+def join_styles(name: str) -> str:
+    """Return the styles of a report, or of the plain tree."""
+    return "\n".join((STATIC / f"{n}.css").read_text("utf-8") for n in STYLES[name])
 
 
 def join_report(script: str, styles: str) -> bytes:
@@ -84,9 +87,9 @@ def read_script(kind: Kind) -> str:
 
 
 @cache
-def read_styles(kind: Kind) -> str:
+def read_styles(name: str) -> str:
     """Return the styles, minified if this was installed from a wheel."""
-    return read_built(f"{kind}.min.css").decode() or join_styles(kind)
+    return read_built(f"{name}.min.css").decode() or join_styles(name)
 
 
 @cache

@@ -6,7 +6,9 @@ import subprocess
 
 import pytest
 
-from meta_magic.view.base91 import DIGITS, READ_BASE91, write_base91
+from meta_magic.view.base91 import DIGITS, write_base91
+from meta_magic.view.page import write_packed
+from meta_magic.view.scripts import join_scripts
 from tests.base91 import read_base91
 
 NODE = shutil.which("node")
@@ -36,7 +38,7 @@ def test_neither_json_nor_a_script_in_html_ends_at_a_digit():
 @pytest.mark.parametrize("n_bytes", [0, 1, 12, 13, 14, 768])
 def test_a_browser_reads_them(n_bytes):
     data = ALL_BYTES[len(ALL_BYTES) - n_bytes :]
-    read = f"read_base91('{write_base91(data)}', {n_bytes})"
-    script = f"{READ_BASE91}\nconsole.log(JSON.stringify([...{read}]))"
+    packed = f"report.read_base91({write_packed(data)})"
+    script = f"{join_scripts('starter')}\nconsole.log(JSON.stringify([...{packed}]))"
     done = subprocess.run([NODE, "-e", script], capture_output=True, check=True)
     assert bytes(json.loads(done.stdout)) == data
