@@ -3,17 +3,18 @@
 /** @typedef {import("./report.js").Settings} Settings */
 /** @typedef {[text: string, n_bytes: number]} Packed bytes as text, and how many they are */
 
-const DIGITS = " !#$%&()*+,-./0123456789:;=>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[]^_`abcdefghijklmnopqrstuvwxyz{|}~";
+const ESCAPED = [34, 39, 60, 92]; // " ' < \: what a text in a script of a notebook would escape
 
 /**
- * The bytes of a text that has 13 bits in each two of 91 digits.
+ * The bytes of a text that has 13 bits in each two of the 91 other characters.
  * @param {Packed} packed
  */
 function read_base91([text, n_bytes]) {
   const bytes = new Uint8Array(n_bytes);
+  const digits = [...Array(127).keys()].filter((code) => code > 31 && !ESCAPED.includes(code));
   /** @type {number[]} */
   const values = [];
-  for (let value = 0; value < 91; value += 1) values[DIGITS.charCodeAt(value)] = value;
+  digits.forEach((code, value) => { values[code] = value; });
   const read = (/** @type {number} */ at) => values[text.charCodeAt(at)];
   for (let at = 0, to = 0, bits = 0, n_bits = 13; to < n_bytes; at += 2, n_bits += 13) {
     bits = (bits << 13) | (read(at) * 91 + read(at + 1));
