@@ -4,6 +4,8 @@ Where the minifier has no binary, a wheel has the files as they are, and so has 
 editable installation. Zopfli takes its time to find what gzip does not.
 """
 
+import gzip
+from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from tempfile import mkdtemp
@@ -19,7 +21,7 @@ except ImportError:
 try:
     from zopfli.gzip import compress
 except ImportError:
-    from gzip import compress
+    compress = partial(gzip.compress, mtime=0)
 
 
 class MinifyReport(BuildHookInterface):
