@@ -26,9 +26,9 @@ class PackedAdam(Optimizer):
         of 32 bits for 256 of them, and of 32 bits below 4,096 numbers.
     """
 
-    def __init__(self, params: Iterable[Any], device: str | None = None) -> None:
+    def __init__(self, params: Iterable[Any], *, is_paged: bool = False) -> None:
         super().__init__(params, {})
-        self._device = device
+        self._is_paged = is_paged
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
@@ -53,6 +53,6 @@ class PackedAdam(Optimizer):
         return state
 
     def _make(self, parameter: Tensor, n: int, dtype: torch.dtype) -> Tensor:
-        if self._device is None:  # where the parameter lies
-            return parameter.new_zeros(n, dtype=dtype)
-        return torch.zeros(n, dtype=dtype, device=self._device)
+        if self._is_paged:  # on the CPU, as what no device is named for
+            return torch.zeros(n, dtype=dtype)
+        return parameter.new_zeros(n, dtype=dtype)

@@ -8,6 +8,7 @@ from torch.utils.checkpoint import checkpoint
 from meta_magic import record
 from meta_magic.errors import TrialError
 from meta_magic.trials.fit import fit_trace
+from meta_magic.trials.trial import ask_trial
 
 WIDTH, N_LAYERS, BATCH = 96, 4, 512
 
@@ -117,6 +118,11 @@ class Adam8bit(torch.optim.Optimizer):
                     state = torch.zeros(n_bytes, dtype=torch.uint8, device=device)
                     self.state[p][name] = state
             p.sub_(p.grad)
+
+
+def test_paged_states_take_no_memory():
+    trace = record_training()
+    assert ask_trial(trace, lambda t, _: t.nbytes_real, choices=["paged 8-bit"]) == 0
 
 
 @pytest.mark.parametrize("batch", [1, BATCH])
