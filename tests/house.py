@@ -14,6 +14,7 @@ FLOORS = (
     "errors",
     "torch_private",
     "trace",
+    "cost",
     "recording.identities",
     "recording.signatures",
     "recording.rows",
@@ -31,6 +32,7 @@ UP = {
     ("trace.trace", "magic.reports"): "Trace.show() is for users, who hold a trace",
     ("trace.trace", "view.page"): "Trace.to_html(), as well",
     ("trace.trace", "view.model_explorer"): "Trace.to_model_explorer(), as well",
+    ("trace.trace", "cost.memory_timeline"): "Trace.memory, as well",
     ("trace.failure", "trace.trace"): "types alone: it tells of what Trace hands it",
     ("trace.summary", "trace.trace"): "types alone: it formats what Trace hands it",
 }

@@ -9,7 +9,7 @@ import numpy as np
 from meta_magic.cost.program_columns import Columns, Flags, Integers
 from meta_magic.trace.program import Program
 
-__all__ = ["Lives", "add_up", "find_lives"]
+__all__ = ["Lives", "add_up", "find_lives", "read_deaths"]
 
 SETITEM: Final = "torch.Tensor.__setitem__"
 MAX_NUMBER_NBYTES: Final = 16
@@ -59,7 +59,7 @@ def find_lives(program: Program, columns: Columns) -> Lives:
     for storage, known in program.nbytes_by_storage:
         nbytes[storage] = known
     stop = np.full(n_storages, n_calls)
-    deaths = np.frombuffer(program.deaths, np.uint32).astype(np.int64).reshape(-1, 2)
+    deaths = read_deaths(program)
     stop[deaths[:, 1]] = deaths[:, 0]
     changes = find_changes(program, columns, nbytes)
     is_plain = is_met.copy()
@@ -81,6 +81,12 @@ def find_lives(program: Program, columns: Columns) -> Lives:
         stop=rows.max(axis=1, initial=0, where=[False, False, True, True]),
         first_tensor=first,
     )
+
+
+def read_deaths(program: Program) -> Integers:
+    """Return pairs of the calls made before a storage was freed, and the storage."""
+    words = np.frombuffer(program.deaths, np.uint32)
+    return words.astype(np.int64).reshape(-1, 2)
 
 
 def find_assigned_numbers(

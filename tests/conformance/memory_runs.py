@@ -1,4 +1,4 @@
-"""A program recorded and run on the CPU: its memory beside that of a storage tracker."""
+"""A program recorded and run on the CPU: its memory beside what a tracker sees."""
 
 import gc
 from collections import Counter

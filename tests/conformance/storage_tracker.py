@@ -60,9 +60,10 @@ class Tracking:
         if isinstance(value, Tensor) and value.layout is torch.sparse_coo:
             self._meet(value._indices(), op)
             self._meet(value._values(), op)
-        elif isinstance(value, Tensor) and value.layout is torch.strided:
-            if self._find(value) is None:
-                self._add(value.untyped_storage(), op)
+            return
+        is_plain = isinstance(value, Tensor) and value.layout is torch.strided
+        if is_plain and self._find(value) is None:
+            self._add(value.untyped_storage(), op)
 
     def _add(self, storage, op):
         address = storage._cdata
