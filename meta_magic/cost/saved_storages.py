@@ -1,7 +1,6 @@
 """Which storages autograd saved for backward: those that backward reads again."""
 
 from collections import defaultdict
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -21,7 +20,7 @@ SEED: Final = "aten.ones_like.default"
 
 
 def find_saved(
-    program: "Program", columns: Columns, lives: "Lives", trained: Sequence[int]
+    program: "Program", columns: Columns, lives: "Lives", trained: Integers
 ) -> Integers:
     """Return the storages that autograd saved.
 

@@ -5,7 +5,7 @@ it was recorded. What autograd saved is found in what its backward calls read.
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from meta_magic.cost.storage_lives import Lives, read_deaths
 if TYPE_CHECKING:
     from meta_magic.trace.modules import ModuleNode
     from meta_magic.trace.program import Program
+    from meta_magic.trace.storage_facts import StorageFacts
 
 __all__ = ["CATEGORIES", "Category", "find_categories"]
 
@@ -51,7 +52,40 @@ def find_categories(
         columns: The columns of the program.
         lives: When its storages live.
     """
-    facts, n_storages = program.facts, columns.n_storages
+    facts = program.facts
+    owned = find_owned(facts, modules)
+    accumulating = [call for call, _ in facts.accumulated]
+    kinds = np.full(columns.n_storages, TEMPORARY)
+    for category, storages in (
+        (OUTPUT, np.setdiff1d(lives.storage, read_deaths(program)[:, 1])),
+        (SAVED, find_saved(program, columns, lives, owned.trained)),
+        (INPUT, find_data(columns, lives)),
+        (GRADIENT, facts.assigned),
+        (GRADIENT, find_made(columns, accumulating)),
+        (STATE, facts.states),
+        (BUFFER, owned.buffers),
+        (PARAMETER, owned.parameters),
+    ):
+        kinds[np.asarray(storages, np.int64)] = category
+    return kinds
+
+
+class Owned(NamedTuple):
+    """The storages of modules, and of whatever else is trained.
+
+    Attributes:
+        parameters: Those of parameters, and of what an optimizer steps.
+        buffers: Those of buffers.
+        trained: Those of leaves whose gradients are wanted.
+    """
+
+    parameters: Integers
+    buffers: Integers
+    trained: Integers
+
+
+def find_owned(facts: "StorageFacts", modules: Iterable["ModuleNode"]) -> Owned:
+    """Return the storages of modules, those that are there and those that were."""
     held = [
         (tensor, storage)
         for root in modules
@@ -59,26 +93,14 @@ def find_categories(
         for tensor, storage in zip(node.tensors, node.storages, strict=False)
         if not tensor.is_lazy
     ]
-    buffers = [storage for tensor, storage in held if tensor.kind == "buffer"]
-    buffers += facts.buffers
+    buffers = {storage for tensor, storage in held if tensor.kind == "buffer"}
+    buffers.update(facts.buffers)
     parameters = {storage for tensor, storage in held if tensor.kind == "parameter"}
     parameters.update(facts.parameters, facts.optimized)
     frozen = {storage for tensor, storage in held if not tensor.requires_grad}
     trained = parameters - frozen | {storage for _, storage in facts.accumulated}
-    accumulating = [call for call, _ in facts.accumulated]
-    kinds = np.full(n_storages, TEMPORARY)
-    for category, storages in (
-        (OUTPUT, np.setdiff1d(lives.storage, read_deaths(program)[:, 1])),
-        (SAVED, find_saved(program, columns, lives, list(trained))),
-        (INPUT, find_data(columns, lives)),
-        (GRADIENT, facts.assigned),
-        (GRADIENT, find_made(columns, accumulating)),
-        (STATE, facts.states),
-        (BUFFER, buffers),
-        (PARAMETER, [*parameters]),
-    ):
-        kinds[np.asarray(storages, np.int64)] = category
-    return kinds
+    groups = (parameters, buffers, trained)
+    return Owned(*(np.fromiter(group, np.int64) for group in groups))
 
 
 def find_data(columns: Columns, lives: Lives) -> Integers:
