@@ -89,6 +89,9 @@ def test_products_are_not_among_them():
     assert trace.cost.total.n_elementwise == 0
 
 
+@pytest.mark.skipif(
+    not torch.__version__.startswith("2.13."), reason="operators come and go"
+)
 def test_each_operator_of_the_table_is_one_of_torchs():
     ops = set(WEIGHT_BY_OP) - {INITIALIZERS}
     missing = {op for op in ops if not hasattr(torch.ops.aten, op[5:])}
