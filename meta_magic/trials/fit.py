@@ -1,5 +1,6 @@
 """Whether a block fits a device, and the largest sizes at which it does."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -138,19 +139,23 @@ class Search(NamedTuple):
             self.recorded[size] = self.record(size)
         return self.recorded[size]
 
-    def find_largest(self, peak_nbytes: Callable[[int], int]) -> int:
+    def find_largest(self, peak_nbytes: Callable[[int], int], near: int) -> int:
         """Return the largest candidate whose peak there is room for, or 0.
 
-        Few are asked, small ones first: it is taken that more needs more.
+        It is taken that more needs more. Candidates near one are asked first.
         """
-        low, high, width = 0, len(self.candidates), 1  # low fit, and high do not
-        while low < high:
-            middle = min(low + width, high) - 1 if width else (low + high) // 2
-            if peak_nbytes(self.candidates[middle]) <= self.nbytes:
-                low, width = middle + 1, 2 * width
+        low, high, width = -1, len(self.candidates), 1  # low fits, and high does not
+        at = bisect_left(self.candidates, near)
+        while high - low > 1:
+            at = min(max(at, low + 1), high - 1)
+            if peak_nbytes(self.candidates[at]) <= self.nbytes:
+                low, at = at, at + width
             else:
-                high, width = middle, 0
-        return self.candidates[low - 1] if low else 0
+                high, at = at, at - width
+            width *= 2
+            if low >= 0 and high < len(self.candidates):  # in between, then
+                at = (low + high) // 2
+        return self.candidates[low] if low >= 0 else 0
 
 
 def fit_trace(
@@ -243,12 +248,15 @@ def list_candidates(candidates: Candidates) -> Sequence[int]:
 
 def search_largest(search: Search, current: int) -> SizeFit:
     """Return the largest size that fits, by interpolation, or else by recordings."""
-    found = interpolate_samples(search, current)
-    peak = found.peak_nbytes if found else lambda n: search.sample(n).peak_nbytes
-    largest = search.find_largest(peak)
-    if found and largest and search.sample(largest).peak_nbytes != peak(largest):
-        found, peak = None, lambda n: search.sample(n).peak_nbytes
-        largest = search.find_largest(peak)
+    found, largest = interpolate_samples(search, current), current
+    if found:
+        largest = search.find_largest(found.peak_nbytes, near=current)
+    if found and largest:
+        is_right = search.sample(largest).peak_nbytes == found.peak_nbytes(largest)
+        found = found if is_right else None
+    if not found:
+        recorded_peak = partial(peak_of, search)
+        largest = search.find_largest(recorded_peak, near=largest)
     recorded = sorted(search.recorded.items())
     return SizeFit(
         name=search.name,
@@ -257,6 +265,11 @@ def search_largest(search: Search, current: int) -> SizeFit:
         recorded=tuple((size, sample.peak_nbytes) for size, sample in recorded),
         interpolation=found,
     )
+
+
+def peak_of(search: Search, size: int) -> int:
+    """Return the bytes at the peak of a recording."""
+    return search.sample(size).peak_nbytes
 
 
 def interpolate_samples(search: Search, current: int) -> Interpolation | None:

@@ -130,7 +130,7 @@ def test_an_error_at_a_size_says_at_which():
     rows = 4
     with record() as trace:
         torch.ones(rows).view(2, -1)
-    with pytest.raises(TrialError, match="with rows=1, it raises RuntimeError"):
+    with pytest.raises(TrialError, match=r"with rows=\d, it raises RuntimeError"):
         fit_trace(trace, DEVICE, {"rows": [1, 3, 5]})
 
 
