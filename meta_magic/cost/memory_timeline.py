@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from meta_magic.cost.cuda_blocks import Allocated, allocate_on_cuda
 from meta_magic.cost.living_storages import Account, LivingStorages, describe_living
 from meta_magic.cost.program_columns import (
     PHASES,
@@ -100,6 +101,21 @@ class Memory:
         """Most bytes that are alive on each device, at whatever time; most first."""
         peaks = {name: int(live.max(initial=0)) for name, live in self._places()}
         return dict(sorted(peaks.items(), key=lambda item: -item[1]))
+
+    def as_allocated(self, place: str | None = None, *, major: int = 8) -> Allocated:
+        """Return what torch's allocator would count on a GPU, as an estimate.
+
+        Storages take whole blocks, and cuBLAS workspaces; what other kernels take
+        while they run is not in it.
+
+        Args:
+            place: The GPU, such as ``cuda:0``; None for the first one there is.
+            major: Its major compute capability, such as 9 for an H100.
+
+        Raises:
+            ValueError: Nothing lies there.
+        """
+        return allocate_on_cuda(self.account, place, major)
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return one row per operator call.
