@@ -31,19 +31,8 @@ Source: ``parseChosenWorkspaceSize`` and ``setWorkspaceForHandle`` in
 """
 
 PRODUCTS: Final = frozenset(
-    [
-        "mm",
-        "addmm",
-        "bmm",
-        "baddbmm",
-        "addbmm",
-        "mv",
-        "addmv",
-        "dot",
-        "vdot",
-        "_int_mm",
-        "_scaled_mm",
-    ]
+    {"mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot"}
+    | {"_int_mm", "_scaled_mm"}
 )
 """Operators that cuBLAS runs."""
 

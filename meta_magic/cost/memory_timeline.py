@@ -16,7 +16,7 @@ from meta_magic.cost.program_columns import (
     Integers,
     read_columns,
 )
-from meta_magic.cost.storage_categories import CATEGORIES, Category, find_categories
+from meta_magic.cost.storage_categories import CATEGORIES, Category
 from meta_magic.cost.storage_lives import Lives, add_up, find_lives
 from meta_magic.trace.units import format_bytes
 
@@ -170,9 +170,9 @@ def measure_memory(trace: "Trace") -> Memory:
     return Memory(
         account=Account(
             program=program,
+            modules=trace.modules,
             columns=columns,
             lives=lives,
-            category=find_categories(program, trace.modules, columns, lives),
             place=place,
             places=places,
         )
