@@ -32,9 +32,9 @@ Source: ``parseChosenWorkspaceSize`` and ``setWorkspaceForHandle`` in
 
 PRODUCTS: Final = frozenset(
     {"mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot"}
-    | {"_int_mm", "_scaled_mm"}
+    | {"int_mm", "scaled_mm"}
 )
-"""Operators that cuBLAS runs."""
+"""Operators that cuBLAS runs, without underscores around their names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +100,7 @@ def count_workspaces(account: Account, is_there: Flags) -> Integers:
     """
     columns = account.columns
     names = [signature.op.split(".")[1] for signature in account.program.signatures]
-    is_product = np.asarray([name in PRODUCTS for name in names], np.bool_)
+    is_product = np.asarray([n.strip("_") in PRODUCTS for n in names], np.bool_)
     made = columns.is_made & is_there[columns.storage]
     is_run = np.zeros(columns.n_calls, np.bool_)
     is_run[columns.call[made]] = True

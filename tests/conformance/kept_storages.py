@@ -5,6 +5,7 @@ torch's database, and their gradients (a minute). ``KEPT`` in ``cost/kept_bytes.
 knows them.
 """
 
+import warnings
 from collections import Counter
 from contextlib import suppress
 
@@ -76,6 +77,7 @@ def run_samples(operator, mode):
 
 def main():
     torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
     mode = ComparingMode()
     for operator in op_db:
         if operator.supports_dtype(torch.float32, "cpu"):
