@@ -3,17 +3,19 @@
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from meta_magic.cost.storage_categories import CATEGORIES, Category
+from meta_magic.cost.storage_categories import CATEGORIES, Category, find_categories
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from meta_magic.cost.program_columns import Columns, Integers
     from meta_magic.cost.storage_lives import Lives
+    from meta_magic.trace.modules import ModuleNode
     from meta_magic.trace.program import Program
 
 __all__ = ["Account", "LivingStorage", "LivingStorages", "describe_living"]
@@ -21,24 +23,30 @@ __all__ = ["Account", "LivingStorage", "LivingStorages", "describe_living"]
 Key = TypeVar("Key")
 
 
-class Account(NamedTuple):
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Account:
     """What is known of the storages of a program.
 
     Attributes:
         program: The program, with the call that raised.
+        modules: Its module trees.
         columns: Its columns.
         lives: When its storages live.
-        category: Of each storage the index of its category.
         place: Of each storage the index into ``places`` of where it lies.
         places: Names of devices.
     """
 
     program: "Program"
+    modules: tuple["ModuleNode", ...]
     columns: "Columns"
     lives: "Lives"
-    category: "Integers"
     place: "Integers"
     places: tuple[str, ...]
+
+    @cached_property
+    def category(self) -> "Integers":
+        """Of each storage the index of its category."""
+        return find_categories(self.program, self.modules, self.columns, self.lives)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
