@@ -97,3 +97,29 @@ def test_a_custom_operator_that_draws_is_refused_and_the_generator_left_alone():
         materialize(made)
     assert torch.equal(torch.get_rng_state(), before)
     assert made.made.is_meta
+
+
+def forbid(*_):
+    raise AssertionError
+
+
+class Pretending:
+    __class__ = property(forbid)
+
+
+class Listing(list):
+    __len__ = __bool__ = forbid
+
+
+class Keeping(dict):
+    values = forbid
+
+
+def test_no_method_of_what_a_module_holds_is_asked_for_its_tensors():
+    with record():
+        made = torch.nn.Linear(2, 3)
+        made.listed = Listing([Pretending(), torch.ones(2)])
+        made.kept = Keeping(a=torch.zeros(2))
+    materialize(made)
+    assert made.listed[1].tolist() == [1, 1]
+    assert made.kept["a"].tolist() == [0, 0]
