@@ -36,7 +36,7 @@ def find_texts(program: Program) -> Iterator[dict[str, Any]]:
 
 
 def parse(text: str) -> ast.AST:
-    """Return the tree of a text; an empty one of what is no Python, as of a template."""
+    """Return the tree of a text; an empty one of what is no Python, as a template."""
     try:
         return ast.parse(text)
     except (SyntaxError, ValueError):  # of a zero byte
