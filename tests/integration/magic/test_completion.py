@@ -12,6 +12,7 @@ from meta_magic.magic.materialize_line import build_parser, list_values
 from meta_magic.magic.module_paths import complete_path
 from meta_magic.materializing.fills.inits import INITS
 from meta_magic.trace.options import DEVICES, MEANINGS
+from tests.unit.untouchable import Keeping, Listing, Pretending, forbid
 
 OPTIONS = set(VALUES_BY_NAME)
 
@@ -132,22 +133,6 @@ def test_completion_runs_no_code_of_the_user():
     assert complete_path({"model": Model()}, "model.") == []
 
 
-def forbid(*_):
-    raise AssertionError
-
-
-class Pretending:
-    __class__ = property(forbid)
-
-
-class Listing(list):
-    __iter__ = __len__ = forbid
-
-
-class Keeping(dict):
-    items = values = forbid
-
-
 class Naming(nn.Sequential):
     named_children = __iter__ = forbid
 
@@ -157,16 +142,12 @@ class Unfinished(nn.Module):
         pass  # and so it has no children, not even none
 
 
-class Key:
-    __repr__ = forbid
-
-
 def test_completion_asks_no_class_of_the_user():
     layer = nn.ReLU()
     namespace = {
         "odd": Pretending(),
         "listed": Listing([layer, Pretending()]),
-        "kept": Keeping({"a": layer, Key(): layer}),
+        "kept": Keeping({"a": layer, Pretending(): layer}),
         "named": Naming(layer),
         "unfinished": Unfinished(),
     }
