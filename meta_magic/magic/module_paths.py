@@ -37,15 +37,16 @@ def list_steps(value: Any) -> dict[str, Any]:
     from meta_magic.materializing.written_paths import (  # noqa: PLC0415  torch
         write_step,
     )
-    from meta_magic.session.module_names import (  # noqa: PLC0415
-        read_attributes,
-        walk_held,
-    )
+    from meta_magic.session.module_names import walk_held  # noqa: PLC0415
+    from meta_magic.torch_private.module_internals import children_of  # noqa: PLC0415
 
     if not is_module(value):
         return {step: held for step, held in walk_held(value) if has_modules(held)}
-    children = read_attributes(value).get("_modules", {}).items()
-    return {write_step(value, n): child for n, child in children if child is not None}
+    try:
+        children = children_of(value)
+    except AttributeError:  # its class did not call nn.Module's __init__
+        return {}
+    return {write_step(value, n): m for n, m in children.items() if m is not None}
 
 
 def has_modules(value: object) -> bool:
