@@ -55,7 +55,7 @@ export function arrange(boxes, box) {
   const [ins, outs] = [[], []];
   const add_pill = (pills, kind, { values, name }) =>
     pills[pills.push(make_node(kind, name, { values })) - 1];
-  const wires = boxes.connect(box).map((net) => {
+  const wires = connect(boxes, box).map((net) => {
     const { values, to } = net;
     const is_flow = net.kind === "flow";
     const from = items[net.from] ?? add_pill(ins, is_flow ? "in" : "source", net);
@@ -71,6 +71,13 @@ export function arrange(boxes, box) {
   const nodes = [...ins, ...items, ...outs];
   box.arranged = { ...place(nodes, wires, boxes.is_wide, boxes.is_across), nodes, wires };
   return box.arranged;
+}
+
+/** The nets in a box, found again only where others are shown. */
+function connect(boxes, box) {
+  const key = `${boxes.has_parameters} ${box.items.map(is_leaf)}`;
+  if (box.connected?.key !== key) box.connected = { key, nets: boxes.connect(box) };
+  return box.connected.nets;
 }
 
 /** Lay out anew what is in a box, and all that it is in. @param {Item | null} box */
