@@ -238,7 +238,7 @@ export class Flow {
     const { kind, index } = this.selection.current ?? {};
     if (item.values) return kind === "tensor" && item.values.some(({ tensor }) => tensor === index);
     if (kind === "line") return !item.is_open && this.trace.place(item.last_op).line === index;
-    if (item.kind === "function") return kind === "op" && this.boxes.is_closed_over(item, index);
+    if (["function", "steps"].includes(item.kind)) return kind === "op" && this.boxes.is_closed_over(item, index);
     return kind === item.kind && index === item[kind];
   };
 
