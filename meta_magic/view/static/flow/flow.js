@@ -143,10 +143,11 @@ export class Flow {
 
   /** Say how much there is, and whether it can be read. */
   tell_size() {
-    const { boxes: { root: { n_ops } }, viewport: { zoom } } = this;
+    const { boxes: { root: { n_ops } }, viewport: { zoom, extent, can_show } } = this;
     const size = `${n_ops.toLocaleString("en")} operator${n_ops === 1 ? "" : "s"}`;
     const percent = Math.round(100 * zoom);
-    const more = zoom < READABLE ? ` · at ${percent} % too small to read: zoom in` : "";
+    const more = zoom < READABLE ? ` · at ${percent} % too small to read: zoom in`
+      : can_show(extent) ? "" : " · larger than the view: drag it, or fit";
     if (this.told !== size + more) this.bar.status.textContent = size + more;
     this.told = size + more;
   }

@@ -1,11 +1,13 @@
-// What code does between modules: small functions that lead on to each other fold into one
-// box, named by them. Touches no document.
+// What code does beside calling modules: small functions that lead on to each other, and
+// loops, fold into boxes named by what is in them. Touches no document.
 
 import { shorten_op } from "../dom.js";
 import { adopt, make_item, walk } from "./items.js";
+import { find_repeated } from "./patterns.js";
 
 const MATTERS = /mm|mv|dot|conv|attention|rnn|lstm|gru|backward/; // products; and where autograd begins
-const FEW_NAMES = 4; // each of which is told
+const FEW_NAMES = 5; // each of which is told
+const MANY_STEPS = 24; // of a loop: fewer are shown each
 
 /** @typedef {import("./items.js").Item} Item */
 /** @typedef {import("./values.js").Values} Values */
@@ -17,9 +19,42 @@ const is_small = ({ trace, reads }, op) => !trace.is_raised(op)
 
 /** What is told of some steps. */
 function name_steps(steps, trace) {
-  const names = [...new Set(steps.map(({ op, title }) => title || shorten_op(trace.signature(op).op)))];
+  const name = ({ op, title, module }) =>
+    title || (trace.modules[module]?.class_name ?? shorten_op(trace.signature(op).op));
+  const names = [...new Set(steps.map(name))];
   if (names.length > FEW_NAMES) names.splice(2, names.length - 3, "…");
   return names.join(", ");
+}
+
+const box_up = (kind, title, items) => adopt(make_item(kind, null, { title, items }));
+
+/** What items that repeat have in common: their names, and the shapes of what they make. */
+function find_likeness(item, trace) {
+  if (item.kind === "module") return trace.modules[item.module].likeness;
+  if (item.kind !== "op") return item.kind === "function" ? item.items.map((one) => find_likeness(one, trace)).join() : NaN;
+  const { op, outputs } = trace.signature(item.op);
+  return `${item.title} ${op} ${outputs.map(({ shape }) => shape).join(";")}`;
+}
+
+/**
+ * Fold what a loop did again and again: its first turn, and the rest.
+ * @param {Item[]} items of a box @param {import("../data.js").TraceView} trace @returns {Item[]}
+ */
+export function fold_loops(items, trace) {
+  if (items.length < MANY_STEPS) return items;
+  const folded = [...items];
+  const siblings = items.map((item) => ({ likeness: find_likeness(item, trace), name: "0", n_params: 0 }));
+  for (const { first, period, n } of find_repeated(siblings).reverse()) {
+    const is_called = period === 1 && items[first].kind === "module"; // told by its calls
+    if (n * period < MANY_STEPS || is_called) continue;
+    const steps = items.slice(first, first + n * period);
+    const name = name_steps(steps.slice(0, period), trace);
+    const tell = (times) => `${times} × ${period > 1 ? `(${name})` : name}`;
+    const [turn, ...others] = Array.from({ length: n }, (_, i) => (period > 1
+      ? box_up("turn", name, steps.slice(i * period, (i + 1) * period)) : steps[i]));
+    folded.splice(first, n * period, box_up("run", tell(n), [turn, box_up("run", tell(n - 1), others)]));
+  }
+  return folded;
 }
 
 /**
@@ -50,5 +85,5 @@ export function fold_steps(items, values) {
     for (const { op } of joined.flatMap((one) => walk(one))) folds.set(op, joined);
   }
   return found.filter(({ length }) => length).map((steps) => (steps.length === 1 ? steps[0]
-    : adopt(make_item("steps", null, { title: name_steps(steps, values.trace), items: steps }))));
+    : box_up("steps", name_steps(steps, values.trace), steps)));
 }
