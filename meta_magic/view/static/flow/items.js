@@ -30,11 +30,12 @@ export function make_item(kind, parent = null, more = {}) {
 
 /**
  * Fold runs, cut what is too long into parts, count; return what takes the item's place.
- * @param {Item} item @param {(items: Item[]) => Item[]} fold what else is to be folded
+ * @param {Item} item @param {import("./steps.js").Folder} folder of what is no module
  */
-export function finish(item, fold) {
+export function finish(item, folder) {
   if (item.kind === "op") return item;
-  item.items = fold(item.items.map((inner) => finish(inner, fold)));
+  item.items = item.items.map((inner) => finish(inner, folder));
+  if (item.kind === "module" || item.kind === "all") item.items = folder.fold(item.items);
   const [first, ...others] = item.items;
   if (["run", "turn"].includes(item.kind) && others.length === 0) return first;
   if (item.kind === "function" && others.length === 0) return Object.assign(first, { title: item.title });
