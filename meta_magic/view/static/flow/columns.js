@@ -2,7 +2,7 @@
 // document.
 
 const WIDE = 2.2; // width of a picture by its height, as views have it
-const TALL = 400; // pixels: what is lower stays one column
+const TALL = 300; // pixels: what is lower stays one column
 const LONG = 900; // from left to right: what is shorter stays one row
 const LEAST = 0.4; // of a column's height: no column is lower
 
