@@ -1,6 +1,6 @@
 // The ways of wires between nodes that have their places.
 
-const TURN = 10; // pixels below a column, in which a wire turns to the next
+const TURN = 8; // pixels below a column, in which a wire turns to the next
 const SLOT = 12; // pixels for a wire without a label
 
 /** Pixels between layers. */
