@@ -4,6 +4,7 @@
 import { format_count, format_shape, shorten_dtype, shorten_function, shorten_op } from "../dom.js";
 import { finish, has_inside, is_leaf, make_item, walk } from "./items.js";
 import { find_repeated } from "./patterns.js";
+import { Folder } from "./steps.js";
 import { BACKWARD_PHASE, FORWARD_PHASE, OTHER_PHASE } from "./values.js";
 
 const FEW_SOURCES = 3; // tensors of one kind, each shown alone
@@ -58,7 +59,7 @@ export class Boxes {
       for (const step of [...steps, ...this.#find_function(op)]) box = this.#enter(box, step, op);
       this.items[op] = make_item("op", box, { op, last_op: op, n_ops: 1 });
     }
-    finish(this.root);
+    finish(this.root, new Folder(values, has_functions));
     for (const { op, parent } of this.items.filter(Boolean)) {
       for (const value of values.makes[op]) value.scope = null;
       for (const value of values.reads[op]) {
