@@ -6,12 +6,23 @@ import { make_curve } from "./curve.js";
 import { make_bars, make_treemap } from "./treemap.js";
 
 const CHART_FONT = "11px system-ui, sans-serif"; // as in charts.css
+const N_COLORS = 6;
 
 /** How many pixels a text takes. */
 function make_measure() {
   const context = document.createElement("canvas").getContext("2d");
   context.font = CHART_FONT;
   return (/** @type {string} */ text) => context.measureText(text).width;
+}
+
+/** Gives each module the next colour when it is first met. */
+function make_paint() {
+  const colors = new Map();
+  return (/** @type {import("./areas.js").Area} */ { at, modules }) => {
+    const key = modules.length ? at : ~at; // beside those in it
+    if (!colors.has(key)) colors.set(key, colors.size % N_COLORS);
+    return `mm-color-${colors.get(key)}`;
+  };
 }
 
 /** The bytes of a dtype that modules have, for each. @param {import("../data.js").TraceView} trace */
@@ -29,7 +40,7 @@ const read_dtypes = (trace) => Object.keys(trace.nbytes_by_dtype).map((dtype) =>
 export function mount_charts(element, trace, selection) {
   const { modules } = trace;
   const select = (index) => selection.select({ kind: "module", index });
-  const tools = { format: format_count, select, measure: make_measure() };
+  const tools = { format: format_count, select, measure: make_measure(), paint: make_paint() };
   const dtypes = read_dtypes(trace);
   const drawn = [
     make_curve(trace, tools),
