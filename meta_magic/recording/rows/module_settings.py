@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
+from operator import itemgetter
 from types import FunctionType, NoneType, SimpleNamespace
 from typing import Any, Final
 
@@ -86,7 +87,8 @@ class ModuleSettings:
     def _tell_attributes(self, module: nn.Module) -> str:
         """Return the first plain attributes of a module, and of records it holds first.
 
-        Sizes and counts come first, then what else is on, then what is off or nothing.
+        Counts and sizes come first, small ones before large ones, which shapes tell,
+        too; then what else is on, then what is off or nothing.
         """
         held = module.__dict__
         told = [pair for pair in held.items() if type(pair[1]) in PLAIN]
@@ -95,16 +97,19 @@ class ModuleSettings:
             if id(record) not in self._met and is_record(record):
                 self._met.add(id(record))
                 told += [pair for pair in read_record(record) if type(pair[1]) in PLAIN]
-        sizes: list[str] = []
+        sizes: list[tuple[str, int]] = []
         others: list[str] = []
         nothing: list[str] = []
         for name, value in told:
             if name == "training" or name[:1] == "_":
                 continue
-            is_size = type(value) is int and value != 1
-            fitting = (sizes if is_size else others) if value else nothing
-            fitting.append(f"{name}={value!r}")
-        texts = dict.fromkeys(sizes + others + nothing)
+            if type(value) is int and value > 1:
+                sizes.append((name, value))
+            else:
+                (others if value else nothing).append(f"{name}={value!r}")
+        sizes.sort(key=itemgetter(1))
+        counts = [f"{name}={value}" for name, value in sizes]
+        texts = dict.fromkeys(counts + others + nothing)
         return ", ".join([*texts][:MAX_NAMES])[:MAX_TEXT]
 
 

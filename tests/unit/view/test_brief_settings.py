@@ -68,7 +68,7 @@ def test_sizes_and_what_is_on_come_before_fractions():
 def test_of_plain_attributes_what_is_off_is_left_out():
     assert shorten(lambda: Attention(64)) == "dim=64"
     text = shorten(lambda: Attention(64, n_heads=4, dropout=0.1, is_causal=True))
-    assert text == "dim=64, n_heads=4, is_causal, dropout=0.1"
+    assert text == "n_heads=4, dim=64, is_causal, dropout=0.1"
 
 
 def test_what_a_class_says_is_kept_in_one_line():

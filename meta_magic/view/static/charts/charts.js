@@ -15,13 +15,17 @@ function make_measure() {
   return (/** @type {string} */ text) => context.measureText(text).width;
 }
 
-/** Gives each module the next colour when it is first met. */
+/** Gives a module the colour that it, or the most of what it has, was met with; or the next. */
 function make_paint() {
   const colors = new Map();
-  return (/** @type {import("./areas.js").Area} */ { at, modules }) => {
-    const key = modules.length ? at : ~at; // beside those in it
-    if (!colors.has(key)) colors.set(key, colors.size % N_COLORS);
-    return `mm-color-${colors.get(key)}`;
+  let n_colors = 0;
+  const key = ({ at, modules }) => (modules.length ? at : ~at); // of what it has beside those in it
+  const find = (area) => colors.get(key(area))
+    ?? area.children.reduce((found, child) => found ?? find(child), undefined);
+  return (/** @type {import("./areas.js").Area} */ area) => {
+    const color = find(area) ?? (n_colors += 1) - 1;
+    colors.set(key(area), color);
+    return `mm-color-${color % N_COLORS}`;
   };
 }
 

@@ -158,20 +158,21 @@ class Model(nn.Module):
         self.inner.config = config
 
 
-def test_sizes_are_told_before_what_is_off():
+def test_counts_are_told_before_sizes_and_these_before_what_is_off():
     def make():
         odd = nn.Sequential()
-        odd.is_off, odd.name, odd.n_heads, odd.once = False, "odd", 4, 1
+        odd.is_off, odd.name, odd.size, odd.n_heads, odd.once = False, "odd", 512, 4, 1
         return odd
 
-    assert describe(make).settings == "n_heads=4, name='odd', once=1, is_off=False"
+    told = "n_heads=4, size=512, name='odd', once=1, is_off=False"
+    assert describe(make).settings == told
 
 
 @pytest.mark.parametrize("make", [Config, lambda: SimpleNamespace(**asdict(Config()))])
 def test_a_configuration_is_told_by_the_first_that_holds_it(make):
     model = describe(lambda: Model(make()))
     assert model.settings == (
-        "n_out=7, n_heads=32, n_kv_heads=8, act='silu', dropout=0.0"
+        "n_out=7, n_kv_heads=8, n_heads=32, act='silu', dropout=0.0"
     )
     assert model.children[0].settings == ""
 
@@ -185,7 +186,7 @@ def test_two_models_tell_their_own_configurations():
         return nn.ModuleList(Model(Config(n_heads=n)) for n in (2, 3))
 
     told = [child.settings for child in describe(make).children]
-    assert [text.split(", ")[1] for text in told] == ["n_heads=2", "n_heads=3"]
+    assert [text.split(", ")[0] for text in told] == ["n_heads=2", "n_heads=3"]
 
 
 def test_a_configuration_runs_no_code_of_its_own():
@@ -197,7 +198,7 @@ def test_a_configuration_runs_no_code_of_its_own():
             assert name in ("__class__", "__dict__")  # which a module asks for
             return super().__getattribute__(name)
 
-    assert describe(lambda: Model(Odd())).settings == "n_out=7, n_heads=2"
+    assert describe(lambda: Model(Odd())).settings == "n_heads=2, n_out=7"
 
 
 def test_a_class_knows_what_its_modules_are_made_with():
