@@ -157,7 +157,7 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
     ModuleColumn(
         name="name",
         help="Name within its parent, or first and last of a run of identical ones.",
-        width=165,
+        width=160,
         is_pinned=True,
         tell=label_run,
         heading="module",
@@ -166,14 +166,14 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
     ModuleColumn(
         name="class",
         help="Qualified name of the class, or what a container holds.",
-        width=184,
+        width=180,
         is_pinned=True,
         is_in_tree=False,
     ),
     ModuleColumn(
         name="settings",
         help="What it is set to, beside what all of its class are by default.",
-        width=190,
+        width=230,
         is_in_tree=False,
     ),
     ModuleColumn(
@@ -230,7 +230,7 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
         name="input",
         help="Tensors that its first call took.",
         format="flow",
-        width=150,
+        width=140,
         tell=find_flow,
         heading="in → out",
         track="minmax(180px, 1.8fr)",
@@ -238,14 +238,14 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
     ModuleColumn(
         name="output",
         help="Tensors that its first call returned.",
-        width=150,
+        width=140,
         is_in_tree=False,
     ),
     ModuleColumn(
         name="marks",
         help="What is special about it: ties, buffers, calls, tensors that are real.",
         format="marks",
-        width=110,
+        width=100,
         tell=list_marks,
         heading="",
         track="minmax(110px, 2fr)",

@@ -85,8 +85,12 @@ export function style_columns(columns, width_of, room) {
     left -= least[n];
     growing += width_of(columns[n]) ? 0 : columns[n].width;
   }
-  const widths = columns.map((column, i) => Math.floor(
-    i < n && !width_of(column) ? least[i] + left * column.width / growing : least[i]));
-  const whole = widths.reduce((sum, width) => sum + width, 0);
-  return { "--mm-tracks": `${widths.join("px ")}px`, "--mm-width": `${whole}px` };
+  let [end, whole] = [0, 0];
+  const tracks = columns.map((column, i) => {
+    end += least[i] + (i < n && !width_of(column) ? left * column.width / growing : 0);
+    const width = Math.round(end) - whole;
+    whole += width;
+    return `${width}px`;
+  });
+  return { "--mm-tracks": tracks.join(" "), "--mm-width": `${whole}px` };
 }
