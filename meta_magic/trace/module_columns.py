@@ -166,14 +166,14 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
     ModuleColumn(
         name="class",
         help="Qualified name of the class, or what a container holds.",
-        width=180,
+        width=190,
         is_pinned=True,
         is_in_tree=False,
     ),
     ModuleColumn(
         name="settings",
         help="What it is set to, beside what all of its class are by default.",
-        width=230,
+        width=222,
         is_in_tree=False,
     ),
     ModuleColumn(

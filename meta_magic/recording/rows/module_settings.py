@@ -31,8 +31,9 @@ NO_RECORDS: Final = PLAIN | {dict, OrderedDict, set, list, tuple, NoneType}
 NAMESPACES: Final = frozenset({Namespace, SimpleNamespace})
 """Beside dataclasses, what the configuration of a model is kept in."""
 
-PATIENCE: Final = 0.01
-"""Seconds that the first of a class may take, else none is asked; torch's take 5 us."""
+PATIENCE: Final = 0.05
+"""Seconds that the first of a class may take, else none is asked. Torch's take 5 us,
+but on a busy machine a process may wait for 10 ms."""
 
 
 class ModuleSettings:

@@ -79,7 +79,7 @@ def test_a_class_that_takes_its_time_is_asked_once():
 
     def sleep():
         asked.append(1)
-        time.sleep(0.05)
+        time.sleep(0.1)
         return "slow"
 
     tree = describe(lambda: nn.Sequential(*(make_odd(sleep) for _ in range(3))))
