@@ -15,6 +15,7 @@ from operator import itemgetter
 from types import FunctionType, NoneType, SimpleNamespace
 from typing import Any, Final
 
+import torch
 from torch import nn
 
 from meta_magic.trace.modules import ModuleClass
@@ -57,12 +58,13 @@ class ModuleSettings:
         """
         known = self._known.get(type(module))
         place, is_asked = known or self._meet(module)
-        if not is_asked:
-            return self._tell_attributes(module), place
         try:
+            if not is_asked:
+                return self._tell_attributes(module), place
             text: object = module.extra_repr()
         except Exception as error:  # noqa: BLE001  whatever the user's code raises
-            return f"extra_repr raised {type(error).__name__}", place
+            what = "extra_repr" if is_asked else "an attribute"
+            return f"{what} raised {type(error).__name__}", place
         if type(text) is not str:
             return "", place
         return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…", place
@@ -79,9 +81,12 @@ class ModuleSettings:
         is_asked = self._may_ask and place.has_words
         self._known[kind] = place, is_asked
         if is_asked:
-            started = time.perf_counter()
+            started, drawn = time.perf_counter(), torch.get_rng_state()
             self.read(module)
             is_asked = time.perf_counter() - started <= PATIENCE
+            if not torch.equal(drawn, torch.get_rng_state()):  # not by asking
+                torch.set_rng_state(drawn)
+                is_asked = False
         self._known[kind] = place, is_asked
         return place, is_asked
 

@@ -204,3 +204,32 @@ def test_a_configuration_runs_no_code_of_its_own():
 def test_a_class_knows_what_its_modules_are_made_with():
     defaults = dict(describe(lambda: nn.Conv2d(1, 1, 1)).definition.defaults)
     assert (defaults["stride"], defaults["padding_mode"]) == ("1", "'zeros'")
+
+
+@pytest.mark.parametrize("draw", [lambda: torch.rand(1), lambda: torch.manual_seed(3)])
+def test_asking_moves_no_generator(draw):
+    def says():
+        draw()
+        return "drawn"
+
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    with record():
+        kept = [make_odd(says), make_odd(says)]
+    assert torch.equal(torch.get_rng_state(), before)
+    assert kept
+
+
+def test_attributes_that_cannot_be_told_are_named():
+    def make():
+        module = make_odd("")
+        module.__class__ = Plain
+        vars(module)[5] = 7
+        return module
+
+    assert describe(make).settings == "an attribute raised TypeError"
+
+
+class Plain(nn.Module):
+    def forward(self, x):
+        return x
