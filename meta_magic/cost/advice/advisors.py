@@ -44,11 +44,9 @@ def find_advice(trace: "Trace") -> tuple[Advice, ...]:
 
     It follows from the program alone: nothing is recorded again for it.
     """
-    memory = trace.memory
-    evidence = Evidence(
-        program=memory.account.program, modules=trace.modules, memory=memory
-    )
-    if not evidence.columns.n_calls:
+    program = trace.program.with_raised
+    if not program.n_calls:
         return ()
+    evidence = Evidence(program=program, modules=trace.modules, memory=trace.memory)
     found = [advice for find in ADVISORS.values() for advice in find(evidence)]
     return tuple(sorted(found, key=lambda a: (-a.peak_nbytes, -a.nbytes)))

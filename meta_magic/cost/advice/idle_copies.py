@@ -57,7 +57,8 @@ def is_plain_copy(signature: "Signature") -> bool:
     if signature.op not in COPIES or len(signature.inputs) != 1:
         return False
     (source,), (copy,) = signature.inputs, signature.outputs
-    return source.stride is not None and all(
+    is_array = bool(source.shape) and source.stride is not None
+    return is_array and all(
         getattr(source, name) == getattr(copy, name)
         for name in ("shape", "stride", "dtype", "device", "place", "is_conj", "is_neg")
     )
@@ -71,14 +72,16 @@ def is_idle(evidence: "Evidence", call: int, last_write: "Integers") -> bool:
     """
     source, copy = evidence.columns.storage[evidence.tensors_of(call)].tolist()
     signature = evidence.program.signatures[evidence.columns.signature[call]]
-    ends = int(evidence.stop[source]), int(evidence.stop[copy])
-    outlives = ends[1] > ends[0]
+    source_end, copy_end = (
+        (int(evidence.stop[storage]), bool(evidence.is_left[storage]))
+        for storage in (source, copy)
+    )
     is_part = evidence.nbytes[source] > span_nbytes(signature.outputs[0])
     is_leaf = any(copy == storage for _, storage in evidence.program.facts.accumulated)
-    both_left = bool(evidence.is_left[[source, copy]].all())
     is_held = evidence.memory.account.category[copy] in HELD
+    both_left = source_end[1] and copy_end[1]
     return (
         max(last_write[source], last_write[copy]) <= call
         and not (both_left or is_leaf or is_held)
-        and not (outlives and is_part)
+        and not (is_part and copy_end > source_end)
     )

@@ -41,8 +41,8 @@ def find_lost_initializations(evidence: "Evidence") -> Iterator[Advice]:
         yield Advice(
             kind="tying",
             text=f"{format_bytes(nbytes)} are filled and then thrown away, as "
-            f"{shorten(names)} is tied to another parameter: make the module by "
-            "torch.nn.utils.skip_init, or use that one by a function",
+            f"{shorten(names)} is tied to another parameter: a function of that one, "
+            "such as F.linear, needs none of its own",
             lines=evidence.lines_of(evidence.maker[storages].tolist()),
             nbytes=nbytes,
             peak_nbytes=evidence.save_without(storages),

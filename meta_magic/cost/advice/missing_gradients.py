@@ -11,6 +11,7 @@ from meta_magic.trace.units import format_bytes
 
 if TYPE_CHECKING:
     from meta_magic.cost.advice.evidence import Evidence
+    from meta_magic.trace.modules import ModuleNode
 
 __all__ = ["find_missing_gradients"]
 
@@ -19,7 +20,8 @@ def find_missing_gradients(evidence: "Evidence") -> Iterator[Advice]:
     """Yield an advice for each model that was differentiated in part.
 
     What an optimizer wrote had a gradient, whoever put it there. What is used and gets
-    none is a mistake where an optimizer is to train it.
+    none is a mistake where an optimizer is to train it; what is not used, where a
+    module was called that holds it.
     """
     columns, facts = evidence.columns, evidence.program.facts
     have = {storage for _, storage in facts.accumulated}
@@ -34,7 +36,8 @@ def find_missing_gradients(evidence: "Evidence") -> Iterator[Advice]:
         missing = [storage for storage in names if storage not in have]
         if len(missing) == len(names):
             continue
-        unused = [storage for storage in missing if storage not in read]
+        called = find_called(root)
+        unused = [s for s in missing if s not in read and s in called]
         if unused:
             yield describe_unused(evidence, unused, names)
         cut_off = [s for s in missing if s in read and s in facts.optimized]
@@ -45,6 +48,19 @@ def find_missing_gradients(evidence: "Evidence") -> Iterator[Advice]:
                 "gradient reaches them: requires_grad_(False), if that is meant",
                 lines=evidence.lines_of(makers_of(evidence, cut_off)),
             )
+
+
+def find_called(root: "ModuleNode") -> set[int]:
+    """Return the storages of what is in modules that were called."""
+    called = set[int]()
+    nodes = [(root, False)]
+    while nodes:
+        node, is_called = nodes.pop()
+        is_called |= node.n_calls > 0
+        if is_called:
+            called.update(node.storages)
+        nodes += [(child, is_called) for child in node.children]
+    return called
 
 
 def describe_unused(
