@@ -162,7 +162,7 @@ def find_casts(
     is_cast = evidence.calls_of(
         lambda s: s.op == CAST and s.outputs[0].dtype == narrow and len(s.inputs) == 1
     )
-    for call in np.flatnonzero(is_cast):
+    for call in np.flatnonzero(is_cast).tolist():
         tensors = evidence.tensors_of(call)
         source, copy = evidence.columns.storage[tensors].tolist()
         if source in widened:
