@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from meta_magic.cost.advice.advice_records import Advice
+from meta_magic.cost.storage_categories import CATEGORIES
 from meta_magic.trace.program import MODULE_HEADER
 from meta_magic.trace.units import format_bytes
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from meta_magic.cost.program_columns import Flags, Integers
 
 __all__ = ["find_kept_graphs"]
+
+SAVED: Final = CATEGORIES.index("saved")
+INPUT: Final = CATEGORIES.index("input")
 
 MIN_GRAPHS: Final = 3
 """Two may be a pair that is compared later."""
@@ -46,7 +50,7 @@ def find_kept_graphs(evidence: "Evidence") -> Iterator[Advice]:
     if np.count_nonzero(kept) < MIN_GRAPHS:
         return
     graphs_by_place = defaultdict(list)
-    for graph in find_graphs(evidence, kept):
+    for graph in find_graphs(evidence):
         graphs_by_place[find_key(evidence, graph)].append(graph)
     for graphs in graphs_by_place.values():
         if len(graphs) >= MIN_GRAPHS:
@@ -102,45 +106,58 @@ def find_caller(evidence: "Evidence", call: int) -> tuple[int, int] | None:
     return rows[row * MODULE_HEADER], rows[row * MODULE_HEADER + 2]
 
 
-def find_graphs(evidence: "Evidence", kept: "Flags") -> Iterator[Graph]:
+def find_graphs(evidence: "Evidence") -> Iterator[Graph]:
     """Yield the graphs of forward calls that keep something alive.
 
-    Args:
-        evidence: The program.
-        kept: For each storage whether autograd saved it, and it is alive at the end.
+    Not those that backward went through: it freed what they saved.
     """
-    calls_by_graph = join_calls(evidence)
-    begin = 0
-    for calls in sorted(calls_by_graph, key=lambda calls: calls[-1]):
-        saved = list_kept(evidence, calls, kept, begin)
-        if saved:
-            yield Graph(calls=tuple(calls), saved=saved)
+    columns = evidence.columns
+    calls_by_graph = sorted(join_calls(evidence), key=lambda calls: calls[-1])
+    met = [find_met(evidence, calls) for calls in calls_by_graph]
+    n_graphs = np.bincount(np.concatenate(met), minlength=columns.n_storages)
+    went_back = np.zeros(columns.n_calls, np.bool_)
+    went_back[columns.forward[columns.forward >= 0]] = True
+    begin = -1
+    for calls, storages in zip(calls_by_graph, met, strict=True):
+        if not went_back[calls].any():
+            own = storages[n_graphs[storages] == 1]
+            saved = list_kept(evidence, own, begin, calls[-1])
+            if saved:
+                yield Graph(calls=tuple(calls), saved=saved)
         begin = calls[-1]
 
 
+def find_met(evidence: "Evidence", calls: Sequence[int]) -> "Integers":
+    """Return the storages that calls read and make."""
+    spans = [np.arange(*evidence.columns.first[c : c + 2].tolist()) for c in calls]
+    met: Integers = np.unique(evidence.columns.storage[np.concatenate(spans)])
+    return met
+
+
 def list_kept(
-    evidence: "Evidence", calls: Sequence[int], kept: "Flags", begin: int
+    evidence: "Evidence", storages: "Integers", begin: int, end: int
 ) -> tuple[int, ...]:
-    """Return the storages that a graph keeps, without those of its last call.
+    """Return what a graph keeps alive, besides its result.
+
+    Where something that autograd saved is gone, so is the graph: what is left has a
+    name, or stands in a list of its own.
 
     Args:
         evidence: The program.
-        calls: Those of the graph.
-        kept: As above.
-        begin: The call before which the loop has not made anything for it.
+        storages: What no other graph has met.
+        begin: The last call of the graph before.
+        end: The last call of this one.
     """
-    columns = evidence.columns
-    tensors = np.concatenate([np.arange(*span(columns.first, c)) for c in calls])
-    storages = np.unique(columns.storage[tensors])
-    maker = evidence.maker[storages]
-    is_data = evidence.is_of("input")[storages] & evidence.is_last[storages]
-    is_kept = kept[storages] | (is_data & (maker > begin))
-    return tuple(storages[is_kept & (maker != calls[-1])].tolist())
-
-
-def span(first: "Integers", call: int) -> tuple[int, int]:
-    """Return where the tensors of a call begin and end."""
-    return int(first[call]), int(first[call + 1])
+    maker, is_last = evidence.maker[storages], evidence.is_last[storages]
+    category = evidence.memory.account.category[storages]
+    is_saved = (category == SAVED) & (maker >= 0)
+    is_data = (category == INPUT) & (maker > begin)
+    n_saved = np.count_nonzero(is_saved)
+    is_gone = not is_last[is_saved].all()
+    if not n_saved or is_gone or (n_saved == 1 and not is_last[is_data].all()):
+        return ()
+    is_kept = is_last & (is_saved | is_data) & (maker != end)
+    return tuple(storages[is_kept].tolist())
 
 
 def join_calls(evidence: "Evidence") -> list[list[int]]:

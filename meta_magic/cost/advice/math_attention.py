@@ -21,6 +21,9 @@ __all__ = ["find_math_attention"]
 LEAST_SHARE: Final = 0.1
 """Of the peak: few tokens make few scores, and math is as good as any kernel."""
 
+MUCH_NBYTES: Final = 1 << 30
+"""Worth a word beside any peak."""
+
 
 def find_math_attention(evidence: "Evidence") -> Iterator[Advice]:
     """Yield an advice for each reason for which no fused kernel is chosen."""
@@ -34,7 +37,7 @@ def find_math_attention(evidence: "Evidence") -> Iterator[Advice]:
         scores = find_scores(evidence, numel)
         nbytes = int(evidence.nbytes[scores].sum())
         saved = evidence.save_without(scores)
-        if saved >= LEAST_SHARE * evidence.peak_nbytes:
+        if saved >= min(LEAST_SHARE * evidence.peak_nbytes, MUCH_NBYTES) > 0:
             times = f", {len(choices):,} times" if len(choices) > 1 else ""
             yield Advice(
                 kind="attention",

@@ -68,6 +68,34 @@ def keep_predictions():
         return [model(torch.randn(8, 64)) for _ in range(4)]
 
 
+def keep_outputs_of_training():
+    """Their storages are saved for backward, and listed on purpose."""
+    model, outputs = make_model(), []
+    for _ in range(4):
+        y = model(torch.randn(8, 64))
+        y.square().mean().backward()
+        outputs.append(y.detach())
+    return model, outputs
+
+
+def keep_outputs_of_an_evaluation_with_gradients():
+    model, outputs = nn.Linear(64, 10), []
+    for _ in range(4):
+        y = model(torch.randn(8, 64))
+        y.square().mean()
+        outputs.append(y.detach())
+    return outputs
+
+
+def keep_outputs_of_many_layers():
+    model, outputs = make_model(), []
+    for _ in range(4):
+        y = model(torch.randn(8, 64))
+        y.square().mean()
+        outputs.append(y.detach())
+    return outputs
+
+
 def copy_before_a_write():
     x = torch.randn(8, 8)
     y = x.clone()
@@ -208,6 +236,8 @@ def do_nothing():
 RIGHT = (
     *(keep_one_loss, add_up_losses, add_losses_in_place, stack_losses, compare_three),
     *(recur, keep_losses_after_backward, keep_predictions, copy_before_a_write),
+    *(keep_outputs_of_training, keep_outputs_of_many_layers),
+    *(keep_outputs_of_an_evaluation_with_gradients,),
     *(copy_to_keep, copy_a_part_and_free_the_rest, copy_to_another_layout),
     *(copy_a_model, begin_momentum, cast_on_purpose, add_up_in_float64, autocast),
     *(gradients_for_the_next_cell, train_two_against_each_other, tune_a_part),
