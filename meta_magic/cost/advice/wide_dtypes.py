@@ -23,7 +23,7 @@ __all__ = ["find_wide_dtypes"]
 
 CAST: Final = "aten._to_copy.default"
 
-MIXING: Final = ("norm", "_to_copy", "embedding", "index_put", "scatter", "autocast")
+MIXING: Final = ("norm", "to_copy", "embedding", "index_put", "scatter", "autocast")
 """Parts of the names of operators that take several dtypes on purpose."""
 
 
