@@ -35,6 +35,8 @@ UP = {
     ("trace.trace", "view.model_explorer"): "Trace.to_model_explorer(), as well",
     ("trials.sandbox", "magic.silence"): "a child of a kernel must not speak for it",
     ("trace.trace", "cost.costs"): "Trace.cost, as well",
+    ("trace.trace", "trials.fit"): "Trace.fit(), as well",
+    ("trace.trace", "cost.memory_timeline"): "Trace.memory, as well",
     ("trace.trace", "trials.proofs"): "Trace.advice, as well",
     ("trace.trace", "cost.advice.advice_records"): "types alone: of Trace.advice",
     ("trace.failure", "trace.trace"): "types alone: it tells of what Trace hands it",

@@ -4,8 +4,8 @@ A loss that is reduced is computed in the storage of its result, element by elem
 and then made smaller: the storage stays.
 
 Source:
-    ``Loss.cpp`` and ``Loss.cu`` of torch 2.13: ``resize_`` of the output. Of torch's
-    operator database no other operators differ
+    ``BinaryOps.cpp`` and ``Loss.cpp`` of torch 2.13: ``resize_`` of the output; and
+    ``EmbeddingBag.cpp``. Of torch's operator database no others differ
     (``tests/conformance/kept_storages.py``).
 """
 
@@ -31,15 +31,23 @@ def keep_elements(signature: Signature) -> Sequence[int]:
     return [prod(shape) * made.dtype.itemsize for made in signature.outputs]
 
 
+def keep_ends(signature: Signature) -> Sequence[int]:
+    """Return the bytes of a bag of embeddings: of each element its bag, and an end.
+
+    On CUDA there is no end: eight bytes less.
+    """
+    made = signature.outputs
+    nbytes = [prod(g.shape) * g.dtype.itemsize for g in made[:2]]
+    return [nbytes[0], nbytes[1] and nbytes[1] + made[1].dtype.itemsize]
+
+
 KEPT: Final[Mapping[str, Keep]] = MappingProxyType(
-    dict.fromkeys(
-        (
-            "aten.mse_loss.default",
-            "aten.smooth_l1_loss.default",
-            "aten.binary_cross_entropy.default",
-            "aten.soft_margin_loss.default",
-        ),
-        keep_elements,
-    )
+    {
+        "aten.mse_loss.default": keep_elements,
+        "aten.smooth_l1_loss.default": keep_elements,
+        "aten.binary_cross_entropy.default": keep_elements,
+        "aten.soft_margin_loss.default": keep_elements,
+        "aten._embedding_bag.default": keep_ends,
+    }
 )
 """By operator."""

@@ -168,10 +168,10 @@ def find_places(
 ) -> tuple[tuple[str, ...], Integers]:
     """Return the names of devices, and for each storage the index of its own.
 
-    What the code names no device for lies on the CPU, if it names one for anything.
+    What the code names no device for lies on the CPU, if it names another for anything.
     """
-    is_named = len(columns.locations) > 1
-    unnamed = "cpu" if is_named else home
+    has_others = not {*columns.locations} <= {None, "cpu"}
+    unnamed = "cpu" if has_others else home
     names = [unnamed if name is None else name for name in columns.locations]
     places = tuple(dict.fromkeys(names))
     place_by_location = np.asarray([places.index(name) for name in names])

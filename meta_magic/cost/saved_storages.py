@@ -1,7 +1,6 @@
 """Which storages autograd saved for backward: those that backward reads again."""
 
 from collections import defaultdict
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -21,7 +20,7 @@ SEED: Final = "aten.ones_like.default"
 
 
 def find_saved(
-    program: "Program", columns: Columns, lives: "Lives", trained: Sequence[int]
+    program: "Program", columns: Columns, lives: "Lives", trained: Integers
 ) -> Integers:
     """Return the storages that autograd saved.
 
@@ -31,13 +30,14 @@ def find_saved(
         lives: When its storages live.
         trained: Storages of the leaves whose gradients are wanted.
     """
-    return np.concatenate(
-        [
-            find_read_in_backward(program, columns, lives),
-            find_read_again(program, columns, lives),
-            find_left(program, columns, trained),
-        ]
-    )
+    is_saved = np.zeros(columns.n_storages, np.bool_)
+    is_saved[find_read_in_backward(program, columns, lives)] = True
+    is_saved[find_read_again(program, columns, lives)] = True
+    is_trained = np.zeros(columns.n_storages, np.bool_)
+    is_trained[trained] = True
+    chosen = find_doubtful(program, columns, lives, is_saved | is_trained)
+    is_saved[ask(program, columns, chosen, is_trained)] = True
+    return np.flatnonzero(is_saved)
 
 
 def find_read_in_backward(
@@ -87,36 +87,56 @@ def find_read_again(program: "Program", columns: Columns, lives: "Lives") -> Int
     return saved
 
 
-def find_left(program: "Program", columns: Columns, trained: Sequence[int]) -> Integers:
-    """Return the storages saved of calls through which no backward pass went back.
+def find_doubtful(
+    program: "Program", columns: Columns, lives: "Lives", is_known: Flags
+) -> Integers:
+    """Return the calls that autograd may have saved something of that nothing read.
+
+    No backward pass may have come, or it may have wanted to know the sizes alone.
 
     Args:
         program: The program.
         columns: Its columns.
-        trained: Storages of the leaves whose gradients are wanted.
+        lives: When its storages live.
+        is_known: Of each storage whether it is known what it is for.
     """
-    differentiated = np.frombuffer(program.facts.differentiated, np.uint32)
+    calls = np.frombuffer(program.facts.differentiated, np.uint32)
     is_differentiated = np.zeros(columns.n_calls, np.bool_)
-    is_differentiated[differentiated] = True
-    is_needed = np.zeros(columns.n_storages, np.bool_)
-    is_needed[trained] = True
-    of_these = is_differentiated[columns.call] & columns.is_made
-    is_needed[columns.storage[of_these]] = True
-    is_differentiated[columns.forward[columns.forward >= 0]] = False
-    first, calls_by_kind = (
-        columns.first,
-        defaultdict[tuple[int, tuple[bool, ...]], list[int]](list),
-    )
-    for call in np.flatnonzero(is_differentiated):
+    is_differentiated[calls] = True
+    # Of several numbers written to one place the last one stays: the first call back.
+    back, tied = np.arange(columns.n_calls), np.flatnonzero(columns.forward >= 0)[::-1]
+    back[columns.forward[tied]] = tied
+    end = np.zeros(columns.n_storages, np.int64)
+    np.maximum.at(end, lives.storage, lives.stop)
+    is_left = is_differentiated[columns.call] & ~is_known[columns.storage]
+    is_left &= end[columns.storage] > back[columns.call]
+    return np.unique(columns.call[is_left])
+
+
+def ask(
+    program: "Program", columns: Columns, calls: Integers, is_trained: Flags
+) -> Integers:
+    """Return the storages that autograd saves of some calls, as it says itself.
+
+    Args:
+        program: The program.
+        columns: Its columns.
+        calls: The calls.
+        is_trained: Of each storage whether it is of a leaf whose gradient is wanted.
+    """
+    first, is_needed = columns.first, is_trained.copy()
+    differentiated = np.zeros(columns.n_calls, np.bool_)
+    differentiated[np.frombuffer(program.facts.differentiated, np.uint32)] = True
+    is_needed[columns.storage[differentiated[columns.call] & columns.is_made]] = True
+    calls_by_kind = defaultdict[tuple[int, tuple[bool, ...]], list[int]](list)
+    for call in calls.tolist():
         number = int(columns.signature[call])
-        inputs = slice(
-            first[call], first[call] + len(program.signatures[number].inputs)
-        )
-        needed = tuple(is_needed[columns.storage[inputs]].tolist())
-        calls_by_kind[number, needed].append(int(call))
+        n_inputs = len(program.signatures[number].inputs)
+        read = columns.storage[first[call] : first[call] + n_inputs]
+        calls_by_kind[number, tuple(is_needed[read].tolist())].append(call)
     found = [
-        columns.storage[first[calls] + slot]
-        for (number, needed), calls in calls_by_kind.items()
+        columns.storage[first[alike] + slot]
+        for (number, needed), alike in calls_by_kind.items()
         for slot in find_saved_slots(program.signatures[number], needed)
     ]
     return np.concatenate([np.empty(0, np.int64), *found])

@@ -5,17 +5,18 @@ it was recorded. What autograd saved is found in what its backward calls read.
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
-from meta_magic.cost.program_columns import PHASES, Columns, Flags, Integers
+from meta_magic.cost.program_columns import PHASES, Columns, Integers
 from meta_magic.cost.saved_storages import find_saved
-from meta_magic.cost.storage_lives import Lives
+from meta_magic.cost.storage_lives import Lives, read_deaths
 
 if TYPE_CHECKING:
     from meta_magic.trace.modules import ModuleNode
     from meta_magic.trace.program import Program
+    from meta_magic.trace.storage_facts import StorageFacts
 
 __all__ = ["CATEGORIES", "Category", "find_categories"]
 
@@ -51,7 +52,40 @@ def find_categories(
         columns: The columns of the program.
         lives: When its storages live.
     """
-    facts, n_storages = program.facts, columns.n_storages
+    facts = program.facts
+    owned = find_owned(facts, modules)
+    accumulating = [call for call, _ in facts.accumulated]
+    kinds = np.full(columns.n_storages, TEMPORARY)
+    for category, storages in (
+        (OUTPUT, np.setdiff1d(lives.storage, read_deaths(program)[:, 1])),
+        (SAVED, find_saved(program, columns, lives, owned.trained)),
+        (INPUT, find_data(columns, lives)),
+        (GRADIENT, facts.assigned),
+        (GRADIENT, find_made(columns, accumulating)),
+        (STATE, facts.states),
+        (BUFFER, owned.buffers),
+        (PARAMETER, owned.parameters),
+    ):
+        kinds[np.asarray(storages, np.int64)] = category
+    return kinds
+
+
+class Owned(NamedTuple):
+    """The storages of modules, and of whatever else is trained.
+
+    Attributes:
+        parameters: Those of parameters, and of what an optimizer steps.
+        buffers: Those of buffers.
+        trained: Those of leaves whose gradients are wanted.
+    """
+
+    parameters: Integers
+    buffers: Integers
+    trained: Integers
+
+
+def find_owned(facts: "StorageFacts", modules: Iterable["ModuleNode"]) -> Owned:
+    """Return the storages of modules, those that are there and those that were."""
     held = [
         (tensor, storage)
         for root in modules
@@ -59,38 +93,28 @@ def find_categories(
         for tensor, storage in zip(node.tensors, node.storages, strict=False)
         if not tensor.is_lazy
     ]
-    buffers = [storage for tensor, storage in held if tensor.kind == "buffer"]
+    buffers = {storage for tensor, storage in held if tensor.kind == "buffer"}
+    buffers.update(facts.buffers)
     parameters = {storage for tensor, storage in held if tensor.kind == "parameter"}
     parameters.update(facts.parameters, facts.optimized)
     frozen = {storage for tensor, storage in held if not tensor.requires_grad}
     trained = parameters - frozen | {storage for _, storage in facts.accumulated}
-    accumulating = [call for call, _ in facts.accumulated]
-    kinds = np.full(n_storages, TEMPORARY)
-    for category, storages in (
-        (OUTPUT, lives.storage[lives.stop == columns.n_calls]),
-        (SAVED, find_saved(program, columns, lives, list(trained))),
-        (INPUT, np.flatnonzero(find_data(columns, lives))),
-        (GRADIENT, facts.assigned),
-        (GRADIENT, find_made(columns, accumulating)),
-        (STATE, facts.states),
-        (BUFFER, buffers),
-        (PARAMETER, [*parameters]),
-    ):
-        kinds[np.asarray(storages, np.int64)] = category
-    return kinds
+    groups = (parameters, buffers, trained)
+    return Owned(*(np.fromiter(group, np.int64) for group in groups))
 
 
-def find_data(columns: Columns, lives: Lives) -> Flags:
-    """Return for each storage whether the block was given it, or made it of nothing.
+def find_data(columns: Columns, lives: Lives) -> Integers:
+    """Return the storages that the block was given, or made of nothing.
 
     That is: no call made it, or one outside of modules that read no tensor.
     """
     n_read = np.bincount(columns.call[~columns.is_made], minlength=columns.n_calls)
     is_factory = (columns.phase == PHASES.index("other")) & (n_read == 0)
-    first = lives.first_tensor
-    is_met = first >= 0
-    is_data: Flags = ~columns.is_made[first] | is_factory[columns.call[first]]
-    return ~is_met | is_data
+    met = np.flatnonzero(lives.first_tensor >= 0)
+    first = lives.first_tensor[met]
+    is_data = ~columns.is_made[first] | is_factory[columns.call[first]]
+    unmet = np.flatnonzero(lives.first_tensor < 0)
+    return np.concatenate((unmet, met[is_data]))
 
 
 def find_made(columns: Columns, calls: Iterable[int]) -> Integers:

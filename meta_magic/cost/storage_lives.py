@@ -9,7 +9,7 @@ import numpy as np
 from meta_magic.cost.program_columns import Columns, Flags, Integers
 from meta_magic.trace.program import Program
 
-__all__ = ["Lives", "add_up", "find_lives"]
+__all__ = ["Lives", "add_up", "find_lives", "read_deaths"]
 
 SETITEM: Final = "torch.Tensor.__setitem__"
 MAX_NUMBER_NBYTES: Final = 16
@@ -45,12 +45,34 @@ def find_lives(program: Program, columns: Columns) -> Lives:
     A storage that is older than the program is counted from the first call that meets
     it.
     """
-    n_storages, n_calls = columns.n_storages, columns.n_calls
-    first = np.full(n_storages, -1)
+    first = np.full(columns.n_storages, -1)
     # Of several numbers written to one place the last one stays.
     first[columns.storage[::-1]] = np.arange(len(columns.call))[::-1]
+    rows = find_plain(program, columns, first)
+    changes = find_changes(program, columns, rows[:, 1])
+    is_plain = first >= 0
+    is_plain[list(changes)] = False
+    others = [
+        (storage, *row)
+        for storage, sizes in changes.items()
+        for row in list_stretches(rows[storage], sizes)
+    ]
+    more = np.asarray(others, np.int64).reshape(-1, 4)
+    storage, nbytes, start, stop = np.concatenate((rows[is_plain], more)).T
+    return Lives(
+        storage=storage,
+        nbytes=nbytes,
+        start=start,
+        stop=np.maximum(start, stop),
+        first_tensor=first,
+    )
+
+
+def find_plain(program: Program, columns: Columns, first: Integers) -> Integers:
+    """Return (storage, bytes, start, stop) of each storage, as if it never changed."""
+    nbytes = np.zeros(columns.n_storages, np.int64)
+    start = np.full(columns.n_storages, columns.n_calls)
     is_met = first >= 0
-    nbytes, start = np.zeros(n_storages, np.int64), np.full(n_storages, n_calls)
     nbytes[is_met] = columns.nbytes[first[is_met]]
     start[is_met] = columns.call[first[is_met]]
     for storage in find_assigned_numbers(program, columns, first):
@@ -58,29 +80,16 @@ def find_lives(program: Program, columns: Columns) -> Lives:
             start[storage] -= 1
     for storage, known in program.nbytes_by_storage:
         nbytes[storage] = known
-    stop = np.full(n_storages, n_calls)
-    deaths = np.frombuffer(program.deaths, np.uint32).astype(np.int64).reshape(-1, 2)
+    stop = np.full(columns.n_storages, columns.n_calls)
+    deaths = read_deaths(program)
     stop[deaths[:, 1]] = deaths[:, 0]
-    changes = find_changes(program, columns, nbytes)
-    is_plain = is_met.copy()
-    is_plain[list(changes)] = False
-    plain = np.flatnonzero(is_plain)
-    rows = np.stack((plain, nbytes[plain], start[plain], stop[plain]), axis=1)
-    others = [
-        (storage, *row)
-        for storage, sizes in changes.items()
-        for row in list_stretches(
-            (int(start[storage]), int(nbytes[storage])), sizes, int(stop[storage])
-        )
-    ]
-    rows = np.concatenate((rows, np.asarray(others, np.int64).reshape(-1, 4)))
-    return Lives(
-        storage=rows[:, 0],
-        nbytes=rows[:, 1],
-        start=rows[:, 2],
-        stop=rows.max(axis=1, initial=0, where=[False, False, True, True]),
-        first_tensor=first,
-    )
+    return np.stack((np.arange(columns.n_storages), nbytes, start, stop), axis=1)
+
+
+def read_deaths(program: Program) -> Integers:
+    """Return pairs of the calls made before a storage was freed, and the storage."""
+    words = np.frombuffer(program.deaths, np.uint32)
+    return words.astype(np.int64).reshape(-1, 2)
 
 
 def find_assigned_numbers(
@@ -122,16 +131,15 @@ def find_changes(
 
 
 def list_stretches(
-    born: tuple[int, int], changes: list[tuple[int, int, bool]], end: int
+    row: Integers, changes: list[tuple[int, int, bool]]
 ) -> list[tuple[int, int, int]]:
     """Return (bytes, first call, call after the last) of one storage.
 
     Args:
-        born: The call that first met it, and its bytes then.
+        row: Storage, bytes, start and stop, as if it never changed.
         changes: As :func:`find_changes` returns them.
-        end: The call before which it was freed.
     """
-    start, nbytes = born
+    _, nbytes, start, stop = row.tolist()
     if not changes[0][2] and changes[0][0] <= start:
         start, nbytes, _ = changes[0]
     stretches = []
@@ -140,7 +148,7 @@ def list_stretches(
         if other != nbytes:
             stretches.append((nbytes, start, call))
             start, nbytes = call, other
-    return [*stretches, (nbytes, start, end)]
+    return [*stretches, (nbytes, start, stop)]
 
 
 def add_up(lives: Lives, n_calls: int, is_chosen: Flags) -> Integers:

@@ -121,9 +121,8 @@ class ProgramBuilder:
             "module_values": write.calls.values.tobytes(),
             "modules": name_modules(write.numbers, trees),
             "facts": write.rows.roles.build(
-                (storage for _, _, storage in write.calls.registered),
+                write.calls,
                 (call for call, _ in write.rows.forward_by_sequence.values()),
-                write.calls.while_in_backward,
             ),
         }
         return self._build(trees, columns, has_failed=has_failed)

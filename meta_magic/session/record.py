@@ -129,7 +129,6 @@ def find_rerun(
     """Return what it takes to record a statement of a frame again, if that can be."""
     code = frame.f_code
     is_function = bool(code.co_flags & inspect.CO_OPTIMIZED)
-    local = (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
     return make_rerun(
         text=None,
         file=code.co_filename,
@@ -137,7 +136,7 @@ def find_rerun(
         of_module=frame.f_globals,
         variables=variables,
         names=list_names(code),
-        local=frozenset(local if is_function else ()),
+        function=code if is_function else None,
         options=options,
     )
 

@@ -63,7 +63,8 @@ class Rerun:
         module: Name of the module whose variables are the block's.
         names: The names that its code knows.
         before: Those of them that stood for something, and what that was.
-        local: Which of them are variables of a function.
+        function: The code of the function that it is in, whose variables are others
+            than its module's; None outside of functions.
         options: What the user chose.
     """
 
@@ -73,8 +74,16 @@ class Rerun:
     module: str
     names: frozenset[str]
     before: Mapping[str, Former] = field(repr=False)
-    local: frozenset[str] = frozenset()
+    function: CodeType | None = None
     options: Options
+
+    @property
+    def local(self) -> frozenset[str]:
+        """The names that stand for variables of a function."""
+        code = self.function
+        if code is None:
+            return frozenset()
+        return frozenset({*code.co_varnames, *code.co_cellvars, *code.co_freevars})
 
 
 def make_rerun(  # noqa: PLR0913  what stands in the record, by name
@@ -85,7 +94,7 @@ def make_rerun(  # noqa: PLR0913  what stands in the record, by name
     of_module: Mapping[str, object],
     variables: Mapping[str, object],
     names: frozenset[str],
-    local: frozenset[str] = frozenset(),
+    function: CodeType | None = None,
     options: Options,
 ) -> Rerun | None:
     """Return what it takes to record a block again, while nothing of it has run.
@@ -97,7 +106,7 @@ def make_rerun(  # noqa: PLR0913  what stands in the record, by name
         of_module: The variables of its module.
         variables: All that it knows.
         names: The same.
-        local: The same.
+        function: The same.
         options: The same.
 
     Returns:
@@ -114,7 +123,7 @@ def make_rerun(  # noqa: PLR0913  what stands in the record, by name
         module=str(module),
         names=names,
         before={n: keep(variables[n]) for n in sorted(names) if n in variables},
-        local=local,
+        function=function,
         options=options,
     )
 

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from typing import Generic, NamedTuple, TypeVar, overload
 
 from meta_magic.trace.calls import ModuleCall, OpCall, TensorMetadata
@@ -125,7 +126,8 @@ class OpCalls(Rows[OpCall]):
             for call in range(choice.first_op, choice.end_op)
         }
         self._assumed_by_call = find_assumed(program)
-        self._costs = [count_costs(s) for s in self._program.signatures]
+        signatures = self._program.signatures
+        self._costs = cache(lambda number: count_costs(signatures[number]))
 
     def __len__(self) -> int:
         return len(self._program.offsets) - 1
@@ -164,7 +166,7 @@ class OpCalls(Rows[OpCall]):
             position=place.position,
             function=place.function,
             forward=forward,
-            **self._costs[words[offset]],
+            **self._costs(words[offset]),
             evaluation=self._evaluation_by_call.get(index),
             kernel=self._kernel_by_call.get(index),
             assumed=self._assumed_by_call.get(index),

@@ -13,6 +13,7 @@ class StorageFacts:
         sizes: (operator calls made before, storage, bytes from then on) of storages
             that no operator made or resized.
         parameters: Storages that became parameters of a module.
+        buffers: Storages that became buffers of a module.
         states: Storages that an optimizer held as its state after a step.
         optimized: Storages of what an optimizer steps.
         accumulated: (operator call, storage of the tensor) for each call by which
@@ -26,6 +27,7 @@ class StorageFacts:
 
     sizes: tuple[tuple[int, int, int], ...] = ()
     parameters: tuple[int, ...] = ()
+    buffers: tuple[int, ...] = ()
     states: tuple[int, ...] = ()
     optimized: tuple[int, ...] = ()
     accumulated: tuple[tuple[int, int], ...] = ()

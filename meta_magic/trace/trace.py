@@ -11,7 +11,6 @@ from meta_magic.trace.formulas.operations import count_flops
 from meta_magic.trace.modules import ModuleNode
 from meta_magic.trace.networks import build_network
 from meta_magic.trace.notes import CellSource, Note
-from meta_magic.trace.place_bytes import find_place_peaks
 from meta_magic.trace.program import Program
 from meta_magic.trace.rerun import Rerun
 from meta_magic.trace.sequences import ModuleCalls, OpCalls
@@ -21,7 +20,7 @@ from meta_magic.trace.table import build_table, list_columns
 if TYPE_CHECKING:
     import os
     import weakref
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import pandas as pd
     from networkx import MultiDiGraph
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from meta_magic.cost.advice.advice_records import Advice
     from meta_magic.cost.costs import Cost
     from meta_magic.cost.memory_timeline import Memory
+    from meta_magic.trials.fit import Candidates, Fit
 
 __all__ = ["Trace"]
 
@@ -117,7 +117,9 @@ class Trace:
 
         What it names no device for counts on the CPU.
         """
-        return find_place_peaks(self.program)
+        tensors = [(*s.inputs, *s.outputs) for s in self.program.signatures]
+        is_named = any(g.place is not None for pair in tensors for g in pair)
+        return self.memory.peak_by_place if is_named else {}
 
     @cached_property
     def memory(self) -> "Memory":
@@ -140,6 +142,43 @@ class Trace:
     def to_pandas(self) -> "pd.DataFrame":
         """Return one row per operator call, columns named as the fields of OpCall."""
         return build_table(self.ops)
+
+    def fit(
+        self,
+        device: str,
+        vary: "Mapping[str, Candidates] | None" = None,
+        choices: "Sequence[str]" = (),
+    ) -> "Fit":
+        """Return whether the block fits a device, and up to which sizes it would.
+
+        The block is recorded again, in a child process that may touch nothing outside
+        of it, at a few sizes and at the answer.
+
+        Args:
+            device: An accelerator, by its name in ``devices.toml``, such as
+                ``h100-sxm``; only what the block places on one counts, if any is.
+            vary: Names of sizes, as the block or what is outside of it calls them, and
+                what each may be: integers, or ``...`` for all. One varies at a time.
+            choices: What is done otherwise: ``bfloat16``, ``autocast``,
+                ``checkpointing``, ``fused``, ``sgd``, ``8-bit``, ``paged 8-bit``.
+
+        Raises:
+            UnknownDeviceError: There is no such device; the error lists all.
+            TrialError: The block cannot be run again: it writes files, uses the
+                network, needs what is gone by now, or was run by ``exec``.
+
+        Example:
+            >>> from meta_magic import record
+            >>> import torch
+            >>> rows = 8
+            >>> with record() as trace:
+            ...     x = torch.ones(rows, 10**6)
+            >>> trace.fit("t4", vary={"rows": ...}).largest  # of 16 GB, 4 MB each
+            {'rows': 4000}
+        """
+        home = import_module("meta_magic.trials.fit")  # as in show()
+        fit: Fit = home.fit_trace(self, device, vary or {}, choices)
+        return fit
 
     def show(self, *, depth: int | None = None, height: int = 420) -> None:
         """Show the report in a notebook, or print the summary where there is none.

@@ -4,6 +4,7 @@ import ast
 import linecache
 import sys
 from collections.abc import Mapping
+from types import CodeType, FrameType
 from typing import Any
 
 from meta_magic.errors import TrialError
@@ -55,9 +56,9 @@ def restore_variables(
     """
     variables = of_module = vars(sys.modules[rerun.module])
     of_module.update({n: size for n, size in sizes.items() if n not in rerun.local})
-    if rerun.local:
-        variables = {**of_module}
-    changed = find_bound(block) | rerun.local
+    if rerun.function is not None:
+        variables = of_module | find_locals(rerun.function)
+    changed = find_bound(block)
     for name in rerun.names:
         try:
             variables[name] = rerun.before[name].read()
@@ -66,6 +67,14 @@ def restore_variables(
                 variables.pop(name, None)
     variables.update(sizes)
     return variables
+
+
+def find_locals(code: CodeType) -> dict[str, Any]:
+    """Return the variables of a function as they are, if this is called from it."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return {} if frame is None else {**frame.f_locals}
 
 
 def find_unbound(rerun: Rerun, name: str) -> Any:

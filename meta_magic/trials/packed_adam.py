@@ -26,9 +26,9 @@ class PackedAdam(Optimizer):
         of 32 bits for 256 of them, and of 32 bits below 4,096 numbers.
     """
 
-    def __init__(self, params: Iterable[Any], device: str | None = None) -> None:
+    def __init__(self, params: Iterable[Any], *, is_paged: bool = False) -> None:
         super().__init__(params, {})
-        self._device = device
+        self._is_paged = is_paged
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
@@ -44,12 +44,15 @@ class PackedAdam(Optimizer):
 
     def _make_state(self, parameter: Tensor) -> dict[str, Tensor]:
         is_packed = parameter.numel() >= LEAST
-        device = self._device or parameter.device
         dtype = torch.uint8 if is_packed else torch.float32
-        state = {}
-        for name in ("exp_avg", "exp_avg_sq"):
-            state[name] = torch.zeros(parameter.shape, dtype=dtype, device=device)
-            if is_packed:
-                n_blocks = -(-parameter.numel() // BLOCK)
-                state[f"scale of {name}"] = torch.zeros(n_blocks, device=device)
+        sizes = {"exp_avg": parameter.numel(), "exp_avg_sq": parameter.numel()}
+        state = {name: self._make(parameter, n, dtype) for name, n in sizes.items()}
+        for name, n in sizes.items() if is_packed else ():
+            scales = self._make(parameter, -(-n // BLOCK), torch.float32)
+            state[f"scales of {name}"] = scales
         return state
+
+    def _make(self, parameter: Tensor, n: int, dtype: torch.dtype) -> Tensor:
+        if self._is_paged:  # on the CPU, as what no device is named for
+            return torch.zeros(n, dtype=dtype)
+        return parameter.new_zeros(n, dtype=dtype)

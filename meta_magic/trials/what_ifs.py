@@ -120,7 +120,7 @@ def use_8bit_adam(_device: str) -> None:
 
 def page_8bit_adam(_device: str) -> None:
     """Have one whose states lie on the CPU, and are paged in for each step."""
-    replace_optimizers(partial(PackedAdam, device="cpu"))
+    replace_optimizers(partial(PackedAdam, is_paged=True))
 
 
 def replace_optimizers(make: Callable[[Any], Optimizer]) -> None:

@@ -158,8 +158,7 @@ class RowWriter:
 
     def append_function(self, template: Template, inputs: Sequence[Argument]) -> Any:
         """Append the rows of a function's call, and return what it returns."""
-        made, storages = self._append_template(template, inputs)
-        return self._make_outputs(template, made, storages)
+        return self._make_outputs(template, *self._append_template(template, inputs))
 
     def append_views(
         self, template: Template, inputs: Sequence[Argument], views: Any

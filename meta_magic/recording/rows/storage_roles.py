@@ -1,13 +1,15 @@
-"""Which storages autograd and optimizers use for what: only they know."""
+"""Which storages modules, optimizers and autograd use for what: only they know."""
 
 from array import array
 from collections.abc import Iterable
 from typing import Any, Self
 
 import torch
+from torch.nn.modules.module import register_module_buffer_registration_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from meta_magic.recording.identities.tensors import TensorRegistry
+from meta_magic.recording.rows.module_calls import ModuleCallRecorder
 from meta_magic.torch_private.autograd import variable_of
 from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.torch_private.modes import DisableTorchFunction
@@ -17,7 +19,7 @@ __all__ = ["StorageRoles"]
 
 
 class StorageRoles:
-    """Context manager that hears of optimizers; autograd's rows are told to it.
+    """Context manager that hears of buffers and steps; nodes are told to it.
 
     Args:
         registry: Numbers of storages.
@@ -26,13 +28,17 @@ class StorageRoles:
     def __init__(self, registry: TensorRegistry) -> None:
         self._registry = registry
         self._accumulated = array("I")
+        self._buffers: set[int] = set()
         self._states: set[int] = set()
         self._optimized: set[int] = set()
         self._assigned: set[int] = set()
         self._handles: list[Any] = []
 
     def __enter__(self) -> Self:
-        self._handles.append(register_optimizer_step_post_hook(self._after_step))
+        self._handles += [
+            register_module_buffer_registration_hook(self._on_buffer),
+            register_optimizer_step_post_hook(self._after_step),
+        ]
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -51,6 +57,10 @@ class StorageRoles:
         if storage is not None:
             self._accumulated.extend((call, storage))
 
+    def _on_buffer(self, _module: object, _name: str, value: object) -> None:
+        with DisableTorchFunction():
+            self._buffers.update(self._registry.find_storages([value]))
+
     @unbroken
     def _after_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         find = self._registry.find_storages
@@ -67,27 +77,23 @@ class StorageRoles:
             self._assigned.update(find(gradients))
             self._states.update(find(held))
 
-    def build(
-        self,
-        parameters: Iterable[int],
-        differentiated: Iterable[int],
-        repeated: Iterable[int],
-    ) -> StorageFacts:
+    def build(self, calls: ModuleCallRecorder, nodes: Iterable[int]) -> StorageFacts:
         """Return all that is known.
 
         Args:
-            parameters: Storages of parameters that were registered.
-            differentiated: The calls for which autograd made a node.
-            repeated: The module calls that began inside of a backward pass.
+            calls: Knows the parameters registered, and what was called again.
+            nodes: The calls for which autograd made a node.
         """
         pairs = iter(self._accumulated)
+        parameters = {storage for _, _, storage in calls.registered}
         return StorageFacts(
             sizes=tuple(self._registry.sizes),
-            parameters=tuple(sorted(set(parameters))),
+            parameters=tuple(sorted(parameters)),
+            buffers=tuple(sorted(self._buffers)),
             states=tuple(sorted(self._states)),
             optimized=tuple(sorted(self._optimized)),
             accumulated=tuple(zip(pairs, pairs, strict=True)),
             assigned=tuple(sorted(self._assigned)),
-            differentiated=array("I", sorted(differentiated)).tobytes(),
-            repeated=tuple(repeated),
+            differentiated=array("I", sorted(nodes)).tobytes(),
+            repeated=tuple(calls.while_in_backward),
         )

@@ -9,6 +9,7 @@ from math import prod
 from typing import Final, NamedTuple
 
 from meta_magic.trace.formulas.operands import name_all, name_of
+from meta_magic.trace.formulas.weights import INITIALIZERS
 from meta_magic.trace.signature import Geometry, Signature, TensorArgument
 
 __all__ = ["Traffic", "count_traffic"]
@@ -37,7 +38,7 @@ UNTOUCHED: Final = frozenset(
 )
 """Make or change a tensor, and touch no element."""
 
-OVERWRITES: Final = frozenset(
+OVERWRITES: Final = {INITIALIZERS} | frozenset(
     name_all("""
     zero_ fill_ copy_ normal_ uniform_ bernoulli_ random_ exponential_
     geometric_ cauchy_ log_normal_ trunc_normal_ _foreach_zero_ _foreach_copy_

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-__all__ = ["WEIGHT_BY_OP"]
+__all__ = ["INITIALIZERS", "WEIGHT_BY_OP"]
 
 MADE: Final = """
 hann_window hamming_window blackman_window bartlett_window kaiser_window empty
@@ -157,7 +157,11 @@ WEIGHTS: Final[Mapping[int, str]] = MappingProxyType(
     }
 )
 
+INITIALIZERS: Final = "nn.init"
+"""What stands for functions of ``torch.nn.init`` that are recorded as one call."""
+
 WEIGHT_BY_OP: Final[Mapping[str, int]] = MappingProxyType(
     {f"aten.{n}": weight for weight, names in WEIGHTS.items() for n in names.split()}
+    | {INITIALIZERS: 0}
 )
 """A view that is not named here weighs nothing, either."""

@@ -89,6 +89,13 @@ def test_a_variable_that_is_gone_is_named():
         ask_trial(trace, count)
 
 
+def test_what_a_function_still_has_need_not_be_kept():
+    layers = {"first": nn.Linear(3, 4)}
+    with record() as trace:
+        layers["first"](torch.ones(2, 3))
+    assert ask_trial(trace, list_shapes)[-1] == (2, 4)
+
+
 def test_a_trace_keeps_no_module_of_the_block_alive():
     import weakref
 

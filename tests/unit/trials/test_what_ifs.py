@@ -8,6 +8,7 @@ from torch.utils.checkpoint import checkpoint
 from meta_magic import record
 from meta_magic.errors import TrialError
 from meta_magic.trials.fit import fit_trace
+from meta_magic.trials.trial import ask_trial
 
 WIDTH, N_LAYERS, BATCH = 96, 4, 512
 
@@ -100,20 +101,35 @@ def test_choices_add_up():
     assert chosen("fused", "checkpointing") == peak_of(written)
 
 
-def states_of_8_bits():
-    """Two states: a byte a number and 4 for 256 of them; 4 bytes below 4,096."""
-    sizes = [p.numel() for p in Stack(is_checkpointed=False).parameters()]
-    return sum(2 * (n + 4 * -(-n // 256)) if n >= 4096 else 2 * 4 * n for n in sizes)
+class Adam8bit(torch.optim.Optimizer):
+    """Two states: a byte a number and 4 for 256 of them; 4 a number below 4,096."""
+
+    def __init__(self, params, device=None):
+        super().__init__(params, {"device": device})
+
+    @torch.no_grad()
+    def step(self):
+        for p in self.param_groups[0]["params"]:
+            device = self.param_groups[0]["device"] or p.device
+            if not self.state[p]:
+                n_bytes = p.numel() + 4 * -(-p.numel() // 256)
+                n_bytes = n_bytes if p.numel() >= 4096 else 4 * p.numel()
+                for name in ("first", "second"):
+                    state = torch.zeros(n_bytes, dtype=torch.uint8, device=device)
+                    self.state[p][name] = state
+            p.sub_(p.grad)
 
 
-def test_8_bit_states_are_what_adam_8_bit_needs():
-    # At the end of a step all parameters, gradients and states live, with 8 bits as
-    # without states but for these.
-    without = chosen("sgd")
-    assert chosen("paged 8-bit") == without
-    n_parameters = sum(p.numel() for p in Stack(is_checkpointed=False).parameters())
-    at_least = 4 * 2 * n_parameters + states_of_8_bits()
-    assert at_least <= chosen("8-bit") <= without + states_of_8_bits()
+def test_paged_states_take_no_memory():
+    trace = record_training()
+    assert ask_trial(trace, lambda t, _: t.nbytes_real, choices=["paged 8-bit"]) == 0
+
+
+@pytest.mark.parametrize("batch", [1, BATCH])
+@pytest.mark.parametrize(("name", "device"), [("8-bit", None), ("paged 8-bit", "cpu")])
+def test_states_of_8_bits(name, device, batch):
+    written = record_training(lambda p: Adam8bit(p, device), batch=batch)
+    assert chosen(name, batch=batch) == peak_of(written)
 
 
 def test_the_process_that_asks_is_as_it_was():

@@ -106,7 +106,7 @@ WRONG = {
     "lstm of one kernel": (lambda: nn.LSTM(8, 16)(R(10, 3, 8)), 0),
     "fft": (lambda: torch.fft.rfft(R(3, 64)), 0),
     "cholesky": (lambda: torch.linalg.cholesky(torch.eye(8)), 0),
-    "bilinear": (lambda: F.bilinear(R(8, 5), R(8, 7), R(6, 5, 7)), None),
+    "bilinear": (lambda: F.bilinear(R(8, 5), R(8, 7), R(6, 5, 7)), 0),
     # The gradient of the weight is counted as without groups: 4 times too much of it.
     "grouped conv2d and backward": (lambda: convolve(4), (1 + 1 + 4) / 3),
     # A complex multiply-add is 4 real ones.
@@ -120,9 +120,10 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_torch_counts_otherwise_where_it_is_known_to_be_wrong(name):
     run, ratio = WRONG[name]
-    if ratio is not None:
-        assert count_by_torch(run) == pytest.approx(ratio * count(run), rel=1e-9)
-    assert count(run) > 0
+    ours = count(run)
+    counted = count_by_torch(run)
+    is_right = counted == ours > 0  # by now, in a torch that is newer than 2.13
+    assert is_right or counted == pytest.approx(ratio * ours, rel=1e-9)
 
 
 def attend_by_products():

@@ -34,6 +34,7 @@ CASES = {
     # 3 elements, though they are read twice.
     "broadcast": (lambda: R(3).expand(2, 3) + 1, 3 * F32, 6 * F32),
     "filled": (lambda: R(2, 3).fill_(1), 0, 6 * F32),
+    "initialized": (lambda: torch.nn.init.trunc_normal_(R(2, 3)), 0, 6 * F32),
     "copied into": (lambda: R(2, 3).copy_(R(2, 3)), 6 * F32, 6 * F32),
     "cast": (lambda: R(2, 3).to(torch.float64), 6 * F32, 6 * 8),
     # Two rows of a hundred, and their numbers.

@@ -1,0 +1,126 @@
+"""What a storage is for: by hand, for each kind."""
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from meta_magic.session.record import record
+
+
+def count(trace, index=None):
+    """Return the bytes of each category at a call; at the last one if None."""
+    return dict(trace.memory.at(-1 if index is None else index).by_category)
+
+
+def test_a_layer_that_was_trained():
+    with record() as trace:
+        layer = nn.Linear(10, 10)  # 110 elements
+        x = torch.ones(5, 10)
+        optimizer = torch.optim.Adam(layer.parameters())
+        loss = layer(x).sum()
+        loss.backward()
+        optimizer.step()
+    assert count(trace) == {
+        "optimizer_state": 2 * 440 + 2 * 4,  # and a count of steps for each
+        "parameter": 440,
+        "gradient": 440,
+        "input": 200,
+        "output": 4,
+    }
+
+
+def test_what_is_saved_is_known_without_a_backward_pass():
+    with record() as trace:
+        loss = nn.Sequential(nn.Linear(10, 10), nn.ReLU())(torch.ones(5, 10)).sum()
+    assert count(trace) == {"parameter": 440, "input": 200, "saved": 200, "output": 4}
+    assert loss.ndim == 0
+
+
+def test_nothing_is_saved_without_gradients():
+    with record() as trace, torch.no_grad():
+        layer, x = nn.Linear(10, 10), torch.ones(5, 10)
+        y = nn.ReLU()(layer(x))
+    parts = {"parameter": 440, "input": 200, "output": 200, "temporary": 200}
+    assert count(trace) == parts
+    assert y.ndim == 2
+
+
+def test_of_a_product_with_a_frozen_weight_the_other_factor_is_not_saved():
+    with record() as trace:
+        first, second = nn.Linear(10, 10), nn.Linear(10, 10).requires_grad_(False)
+        y = second(first(torch.ones(5, 10)))
+    assert "saved" not in count(trace)
+    assert y.ndim == 2
+
+
+def test_of_dropout_the_mask_is_saved_alone():
+    with record() as trace:
+        y = nn.Dropout()(nn.Linear(10, 10)(torch.ones(5, 10)))
+    assert count(trace)["saved"] == 200
+    assert y.ndim == 2
+
+
+def made_by(trace, op):
+    """Return the category of what an operator makes first."""
+    index = [call.op for call in trace.ops].index(op)
+    living = trace.memory.at(index).storages
+    return next(s.category for s in living if s.index == index)
+
+
+def test_a_mask_of_a_function_of_ones_own_is_saved():
+    class Sign(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            mask = x > 0
+            ctx.save_for_backward(mask)
+            return x * mask
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * ctx.saved_tensors[0]
+
+    with record() as trace:
+        Sign.apply(nn.Linear(10, 10)(torch.ones(5, 10))).sum().backward()
+    assert made_by(trace, "aten.gt.Scalar") == "saved"
+
+
+def test_what_checkpointing_begins_with_is_saved():
+    with record() as trace:
+        first, second = nn.Linear(10, 10), nn.Linear(10, 10)
+        x = first(torch.ones(5, 10)).relu()  # read in no backward but by the second
+        checkpoint(second, x + 1, use_reentrant=False).sum().backward()
+    assert made_by(trace, "aten.add.Tensor") == "saved"
+
+
+def test_a_gradient_that_was_assigned_is_one():
+    with record() as trace:
+        layer = nn.Linear(10, 10, bias=False)
+        layer.weight.grad = torch.ones(10, 10)
+        torch.optim.SGD(layer.parameters(), 0.1).step()
+    assert count(trace) == {"parameter": 400, "gradient": 400}
+
+
+def test_what_is_optimized_is_a_parameter():
+    with record() as trace:
+        x = torch.ones(10, requires_grad=True)
+        optimizer = torch.optim.SGD([x], 0.1)
+        (x * x).sum().backward()
+        optimizer.step()
+    assert count(trace) == {"parameter": 40, "gradient": 40}
+
+
+def test_buffers_are_known_of_a_module_that_is_gone():
+    with record() as trace:
+        nn.BatchNorm1d(10, affine=False)  # two of 40 bytes, and a count of 8
+        layer = nn.BatchNorm1d(10, affine=False)
+    index = next(i for i, n in enumerate(trace.memory.live_nbytes) if n == 88)
+    assert count(trace, index)["buffer"] == 88
+    assert layer.num_features == 10
+
+
+def test_a_temporary_is_what_is_gone_at_the_end():
+    with record() as trace:
+        x = torch.ones(10)
+        y = (x + 1) * 2
+    assert count(trace) == {"input": 40, "output": 40, "temporary": 40}
+    assert len(y) == 10
