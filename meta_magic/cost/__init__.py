@@ -6,7 +6,8 @@ signature, in ``trace/formulas``; here they are added up by phase, module and op
 
 Memory over time (``memory_timeline``): from when to when each storage has how many
 bytes (``storage_lives``), and what it is for (``storage_categories``);
-``interpolation`` has the bytes at sizes that were not recorded.
+``interpolation`` has the bytes at sizes that were not recorded. ``advice/`` has what
+a program wastes.
 
 May import ``trace``, ``torch_private``, ``errors``. Read ``costs`` first, then
 ``memory_timeline``.

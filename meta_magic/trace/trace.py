@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from networkx import MultiDiGraph
     from torch import nn
 
+    from meta_magic.cost.advice.advice_records import Advice
     from meta_magic.cost.costs import Cost
     from meta_magic.cost.memory_timeline import Memory
     from meta_magic.trials.fit import Candidates, Fit
@@ -126,6 +127,16 @@ class Trace:
         home = import_module("meta_magic.cost.memory_timeline")  # as in show()
         measured: Memory = home.measure_memory(self)
         return measured
+
+    @cached_property
+    def advice(self) -> "tuple[Advice, ...]":
+        """What the block wastes, each with its lines and bytes, the most first.
+
+        Where a choice mends it, the block is recorded again in a child to prove it.
+        """
+        home = import_module("meta_magic.trials.proofs")  # as in show()
+        proven: tuple[Advice, ...] = home.prove_advice(self)
+        return proven
 
     @list_columns
     def to_pandas(self) -> "pd.DataFrame":

@@ -1,0 +1,52 @@
+"""All that is looked for in a program, and what was found."""
+
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from meta_magic.cost.advice.advice_records import Advice
+from meta_magic.cost.advice.costly_activations import find_costly_activations
+from meta_magic.cost.advice.evidence import Evidence
+from meta_magic.cost.advice.foreach_temporaries import find_foreach_temporaries
+from meta_magic.cost.advice.idle_copies import find_idle_copies
+from meta_magic.cost.advice.kept_graphs import find_kept_graphs
+from meta_magic.cost.advice.lost_initializations import find_lost_initializations
+from meta_magic.cost.advice.math_attention import find_math_attention
+from meta_magic.cost.advice.missing_gradients import find_missing_gradients
+from meta_magic.cost.advice.unread_gradients import find_unread_gradients
+from meta_magic.cost.advice.wide_dtypes import find_wide_dtypes
+
+if TYPE_CHECKING:
+    from meta_magic.trace.trace import Trace
+
+__all__ = ["ADVISORS", "find_advice"]
+
+ADVISORS: Final[Mapping[str, Callable[[Evidence], Iterator[Advice]]]] = (
+    MappingProxyType(
+        {
+            "attention": find_math_attention,
+            "foreach": find_foreach_temporaries,
+            "leak": find_kept_graphs,
+            "copy": find_idle_copies,
+            "dtype": find_wide_dtypes,
+            "gradient": find_unread_gradients,
+            "no gradient": find_missing_gradients,
+            "tying": find_lost_initializations,
+            "activations": find_costly_activations,
+        }
+    )
+)
+"""What finds each kind of advice."""
+
+
+def find_advice(trace: "Trace") -> tuple[Advice, ...]:
+    """Return what a recorded program wastes, the most bytes of its peak first.
+
+    It follows from the program alone: nothing is recorded again for it.
+    """
+    program = trace.program.with_raised
+    if not program.n_calls:
+        return ()
+    evidence = Evidence(program=program, modules=trace.modules, memory=trace.memory)
+    found = [advice for find in ADVISORS.values() for advice in find(evidence)]
+    return tuple(sorted(found, key=lambda a: (-a.peak_nbytes, -a.nbytes)))

@@ -1,0 +1,168 @@
+"""Activations of blocks that could be computed again instead of being kept."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from meta_magic.cost.advice.advice_records import Advice
+from meta_magic.trace.program import MODULE_HEADER
+from meta_magic.trace.units import format_bytes, format_flops
+
+if TYPE_CHECKING:
+    from meta_magic.cost.advice.evidence import Evidence
+    from meta_magic.cost.program_columns import Integers
+    from meta_magic.trace.modules import ModuleNode
+
+__all__ = ["find_costly_activations"]
+
+HOLDERS: Final = frozenset({"ModuleList", "Sequential"})
+
+LEAST_SHARE: Final = 1 / 3
+"""Of the peak, that is worth to compute a forward again."""
+
+LEAST_NBYTES: Final = 1 << 30
+"""Of the peak; less than that fits everywhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Row:
+    """Blocks that stand beside each other.
+
+    Attributes:
+        name: That of what holds them.
+        calls: (first operator call, the one after the last) of each of their calls.
+        storages: What autograd saves in them, besides what they return.
+        start: For each of these the call after which its block has returned.
+        stop: For each of these the first backward call of its block.
+    """
+
+    name: str
+    calls: Sequence[tuple[int, int]]
+    storages: "Integers"
+    start: "Integers"
+    stop: "Integers"
+
+
+def find_costly_activations(evidence: "Evidence") -> Iterator[Advice]:
+    """Yield an advice if much of a large peak is saved by blocks for backward."""
+    if evidence.peak_nbytes < LEAST_NBYTES or len(evidence.program.facts.repeated):
+        return
+    if not evidence.is_in("backward").any():
+        return
+    rows = [*find_rows(evidence)]
+    if not rows:
+        return
+    columns = [
+        np.concatenate([getattr(row, name) for row in rows])
+        for name in ("storages", "start", "stop")
+    ]
+    saved = evidence.save_between(*columns)
+    if saved >= LEAST_SHARE * evidence.peak_nbytes:
+        yield describe(evidence, rows, saved)
+
+
+def describe(evidence: "Evidence", rows: Sequence[Row], saved: int) -> Advice:
+    """Return the advice on rows of blocks."""
+    costs = [(row, *weigh(evidence, row)) for row in rows]
+    costs.sort(key=lambda cost: -cost[1] / max(cost[2], 1))
+    words = [
+        f"{row.name} ({format_bytes(nbytes)} for {format_flops(flops)})"
+        for row, nbytes, flops in costs
+    ]
+    return Advice(
+        kind="activations",
+        text=f"{format_bytes(saved)} of the peak are activations that checkpointing "
+        f"would compute again: the blocks of {', '.join(words)}",
+        lines=evidence.lines_of(first for row in rows for first, _ in row.calls),
+        nbytes=sum(nbytes for _, nbytes, _ in costs),
+        peak_nbytes=saved,
+        flops=-sum(flops for _, _, flops in costs),
+        choice="checkpointing",
+    )
+
+
+def weigh(evidence: "Evidence", row: Row) -> tuple[int, int]:
+    """Return bytes that blocks save, and FLOPs that it takes to compute them again."""
+    flops = sum(int(evidence.flops[first:end].sum()) for first, end in row.calls)
+    return int(evidence.nbytes[row.storages].sum()), flops
+
+
+def find_rows(evidence: "Evidence") -> Iterator[Row]:
+    """Yield the rows of blocks that save anything."""
+    program, inside = evidence.program, Inside(evidence)
+    rows = np.frombuffer(program.module_rows, np.uint32).reshape(-1, MODULE_HEADER)
+    calls_by_module = defaultdict(list)
+    for module, first, end in rows[:, [0, 4, 5]].tolist():
+        calls_by_module[program.modules[module][:2]].append((first, end))
+    for number, root in enumerate(evidence.modules):
+        for holder, blocks in list_blocks(root):
+            name = ".".join(filter(None, (root.name, holder.fqn)))
+            calls = [c for block in blocks for c in calls_by_module[number, block.fqn]]
+            found = [(call, inside.find_saved(call)) for call in calls]
+            found = [(call, saved) for call, saved in found if len(saved)]
+            if found:
+                yield inside.build_row(name, found)
+
+
+class Inside:
+    """What is inside of calls of blocks."""
+
+    def __init__(self, evidence: "Evidence") -> None:
+        self._evidence, columns = evidence, evidence.columns
+        reads = ~columns.is_made & ~evidence.is_in("backward")[columns.call]
+        self._last_read = evidence.last_call(reads)
+        self._is_saved = evidence.is_of("saved") & ~evidence.is_last
+        self._back = np.full(columns.n_calls, columns.n_calls)
+        backward = np.flatnonzero(columns.forward >= 0)
+        np.minimum.at(self._back, columns.forward[backward], backward)
+
+    def find_saved(self, call: tuple[int, int]) -> "Integers":
+        """Return the storages that a block's call saves, besides what it returns."""
+        first, end = call
+        columns, maker = self._evidence.columns, self._evidence.maker
+        met = np.unique(columns.storage[columns.first[first] : columns.first[end]])
+        is_inner = self._is_saved[met] & (maker[met] >= first) & (maker[met] < end)
+        inner: Integers = met[is_inner & (self._last_read[met] < end)]
+        return inner
+
+    def build_row(
+        self, name: str, found: "Sequence[tuple[tuple[int, int], Integers]]"
+    ) -> Row:
+        """Return a row, by its calls and what each of them saves."""
+        counts = [len(saved) for _, saved in found]
+        start = np.repeat([end for (_, end), _ in found], counts)
+        back = [self._back[first:end].min() for (first, end), _ in found]
+        stop = np.repeat(back, counts)
+        return Row(
+            name=name,
+            calls=[call for call, _ in found],
+            storages=np.concatenate([saved for _, saved in found]),
+            start=np.minimum(start, stop),
+            stop=stop,
+        )
+
+
+def list_blocks(
+    root: "ModuleNode",
+) -> "Iterator[tuple[ModuleNode, list[ModuleNode]]]":
+    """Yield what holds blocks, and them: as the choice finds them.
+
+    These are modules of one class, with modules in them, beside each other in a list
+    or a sequence; none within another.
+    """
+    for child in root.children:
+        kinds = [one.class_name for one in child.children]
+        blocks = [
+            one
+            for one in child.children
+            if child.class_name in HOLDERS
+            and kinds.count(one.class_name) > 1
+            and one.children
+        ]
+        if blocks:
+            yield child, blocks
+        else:
+            yield from list_blocks(child)

@@ -1,0 +1,233 @@
+"""What advice rests on: a program's columns, and its memory without some of it."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from meta_magic.cost.program_columns import PHASES, Columns, Flags, Integers
+from meta_magic.cost.samples import find_accelerator
+from meta_magic.cost.storage_categories import CATEGORIES, Category
+from meta_magic.trace.formulas.operations import count_flops
+from meta_magic.trace.signature import Phase, Signature
+
+if TYPE_CHECKING:
+    from meta_magic.cost.memory_timeline import Memory
+    from meta_magic.cost.storage_lives import Lives
+    from meta_magic.trace.modules import ModuleNode
+    from meta_magic.trace.program import Program
+
+__all__ = ["Evidence"]
+
+LIBRARIES: Final = frozenset({"site-packages", "dist-packages"})
+"""Folders of code that is not the user's to change."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Evidence:
+    """A program, its module trees, and its memory.
+
+    Attributes:
+        program: The program, with the call that raised.
+        modules: Its module trees.
+        memory: Its memory over time.
+    """
+
+    program: "Program"
+    modules: "tuple[ModuleNode, ...]"
+    memory: "Memory"
+
+    @property
+    def columns(self) -> Columns:
+        """The columns of the program."""
+        return self.memory.account.columns
+
+    @property
+    def lives(self) -> "Lives":
+        """When its storages live."""
+        return self.memory.account.lives
+
+    def is_of(self, category: Category) -> Flags:
+        """Return for each storage whether it is of a category."""
+        of_category: Flags = self.memory.account.category == CATEGORIES.index(category)
+        return of_category
+
+    def is_in(self, *phases: Phase) -> Flags:
+        """Return for each call whether it is in one of some phases."""
+        numbers = [PHASES.index(phase) for phase in phases]
+        within: Flags = np.isin(self.columns.phase, numbers)
+        return within
+
+    def calls_of(self, is_meant: Callable[[Signature], bool]) -> Flags:
+        """Return for each call whether its signature is meant."""
+        flags = [is_meant(signature) for signature in self.program.signatures]
+        meant: Flags = np.asarray([*flags, False], np.bool_)[self.columns.signature]
+        return meant
+
+    def of_slots(self, read: Callable[[Signature], Iterable[int]]) -> Integers:
+        """Return for each tensor of a call a number that its signature says.
+
+        Args:
+            read: Gives one number for each input, then for each output.
+        """
+        values: list[int] = []
+        starts = []
+        for signature in self.program.signatures:
+            starts.append(len(values))
+            values += read(signature)
+        columns = self.columns
+        within = np.arange(len(columns.call)) - columns.first[columns.call]
+        first = np.asarray([*starts, 0], np.int64)[columns.signature]
+        return np.asarray([*values, 0], np.int64)[first[columns.call] + within]
+
+    @cached_property
+    def is_written(self) -> Flags:
+        """For each tensor of a call whether the call writes it."""
+        return self.of_slots(list_writes) > 0
+
+    @cached_property
+    def flops(self) -> Integers:
+        """For each call its FLOPs; 0 where there is no formula."""
+        each = [count_flops(signature) or 0 for signature in self.program.signatures]
+        return np.asarray([*each, 0], np.int64)[self.columns.signature]
+
+    @cached_property
+    def maker(self) -> Integers:
+        """For each storage the call that made it; -1 for one that is older."""
+        first = self.lives.first_tensor
+        is_made = (first >= 0) & self.columns.is_made[first]
+        return np.where(is_made, self.columns.call[first], -1)
+
+    @cached_property
+    def nbytes(self) -> Integers:
+        """For each storage the most bytes that it has."""
+        nbytes = np.zeros(self.columns.n_storages, np.int64)
+        np.maximum.at(nbytes, self.lives.storage, self.lives.nbytes)
+        return nbytes
+
+    @cached_property
+    def stop(self) -> Integers:
+        """For each storage the call before which it was freed."""
+        stop = np.zeros(self.columns.n_storages, np.int64)
+        np.maximum.at(stop, self.lives.storage, self.lives.stop)
+        return stop
+
+    @cached_property
+    def is_left(self) -> Flags:
+        """For each storage whether it outlives the block, and not just its calls."""
+        left = np.ones(self.columns.n_storages, np.bool_)
+        left[np.frombuffer(self.program.deaths, np.uint32)[1::2]] = False
+        return left
+
+    @cached_property
+    def is_last(self) -> Flags:
+        """For each storage whether it is alive after the last call."""
+        last: Flags = self.stop == self.columns.n_calls
+        return last
+
+    def last_call(self, tensors: Flags) -> Integers:
+        """Return for each storage the last call that has it among some tensors; -1."""
+        last = np.full(self.columns.n_storages, -1)
+        storages, calls = self.columns.storage[tensors], self.columns.call[tensors]
+        last[storages] = calls  # calls rise: the last one stays
+        return last
+
+    def tensors_of(self, call: int) -> slice:
+        """Return where the tensors of a call stand in the columns."""
+        return slice(int(self.columns.first[call]), int(self.columns.first[call + 1]))
+
+    def lines_of(self, calls: Iterable[int]) -> tuple[int, ...]:
+        """Return the lines of the cell that made calls, or their forward calls."""
+        places = {int(self.columns.place[call]) for call in self._forward(calls)}
+        lines = {self.program.places[place].line for place in places if place >= 0}
+        return tuple(sorted(line for line in lines if line is not None))
+
+    def _forward(self, calls: Iterable[int]) -> Iterator[int]:
+        for call in calls:
+            forward = int(self.columns.forward[call])
+            yield call if forward < 0 else forward
+
+    @cached_property
+    def is_own(self) -> Flags:
+        """For each call whether code made it that is no library's."""
+        files = [
+            None if place.position is None else PurePath(place.position.file)
+            for place in self.program.places
+        ]
+        flags = [file is not None and not LIBRARIES & {*file.parts} for file in files]
+        return np.asarray([*flags, False], np.bool_)[self.columns.place]
+
+    @cached_property
+    def place(self) -> str:
+        """The device that holds most."""
+        return find_accelerator(self.memory)
+
+    @cached_property
+    def peak_nbytes(self) -> int:
+        """Most bytes that are alive there."""
+        return self._peak(self.lives.start, self.lives.stop, self.lives.nbytes)
+
+    def save_without(self, storages: Iterable[int]) -> int:
+        """Return by how much lower the peak would be without some storages."""
+        shares = np.ones(self.columns.n_storages)
+        shares[np.asarray([*storages], np.int64)] = 0
+        return self.save_by(shares)
+
+    def save_by(
+        self, shares: "np.typing.NDArray[np.float64]", stop: Integers | None = None
+    ) -> int:
+        """Return by how much lower the peak would be with less of storages.
+
+        Args:
+            shares: For each storage which part of its bytes there would be.
+            stop: For each storage the call before which it would be freed.
+        """
+        lives = self.lives
+        nbytes = (lives.nbytes * shares[lives.storage]).astype(np.int64)
+        stops = lives.stop
+        if stop is not None:
+            stops = np.maximum(np.minimum(stops, stop[lives.storage]), lives.start)
+        return self.peak_nbytes - self._peak(lives.start, stops, nbytes)
+
+    def save_between(self, storages: Integers, start: Integers, stop: Integers) -> int:
+        """Return by how much lower the peak would be were storages gone for a while.
+
+        Args:
+            storages: Them.
+            start: For each of them the first call after which it is gone.
+            stop: For each of them the first call after which it is there again.
+        """
+        lives, gone = self.lives, self.nbytes[storages]
+        starts = np.concatenate((lives.start, start))
+        stops = np.concatenate((lives.stop, stop))
+        nbytes = np.concatenate((lives.nbytes, -gone))
+        of = np.concatenate((lives.storage, storages))
+        return self.peak_nbytes - self._peak(starts, stops, nbytes, of)
+
+    def _peak(
+        self,
+        start: Integers,
+        stop: Integers,
+        nbytes: Integers,
+        storages: Integers | None = None,
+    ) -> int:
+        """Return the most bytes of stretches on the device that holds most."""
+        account = self.memory.account
+        if self.place not in account.places:
+            return 0
+        of = self.lives.storage if storages is None else storages
+        here = account.place[of] == account.places.index(self.place)
+        change = np.zeros(self.columns.n_calls + 1, np.int64)
+        np.add.at(change, start[here], nbytes[here])
+        np.subtract.at(change, stop[here], nbytes[here])
+        return int(np.cumsum(change)[:-1].max(initial=0))
+
+
+def list_writes(signature: Signature) -> Iterator[int]:
+    """Yield 1 for each tensor that a call of a signature writes, and 0 for others."""
+    for index in range(len(signature.inputs)):
+        yield int(index in signature.writes)
+    yield from [0] * len(signature.outputs)

@@ -1,0 +1,87 @@
+"""Copies that change nothing: of the same layout, and neither side is written."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from meta_magic.cost.advice.advice_records import Advice
+from meta_magic.cost.storage_categories import CATEGORIES
+from meta_magic.trace.signature import span_nbytes
+from meta_magic.trace.units import format_bytes
+
+if TYPE_CHECKING:
+    from meta_magic.cost.advice.evidence import Evidence
+    from meta_magic.cost.program_columns import Integers
+    from meta_magic.trace.signature import Signature
+
+__all__ = ["find_idle_copies"]
+
+HELD: Final = [*map(CATEGORIES.index, ("parameter", "buffer", "optimizer_state"))]
+"""What modules and optimizers hold is theirs to write later."""
+
+COPIES: Final = frozenset({"aten.clone.default", "aten._to_copy.default"})
+
+
+def find_idle_copies(evidence: "Evidence") -> Iterator[Advice]:
+    """Yield an advice for each place that copies in vain."""
+    chosen = evidence.calls_of(is_plain_copy) & evidence.is_own
+    chosen &= evidence.is_in("forward", "other")
+    calls = np.flatnonzero(chosen)
+    if not len(calls):
+        return
+    last_write = evidence.last_call(evidence.is_written)
+    calls_by_place = defaultdict(list)
+    for call in calls.tolist():
+        if is_idle(evidence, call, last_write):
+            calls_by_place[int(evidence.columns.place[call])].append(call)
+    for copying in calls_by_place.values():
+        copies = [evidence.columns.first[call + 1] - 1 for call in copying]
+        storages = evidence.columns.storage[copies]
+        nbytes = int(evidence.nbytes[storages].sum())
+        if nbytes:
+            times = f"{len(copying):,} copies" if len(copying) > 1 else "a copy"
+            yield Advice(
+                kind="copy",
+                text=f"{times} of the same layout ({format_bytes(nbytes)}): nothing "
+                "is written while both live, so what was copied would do",
+                lines=evidence.lines_of(copying),
+                nbytes=nbytes,
+                peak_nbytes=evidence.save_without(storages),
+            )
+
+
+def is_plain_copy(signature: "Signature") -> bool:
+    """Whether calls of a signature copy a tensor as it is, to where it is."""
+    if signature.op not in COPIES or len(signature.inputs) != 1:
+        return False
+    (source,), (copy,) = signature.inputs, signature.outputs
+    is_array = bool(source.shape) and source.stride is not None
+    return is_array and all(
+        getattr(source, name) == getattr(copy, name)
+        for name in ("shape", "stride", "dtype", "device", "place", "is_conj", "is_neg")
+    )
+
+
+def is_idle(evidence: "Evidence", call: int, last_write: "Integers") -> bool:
+    """Whether nobody could tell a copy from what was copied.
+
+    A part of something larger may be copied so that the rest is freed, and what is
+    alive beside its copy at the end may be written later.
+    """
+    source, copy = evidence.columns.storage[evidence.tensors_of(call)].tolist()
+    signature = evidence.program.signatures[evidence.columns.signature[call]]
+    source_end, copy_end = (
+        (int(evidence.stop[storage]), bool(evidence.is_left[storage]))
+        for storage in (source, copy)
+    )
+    is_part = evidence.nbytes[source] > span_nbytes(signature.outputs[0])
+    is_leaf = any(copy == storage for _, storage in evidence.program.facts.accumulated)
+    is_held = evidence.memory.account.category[copy] in HELD
+    both_left = source_end[1] and copy_end[1]
+    return (
+        max(last_write[source], last_write[copy]) <= call
+        and not (both_left or is_leaf or is_held)
+        and not (is_part and copy_end > source_end)
+    )

@@ -1,0 +1,204 @@
+"""Graphs that a list of results keeps alive to the end: a leak.
+
+What a name of its own holds is used. But where the same place of the code has made
+several graphs that have nothing in common but their leaves, and all live, then no name
+holds them: it would stand for the last one.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from meta_magic.cost.advice.advice_records import Advice
+from meta_magic.cost.storage_categories import CATEGORIES
+from meta_magic.trace.program import MODULE_HEADER
+from meta_magic.trace.units import format_bytes
+
+if TYPE_CHECKING:
+    from meta_magic.cost.advice.evidence import Evidence
+    from meta_magic.cost.program_columns import Flags, Integers
+
+__all__ = ["find_kept_graphs"]
+
+SAVED: Final = CATEGORIES.index("saved")
+INPUT: Final = CATEGORIES.index("input")
+
+MIN_GRAPHS: Final = 3
+"""Two may be a pair that is compared later."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graph:
+    """Calls that depend on each other, to be differentiated.
+
+    Attributes:
+        calls: They, rising.
+        saved: The storages that are alive at the end because of it.
+    """
+
+    calls: tuple[int, ...]
+    saved: tuple[int, ...]
+
+
+def find_kept_graphs(evidence: "Evidence") -> Iterator[Advice]:
+    """Yield an advice for each place whose graphs are all alive at the end."""
+    kept = evidence.is_last & evidence.is_of("saved") & (evidence.maker >= 0)
+    if np.count_nonzero(kept) < MIN_GRAPHS:
+        return
+    graphs_by_place = defaultdict(list)
+    for graph in find_graphs(evidence):
+        graphs_by_place[find_key(evidence, graph)].append(graph)
+    for graphs in graphs_by_place.values():
+        if len(graphs) >= MIN_GRAPHS:
+            yield describe(evidence, graphs)
+
+
+def describe(evidence: "Evidence", graphs: Sequence[Graph]) -> Advice:
+    """Return the advice on graphs of one place; the last one may have a name."""
+    stop = evidence.stop.copy()
+    freed: list[int] = []
+    for graph, following in pairwise(graphs):
+        freed += graph.saved
+        stop[list(graph.saved)] = following.calls[-1] + 1
+    nbytes = int(evidence.nbytes[freed].sum())
+    shares = np.ones(len(stop))
+    return Advice(
+        kind="leak",
+        text=f"{len(graphs):,} results are kept to the end, and with each the graph "
+        f"that made it: {format_bytes(nbytes)} besides the last; keep .detach() or "
+        ".item() of them, or compute them under torch.no_grad()",
+        lines=evidence.lines_of(graph.calls[-1] for graph in graphs),
+        nbytes=nbytes,
+        peak_nbytes=evidence.save_by(shares, stop),
+    )
+
+
+def find_key(evidence: "Evidence", graph: Graph) -> tuple[object, ...]:
+    """Return what graphs of one loop have in common.
+
+    That is the operators, the place that made the last call, and from where the
+    outermost module was called.
+    """
+    columns = evidence.columns
+    calls = np.asarray(graph.calls)
+    ops = [evidence.program.signatures[n].op for n in columns.signature[calls]]
+    return (
+        tuple(ops),
+        int(columns.place[calls[-1]]),
+        find_caller(evidence, graph.calls[0]),
+    )
+
+
+def find_caller(evidence: "Evidence", call: int) -> tuple[int, int] | None:
+    """Return module and position of the outermost module call of a call, or None."""
+    program = evidence.program
+    word = memoryview(program.words).cast("I")[program.offsets[call] + 2]
+    if not word or word % 2:
+        return None
+    rows = memoryview(program.module_rows).cast("I")
+    row = word // 2 - 1
+    while rows[row * MODULE_HEADER + 1]:
+        row = rows[row * MODULE_HEADER + 1] - 1
+    return rows[row * MODULE_HEADER], rows[row * MODULE_HEADER + 2]
+
+
+def find_graphs(evidence: "Evidence") -> Iterator[Graph]:
+    """Yield the graphs of forward calls that keep something alive.
+
+    Not those that backward went through: it freed what they saved.
+    """
+    columns = evidence.columns
+    calls_by_graph = sorted(join_calls(evidence), key=lambda calls: calls[-1])
+    met = [find_met(evidence, calls) for calls in calls_by_graph]
+    n_graphs = np.bincount(np.concatenate(met), minlength=columns.n_storages)
+    went_back = np.zeros(columns.n_calls, np.bool_)
+    went_back[columns.forward[columns.forward >= 0]] = True
+    begin = -1
+    for calls, storages in zip(calls_by_graph, met, strict=True):
+        if not went_back[calls].any():
+            own = storages[n_graphs[storages] == 1]
+            saved = list_kept(evidence, own, begin, calls[-1])
+            if saved:
+                yield Graph(calls=tuple(calls), saved=saved)
+        begin = calls[-1]
+
+
+def find_met(evidence: "Evidence", calls: Sequence[int]) -> "Integers":
+    """Return the storages that calls read and make."""
+    spans = [np.arange(*evidence.columns.first[c : c + 2].tolist()) for c in calls]
+    met: Integers = np.unique(evidence.columns.storage[np.concatenate(spans)])
+    return met
+
+
+def list_kept(
+    evidence: "Evidence", storages: "Integers", begin: int, end: int
+) -> tuple[int, ...]:
+    """Return what a graph keeps alive, besides its result.
+
+    Where something that autograd saved is gone, so is the graph: what is left has a
+    name, or stands in a list of its own.
+
+    Args:
+        evidence: The program.
+        storages: What no other graph has met.
+        begin: The last call of the graph before.
+        end: The last call of this one.
+    """
+    maker, is_last = evidence.maker[storages], evidence.is_last[storages]
+    category = evidence.memory.account.category[storages]
+    is_saved = (category == SAVED) & (maker >= 0)
+    is_data = (category == INPUT) & (maker > begin)
+    n_saved = np.count_nonzero(is_saved)
+    is_gone = not is_last[is_saved].all()
+    if not n_saved or is_gone or (n_saved == 1 and not is_last[is_data].all()):
+        return ()
+    is_kept = is_last & (is_saved | is_data) & (maker != end)
+    return tuple(storages[is_kept].tolist())
+
+
+def join_calls(evidence: "Evidence") -> list[list[int]]:
+    """Return the differentiated forward calls, those that are connected together."""
+    columns, is_inner = evidence.columns, find_inner(evidence)
+    above = list(range(columns.n_storages))
+
+    def find(storage: int) -> int:
+        while above[storage] != storage:
+            above[storage] = above[above[storage]]
+            storage = above[storage]
+        return storage
+
+    inner_by_call = []
+    for call in list_differentiated(evidence):
+        storages = columns.storage[evidence.tensors_of(call)]
+        inner = storages[is_inner[storages]].tolist()
+        inner_by_call.append((call, inner))
+        for storage in inner[1:]:
+            above[find(storage)] = find(inner[0])
+    joined: dict[int, list[int]] = defaultdict(list)
+    for call, inner in inner_by_call:
+        if inner:
+            joined[find(inner[0])].append(call)
+    return [*joined.values()]
+
+
+def list_differentiated(evidence: "Evidence") -> list[int]:
+    """Return the calls that autograd can go back through."""
+    calls = np.frombuffer(evidence.program.facts.differentiated, np.uint32)
+    listed: list[int] = calls.tolist()
+    return listed
+
+
+def find_inner(evidence: "Evidence") -> "Flags":
+    """Return for each storage whether it is made, or written, within a graph."""
+    columns = evidence.columns
+    is_chosen = np.zeros(columns.n_calls + 1, np.bool_)
+    is_chosen[list_differentiated(evidence)] = True
+    is_inner = is_chosen[evidence.maker]
+    written = evidence.is_written & is_chosen[columns.call]
+    is_inner[columns.storage[written]] = True
+    inner: Flags = is_inner & ~evidence.is_of("parameter") & ~evidence.is_of("buffer")
+    return inner

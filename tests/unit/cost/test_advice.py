@@ -1,0 +1,264 @@
+"""What a program wastes is found where it was planted, with the bytes of its mending.
+
+Most are compared with a recording of the mended program, the others derived by hand.
+"""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from meta_magic import record
+from meta_magic.cost.advice.advisors import find_advice
+
+WIDTH, BATCH = 64, 512
+NBYTES = 4 * BATCH * WIDTH
+"""Of a batch in float32."""
+
+
+def advise(run, *args, as_device="cpu", **kwargs):
+    """Return the recording of a program, and all advice on it."""
+    with record(as_device=as_device) as trace:
+        kept = run(*args, **kwargs)
+    del kept
+    return trace, find_advice(trace)
+
+
+def compare(run, wasteful, mended, **kwargs):
+    """Return the one advice on a program, and how much lower the mended peak is."""
+    trace, (advice,) = advise(run, wasteful, **kwargs)
+    other, none = advise(run, mended, **kwargs)
+    assert none == ()
+    return advice, trace.memory.peak_nbytes - other.memory.peak_nbytes
+
+
+def line_behind(run, n_lines):
+    """Return the line so many lines after the first one of a function."""
+    return run.__code__.co_firstlineno + n_lines
+
+
+def attend(dtype):
+    q = torch.ones(2, 4, 256, 32, dtype=dtype, device="cuda")
+    return F.scaled_dot_product_attention(q, q, q)
+
+
+def test_attention_that_falls_to_math():
+    advice, _ = compare(attend, torch.float64, torch.bfloat16, as_device="cuda")
+    assert advice.kind == "attention"
+    assert "torch.float64 has no fused kernel" in advice.text
+    # Scores before and behind the softmax, a float64 for each pair of tokens; both are
+    # alive while the second is made.
+    scores = 2 * 4 * 256 * 256 * 8
+    assert advice.nbytes == 2 * scores
+    assert scores <= advice.peak_nbytes <= 2 * scores
+
+
+def test_attention_of_few_tokens_may_be_math():
+    q = torch.ones(2, 4, 4, 32, dtype=torch.float64)
+    assert advise(F.scaled_dot_product_attention, q, q, q, as_device="cuda")[1] == ()
+
+
+def train(make_optimizer):
+    model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(4)))
+    optimizer = make_optimizer(model.parameters())
+    for _ in range(2):
+        model(torch.ones(2, WIDTH)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_temporaries_of_an_optimizer_that_takes_all_at_once():
+    advice, saved = compare(
+        train,
+        lambda p: torch.optim.AdamW(p, foreach=True),
+        lambda p: torch.optim.AdamW(p, fused=True),
+    )
+    assert (advice.kind, advice.choice) == ("foreach", "fused")
+    assert advice.peak_nbytes == saved > 0
+
+
+def collect(keep):
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 8))
+    losses = []
+    for _ in range(6):
+        loss = model(torch.ones(BATCH, WIDTH)).square().mean()
+        losses.append(keep(loss))
+    return losses
+
+
+def test_a_list_that_keeps_graphs():
+    advice, saved = compare(collect, lambda loss: loss, torch.Tensor.detach)
+    assert advice.kind == "leak"
+    assert advice.lines == (line_behind(collect, 4),)
+    # Of each step but the last: what the layers read, and what is squared.
+    assert advice.nbytes == 5 * (2 * NBYTES + 4 * BATCH * 8)
+    assert advice.peak_nbytes == saved
+
+
+class Scaled(nn.Module):
+    def __init__(self, dtype=torch.float32, *, is_copying=False):
+        super().__init__()
+        self.linear, self.dtype = nn.Linear(WIDTH, WIDTH), dtype
+        self.is_copying = is_copying
+
+    def forward(self, x):
+        if self.is_copying:
+            x = x.clone()
+        y = self.linear(x)
+        scale = torch.full((WIDTH,), 2.0, dtype=self.dtype)
+        return (y * scale).exp().sum()
+
+
+def scale(dtype):
+    Scaled(dtype)(torch.ones(BATCH, WIDTH)).backward()
+
+
+def test_float64_among_float32():
+    advice, saved = compare(scale, torch.float64, torch.float32)
+    assert advice.kind == "dtype"
+    assert advice.lines == (line_behind(Scaled.forward, 5),)
+    # Scale, product, its exponential, and the gradients of the two: 4 bytes more for a
+    # number; and the sum, and its gradient.
+    assert advice.nbytes == 4 * (WIDTH + 4 * BATCH * WIDTH + 2)
+    assert advice.peak_nbytes == saved
+
+
+def add_noise(dtype):
+    model = nn.Linear(WIDTH, WIDTH, dtype=torch.bfloat16)
+    y = model(torch.ones(BATCH, WIDTH, dtype=torch.bfloat16))
+    noise = torch.randn(BATCH, WIDTH, dtype=dtype)
+    return (y + noise).exp().to(torch.bfloat16)
+
+
+def test_float32_among_bfloat16():
+    advice, saved = compare(add_noise, torch.float32, torch.bfloat16)
+    assert advice.kind == "dtype"
+    assert "bfloat16 meets float32" in advice.text
+    # Noise, sum and exponential, 2 bytes more for a number.
+    assert advice.nbytes == 3 * 2 * BATCH * WIDTH
+    assert advice.peak_nbytes == saved
+
+
+def copy(is_copying):
+    Scaled(is_copying=is_copying)(torch.ones(BATCH, WIDTH))
+
+
+def test_a_copy_that_changes_nothing():
+    advice, saved = compare(copy, True, False)
+    assert advice.kind == "copy"
+    assert advice.lines == (line_behind(Scaled.forward, 2),)
+    assert advice.nbytes == advice.peak_nbytes == saved == NBYTES
+
+
+def train_head(is_frozen):
+    body = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(3)))
+    head = nn.Linear(WIDTH, 10)
+    body.requires_grad_(not is_frozen)
+    optimizer = torch.optim.SGD(head.parameters(), lr=0.1)
+    for _ in range(2):
+        head(body(torch.ones(BATCH, WIDTH))).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return body
+
+
+def test_gradients_that_nobody_reads():
+    trace, (advice,) = advise(train_head, is_frozen=False)
+    mended, none = advise(train_head, is_frozen=True)
+    assert (advice.kind, none) == ("gradient", ())
+    assert advice.flops == trace.cost.flops - mended.cost.flops > 0
+    saved = trace.memory.peak_nbytes - mended.memory.peak_nbytes
+    assert advice.peak_nbytes == saved
+    # Of weights and biases; those of the second step are added to the first ones.
+    assert advice.nbytes == 3 * 4 * (WIDTH * WIDTH + WIDTH)
+
+
+class Partial(nn.Module):
+    def __init__(self, *, has_more):
+        super().__init__()
+        self.used = nn.Linear(WIDTH, WIDTH)
+        if has_more:
+            self.unused = nn.Linear(WIDTH, 32)
+
+    def forward(self, x):
+        return self.used(x).sum()
+
+
+def train_partial(has_more):
+    model = Partial(has_more=has_more)
+    model(torch.ones(1, WIDTH)).backward()
+    return model
+
+
+def test_parameters_that_no_forward_reads():
+    advice, saved = compare(train_partial, True, False)
+    assert advice.kind == "no gradient"
+    assert "unused.weight and " in advice.text
+    assert advice.lines == (line_behind(Partial.__init__, 4),)
+    assert advice.nbytes == advice.peak_nbytes == saved == 4 * 32 * (WIDTH + 1)
+
+
+def train_cut_off(is_cut_off):
+    first, second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1)
+    model = nn.Sequential(first, second)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    y = first(torch.ones(1, WIDTH))
+    second(y.detach() if is_cut_off else y).sum().backward()
+    optimizer.step()
+    return model
+
+
+def test_parameters_that_no_gradient_reaches():
+    advice, _ = compare(train_cut_off, True, False)
+    assert advice.kind == "no gradient"
+    assert "0.weight and kept.0.bias are used, and no gradient" in advice.text
+
+
+class Tied(nn.Module):
+    def __init__(self, *, has_head):
+        super().__init__()
+        self.embed = nn.Embedding(1000, WIDTH)
+        if has_head:
+            self.head = nn.Linear(WIDTH, 1000, bias=False)
+            self.head.weight = self.embed.weight
+
+
+def tie(has_head):
+    return Tied(has_head=has_head)
+
+
+def test_a_weight_that_is_filled_and_thrown_away():
+    advice, saved = compare(tie, True, False)
+    assert advice.kind == "tying"
+    assert advice.lines == (line_behind(Tied.__init__, 4),)
+    assert advice.nbytes == advice.peak_nbytes == saved == 4 * 1000 * WIDTH
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        return x + self.down(self.up(x).relu())
+
+
+def train_blocks(width=1024, batch=1 << 14):
+    model = nn.Sequential(nn.Sequential(*(Block(width) for _ in range(8))), nn.Tanh())
+    model(torch.ones(batch, width)).sum().backward()
+
+
+def test_activations_that_could_be_computed_again():
+    _, (advice,) = advise(train_blocks)
+    assert (advice.kind, advice.choice) == ("activations", "checkpointing")
+    # Each block saves what relu makes, for itself and for the layer after it.
+    assert advice.nbytes == 8 * 4 * 4 * 1024 * (1 << 14)
+    assert advice.flops == -8 * 2 * 2 * 4 * 1024 * 1024 * (1 << 14)
+
+
+def test_advice_is_a_line_of_text():
+    _, (advice,) = advise(tie, has_head=True)
+    assert str(advice) == (
+        "tying: 250.0 KiB are filled and then thrown away, as head.weight is tied to "
+        "another parameter: a function of that one, such as F.linear, needs none of "
+        f"its own (line {line_behind(Tied.__init__, 4)})"
+    )
