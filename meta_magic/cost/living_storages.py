@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from meta_magic.cost.storage_categories import CATEGORIES, Category, find_categories
+from meta_magic.trace.units import format_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -126,6 +127,11 @@ class LivingStorages:
         for storage in self.storages:
             sums[find_key(storage)] += storage.nbytes
         return {key: nbytes for key, nbytes in sums.most_common() if nbytes}
+
+    def __repr__(self) -> str:
+        parts = [f"{name} {format_bytes(n)}" for name, n in self.by_category.items()]
+        where = "nowhere" if self.index is None else f"after operator {self.index:,}"
+        return f"<LivingStorages: {', '.join(parts) or 'none'} {where}>"
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return one row per storage, columns named as its fields."""
