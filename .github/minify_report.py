@@ -1,9 +1,11 @@
 """Builds of a wheel minify the report's script and styles, which cells are saved with.
 
 Where the minifier has no binary, a wheel has the files as they are, and so has an
-editable installation.
+editable installation. Zopfli takes its time to find what gzip does not.
 """
 
+import gzip
+from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from tempfile import mkdtemp
@@ -16,6 +18,10 @@ try:
     import minify
 except ImportError:
     minify = None
+try:
+    from zopfli.gzip import compress
+except ImportError:
+    compress = partial(gzip.compress, mtime=0)
 
 
 class MinifyReport(BuildHookInterface):
@@ -26,21 +32,28 @@ class MinifyReport(BuildHookInterface):
         if minify is None or version == "editable":
             return
         folder = Path(mkdtemp())
-        for name, text in minify_report(Path(self.root)).items():
-            (folder / name).write_text(text, "utf-8")
+        for name, data in minify_report(Path(self.root)).items():
+            (folder / name).write_bytes(data)
             target = f"meta_magic/view/static/{name}"
             build_data["force_include"][str(folder / name)] = target
 
 
-def minify_report(root: Path) -> dict[str, str]:
-    """Return the texts of the minified files, by their names."""
-    scripts = load_scripts(root)
-    texts = {}
-    for kind in scripts.KINDS:
-        script, styles = scripts.join_scripts(kind), scripts.join_styles(kind)
-        texts[f"{kind}.min.js"] = minify.string("application/javascript", script)
-        texts[f"{kind}.min.css"] = minify.string("text/css", styles)
-    return texts
+def minify_report(root: Path) -> dict[str, bytes]:
+    """Return the built files by their names; a saved report's are packed into one."""
+    read = load_scripts(root)
+    scripts = {
+        kind: minify.string("application/javascript", read.join_scripts(kind))
+        for kind in read.KINDS
+    }
+    styles = {
+        name: minify.string("text/css", read.join_styles(name)) for name in read.STYLES
+    }
+    saved = read.join_report(scripts.pop("saved"), styles.pop("saved"))
+    return {
+        **{f"{kind}.min.js": script.encode() for kind, script in scripts.items()},
+        **{f"{name}.min.css": style.encode() for name, style in styles.items()},
+        "saved.gz": compress(saved),
+    }
 
 
 def load_scripts(root: Path) -> ModuleType:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
-from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
 from meta_magic.trace.deep_trees import at_any_depth
@@ -17,6 +16,7 @@ from meta_magic.trace.summary import (
     format_summary,
 )
 from meta_magic.trace.tree import TreeLine, build_tree
+from meta_magic.view.scripts import read_styles
 
 if TYPE_CHECKING:
     from meta_magic.trace.notes import Note
@@ -61,15 +61,14 @@ def render_html(trace: "Trace", depth: int | None = None) -> str:
         trace: The recording.
         depth: Levels of modules that are open at first; None for three.
     """
-    style = files("meta_magic.view").joinpath("static/report.css").read_text("utf-8")
-    style += "\n".join(style_columns())
+    style = read_styles("tree") + "\n".join(style_columns())
     heads = filter(None, (describe_failure(trace), format_headline(trace)))
     parts = [f"<style>{style}</style>", *(f"<p>{escape(head)}</p>" for head in heads)]
     if trace.notes:
         parts.append(f"<ul>{''.join(map(render_note, trace.notes))}</ul>")
     if trace.modules:
         trees = (build_tree(root, trace.module_calls) for root in trace.modules)
-        parts.append(render_cells(list_headings(), "mm-head", 0))
+        parts.append(render_cells(list_headings(), "mm-head"))
         parts += render_list(trees, 0, depth or OPEN_DEPTH)
     return f'<div class="mm-report">{"".join(parts)}</div>'
 
@@ -98,39 +97,42 @@ def render_note(note: "Note") -> str:
     return f"<li>{escape(where + note.text)}</li>"
 
 
-def render_list(lines: Iterable[TreeLine], depth: int, n_open: int) -> Iterator[str]:
+def render_list(
+    lines: Iterable[TreeLine], depth: int, n_open: int, rest: str = ""
+) -> Iterator[str]:
     """Yield the HTML of tree lines as a list, which is indented without the style.
 
-    An untrusted notebook shows it without.
+    An untrusted notebook shows it without. No file escapes these quotes.
     """
-    yield '<ul class="mm-tree">'
+    yield f"<ul class='mm-tree' style='--mm-depth:{depth}'>"
     for line in lines:
         yield "<li>"
         yield from render_line(line, depth, n_open)
         yield "</li>"
+    if rest:
+        yield f"<li>{render_cells([rest], 'mm-row')}</li>"
     yield "</ul>"
 
 
 def render_line(line: TreeLine, depth: int, n_open: int) -> Iterator[str]:
     """Yield the HTML of a tree line and of all below it, open above a depth."""
-    cells = format_cells(line, HTML_FORMATS)
+    row = render_cells(format_cells(line, HTML_FORMATS), "mm-row")
     if not line.children:
-        yield render_cells(cells, "mm-row", depth)
+        yield row
         return
-    is_open = " open" if depth < n_open else ""
-    yield f"<details{is_open}><summary>{render_cells(cells, 'mm-row', depth)}</summary>"
-    yield from render_list(line.children[:MAX_SIBLINGS], depth + 1, n_open)
-    hidden = len(line.children) - MAX_SIBLINGS
-    if hidden > 0:
-        more = [f"… {hidden:,} more", *("" for _ in cells[1:])]
-        yield render_cells(more, "mm-row", depth + 1)
+    yield f"<details{' open' if depth < n_open else ''}><summary>{row}</summary>"
+    n_hidden = len(line.children) - MAX_SIBLINGS
+    rest = f"… {n_hidden:,} more" if n_hidden > 0 else ""
+    yield from render_list(line.children[:MAX_SIBLINGS], depth + 1, n_open, rest)
     yield "</details>"
 
 
-def render_cells(cells: Sequence[str], kind: str, depth: int) -> str:
-    """Return one row; spaces between the cells keep it readable without the style.
+def render_cells(cells: Sequence[str], kind: str) -> str:
+    """Return one row, up to the last cell that has a text.
 
-    So does that it is a span, which stands beside the mark of a list or of what opens.
+    It is a span, which stands beside the mark of a list or of what opens; so it is
+    readable without the style, by the spaces between the cells.
     """
-    spans = " ".join(f"<span>{escape(cell)}</span>" for cell in cells)
-    return f'<span class="{kind}" style="--mm-depth:{depth}">{spans}</span>'
+    n_shown = max((at for at, cell in enumerate(cells, 1) if cell), default=0)
+    spans = " ".join(f"<span>{escape(cell)}</span>" for cell in cells[:n_shown])
+    return f"<span class='{kind}'>{spans}</span>"

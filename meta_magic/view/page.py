@@ -4,16 +4,16 @@ It is the same payload and the same JavaScript as the live widget's. Where scrip
 forbidden, the folded module tree as plain HTML is left.
 """
 
-import base64
 import json
 from collections.abc import Mapping
 from html import escape
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from meta_magic.view.base91 import write_base91
 from meta_magic.view.html import render_html
 from meta_magic.view.payload import pack
-from meta_magic.view.scripts import compress_report
+from meta_magic.view.scripts import pack_report, read_script
 
 if TYPE_CHECKING:
     from meta_magic.trace.trace import Trace
@@ -48,18 +48,6 @@ WINDOW: Final = (
 MAX_TITLE: Final = 60
 """Characters."""
 
-STARTER: Final = """
-const bytes = Uint8Array.from(atob("%(report)s"), (c) => c.charCodeAt(0));
-const gzip = new DecompressionStream("gzip");
-const unpacked = new Response(new Blob([bytes]).stream().pipeThrough(gzip));
-const script = document.createElement("script");
-script.textContent = `{${await unpacked.text()}%(start)s}`;
-document.head.append(script);
-script.remove();
-"""
-"""Unpacks the report and starts it, as a script of the page: pages that let the starter
-run let that run, too, but not all of them allow an import of a blob, or ``eval``."""
-
 
 def render_snapshot(
     trace: "Trace",
@@ -75,17 +63,20 @@ def render_snapshot(
         uid: ``id`` of the element, by which a live report finds and hides it.
         settings: ``depth``, ``hide`` and ``height``.
     """
-    encoded = base64.b64encode(packed).decode()
-    arguments = f'"{uid}", "{encoded}", {json.dumps(dict(settings))}, styles'
-    start = f"report.start_saved({arguments});"
-    names = {"report": compress_report(), "start": start}
+    data = ", ".join(map(write_packed, (pack_report(), packed)))
+    start = f'report.start("{uid}", {json.dumps(dict(settings))}, {data})'
     # A name may hold half a character, which no file can.
     tree = render_html(trace, settings.get("depth")).encode("utf-8", "replace").decode()
     return (
         f'<div id="{escape(uid)}" class="mm-root">{tree}</div>'
         f"<style>{HIDE_ORPHAN}{WAIT}</style>"
-        f'<script type="module">{STARTER % names}</script>'
+        f'<script type="module">{read_script("starter")};{start}</script>'
     )
+
+
+def write_packed(data: bytes) -> str:
+    """Return bytes as an argument of the starter."""
+    return f"['{write_base91(data)}', {len(data)}]"
 
 
 def render_page(trace: "Trace") -> str:

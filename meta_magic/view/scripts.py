@@ -4,7 +4,6 @@ It imports nothing but the standard library: a build of a wheel runs it, too, wh
 torch is, and puts what it minifies beside the files (``.github/minify_report.py``).
 """
 
-import base64
 import gzip
 import json
 import re
@@ -16,25 +15,33 @@ from typing import Final, Literal, TypeAlias, get_args
 __all__ = [
     "KINDS",
     "STATIC",
-    "compress_report",
+    "STYLES",
+    "join_report",
     "join_scripts",
     "join_styles",
     "list_scripts",
+    "pack_report",
     "read_script",
     "read_styles",
 ]
 
 STATIC: Final = Path(__file__).resolve().parent / "static"
 
-Kind: TypeAlias = Literal["live", "saved"]
-"""Beside a kernel, or not: the script that stands behind all others of a report."""
+Kind: TypeAlias = Literal["live", "saved", "starter"]
+"""The script that stands behind all others: beside a kernel, without one, and what
+unpacks the latter.
+"""
 
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
-STYLES: Final = ("report", "shell", "tables", "flow", "source", "details", "charts")
+VIEWS: Final = ("shell", "tables", "flow", "source", "details", "charts")
 
-PANEL: Final = "panel"
-"""The style of a live report alone."""
+STYLES: Final = {
+    "tree": ("report",),  # plain, which a report takes the place of
+    "saved": VIEWS,
+    "live": ("report", *VIEWS, "panel"),
+}
+"""The files, by what they are the styles of."""
 
 IMPORT: Final = re.compile(r'^import .* from "(.*)";\n', re.MULTILINE)
 EXPORT: Final = re.compile(r"^export (?:default (\{.*\};\n))?", re.MULTILINE)
@@ -63,33 +70,38 @@ def join_scripts(kind: Kind) -> str:
     return f"const report = (() => {{\n{script}}})();\n"
 
 
-def join_styles(kind: Kind) -> str:
-    """Return the styles of a report."""
-    names = [*STYLES, PANEL] if kind == "live" else STYLES
-    return "\n".join((STATIC / f"{name}.css").read_text("utf-8") for name in names)
+def join_styles(name: str) -> str:
+    """Return the styles of a report, or of the plain tree."""
+    return "\n".join((STATIC / f"{n}.css").read_text("utf-8") for n in STYLES[name])
+
+
+def join_report(script: str, styles: str) -> bytes:
+    """Return what a saved report unpacks: the constants ``report`` and ``styles``."""
+    return f"{script}\nconst styles = {json.dumps(styles)};\n".encode()
 
 
 @cache
 def read_script(kind: Kind) -> str:
     """Return the JavaScript, minified if this was installed from a wheel."""
-    return read_minified(f"{kind}.min.js") or join_scripts(kind)
+    return read_built(f"{kind}.min.js").decode() or join_scripts(kind)
 
 
 @cache
-def read_styles(kind: Kind) -> str:
+def read_styles(name: str) -> str:
     """Return the styles, minified if this was installed from a wheel."""
-    return read_minified(f"{kind}.min.css") or join_styles(kind)
-
-
-def read_minified(name: str) -> str:
-    """Return a file that a wheel has beside the others; "" if it is not there."""
-    path = STATIC / name
-    return path.read_text("utf-8") if path.is_file() else ""
+    return read_built(f"{name}.min.css").decode() or join_styles(name)
 
 
 @cache
-def compress_report() -> str:
-    """Return script and styles, by gzip and in base64, as a saved report has them."""
-    script, styles = read_script("saved"), json.dumps(read_styles("saved"))
-    text = f"{script}\nconst styles = {styles};\n"
-    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+def pack_report() -> bytes:
+    """Return script and styles of a saved report, by gzip."""
+    if built := read_built("saved.gz"):
+        return built
+    text = join_report(join_scripts("saved"), join_styles("saved"))
+    return gzip.compress(text, mtime=0)
+
+
+def read_built(name: str) -> bytes:
+    """Return a file that a wheel has beside the others; nothing if it is not there."""
+    path = STATIC / name
+    return path.read_bytes() if path.is_file() else b""

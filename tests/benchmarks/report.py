@@ -18,7 +18,9 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from meta_magic.view.scripts import compress_report
+import torch
+
+from meta_magic import record
 from tests.benchmarks.page_scripts import FIRST_PAINT, OPEN_BOXES, OPEN_ROWS, PAN
 from tests.browser.lab import (
     RUN,
@@ -27,6 +29,7 @@ from tests.browser.lab import (
     run_lab,
     write_notebook,
 )
+from tests.minified import count_added
 
 LOAD = """%load_ext meta_magic
 import time, torch
@@ -228,7 +231,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", default=list(CELLS), metavar="NAME")
     names = parser.parse_args().names
-    script = len(compress_report()) / 1000
+    with record() as trace:
+        torch.zeros(2)
+    script = count_added(trace) / 1000
     day, machine = datetime.now(UTC).date(), platform.machine()
     print(
         f"{day}, {os.cpu_count()} cores, {machine}; script and styles {script:.1f} KB\n"

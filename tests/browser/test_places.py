@@ -76,7 +76,7 @@ def test_in_an_untrusted_notebook_the_tree_is_indented(notebook, lab, expect):
     rows = [tree.get_by_text(text) for text in ("model:", "0-11:", "0: Linear")]
     lefts = [row.bounding_box()["x"] for row in rows]
     assert lefts == sorted(set(lefts))
-    assert notebook.locator("script", has_text="start_saved").count() == 0
+    assert notebook.locator("script", has_text="report.start(").count() == 0
     # The mark by which a line opens stands in the line.
     summary = tree.locator("summary").first.bounding_box()
     assert summary["height"] < 2 * rows[0].bounding_box()["height"]

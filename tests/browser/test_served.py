@@ -10,11 +10,10 @@ from torch import nn
 from meta_magic import record
 from meta_magic.trace.columns import OP_COLUMNS
 from meta_magic.trace.module_columns import MODULE_COLUMNS
-from meta_magic.view import scripts
 from meta_magic.view.page import render_snapshot
 from meta_magic.view.payload import pack
 from tests.browser.served import ADDRESS, CHOICE
-from tests.minified import use_minified
+from tests.minified import as_from_a_wheel
 
 pytestmark = pytest.mark.browser
 
@@ -168,17 +167,9 @@ def test_two_reports_of_a_page_have_ids_of_their_own(page, trace):
     assert len(ids) == len(set(ids))
 
 
-@pytest.fixture
-def as_from_a_wheel(monkeypatch):
-    use_minified(monkeypatch)
-    scripts.compress_report.cache_clear()
-    yield
-    scripts.compress_report.cache_clear()
-
-
-@pytest.mark.usefixtures("as_from_a_wheel")
 def test_minified_all_views_are_drawn(page, trace, expect):
-    body = render_snapshot(trace, pack(trace))
+    with as_from_a_wheel():
+        body = render_snapshot(trace, pack(trace))
     page.route(
         ADDRESS, lambda route: route.fulfill(body=body, content_type="text/html")
     )

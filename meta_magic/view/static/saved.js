@@ -10,10 +10,10 @@ const GRACE = 1500; // milliseconds that a live report has to take the place of 
 
 /**
  * The saved report: takes the place of the plain tree, unless a live one is there.
- * @param {string} id @param {string} packed the payload in base64
- * @param {Settings} settings @param {string} styles
+ * @param {string} id @param {Settings} settings
+ * @param {() => Uint8Array<ArrayBuffer>} read gives the payload @param {string} styles
  */
-async function start_saved(id, packed, settings, styles) {
+async function start_saved(id, settings, read, styles) {
   const element = document.getElementById(id);
   if (!element) return;
   const is_notebook = Boolean(element.closest(".jp-Notebook"));
@@ -21,8 +21,7 @@ async function start_saved(id, packed, settings, styles) {
   if (element.inert || !element.isConnected) return;
   element.after(make("style", {}, styles));
   element.addEventListener("keydown", keep_from_notebook);
-  const bytes = Uint8Array.from(atob(packed), (c) => c.charCodeAt(0));
-  mount_report(element, await decode(bytes), settings);
+  mount_report(element, await decode(read()), settings);
 }
 
 export default { start_saved };

@@ -43,5 +43,5 @@ def test_a_default_is_configured(kernel):
 def read_settings(run):
     """Return the settings in the report that a cell left."""
     html = run.outputs[0]["data"]["text/html"]
-    start = re.search(r'start_saved\("[^"]+", "[^"]+", (\{.*?\}), styles\)', html)
+    start = re.search(r'report\.start\("[^"]+", (\{.*?\}), \[', html)
     return json.loads(start[1])

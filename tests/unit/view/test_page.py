@@ -1,6 +1,5 @@
 """The report as a file of its own, and shown again."""
 
-import base64
 import gzip
 import inspect
 import json
@@ -12,6 +11,7 @@ from torch import nn
 from meta_magic import record
 from meta_magic.view.html import build_bundle, render_html
 from meta_magic.view.payload import build_payload
+from tests.base91 import read_base91
 
 
 @pytest.fixture
@@ -25,8 +25,8 @@ def trace():
 def test_a_file_holds_the_payload_the_script_and_the_tree(trace, tmp_path):
     trace.to_html(tmp_path / "report.html")
     html = (tmp_path / "report.html").read_text("utf-8")
-    packed = re.search(r'start_saved\("mm-report", "([^"]+)", ', html)[1]
-    payload = json.loads(gzip.decompress(base64.b64decode(packed)))
+    text, n_bytes = re.findall(r"\['(.+?)', (\d+)\]", html)[-1]
+    payload = json.loads(gzip.decompress(read_base91(text, int(n_bytes))))
     assert payload == json.loads(json.dumps(build_payload(trace)))
     assert html.count("<script") == 1
     assert "model: Linear, ReLU" in html.split("<script")[0]
@@ -73,7 +73,7 @@ def test_half_a_character_in_a_name_does_not_stop_the_file(tmp_path):
 def test_a_front_end_without_ipython_is_given_the_saved_report(trace):
     assert inspect.getattr_static(trace, "_repr_html_")
     html = trace._repr_html_()
-    assert "start_saved(" in html
+    assert "report.start(" in html
     assert "model: Linear, ReLU" in html
 
 
