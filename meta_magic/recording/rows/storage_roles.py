@@ -3,6 +3,7 @@
 import threading
 from array import array
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any, Self
 
 import torch
@@ -102,10 +103,6 @@ def list_states(optimizer: torch.optim.Optimizer) -> list[object]:
     """Return what an optimizer keeps of its parameters, numbers among it."""
     held: list[object] = []
     for state in optimizer.state.values():
-        values = state.values() if isinstance(state, dict) else (state,)
-        for value in values:
-            if isinstance(value, list):  # as LBFGS keeps the last steps
-                held += value
-            else:
-                held.append(value)
-    return held
+        held += state.values() if isinstance(state, dict) else (state,)
+    lists = [value for value in held if value.__class__ is list]
+    return [*held, *chain(*lists)]  # as LBFGS keeps its last steps
