@@ -54,7 +54,8 @@ def find_idle_copies(evidence: "Evidence") -> Iterator[Advice]:
 
 def is_plain_copy(signature: "Signature") -> bool:
     """Whether calls of a signature copy a tensor as it is, to where it is."""
-    if signature.op not in COPIES or len(signature.inputs) != 1:
+    n_tensors = len(signature.inputs), len(signature.outputs)
+    if signature.op not in COPIES or n_tensors != (1, 1):  # none returned: it raised
         return False
     (source,), (copy,) = signature.inputs, signature.outputs
     is_array = bool(source.shape) and source.stride is not None

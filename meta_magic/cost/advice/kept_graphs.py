@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["find_kept_graphs"]
 
+DETACH: Final = "aten.detach.default"
+
 SAVED: Final = CATEGORIES.index("saved")
 INPUT: Final = CATEGORIES.index("input")
 
@@ -46,9 +48,6 @@ class Graph:
 
 def find_kept_graphs(evidence: "Evidence") -> Iterator[Advice]:
     """Yield an advice for each place whose graphs are all alive at the end."""
-    kept = evidence.is_last & evidence.is_of("saved") & (evidence.maker >= 0)
-    if np.count_nonzero(kept) < MIN_GRAPHS:
-        return
     graphs_by_place = defaultdict(list)
     for graph in find_graphs(evidence):
         graphs_by_place[find_key(evidence, graph)].append(graph)
@@ -114,14 +113,17 @@ def find_graphs(evidence: "Evidence") -> Iterator[Graph]:
     columns = evidence.columns
     calls_by_graph = sorted(join_calls(evidence), key=lambda calls: calls[-1])
     met = [find_met(evidence, calls) for calls in calls_by_graph]
+    if len(met) < MIN_GRAPHS:
+        return
     n_graphs = np.bincount(np.concatenate(met), minlength=columns.n_storages)
     went_back = np.zeros(columns.n_calls, np.bool_)
     went_back[columns.forward[columns.forward >= 0]] = True
+    kept_by = Keeping(evidence)
     begin = -1
     for calls, storages in zip(calls_by_graph, met, strict=True):
         if not went_back[calls].any():
             own = storages[n_graphs[storages] == 1]
-            saved = list_kept(evidence, own, begin, calls[-1])
+            saved = kept_by.list_kept(own, begin, calls[-1])
             if saved:
                 yield Graph(calls=tuple(calls), saved=saved)
         begin = calls[-1]
@@ -134,30 +136,39 @@ def find_met(evidence: "Evidence", calls: Sequence[int]) -> "Integers":
     return met
 
 
-def list_kept(
-    evidence: "Evidence", storages: "Integers", begin: int, end: int
-) -> tuple[int, ...]:
-    """Return what a graph keeps alive, besides its result.
+class Keeping:
+    """Tells what graphs keep alive."""
 
-    Where something that autograd saved is gone, so is the graph: what is left has a
-    name, or stands in a list of its own.
+    def __init__(self, evidence: "Evidence") -> None:
+        self._evidence = evidence
+        is_detach = evidence.calls_of(lambda s: s.op == DETACH)
+        reads = is_detach[evidence.columns.call] & ~evidence.columns.is_made
+        self._last_detached = evidence.last_call(reads)
 
-    Args:
-        evidence: The program.
-        storages: What no other graph has met.
-        begin: The last call of the graph before.
-        end: The last call of this one.
-    """
-    maker, is_last = evidence.maker[storages], evidence.is_last[storages]
-    category = evidence.memory.account.category[storages]
-    is_saved = (category == SAVED) & (maker >= 0)
-    is_data = (category == INPUT) & (maker > begin)
-    n_saved = np.count_nonzero(is_saved)
-    is_gone = not is_last[is_saved].all()
-    if not n_saved or is_gone or (n_saved == 1 and not is_last[is_data].all()):
-        return ()
-    is_kept = is_last & (is_saved | is_data) & (maker != end)
-    return tuple(storages[is_kept].tolist())
+    def list_kept(self, storages: "Integers", begin: int, end: int) -> tuple[int, ...]:
+        """Return what a graph keeps alive, besides its result.
+
+        It is there as long as its result is, which nobody has detached; or else if all
+        is there that autograd saved. Where some is gone, so is the graph: what is left
+        has a name, or stands in a list of its own.
+
+        Args:
+            storages: What no other graph has met.
+            begin: The last call of the graph before.
+            end: The last call of this one.
+        """
+        evidence = self._evidence
+        maker, is_last = evidence.maker[storages], evidence.is_last[storages]
+        category = evidence.memory.account.category[storages]
+        is_saved = (category == SAVED) & (maker >= 0)
+        is_data = (category == INPUT) & (maker > begin)
+        is_undetached = self._last_detached[storages] <= end
+        is_result = (maker == end) & is_last & is_undetached
+        are_all = is_last[is_saved].all() and np.count_nonzero(is_saved) > 1
+        if not are_all and not is_result.any():
+            return ()
+        is_kept = is_last & (is_saved | is_data) & (maker != end)
+        return tuple(storages[is_kept].tolist())
 
 
 def join_calls(evidence: "Evidence") -> list[list[int]]:
@@ -195,8 +206,10 @@ def list_differentiated(evidence: "Evidence") -> list[int]:
 def find_inner(evidence: "Evidence") -> "Flags":
     """Return for each storage whether it is made, or written, within a graph."""
     columns = evidence.columns
+    n_read = np.bincount(columns.call[~columns.is_made], minlength=columns.n_calls)
     is_chosen = np.zeros(columns.n_calls + 1, np.bool_)
     is_chosen[list_differentiated(evidence)] = True
+    is_chosen[:-1] &= n_read > 0  # what reads nothing makes leaves
     is_inner = is_chosen[evidence.maker]
     written = evidence.is_written & is_chosen[columns.call]
     is_inner[columns.storage[written]] = True

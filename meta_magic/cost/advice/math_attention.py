@@ -60,7 +60,7 @@ def spread_scores(evidence: "Evidence", choices: "list[KernelChoice]") -> "Integ
     for choice in choices:
         for call in range(choice.first_op, choice.end_op):
             signature = signatures[columns.signature[call]]
-            if "softmax" in signature.op:
+            if "softmax" in signature.op and signature.outputs:
                 scores = prod(signature.outputs[0].shape)
                 numel[choice.first_op : choice.end_op] = scores
     return np.where(columns.forward >= 0, numel[columns.forward], numel)

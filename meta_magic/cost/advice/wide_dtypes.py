@@ -160,7 +160,7 @@ def find_casts(
 ) -> Iterator[tuple[int, int]]:
     """Yield what would be narrow, and what it is cast to, of each cast back."""
     is_cast = evidence.calls_of(
-        lambda s: s.op == CAST and s.outputs[0].dtype == narrow and len(s.inputs) == 1
+        lambda s: s.op == CAST and [t.dtype for t in s.outputs] == [narrow]
     )
     for call in np.flatnonzero(is_cast).tolist():
         tensors = evidence.tensors_of(call)

@@ -254,7 +254,15 @@ def test_no_advice_on_what_is_right(run):
     assert find_advice(trace) == ()
 
 
-def test_no_advice_on_what_failed_at_once():
-    with pytest.raises(RuntimeError), record() as trace:
-        torch.ones(2) @ torch.ones(3)
+@pytest.mark.parametrize(
+    "fail",
+    [
+        lambda: torch.ones(2) @ torch.ones(3),
+        lambda: torch.ones(2).clone(memory_format=torch.channels_last),
+        lambda: torch.ones(2).softmax(5),
+    ],
+)
+def test_no_advice_on_what_failed_at_once(fail):
+    with pytest.raises((RuntimeError, IndexError)), record() as trace:
+        fail()
     assert find_advice(trace) == ()
