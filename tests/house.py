@@ -44,6 +44,7 @@ UP = {
     ("cost.rooflines", "cost.costs"): "types alone: it reads what Cost hands it",
     ("cost.cost_table", "cost.costs"): "types alone, as well",
     ("cost.cost_text", "cost.costs"): "types alone, as well",
+    ("cost.cost_text", "cost.rooflines"): "types alone, as well",
 }
 """The arrows that go up, or round, each with its reason."""
 

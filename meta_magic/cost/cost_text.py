@@ -8,8 +8,9 @@ from meta_magic.trace.units import format_bytes, format_count, format_flops
 if TYPE_CHECKING:
     from meta_magic.cost.call_work import Work
     from meta_magic.cost.costs import Cost
+    from meta_magic.cost.rooflines import Roofline
 
-__all__ = ["format_cost"]
+__all__ = ["format_cost", "format_roofline"]
 
 
 def format_cost(cost: "Cost") -> str:
@@ -37,5 +38,19 @@ def format_work(work: "Work") -> str:
             f"{format_count(work.n_elementwise)} operations element by element",
             f"{format_bytes(work.nbytes_read)} read",
             f"{format_bytes(work.nbytes_written)} written",
+        )
+    )
+
+
+def format_roofline(roofline: "Roofline") -> str:
+    """Return what ``print`` shows of a roofline: total, phases, what was assumed."""
+    device, waited = roofline.device, roofline.memory_share
+    phases = roofline.by_phase.items()
+    return "\n".join(
+        (
+            f"about {roofline.seconds:.3g} s on {device.title}, by its peaks",
+            *(f"{phase}: {seconds:.3g} s" for phase, seconds in phases),
+            f"bound by its memory: {waited:.0%} of the time",
+            *roofline.notes,
         )
     )

@@ -18,8 +18,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Device", "Peak", "add_devices", "find_device", "list_devices"]
 
-NARROW: Final = ("float8", "bfloat16", "float16", "tfloat32", "float32", "float64")
-"""From the narrowest on: what a device lacks, it computes in a wider one."""
+WIDER: Final[Mapping[str, tuple[str, ...]]] = {
+    "float8": ("bfloat16", "float16", "float32"),
+    "bfloat16": ("float32",),
+    "float16": ("float32",),
+    "float32": ("float64",),
+}
+"""In what a device computes a dtype that it lacks, without losing numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +80,7 @@ class Device:
             return Peak(flops=known["tfloat32"])
         if wanted in known:
             return Peak(flops=known[wanted])
-        start = NARROW.index(wanted) if wanted in NARROW else len(NARROW)
-        wider = [n for n in NARROW[start:] if n in known and n != "tfloat32"]
+        wider = [name for name in WIDER.get(wanted, ()) if name in known]
         used = wider[0] if wider else min(known, key=known.__getitem__)
         return Peak(
             flops=known[used],
@@ -149,7 +153,7 @@ def find_device(device: str | Device) -> Device:
     if isinstance(device, Device):
         return device
     known = known_devices()
-    name = str(device).strip().lower().replace(" ", "-").replace("_", "-")
+    name = write_name(str(device))
     if name in known:
         return known[name]
     near = get_close_matches(name, known, n=1)
@@ -158,6 +162,11 @@ def find_device(device: str | Device) -> Device:
         f"no data of a device {device!r} are known{hint} Known are "
         f"{', '.join(known)}. meta_magic.add_devices(path) adds yours."
     )
+
+
+def write_name(name: str) -> str:
+    """Return a name as the table has it, such as ``h100-sxm`` of ``H100 SXM``."""
+    return name.strip().lower().replace(" ", "-").replace("_", "-")
 
 
 def read_devices(text: str, file: str) -> Iterator[Device]:
@@ -170,21 +179,38 @@ def read_devices(text: str, file: str) -> Iterator[Device]:
         yield read_device(name, entry, file)
 
 
+def read_flops(entry: Any) -> list[tuple[str, Any]]:
+    """Return the peaks of an entry, of which there has to be one."""
+    peaks = [*entry["flops"].items()]
+    if not peaks:
+        raise ValueError("flops are of no dtype")
+    return peaks
+
+
+def read_rate(value: Any) -> float:
+    """Return a rate, which has to be above 0."""
+    rate = float(value)
+    if rate <= 0:
+        raise ValueError(f"{value} is not above 0")
+    return rate
+
+
 def read_device(name: str, entry: Any, file: str) -> Device:
     """Return the device of an entry."""
     try:
         return Device(
-            name=name.lower(),
+            name=write_name(name),
             title=str(entry.get("title", name)),
-            peaks=tuple((d, float(n)) for d, n in entry["flops"].items()),
-            bandwidth=float(entry["bandwidth"]),
+            peaks=tuple((d, read_rate(n)) for d, n in read_flops(entry)),
+            bandwidth=read_rate(entry["bandwidth"]),
             nbytes=int(entry.get("memory", 0)),
             source=str(entry["source"]),
             basis=str(entry.get("basis", "")),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
+        what = "lacks" if isinstance(error, KeyError) else "is wrong:"
         raise DeviceTableError(
-            f"{name!r} in {file} has no {error}: a device has flops (a table of "
+            f"{name!r} in {file} {what} {error}; a device has flops (a table of "
             "operations in a second by dtype), bandwidth (bytes in a second), memory "
             "(bytes) and source"
         ) from error

@@ -3,17 +3,20 @@
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from meta_magic.cost.storage_categories import CATEGORIES, Category
+from meta_magic.cost.storage_categories import CATEGORIES, Category, find_categories
+from meta_magic.trace.units import format_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from meta_magic.cost.program_columns import Columns, Integers
     from meta_magic.cost.storage_lives import Lives
+    from meta_magic.trace.modules import ModuleNode
     from meta_magic.trace.program import Program
 
 __all__ = ["Account", "LivingStorage", "LivingStorages", "describe_living"]
@@ -21,24 +24,30 @@ __all__ = ["Account", "LivingStorage", "LivingStorages", "describe_living"]
 Key = TypeVar("Key")
 
 
-class Account(NamedTuple):
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Account:
     """What is known of the storages of a program.
 
     Attributes:
         program: The program, with the call that raised.
+        modules: Its module trees.
         columns: Its columns.
         lives: When its storages live.
-        category: Of each storage the index of its category.
         place: Of each storage the index into ``places`` of where it lies.
         places: Names of devices.
     """
 
     program: "Program"
+    modules: tuple["ModuleNode", ...]
     columns: "Columns"
     lives: "Lives"
-    category: "Integers"
     place: "Integers"
     places: tuple[str, ...]
+
+    @cached_property
+    def category(self) -> "Integers":
+        """Of each storage the index of its category."""
+        return find_categories(self.program, self.modules, self.columns, self.lives)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +127,11 @@ class LivingStorages:
         for storage in self.storages:
             sums[find_key(storage)] += storage.nbytes
         return {key: nbytes for key, nbytes in sums.most_common() if nbytes}
+
+    def __repr__(self) -> str:
+        parts = [f"{name} {format_bytes(n)}" for name, n in self.by_category.items()]
+        where = "nowhere" if self.index is None else f"after operator {self.index:,}"
+        return f"<LivingStorages: {', '.join(parts) or 'none'} {where}>"
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return one row per storage, columns named as its fields."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from meta_magic.cost.cuda_blocks import Allocated, allocate_on_cuda
 from meta_magic.cost.living_storages import Account, LivingStorages, describe_living
 from meta_magic.cost.program_columns import (
     PHASES,
@@ -15,7 +16,7 @@ from meta_magic.cost.program_columns import (
     Integers,
     read_columns,
 )
-from meta_magic.cost.storage_categories import CATEGORIES, Category, find_categories
+from meta_magic.cost.storage_categories import CATEGORIES, Category
 from meta_magic.cost.storage_lives import Lives, add_up, find_lives
 from meta_magic.trace.units import format_bytes
 
@@ -101,6 +102,21 @@ class Memory:
         peaks = {name: int(live.max(initial=0)) for name, live in self._places()}
         return dict(sorted(peaks.items(), key=lambda item: -item[1]))
 
+    def as_allocated(self, place: str | None = None, *, major: int = 8) -> Allocated:
+        """Return what torch's allocator would count on a GPU, as an estimate.
+
+        Storages take whole blocks, and cuBLAS workspaces; what other kernels take
+        while they run is not in it.
+
+        Args:
+            place: The GPU, such as ``cuda:0``; None for the first one there is.
+            major: Its major compute capability, such as 9 for an H100.
+
+        Raises:
+            ValueError: Nothing lies there.
+        """
+        return allocate_on_cuda(self.account, place, major)
+
     def to_pandas(self) -> "pd.DataFrame":
         """Return one row per operator call.
 
@@ -154,9 +170,9 @@ def measure_memory(trace: "Trace") -> Memory:
     return Memory(
         account=Account(
             program=program,
+            modules=trace.modules,
             columns=columns,
             lives=lives,
-            category=find_categories(program, trace.modules, columns, lives),
             place=place,
             places=places,
         )

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from meta_magic.cost.call_work import Calls, OneCall
+from meta_magic.cost.cost_text import format_roofline
 from meta_magic.cost.device_table import Device, Peak
 from meta_magic.trace.signature import Phase
 
@@ -30,7 +31,7 @@ IN_TENSOR_CORES: Final = ("convolution", "rnn")
 
 @dataclass(frozen=True, kw_only=True)
 class Roofline:
-    """About how long a device would take for what a recording did.
+    """About how long a device would take for what a recording did; ``print`` shows it.
 
     An estimate from data sheets: what torch and the launches of kernels take is not in
     it, nor what a kernel fails to reach. Good for totals and shares.
@@ -89,6 +90,9 @@ class Roofline:
         return self.cost.to_pandas().assign(
             seconds=seconds[numbers], bound=words[numbers]
         )
+
+    def __str__(self) -> str:
+        return format_roofline(self)
 
     def _add_up(self, calls: Calls) -> float:
         return sum(n * self.seconds_each[number] for number, n in calls)

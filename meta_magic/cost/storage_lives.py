@@ -151,15 +151,18 @@ def list_stretches(
     return [*stretches, (nbytes, start, stop)]
 
 
-def add_up(lives: Lives, n_calls: int, is_chosen: Flags) -> Integers:
+def add_up(
+    lives: Lives, n_calls: int, is_chosen: Flags, nbytes: Integers | None = None
+) -> Integers:
     """Return for each call the bytes of the chosen stretches right after it.
 
     Args:
         lives: The stretches.
         n_calls: Calls.
         is_chosen: Of each stretch whether it counts.
+        nbytes: Of each stretch what it counts; None for its bytes.
     """
-    nbytes = lives.nbytes[is_chosen]
+    nbytes = (lives.nbytes if nbytes is None else nbytes)[is_chosen]
     change = np.zeros(n_calls + 1, np.int64)
     np.add.at(change, lives.start[is_chosen], nbytes)
     np.subtract.at(change, lives.stop[is_chosen], nbytes)

@@ -14,14 +14,14 @@ MAX_LOOK: Final = 100
 def complete_path(namespace: Mapping[str, Any], typed: str) -> list[str]:
     """Return the paths of modules that begin with what was typed, one level deeper.
 
-    Nothing but lists, dicts and modules is looked into, so that no code of the user's
-    runs.
+    Nothing but lists, dicts and modules is looked into, past any method of their
+    classes, so that no code of the user's runs.
     """
     if "torch" not in sys.modules:
         return []
     known = {
         name: value
-        for name, value in namespace.items()
+        for name, value in list(namespace.items())
         if (typed[:1] == "_" or name[:1] != "_") and has_modules(value)
     }
     while True:
@@ -34,24 +34,34 @@ def complete_path(namespace: Mapping[str, Any], typed: str) -> list[str]:
 
 def list_steps(value: Any) -> dict[str, Any]:
     """Return what is below a module, list or dict, by how one writes the way there."""
-    if isinstance(value, list | tuple):
-        return {f"[{i}]": item for i, item in enumerate(value) if has_modules(item)}
-    if isinstance(value, dict):
-        return {f"[{key!r}]": item for key, item in value.items() if has_modules(item)}
-    children = dict(value.named_children())
-    return {
-        f"[{name}]" if name.isdecimal() else f".{name}": child
-        for name, child in children.items()
-        if name.isdecimal() or name.isidentifier()
-    }
+    from meta_magic.materializing.written_paths import (  # noqa: PLC0415  torch
+        write_step,
+    )
+    from meta_magic.session.module_names import walk_held  # noqa: PLC0415
+    from meta_magic.torch_private.module_internals import children_of  # noqa: PLC0415
+
+    if not is_module(value):
+        return {step: held for step, held in walk_held(value) if has_modules(held)}
+    try:
+        children = children_of(value)
+    except AttributeError:  # its class did not call nn.Module's __init__
+        return {}
+    return {write_step(value, n): m for n, m in children.items() if m is not None}
 
 
-def has_modules(value: Any) -> bool:
+def has_modules(value: object) -> bool:
     """Whether a value is a module, or a list or dict with one among its first items."""
+    from meta_magic.session.module_names import walk_held  # noqa: PLC0415  torch
+
+    if is_module(value):
+        return True
+    if not issubclass(type(value), list | tuple | dict):
+        return False
+    return any(is_module(held) for _, held in islice(walk_held(value), MAX_LOOK))
+
+
+def is_module(value: object) -> bool:
+    """Whether a value is a module; by ``isinstance``, its class would be asked."""
     from torch import nn  # noqa: PLC0415  is there already
 
-    if isinstance(value, nn.Module):
-        return True
-    items = value.values() if isinstance(value, dict) else value
-    is_list = isinstance(value, dict | list | tuple)
-    return is_list and any(isinstance(i, nn.Module) for i in islice(items, MAX_LOOK))
+    return issubclass(type(value), nn.Module)

@@ -10,6 +10,7 @@ from torch import nn
 from meta_magic.errors import MaterializeError
 from meta_magic.materializing.materialize import prepare
 from meta_magic.materializing.preparation import Preparation
+from meta_magic.materializing.written_paths import write_step
 from meta_magic.replaying.devices import free_nbytes, list_devices
 from meta_magic.torch_private.module_internals import walk_modules
 from meta_magic.trace.units import format_bytes
@@ -21,43 +22,47 @@ MAX_TRIED: Final = 3
 
 
 def list_fitting(
-    module: nn.Module, name: str, arguments: Mapping[str, Any]
+    whole: Preparation, name: str, arguments: Mapping[str, Any]
 ) -> Iterator[str]:
     """Yield what would fit, in words: a smaller dtype, another device, a submodule.
 
     Args:
-        module: What does not fit.
-        name: How it is written.
-        arguments: Those of :func:`prepare`, the module aside.
+        whole: What does not fit.
+        name: How the module is written.
+        arguments: Those of :func:`prepare` for it, the module aside.
     """
+    module = whole.task.module
     if arguments.get("dtype") is None:
         for dtype in SMALLER:
             found = prepare_fitting(module, {**arguments, "dtype": dtype})
             if found is not None:
                 text = str(dtype).removeprefix("torch.")
                 yield f"{text} ({format_bytes(found.peak_nbytes)})"
+    used = {str(target.device) for target in whole.targets}
     for device in list_devices():
-        found = prepare_fitting(module, {**arguments, "device": device})
+        is_other = used != {device}
+        given = {**arguments, "device": device}
+        found = prepare_fitting(module, given) if is_other else None
         if found is not None:
             yield f"{device} ({format_bytes(free_nbytes(found.device))} free)"
-    yield from find_submodule(module, name, arguments)
+    yield from find_submodule(whole, name, arguments)
 
 
 def find_submodule(
-    module: nn.Module, name: str, arguments: Mapping[str, Any]
+    whole: Preparation, name: str, arguments: Mapping[str, Any]
 ) -> Iterator[str]:
     """Yield the largest submodule that fits, if there is one."""
-    whole = prepare(module, **arguments)
     nbytes: Counter[str] = Counter()
     for target in whole.targets:
         for prefix in {p for held in target.held for p in list_prefixes(held.name)}:
             nbytes[prefix] += target.nbytes
     free = free_nbytes(whole.device)
+    modules = dict(walk_modules(whole.task.module))
     small = [fqn for fqn, _ in nbytes.most_common() if nbytes[fqn] <= free]
     for fqn in small[:MAX_TRIED]:
-        found = prepare_fitting(module.get_submodule(fqn), arguments)
+        found = prepare_fitting(modules[fqn], arguments)
         if found is not None:
-            yield f"{write_path(module, name, fqn)} ({format_bytes(found.nbytes)})"
+            yield f"{write_path(modules, name, fqn)} ({format_bytes(found.nbytes)})"
             return
 
 
@@ -78,12 +83,16 @@ def list_prefixes(name: str) -> Iterator[str]:
     yield from (".".join(parts[:n]) for n in range(1, len(parts)))
 
 
-def write_path(module: nn.Module, name: str, fqn: str) -> str:
-    """Return how a submodule is written, such as ``model.layers[0]``."""
-    inside = dict(walk_modules(module))
+def write_path(modules: Mapping[str, nn.Module], name: str, fqn: str) -> str:
+    """Return how a submodule is written, such as ``model.layers[0]``.
+
+    Args:
+        modules: All modules of the tree, by name.
+        name: How the root is written.
+        fqn: Name of the submodule.
+    """
     path, written = "", name
     for part in fqn.split("."):
-        is_indexed = isinstance(inside[path], nn.Sequential | nn.ModuleList)
-        written += f"[{part}]" if is_indexed else f".{part}"
+        written += write_step(modules[path], part)
         path = f"{path}.{part}" if path else part
     return written

@@ -27,6 +27,8 @@ WORDS: Final[Mapping[Phase, tuple[str, str]]] = {
     "optimizer": ("optimizer step", "optimizer steps"),
 }
 
+DRAWN_LATER: Final = "random numbers that are drawn after it"
+
 AS_MANY: Final = 90
 """Seconds or minutes that are not yet said in the next unit."""
 
@@ -40,7 +42,8 @@ class Forecast:
         uses: (``forward``, ``backward`` or ``optimizer``, how many of these) of what
             would be computed again after the construction; () if that alone.
         needed_by: (what they are, a few of their names, how many) of the tensors that
-            this is for, such as ``("buffers of BatchNorm2d", ("running_mean",), 2)``.
+            this is for, such as ``("buffers of BatchNorm2d", ("running_mean",), 2)``;
+            () if it is for what is drawn after it, as many numbers as its values say.
         flops: FLOPs of the matrix products and convolutions among these.
         seconds: About how long all would take, by what the device did in a moment.
     """
@@ -62,6 +65,8 @@ class Forecast:
 
     def _name_needing(self) -> str:
         """Return what it is for, in words."""
+        if not self.needed_by:
+            return DRAWN_LATER
         return "; ".join(
             f"{n:,} {kind} ({', '.join(names)}{', …' if n > len(names) else ''})"
             for kind, names, n in self.needed_by

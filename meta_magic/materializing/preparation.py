@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 import torch
@@ -28,7 +29,7 @@ __all__ = ["Preparation", "Progress"]
 Progress: TypeAlias = Callable[[float], object]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Preparation:
     """A materialization that is planned and not begun.
 
@@ -55,7 +56,7 @@ class Preparation:
         """Bytes that the module's new tensors take."""
         return sum(target.nbytes for target in self.targets)
 
-    @property
+    @cached_property
     def peak_nbytes(self) -> int:
         """The most bytes that will be held at any moment."""
         return self.fill.peak_nbytes()

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import NoneType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, UntypedStorage, nn
@@ -126,20 +126,21 @@ def own_and_nested(module: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
     yield from own_tensors(module)
     for name, value in module.__dict__.items():
         kind = type(value)
-        if kind in PLAIN or not issubclass(kind, CONTAINERS) or not value:
+        if kind in PLAIN or not issubclass(kind, CONTAINERS):
             continue
         if name not in BOOKKEEPING:
             for index, tensor in enumerate(nested_tensors(value, set())):
                 yield f"{name}[{index}]", "attribute", tensor
 
 
-def nested_tensors(value: object, met: set[int]) -> Iterator[Tensor]:
+def nested_tensors(value: Any, met: set[int]) -> Iterator[Tensor]:
     """Yield the tensors in a value, looking into containers that were not ``met``."""
-    if isinstance(value, Tensor):
+    kind = type(value)  # by isinstance, classes of the user's would be asked
+    if issubclass(kind, Tensor):
         yield value
-    elif isinstance(value, CONTAINERS) and id(value) not in met:
+    elif issubclass(kind, CONTAINERS) and id(value) not in met:
         met.add(id(value))
-        for item in value.values() if isinstance(value, dict) else value:
+        for item in dict.values(value) if issubclass(kind, dict) else value:
             yield from nested_tensors(item, met)
 
 

@@ -16,7 +16,7 @@ from meta_magic.replaying.contents import (
     find_raw_source,
 )
 from meta_magic.replaying.followers import find_behind
-from meta_magic.replaying.part import Finished, Part, step_nbytes
+from meta_magic.replaying.part import Finished, Part
 from meta_magic.replaying.partial_writes import RawFollower, has_partial_writes
 from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.replaying.raw_memory import RawMemory
@@ -82,11 +82,6 @@ class Execution:
             for i in part.imports:
                 key = (id(i.program), i.origin)
                 self._takers.setdefault(key, []).append((part, i.storage))
-
-    @property
-    def n_work(self) -> int:
-        """Bytes that :meth:`run` will report to have made or written."""
-        return sum(step_nbytes(step) for part in self._parts for step in part.steps)
 
     @property
     def steps(self) -> list[Step]:
@@ -181,14 +176,14 @@ class Execution:
                     waiting[id(taker)] = waiting.get(id(taker), 0) + nbytes
         return peak
 
-    def run(self, finished: Finished) -> Iterator[int]:
+    def run(self, finished: Finished) -> Iterator[None]:
         """Do it, one step at a time; under :func:`RealTorch`.
 
         Args:
             finished: Given each wanted storage as soon as nothing changes it any more.
 
         Yields:
-            The bytes that each step made or wrote.
+            After each step.
 
         Raises:
             ReplayError: A step failed, or gave something else than was recorded.

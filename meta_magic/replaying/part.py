@@ -22,7 +22,7 @@ from meta_magic.replaying.streams import Streams
 if TYPE_CHECKING:
     from meta_magic.replaying.partial_writes import RawFollower
 
-__all__ = ["Finished", "Part", "step_nbytes"]
+__all__ = ["Finished", "Part"]
 
 Finished = Callable[[int, UntypedStorage | Tensor], None]
 """Takes the number and the content of a wanted storage; a tensor for sparse layouts."""
@@ -87,8 +87,8 @@ class Part:
             told = partial(done[id(end.program)].state_at, end.source)
             self._runner.streams.give(number, told)
 
-    def run(self, finished: Finished) -> Iterator[int]:
-        """Do the steps; yield the bytes that each made or wrote."""
+    def run(self, finished: Finished) -> Iterator[None]:
+        """Do the steps; yield after each."""
         memory = self._runner.memory
         used = {s for step in self.steps for s in (*step.frees, *step.finishes)}
         has_flags = needs_flags(self.program)
@@ -107,7 +107,7 @@ class Part:
                 memory.free(self._find_freed(step) if self.plan.spared else step.frees)
             for storage in step.finishes:
                 finished(storage, memory.take(storage))
-            yield step_nbytes(step)
+            yield
 
     def drop_idle(self, *, is_all: bool) -> int:
         """Forget what was kept and the plan does not go on from.
@@ -208,8 +208,3 @@ class Part:
             for tensor in scratch:
                 tensor.fill_(1)  # a probability, a mean, a deviation, a weight
         yield scratch
-
-
-def step_nbytes(step: Step) -> int:
-    """Return the bytes that a step makes or writes."""
-    return 0 if step.kind == StepKind.ALLOCATE else step.call.usage.nbytes

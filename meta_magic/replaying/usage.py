@@ -1,7 +1,6 @@
 """How the calls of a signature use their tensors: worked out once for all of them."""
 
 from functools import cached_property
-from math import prod
 
 from meta_magic.replaying.call_arguments import CallArguments
 from meta_magic.replaying.operators import Operator
@@ -28,7 +27,6 @@ class Usage:
         operator: What they call.
         overwritten: Indices of the arguments whose elements are all written, none read.
         read: Indices of the arguments whose content is read.
-        nbytes: Bytes that a call returns.
     """
 
     def __init__(self, signature: Signature, operator: Operator) -> None:
@@ -38,7 +36,6 @@ class Usage:
         skipped = self.overwritten | operator.unread
         n_read = 0 if operator.reads_metadata else len(signature.inputs)
         self.read = tuple(index for index in range(n_read) if index not in skipped)
-        self.nbytes = sum(prod(g.shape) * g.dtype.itemsize for g in signature.outputs)
         self._nbytes_by_dense = {
             index: span_nbytes(signature.inputs[index])
             for index in self.overwritten

@@ -72,12 +72,14 @@ class Uses:
         for index in range(start, len(self._recorded)):
             if not pending:
                 break
-            if self.phase(index) is None:
-                continue
-            pending -= {s for s in pending if found.get(s, index + 1) <= index}
             signature, tensors = self._recorded.tensors(index)
-            for storage in () if signature.is_view else pending.intersection(tensors):
-                if births[storage] < index and self._uses(index, storage):
+            met = pending.intersection(tensors)
+            if not met or signature.is_view or self.phase(index) is None:
+                continue
+            for storage in met:
+                if found.get(storage, index) < index:
+                    pending.discard(storage)
+                elif births[storage] < index and self._uses(index, storage):
                     found[storage] = index
                     pending.discard(storage)
         return found

@@ -48,18 +48,21 @@ replaced_natives: Final[dict[str, Any]] = vars(torch._VF)
 def walk_modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Yield name and module of all in a tree, parents first, each at every place.
 
-    As ``named_modules(remove_duplicate=False)`` does, but at any depth, and without
-    what a class has in its place, which may change the modules: peft's does.
+    As ``named_modules(remove_duplicate=False)`` does, but at any depth, none within
+    itself, and without what a class has in its place, which may change the modules:
+    peft's does.
     """
-    stack = [("", root)]
+    stack = [("", root, frozenset[int]())]
     while stack:
-        fqn, module = stack.pop()
-        yield fqn, module
+        fqn, module, above = stack.pop()
         children = children_of(module)
+        if children and id(module) in above:
+            continue
+        yield fqn, module
         if children:
-            prefix = f"{fqn}." if fqn else ""
+            prefix, around = f"{fqn}." if fqn else "", above | {id(module)}
             below = reversed(children.items())
-            stack += [(prefix + name, m) for name, m in below if m is not None]
+            stack += [(prefix + name, m, around) for name, m in below if m is not None]
 
 
 names_not_persistent: Final = attrgetter("_non_persistent_buffers_set")

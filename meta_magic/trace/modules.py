@@ -13,6 +13,8 @@ __all__ = ["ModuleClass", "ModuleNode", "ModuleTensor"]
 CONTAINERS: Final = frozenset({"ModuleList", "ModuleDict", "Sequential"})
 """Classes of torch that say nothing of what they hold."""
 
+PARAMETER_CONTAINERS: Final = frozenset({"ParameterList", "ParameterDict"})
+
 MAX_KINDS: Final = 4
 """Runs of children that are named; of more, all but one are, and the rest counted."""
 
@@ -69,6 +71,9 @@ class ModuleClass:
         docs: Name under which torch's documentation has a page of it, else None.
         file: File of its ``forward``; None where it has none in Python.
         line: First line of its ``forward`` there.
+        has_words: Whether it tells the settings of its modules itself.
+        defaults: Names and values, as Python writes them, that its modules are made
+            with where none are given; those of a base come after its own.
     """
 
     name: str
@@ -76,6 +81,8 @@ class ModuleClass:
     docs: str | None
     file: str | None
     line: int | None
+    has_words: bool = False
+    defaults: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +100,9 @@ class ModuleNode:
         n_calls: How often it was called.
         first_call: Index into ``Trace.module_calls`` of its first call, or None.
         shared_with: fqn of the place where the same module stood first, else None.
-        settings: What it says of itself by ``extra_repr``, else its plain attributes;
-            not compared, for there may be anything in it.
+        settings: What it says of itself by ``extra_repr``, else its plain attributes,
+            those of its configuration among them; not compared, for there may be
+            anything in it.
         storages: Number of the storage of each of ``tensors``; -1 while it is lazy.
         definition: Where its class stands; None for one that was not looked at.
     """
@@ -125,6 +133,8 @@ class ModuleNode:
 
         A class of its own whose children are all numbered is named before that.
         """
+        if self.class_name in PARAMETER_CONTAINERS and self.tensors:
+            return f"{len(self.tensors)} x Parameter"
         if not self.children:
             return self.class_name
         if self.class_name in CONTAINERS:

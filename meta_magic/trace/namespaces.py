@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, chain, count
 from typing import TYPE_CHECKING, TypeAlias
 
 from meta_magic.trace.calls import ModuleCall, OpCall
@@ -21,7 +21,11 @@ class Namespaces:
     """The paths of a trace's operators, such as ``forward/model/layers/0``.
 
     They begin with the phase, where there are several; what is of none is forward's.
-    What the same caller calls again has the number of the call behind its name.
+    What the same caller calls again has the number of the call behind its name; modules
+    that are called alike have one of their own.
+
+    Attributes:
+        node_by_place: The modules, by root and fqn.
     """
 
     def __init__(self, trace: "Trace") -> None:
@@ -29,7 +33,7 @@ class Namespaces:
         self._other = "forward" if "forward" in phases else "other"
         self._has_phases = len(phases - {"other"} | {self._other}) > 1
         self._trees = trace.modules
-        self._node_by_place = {
+        self.node_by_place = {
             (root, node.fqn): node
             for root, tree in enumerate(trace.modules)
             for node in tree.walk()
@@ -77,7 +81,7 @@ class Namespaces:
         names = fqn.split(".") if fqn else []
         tree = self._trees[root]
         fqns = ["", *accumulate(names, "{}.{}".format)]
-        nodes = (self._node_by_place.get((root, fqn)) for fqn in fqns)
+        nodes = (self.node_by_place.get((root, fqn)) for fqn in fqns)
         first = tree.name or tree.class_name.rpartition(".")[2]
         return [*zip([first, *names], nodes, strict=True)]
 
@@ -87,5 +91,13 @@ class Namespaces:
         for name, node in steps:
             path = "/".join(filter(None, [path, name.replace("/", "_")]))
             if node is not None:
-                self._module_by_path[path] = node
+                path = self._tell_apart(path, node)
         return path
+
+    def _tell_apart(self, path: str, node: ModuleNode) -> str:
+        """Return the path of a module, with a number if it is another's already."""
+        numbered = (f"{path} ({number})" for number in count(2))
+        tried = chain([path], numbered)
+        return next(
+            p for p in tried if self._module_by_path.setdefault(p, node) is node
+        )

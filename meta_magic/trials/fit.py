@@ -1,6 +1,7 @@
 """Whether a block fits a device, and the largest sizes at which it does."""
 
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import gcd
@@ -49,8 +50,8 @@ class SizeFit:
 
     @property
     def confirmed(self) -> bool:
-        """Whether the block was recorded at the largest size, and fits."""
-        return self.largest in dict(self.recorded)
+        """Whether the block was recorded at the largest size, if any fits."""
+        return not self.largest or self.largest in dict(self.recorded)
 
     def peak_nbytes(self, size: int) -> int:
         """Return the most bytes that live at once, at any size.
@@ -138,19 +139,23 @@ class Search(NamedTuple):
             self.recorded[size] = self.record(size)
         return self.recorded[size]
 
-    def find_largest(self, peak_nbytes: Callable[[int], int]) -> int:
+    def find_largest(self, peak_nbytes: Callable[[int], int], near: int) -> int:
         """Return the largest candidate whose peak there is room for, or 0.
 
-        Few are asked, small ones first: it is taken that more needs more.
+        It is taken that more needs more. Candidates near one are asked first.
         """
-        low, high, width = 0, len(self.candidates), 1  # low fit, and high do not
-        while low < high:
-            middle = min(low + width, high) - 1 if width else (low + high) // 2
-            if peak_nbytes(self.candidates[middle]) <= self.nbytes:
-                low, width = middle + 1, 2 * width
+        low, high, width = -1, len(self.candidates), 1  # low fits, and high does not
+        at = bisect_left(self.candidates, near)
+        while high - low > 1:
+            at = min(max(at, low + 1), high - 1)
+            if peak_nbytes(self.candidates[at]) <= self.nbytes:
+                low, at = at, at + width
             else:
-                high, width = middle, 0
-        return self.candidates[low - 1] if low else 0
+                high, at = at, at - width
+            width *= 2
+            if low >= 0 and high < len(self.candidates):  # in between, then
+                at = (low + high) // 2
+        return self.candidates[low] if low >= 0 else 0
 
 
 def fit_trace(
@@ -243,12 +248,17 @@ def list_candidates(candidates: Candidates) -> Sequence[int]:
 
 def search_largest(search: Search, current: int) -> SizeFit:
     """Return the largest size that fits, by interpolation, or else by recordings."""
-    found = interpolate_samples(search, current)
-    peak = found.peak_nbytes if found else lambda n: search.sample(n).peak_nbytes
-    largest = search.find_largest(peak)
-    if found and largest and search.sample(largest).peak_nbytes != peak(largest):
-        found, peak = None, lambda n: search.sample(n).peak_nbytes
-        largest = search.find_largest(peak)
+    largest, found = current, None
+    for sizes in list_samples(search.candidates, current):
+        found = interpolate_samples(search, sizes)
+        if found is not None:
+            largest = search.find_largest(found.peak_nbytes, near=current)
+            if is_confirmed(search, found, largest or search.candidates[0]):
+                break
+            found = None  # some kernels take sizes rounded up
+    if found is None:
+        recorded_peak = partial(peak_of, search)
+        largest = search.find_largest(recorded_peak, near=largest or current)
     recorded = sorted(search.recorded.items())
     return SizeFit(
         name=search.name,
@@ -259,13 +269,20 @@ def search_largest(search: Search, current: int) -> SizeFit:
     )
 
 
-def interpolate_samples(search: Search, current: int) -> Interpolation | None:
-    """Return the bytes at all sizes, if at three of them the block is one program.
+def list_samples(candidates: Sequence[int], current: int) -> Iterator[list[int]]:
+    """Yield sizes to interpolate from.
 
     From 2 up, in steps by which candidates lie apart: at 1 torch runs other operators.
+    Then multiples of the one that the block has.
     """
-    step = gcd(*search.candidates[:MAX_STEPS])
-    sizes = [2 * step, 3 * step, current if current > 3 * step else 4 * step]
+    step = gcd(*candidates[:MAX_STEPS])
+    yield [2 * step, 3 * step, current if current > 3 * step else 4 * step]
+    if current > 1:
+        yield [current, 2 * current, 3 * current]
+
+
+def interpolate_samples(search: Search, sizes: Sequence[int]) -> Interpolation | None:
+    """Return the bytes at all sizes, if at some of them the block is one program."""
     try:
         samples = [search.sample(size) for size in sizes]
     except TrialError:  # sizes that the block does not take
@@ -273,3 +290,13 @@ def interpolate_samples(search: Search, current: int) -> Interpolation | None:
     if len({sample.program for sample in samples}) > 1:
         return None
     return interpolate(sizes, [sample.live_nbytes for sample in samples])
+
+
+def is_confirmed(search: Search, found: Interpolation, size: int) -> bool:
+    """Whether a recording at a size needs what was expected."""
+    return peak_of(search, size) == found.peak_nbytes(size)
+
+
+def peak_of(search: Search, size: int) -> int:
+    """Return the bytes at the peak of a recording."""
+    return search.sample(size).peak_nbytes

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from meta_magic.trace.modules import ModuleClass
 from meta_magic.trace.signature import Argument, Signature, TensorArgument
+from meta_magic.view.brief_settings import shorten_settings
 from meta_magic.view.wire import Table, as_differences
 
 if TYPE_CHECKING:
@@ -19,17 +20,23 @@ DOCS: Final = "https://docs.pytorch.org/docs/stable/generated/"
 def details_payload(trace: "Trace") -> dict[str, Any]:
     """Return settings, classes and storages of the modules, and what was freed when."""
     nodes = [node for root in trace.modules for node in root.walk()]
-    settings: Table[str] = Table(str)
+    settings: Table[tuple[str, ModuleClass | None]] = Table(write_settings)
     definitions: Table[ModuleClass | None] = Table(write_class)
     storages = (number for node in nodes for number in node.storages)
     return {
-        "settings_of": [settings.of(node.settings) for node in nodes],
+        "settings_of": [settings.of((n.settings, n.definition)) for n in nodes],
         "settings": settings.rows,
         "definition_of": [definitions.of(node.definition) for node in nodes],
         "definitions": definitions.rows,
         "storages": [*as_differences(storages)],
         "deaths": write_deaths(trace.program),
     }
+
+
+def write_settings(told: tuple[str, ModuleClass | None]) -> list[str]:
+    """Return settings in full, and in short for tables and boxes."""
+    text, definition = told
+    return [text, shorten_settings(text, definition)]
 
 
 def write_class(found: ModuleClass | None) -> dict[str, Any]:

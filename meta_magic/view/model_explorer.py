@@ -14,8 +14,10 @@ from meta_magic.trace.calls import OpCall, TensorMetadata
 from meta_magic.trace.edges import Edge, find_edges, list_made
 from meta_magic.trace.modules import ModuleNode
 from meta_magic.trace.namespaces import Namespaces
-from meta_magic.trace.signature import Signature, TensorArgument
+from meta_magic.trace.program import Program
+from meta_magic.trace.signature import Signature
 from meta_magic.trace.units import format_bytes, format_count, format_flops
+from meta_magic.view.details_payload import name_inputs
 from meta_magic.view.wire import format_arguments
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ def build_graph(trace: "Trace") -> Json:
         ops[edge.target]["incomingEdges"].append(write_edge(edge))
         if edge.source is None:
             outside.setdefault(edge.tensor.tensor_id, []).append(edge)
-    owners = find_owners(trace)
+    owners = find_owners(program, namespaces)
     tensors = []
     for edges in outside.values():
         tensor = edges[0].tensor
@@ -81,7 +83,7 @@ def write_op(call: OpCall, signature: Signature, path: str) -> Json:
         "incomingEdges": [],
         "inputsMetadata": [
             {"id": str(i), "attrs": write_attributes({"__tensor_tag": name})}
-            for i, name in name_inputs(signature)
+            for i, name in enumerate(name_inputs(signature))
         ],
         "outputsMetadata": [
             write_tensor(i, made) for i, made in enumerate(list_made(call))
@@ -154,16 +156,13 @@ def write_groups(
             )
 
 
-def find_owners(trace: "Trace") -> dict[int, ModuleNode]:
+def find_owners(program: Program, namespaces: Namespaces) -> dict[int, ModuleNode]:
     """Return the module that holds a parameter or buffer, by its storage."""
-    node_by_place: dict[tuple[int | None, str | None], ModuleNode] = {
-        (root, node.fqn): node
-        for root, tree in enumerate(trace.modules)
-        for node in tree.walk()
-    }
-    modules, owners = trace.program.modules, trace.program.owner_by_storage
-    found = ((storage, node_by_place.get(modules[i][:2])) for storage, i in owners)
-    return {storage: node for storage, node in found if node is not None}
+    nodes = namespaces.node_by_place
+    places = (
+        (storage, program.modules[i][:2]) for storage, i in program.owner_by_storage
+    )
+    return {storage: nodes[place] for storage, place in places if place in nodes}
 
 
 def name_outside(tensor: TensorMetadata, owner: ModuleNode | None) -> str:
@@ -176,11 +175,3 @@ def name_outside(tensor: TensorMetadata, owner: ModuleNode | None) -> str:
         if (own.shape, own.dtype) == (tensor.shape, tensor.dtype)
     ]
     return alike[0] if len(alike) == 1 else "parameter"
-
-
-def name_inputs(signature: Signature) -> Iterator[tuple[int, str]]:
-    """Yield the number of each input, and the argument that it is or is in."""
-    for name, value in signature.arguments:
-        for item in value if isinstance(value, tuple) else (value,):
-            if isinstance(item, TensorArgument):
-                yield item.index, name

@@ -66,7 +66,7 @@ def look_ahead(module: nn.Module, name: str, choice: Choice) -> Outlook:
     if not prepared.targets:
         return Outlook(needed=REAL, free=free, is_real=True)
     fits = prepared.fits
-    found = [] if fits else [*list_fitting(module, name or "the module", arguments)]
+    found = [] if fits else [*list_fitting(prepared, name or "the module", arguments)]
     return Outlook(
         needed=format_need(prepared.nbytes, prepared.peak_nbytes),
         free=free,

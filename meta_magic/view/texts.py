@@ -22,17 +22,25 @@ def find_texts(program: Program) -> Iterator[dict[str, Any]]:
         text = "".join(linecache.getlines(file)) if file in linecache.cache else ""
         if not text or Path(file).exists():
             continue
-        for node in walk_functions(ast.parse(text)):
-            if node[0] == scope:
-                lines = text.splitlines()[node[1] - 1 : node[2]]
-                body = "\n".join(lines)
+        for name, first, last in walk_functions(parse(text)):
+            if name == scope:
+                # Not splitlines(), to which a form feed ends a line.
+                body = "\n".join(text.split("\n")[first - 1 : last])
                 yield {
                     "file": file,
                     "scope": scope,
-                    "first": node[1],
+                    "first": first,
                     "text": body,
                     "tokens": write_tokens(body),
                 }
+
+
+def parse(text: str) -> ast.AST:
+    """Return the tree of a text; an empty one of what is no Python, as a template."""
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError):  # of a zero byte
+        return ast.Module(body=[], type_ignores=[])
 
 
 def walk_functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, int, int]]:

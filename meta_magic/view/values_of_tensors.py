@@ -3,6 +3,7 @@
 import threading
 import weakref
 from collections.abc import Callable, Mapping
+from math import prod
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -84,7 +85,9 @@ def describe_values(program: Program, op: int, slot: int) -> dict[str, Any]:
     signature = met.signatures[row[0]]
     geometry = (*signature.inputs, *signature.outputs)[slot]
     storage = memoryview(met.storage_by_tensor).cast("I")[row[HEADER + slot]]
-    if torch.Size(geometry.shape).numel() > MAX_NUMEL:
+    if geometry.layout is not torch.strided:
+        return {"error": f"its layout is {geometry.layout}"}
+    if prod(geometry.shape) > MAX_NUMEL:
         shape = format_shape(geometry.shape)
         return {"error": f"{shape} has more than {MAX_NUMEL:,} elements"}
     wanted = [(storage, geometry)]
@@ -105,32 +108,33 @@ def describe_tensor(tensor: Tensor) -> dict[str, Any]:
     numbers = (flat.abs() if flat.is_complex() else flat).double()
     finite = numbers[numbers.isfinite()]
     facts = [("of", "absolute values")] if flat.is_complex() else []
+    bins = {}
     if finite.numel():
+        is_whole = not (flat.is_floating_point() or flat.is_complex())
+        # To the digit: whole numbers are often positions.
+        known = [*map(int, flat.tolist())] if is_whole else finite.tolist()
+        low, high = format_number(min(known)), format_number(max(known))
         facts += [
-            ("min", format_number(finite.min().item())),
-            ("max", format_number(finite.max().item())),
+            ("min", low),
+            ("max", high),
             ("mean", format_number(finite.mean().item())),
             ("std", format_number(finite.std(correction=0).item())),
             ("zeros", f"{(finite == 0).double().mean().item():.1%}"),
         ]
+        bins = {"counts": count_bins(finite), "low": low, "high": high}
     facts += [
         (name, f"{count:,}")
         for name, found in (("nan", numbers.isnan()), ("inf", numbers.isinf()))
         if (count := int(found.sum()))
     ]
-    bins = count_bins(finite) if finite.numel() > 1 else None
-    return {"facts": facts, "first": first + more} | ({"bins": bins} if bins else {})
+    told = {"facts": facts, "first": first + more}
+    return told | {"bins": bins} if finite.numel() > 1 else told
 
 
-def count_bins(numbers: Tensor) -> dict[str, Any]:
+def count_bins(numbers: Tensor) -> list[int]:
     """Return how many numbers lie in each of ``N_BINS`` stretches of one length."""
     low, high = numbers.min().item(), numbers.max().item()
-    counts = torch.histc(numbers, N_BINS, low, high)
-    return {
-        "counts": [int(count) for count in counts.tolist()],
-        "low": format_number(low),
-        "high": format_number(high),
-    }
+    return [int(count) for count in torch.histc(numbers, N_BINS, low, high).tolist()]
 
 
 def format_number(value: complex) -> str:

@@ -173,10 +173,8 @@ class MaterializePanel(anywidget.AnyWidget):
             )
         except CancelledError:
             self._end("cancelled", "cancelled: the module is as it was")
-        except MaterializeError as error:
-            self._end("failed", str(error))
         except BaseException as error:  # noqa: BLE001  the user's own code may run
-            self._end("failed", f"{type(error).__name__}: {error}")
+            self._end("failed", describe_error(error))
         else:
             self.progress = 1.0
             self.report = render_materialize_report(report)
@@ -198,8 +196,8 @@ class MaterializePanel(anywidget.AnyWidget):
         try:
             module = self._find(choice)
             outlook = look_ahead(module, self._names[choice.root], choice)
-        except MaterializeError as error:
-            outlook = Outlook(free=self.free, message=str(error))
+        except Exception as error:  # noqa: BLE001  the user's own code may run
+            outlook = Outlook(free=self.free, message=describe_error(error))
         for name, value in asdict(outlook).items():
             setattr(self, name, value)
 
@@ -221,6 +219,12 @@ class MaterializePanel(anywidget.AnyWidget):
     def _end(self, state: State, message: str) -> None:
         self.message = message
         self.state = state
+
+
+def describe_error(error: BaseException) -> str:
+    """Return what the panel says of an error: ours tell all that there is to it."""
+    is_ours = isinstance(error, MaterializeError)
+    return str(error) if is_ours else f"{type(error).__name__}: {error}"
 
 
 class Report(MaterializePanel):

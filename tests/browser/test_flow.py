@@ -146,3 +146,102 @@ def test_a_box_that_opens_is_seen_whole(flow, expect):
     graph.press("ArrowRight")
     expect(run).to_have_attribute("aria-expanded", "true")
     assert is_inside(run, graph)
+
+
+class Block(nn.Module):
+    def __init__(self, n_in, n_out):
+        super().__init__()
+        self.conv = nn.Conv2d(n_in, n_out, 3, padding=1)
+
+    def forward(self, *xs):
+        return self.conv(torch.cat(xs, 1)).relu()
+
+
+class Nested(nn.Module):
+    """Blocks of which the last reads the first, too, the last but one the second."""
+
+    def __init__(self, n_levels):
+        super().__init__()
+        self.down = nn.ModuleDict({f"d{i}": Block(4, 4) for i in range(n_levels)})
+        self.up = nn.ModuleDict({f"u{i}": Block(8, 4) for i in range(n_levels)})
+
+    def forward(self, x):
+        skips = []
+        for block in self.down.values():
+            x = block(x)
+            skips.append(x)
+        for block in self.up.values():
+            x = block(x, skips.pop())
+        return x
+
+
+@pytest.fixture
+def open_nested(serve):
+    def open_flow(n_levels, **settings):
+        with record() as trace:
+            Nested(n_levels)(torch.zeros(1, 4, 8, 8))
+        page = serve(trace, settings={"hide": ["parameters"], **settings})
+        page.get_by_role("tab", name="Flow").click()
+        return page.get_by_role("tabpanel", name="Flow")
+
+    return open_flow
+
+
+def test_skips_that_nest_are_drawn_as_a_u(open_nested):
+    flow = open_nested(4)
+    downs, ups = (
+        [find(flow, f"{name}.{name[0]}{i}: Block").bounding_box() for i in range(4)]
+        for name in ("down", "up")
+    )
+    tops = [box["y"] for box in downs]
+    assert tops == sorted(tops)
+    tops = [box["y"] for box in ups]
+    assert tops == sorted(tops, reverse=True)
+    right = max(down["x"] + down["width"] for down in downs)
+    assert all(up["x"] > right for up in ups[1:])  # the first has no skip that is long
+
+
+def test_what_opens_in_the_half_that_leads_up_leads_up(open_nested, expect):
+    flow = open_nested(4)
+    block = find(flow, "up.u1: Block")
+    block.click()
+    expect(block).to_have_attribute("aria-expanded", "true")
+    cat = flow.get_by_role("treeitem", name="cat", exact=True)
+    conv = flow.get_by_role("treeitem", name="conv: Conv2d")
+    assert cat.bounding_box()["y"] > conv.last.bounding_box()["y"]
+    assert flow.page.errors == []
+
+
+def test_a_view_grows_to_what_it_opens_on_unless_its_height_was_chosen(open_nested):
+    graph = open_nested(5).locator(".mm-flow-graph")
+    assert is_inside(graph.get_by_role("treeitem", name="Nested"), graph)
+    flow = open_nested(5, height=300)
+    assert flow.bounding_box()["height"] == pytest.approx(300, abs=2)
+
+
+def test_what_is_larger_than_its_view_is_told(open_nested, expect):
+    flow = open_nested(5, height=300)
+    status = flow.locator(".mm-flow-status")
+    expect(status).to_contain_text("larger than the view: drag it, or fit")
+    flow.get_by_label("Fit all into view").click()
+    expect(status).not_to_contain_text("larger")
+    expect(open_nested(1).locator(".mm-flow-status")).not_to_contain_text("larger")
+
+
+def test_steps_between_modules_open_with_a_click(serve, expect):
+    class Attention(nn.Sequential):
+        def forward(self, x):
+            heads = self[0](x).view(3, 2, 4).transpose(0, 1)
+            return x + self[1](heads.transpose(0, 1).flatten(1))
+
+    with record() as trace:
+        Attention(nn.Linear(8, 8), nn.Linear(8, 8))(torch.zeros(3, 8))
+    page = serve(trace, settings=SETTINGS)
+    page.get_by_role("tab", name="Flow").click()
+    flow = page.get_by_role("tabpanel", name="Flow")
+    steps = find(flow, "view, transpose, flatten")
+    expect(steps).to_have_attribute("aria-expanded", "false")
+    expect(flow.get_by_role("treeitem", name="add", exact=True)).to_be_visible()
+    steps.click()
+    expect(flow.get_by_role("treeitem", name="flatten", exact=True)).to_be_visible()
+    assert page.errors == []

@@ -25,7 +25,7 @@ CHECK = "".join(
     for name in ("contrast.js", "check_report.js")
 )
 
-WIDTHS = (350, 700, 1440)
+WIDTHS = (350, 700, 1000, 1440)
 """In pixels; the first is a window of 700 at 200 %."""
 
 LOOKS = [

@@ -32,6 +32,7 @@ from transformers import (
 
 from meta_magic import record
 from meta_magic.cost.device_table import find_device
+from meta_magic.cost.samples import take_sample
 from meta_magic.trials.fit import fit_trace
 
 DEVICE: Final = "a100-sxm"
@@ -216,7 +217,7 @@ def peak_of(step: Step, sizes: Mapping[str, int]) -> int:
     """Return the peak of a recording at some sizes."""
     with record(as_device="cuda") as trace:
         step(**sizes)
-    return trace.memory.peak_nbytes
+    return take_sample(trace).peak_nbytes
 
 
 def bisect(step: Step, sizes: dict[str, int], name: str, tried: Sequence[int]) -> int:

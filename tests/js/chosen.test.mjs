@@ -55,9 +55,17 @@ test("a width is neither nothing nor more than a page", () => {
 });
 
 test("a column whose width was chosen has it, the others share the rest", () => {
-  const styles = style_columns(COLUMNS, ({ name }) => (name === "bytes" ? 70 : undefined));
-  assert.deepEqual(styles, {
-    "--mm-tracks": "minmax(min(100px, 30cqw), 100fr) 70px minmax(50px, 50fr)",
-    "--mm-width": "calc(min(100px, 30cqw) + 70px + 50px)",
-  });
+  const choose = ({ name }) => (name === "bytes" ? 70 : undefined);
+  // 100 + 70 + 50 leave 180: two thirds of it for the first, which is twice as wide.
+  assert.deepEqual(style_columns(COLUMNS, choose, 400),
+    { "--mm-tracks": "220px 70px 110px", "--mm-width": "400px" });
+});
+
+test("what does not fit whole lies behind, and the others fill the room", () => {
+  const styles = style_columns(COLUMNS, () => undefined, 180);
+  // A name takes at most 0.3 of 180, as 54; with 50 that leaves 76, 26 after the third.
+  assert.deepEqual(styles, { "--mm-tracks": "67px 57px 56px", "--mm-width": "180px" });
+  // 36 + 50 leave 34, too few for the third: two thirds of it are for the first.
+  assert.deepEqual(style_columns(COLUMNS, () => undefined, 120),
+    { "--mm-tracks": "59px 61px 50px", "--mm-width": "170px" });
 });

@@ -40,10 +40,27 @@ test("as many levels are open at first as are in sight whole", () => {
     ...Array.from({ length: n_parts }, (_, i) => ({ name: `part${i}`, parent: 0 })),
     ...Array.from({ length: n_inner }, (_, i) => ({ name: `inner${i}`, parent: 1 })),
   ] });
-  assert.equal(find_depth(make_wide(6, 7)), 2);
-  assert.equal(find_depth(make_wide(6, 8)), 1);
-  assert.equal(find_depth(make_wide(20, 0)), 1);
-  assert.equal(find_depth(make_model()), 1); // "layers" says already what it holds
+  assert.equal(find_depth(make_wide(6, 7)).depth, 2);
+  assert.equal(find_depth(make_wide(6, 8)).depth, 1);
+  assert.equal(find_depth(make_wide(20, 0)).depth, 1);
+});
+
+test("the first of a run is open at first, where all that is in it is in sight", () => {
+  assert.deepEqual(draw(make_model(), find_depth(make_model())), [
+    "model", " embed", " layers", "  0-2", "   0", "    attn", "    mlp", "   1-2", " head",
+  ]);
+});
+
+test("a run of what holds nothing stays closed, as does one in which too much is", () => {
+  const make_run = (n_inner) => make_trace({ modules: [
+    { name: "model" }, ...["0", "1", "2"].map((name) => ({ name, parent: 0 })),
+    ...[1, 2, 3].flatMap((parent) =>
+      Array.from({ length: n_inner }, (_, i) => ({ name: `inner${i}`, parent }))),
+  ] });
+  const count = (trace) => build(trace, find_depth(trace)).length;
+  assert.equal(count(make_run(0)), 2); // model, 0-2
+  assert.equal(count(make_run(10)), 14); // model, 0-2, 0, ten, 1-2
+  assert.equal(count(make_run(11)), 2);
 });
 
 test("an opened run shows its first, and a row of the rest", () => {

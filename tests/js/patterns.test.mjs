@@ -79,9 +79,35 @@ test("a part of modules of several classes is named by the first and the last", 
 
 test("a part of operators alone is named by their numbers", () => {
   const trace = make_trace(Array.from({ length: 200 }, (_, i) =>
-    ({ op: "aten.neg.default", reads: [`x${i}`], makes: [`x${i + 1}`] })));
+    ({ op: `aten.o${i}.default`, reads: [`x${i}`], makes: [`x${i + 1}`] })));
   const boxes = new Boxes(follow_values(trace), choose_phase(trace));
   assert.deepEqual(list_names(boxes, 1), ["1–100 of 200", "101–200 of 200"]);
+});
+
+/** What each turn of a loop does: operators, one after the other. */
+const make_loop = (ops, n) => make_trace(Array(n).fill(ops).flat().map((op, i) =>
+  ({ op: `aten.${op}.default`, reads: [`x${i}`], makes: [`x${i + 1}`] })));
+
+test("a loop folds: its first turn, and the rest", () => {
+  const trace = make_loop(["sin", "mul", "add"], 40);
+  const boxes = new Boxes(follow_values(trace), choose_phase(trace));
+  assert.deepEqual(list_names(boxes, 1), ["40 × (sin, mul, add)"]);
+  assert.deepEqual(list_names(boxes, 2), ["sin, mul, add", "39 × (sin, mul, add)"]);
+  assert.equal(boxes.root.n_ops, 120);
+  for (const box of walk(boxes.root)) for (const { from, to } of boxes.connect(box)) {
+    for (const item of to) assert.ok(from < item);
+  }
+});
+
+test("one step that repeats folds, and neither a short loop, nor one that makes other sizes", () => {
+  const list_loops = (trace) => list_names(new Boxes(follow_values(trace), choose_phase(trace)), 1);
+  assert.deepEqual(list_loops(make_loop(["neg"], 24)), ["24 × neg"]);
+  assert.equal(list_loops(make_loop(["neg"], 23)).length, 23);
+  const growing = make_loop(["cat", "neg"], 20);
+  growing.signatures.forEach((signature, i) => {
+    signature.outputs = [{ ...signature.outputs[0], shape: [i] }];
+  });
+  assert.equal(list_loops(growing).length, 40);
 });
 
 test("a part of one module's calls is named by them", () => {

@@ -12,7 +12,7 @@ const COLUMNS = {
     "kernel", "assumed", "raised",
   ),
   modules: name_columns(
-    "name", "class", "parameters", "bytes", "FLOPs", "share", "activations",
+    "name", "class", "settings", "parameters", "bytes", "FLOPs", "share", "activations",
     "place", "input", "output", "marks",
   ),
 };

@@ -111,14 +111,13 @@ class StorageRegistry:
     def find_storages(self, values: Iterable[object]) -> list[int]:
         """Return the numbers of the storages met of all values that are tensors."""
         self.note_deaths()
-        find = self._storage_by_address.get
-        strided = torch.strided
-        refs = [
-            find(address_of_storage(value.untyped_storage()))
-            for value in values
-            if isinstance(value, Tensor) and value.layout is strided
-        ]
-        return [ref.number for ref in refs if ref is not None]
+        find, strided = self._storage_by_address.get, torch.strided
+        tensors = [v for v in values if isinstance(v, Tensor) and v.layout is strided]
+        try:
+            found = [find(address_of_storage(t.untyped_storage())) for t in tensors]
+        except (RuntimeError, NotImplementedError, ValueError):  # one has none
+            found = [*map(self._find_ref, tensors)]
+        return [ref.number for ref in found if ref is not None]
 
     def note_size(self, ref: StorageRef, nbytes: int) -> None:
         """Note the bytes that a storage has by no operator, from now on."""

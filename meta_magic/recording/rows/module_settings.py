@@ -6,8 +6,16 @@ report does without what it does not get.
 
 import inspect
 import time
-from typing import Final
+from argparse import Namespace
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
+from operator import itemgetter
+from types import FunctionType, NoneType, SimpleNamespace
+from typing import Any, Final
 
+import torch
 from torch import nn
 
 from meta_magic.trace.modules import ModuleClass
@@ -18,8 +26,15 @@ MAX_TEXT: Final = 300
 MAX_NAMES: Final = 12
 PLAIN: Final = frozenset({bool, int, float, str})
 
-PATIENCE: Final = 0.01
-"""Seconds that the first of a class may take, else none is asked; torch's take 5 us."""
+NO_RECORDS: Final = PLAIN | {dict, OrderedDict, set, list, tuple, NoneType}
+"""Types of most of what a module holds; asking whether one is a dataclass is slow."""
+
+NAMESPACES: Final = frozenset({Namespace, SimpleNamespace})
+"""Beside dataclasses, what the configuration of a model is kept in."""
+
+PATIENCE: Final = 0.05
+"""Seconds that the first of a class may take, else none is asked. Torch's take 5 us,
+but on a busy machine a process may wait for 10 ms."""
 
 
 class ModuleSettings:
@@ -32,20 +47,24 @@ class ModuleSettings:
     def __init__(self, *, may_ask: bool) -> None:
         self._may_ask = may_ask
         self._known: dict[type, tuple[ModuleClass, bool]] = {}
+        self._records_by_class: dict[type, list[str]] = {}
+        self._met: set[int] = set()
 
     def read(self, module: nn.Module) -> tuple[str, ModuleClass]:
         """Return what a module says of itself, and its class.
 
-        Where it has no words of its own, its plain attributes tell.
+        Where it has no words of its own, its plain attributes tell, and those of a
+        record that it holds, such as a configuration, if no module before it does.
         """
         known = self._known.get(type(module))
         place, is_asked = known or self._meet(module)
-        if not is_asked:
-            return list_attributes(module), place
         try:
+            if not is_asked:
+                return self._tell_attributes(module), place
             text: object = module.extra_repr()
         except Exception as error:  # noqa: BLE001  whatever the user's code raises
-            return f"extra_repr raised {type(error).__name__}", place
+            what = "extra_repr" if is_asked else "an attribute"
+            return f"{what} raised {type(error).__name__}", place
         if type(text) is not str:
             return "", place
         return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…", place
@@ -54,31 +73,96 @@ class ModuleSettings:
         """Return where a class stands, and whether its modules are asked."""
         kind = type(module)
         place = place_class(kind)
-        asked = inspect.getattr_static(kind, "extra_repr")
-        is_asked = self._may_ask and asked is not nn.Module.extra_repr
+        self._records_by_class[kind] = [
+            name
+            for name, value in module.__dict__.items()
+            if type(value) not in NO_RECORDS and is_record(value)
+        ]
+        is_asked = self._may_ask and place.has_words
         self._known[kind] = place, is_asked
         if is_asked:
-            started = time.perf_counter()
+            started, drawn = time.perf_counter(), torch.get_rng_state()
             self.read(module)
             is_asked = time.perf_counter() - started <= PATIENCE
+            if not torch.equal(drawn, torch.get_rng_state()):  # not by asking
+                torch.set_rng_state(drawn)
+                is_asked = False
         self._known[kind] = place, is_asked
         return place, is_asked
 
+    def _tell_attributes(self, module: nn.Module) -> str:
+        """Return the first plain attributes of a module, and of records it holds first.
 
-def list_attributes(module: nn.Module) -> str:
-    """Return the first numbers, flags and texts that a module holds itself."""
-    found: list[str] = []
-    for name, value in module.__dict__.items():
-        if type(value) in PLAIN and name != "training" and name[:1] != "_":
-            found.append(f"{name}={value!r}")
-    return ", ".join(found[:MAX_NAMES])[:MAX_TEXT]
+        Counts and sizes come first, small ones before large ones, which shapes tell,
+        too; then what else is on, then what is off or nothing.
+        """
+        held = module.__dict__
+        told = [pair for pair in held.items() if type(pair[1]) in PLAIN]
+        for name in self._records_by_class[type(module)]:
+            record = held.get(name)
+            if id(record) not in self._met and is_record(record):
+                self._met.add(id(record))
+                told += [pair for pair in read_record(record) if type(pair[1]) in PLAIN]
+        sizes: list[tuple[str, int]] = []
+        others: list[str] = []
+        nothing: list[str] = []
+        for name, value in told:
+            if name == "training" or name[:1] == "_":
+                continue
+            if type(value) is int and value > 1:
+                sizes.append((name, value))
+            else:
+                (others if value else nothing).append(f"{name}={value!r}")
+        sizes.sort(key=itemgetter(1))
+        counts = [f"{name}={value}" for name, value in sizes]
+        texts = dict.fromkeys(counts + others + nothing)
+        return ", ".join([*texts][:MAX_NAMES])[:MAX_TEXT]
+
+
+def is_record(value: object) -> bool:
+    """Whether settings are kept in what a module holds: a namespace or a dataclass."""
+    return type(value) in NAMESPACES or is_dataclass(type(value))
+
+
+def read_record(record: Any) -> list[tuple[str, object]]:
+    """Return what a namespace or a dataclass holds, without asking its own code."""
+    read = object.__getattribute__
+    with suppress(AttributeError):
+        return [*read(record, "__dict__").items()]
+    with suppress(AttributeError):  # slots, of which one may not be set
+        return [
+            (field.name, read(record, field.name)) for field in fields(type(record))
+        ]
+    return []
+
+
+def read_defaults(kind: type[nn.Module]) -> Iterator[tuple[str, str]]:
+    """Yield the plain arguments that modules are made with where none are given."""
+    for base in kind.__mro__[: kind.__mro__.index(nn.Module)]:
+        made_by: Any = vars(base).get("__init__")
+        if type(made_by) is not FunctionType:
+            continue
+        code, given = made_by.__code__, made_by.__defaults__ or ()
+        names = code.co_varnames[code.co_argcount - len(given) : code.co_argcount]
+        pairs = zip(names, given, strict=True)
+        for name, value in (*pairs, *(made_by.__kwdefaults__ or {}).items()):
+            if type(value) in PLAIN:
+                yield name, repr(value)
+
+
+def find_static(kind: type, name: str) -> Any:
+    """Return what stands under a name in a class or the first base that has it."""
+    for base in kind.__mro__:
+        if name in base.__dict__:
+            return base.__dict__[name]
+    raise AttributeError(name)
 
 
 def place_class(kind: type[nn.Module]) -> ModuleClass:
     """Return where a class stands, and under which name torch documents it."""
     # What stands there may be of any kind: TorchScript has one that raises when asked.
-    forward = inspect.getattr_static(kind, "forward")
-    has_code = inspect.isfunction(forward) and forward is not nn.Module.forward
+    forward = find_static(kind, "forward")
+    has_code = type(forward) is FunctionType and forward is not nn.Module.forward
     code = getattr(inspect.unwrap(forward), "__code__", None) if has_code else None
     # What torch does not describe, an old name or a base, has no page.
     is_documented = kind is vars(nn).get(kind.__name__) and "__doc__" in vars(kind)
@@ -88,4 +172,6 @@ def place_class(kind: type[nn.Module]) -> ModuleClass:
         docs=f"torch.nn.{kind.__name__}" if is_documented and kind.__doc__ else None,
         file=None if code is None else code.co_filename,
         line=None if code is None else code.co_firstlineno,
+        has_words=find_static(kind, "extra_repr") is not nn.Module.extra_repr,
+        defaults=tuple(read_defaults(kind)),
     )

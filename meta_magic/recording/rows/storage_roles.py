@@ -1,7 +1,9 @@
 """Which storages modules, optimizers and autograd use for what: only they know."""
 
+import threading
 from array import array
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any, Self
 
 import torch
@@ -33,8 +35,10 @@ class StorageRoles:
         self._optimized: set[int] = set()
         self._assigned: set[int] = set()
         self._handles: list[Any] = []
+        self._thread = 0
 
     def __enter__(self) -> Self:
+        self._thread = threading.get_ident()
         self._handles += [
             register_module_buffer_registration_hook(self._on_buffer),
             register_optimizer_step_post_hook(self._after_step),
@@ -58,24 +62,20 @@ class StorageRoles:
             self._accumulated.extend((call, storage))
 
     def _on_buffer(self, _module: object, _name: str, value: object) -> None:
-        with DisableTorchFunction():
-            self._buffers.update(self._registry.find_storages([value]))
+        if threading.get_ident() == self._thread:
+            with DisableTorchFunction():
+                self._buffers.update(self._registry.find_storages([value]))
 
     @unbroken
     def _after_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        if threading.get_ident() != self._thread:
+            return
         find = self._registry.find_storages
         stepped = [p for group in optimizer.param_groups for p in group["params"]]
-        held = [
-            value
-            for state in optimizer.state.values()
-            for value in state.values()
-            if type(value) is not int
-        ]
         with DisableTorchFunction():
-            gradients = [p.grad for p in stepped]
             self._optimized.update(find(stepped))
-            self._assigned.update(find(gradients))
-            self._states.update(find(held))
+            self._assigned.update(find([getattr(p, "grad", None) for p in stepped]))
+            self._states.update(find(list_states(optimizer)))
 
     def build(self, calls: ModuleCallRecorder, nodes: Iterable[int]) -> StorageFacts:
         """Return all that is known.
@@ -97,3 +97,12 @@ class StorageRoles:
             differentiated=array("I", sorted(nodes)).tobytes(),
             repeated=tuple(calls.while_in_backward),
         )
+
+
+def list_states(optimizer: torch.optim.Optimizer) -> list[object]:
+    """Return what an optimizer keeps of its parameters, numbers among it."""
+    held: list[object] = []
+    for state in optimizer.state.values():
+        held += state.values() if isinstance(state, dict) else (state,)
+    lists = [value for value in held if value.__class__ is list]
+    return [*held, *chain(*lists)]  # as LBFGS keeps its last steps

@@ -53,7 +53,7 @@ const NOWHERE = { file: "", scope: "", start: 0, end: 0, column: -1, end_column:
 /**
  * @typedef {{path: string, docs: string, file: string, line: number}} Definition
  *   of a class; `docs`: address of its page in torch's documentation, or ""
- * @typedef {{settings_of: number[], settings: string[], definition_of: number[],
+ * @typedef {{settings_of: number[], settings: string[][], definition_of: number[],
  *   definitions: Definition[], storages: number[],
  *   deaths: {n_ops: number[], storage: number[]}}} Details as `view/details_payload.py` writes them
  */
@@ -181,6 +181,11 @@ export class TraceView {
       for (const total of above ? TOTALS : []) above[total] += module[total];
       (above?.children ?? this.roots).unshift(module.index);
     }
+  }
+
+  /** What a module is set to, in full and in short. @param {number} module */
+  settings(module) {
+    return this.details.settings[this.details.settings_of[module]] ?? ["", ""];
   }
 
   /** What an operator did. @param {number} op */

@@ -12,6 +12,7 @@ from meta_magic.magic.materialize_line import build_parser, list_values
 from meta_magic.magic.module_paths import complete_path
 from meta_magic.materializing.fills.inits import INITS
 from meta_magic.trace.options import DEVICES, MEANINGS
+from tests.unit.untouchable import Keeping, Listing, Pretending, forbid
 
 OPTIONS = set(VALUES_BY_NAME)
 
@@ -130,6 +131,43 @@ def test_completion_runs_no_code_of_the_user():
             raise AssertionError
 
     assert complete_path({"model": Model()}, "model.") == []
+
+
+class Naming(nn.Sequential):
+    named_children = __iter__ = forbid
+
+
+class Unfinished(nn.Module):
+    def __init__(self):
+        pass  # and so it has no children, not even none
+
+
+def test_completion_asks_no_class_of_the_user():
+    layer = nn.ReLU()
+    namespace = {
+        "odd": Pretending(),
+        "listed": Listing([layer, Pretending()]),
+        "kept": Keeping({"a": layer, Pretending(): layer}),
+        "named": Naming(layer),
+        "unfinished": Unfinished(),
+    }
+    assert complete_path(namespace, "") == [*namespace][1:]
+    assert complete_path(namespace, "listed[") == ["listed[0]"]
+    assert complete_path(namespace, "kept[") == ["kept['a']"]
+    assert complete_path(namespace, "named[") == ["named[0]"]
+    assert complete_path(namespace, "unfinished.") == []
+
+
+def test_what_is_completed_can_be_evaluated():
+    odd = nn.Module()
+    odd.add_module("0", nn.ReLU())
+    odd.add_module("class", nn.ReLU())
+    named = nn.Sequential(nn.ModuleDict({"no name": nn.ReLU(), "last": odd}))
+    namespace = {"named": named}
+    typed = ("named[", "named[0][", "named[0].", "named[0].last.")
+    known = {path for start in typed for path in complete_path(namespace, start)}
+    met = {id(eval(path, namespace)) for path in known}
+    assert met == {id(module) for module in named.modules()} - {id(named)}
 
 
 def test_the_hook_of_an_old_ipython_completes_the_part_of_the_word(models):

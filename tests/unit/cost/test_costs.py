@@ -97,18 +97,6 @@ def test_operators_are_ranked_by_flops(trace):
     assert sum(work.n_calls for work in by_op.values()) == len(trace.ops)
 
 
-def test_two_roots_of_one_name_are_told_apart():
-    with mm.record() as trace:
-        for n in (2, 3):
-            layer = nn.Linear(n, n, bias=False)
-            layer(torch.ones(1, n))
-            models = globals().setdefault("KEPT", [])
-            models.append(layer)
-    flops = [work.flops for work in trace.cost.by_module.values()]
-    assert flops == [2 * 2 * 2, 2 * 3 * 3]
-    assert len(set(trace.cost.by_module)) == 2
-
-
 def test_masked_products_are_told():
     with mm.record(as_device="cpu") as trace:
         heads = [torch.randn(1, 1, 4, 8) for _ in range(3)]

@@ -80,8 +80,9 @@ def test_float32_is_that_of_tensor_cores_where_it_may():
 
 def test_a_dtype_that_a_device_lacks_is_computed_in_the_next_wider():
     peak = find_device("t4").find_peak(torch.bfloat16)
-    assert peak.flops == 65e12
-    assert peak.note == "NVIDIA T4 has no peak for bfloat16: that of float16 is taken"
+    # float16 has not the range of bfloat16.
+    assert peak.flops == 8.1e12
+    assert peak.note == "NVIDIA T4 has no peak for bfloat16: that of float32 is taken"
     assert find_device("l40s").find_peak(torch.float8_e4m3fn).note is None
     assert find_device("a100-sxm").find_peak(torch.float8_e5m2).flops == 312e12
 
@@ -116,14 +117,23 @@ def test_users_add_theirs(tmp_path):
 
 
 @pytest.mark.usefixtures("known")
+def test_a_name_of_ones_own_is_found_however_it_is_written(tmp_path):
+    (tmp_path / "mine.toml").write_text(MINE.replace("my-board", "My_Board"))
+    assert mm.add_devices(tmp_path / "mine.toml") == ("my-board",)
+    assert find_device("My_Board") == find_device("my board")
+
+
+@pytest.mark.usefixtures("known")
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         (
             MINE.replace("bandwidth", "width"),
-            "'my-board' in mine.toml has no 'bandwidth'",
+            "'my-board' in mine.toml lacks 'bandwidth'",
         ),
         (MINE.replace("50e12", '"fast"'), "could not convert string to float: 'fast'"),
+        (MINE.replace("1e12", "0"), "is wrong: 0 is not above 0"),
+        (MINE.replace("float32 = 50e12", ""), "is wrong: flops are of no dtype"),
         ("my-board = 3", "a device has flops"),
         ("[my", "mine.toml is no TOML"),
     ],

@@ -99,6 +99,15 @@ def test_a_peak_that_is_taken_for_another_is_told():
     assert note == "Google TPU v6e has no peak for float32: that of bfloat16 is taken"
 
 
+def test_print_says_how_long_and_what_is_waited_for():
+    line = roof(lambda: torch.mm(torch.empty(4, 3), torch.empty(3, 5)))
+    assert str(line).splitlines() == [
+        "about 1.88e-05 s on Slow, by its peaks",
+        "other: 1.88e-05 s",
+        "bound by its memory: 100% of the time",
+    ]
+
+
 def test_an_unknown_device_is_refused():
     with mm.record() as trace:
         torch.ones(2)

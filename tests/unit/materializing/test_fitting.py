@@ -1,5 +1,7 @@
 """What would fit, where a module as it was asked for does not."""
 
+from collections import OrderedDict
+
 import psutil
 import pytest
 import torch
@@ -25,8 +27,9 @@ def list_for(n_times, **arguments):
     with record():
         model = Encoder(n_times)
     given = {**EMPTY, **arguments}
-    assert not prepare(model, **given).fits
-    return [*list_fitting(model, "model", given)]
+    whole = prepare(model, **given)
+    assert not whole.fits
+    return [*list_fitting(whole, "model", given)]
 
 
 def test_half_as_many_bytes_may_fit():
@@ -44,7 +47,18 @@ def test_a_module_in_one_piece_may_fit_in_no_way():
     n_columns = psutil.virtual_memory().available // 4096 * 4
     with record():
         model = nn.Linear(n_columns, 1024, bias=False)
-    assert [*list_fitting(model, "model", EMPTY)] == []
+    assert [*list_fitting(prepare(model, **EMPTY), "model", EMPTY)] == []
+
+
+def test_a_submodule_is_named_as_one_writes_it():
+    wide, small = int(psutil.virtual_memory().available) // 4096 * 2, 8
+    with record():
+        blocks = OrderedDict(narrow=nn.Linear(1024, small), wide=nn.Linear(1024, wide))
+        model = nn.Sequential(nn.ModuleDict({"a b": nn.Sequential(blocks)}))
+    given = {**EMPTY, "dtype": torch.bfloat16}
+    (found,) = list_fitting(prepare(model, **given), "model", given)
+    path = found.removesuffix(" (16.0 KiB)")  # 8 rows of 1024, and 8, of 2 bytes
+    assert eval(path, {"model": model}) is blocks["narrow"]
 
 
 @pytest.mark.parametrize(("n_times", "fits"), [(0.01, True), (1.5, False)])

@@ -48,6 +48,20 @@ def test_forwards_that_statistics_need_are_counted_with_their_flops():
     assert needing == ("buffers of BatchNorm2d", names, 3)
 
 
+def test_a_forward_may_be_needed_by_what_is_drawn_after_it():
+    class Drawing(nn.Linear):
+        def forward(self, x):
+            return torch.poisson(super().forward(x).abs())
+
+    with record():
+        Drawing(2, 3)(torch.ones(1, 2))
+        made = nn.Linear(2, 3)
+    forecast = prepare(made).forecast
+    assert forecast.uses == (("forward", 1),)
+    assert forecast.needed_by == ()
+    assert str(forecast).endswith("for random numbers that are drawn after it")
+
+
 def test_training_steps_are_counted_by_what_they_consist_of():
     forecast = prepare(record_uses(n_steps=2)).forecast
     assert forecast.uses == (("forward", 2), ("backward", 2), ("optimizer", 2))

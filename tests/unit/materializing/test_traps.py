@@ -6,6 +6,7 @@ import torch
 from meta_magic import MaterializeError, materialize, record
 from tests.unit.eager import assert_bit_equal, build_twice
 from tests.unit.materializing.modules import holding
+from tests.unit.untouchable import Keeping, Listing, Pretending
 
 
 @torch.library.custom_op("meta_magic_tests::exp_like", mutates_args=())
@@ -97,3 +98,13 @@ def test_a_custom_operator_that_draws_is_refused_and_the_generator_left_alone():
         materialize(made)
     assert torch.equal(torch.get_rng_state(), before)
     assert made.made.is_meta
+
+
+def test_no_method_of_what_a_module_holds_is_asked_for_its_tensors():
+    with record():
+        made = torch.nn.Linear(2, 3)
+        made.listed = Listing([Pretending(), torch.ones(2)])
+        made.kept = Keeping(a=torch.zeros(2))
+    materialize(made)
+    assert list.__getitem__(made.listed, 1).tolist() == [1, 1]
+    assert dict.__getitem__(made.kept, "a").tolist() == [0, 0]

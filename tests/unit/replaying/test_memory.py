@@ -54,12 +54,3 @@ def test_what_is_finished_is_handed_over_before_the_end():
     seen = [list(done) for _ in steps]
     assert seen[-1] == numbers
     assert numbers[:1] in seen
-
-
-def test_work_adds_up_to_what_was_announced():
-    with record() as trace:
-        x = torch.rand(100) * 2
-        x.add_(1)
-    request = Request(storages=frozenset(storages_of(trace, x)))
-    run = Execution(trace.program, request, CPU)
-    assert sum(run.run(lambda *_: None)) == run.n_work == 3 * 400

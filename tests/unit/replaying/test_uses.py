@@ -106,3 +106,24 @@ def test_a_call_of_a_module_uses_all_that_it_holds():
     first = Uses(ProgramCalls(trace.program)).find_first(made)
     assert set(first.values()) == {trace.module_calls[0].first_op}
     assert first.keys() == {*made}
+
+
+def test_only_what_comes_upon_a_storage_is_looked_at():
+    with record() as trace:
+        unused = nn.Linear(2, 3)
+        model = nn.Linear(2, 3)
+        for _ in range(5):
+            model(torch.ones(1, 2))
+    recorded, looked_at = ProgramCalls(trace.program), []
+
+    class Watched(Uses):
+        def phase(self, index):
+            looked_at.append(index)
+            return super().phase(index)
+
+    numbers = {n for tree in trace.modules for n in tree.storages}
+    first = Watched(recorded).find_first(numbers)
+    products = [call.index for call in trace.ops if call.op == "aten.addmm.default"]
+    assert len(first) == 2
+    assert max(looked_at) == products[0]
+    assert unused.weight.is_meta

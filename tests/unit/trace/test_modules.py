@@ -40,6 +40,8 @@ def kind_of(module):
             "2 x Block, LayerNorm",
         ),
         (lambda: nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 4)), "2 x Linear"),
+        (lambda: nn.ParameterList([torch.ones(2)] * 3), "3 x Parameter"),
+        (nn.ParameterList, "ParameterList"),
     ],
 )
 def test_a_container_says_what_it_holds(module, kind):

@@ -19,7 +19,8 @@ def build(make):
 def test_alike_modules_share_their_settings_and_class():
     _, payload = build(lambda: nn.Sequential(*(nn.Linear(4, 4) for _ in range(50))))
     details = payload["details"]
-    assert details["settings"] == ["", nn.Linear(4, 4).extra_repr()]
+    brief = "in_features=4, out_features=4"
+    assert details["settings"] == [["", ""], [nn.Linear(4, 4).extra_repr(), brief]]
     assert details["settings_of"] == [0] + [1] * 50
     docs = [row["docs"] for row in details["definitions"]]
     pages = "https://docs.pytorch.org/docs/stable/generated"

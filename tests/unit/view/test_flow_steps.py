@@ -86,10 +86,11 @@ SEQUENCES = {
     "attention": (
         Attention,
         (2, 3, 8),
-        ["qkv: Linear", "chunk"]
-        + ["unflatten", "transpose"] * 3
-        + ["scaled_dot_product_attention", "transpose", "flatten", "out: Linear"]
-        + ["add"],
+        [
+            *("qkv: Linear", "chunk, unflatten, transpose"),
+            *("scaled_dot_product_attention", "transpose, flatten"),
+            *("out: Linear", "add"),
+        ],
     ),
     "residual": (
         Residual,

@@ -116,3 +116,33 @@ def test_a_folder_that_is_not_there_is_named(tmp_path):
         torch.ones(2)
     with pytest.raises(FileNotFoundError, match="nowhere"):
         trace.to_model_explorer(tmp_path / "nowhere" / "graph.json")
+
+
+def test_each_input_of_a_list_has_its_place_in_it(tmp_path):
+    with record() as trace:
+        torch.cat([torch.ones(2), torch.zeros(3)])
+    (node,) = find_nodes(write(trace, tmp_path), "aten.cat.default")
+    names = [read_attributes(item["attrs"]) for item in node["inputsMetadata"]]
+    assert [name["__tensor_tag"] for name in names] == ["tensors[0]", "tensors[1]"]
+
+
+def test_modules_of_one_name_are_layers_of_their_own(tmp_path):
+    class Pair(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.add_module("a/b", nn.ReLU())
+            self.add_module("a_b", nn.ReLU())
+
+        def forward(self, x):
+            return self.get_submodule("a_b")(self.get_submodule("a/b")(x))
+
+    def call():
+        first, second = Pair(), Pair()
+        second(first(torch.ones(2)))
+        return first, second
+
+    with record() as trace:
+        _ = call()
+    nodes = find_nodes(write(trace, tmp_path), "aten.relu.default")
+    layers = ["Pair/a_b", "Pair/a_b (2)", "Pair (2)/a_b", "Pair (2)/a_b (2)"]
+    assert [node["namespace"] for node in nodes] == layers

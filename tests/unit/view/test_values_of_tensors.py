@@ -67,6 +67,22 @@ def test_complex_numbers_are_told_by_their_absolute_values():
     assert told["first"] == "3+4j"
 
 
+def test_whole_numbers_are_told_to_the_digit():
+    with record() as trace:
+        torch.tensor([50256, -(2**40), 2**60 + 1]).clone()
+    told = describe_values(trace.program, *find_slot(trace, "aten.clone.default"))
+    facts = dict(told["facts"])
+    assert (facts["min"], facts["max"]) == (str(-(2**40)), str(2**60 + 1))
+    assert (told["bins"]["low"], told["bins"]["high"]) == (facts["min"], facts["max"])
+
+
+def test_what_lies_in_memory_otherwise_is_refused():
+    with record() as trace:
+        torch.eye(3).to_sparse()
+    told = describe_values(trace.program, len(trace.ops) - 1, 1)
+    assert told == {"error": "its layout is torch.sparse_coo"}
+
+
 def test_a_large_tensor_is_refused():
     with record() as trace:
         torch.ones(400, 400)

@@ -6,6 +6,7 @@ from meta_magic.torch_private.module_internals import (
     buffers_of,
     children_of,
     parameters_of,
+    walk_modules,
 )
 
 __all__ = ["find_on_meta", "is_real"]
@@ -13,35 +14,33 @@ __all__ = ["find_on_meta", "is_real"]
 
 def find_on_meta(root: nn.Module) -> list[nn.Module] | None:
     """Return a module and all below it, or None if they hold a real tensor."""
-    walked = [root]
+    walked, opened = [root], set[int]()
     for module in walked:
         held = (*parameters_of(module).values(), *buffers_of(module).values())
         for tensor in held:
             if tensor is not None and not tensor.is_meta:
                 return None
         children = children_of(module)
-        if children:
+        if children and id(module) not in opened:
+            opened.add(id(module))
             walked += [m for m in children.values() if m is not None]
     return walked
 
 
-def is_real(module: nn.Module) -> bool | None:
+def is_real(root: nn.Module) -> bool | None:
     """Whether a module holds a real tensor; if it holds none, whether one below does.
 
     Returns:
         None if neither it nor what is below it holds a tensor.
     """
-    is_holding = False
-    for holder in (parameters_of(module), buffers_of(module)):
-        for tensor in holder.values():
-            if tensor is not None:
-                if not tensor.is_meta:
-                    return True
-                is_holding = True
-    if is_holding:
-        return False
-    for child in children_of(module).values():
-        answer = None if child is None else is_real(child)
-        if answer is not None:
-            return answer
+    for _, module in walk_modules(root):
+        is_holding = False
+        for holder in (parameters_of(module), buffers_of(module)):
+            for tensor in holder.values():
+                if tensor is not None:
+                    if not tensor.is_meta:
+                        return True
+                    is_holding = True
+        if is_holding:
+            return False
     return None

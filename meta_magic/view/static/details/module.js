@@ -72,7 +72,7 @@ function tell_calls(/** @type {DetailContext} */ { trace, go }, /** @type {numbe
 export function describe_module(context, index) {
   const { trace } = context;
   const module = trace.modules[index];
-  const { details: { definitions, definition_of, settings, settings_of } } = trace;
+  const { details: { definitions, definition_of } } = trace;
   const { file, line } = definitions[definition_of[index]] ?? {};
   const { fqn, name, kind, parent, children, n_params, nbytes, flops, n_ops, n_calls } = module;
   const all = trace.roots.reduce((sum, root) => sum + trace.modules[root].flops, 0);
@@ -80,7 +80,7 @@ export function describe_module(context, index) {
   return {
     kind: "module", title: fqn || name || "(root)", under: [make_class(context, module)],
     sections: [
-      make_section("Settings", split_settings(settings[settings_of[index]] ?? "").map(([term, value]) =>
+      make_section("Settings", split_settings(trace.settings(index)[0]).map(([term, value]) =>
         [term, make("code", {}, value)])),
       make_section("Tensors", /** @type {any} */ (tell_tensors(context, module))),
       make_section(children.length ? "Cost, with all it holds" : "Cost", [
@@ -90,7 +90,7 @@ export function describe_module(context, index) {
         ["FLOPs", flops && format_flops(flops),
           flops > 0 && whisper(`${format_share(flops / all)} of all modules`)],
         ["operators", n_ops && n_ops.toLocaleString("en")],
-        ["calls", n_calls ? n_calls.toLocaleString("en") : `none${children.length ? " of its own" : ""}`],
+        ["calls", n_calls ? n_calls.toLocaleString("en") : kind ? `not itself, it holds ${kind}` : "none"],
       ]),
       make_section("Calls", /** @type {any} */ (tell_calls(context, index))),
       make_section("Place", [

@@ -3,19 +3,18 @@
 
 import { format_count, format_shape, shorten_dtype, shorten_function, shorten_op } from "../dom.js";
 import { finish, has_inside, is_leaf, make_item, walk } from "./items.js";
+import { FEW_SOURCES, merge_nets } from "./nets.js";
 import { find_repeated } from "./patterns.js";
+import { Folder } from "./steps.js";
 import { BACKWARD_PHASE, FORWARD_PHASE, OTHER_PHASE } from "./values.js";
 
-const FEW_SOURCES = 3; // tensors of one kind, each shown alone
+const SETTINGS_CELLS = 38; // letters for which a box is widened, from left to right
 
 /**
  * @typedef {import("./items.js").Item} Item
  * @typedef {import("./values.js").Value} Value
  * @typedef {import("./values.js").Values} Values
- * @typedef {{kind: "flow" | "saved" | "parameter", from: number, to: number[],
- *   is_out: boolean, values: Value[], name: string}} Net
- *   values from one item that the same items read, by position; `from`: -1 if from outside
- *   the box. All but "flow" are shown next to their readers: lines to them would tell nothing
+ * @typedef {import("./nets.js").Net} Net
  */
 
 /** The boxes of one phase. Every net in a box leads from an item to later ones. */
@@ -58,7 +57,7 @@ export class Boxes {
       for (const step of [...steps, ...this.#find_function(op)]) box = this.#enter(box, step, op);
       this.items[op] = make_item("op", box, { op, last_op: op, n_ops: 1 });
     }
-    finish(this.root);
+    finish(this.root, new Folder(values, has_functions));
     for (const { op, parent } of this.items.filter(Boolean)) {
       for (const value of values.makes[op]) value.scope = null;
       for (const value of values.reads[op]) {
@@ -238,11 +237,24 @@ export class Boxes {
     return [...found].map((index) => this.trace.modules[index]);
   }
 
-  /** What stands under the name of a closed box. @param {Item} box */
-  describe(box) {
-    const n_params = this.#list_modules(box).reduce((sum, module) => sum + module.n_params, 0);
+  /** What is known of a box: of one module what it is set to, too. @param {Item} box */
+  tell(box) {
+    const inside = this.#list_modules(box);
+    const n_params = inside.reduce((sum, module) => sum + module.n_params, 0);
     const params = n_params ? `${format_count(n_params)} params · ` : "";
-    return `${params}${format_count(box.n_ops)} op${box.n_ops === 1 ? "" : "s"}`;
+    return {
+      facts: `${params}${format_count(box.n_ops)} op${box.n_ops === 1 ? "" : "s"}`,
+      settings: inside.length === 1 ? this.trace.settings(inside[0].index)[1] : "",
+    };
+  }
+
+  /**
+   * What stands under the name of a closed box. From left to right, where a wide box is no wide
+   * column, it is as long as the settings below it. @param {Item} box
+   */
+  describe(box) {
+    const { facts, settings } = this.tell(box);
+    return facts.padEnd(this.is_across ? Math.min(settings.length, SETTINGS_CELLS) : 0);
   }
 
   /** What is told of a net, at its wire or pill. */
@@ -282,16 +294,3 @@ export class Boxes {
 
 /** The boxes of modules that are next in an item, or the item itself. @param {Item} item */
 const list_boxed = (item) => (item.kind === "module" ? [item] : item.items.flatMap(list_boxed));
-
-/** Join nets with the same ends, but not the few sources of one reader. */
-function merge_nets(nets) {
-  const groups = new Map();
-  for (const net of nets) {
-    const key = `${net.kind}:${net.from}>${net.to}>${net.is_out}`;
-    groups.set(key, [...(groups.get(key) ?? []), net]);
-  }
-  return [...groups.values()].flatMap((group) => {
-    if (group[0].kind !== "flow" && group.length <= FEW_SOURCES) return group;
-    return { ...group[0], values: group.flatMap((net) => net.values) };
-  });
-}

@@ -2,7 +2,7 @@
 // document.
 
 const WIDE = 2.2; // width of a picture by its height, as views have it
-const TALL = 400; // pixels: what is lower stays one column
+const TALL = 300; // pixels: what is lower stays one column
 const LONG = 900; // from left to right: what is shorter stays one row
 const LEAST = 0.4; // of a column's height: no column is lower
 
@@ -14,7 +14,7 @@ const LEAST = 0.4; // of a column's height: no column is lower
  * @param {number} width of all @param {number[]} heights of each
  * @param {boolean} is_across
  *   whether the columns will be turned to rows
- * @returns {ViewNode[][][]}
+ * @returns {number[]} where the columns begin
  */
 export function cut_columns(layers, width, heights, is_across = false) {
   const add_up = (first, end = heights.length) =>
@@ -31,7 +31,7 @@ export function cut_columns(layers, width, heights, is_across = false) {
     const is_worth = parts.every((part) => part > limit * LEAST);
     if (is_worth && is_cut_after(layer, layers[i + 1])) cut = i + 1;
   });
-  return starts.map((first, i) => layers.slice(first, starts[i + 1]));
+  return starts;
 }
 
 /** Whether one wire alone leads from a layer on, and to the next. */

@@ -32,6 +32,7 @@ export class Flow {
   /** The item where the keyboard is. @type {Item | null} */ active = null;
   /** What was clicked last, or null for the ground. @type {Item | null} */ clicked = null;
   /** What is laid out. @type {import("./spots.js").Spot[]} */ spots = [];
+  /** Of the phase that is shown. @type {Boxes} */ boxes;
   svg = draw("svg", {
     class: "mm-flow-graph", tabindex: 0, role: "tree", "aria-label": "Flow of tensors",
     "aria-keyshortcuts": "Enter Space z 0 + -",
@@ -61,7 +62,6 @@ export class Flow {
     /** Whether the operators of a function's call are one step, until it is opened. */
     this.has_functions = true;
     this.values = follow_values(trace);
-    this.boxes = new Boxes(this.values, choose_phase(trace), true);
     this.bar = make_bar(this, !hide.length);
     this.svg.append(this.painter.content);
     follow_pointer(this.viewport, () => { this.bar.status.textContent = WHEEL; });
@@ -143,10 +143,11 @@ export class Flow {
 
   /** Say how much there is, and whether it can be read. */
   tell_size() {
-    const { boxes: { root: { n_ops } }, viewport: { zoom } } = this;
+    const { boxes: { root: { n_ops } }, viewport: { zoom, extent, can_show } } = this;
     const size = `${n_ops.toLocaleString("en")} operator${n_ops === 1 ? "" : "s"}`;
     const percent = Math.round(100 * zoom);
-    const more = zoom < READABLE ? ` · at ${percent} % too small to read: zoom in` : "";
+    const more = zoom < READABLE ? ` · at ${percent} % too small to read: zoom in`
+      : can_show(extent) ? "" : " · larger than the view: drag it, or fit";
     if (this.told !== size + more) this.bar.status.textContent = size + more;
     this.told = size + more;
   }
@@ -238,7 +239,7 @@ export class Flow {
     const { kind, index } = this.selection.current ?? {};
     if (item.values) return kind === "tensor" && item.values.some(({ tensor }) => tensor === index);
     if (kind === "line") return !item.is_open && this.trace.place(item.last_op).line === index;
-    if (item.kind === "function") return kind === "op" && this.boxes.is_closed_over(item, index);
+    if (["function", "steps"].includes(item.kind)) return kind === "op" && this.boxes.is_closed_over(item, index);
     return kind === item.kind && index === item[kind];
   };
 
@@ -264,12 +265,10 @@ export class Flow {
   resize = () => {
     const { svg, viewport, active } = this;
     if (!svg.clientWidth) return;
-    const was_hidden = !viewport.w;
-    if (was_hidden && !active) open_at_first(this);
-    this.refresh();
-    if (was_hidden) viewport.go_home();
-    else viewport.shift(0, 0);
-    if (was_hidden && active) this.go_to(active);
+    if (viewport.w) return viewport.shift(0, 0);
+    if (!active) open_at_first(this);
+    this.begin();
+    if (active) this.go_to(active);
   };
 }
 
@@ -292,5 +291,5 @@ export function mount_flow(element, trace, selection, settings = {}) {
   element.append(flow.bar.element, stage);
   selection.subscribe(flow.follow);
   new ResizeObserver(flow.resize).observe(flow.svg);
-  flow.show_phase(flow.boxes.phase);
+  flow.show_phase(choose_phase(trace));
 }

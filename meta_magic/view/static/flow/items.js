@@ -4,13 +4,14 @@ const MANY_ITEMS = 150; // items: a box with more is cut into parts
 const PART_SIZE = 100; // items
 
 /**
- * @typedef {{kind: "all" | "module" | "run" | "turn" | "part" | "function" | "op", op: number, module: number,
+ * @typedef {{kind: "all" | "module" | "run" | "turn" | "part" | "steps" | "function" | "op", op: number, module: number,
  *   call: number, title: string, parent: Item | null, position: number, items: Item[],
  *   latest: Map<number, Item> | null, n_ops: number, last_op: number, is_open: boolean,
- *   arranged: import("./layout.js").Arranged | null}} Item
- *   an operator, or a box of items; a `turn` is one of a pattern that repeats in a run; `title`: of a part, of the call of a function, or of its
+ *   arranged: import("./layout.js").Arranged | null,
+ *   connected: {key: string, nets: import("./boxes.js").Net[]} | null}} Item
+ *   an operator, or a box of items; a `turn` is one of a pattern that repeats in a run; `title`: of a part, of steps, of the call of a function, or of its
  *   one operator, which stands for it; `position`: in its parent; `latest`: boxes by their key,
- *   while boxes are built; `arranged`: kept by layout.js
+ *   while boxes are built; `arranged`, `connected`: kept by layout.js
  */
 
 /**
@@ -20,16 +21,21 @@ const PART_SIZE = 100; // items
 export function make_item(kind, parent = null, more = {}) {
   const item = {
     kind, op: -1, module: -1, call: -1, title: "", parent, position: parent?.items.length ?? 0,
-    items: [], latest: null, n_ops: 0, last_op: -1, is_open: false, arranged: null, ...more,
+    items: [], latest: null, n_ops: 0, last_op: -1, is_open: false, arranged: null,
+    connected: null, ...more,
   };
   parent?.items.push(item);
   return item;
 }
 
-/** Fold runs, cut what is too long into parts, count; return what takes the item's place. */
-export function finish(item) {
+/**
+ * Fold runs, cut what is too long into parts, count; return what takes the item's place.
+ * @param {Item} item @param {import("./steps.js").Folder} folder of what is no module
+ */
+export function finish(item, folder) {
   if (item.kind === "op") return item;
-  item.items = item.items.map(finish);
+  item.items = item.items.map((inner) => finish(inner, folder));
+  if (item.kind === "module" || item.kind === "all") item.items = folder.fold(item.items);
   const [first, ...others] = item.items;
   if (["run", "turn"].includes(item.kind) && others.length === 0) return first;
   if (item.kind === "function" && others.length === 0) return Object.assign(first, { title: item.title });
@@ -40,7 +46,7 @@ export function finish(item) {
 }
 
 /** Be the parent of what is inside, in parts where that is much. */
-function adopt(box) {
+export function adopt(box) {
   const n_items = box.items.length;
   for (let size = PART_SIZE; box.items.length > MANY_ITEMS; size *= PART_SIZE) {
     const all = box.items;

@@ -1,13 +1,13 @@
 // Nodes in layers, and the wires between them. Touches no document.
 
 import { APART, align } from "./align.js";
+import { find_bend, find_column, stack_halves } from "./bends.js";
 import { cut_columns } from "./columns.js";
-import { LABEL_LINE, SMALL_LETTER, draw_route, find_slots, spread, turn_route } from "./routes.js";
+import { LABEL_LINE, LANE, LAYER_GAP, SMALL_LETTER, draw_route, find_slots, flip_route, spread, turn_route } from "./routes.js";
 
 const WIDE_LAYER = 1400; // a wider layer is broken
 const HIGH_LAYER = 700; // from left to right, a higher one
 const FEW_LABELS = 4; // below a node, each shown alone
-const LAYER_GAP = 26; // between layers
 const GUTTER = 36; // between columns
 
 /**
@@ -37,29 +37,75 @@ export function place(nodes, wires, is_wide = false, is_across = false) {
   return { w: h, h: w };
 }
 
+/**
+ * Have what was laid out lead up, or from right to left, with all that is in it; or back.
+ * @param {import("./layout.js").Arranged} arranged @param {boolean} is_up
+ */
+export function flip(arranged, is_up, is_across = false) {
+  const { nodes, wires, w, h } = arranged;
+  if (arranged.is_up === is_up) return;
+  arranged.is_up = is_up;
+  const turn_all = () => {
+    if (is_across) [nodes, wires].forEach((things, i) => things.forEach(i ? turn_route : turn));
+  };
+  turn_all();
+  for (const node of nodes) node.y = (is_across ? w : h) - node.y - node.h;
+  for (const wire of wires) flip_route(wire, is_across ? w : h);
+  turn_all();
+  for (const { inner } of nodes) if (inner) flip(inner, !inner.is_up, is_across);
+}
+
 /** Stand what is connected side by side, as far as there is room. */
 function place_groups(groups, is_wide, is_across) {
   const limit = is_across ? HIGH_LAYER : WIDE_LAYER;
   let [x, y, w, h] = [0, 0, 0, 0];
   for (const group of groups) {
-    const layers = make_layers(group, limit);
+    const { layers, bend } = make_layers(group, limit, is_wide);
     align(layers);
     const heights = layers.map(measure);
-    const { width } = find_sides(layers);
-    const columns = is_wide ? cut_columns(layers, width, heights, is_across) : [layers];
+    const starts = bend?.starts.filter((first) => first < layers.length) ?? (is_wide
+      ? cut_columns(layers, find_sides(layers).width, heights, is_across) : [0]);
+    const columns = starts.map((first, i) => layers.slice(first, starts[i + 1]));
     const sizes = columns.map(find_sides);
-    const whole = sizes.reduce((sum, size) => sum + size.width, GUTTER * (columns.length - 1));
+    const gutter = GUTTER + LANE * number_lanes(group, bend);
+    const whole = sizes.reduce((sum, size) => sum + size.width, gutter * (columns.length - 1));
     if (x && x + whole > limit) [x, y] = [0, h + LAYER_GAP];
+    const floors = find_floors(heights, starts, bend);
     columns.forEach((column, i) => {
-      h = Math.max(h, place_column(column, x - sizes[i].left, i ? y + LAYER_GAP : y, x - GUTTER / 2));
-      x += sizes[i].width + GUTTER;
+      const end = x + sizes[i].width;
+      place_column(column, {
+        is_up: bend !== null && i === 1, shift: x - sizes[i].left, gutter: end + GUTTER / 2, y,
+        floors: floors.slice(starts[i]), heights: heights.slice(starts[i]),
+      });
+      x = end + gutter;
     });
-    x -= GUTTER;
+    h = Math.max(h, y + Math.max(...floors) + (bend ? LAYER_GAP : 0));
+    x -= gutter;
     w = Math.max(w, x);
     x += APART;
   }
   return { w, h };
 }
+
+/** Number the wires between columns; return how many there are. */
+function number_lanes(group, bend) {
+  const wires = group.flatMap(({ leaving }) => leaving).filter(({ from, ends }) =>
+    bend && ends.some(({ node }) => find_column(bend, node) !== find_column(bend, from)));
+  wires.forEach((wire, lane) => { wire.lane = lane; });
+  return wires.length;
+}
+
+/** Where each layer ends: the layers of a column, one below the other. */
+function find_floors(heights, starts, bend) {
+  if (!bend) return starts.flatMap((first, i) => stack(heights.slice(first, starts[i + 1]), i && LAYER_GAP));
+  const [, , tail] = bend.starts;
+  const halves = stack_halves(heights.slice(0, tail), bend, LAYER_GAP);
+  const top = halves[tail - 1] - heights[tail - 1]; // where the second half ends, and is left
+  const shift = Math.max(0, LAYER_GAP - top);
+  return [...halves.map((floor) => floor + shift), ...stack(heights.slice(tail), top + shift)];
+}
+
+const stack = (heights, y) => heights.map((height) => (y += height + LAYER_GAP) - LAYER_GAP);
 
 const turn = (node) => Object.assign(node, { x: node.y, y: node.x, w: node.h, h: node.w });
 
@@ -104,19 +150,20 @@ function find_sides(layers) {
   return { left, width: Math.max(...all.map((node) => node.x + node.room / 2)) - left };
 }
 
-/** Give the nodes of a column their places; return where it ends. */
-function place_column(layers, shift, y, gutter) {
-  let floor = y - LAYER_GAP;
-  for (const layer of layers) {
-    const top = floor + LAYER_GAP;
-    floor = top + measure(layer);
-    for (const node of layer) Object.assign(node, { x: node.x + shift, y: top, floor, gutter });
-  }
-  return floor;
+/** Give the nodes of a column their places. */
+function place_column(layers, { is_up, shift, gutter, y, floors, heights }) {
+  layers.forEach((layer, i) => {
+    const [top, bottom] = [y + floors[i] - heights[i], y + floors[i]];
+    for (const node of layer) {
+      Object.assign(node, {
+        x: node.x + shift, y: is_up ? bottom - node.h : top, floor: is_up ? top : bottom, gutter, is_up,
+      });
+    }
+  });
 }
 
 const prepare = (node) => Object.assign(node, {
-  x: 0, layer: 0, room: node.w, up: [], down: [], leaving: [], arriving: [], labels: [],
+  x: 0, layer: 0, is_up: false, room: node.w, up: [], down: [], leaving: [], arriving: [], labels: [],
 });
 
 const list_readers = ({ ends }) => [...new Set(ends.map((end) => end.node))];
@@ -149,7 +196,7 @@ function find_groups(nodes, wires) {
 }
 
 /** Layers of connected nodes; those that are too wide are broken. */
-function make_layers(group, limit) {
+function make_layers(group, limit, is_wide) {
   const last = Math.max(...group.map(({ kind, layer }) => (kind === "out" ? 0 : layer))) + 1;
   for (const node of group) if (node.kind === "out") node.layer = last;
   const layers = [];
@@ -164,14 +211,16 @@ function make_layers(group, limit) {
     node.layer = layers.length - 1;
     layers[node.layer].push(node);
   }
-  for (const wire of group.flatMap((node) => node.leaving)) pass_layers(wire, layers);
-  return layers;
+  const bend = is_wide ? find_bend(group) : null;
+  for (const wire of group.flatMap((node) => node.leaving)) pass_layers(wire, layers, bend);
+  return { layers, bend };
 }
 
-/** Lead a wire through the layers on its way; all its ends share it. */
-function pass_layers(wire, layers) {
+/** Lead a wire through the layers on its way; all its ends in its column share it. */
+function pass_layers(wire, layers, bend) {
   const { layer } = wire.from;
-  const readers = list_readers(wire);
+  const column = find_column(bend, wire.from);
+  const readers = list_readers(wire).filter((node) => find_column(bend, node) === column);
   const trunk = [wire.from];
   const link = (above, below) => {
     above.down.push(below);
@@ -186,7 +235,7 @@ function pass_layers(wire, layers) {
   for (const node of readers) link(trunk[node.layer - layer - 1], node);
   wire.trunk = trunk;
   for (const end of wire.ends) {
-    end.above = trunk[end.node.layer - layer - 1];
+    end.above = readers.includes(end.node) ? trunk[end.node.layer - layer - 1] : wire.from;
     end.node.arriving.push(end);
   }
 }

@@ -2,7 +2,7 @@
 // out before, alone. Touches no document.
 
 import { is_leaf } from "./items.js";
-import { place } from "./layers.js";
+import { flip, place } from "./layers.js";
 import { SMALL_LETTER } from "./routes.js";
 
 export const BOX_HEADER = 24; // of an open box
@@ -18,20 +18,22 @@ const PILL_HEIGHT = 18;
  * @typedef {import("./values.js").Value} Value
  * @typedef {{kind: "op" | "function" | "closed" | "open" | "in" | "out" | "source" | "", item: Item | null,
  *   values: Value[], text: string, detail: string, inner: Arranged | null, x: number, y: number,
- *   w: number, h: number, room: number, layer: number, floor: number, gutter: number, offset: number,
+ *   w: number, h: number, room: number, layer: number, is_up: boolean, floor: number, gutter: number,
  *   up: ViewNode[], down: ViewNode[], leaving: Wire[], arriving: Port[],
  *   labels: Wire[]}} ViewNode
  *   a node that stands for an item, a pill that tells what comes in or goes out, or, without
  *   a kind, a wire on its way through a layer. While it is placed, `x` is its middle; `room` is
- *   its width with labels, `floor` where its layer ends, `gutter` where its column begins
+ *   its width with labels, `floor` where its layer ends, `gutter` what is right of its column, and
+ *   `is_up` is told of what wires enter from below
  * @typedef {{node: ViewNode, x: number | null, above?: ViewNode}} Port where a wire meets a
  *   node. `x`: from its middle, or null until it is placed; `above`: what it comes from
  * @typedef {{from: ViewNode, starts: Port[], ends: Port[], label: string, kind?: string,
- *   values?: Value[], trunk?: ViewNode[], path?: string, heads?: string, label_x?: number,
+ *   values?: Value[], trunk?: ViewNode[], lane?: number, path?: string, heads?: string, label_x?: number,
  *   label_y?: number, label_w?: number, label_h?: number, left?: number, top?: number, right?: number, bottom?: number}} Wire
- *   from a node to later ones; `trunk`: its way by layer; `label_x`, `label_y`: the middle of
+ *   from a node to later ones; `trunk`: its way by layer; `lane`: its place between columns; `label_x`, `label_y`: the middle of
  *   its label
- * @typedef {{w: number, h: number, nodes: ViewNode[], wires: Wire[]}} Arranged
+ * @typedef {{w: number, h: number, nodes: ViewNode[], wires: Wire[], is_up: boolean}} Arranged
+ *   `is_up`: whether wires lead from the bottom to the top, or from right to left
  */
 
 const count_cells = (text) => text.replace(/[^\0-\u10ff]/gu, "--").length;
@@ -55,7 +57,7 @@ export function arrange(boxes, box) {
   const [ins, outs] = [[], []];
   const add_pill = (pills, kind, { values, name }) =>
     pills[pills.push(make_node(kind, name, { values })) - 1];
-  const wires = boxes.connect(box).map((net) => {
+  const wires = connect(boxes, box).map((net) => {
     const { values, to } = net;
     const is_flow = net.kind === "flow";
     const from = items[net.from] ?? add_pill(ins, is_flow ? "in" : "source", net);
@@ -69,8 +71,18 @@ export function arrange(boxes, box) {
     };
   });
   const nodes = [...ins, ...items, ...outs];
-  box.arranged = { ...place(nodes, wires, boxes.is_wide, boxes.is_across), nodes, wires };
+  box.arranged = {
+    ...place(nodes, wires, boxes.is_wide, boxes.is_across), nodes, wires, is_up: false,
+  };
+  for (const { inner, is_up } of nodes) if (inner) flip(inner, is_up, boxes.is_across);
   return box.arranged;
+}
+
+/** The nets in a box, found again only where others are shown. */
+function connect(boxes, box) {
+  const key = `${boxes.has_parameters} ${box.items.map(is_leaf)}`;
+  if (box.connected?.key !== key) box.connected = { key, nets: boxes.connect(box) };
+  return box.connected.nets;
 }
 
 /** Lay out anew what is in a box, and all that it is in. @param {Item | null} box */

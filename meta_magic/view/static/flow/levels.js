@@ -9,26 +9,33 @@ const MOST_SHOWN = 200; // more do not fit any view
 
 /** @typedef {import("./items.js").Item} Item */
 
-const list_boxes = ({ items }) => items.filter(({ kind }) => ["module", "run", "turn"].includes(kind));
+const is_box = ({ kind }) => kind === "module" || kind === "run" || kind === "turn";
 
 /** Whether a box is opened with its level: not a part of many, nor the rest of a run. */
 const is_opened = ({ kind, parent }) => kind !== "part" && !(kind === "run" && parent.kind === "run");
 
 /** How deep boxes lie in a box. @param {Item} box @returns {number} */
-const count_nested = (box) => 1 + Math.max(-1, ...list_boxes(box).filter(is_opened).map(count_nested));
+const count_nested = (box) => box.items.reduce((most, item) =>
+  (is_box(item) && is_opened(item) ? Math.max(most, 1 + count_nested(item)) : most), 0);
+
+/** By their root. @type {WeakMap<Item, number>} */
+const counted_levels = new WeakMap();
 
 /**
  * How many levels of boxes hold others. One level more opens those that hold operators or
  * functions alone, as leaf modules do, and another one the functions.
  * @param {Item} root
  */
-export const count_levels = (root) => Math.max(0, count_nested(root) - 1);
+export function count_levels(root) {
+  if (!counted_levels.has(root)) counted_levels.set(root, Math.max(0, count_nested(root) - 1));
+  return counted_levels.get(root);
+}
 
 /** The least level, with all closed, and the most, with all open. @param {Item} root */
 export function find_bounds(root) {
   const last = count_levels(root);
   const has_functions = walk(root).some(({ kind }) => kind === "function");
-  return [list_boxes(root).length ? 0 : last + 1, last + 1 + Number(has_functions)];
+  return [root.items.some(is_box) ? 0 : last + 1, last + 1 + Number(has_functions)];
 }
 
 /**
@@ -40,7 +47,7 @@ export function open_levels(root, n_levels) {
   const last = count_levels(root);
   const called = new Set();
   const visit = (box, level) => {
-    const own = box.kind === "function" ? last + 2 : list_boxes(box).length ? level : last + 1;
+    const own = box.kind === "function" ? last + 2 : box.items.some(is_box) ? level : last + 1;
     const is_again = called.has(box.module);
     if (box.call >= 0) called.add(box.module);
     const is_open = is_opened(box) && !is_again && own <= n_levels;
@@ -62,7 +69,7 @@ const count_modules = (items) => {
 
 /** Whether there are several models: how they are connected is what there is to be seen. */
 const has_models = (root) =>
-  count_modules(root.items.filter((item) => item.kind !== "op" && list_boxes(item).length)) > 1;
+  count_modules(root.items.filter((item) => item.kind !== "op" && item.items.some(is_box))) > 1;
 
 /**
  * Open as many levels as fit, and at least so many that there is something to be seen.

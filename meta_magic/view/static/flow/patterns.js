@@ -5,14 +5,13 @@ const PATTERN_SIZE = 8; // modules of a pattern
 const FEW_TURNS = 3; // times that a pattern of several modules is met: less says itself
 
 /**
- * @typedef {import("../data.js").Module} Module
  * @typedef {{first: number, period: number, n: number}} Repeated
  *   from which sibling on, how many modules are one turn, and how many turns there are
  */
 
 /**
  * What repeats among siblings that are numbered: modules built alike, or patterns of them.
- * @param {Module[]} siblings @returns {Repeated[]}
+ * @param {{name: string, likeness: any, n_params: number}[]} siblings @returns {Repeated[]}
  */
 export function find_repeated(siblings) {
   const found = [];

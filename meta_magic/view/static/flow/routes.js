@@ -3,6 +3,10 @@
 const TURN = 8; // pixels below a column, in which a wire turns to the next
 const SLOT = 12; // pixels for a wire without a label
 
+/** Pixels between layers. */
+export const LAYER_GAP = 26;
+/** Pixels for a wire beside a column. */
+export const LANE = 5;
 /** Width of a letter of 10 px. */
 export const SMALL_LETTER = 6.1;
 /** Pixels for a label. */
@@ -29,34 +33,49 @@ export function find_slots(leaving) {
 /** Draw a wire from its starts, through the layers on its way, to its ends. */
 export function draw_route(wire) {
   const { from, starts, trunk, ends, label_w, label_h } = wire;
-  const foot = from.y + from.h;
-  const top = foot + label_h;
+  const foot = from.is_up ? from.y : from.y + from.h;
+  const top = foot + (from.is_up ? -label_h : label_h);
   const xs = starts.map(({ x }) => from.x + x);
-  const all_x = [...xs];
+  const [all_x, all_y] = [[...xs], [foot, from.floor]];
   let path = xs.map((x) => `M${point(x, top)}V${point(from.floor)}`).join("");
-  const bend = (above, { y, gutter }, x) => {
-    const middle = (above.floor + y) / 2;
-    for (const start of above === from ? xs : [above.x]) {
-      path += `M${point(start, above.floor)}`;
-      path += gutter === above.gutter ? `C${point(start, middle, x, middle, x, y)}`
-        : `v${TURN}H${point(gutter)}V${point(y - 2 * TURN)}H${point(x)}V${point(y)}`;
-    }
+  const lead = (above, node, x) => {
+    const way = lead_on(above, node, x, wire.lane ?? 0);
+    for (const start of above === from ? xs : [above.x]) path += way(start);
     all_x.push(x);
+    all_y.push(find_head(node));
   };
   trunk.slice(1).forEach((passing, i) => {
-    bend(trunk[i], passing, passing.x);
+    lead(trunk[i], passing, passing.x);
     path += `V${point(passing.floor)}`;
   });
-  for (const { node, x, above } of ends) bend(above, node, node.x + x);
-  const heads = ends.map(({ node, x }) => `M${point(node.x + x - 3.5, node.y - 7)}h7l-3.5 7z`);
+  for (const { node, x, above } of ends) lead(above, node, node.x + x);
+  const heads = ends.map(({ node, x }) => (node.is_up
+    ? `M${point(node.x + x - 3.5, node.y + node.h + 7)}h7l-3.5 -7z`
+    : `M${point(node.x + x - 3.5, node.y - 7)}h7l-3.5 7z`));
   const half = label_w / 2;
   Object.assign(wire, {
-    path, heads: heads.join(""), label_x: xs[0],
-    label_y: foot + label_h / 2 + 1,
-    top: Math.min(foot, ...ends.map(({ node }) => node.y - 2 * TURN)),
-    bottom: Math.max(from.floor + TURN, ...ends.map(({ node }) => node.y)),
+    path, heads: heads.join(""), label_x: xs[0], label_y: (foot + top) / 2 + 1,
+    top: Math.min(...all_y) - LAYER_GAP, bottom: Math.max(...all_y) + LAYER_GAP,
     left: Math.min(...all_x, xs[0] - half), right: Math.max(...all_x, xs[0] + half),
   });
+}
+
+/** Where wires meet a node: its top, but its bottom where what it is in leads up. */
+const find_head = ({ is_up, y, h }) => (is_up ? y + h : y);
+
+/**
+ * The way from below one node to another: straight in a column, else round what is between,
+ * in a lane beside its column.
+ */
+function lead_on(above, node, x, lane) {
+  const [{ floor, gutter }, head] = [above, find_head(node)];
+  const middle = (floor + head) / 2;
+  if (gutter === node.gutter) return (start) => `M${point(start, floor)}C${point(start, middle, x, middle, x, head)}`;
+  const away = TURN + (lane % 3) * 4;
+  const leave = floor + (above.is_up ? -away : away);
+  const reach = head + (node.is_up ? away : -away);
+  const round = Math.abs(leave - reach) < 1 ? "" : `H${point(gutter + lane * LANE)}V${point(reach)}`;
+  return (start) => `M${point(start, floor)}V${point(leave)}${round}H${point(x)}V${point(head)}`;
 }
 
 const TURNED = { M: "M", C: "C", l: "l", z: "z", H: "V", V: "H", h: "v", v: "h" };
@@ -71,6 +90,19 @@ export function turn_route(wire) {
   Object.assign(wire, {
     path: turn_path(path), heads: turn_path(heads), label_x: label_y, label_y: label_x,
     left: top, right: bottom, top: left, bottom: right,
+  });
+}
+
+/** A path of which y is counted from the bottom of what is so high. */
+const flip_path = (path, h) => path.replace(/([MCVvl])([^A-Za-z]*)/g, (_, letter, numbers) =>
+  letter + numbers.replace(/(\S+ )?(\S+)/g, (_, x = "", y) => x + point((letter < "a" ? h : 0) - y)));
+
+/** Have a wire that was drawn lead up, in what is so high. */
+export function flip_route(wire, h) {
+  const { path, heads, label_y, top, bottom } = wire;
+  Object.assign(wire, {
+    path: flip_path(path, h), heads: flip_path(heads, h), label_y: h - label_y,
+    top: h - bottom, bottom: h - top,
   });
 }
 

@@ -6,7 +6,7 @@ import { walk } from "./items.js";
 function find_items({ root, trace }, query) {
   return walk(root).filter(({ kind, op, module, title }) => {
     if (op >= 0 && trace.signature(op).op.toLowerCase().includes(query)) return true;
-    if (title && kind !== "part") return title.toLowerCase().includes(query);
+    if (["op", "function"].includes(kind)) return title.toLowerCase().includes(query);
     const { fqn, class_name } = trace.modules[module] ?? {};
     return kind === "module" && `${fqn} ${class_name}`.toLowerCase().includes(query);
   });

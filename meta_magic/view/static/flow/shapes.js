@@ -2,7 +2,10 @@
 
 import { draw, format_bytes, format_shape } from "../dom.js";
 import { is_leaf, walk } from "./items.js";
-import { BOX_HEADER } from "./layout.js";
+import { BOX_HEADER, ellipsize } from "./layout.js";
+import { SMALL_LETTER } from "./routes.js";
+
+const LEAST_CELLS = 12; // of settings that are cut
 
 /** What an operator does to a tensor, in words. */
 export const FLOW_LEGEND = {
@@ -30,8 +33,8 @@ function draw_node({ item, kind, w, h, text, detail }, boxes) {
   const is_failed = text.startsWith("✗") && kind !== "open";
   const effect = item && is_leaf(item) && boxes.find_deed(item);
   const rect = (more = {}) => draw("rect", { width: w, height: h, rx: item ? 4 : 9, ...more });
-  const write = (x, name, written, y = Math.min(BOX_HEADER, h) / 2 + 4) =>
-    draw("text", { x, y, class: name }, written);
+  const middle = Math.min(BOX_HEADER, h) / 2 + 4;
+  const write = (x, name, written, y = middle) => draw("text", { x, y, class: name }, written);
   const group = draw("g", {
     class: `mm-node mm-${kind} mm-${effect} ${is_failed ? "mm-failed" : ""}`,
   });
@@ -44,10 +47,20 @@ function draw_node({ item, kind, w, h, text, detail }, boxes) {
   if (kind === "open") group.append(rect({ height: BOX_HEADER, class: "mm-handle" }));
   if (!item || kind === "op") group.append(write(w / 2, "mm-middle", text));
   else {
-    group.append(write(7, "mm-arrow", item.is_open ? "▾" : "▸"), write(22, "", text),
-      write(22, "mm-detail", detail, 31));
+    // Of an open box beside its name, whose letters are larger.
+    const x = item.is_open ? 32 + 1.1 * SMALL_LETTER * text.length : 22;
+    const settings = fit_settings(boxes.tell(item).settings, w - x);
+    const [first, second, third] = settings && !item.is_open ? [13, 23.5, 34] : [middle, 31, middle];
+    group.append(write(7, "mm-arrow", item.is_open ? "▾" : "▸"), write(22, "", text, first),
+      write(22, "mm-detail", detail, second), write(x, "mm-detail", settings, third));
   }
   return group;
+}
+
+/** As much of settings as there is room for; none of them rather than a few letters. */
+function fit_settings(/** @type {string} */ settings, /** @type {number} */ room) {
+  const n_cells = Math.floor(room / SMALL_LETTER) - 1;
+  return n_cells < Math.min(LEAST_CELLS, settings.length) ? "" : ellipsize(settings, n_cells);
 }
 
 /** More about what the pointer is over, in lines. */
@@ -56,7 +69,8 @@ function explain(boxes, { item, values }) {
   const hot = heat && item ? [`${heat.measure.name}: ${heat.tell(item)}`] : [];
   if (item && !is_leaf(item)) {
     const path = trace.modules[item.module]?.fqn ?? "";
-    return [`${path}  ${boxes.name(item)}`, boxes.describe(item), ...hot];
+    const { facts, settings } = boxes.tell(item);
+    return [`${path}  ${boxes.name(item)}`, ...settings ? [settings] : [], facts, ...hot];
   }
   const made = item ? boxes.values.makes[item.last_op] : values;
   const lines = made.slice(0, 8).flatMap(({ geometry, kind, storage, maker }) => {

@@ -52,12 +52,18 @@ export class Viewport {
     this.fit(READABLE);
   }
 
-  /** How much of something is in sight, from 0 to 1, if it is as large as can be read. */
-  find_share = (/** @type {{w: number, h: number}} */ { w, h }) => {
+  /**
+   * How much of something is in sight, from 0 to 1, if it is as large as can be read, and the
+   * view higher by the pixels to spare.
+   */
+  find_share = (/** @type {{w: number, h: number}} */ { w, h }, spare = 0) => {
     const { clientWidth, clientHeight } = this.svg;
     const share = (size, room) => Math.min(1, room / ((size + 2 * EDGE) * READABLE));
-    return share(w, clientWidth) * share(h, clientHeight);
+    return share(w, clientWidth) * share(h, clientHeight + spare);
   };
+
+  /** The height at which all of something can be read. */
+  find_height = (/** @type {{h: number}} */ { h }) => Math.ceil((h + 2 * EDGE) * READABLE);
 
   /** Whether all of something fits, and can be read then. */
   can_show = (/** @type {{w: number, h: number}} */ size) => this.find_share(size) === 1;

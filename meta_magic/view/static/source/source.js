@@ -1,7 +1,7 @@
 // The cell as written, and the notebook's functions that it called: each line beside the
 // shapes that it made, each expression with its tensors. Text is only ever set as text.
 
-import { make } from "../dom.js";
+import { fill, make } from "../dom.js";
 import { source_describe, source_nest, source_paint, source_rows, source_shapes } from "./lines.js";
 
 /**
@@ -9,6 +9,8 @@ import { source_describe, source_nest, source_paint, source_rows, source_shapes 
  * @typedef {import("./lines.js").SourceSpan} SourceSpan
  * @typedef {import("./lines.js").SourceItem} SourceItem
  */
+
+const SOURCE_SHAPES = 3; // that a line shows, as in source.css
 
 /** Shows lines; owns which pass of each is shown, and what each element stands for. */
 class Source {
@@ -88,7 +90,7 @@ class Source {
     row.shown = shown;
     row.label.textContent = `pass ${shown + 1} of ${row.passes.length}`;
     const shapes = source_shapes(row.passes[shown] ?? []);
-    row.shapes.title = shapes.join("\n");
+    fill(row.shapes, { title: shapes.join("\n"), "data-more": `${shapes.length - SOURCE_SHAPES} more` });
     row.shapes.replaceChildren(...shapes.map((shape) => make("span", {}, shape)));
   }
 

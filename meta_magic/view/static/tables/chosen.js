@@ -69,18 +69,28 @@ export class ColumnChoice {
 }
 
 /**
- * How the columns share the room: what has no width chosen takes what is left, by
- * fractions. Names leave room for the others, however narrow the table is.
+ * How the columns share the room, in pixels: as many as have room whole fill it, those
+ * without a chosen width by their widths; the others are reached by scrolling. Names leave
+ * room for more, however narrow the table is.
  * @param {Column[]} columns @param {(column: Column) => number | undefined} width_of
+ * @param {number} room
  */
-export function style_columns(columns, width_of) {
-  const tracks = [];
+export function style_columns(columns, width_of, room) {
   const least = columns.map((column) => {
-    const chosen = width_of(column);
     const { width, is_pinned } = column;
-    const min = is_pinned && !chosen ? `min(${width}px, 30cqw)` : `${chosen ?? width}px`;
-    tracks.push(chosen ? min : `minmax(${min}, ${width}fr)`);
-    return min;
+    return width_of(column) ?? (is_pinned ? Math.min(width, 0.3 * room) : width);
   });
-  return { "--mm-tracks": tracks.join(" "), "--mm-width": `calc(${least.join(" + ")})` };
+  let [n, left, growing] = [0, room, 0];
+  for (; n < columns.length && least[n] <= left; n += 1) {
+    left -= least[n];
+    growing += width_of(columns[n]) ? 0 : columns[n].width;
+  }
+  let [end, whole] = [0, 0];
+  const tracks = columns.map((column, i) => {
+    end += least[i] + (i < n && !width_of(column) ? left * column.width / growing : 0);
+    const width = Math.round(end) - whole;
+    whole += width;
+    return `${width}px`;
+  });
+  return { "--mm-tracks": tracks.join(" "), "--mm-width": `${whole}px` };
 }

@@ -92,7 +92,7 @@ export class Grid {
   /** Lay out the columns. */
   style() {
     const { element, choice, head } = this;
-    const styles = style_columns(this.columns, choice.width_of);
+    const styles = style_columns(this.columns, choice.width_of, element.clientWidth);
     for (const [name, value] of Object.entries(styles)) element.style.setProperty(name, value);
     const { width } = head.children[0].getBoundingClientRect();
     element.style.setProperty("--mm-pin", `${width}px`);

@@ -68,22 +68,28 @@ export function build_module_rows(trace, { filter, open, wanted, wanted_tensor =
 
 /**
  * How many levels are open at first: as many as are in sight whole, and say more than that
- * something holds a run.
- * @param {TraceView} trace
+ * something holds a run; of the runs the first ones, too, if all of them are.
+ * @param {TraceView} trace @returns {{depth: number, has_runs: boolean}}
  */
 export function find_depth(trace) {
-  const list = (depth) => build_module_rows(trace, {
-    filter: "", open: new Map(), wanted: -1, depth, sort: (rows) => rows,
+  const list = (depth, has_runs) => build_module_rows(trace, {
+    filter: "", open: new Map(), wanted: -1, depth, has_runs, sort: (rows) => rows,
   });
-  const count_single = (rows) => rows.filter(({ modules }) => modules.length < 2).length;
-  let depth = 1;
-  let rows = list(depth);
-  for (let more = list(depth + 1); more.length <= MOST_ROWS; more = list(depth + 1)) {
-    if (count_single(more) === count_single(rows)) break;
-    depth += 1;
-    rows = more;
-  }
-  return depth;
+  // Of a run the first alone says no more than the run.
+  const count_single = (rows) => rows.filter(({ modules, parent }) =>
+    modules.length < 2 && !(rows[parent]?.modules.length > 1)).length;
+  const find = (depth, has_runs) => {
+    let [best, n_best] = [depth, count_single(list(depth, has_runs))];
+    for (let i = depth + 1, n_rows = 0; ; i += 1) {
+      const rows = list(i, has_runs);
+      if (rows.length === n_rows || rows.length > MOST_ROWS) return best;
+      n_rows = rows.length;
+      if (count_single(rows) > n_best) [best, n_best] = [i, count_single(rows)];
+    }
+  };
+  const depth = find(1, false);
+  const deeper = find(depth, true);
+  return { depth: deeper, has_runs: deeper > depth };
 }
 
 /**
@@ -98,9 +104,11 @@ export function read_module_row(trace, { modules }, flops) {
   const list = (passed = []) => list_tensors(passed.map(({ geometry }) => geometry));
   const call = trace.calls[first_call];
   const n = modules.length;
+  const settings = new Set(modules.map((i) => trace.settings(i)[1]));
   const held = {
     name: n > 1 ? `${name}-${trace.modules[modules[n - 1]].name}` : name || "(root)",
     class: n > 1 ? `${n} x ${class_name}` : kind ?? class_name,
+    settings: settings.size > 1 ? "" : [...settings][0],
     parameters: add_up("n_params"), bytes: add_up("nbytes"),
     FLOPs: add_up("flops") || "", share: add_up("flops") / flops || "",
     activations: add_up("activations") || "",
@@ -135,7 +143,8 @@ export function module_marks({ modules }, index) {
 export function mount_modules(element, trace, selection, settings = {}) {
   const flops = trace.roots.reduce((sum, i) => sum + trace.modules[i].flops, 0);
   const open = new Map();
-  const depth = settings.depth ?? find_depth(trace);
+  const { depth, has_runs } = settings.depth
+    ? { depth: settings.depth, has_runs: true } : find_depth(trace);
   const failed = list_path(trace, trace.is_raised(trace.n_ops - 1) ? trace.op_module.at(-1) : -1);
   const find = (selected) => {
     const { kind, index } = selected ?? {};
@@ -147,8 +156,7 @@ export function mount_modules(element, trace, selection, settings = {}) {
     label: "Modules", hint: "filter by path or class", columns: trace.columns.modules,
     read: (row) => (row.tensors?.length ? read_held_row : read_module_row)(trace, row, flops),
     list: (filter, sort, wanted) => build_module_rows(trace, {
-      filter, open, sort, wanted: find(wanted), wanted_tensor: find_tensor(wanted), depth,
-      has_runs: Boolean(settings.depth),
+      filter, open, sort, wanted: find(wanted), wanted_tensor: find_tensor(wanted), depth, has_runs,
     }),
     follows: (selected) => find(selected) >= 0,
     // A closed run stands for the first in it.

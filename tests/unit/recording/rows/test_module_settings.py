@@ -2,6 +2,8 @@
 
 import inspect
 import time
+from dataclasses import asdict, dataclass
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -77,7 +79,7 @@ def test_a_class_that_takes_its_time_is_asked_once():
 
     def sleep():
         asked.append(1)
-        time.sleep(0.05)
+        time.sleep(0.1)
         return "slow"
 
     tree = describe(lambda: nn.Sequential(*(make_odd(sleep) for _ in range(3))))
@@ -132,3 +134,101 @@ def test_a_module_that_is_gone_is_not_asked():
     with record() as trace:
         nn.Linear(2, 3)(torch.zeros(1, 2))
     assert [n.settings for n in trace.modules] == ["in_features=2, out_features=3"]
+
+
+@dataclass
+class Config:
+    n_heads: int = 32
+    n_kv_heads: int = 8
+    act: str = "silu"
+    dropout: float = 0.0
+    _path: str = "here"
+
+
+@dataclass(slots=True)
+class SlottedConfig:
+    n_heads: int = 32
+
+
+class Model(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.config, self.n_out = config, 7
+        self.inner = nn.Identity()
+        self.inner.config = config
+
+
+def test_counts_are_told_before_sizes_and_these_before_what_is_off():
+    def make():
+        odd = nn.Sequential()
+        odd.is_off, odd.name, odd.size, odd.n_heads, odd.once = False, "odd", 512, 4, 1
+        return odd
+
+    told = "n_heads=4, size=512, name='odd', once=1, is_off=False"
+    assert describe(make).settings == told
+
+
+@pytest.mark.parametrize("make", [Config, lambda: SimpleNamespace(**asdict(Config()))])
+def test_a_configuration_is_told_by_the_first_that_holds_it(make):
+    model = describe(lambda: Model(make()))
+    assert model.settings == (
+        "n_out=7, n_kv_heads=8, n_heads=32, act='silu', dropout=0.0"
+    )
+    assert model.children[0].settings == ""
+
+
+def test_a_configuration_with_slots_is_told():
+    assert describe(lambda: Model(SlottedConfig())).settings == "n_out=7, n_heads=32"
+
+
+def test_two_models_tell_their_own_configurations():
+    def make():
+        return nn.ModuleList(Model(Config(n_heads=n)) for n in (2, 3))
+
+    told = [child.settings for child in describe(make).children]
+    assert [text.split(", ")[0] for text in told] == ["n_heads=2", "n_heads=3"]
+
+
+def test_a_configuration_runs_no_code_of_its_own():
+    @dataclass
+    class Odd:
+        n_heads: int = 2
+
+        def __getattribute__(self, name):
+            assert name in ("__class__", "__dict__")  # which a module asks for
+            return super().__getattribute__(name)
+
+    assert describe(lambda: Model(Odd())).settings == "n_heads=2, n_out=7"
+
+
+def test_a_class_knows_what_its_modules_are_made_with():
+    defaults = dict(describe(lambda: nn.Conv2d(1, 1, 1)).definition.defaults)
+    assert (defaults["stride"], defaults["padding_mode"]) == ("1", "'zeros'")
+
+
+@pytest.mark.parametrize("draw", [lambda: torch.rand(1), lambda: torch.manual_seed(3)])
+def test_asking_moves_no_generator(draw):
+    def says():
+        draw()
+        return "drawn"
+
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    described = describe(lambda: nn.Sequential(make_odd(says), make_odd(says)))
+    assert [child.settings for child in described.children] == ["", ""]
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_attributes_that_cannot_be_told_are_named():
+    def make():
+        module = make_odd("")
+        module.__class__ = Plain
+        vars(module)[5] = 7
+        return module
+
+    assert describe(make).settings == "an attribute raised TypeError"
+
+
+class Plain(nn.Module):
+    def forward(self, x):
+        return x

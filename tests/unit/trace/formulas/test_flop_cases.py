@@ -69,6 +69,11 @@ MATRICES = {
         lambda: F.grouped_mm(R(12, 16).t(), R(12, 8), offs=ENDS()),
         2 * 12 * 16 * 8,
     ),
+    # Columns meet the one matrix of their group: 12 of 8 dot products of 16.
+    "grouped_mm of columns": (
+        lambda: F.grouped_mm(R(3, 8, 16), R(16, 12), offs=ENDS()),
+        2 * 12 * 8 * 16,
+    ),
     # A batch of 2: j and k summed, 2 x 3 x 5 results of 4.
     "einsum": (lambda: torch.einsum("bij,bjk->bik", R(2, 3, 4), R(2, 4, 5)), 2 * 120),
     # x1 W for each of 8 rows and 6 outputs: 5 x 7; then with x2: 7.
@@ -197,6 +202,35 @@ LINEAR_ALGEBRA = {
     # Reflections 2 n² (m - n / 3), and as many to make Q of them.
     "qr": (lambda: torch.linalg.qr(R(20, 12)), 2 * 2 * 12**2 * (20 - 12 / 3)),
     "r of qr": (lambda: torch.linalg.qr(R(20, 12), "r"), 2 * 12**2 * (20 - 12 / 3)),
+    # 12 reflections of 20 elements are used on 5 columns, the later ones shorter.
+    "q used": (
+        lambda: torch.ormqr(R(20, 12), R(12), R(20, 5)),
+        4 * 20 * 5 * 12 - 2 * 5 * 12**2,
+    ),
+    "q made": (
+        lambda: torch.linalg.householder_product(R(20, 12), R(12)),
+        2 * 12**2 * (20 - 12 / 3),
+    ),
+    # QR, then for each of 5 sides Q used on it, and substitution.
+    "least squares": (
+        lambda: torch.linalg.lstsq(R(20, 12), R(20, 5)),
+        2 * 12**2 * (20 - 12 / 3) + 5 * (4 * 20 * 12 - 2 * 12**2 + 12**2),
+    ),
+    # Two substitutions for each of 5 sides.
+    "solve by cholesky": (
+        lambda: torch.cholesky_solve(R(12, 5), R(12, 12)),
+        2 * 12**2 * 5,
+    ),
+    "solve by lu": (
+        lambda: torch.linalg.lu_solve(R(12, 12), torch.arange(1, 13).int(), R(12, 5)),
+        2 * 12**2 * 5,
+    ),
+    "eigenvalues": (lambda: torch.linalg.eigvals(R(12, 12)), 10 * 12**3),
+    "eigenvectors": (lambda: torch.linalg.eig(R(12, 12)), 25 * 12**3),
+    "full svd": (
+        lambda: torch.linalg.svd(R(20, 12)),
+        4 * 20**2 * 12 + 22 * 12**3,
+    ),
     "eigh": (lambda: torch.linalg.eigh(R(12, 12)), 9 * 12**3),
     "svd": (
         lambda: torch.linalg.svd(R(20, 12), full_matrices=False),
