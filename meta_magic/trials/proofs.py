@@ -40,16 +40,14 @@ def prove(trace: "Trace", found: tuple[Advice, ...]) -> Iterator[Advice]:
         except TrialError as error:
             yield replace(advice, unproven=str(error))
             continue
-        if advice.kind in kinds:
+        if after < before:
+            proof = Proof(
+                choice=advice.choice, before_nbytes=before, after_nbytes=after
+            )
+            yield replace(advice, proof=proof)
+        elif advice.kind in kinds:
             reason = f"{advice.choice!r} changes nothing in the block itself"
             yield replace(advice, unproven=reason)
-        elif after < before:
-            yield replace(
-                advice,
-                proof=Proof(
-                    choice=advice.choice, before_nbytes=before, after_nbytes=after
-                ),
-            )
 
 
 def ask(again: "Trace", _: "Mapping[str, object]") -> tuple[int, list[str]]:

@@ -45,7 +45,7 @@ def find_advice(trace: "Trace") -> tuple[Advice, ...]:
     It follows from the program alone: nothing is recorded again for it.
     """
     program = trace.program.with_raised
-    if not program.n_calls:
+    if not program.storage_by_tensor:
         return ()
     evidence = Evidence(program=program, modules=trace.modules, memory=trace.memory)
     found = [advice for find in ADVISORS.values() for advice in find(evidence)]

@@ -25,16 +25,21 @@ COPIES: Final = frozenset({"aten.clone.default", "aten._to_copy.default"})
 
 
 def find_idle_copies(evidence: "Evidence") -> Iterator[Advice]:
-    """Yield an advice for each place that copies in vain."""
+    """Yield an advice for each place that copies in vain.
+
+    What no call reads was copied for somebody else.
+    """
     chosen = evidence.calls_of(is_plain_copy) & evidence.is_own
     chosen &= evidence.is_in("forward", "other")
     calls = np.flatnonzero(chosen)
     if not len(calls):
         return
     last_write = evidence.last_call(evidence.is_written)
+    last_read = evidence.last_call(~evidence.columns.is_made)
     calls_by_place = defaultdict(list)
     for call in calls.tolist():
-        if is_idle(evidence, call, last_write):
+        copy = int(evidence.columns.storage[evidence.tensors_of(call)][-1])
+        if last_read[copy] > call and is_idle(evidence, call, last_write):
             calls_by_place[int(evidence.columns.place[call])].append(call)
     for copying in calls_by_place.values():
         copies = [evidence.columns.first[call + 1] - 1 for call in copying]

@@ -110,6 +110,10 @@ def copy_to_keep():
     return model, {name: t.clone() for name, t in model.state_dict().items()}
 
 
+def copy_for_a_look_outside():
+    torch.ones(8, 8).clone()
+
+
 def copy_a_part_and_free_the_rest():
     return torch.randn(1000, 64)[:1].clone()
 
@@ -238,7 +242,12 @@ RIGHT = (
     *(recur, keep_losses_after_backward, keep_predictions, copy_before_a_write),
     *(keep_outputs_of_training, keep_outputs_of_many_layers),
     *(keep_outputs_of_an_evaluation_with_gradients,),
-    *(copy_to_keep, copy_a_part_and_free_the_rest, copy_to_another_layout),
+    *(
+        copy_for_a_look_outside,
+        copy_to_keep,
+        copy_a_part_and_free_the_rest,
+        copy_to_another_layout,
+    ),
     *(copy_a_model, begin_momentum, cast_on_purpose, add_up_in_float64, autocast),
     *(gradients_for_the_next_cell, train_two_against_each_other, tune_a_part),
     *(assign_gradients, second_order, clip, checkpoint_layers, make_anew),
@@ -260,6 +269,7 @@ def test_no_advice_on_what_is_right(run):
         lambda: torch.ones(2) @ torch.ones(3),
         lambda: torch.ones(2).clone(memory_format=torch.channels_last),
         lambda: torch.ones(2).softmax(5),
+        lambda: torch.zeros(-1),
     ],
 )
 def test_no_advice_on_what_failed_at_once(fail):
