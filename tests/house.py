@@ -35,6 +35,7 @@ UP = {
     ("trace.trace", "view.model_explorer"): "Trace.to_model_explorer(), as well",
     ("trials.sandbox", "magic.silence"): "a child of a kernel must not speak for it",
     ("trace.trace", "cost.costs"): "Trace.cost, as well",
+    ("trace.trace", "cost.memory_timeline"): "Trace.memory, as well",
     ("trace.failure", "trace.trace"): "types alone: it tells of what Trace hands it",
     ("trace.summary", "trace.trace"): "types alone: it formats what Trace hands it",
     ("cost.rooflines", "cost.costs"): "types alone: it reads what Cost hands it",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from meta_magic.cost.program_columns import PHASES, Columns, Flags, Integers
+from meta_magic.cost.program_columns import PHASES, Columns, Integers
 from meta_magic.cost.saved_storages import find_saved
 from meta_magic.cost.storage_lives import Lives
 
@@ -69,7 +69,7 @@ def find_categories(
     for category, storages in (
         (OUTPUT, lives.storage[lives.stop == columns.n_calls]),
         (SAVED, find_saved(program, columns, lives, list(trained))),
-        (INPUT, np.flatnonzero(find_data(columns, lives))),
+        (INPUT, find_data(columns, lives)),
         (GRADIENT, facts.assigned),
         (GRADIENT, find_made(columns, accumulating)),
         (STATE, facts.states),
@@ -80,17 +80,18 @@ def find_categories(
     return kinds
 
 
-def find_data(columns: Columns, lives: Lives) -> Flags:
-    """Return for each storage whether the block was given it, or made it of nothing.
+def find_data(columns: Columns, lives: Lives) -> Integers:
+    """Return the storages that the block was given, or made of nothing.
 
     That is: no call made it, or one outside of modules that read no tensor.
     """
     n_read = np.bincount(columns.call[~columns.is_made], minlength=columns.n_calls)
     is_factory = (columns.phase == PHASES.index("other")) & (n_read == 0)
-    first = lives.first_tensor
-    is_met = first >= 0
-    is_data: Flags = ~columns.is_made[first] | is_factory[columns.call[first]]
-    return ~is_met | is_data
+    met = np.flatnonzero(lives.first_tensor >= 0)
+    first = lives.first_tensor[met]
+    is_data = ~columns.is_made[first] | is_factory[columns.call[first]]
+    unmet = np.flatnonzero(lives.first_tensor < 0)
+    return np.concatenate((unmet, met[is_data]))
 
 
 def find_made(columns: Columns, calls: Iterable[int]) -> Integers:

@@ -11,7 +11,6 @@ from meta_magic.trace.formulas.operations import count_flops
 from meta_magic.trace.modules import ModuleNode
 from meta_magic.trace.networks import build_network
 from meta_magic.trace.notes import CellSource, Note
-from meta_magic.trace.place_bytes import find_place_peaks
 from meta_magic.trace.program import Program
 from meta_magic.trace.rerun import Rerun
 from meta_magic.trace.sequences import ModuleCalls, OpCalls
@@ -116,7 +115,9 @@ class Trace:
 
         What it names no device for counts on the CPU.
         """
-        return find_place_peaks(self.program)
+        tensors = [(*s.inputs, *s.outputs) for s in self.program.signatures]
+        is_named = any(g.place is not None for pair in tensors for g in pair)
+        return self.memory.peak_by_place if is_named else {}
 
     @cached_property
     def memory(self) -> "Memory":

@@ -8,7 +8,7 @@ import { make_bars, make_treemap } from "./treemap.js";
 const CHART_FONT = "11px system-ui, sans-serif"; // as in charts.css
 
 /** How many pixels a text takes. */
-function make_measure() {
+export function make_measure() {
   const context = document.createElement("canvas").getContext("2d");
   context.font = CHART_FONT;
   return (/** @type {string} */ text) => context.measureText(text).width;
