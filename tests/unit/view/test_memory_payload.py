@@ -99,9 +99,17 @@ def read_rows(trace):
     """Return for each stretch its category, place, bytes, start and stop."""
     sent = json.loads(json.dumps(memory_payload(trace)))
     starts = list(accumulate(sent["start"]))
-    lengths = [n or len(trace.ops) - s for s, n in zip(starts, sent["length"], strict=1)]
+    lengths = [
+        n or len(trace.ops) - s for s, n in zip(starts, sent["length"], strict=1)
+    ]
     return [
-        (sent["categories"][c], sent["places"][p], sent["sizes"][n], start, start + long)
+        (
+            sent["categories"][c],
+            sent["places"][p],
+            sent["sizes"][n],
+            start,
+            start + long,
+        )
         for c, p, n, start, long in zip(
             *(sent[name] for name in ("category", "place", "nbytes")),
             starts,

@@ -77,7 +77,7 @@ export function choose_ops(totals, width) {
   return kept;
 }
 
-/** Round bytes for the lines of a chart, two to four of them. @param {number} most */
+/** Round bytes for the lines of a chart, two or three of them. @param {number} most */
 export function choose_marks(most) {
   const step = 2 ** Math.floor(Math.log2(Math.max(2, most) / 2));
   const marks = [];

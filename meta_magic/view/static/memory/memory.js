@@ -9,7 +9,7 @@ import { Timeline } from "./timeline.js";
 
 /** @typedef {import("../charts/areas.js").Area} Area */
 
-/** Shows the memory of a trace; owns the device and the operator that are chosen. */
+/** Shows the memory of a trace; owns the device, -1 for all, and the operator that are chosen. */
 class MemoryView {
   width = 0;
   maps = make("div", { class: "mm-charts mm-living" });
@@ -28,7 +28,6 @@ class MemoryView {
     const most = all.map(({ totals, peak }) => totals[peak]);
     this.place = most.indexOf(Math.max(...most));
     this.series = all[this.place];
-    this.at = this.series.peak;
     this.timeline = new Timeline(trace, this.series, {
       measure: this.measure, select: (index) => selection.select({ kind: "op", index }),
     });
@@ -40,25 +39,24 @@ class MemoryView {
       "Bytes alive after each operator ", ...this.make_chooser(places), this.jump));
     this.charts = make("div", { class: "mm-charts" }, this.timeline.element);
     this.element = make("div", { class: "mm-memory" }, this.charts, this.maps);
-    this.show_place(this.place);
+    this.show_series();
   }
 
   /** @param {string[]} places */
   make_chooser(places) {
     if (places.length < 2) return [];
     const names = [...places, "all devices"].map((name, i) =>
-      make("option", { value: i, selected: i === this.place }, name));
+      make("option", { selected: i === this.place }, name));
     const onchange = ({ target }) => {
-      const place = Number(target.value);
-      this.show_place(place < places.length ? place : -1);
+      this.place = places.indexOf(target.value);
+      this.series = add_up_lives(this.trace, this.lives, this.place);
+      this.show_series();
     };
     return [make("select", { "aria-label": "Device", onchange }, ...names), " "];
   }
 
-  /** @param {number} place or -1 for all */
-  show_place(place) {
-    this.place = place;
-    this.series = add_up_lives(this.trace, this.lives, place);
+  /** Show the bytes of the chosen device, and its peak. */
+  show_series() {
     this.at = this.series.peak;
     this.timeline.show(this.series);
     this.jump.textContent = `peak ${format_bytes(this.series.totals[this.at])}`;
@@ -84,6 +82,7 @@ class MemoryView {
       format: format_bytes, measure: this.measure,
       select: (index) => index >= least && this.selection.select({ kind, index }),
     });
+    if (!tops.length) map.svg.remove();
     for (const button of map.element.querySelectorAll("button")) button.title = `select the ${kind}`;
     return map;
   }
@@ -124,9 +123,9 @@ class MemoryView {
   /** Show what is selected. */
   follow() {
     const { kind, index } = this.selection.current ?? {};
+    if (kind === "op") this.timeline.point(index);
     if (kind === "op" && index !== this.at) {
       this.at = index;
-      this.timeline.point(index);
       this.show_living();
     } else this.mark();
   }
@@ -141,9 +140,11 @@ class MemoryView {
     for (let i = module; i >= 0; i = trace.modules[i].parent) path.push(i);
     this.by_module.mark(path);
     this.by_line.mark([line]);
-    this.timeline.mark((op) => ({
-      op: () => op === index, line: () => trace.place(op).line === index, module: () => this.is_within(op, index),
-    })[kind]?.() ?? false);
+    const is_in = {
+      op: (op) => op === index, line: (op) => trace.place(op).line === index,
+      module: (op) => this.is_within(op, index),
+    };
+    this.timeline.mark(is_in[kind] ?? (() => false));
   }
 
   /** Whether an operator ran in a module, or in one in it. */
@@ -161,8 +162,8 @@ class MemoryView {
  * @param {import("../selection.js").Selection} selection
  */
 export function mount_memory(element, trace, selection) {
-  if (!trace.n_ops || !trace.memory.places.length) {
-    element.append("No operator of this trace made or met a tensor.");
+  if (!trace.n_ops || !trace.memory.sizes.some(Boolean)) {
+    element.append("No tensor of this trace takes memory.");
     return;
   }
   const view = new MemoryView(trace, selection);
