@@ -99,7 +99,7 @@ def test_a_view_takes_no_bytes_of_its_own():
 
 def test_where_no_device_is_named_all_is_where_its_kernels_are(unnamed):
     assert unnamed.peak_by_place == {}
-    # A weight and a bias of 9 elements, an input of 8, an output of 12, of 4 bytes each.
+    # Weight and bias have 9 elements, the input 8, the output 12, of 4 bytes each.
     assert "· peak 116 bytes on cpu ·" in unnamed.summary()
 
 
