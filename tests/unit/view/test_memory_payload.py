@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+import sys
 from itertools import accumulate
 from pathlib import Path
 
@@ -17,6 +18,16 @@ from meta_magic.view.payload import pack
 
 NODE = shutil.which("node")
 DUMP = Path(__file__).parents[2] / "js" / "memory_dump.mjs"
+
+FIRST = """
+import sys, torch
+from meta_magic import record
+from meta_magic.view.payload import pack
+with record() as trace:
+    y = torch.nn.Linear(8, 8)(torch.zeros(3, 8)).sum()
+pack(trace)
+print("sympy" in sys.modules)
+"""
 
 needs_node = pytest.mark.skipif(NODE is None, reason="no Node.js on this machine")
 
@@ -140,6 +151,14 @@ def test_steps_are_small_where_layers_are_alike():
     sent = memory_payload(trace)
     assert max(sent["storage"]) <= 2
     assert len(sent["sizes"]) < len(sent["nbytes"]) / 5
+
+
+def test_a_first_cell_waits_for_no_library():
+    # torch's own kernel of addmm imports sympy, which takes longer than a recording.
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == ("False\n", "")
 
 
 def dump(trace):
