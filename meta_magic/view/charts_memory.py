@@ -64,6 +64,7 @@ def memory_figure(trace: "Trace", peak: str) -> Any:
     mark = {"x": memory.peak_index, "y": memory.peak_nbytes, "text": peak}
     layout = LAYOUT | {
         "annotations": [mark],
+        "margin": {"t": 28, "r": 4},
         "xaxis": {"title": {"text": "operator"}},
         "yaxis": {"title": {"text": "bytes alive"}, "exponentformat": "SI"},
     }

@@ -75,8 +75,8 @@ test("in a box lie those of what it has, by their path", () => {
   const trace = make_model();
   const placed = place_areas(build_tops(trace, read_params(trace)), { x: 0, y: 0, w: 100, h: 50 });
   const leaves = placed.filter(({ is_leaf }) => is_leaf);
-  assert.deepEqual(leaves.map(({ path, group, rect }) => [path, group, Math.round(size(rect))]), [
-    ["layers.0-2.mlp", 0, 1800], ["layers.0-2.attn", 0, 1200], ["embed", 1, 2000],
+  assert.deepEqual(leaves.map(({ path, top, rect }) => [path, top.name, Math.round(size(rect))]), [
+    ["layers.0-2.mlp", "layers", 1800], ["layers.0-2.attn", "layers", 1200], ["embed", "embed", 2000],
   ]);
 });
 

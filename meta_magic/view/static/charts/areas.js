@@ -13,7 +13,7 @@ const LINE = 14; // pixels
  *   the first; `modules`: all, none for what a module has beside those in it; the
  *   largest of `children` first
  * @typedef {{x: number, y: number, w: number, h: number}} Rect
- * @typedef {{area: Area, rect: Rect, group: number, path: string, is_leaf: boolean}} Placed
+ * @typedef {{area: Area, rect: Rect, top: Area, path: string, is_leaf: boolean}} Placed `top`: that it is in
  */
 
 /** All below a module and itself, by module. @returns {number[]} */
@@ -100,14 +100,14 @@ export function share_rect(areas, { x, y, w, h }) {
  */
 export function place_areas(tops, whole) {
   const placed = [];
-  const place = (areas, within, group, above) => share_rect(areas, within).forEach((rect, i) => {
+  const place = (areas, within, top, above) => share_rect(areas, within).forEach((rect, i) => {
     if (rect.w < LEAST_SIDE || rect.h < LEAST_SIDE) return;
     const area = areas[i];
     const own = area.modules.length ? area.name : "";
     const path = [above, own].filter(Boolean).join(".") || area.words;
     const is_leaf = !area.children.length || rect.w * rect.h < LEAST_AREA;
-    placed.push({ area, rect, group: group ?? i, path, is_leaf });
-    if (!is_leaf) place(area.children, rect, group ?? i, path);
+    placed.push({ area, rect, top: top ?? area, path, is_leaf });
+    if (!is_leaf) place(area.children, rect, top ?? area, path);
   });
   place(tops, whole, null, "");
   return placed;

@@ -6,12 +6,27 @@ import { make_curve } from "./curve.js";
 import { make_bars, make_treemap } from "./treemap.js";
 
 const CHART_FONT = "11px system-ui, sans-serif"; // as in charts.css
+const N_COLORS = 6;
 
 /** How many pixels a text takes. */
 export function make_measure() {
   const context = document.createElement("canvas").getContext("2d");
   context.font = CHART_FONT;
   return (/** @type {string} */ text) => context.measureText(text).width;
+}
+
+/** Gives a module the colour that it, or the most of what it has, was met with; or the next. */
+function make_paint() {
+  const colors = new Map();
+  let n_colors = 0;
+  const key = ({ at, modules }) => (modules.length ? at : ~at); // of what it has beside those in it
+  const find = (area) => colors.get(key(area))
+    ?? area.children.reduce((found, child) => found ?? find(child), undefined);
+  return (/** @type {import("./areas.js").Area} */ area) => {
+    const color = find(area) ?? (n_colors += 1) - 1;
+    colors.set(key(area), color);
+    return `mm-color-${color % N_COLORS}`;
+  };
 }
 
 /** The bytes of a dtype that modules have, for each. @param {import("../data.js").TraceView} trace */
@@ -29,7 +44,7 @@ const read_dtypes = (trace) => Object.keys(trace.nbytes_by_dtype).map((dtype) =>
 export function mount_charts(element, trace, selection) {
   const { modules } = trace;
   const select = (index) => selection.select({ kind: "module", index });
-  const tools = { format: format_count, select, measure: make_measure() };
+  const tools = { format: format_count, select, measure: make_measure(), paint: make_paint() };
   const dtypes = read_dtypes(trace);
   const drawn = [
     make_curve(trace, tools),

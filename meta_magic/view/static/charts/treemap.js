@@ -5,13 +5,12 @@ import { build_tops, fit_label, place_areas } from "./areas.js";
 
 const TREEMAP_HEIGHT = 150; // pixels
 const MOST_NAMED = 8; // groups beside the chart
-const N_COLORS = 6;
 
 /**
  * @typedef {import("./areas.js").Area} Area
  * @typedef {{format: (n: number) => string, select: (module: number) => void,
- *   measure: (text: string) => number}} ChartTools
- *   `measure`: pixels that a text takes in a chart
+ *   measure: (text: string) => number, paint: (area: Area) => string}} ChartTools
+ *   `measure`: pixels that a text takes in a chart; `paint`: the class of a module's colour, one in all charts
  */
 
 /** Knows what stands for a module, and marks what stands for the one that is selected. */
@@ -40,10 +39,10 @@ class Marks {
 function make_groups(tops, marks, tools) {
   const whole = tops.reduce((sum, { value }) => sum + value, 0);
   const share = ({ value }) => `${tools.format(value)}, ${(100 * value / whole).toFixed(1)}%`;
-  const groups = tops.slice(0, MOST_NAMED).map((area, i) => {
+  const groups = tops.slice(0, MOST_NAMED).map((area) => {
     const group = make("button", {
       type: "button", "data-module": area.at, onclick: () => tools.select(area.at), title: "select the module",
-    }, make("i", { class: `mm-color-${i % N_COLORS}` }), `${area.words}  `, make("span", {}, share(area)));
+    }, make("i", { class: tools.paint(area) }), `${area.words}  `, make("span", {}, share(area)));
     marks.add(group, area.modules);
     return group;
   });
@@ -52,11 +51,11 @@ function make_groups(tops, marks, tools) {
 }
 
 /** @param {import("./areas.js").Placed} placed @param {ChartTools} tools */
-function draw_box({ area, rect, group, path, is_leaf }, tools) {
+function draw_box({ area, rect, top, path, is_leaf }, tools) {
   const { x, y, w, h } = rect;
   const lines = is_leaf ? fit_label(path, tools.format(area.value), w - 8, h - 4, tools.measure) : [];
   return draw("g", {
-    tabindex: -1, role: "button", class: `mm-color-${group % N_COLORS}`, "data-module": area.at,
+    tabindex: -1, role: "button", class: tools.paint(top), "data-module": area.at,
     "aria-label": `${area.words}, ${tools.format(area.value)}`,
   }, draw("rect", { x, y, width: w, height: h }),
   ...lines.map((line, i) => draw("text", { x: x + 4, y: y + 13 + 14 * i }, line)));
@@ -134,7 +133,7 @@ function make_parts_of_bar(tops, marks, tools) {
   return tops.map((area, i) => {
     const words = `${area.words}, ${tools.format(area.value)}`;
     const part = make("button", {
-      type: "button", "data-module": area.at, class: `mm-color-${i % N_COLORS}`, title: words,
+      type: "button", "data-module": area.at, class: tools.paint(area), title: words,
       "aria-label": words, style: `flex: ${area.value} 0 0`, onclick: () => tools.select(area.at),
       tabindex: i < MOST_NAMED ? 0 : -1,
     });
