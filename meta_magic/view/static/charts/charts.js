@@ -16,7 +16,7 @@ export function make_measure() {
 }
 
 /** Gives a module the colour that it, or the most of what it has, was met with; or the next. */
-function make_paint() {
+export function make_paint() {
   const colors = new Map();
   let n_colors = 0;
   const key = ({ at, modules }) => (modules.length ? at : ~at); // of what it has beside those in it

@@ -1,7 +1,7 @@
 // Memory: what lives after each operator over time, and what is alive after one of them.
 
 import { add_up_modules, build_tops } from "../charts/areas.js";
-import { make_measure } from "../charts/charts.js";
+import { make_measure, make_paint } from "../charts/charts.js";
 import { Treemap } from "../charts/treemap.js";
 import { format_bytes, make } from "../dom.js";
 import { add_up_lives, list_living, read_lives } from "./lives.js";
@@ -13,6 +13,7 @@ import { Timeline } from "./timeline.js";
 class MemoryView {
   width = 0;
   maps = make("div", { class: "mm-charts mm-living" });
+  paints = { module: make_paint(), line: make_paint() }; // whichever operator is chosen
 
   /**
    * @param {import("../data.js").TraceView} trace
@@ -79,7 +80,7 @@ class MemoryView {
   make_map(title, kind, tops) {
     const least = kind === "line" ? 1 : 0;
     const map = new Treemap(title, tops, {
-      format: format_bytes, measure: this.measure,
+      format: format_bytes, measure: this.measure, paint: this.paints[kind],
       select: (index) => index >= least && this.selection.select({ kind, index }),
     });
     if (!tops.length) map.svg.remove();
