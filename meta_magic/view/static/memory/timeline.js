@@ -53,7 +53,7 @@ export class Timeline {
       onclick: () => this.tools.select(this.at), onkeydown: (event) => this.press(event),
     });
     this.keys = trace.memory.categories.map((name, i) => {
-      const [words, help] = KINDS[name];
+      const [words, help] = KINDS[name] ?? [name, ""];
       const value = make("span");
       const key = make("span", { title: help }, make("i", { class: `mm-kind-${i}` }), `${words}  `, value);
       return { words, value, key };
