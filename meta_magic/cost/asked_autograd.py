@@ -1,7 +1,7 @@
 """Which of its operands autograd saves when an operator is called: it is asked."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["find_saved_slots"]
 
+ADDMM: Final = "aten.addmm.default"
+"""Known: torch's kernel on meta imports sympy, and a recording never runs it."""
+
 
 def find_saved_slots(signature: "Signature", needed: Sequence[bool]) -> list[int]:
     """Return which tensors autograd saves of a call, by calling it on meta.
@@ -32,6 +35,8 @@ def find_saved_slots(signature: "Signature", needed: Sequence[bool]) -> list[int
     Returns:
         Numbers of inputs, and of outputs after them; none of what cannot be called.
     """
+    if signature.op == ADDMM:
+        return [slot for slot, other in ((1, 2), (2, 1)) if needed[other]]
     saved: list[Tensor] = []
     with WithoutModes(), torch.inference_mode(mode=False), torch.enable_grad():
         try:

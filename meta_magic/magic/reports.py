@@ -75,13 +75,21 @@ def show(trace: "Trace", settings: Mapping[str, Any]) -> None:
         display(outputs.live)
 
 
-def show_charts(trace: "Trace") -> None:
-    """Show the charts of a trace, or say in a line what they would tell."""
+def show_charts(trace: "Trace", of: str) -> None:
+    """Show a chart of a trace, or say in a line what it would tell."""
     from meta_magic.view.charts import treemap_bundle  # noqa: PLC0415  needs torch
+    from meta_magic.view.charts_memory import memory_bundle  # noqa: PLC0415
 
-    bundle = treemap_bundle(trace)
+    charts = {
+        "parameters": (treemap_bundle, "no module of this trace has parameters"),
+        "memory": (memory_bundle, "no tensor of this trace takes memory"),
+    }
+    if of not in charts:
+        raise ValueError(f"there is no chart of {of!r}: choose {' or '.join(charts)}")
+    build, otherwise = charts[of]
+    bundle = build(trace)
     if bundle is None:
-        print("no module of this trace has parameters")  # noqa: T201  asked for
+        print(otherwise)  # noqa: T201  asked for
     elif is_notebook(get_ipython()):
         display(bundle, raw=True)
     else:

@@ -83,11 +83,10 @@ def format_headline(trace: "Trace") -> str:
     parts.append(f"as on {trace.program.as_device}")
     if trace.flops:
         parts.append(format_flops(trace.flops))
-    peaks = [f"{p} {format_bytes(n)}" for p, n in trace.memory.peak_by_place.items()]
-    if trace.peak_by_place:
-        parts.append(f"places: {', '.join(peaks)} at peak")
-    elif trace.memory.peak_nbytes:
-        parts.append(f"{format_bytes(trace.memory.peak_nbytes)} at peak")
+    peaks = trace.memory.peak_by_place.items()
+    named = [f"{format_bytes(nbytes)} on {place}" for place, nbytes in peaks if nbytes]
+    if named:
+        parts.append(f"peak {', '.join(named)}")
     parts.append(f"{trace.seconds:.2f} s")
     parts.append(f"{format_bytes(trace.nbytes_real)} allocated")
     if trace.error:

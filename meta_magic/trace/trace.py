@@ -193,12 +193,18 @@ class Trace:
         settings = {"depth": depth, "height": height, "hide": ["parameters"]}
         reports.show(self, settings)
 
-    def charts(self) -> None:
-        """Show plotly's treemap of parameter bytes by module.
+    def charts(self, of: str = "parameters") -> None:
+        """Show a chart by plotly.
 
-        A saved notebook keeps it, as a picture where plotly is not.
+        Args:
+            of: ``"parameters"``: a treemap of their bytes by module, which a saved
+                notebook keeps as a picture where plotly is not; or ``"memory"``: the
+                bytes alive after each operator, by what they are for.
+
+        Raises:
+            ValueError: There is no such chart.
         """
-        import_module("meta_magic.magic.reports").show_charts(self)
+        import_module("meta_magic.magic.reports").show_charts(self, of)
 
     def to_html(self, path: "str | os.PathLike[str]") -> None:
         """Write the report as one HTML file that needs no kernel and no network.

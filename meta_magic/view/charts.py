@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from meta_magic.trace.modules import ModuleNode
     from meta_magic.trace.trace import Trace
 
-__all__ = ["treemap_bundle", "treemap_html"]
+__all__ = ["LAYOUT", "PLOTLY", "treemap_bundle", "treemap_html"]
 
 PLOTLY: Final = "application/vnd.plotly.v1+json"
 WIDTH: Final = 720
@@ -31,6 +31,13 @@ COLORS: Final = ("#8ecae6", "#ffd58a", "#a8dba8", "#f4a6a6", "#cdb4db", "#e0c9a6
 DARK: Final = "#222"
 LIGHT: Final = "#fff"
 CLEAR: Final = "rgba(0,0,0,0)"
+LAYOUT: Final = {
+    "template": "none",
+    "height": HEIGHT,
+    "paper_bgcolor": CLEAR,
+    "plot_bgcolor": CLEAR,
+    "font": {"color": GREY},
+}
 
 DEPTH: Final = 5
 """Levels that plotly shows at once, below those that hold everything."""
@@ -165,14 +172,7 @@ def treemap_figure(whole: Box) -> Any:
         root={"color": CLEAR},
         textfont={"color": [GREY if color == CLEAR else DARK for color in colors]},
     )
-    layout = {
-        "template": "none",
-        "height": HEIGHT,
-        "margin": {"l": 4, "r": 4, "t": 28, "b": 4},
-        "paper_bgcolor": CLEAR,
-        "plot_bgcolor": CLEAR,
-        "font": {"color": GREY},
-    }
+    layout = LAYOUT | {"margin": {"l": 4, "r": 4, "t": 28, "b": 4}}
     return graph_objects.Figure(treemap, layout).to_plotly_json()
 
 

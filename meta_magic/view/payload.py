@@ -20,6 +20,7 @@ from meta_magic.trace.signature import Geometry, Place, Signature, SourcePositio
 from meta_magic.trace.summary import format_headline
 from meta_magic.view.column_values import columns_payload, remarks_payload
 from meta_magic.view.details_payload import details_payload, name_inputs
+from meta_magic.view.memory_payload import memory_payload
 from meta_magic.view.texts import find_texts
 from meta_magic.view.tokens import write_tokens
 from meta_magic.view.wire import (
@@ -99,6 +100,7 @@ class Payload:
             "remarks": remarks_payload(trace),
             "calls": self._write_calls(),
             "details": details_payload(trace),
+            "memory": memory_payload(trace),
         }
         return parts | {
             "positions": self._positions.rows,

@@ -34,7 +34,7 @@ unpacks the latter.
 
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
-VIEWS: Final = ("shell", "tables", "flow", "source", "details", "charts")
+VIEWS: Final = ("shell", "tables", "flow", "source", "details", "charts", "memory")
 
 STYLES: Final = {
     "tree": ("report",),  # plain, which a report takes the place of

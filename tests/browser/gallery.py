@@ -40,7 +40,7 @@ __all__ = [
     "show_view",
 ]
 
-VIEWS = ("Modules", "Flow", "Operators", "Source", "Charts")
+VIEWS = ("Modules", "Flow", "Operators", "Memory", "Source", "Charts")
 WIDTHS = (700, 1000, 1440)
 HEIGHT = 900
 

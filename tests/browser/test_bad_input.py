@@ -11,7 +11,7 @@ from meta_magic import record
 
 pytestmark = pytest.mark.browser
 
-VIEWS = ("Modules", "Flow", "Operators", "Source", "Charts")
+VIEWS = ("Modules", "Flow", "Operators", "Memory", "Source", "Charts")
 HALF = {"width": 700, "height": 450}
 """A window of 1,400 by 900 pixels at 200 %."""
 

@@ -19,7 +19,7 @@ model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8)) for _ in range(12)))
 y = model(torch.ones(2, 8))""",
     "pass",
 )
-VIEWS = ("Modules", "Flow", "Operators", "Source", "Charts")
+VIEWS = ("Modules", "Flow", "Operators", "Memory", "Source", "Charts")
 LIVE = ".mm-live:not(.mm-root)"
 WAIT = 60_000
 

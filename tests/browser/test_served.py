@@ -17,7 +17,7 @@ from tests.minified import as_from_a_wheel
 
 pytestmark = pytest.mark.browser
 
-VIEWS = ("Modules", "Flow", "Operators", "Source", "Charts")
+VIEWS = ("Modules", "Flow", "Operators", "Memory", "Source", "Charts")
 
 
 class Block(nn.Module):

@@ -32,7 +32,7 @@ SHOWN = {
     "04-any-script": (
         "cuda NVIDIA",
         "epoch 1: loss 2.",
-        "places: cuda:0 1.0 MiB",
+        "peak 1.0 MiB on cuda:0",
         "'cuda:0': '1.0 MiB'",
         "the gradients are assumed to be finite",
         "at least two devices, cuda:0 and cpu!",

@@ -103,6 +103,7 @@ export class TraceView {
   /** What of all others. @type {Record<string, string>} */ no_remarks;
   /** Of the tables, in their order. @type {{ops: Column[], modules: Column[]}} */ columns;
   /** What the details panel tells beyond the rest. @type {Details} */ details;
+  /** @type {import("./memory/lives.js").PackedLives} */ memory;
   /** Roots of the module trees. @type {number[]} */ roots = [];
 
   /** @param {any} payload */

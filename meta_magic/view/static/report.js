@@ -4,6 +4,7 @@ import { mount_charts } from "./charts/charts.js";
 import { fill, format_bytes, make, make_id, shorten_op } from "./dom.js";
 import { mount_details } from "./details/panel.js";
 import { mount_flow } from "./flow/flow.js";
+import { mount_memory } from "./memory/memory.js";
 import { mount_modules } from "./tables/modules.js";
 import { mount_operators } from "./tables/operators.js";
 import { Selection } from "./selection.js";
@@ -19,8 +20,8 @@ import { tell_meaning, split_line } from "./words.js";
 
 /** @type {Record<string, Mount>} */
 const VIEWS = {
-  Modules: mount_modules, Flow: mount_flow, Operators: mount_operators, Source: mount_source,
-  Charts: mount_charts,
+  Modules: mount_modules, Flow: mount_flow, Operators: mount_operators, Memory: mount_memory,
+  Source: mount_source, Charts: mount_charts,
 };
 const LITTLE = 3; // operators of a cell that one line is enough for
 

@@ -6,7 +6,7 @@ const MEANINGS = [
   [/ operators?$/, "calls of torch's operators that were recorded, in all phases"],
   [/^as on /, "the kernels are those that this device would choose; nothing ran on it"],
   [/FLOPs$/, "floating-point operations of matrix products, convolutions and attention, 2 for each multiply-add"],
-  [/^places: /, "devices that the code names, and the most bytes at once on each; all is on meta"],
+  [/^peak /, "the most bytes that tensors would take at once on each device, where the code wants them"],
   [/^[\d.]+ s$/, "how long recording took, with the cell itself"],
   [/ allocated$/, "data of real tensors that the cell made; what is on meta takes none"],
   [/^stopped by /, "the error that ended the cell"],

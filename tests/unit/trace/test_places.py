@@ -87,7 +87,7 @@ def test_the_headline_adds_up_what_lies_where_at_once():
         torch.zeros(256)
         copied = kept[:512].cpu()
     assert trace.peak_by_place == {"cuda:0": 8192, "cpu": 2048}
-    assert "places: cuda:0 8.0 KiB, cpu 2.0 KiB at peak" in str(trace)
+    assert "peak 8.0 KiB on cuda:0, 2.0 KiB on cpu" in str(trace)
     assert copied.numel() == 512
 
 
@@ -97,9 +97,10 @@ def test_a_view_takes_no_bytes_of_its_own():
     assert trace.peak_by_place == {"cuda:0": 16}
 
 
-def test_nothing_is_said_where_no_device_is_named(unnamed):
+def test_where_no_device_is_named_all_is_where_its_kernels_are(unnamed):
     assert unnamed.peak_by_place == {}
-    assert "places" not in unnamed.summary()
+    # Weight and bias have 9 elements, the input 8, the output 12, of 4 bytes each.
+    assert "· peak 116 bytes on cpu ·" in unnamed.summary()
 
 
 @pytest.mark.parametrize("table", ["ops", "modules"])

@@ -9,14 +9,14 @@ const CHART_FONT = "11px system-ui, sans-serif"; // as in charts.css
 const N_COLORS = 6;
 
 /** How many pixels a text takes. */
-function make_measure() {
+export function make_measure() {
   const context = document.createElement("canvas").getContext("2d");
   context.font = CHART_FONT;
   return (/** @type {string} */ text) => context.measureText(text).width;
 }
 
 /** Gives a module the colour that it, or the most of what it has, was met with; or the next. */
-function make_paint() {
+export function make_paint() {
   const colors = new Map();
   let n_colors = 0;
   const key = ({ at, modules }) => (modules.length ? at : ~at); // of what it has beside those in it

@@ -62,7 +62,7 @@ function draw_box({ area, rect, top, path, is_leaf }, tools) {
 }
 
 /** A chart of boxes, and the words beside it. */
-class Treemap {
+export class Treemap {
   boxes = new Marks();
   groups = new Marks();
   frame = draw("rect", { class: "mm-frame" });

@@ -23,7 +23,7 @@ const BEFORE_USE = ["init", "other"].map((phase) => PHASES.indexOf(phase));
 const EMPTY_OP = /^aten\.(new_)?empty/;
 
 /** Numbers that were written as the step from each to the next. */
-function undo_steps(/** @type {number[]} */ steps) {
+export function undo_steps(/** @type {number[]} */ steps) {
   let at = 0;
   return Int32Array.from(steps, (step) => (at += step));
 }

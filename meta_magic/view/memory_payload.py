@@ -1,0 +1,45 @@
+"""What lives when, on the wire: a row for each stretch of calls with the same bytes.
+
+All that the Memory view shows follows from them, and is worked out in the browser
+(``static/memory/lives.js``).
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from meta_magic.cost.storage_categories import CATEGORIES
+from meta_magic.view.wire import Table, as_differences
+
+if TYPE_CHECKING:
+    from meta_magic.trace.trace import Trace
+
+__all__ = ["memory_payload"]
+
+
+def memory_payload(trace: "Trace") -> dict[str, list[Any]]:
+    """Return the lives of all storages as columns.
+
+    Returns:
+        ``categories`` and ``places``: names. For each stretch, in order of storage and
+        start: ``storage`` and ``start`` (call) as steps from the stretch before,
+        ``length`` (calls; 0 for one that outlived them all), and ``nbytes``,
+        ``category`` and ``place`` as indices into ``sizes``, ``categories`` and
+        ``places``.
+    """
+    account = trace.memory.account
+    lives, n_calls = account.lives, account.columns.n_calls
+    order = np.lexsort((lives.start, lives.storage))
+    storage, start, stop = lives.storage[order], lives.start[order], lives.stop[order]
+    sizes: Table[int] = Table(int)
+    return {
+        "categories": [*CATEGORIES],
+        "places": [*account.places],
+        "storage": [*as_differences(storage.tolist())],
+        "start": [*as_differences(start.tolist())],
+        "length": np.where(stop >= n_calls, 0, stop - start).tolist(),
+        "nbytes": [*map(sizes.of, lives.nbytes[order].tolist())],
+        "sizes": sizes.rows,
+        "category": account.category[storage].tolist(),
+        "place": account.place[storage].tolist(),
+    }

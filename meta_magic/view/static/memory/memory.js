@@ -1,0 +1,174 @@
+// Memory: what lives after each operator over time, and what is alive after one of them.
+
+import { add_up_modules, build_tops } from "../charts/areas.js";
+import { make_measure, make_paint } from "../charts/charts.js";
+import { Treemap } from "../charts/treemap.js";
+import { format_bytes, make } from "../dom.js";
+import { add_up_lives, list_living, read_lives } from "./lives.js";
+import { Timeline } from "./timeline.js";
+
+/** @typedef {import("../charts/areas.js").Area} Area */
+
+/** Shows the memory of a trace; owns the device, -1 for all, and the operator that are chosen. */
+class MemoryView {
+  width = 0;
+  maps = make("div", { class: "mm-charts mm-living" });
+  paints = { module: make_paint(), line: make_paint() }; // whichever operator is chosen
+
+  /**
+   * @param {import("../data.js").TraceView} trace
+   * @param {import("../selection.js").Selection} selection
+   */
+  constructor(trace, selection) {
+    this.trace = trace;
+    this.selection = selection;
+    this.lives = read_lives(trace);
+    this.measure = make_measure();
+    const { places } = trace.memory;
+    const all = places.map((_, i) => add_up_lives(trace, this.lives, i));
+    const most = all.map(({ totals, peak }) => totals[peak]);
+    this.place = most.indexOf(Math.max(...most));
+    this.series = all[this.place];
+    this.timeline = new Timeline(trace, this.series, {
+      measure: this.measure, select: (index) => selection.select({ kind: "op", index }),
+    });
+    this.jump = make("button", {
+      type: "button", class: "mm-link", title: "select the operator after which most is alive",
+      onclick: () => selection.select({ kind: "op", index: this.series.peak }),
+    });
+    this.timeline.element.prepend(make("figcaption", {},
+      "Bytes alive after each operator ", ...this.make_chooser(places), this.jump));
+    this.charts = make("div", { class: "mm-charts" }, this.timeline.element);
+    this.element = make("div", { class: "mm-memory" }, this.charts, this.maps);
+    this.show_series();
+  }
+
+  /** @param {string[]} places */
+  make_chooser(places) {
+    if (places.length < 2) return [];
+    const names = [...places, "all devices"].map((name, i) =>
+      make("option", { selected: i === this.place }, name));
+    const onchange = ({ target }) => {
+      this.place = places.indexOf(target.value);
+      this.series = add_up_lives(this.trace, this.lives, this.place);
+      this.show_series();
+    };
+    return [make("select", { "aria-label": "Device", onchange }, ...names), " "];
+  }
+
+  /** Show the bytes of the chosen device, and its peak. */
+  show_series() {
+    this.at = this.series.peak;
+    this.timeline.show(this.series);
+    this.jump.textContent = `peak ${format_bytes(this.series.totals[this.at])}`;
+    this.show_living();
+  }
+
+  /** What is alive after the chosen operator, by module and by line. */
+  show_living() {
+    const { trace, at } = this;
+    const { by_module, by_line } = list_living(trace, this.lives, this.place, at);
+    const title = `Alive after operator ${at},`;
+    this.by_module = this.make_map(`${title} by module`, "module", this.list_modules(by_module));
+    this.by_line = this.make_map(`${title} by line`, "line", this.list_lines(by_line));
+    this.drawn = [this.by_module, this.by_line];
+    this.maps.replaceChildren(...this.drawn.map(({ element }) => element));
+    this.resize_maps();
+  }
+
+  /** @param {string} title @param {"module" | "line"} kind @param {Area[]} tops */
+  make_map(title, kind, tops) {
+    const least = kind === "line" ? 1 : 0;
+    const map = new Treemap(title, tops, {
+      format: format_bytes, measure: this.measure, paint: this.paints[kind],
+      select: (index) => index >= least && this.selection.select({ kind, index }),
+    });
+    if (!tops.length) map.svg.remove();
+    for (const button of map.element.querySelectorAll("button")) button.title = `select the ${kind}`;
+    return map;
+  }
+
+  /** @param {Map<number, number>} by_module @returns {Area[]} */
+  list_modules(by_module) {
+    const totals = add_up_modules(this.trace, ({ index }) => by_module.get(index) ?? 0);
+    const tops = build_tops(this.trace, (module) => totals[module]);
+    const value = by_module.get(-1) ?? 0;
+    const words = "outside of modules";
+    const outside = { name: words, words, value, at: -1, modules: [], children: [] };
+    return [...tops, ...value ? [outside] : []].sort((a, b) => b.value - a.value);
+  }
+
+  /** @param {Map<number, number>} by_line @returns {Area[]} */
+  list_lines(by_line) {
+    const { source, cell } = this.trace;
+    const texts = source.split(/\r?\n/);
+    return [...by_line].map(([line, value]) => {
+      const text = texts[line - cell.first]?.trim();
+      const name = line ? `line ${line}` : "no line of the cell";
+      return { name, words: text ? `${name}: ${text}` : name, value, at: line, modules: line ? [line] : [], children: [] };
+    }).sort((a, b) => b.value - a.value);
+  }
+
+  resize() {
+    if (!this.charts.clientWidth || this.charts.clientWidth === this.width) return;
+    this.width = this.charts.clientWidth;
+    this.timeline.resize(this.timeline.element.clientWidth);
+    this.resize_maps();
+  }
+
+  resize_maps() {
+    if (this.width) for (const { element, resize } of this.drawn) resize(element.clientWidth);
+    this.mark();
+  }
+
+  /** Show what is selected. */
+  follow() {
+    const { kind, index } = this.selection.current ?? {};
+    if (kind === "op") this.timeline.point(index);
+    if (kind === "op" && index !== this.at) {
+      this.at = index;
+      this.show_living();
+    } else this.mark();
+  }
+
+  /** Mark what is selected, in all charts. */
+  mark() {
+    const { trace } = this;
+    const { kind, index } = this.selection.current ?? {};
+    const module = { module: index, op: trace.op_module[index] }[kind] ?? -1;
+    const line = { line: index, op: kind === "op" && trace.place(index).line }[kind] ?? 0;
+    const path = [];
+    for (let i = module; i >= 0; i = trace.modules[i].parent) path.push(i);
+    this.by_module.mark(path);
+    this.by_line.mark([line]);
+    const is_in = {
+      op: (op) => op === index, line: (op) => trace.place(op).line === index,
+      module: (op) => this.is_within(op, index),
+    };
+    this.timeline.mark(is_in[kind] ?? (() => false));
+  }
+
+  /** Whether an operator ran in a module, or in one in it. */
+  is_within(op, module) {
+    const { modules, op_module } = this.trace;
+    let at = op_module[op];
+    while (at > module) at = modules[at].parent;
+    return at === module;
+  }
+}
+
+/**
+ * Show the memory.
+ * @param {HTMLElement} element @param {import("../data.js").TraceView} trace
+ * @param {import("../selection.js").Selection} selection
+ */
+export function mount_memory(element, trace, selection) {
+  if (!trace.n_ops || !trace.memory.sizes.some(Boolean)) {
+    element.append("No tensor of this trace takes memory.");
+    return;
+  }
+  const view = new MemoryView(trace, selection);
+  element.append(view.element);
+  new ResizeObserver(() => view.resize()).observe(view.element);
+  selection.subscribe(() => view.follow());
+}
