@@ -20,8 +20,8 @@ PLAIN: Final = (
 )
 """Types whose instances cannot change and hold nothing."""
 
-MAX_ITEMS: Final = 1000
-"""How large a container may be that is copied."""
+MAX_ITEMS: Final = 300
+"""How many values a container may hold in all that is copied."""
 
 CONTAINERS: Final = (list, tuple, set, dict)
 
@@ -171,16 +171,19 @@ def holds_only_data(value: object) -> bool:
     return not todo
 
 
-def copy_plain(value: Any) -> Any:
+def copy_plain(value: Any, room: Iterator[int] | None = None) -> Any:
     """Return plain data, copied.
 
     Raises:
-        ValueError: It is not plain, or too large.
+        ValueError: It is not plain, or too large, or holds itself.
     """
+    room = iter(range(MAX_ITEMS)) if room is None else room
+    if next(room, None) is None:
+        raise ValueError
     if type(value) in PLAIN:
         return value
-    if type(value) not in CONTAINERS or len(value) > MAX_ITEMS:
+    if type(value) not in CONTAINERS:
         raise ValueError
     if type(value) is dict:
-        return {copy_plain(k): copy_plain(v) for k, v in value.items()}
-    return type(value)(map(copy_plain, value))
+        return {copy_plain(k, room): copy_plain(v, room) for k, v in value.items()}
+    return type(value)([copy_plain(item, room) for item in value])

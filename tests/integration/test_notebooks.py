@@ -41,6 +41,14 @@ SHOWN = {
         "the same weights: True",
         "DRAWN OTHERWISE: 2 (weight, bias)",
     ),
+    "07-will-it-fit": (
+        "146.4 GiB at the peak does not fit h100-sxm",
+        "125.5 GiB at the peak does not fit h100-sxm",
+        "tried: 125.5 GiB at the peak, 101.8 GiB with fused",
+        "101.8 GiB at the peak does not fit h100-sxm",
+        "64.4 GiB at the peak with 8-bit fits h100-sxm",
+        "batch = 4: at most 14",
+    ),
 }
 BOOKS = sorted(Path(__file__).parents[2].glob("notebooks/*.ipynb"))
 

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from meta_magic.trace.units import format_bytes
+
 __all__ = ["Advice", "Proof"]
 
 
@@ -23,6 +25,10 @@ class Proof:
     def saved_nbytes(self) -> int:
         """By how much the peak is lower."""
         return self.before_nbytes - self.after_nbytes
+
+    def __str__(self) -> str:
+        before, after = map(format_bytes, (self.before_nbytes, self.after_nbytes))
+        return f"{before} at the peak, {after} with {self.choice}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,13 +40,13 @@ def test_nothing_takes_no_memory():
     assert (memory.live_nbytes, memory.peak_nbytes, memory.peak_index) == ((), 0, None)
     assert memory.peak.storages == ()
     assert len(memory.to_pandas()) == 0
-    assert "at peak" not in trace.summary()
+    assert "peak" not in trace.summary()
 
 
 def test_the_headline_says_the_peak():
     with record() as trace:
         torch.ones(1024)
-    assert " · 4.0 KiB at peak · " in trace.summary()
+    assert " · peak 4.0 KiB on cpu · " in trace.summary()
 
 
 def test_a_copied_trace_has_the_same_memory():

@@ -96,6 +96,14 @@ def test_what_a_function_still_has_need_not_be_kept():
     assert ask_trial(trace, list_shapes)[-1] == (2, 4)
 
 
+def test_a_list_that_holds_itself_is_no_obstacle():
+    sizes = [2]
+    sizes.append(sizes)
+    with record() as trace:
+        torch.ones(sizes[0])
+    assert ask_trial(trace, list_shapes) == [(2,)]
+
+
 def test_a_trace_keeps_no_module_of_the_block_alive():
     import weakref
 
