@@ -198,7 +198,7 @@ def find_inner(evidence: "Evidence") -> "Flags":
     is_chosen = np.zeros(columns.n_calls + 1, np.bool_)
     is_chosen[list_differentiated(evidence)] = True
     is_inner = is_chosen[evidence.maker]
-    written = evidence.is_written & is_chosen[columns.call]
+    written = columns.is_written & is_chosen[columns.call]
     is_inner[columns.storage[written]] = True
     inner: Flags = is_inner & ~evidence.is_of("parameter") & ~evidence.is_of("buffer")
     return inner
