@@ -7,7 +7,7 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
-from meta_magic.cost.call_columns import Integers
+from meta_magic.cost.program_columns import Integers
 from meta_magic.trace.formulas.operations import Kind, count_operations
 from meta_magic.trace.formulas.traffic import count_traffic
 from meta_magic.trace.signature import Signature

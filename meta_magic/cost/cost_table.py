@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from meta_magic.cost.call_columns import PHASES
+from meta_magic.cost.program_columns import PHASES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,12 +20,12 @@ def build_cost_table(cost: "Cost") -> "pd.DataFrame":
     """Return one row per call; see ``Cost.to_pandas``."""
     import pandas as pd  # noqa: PLC0415  0.3 s, on first use
 
-    numbers, columns = cost.columns.signatures, cost.columns
+    numbers = cost.signature
     names = [lineage[0] if lineage else None for lineage in cost.lineages]
     words = {
         "op": np.array([one.op for one in cost.each], object)[numbers],
-        "phase": np.array(PHASES, object)[columns.phases],
-        "module": np.array([*names, None], object)[columns.modules],
+        "phase": np.array(PHASES, object)[cost.phase],
+        "module": np.array([*names, None], object)[cost.module],
         "kind": np.array([one.kind for one in cost.each], object)[numbers],
     }
     counts = {

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from meta_magic.cost.call_columns import PHASES, CallColumns, build_call_columns
 from meta_magic.cost.call_work import (
     Calls,
     OneCall,
@@ -18,6 +17,12 @@ from meta_magic.cost.cost_table import build_cost_table
 from meta_magic.cost.cost_text import format_cost
 from meta_magic.cost.device_table import find_device
 from meta_magic.cost.lineages import Lineage, build_lineages
+from meta_magic.cost.program_columns import (
+    PHASES,
+    Integers,
+    find_holders,
+    read_columns,
+)
 from meta_magic.cost.rooflines import Roofline, build_roofline
 from meta_magic.trace.signature import Phase
 
@@ -56,12 +61,17 @@ class Cost:
 
     Attributes:
         each: What one call of each signature computes and moves.
-        columns: Signature, phase and module of each call.
+        signature: Of each call its signature.
+        phase: Of each call the index of its phase in ``PHASES``.
+        module: Of each call the number of its module, as ``OpCall.module`` has it; -1
+            for none.
         lineages: Of each module that a call can belong to.
     """
 
     each: tuple[OneCall, ...] = field(repr=False)
-    columns: CallColumns = field(repr=False, compare=False)
+    signature: Integers = field(repr=False, compare=False)
+    phase: Integers = field(repr=False, compare=False)
+    module: Integers = field(repr=False, compare=False)
     lineages: tuple[Lineage, ...] = field(repr=False)
 
     @property
@@ -157,20 +167,19 @@ class Cost:
     @cached_property
     def calls(self) -> Calls:
         """How many calls there are of each signature."""
-        calls = count_calls(0 * self.columns.signatures, self.columns.signatures)
-        return calls.get(0, [])
+        return count_calls(0 * self.signature, self.signature).get(0, [])
 
     @cached_property
     def calls_by_phase(self) -> Mapping[Phase, Calls]:
         """The same for each phase."""
-        counted = count_calls(self.columns.phases, self.columns.signatures)
+        counted = count_calls(self.phase, self.signature)
         return {PHASES[number]: calls for number, calls in counted.items()}
 
     @cached_property
     def calls_by_module(self) -> Mapping[str, Calls]:
         """The same for each module, with those of all modules in it."""
         within: dict[str, list[tuple[int, int]]] = {}
-        counted = count_calls(self.columns.modules, self.columns.signatures)
+        counted = count_calls(self.module, self.signature)
         for number, calls in counted.items():
             for name in reversed(self.lineages[number]):
                 within.setdefault(name, []).extend(calls)
@@ -188,8 +197,11 @@ class Cost:
 def build_cost(trace: "Trace") -> Cost:
     """Return what the operators of a trace compute and move."""
     program = trace.program
+    columns = read_columns(program)
     return Cost(
         each=tuple(map(count_one, program.signatures)),
-        columns=build_call_columns(program),
+        signature=columns.signature,
+        phase=columns.phase,
+        module=find_holders(program, columns),
         lineages=build_lineages(program, trace.modules),
     )

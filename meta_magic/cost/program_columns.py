@@ -6,7 +6,7 @@ tensors that it reads, then those that it returns.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,18 +15,12 @@ from meta_magic.cost.kept_bytes import KEPT
 from meta_magic.trace.program import GOES_ON, HEADER, MODULE_HEADER, TIED, Program
 from meta_magic.trace.signature import Geometry, Phase, Signature
 
-__all__ = ["PHASES", "Columns", "Flags", "Integers", "read_columns"]
+__all__ = ["PHASES", "Columns", "Flags", "Integers", "find_holders", "read_columns"]
 
 Integers: TypeAlias = NDArray[np.int64]
 Flags: TypeAlias = NDArray[np.bool_]
 
-PHASES: Final[tuple[Phase, ...]] = (
-    "init",
-    "forward",
-    "backward",
-    "optimizer",
-    "other",
-)
+PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -34,7 +28,7 @@ class Columns:
     """The words of a program.
 
     Attributes:
-        n_calls: Operator calls, with the one that raised.
+        n_calls: Operator calls.
         n_storages: Storages.
         signature: Of each call its signature.
         place: Of each call its place in the source; -1 for none.
@@ -43,13 +37,16 @@ class Columns:
         goes_on: Of each call whether the same call of a torch function made the one
             before.
         module: Of each call the number of the module that it ran in; -1 for none. A
-            backward call belongs to that of its forward call.
+            backward call outside of modules belongs to that of its forward call.
+        is_called: Of each call whether that module was called, and not just built.
         first: Of each call where its tensors begin in the columns below, and at last
             how many there are.
         call: Of each tensor the call.
+        slot: Of each tensor its slot, counted over all signatures.
         storage: Of each tensor its storage.
         nbytes: Of each tensor the bytes that its storage has, if it is first met so.
         is_made: Of each tensor whether it is returned, and not read.
+        is_written: Of each tensor whether it is read, and written.
         location: Of each tensor the index into ``locations`` of where it lies.
         locations: Devices that the code names; None first, for those that it does not.
     """
@@ -62,45 +59,50 @@ class Columns:
     forward: Integers
     goes_on: Flags
     module: Integers
+    is_called: Flags
     first: Integers
     call: Integers
+    slot: Integers
     storage: Integers
     nbytes: Integers
     is_made: Flags
+    is_written: Flags
     location: Integers
     locations: tuple[str | None, ...]
 
 
 def read_columns(program: Program) -> Columns:
     """Return the columns of a program."""
-    program = program.with_raised
-    words = np.frombuffer(program.words, np.uint32).astype(np.int64)
+    words = np.frombuffer(program.words, np.uint32)
     offsets = np.frombuffer(program.offsets, np.uint32).astype(np.int64)
     starts, n_calls = offsets[:-1], len(offsets) - 1
-    widths = np.diff(offsets) - HEADER
+    header = words[starts + np.arange(HEADER)[:, None]].astype(np.int64)
+    signature, place, module_word, last = header
     first = offsets - HEADER * np.arange(n_calls + 1)
-    call = np.repeat(np.arange(n_calls), widths)
-    tensors = words[np.arange(len(call)) + HEADER * (call + 1)]
-    storages = np.frombuffer(program.storage_by_tensor, np.uint32).astype(np.int64)
-    signature = words[starts]
+    call = np.repeat(np.arange(n_calls), np.diff(first))
+    position = np.arange(len(call))
+    storages = np.frombuffer(program.storage_by_tensor, np.uint32)
     slots = SlotTable(program.signatures)
-    slot = slots.first[signature[call]] + np.arange(len(call)) - first[call]
-    forward = np.where(words[starts + 3] > GOES_ON, words[starts + 3] - TIED, -1)
-    place = words[starts + 1] - 1
+    slot = position + (slots.first[signature] - first[:-1])[call]
+    forward = np.where(last >= TIED, last - TIED, -1)
+    module_word = find_module_words(module_word, forward)
     return Columns(
         n_calls=n_calls,
         n_storages=count_storages(program),
         signature=signature,
-        place=place,
-        phase=find_phases(program)[place],
+        place=place - 1,
+        phase=find_phases(program)[place - 1],
         forward=forward,
-        goes_on=words[starts + 3] == GOES_ON,
-        module=find_modules(program, words[starts + 2], forward),
+        goes_on=last == GOES_ON,
+        module=find_modules(program, module_word),
+        is_called=(module_word > 0) & (module_word & 1 == 0),
         first=first,
         call=call,
-        storage=storages[tensors],
+        slot=slot,
+        storage=storages[words[position + HEADER * (call + 1)]].astype(np.int64),
         nbytes=slots.nbytes[slot],
         is_made=slots.is_made[slot],
+        is_written=slots.is_written[slot],
         location=slots.location[slot],
         locations=tuple(slots.locations),
     )
@@ -123,6 +125,7 @@ class SlotTable:
         first: Of each signature its first slot.
         nbytes: Of each slot the bytes of a storage that is just as large as needed.
         is_made: Of each slot whether its tensor is returned.
+        is_written: Of each slot whether its tensor is read, and written.
         location: Of each slot the index of where its tensor lies.
         locations: What these point to.
     """
@@ -133,8 +136,10 @@ class SlotTable:
         first: list[int] = []
         facts: list[tuple[int, int]] = []
         is_made: list[bool] = []
+        written: list[int] = []
         for signature in signatures:
             first.append(len(facts))
+            written += [len(facts) + index for index in signature.writes]
             facts += self._describe(signature)
             is_made += [False] * len(signature.inputs)
             is_made += [True] * len(signature.outputs)
@@ -142,6 +147,8 @@ class SlotTable:
         self.first = np.asarray(first, np.int64)
         self.nbytes, self.location = pairs[:, 0], pairs[:, 1]
         self.is_made = np.asarray(is_made, np.bool_)
+        self.is_written = np.zeros_like(self.is_made)
+        self.is_written[written] = True
 
     def _describe(self, signature: Signature) -> Iterator[tuple[int, int]]:
         """Yield bytes and location of each slot of a signature."""
@@ -184,13 +191,34 @@ def find_phases(program: Program) -> Integers:
     return np.asarray([*phases, PHASES.index("other")], np.int64)
 
 
-def find_modules(program: Program, words: Integers, forward: Integers) -> Integers:
-    """Return the module of each call, by its module word and its forward call."""
+def find_module_words(words: Integers, forward: Integers) -> Integers:
+    """Return the module word of each call, for a backward one that of its forward."""
+    is_tied = (words == 0) & (forward >= 0)
+    return np.where(is_tied, words[forward], words)
+
+
+def find_modules(program: Program, words: Integers) -> Integers:
+    """Return the module that each call ran in, by its module word."""
     rows = np.frombuffer(program.module_rows, np.uint32).astype(np.int64)
-    called = np.append(rows[::MODULE_HEADER], -1)
+    called = np.append(rows[::MODULE_HEADER], -1)  # the last for calls in none
     is_built = words & 1 == 1
-    modules = np.where(
-        is_built, words >> 1, called[np.where(is_built, 0, words >> 1) - 1]
-    )
-    modules = np.where(words == 0, -1, modules)
-    return np.where(forward >= 0, modules[forward], modules)
+    return np.where(is_built, words >> 1, called[np.where(is_built, 0, words >> 1) - 1])
+
+
+def find_holders(program: Program, columns: Columns) -> Integers:
+    """Return the module that each call belongs to, as ``OpCall.module`` has it; or -1.
+
+    That which it ran in; outside of module calls, that which holds the first of what
+    it makes, or else of what it writes, if one does.
+    """
+    module = columns.module.copy()
+    holder_by_storage = np.full(columns.n_storages, -1)
+    for storage, number in program.owner_by_storage:
+        holder_by_storage[storage] = number
+    holder = holder_by_storage[columns.storage]
+    is_held = (holder >= 0) & ~columns.is_called[columns.call]
+    for is_meant in (columns.is_written, columns.is_made):  # what is made comes last
+        # Of several numbers written to one place the last one stays.
+        tensors = np.flatnonzero(is_held & is_meant)[::-1]
+        module[columns.call[tensors]] = holder[tensors]
+    return module

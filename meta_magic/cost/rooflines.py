@@ -84,7 +84,7 @@ class Roofline:
             seconds (float): Of the call.
             bound (str): memory or compute, whichever takes longer.
         """
-        numbers = self.cost.columns.signatures
+        numbers = self.cost.signature
         words = np.where(self.is_bound_by_memory, "memory", "compute").astype(object)
         seconds = np.array(self.seconds_each)
         return self.cost.to_pandas().assign(

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
@@ -73,20 +74,8 @@ class Evidence:
         Args:
             read: Gives one number for each input, then for each output.
         """
-        values: list[int] = []
-        starts = []
-        for signature in self.program.signatures:
-            starts.append(len(values))
-            values += read(signature)
-        columns = self.columns
-        within = np.arange(len(columns.call)) - columns.first[columns.call]
-        first = np.asarray([*starts, 0], np.int64)[columns.signature]
-        return np.asarray([*values, 0], np.int64)[first[columns.call] + within]
-
-    @cached_property
-    def is_written(self) -> Flags:
-        """For each tensor of a call whether the call writes it."""
-        return self.of_slots(list_writes) > 0
+        values = chain.from_iterable(map(read, self.program.signatures))
+        return np.fromiter(values, np.int64)[self.columns.slot]
 
     @cached_property
     def flops(self) -> Integers:
@@ -224,10 +213,3 @@ class Evidence:
         np.add.at(change, start[here], nbytes[here])
         np.subtract.at(change, stop[here], nbytes[here])
         return int(np.cumsum(change)[:-1].max(initial=0))
-
-
-def list_writes(signature: Signature) -> Iterator[int]:
-    """Yield 1 for each tensor that a call of a signature writes, and 0 for others."""
-    for index in range(len(signature.inputs)):
-        yield int(index in signature.writes)
-    yield from [0] * len(signature.outputs)

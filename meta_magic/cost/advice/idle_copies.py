@@ -34,7 +34,7 @@ def find_idle_copies(evidence: "Evidence") -> Iterator[Advice]:
     calls = np.flatnonzero(chosen)
     if not len(calls):
         return
-    last_write = evidence.last_call(evidence.is_written)
+    last_write = evidence.last_call(evidence.columns.is_written)
     last_read = evidence.last_call(~evidence.columns.is_made)
     calls_by_place = defaultdict(list)
     for call in calls.tolist():

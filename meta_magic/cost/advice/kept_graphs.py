@@ -211,7 +211,7 @@ def find_inner(evidence: "Evidence") -> "Flags":
     is_chosen[list_differentiated(evidence)] = True
     is_chosen[:-1] &= n_read > 0  # what reads nothing makes leaves
     is_inner = is_chosen[evidence.maker]
-    written = evidence.is_written & is_chosen[columns.call]
+    written = columns.is_written & is_chosen[columns.call]
     is_inner[columns.storage[written]] = True
     inner: Flags = is_inner & ~evidence.is_of("parameter") & ~evidence.is_of("buffer")
     return inner

@@ -30,7 +30,7 @@ def find_lost_initializations(evidence: "Evidence") -> Iterator[Advice]:
     dead = dead[~evidence.is_left[dead] & (evidence.maker[dead] >= 0)]
     is_init = evidence.is_in("init")
     used = evidence.last_call(~is_init[columns.call])
-    is_filled = evidence.last_call(evidence.is_written) >= 0
+    is_filled = evidence.last_call(columns.is_written) >= 0
     for storage in dead[(used[dead] < 0) & is_filled[dead]].tolist():
         maker = int(evidence.maker[storage])
         names = tied.get(int(columns.module[maker]), ())

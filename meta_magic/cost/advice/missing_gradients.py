@@ -25,7 +25,7 @@ def find_missing_gradients(evidence: "Evidence") -> Iterator[Advice]:
     """
     columns, facts = evidence.columns, evidence.program.facts
     have = {storage for _, storage in facts.accumulated}
-    is_stepped = evidence.is_written & evidence.is_in("optimizer")[columns.call]
+    is_stepped = columns.is_written & evidence.is_in("optimizer")[columns.call]
     have.update(columns.storage[is_stepped].tolist())
     reads = ~columns.is_made & evidence.is_in("forward", "other")[columns.call]
     read = {*columns.storage[reads].tolist()}

@@ -119,7 +119,7 @@ def find_dead(evidence: "Evidence", gradients: "Integers") -> "Flags":
     is_dead = np.zeros(columns.n_calls, np.bool_)
     is_backward = evidence.is_in("backward").tolist()
     is_looking = find_looking(evidence).tolist()
-    changes = columns.is_made | evidence.is_written
+    changes = columns.is_made | columns.is_written
     for call in range(columns.n_calls - 1, -1, -1):
         tensors = evidence.tensors_of(call)
         storages = columns.storage[tensors]

@@ -97,6 +97,26 @@ def test_operators_are_ranked_by_flops(trace):
     assert sum(work.n_calls for work in by_op.values()) == len(trace.ops)
 
 
+def test_a_call_outside_of_modules_belongs_to_that_of_the_first_that_it_writes():
+    with mm.record() as trace:
+        first, second = nn.Linear(2, 2), nn.Linear(2, 2)
+        with torch.no_grad():
+            torch._foreach_zero_([second.bias, first.bias])
+    assert trace.cost.to_pandas()["module"].iloc[-1] == "second"
+
+
+def test_what_a_call_makes_comes_before_what_it_writes():
+    with mm.record() as trace:
+        norm, keeper = nn.BatchNorm1d(3), nn.Module()
+        x = torch.ones(2, 3)
+        means = norm.running_mean, norm.running_var
+        made = nn.functional.batch_norm(x, *means, training=True)
+        keeper.register_buffer("made", made)
+    table = trace.cost.to_pandas()
+    (owner,) = table["module"][table["op"].str.contains("batch_norm")]
+    assert owner == "keeper"
+
+
 def test_masked_products_are_told():
     with mm.record(as_device="cpu") as trace:
         heads = [torch.randn(1, 1, 4, 8) for _ in range(3)]
