@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from meta_magic.cost.call_work import (
     Calls,
     OneCall,
@@ -167,7 +169,8 @@ class Cost:
     @cached_property
     def calls(self) -> Calls:
         """How many calls there are of each signature."""
-        return count_calls(0 * self.signature, self.signature).get(0, [])
+        counts = np.bincount(self.signature).tolist()
+        return [(number, n) for number, n in enumerate(counts) if n]
 
     @cached_property
     def calls_by_phase(self) -> Mapping[Phase, Calls]:

@@ -165,7 +165,8 @@ def search_largest(search: Search, current: int) -> SizeFit:
         found = interpolate_samples(search, sizes)
         if found is not None:
             largest = search.find_largest(found.peak_nbytes, near=current)
-            if is_confirmed(search, found, largest or search.candidates[0]):
+            size = largest or search.candidates[0]
+            if peak_of(search, size) == found.peak_nbytes(size):
                 break
             found = None  # some kernels take sizes rounded up
     if found is None:
@@ -202,11 +203,6 @@ def interpolate_samples(search: Search, sizes: Sequence[int]) -> Interpolation |
     if len({sample.program for sample in samples}) > 1:
         return None
     return interpolate(sizes, [sample.live_nbytes for sample in samples])
-
-
-def is_confirmed(search: Search, found: Interpolation, size: int) -> bool:
-    """Whether a recording at a size needs what was expected."""
-    return peak_of(search, size) == found.peak_nbytes(size)
 
 
 def peak_of(search: Search, size: int) -> int:
