@@ -205,8 +205,8 @@ def test_the_flow_is_saved_as_a_picture(serve, trace, tmp_path):
     assert (tmp_path / "flow.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_box_that_opens_stays_where_it_was(serve, trace, expect):
-    page = serve(trace, settings={"depth": 1, "height": 420, "hide": ["parameters"]})
+def test_a_box_that_opens_stays_where_it_was_if_it_fits(serve, trace, expect):
+    page = serve(trace, settings={"depth": 1, "height": 640, "hide": ["parameters"]})
     flow = show(page, "Flow")
     run = flow.get_by_role("treeitem", name="12 \N{MULTIPLICATION SIGN} Block")
     expect(run).to_have_attribute("aria-expanded", "false")
