@@ -25,6 +25,7 @@ from meta_magic.errors import (
     MissingValueError,
     MixedDeviceError,
     ReplayError,
+    TrialError,
     UnfinishedTraceError,
     UnknownDeviceError,
 )
@@ -68,6 +69,7 @@ __all__ = [
     "SourcePosition",
     "TensorMetadata",
     "Trace",
+    "TrialError",
     "UnfinishedTraceError",
     "UnknownDeviceError",
     "UnknownOperator",

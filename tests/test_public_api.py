@@ -29,6 +29,7 @@ def test_the_public_names_are_these():
         "SourcePosition",
         "TensorMetadata",
         "Trace",
+        "TrialError",
         "UnfinishedTraceError",
         "UnknownDeviceError",
         "UnknownOperator",
