@@ -86,9 +86,14 @@ def fit_trace(
 
     Raises:
         UnknownDeviceError: No such device is known; it names all that are.
-        TrialError: The block cannot be run again, or knows no such size.
+        TrialError: The block failed, cannot be run again, or knows no such size; or
+            the device has no memory of its own.
     """
     found, chosen = find_device(device), tuple(choices)
+    if not found.nbytes:
+        raise TrialError(f"how much memory {found.title} has varies: name another")
+    if trace.error is not None:
+        raise TrialError(f"it raised {trace.error}")
     sample = record_at(trace, {}, chosen) if chosen else take_sample(trace)
     sizes = {}
     for name in vary:
@@ -176,6 +181,7 @@ def search_largest(search: Search, current: int) -> SizeFit:
     return SizeFit(
         name=search.name,
         current=current,
+        least=search.candidates[0],
         largest=largest,
         recorded=tuple((size, sample.peak_nbytes) for size, sample in recorded),
         interpolation=found,

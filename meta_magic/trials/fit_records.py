@@ -17,6 +17,7 @@ class SizeFit:
     Attributes:
         name: What the size is called in the block.
         current: Its value there.
+        least: The smallest one that was asked about.
         largest: The largest one that fits; 0 if none does.
         recorded: (size, bytes at the peak) of all recordings that it stands on.
         interpolation: The bytes of each call at any size; None where programs differ
@@ -25,6 +26,7 @@ class SizeFit:
 
     name: str
     current: int
+    least: int
     largest: int
     recorded: tuple[tuple[int, int], ...]
     interpolation: Interpolation | None = field(default=None, repr=False, compare=False)
@@ -92,6 +94,8 @@ class Fit:
             at = ", ".join(str(n) for n, _ in size.recorded)
             how = "interpolated" if size.interpolation else "searched"
             how += f" from recordings at {at}" if size.confirmed else ", not confirmed"
-            found = f"at most {size.largest}" if size.largest else "none fits"
+            least = format_bytes(size.peak_nbytes(size.least))
+            none = f"none fits, {size.least} takes {least}"
+            found = f"at most {size.largest}" if size.largest else none
             lines.append(f"  {size.name} = {size.current}: {found} ({how})")
         return "\n".join(lines)

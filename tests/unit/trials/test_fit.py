@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from meta_magic import record
+from meta_magic.cost.device_table import list_devices
 from meta_magic.errors import TrialError
 from meta_magic.trials.fit import fit_trace
 
@@ -67,7 +68,7 @@ def test_where_none_fits_it_is_0():
     fit = fit_trace(record_training(), DEVICE, {"width": [2**16, 2**17]})
     assert fit.largest == {"width": 0}
     assert fit.sizes["width"].peak_nbytes(2**16) == peak_of(width=2**16) > ROOM
-    assert "none fits" in str(fit)
+    assert "none fits, 65536 takes " in str(fit)
 
 
 def step_by_size(batch):
@@ -133,6 +134,21 @@ def test_an_error_at_a_size_says_at_which():
         torch.ones(rows).view(2, -1)
     with pytest.raises(TrialError, match=r"with rows=\d, it raises RuntimeError"):
         fit_trace(trace, DEVICE, {"rows": [1, 3, 5]})
+
+
+def test_a_block_that_failed_is_declined():
+    with pytest.raises(RuntimeError), record() as trace:
+        torch.ones(2, 3) @ torch.ones(2, 3)
+    with pytest.raises(TrialError, match="it raised RuntimeError: mat1 and mat2"):
+        fit_trace(trace, DEVICE)
+
+
+def test_a_processor_whose_memory_varies_is_declined():
+    varying = [device.name for device in list_devices() if not device.nbytes]
+    for name in varying:
+        with pytest.raises(TrialError, match="varies"):
+            fit_trace(record_training(), name)
+    assert varying
 
 
 def test_an_unknown_device_is_an_error_with_the_known_ones():
