@@ -235,7 +235,7 @@ def test_every_word_of_the_header_and_of_the_headings_is_explained(serve, trace)
     page = serve(trace)
     page.get_by_role("tab", name="Operators").click()
     parts = page.locator("header p span").all()
-    assert len(parts) == 6
+    assert len(parts) == 7
     for part in parts + page.get_by_role("columnheader").all():
         assert part.get_attribute("title")
 

@@ -23,6 +23,8 @@ ADVISED = {
     # A head that is made to be tied; 8,192 tokens with all activations kept.
     ("01-quickstart", 2): {"tying"},
     ("01-quickstart", 6): {"activations"},
+    # AdamW takes all parameters of a model of 7 billion at once.
+    ("07-will-it-fit", 4): {"foreach"},
 }
 BOOKS = sorted(Path(__file__).parents[2].glob("notebooks/*.ipynb"))
 

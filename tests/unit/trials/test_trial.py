@@ -187,6 +187,7 @@ def test_a_file_can_be_read():
 def test_children_of_the_child_end_too():
     """The CPU is asked about large calls in one of its own."""
     here = os.getpid()
+    others = list_children(here)  # of other tests
 
     def say_pid(trace, _variables):
         return os.getpid(), list_children(os.getpid())
@@ -198,7 +199,7 @@ def test_children_of_the_child_end_too():
     child, grandchildren = ask_trial(trace, say_pid)
     assert child != here
     assert grandchildren == []
-    assert list_children(here) == []
+    assert set(list_children(here)) <= set(others)
 
 
 def list_children(pid):
