@@ -42,7 +42,7 @@ def test_a_tensor_of_values_lives_from_where_it_is_made():
         x = torch.tensor([1.0, 2.0])
         torch.ones(1)
         x + 1
-    assert trace.memory.live_nbytes == (12, 16)
+    assert trace.memory.live_nbytes[-2:] == (12, 16)
 
 
 def test_a_tensor_of_values_that_no_operator_meets_takes_memory_too():
@@ -51,15 +51,16 @@ def test_a_tensor_of_values_that_no_operator_meets_takes_memory_too():
         torch.ones(1)
         del x
         torch.ones(1)
-    assert trace.memory.live_nbytes == (20, 4)
+    assert trace.memory.live_nbytes[-2:] == (20, 4)
 
 
 @pytest.mark.parametrize("index", [0, (0, 1)])
-def test_a_number_that_is_assigned_is_a_tensor_first(index):
+def test_a_number_that_is_assigned_is_a_tensor_first_where_torch_makes_one(index):
     with record() as trace:
         x = torch.zeros(2, 2)
         x[index] = 7.0
-    assert set(trace.memory.live_nbytes[1:]) == {16 + 4}
+    is_tensor = trace.ops[-1].op != "aten.fill_.Scalar"  # till torch 2.13
+    assert set(trace.memory.live_nbytes[1:]) == {16 + 4 * is_tensor}
 
 
 def test_the_whole_of_a_storage_that_is_met_by_a_view_counts():

@@ -91,6 +91,9 @@ def test_operators_of_a_backward_pass_stand_alone():
     assert {len(ops) for ops in backward} == {1}
 
 
+@pytest.mark.xfail(
+    torch.__version__ >= "2.14", reason="torch computes it again below functions then"
+)
 def test_what_checkpointing_computes_again_is_a_call_each():
     with mm.record() as trace:
         linear = nn.Linear(8, 8, bias=False)

@@ -139,7 +139,7 @@ def test_an_error_at_a_size_says_at_which():
 def test_a_block_that_failed_is_declined():
     with pytest.raises(RuntimeError), record() as trace:
         torch.ones(2, 3) @ torch.ones(2, 3)
-    with pytest.raises(TrialError, match="it raised RuntimeError: mat1 and mat2"):
+    with pytest.raises(TrialError, match=r"it raised RuntimeError: .*mat1 and mat2"):
         fit_trace(trace, DEVICE)
 
 

@@ -153,6 +153,9 @@ def test_steps_are_small_where_layers_are_alike():
     assert len(sent["sizes"]) < len(sent["nbytes"]) / 5
 
 
+@pytest.mark.skipif(
+    torch.__version__ >= "2.14", reason="torch imports sympy for flex attention then"
+)
 def test_a_first_cell_waits_for_no_library():
     # torch's own kernel of addmm imports sympy, which takes longer than a recording.
     done = subprocess.run(
