@@ -161,14 +161,16 @@ def keep(value: object) -> Former:
 def holds_only_data(value: object) -> bool:
     """Whether all that an object refers to is small, and nobody would miss it."""
     met, todo = {id(value)}, [value]
-    while todo and len(met) <= MAX_ITEMS:
+    while todo:
         for item in gc.get_referents(todo.pop()):
             if type(item).__weakrefoffset__ and not isinstance(item, type):
                 return False
             if id(item) not in met and not isinstance(item, type):
                 met.add(id(item))
                 todo.append(item)
-    return not todo
+            if len(met) > MAX_ITEMS:
+                return False
+    return True
 
 
 def copy_plain(value: Any, room: Iterator[int] | None = None) -> Any:
