@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from meta_magic.cost.advice.advice_records import Advice
-from meta_magic.cost.advice.parameter_names import list_parameters, shorten
+from meta_magic.cost.advice.parameter_names import name_by_storage, shorten
 from meta_magic.trace.units import format_bytes
 
 if TYPE_CHECKING:
@@ -30,9 +30,7 @@ def find_missing_gradients(evidence: "Evidence") -> Iterator[Advice]:
     reads = ~columns.is_made & evidence.is_in("forward", "other")[columns.call]
     read = {*columns.storage[reads].tolist()}
     for root in evidence.modules:
-        names: dict[int, str] = {}
-        for name, storage, _ in list_parameters(root):
-            names.setdefault(storage, name)
+        names = name_by_storage([root])
         missing = [storage for storage in names if storage not in have]
         if len(missing) == len(names):
             continue

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from meta_magic.trace.modules import ModuleNode, ModuleTensor
 
-__all__ = ["list_parameters", "name_by_storage", "shorten"]
+__all__ = ["name_by_storage", "shorten"]
 
 MAX_NAMED: Final = 3
 """Names that are written out."""

@@ -72,11 +72,7 @@ def describe(
 
 def is_promoting(signature: "Signature") -> bool:
     """Whether calls of a signature widen a tensor because another one is wider."""
-    floats = [
-        geometry.dtype
-        for geometry in signature.inputs
-        if geometry.shape and geometry.dtype.is_floating_point
-    ]
+    floats = list_floats(signature)
     made = signature.outputs[0] if signature.outputs else None
     return (
         len({*floats}) > 1
@@ -91,12 +87,17 @@ def is_promoting(signature: "Signature") -> bool:
 def find_dtypes(evidence: "Evidence", call: int) -> tuple[torch.dtype, torch.dtype]:
     """Return the dtype that a call makes, and the narrowest that it reads."""
     signature = evidence.program.signatures[evidence.columns.signature[call]]
-    floats = [
+    floats = list_floats(signature)
+    return signature.outputs[0].dtype, min(floats, key=lambda dtype: dtype.itemsize)
+
+
+def list_floats(signature: "Signature") -> list[torch.dtype]:
+    """Return the floating dtypes of what calls of a signature read, numbers aside."""
+    return [
         geometry.dtype
         for geometry in signature.inputs
         if geometry.shape and geometry.dtype.is_floating_point
     ]
-    return signature.outputs[0].dtype, min(floats, key=lambda dtype: dtype.itemsize)
 
 
 def find_usual(evidence: "Evidence") -> torch.dtype:
