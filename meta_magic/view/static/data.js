@@ -78,6 +78,12 @@ function undo_deltas(deltas) {
   });
 }
 
+/** Numbers that were written as the step from each to the next. */
+export function undo_steps(/** @type {number[]} */ steps) {
+  let at = 0;
+  return Int32Array.from(steps, (step) => (at += step));
+}
+
 /** Numbers that were written as how often each stands in a row. */
 function undo_runs(lengths, n) {
   const numbers = new Int32Array(n);
