@@ -248,6 +248,13 @@ export class TraceView {
   }
 }
 
+/** A module, and all that it is in; none for -1. @param {TraceView} trace @param {number} module */
+export function list_path({ modules }, module) {
+  const path = [];
+  for (let at = module; at >= 0; at = modules[at].parent) path.push(at);
+  return path;
+}
+
 /** The module that holds a tensor, by its number among those of all. @param {TraceView} trace */
 export const find_holder = ({ modules }, /** @type {number} */ tensor) =>
   modules.findLast(({ first_tensor, tensors }) => tensors.length && first_tensor <= tensor)?.index ?? -1;
