@@ -78,6 +78,12 @@ function undo_deltas(deltas) {
   });
 }
 
+/** Numbers that were written as the step from each to the next. */
+export function undo_steps(/** @type {number[]} */ steps) {
+  let at = 0;
+  return Int32Array.from(steps, (step) => (at += step));
+}
+
 /** Numbers that were written as how often each stands in a row. */
 function undo_runs(lengths, n) {
   const numbers = new Int32Array(n);
@@ -240,6 +246,13 @@ export class TraceView {
     }
     return runs;
   }
+}
+
+/** A module, and all that it is in; none for -1. @param {TraceView} trace @param {number} module */
+export function list_path({ modules }, module) {
+  const path = [];
+  for (let at = module; at >= 0; at = modules[at].parent) path.push(at);
+  return path;
 }
 
 /** The module that holds a tensor, by its number among those of all. @param {TraceView} trace */

@@ -1,5 +1,7 @@
 // The one thing that is selected, in all views at once.
 
+import { find_holder } from "./data.js";
+
 /**
  * @typedef {{kind: "op" | "module" | "line" | "tensor" | "parameter", index: number}} Selected
  *   an operator, a module, a line of the cell, a tensor, or a parameter, buffer or attribute
@@ -30,4 +32,14 @@ export class Selection {
   subscribe(listener) {
     this.#listeners.add(listener);
   }
+}
+
+/**
+ * The module that a selection is about, or -1.
+ * @param {import("./data.js").TraceView} trace @param {Selected | null} selected
+ */
+export function find_module(trace, selected) {
+  const { kind, index } = selected ?? {};
+  if (kind === "parameter") return find_holder(trace, index);
+  return { module: index, op: trace.op_module[index] }[kind] ?? -1;
 }

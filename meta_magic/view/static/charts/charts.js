@@ -1,6 +1,8 @@
 // The charts: what modules have and do, and what they return.
 
+import { list_path } from "../data.js";
 import { format_bytes, format_count, format_flops, make } from "../dom.js";
+import { find_module } from "../selection.js";
 import { add_up_modules } from "./areas.js";
 import { make_curve } from "./curve.js";
 import { make_bars, make_treemap } from "./treemap.js";
@@ -59,10 +61,7 @@ export function mount_charts(element, trace, selection) {
   const charts = make("div", { class: "mm-charts" }, ...drawn.map((chart) => chart.element));
   element.append(charts);
   const mark = () => {
-    const { kind, index } = selection.current ?? {};
-    const path = [];
-    const found = { module: index, op: trace.op_module[index] }[kind] ?? -1;
-    for (let i = found; i >= 0; i = modules[i].parent) path.push(i);
+    const path = list_path(trace, find_module(trace, selection.current));
     for (const chart of drawn) chart.mark(path);
   };
   let width = 0;

@@ -1,6 +1,8 @@
 // The shapes that modules return, in the order in which they are called. Touches no
 // document, so that node can test it.
 
+import { list_path } from "../data.js";
+
 const FEW_STRETCHES = 8; // so many say what a model is made of
 const MOST_STRETCHES = 24; // so many names have room below a chart
 
@@ -54,12 +56,8 @@ export function list_dimensions(steps) {
  * @param {TraceView} trace @param {Call[]} steps
  * @returns {{start: number, end: number, name: string}[]}
  */
-export function find_stretches({ modules }, steps) {
-  const paths = steps.map(({ module }) => {
-    const path = [];
-    for (let i = module; i >= 0; i = modules[i].parent) path.unshift(i);
-    return path;
-  });
+export function find_stretches(trace, steps) {
+  const paths = steps.map(({ module }) => list_path(trace, module).reverse());
   const deepest = paths.reduce((most, { length }) => Math.max(most, length), 0);
   let found = [];
   for (let level = 0; level < deepest && found.length < FEW_STRETCHES; level += 1) {
@@ -71,7 +69,7 @@ export function find_stretches({ modules }, steps) {
     // All of the stretch may be in one that lies deeper.
     const shared = paths[start].findLast((module, i) =>
       paths.slice(start, end).every((path) => path[i] === module));
-    const { fqn, name } = modules[shared] ?? {};
+    const { fqn, name } = trace.modules[shared] ?? {};
     return { start, end, name: fqn || name || "" };
   });
 }

@@ -1,7 +1,7 @@
 // Who made, reads, writes and frees what. Built when it is first asked for: a large trace has
 // 100,000 tensors. Touches no document.
 
-import { PHASES, find_holder } from "../data.js";
+import { PHASES, find_holder, undo_steps } from "../data.js";
 import { shorten_op } from "../dom.js";
 
 /**
@@ -21,12 +21,6 @@ import { shorten_op } from "../dom.js";
 
 const BEFORE_USE = ["init", "other"].map((phase) => PHASES.indexOf(phase));
 const EMPTY_OP = /^aten\.(new_)?empty/;
-
-/** Numbers that were written as the step from each to the next. */
-export function undo_steps(/** @type {number[]} */ steps) {
-  let at = 0;
-  return Int32Array.from(steps, (step) => (at += step));
-}
 
 /** Which operators touch each storage, as one list and where each part of it begins. */
 function index_storages(/** @type {TraceView} */ { n_ops, op_start, op_tensors, storage_of_tensor }) {

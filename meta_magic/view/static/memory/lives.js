@@ -1,7 +1,7 @@
 // What lives after each operator, and of what that is made up. Touches no document, so that
 // node can test it. `view/memory_payload.py` writes what is read here.
 
-import { undo_steps } from "../details/lineage.js";
+import { undo_steps } from "../data.js";
 
 /**
  * @typedef {import("../data.js").TraceView} TraceView

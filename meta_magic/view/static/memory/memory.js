@@ -3,7 +3,10 @@
 import { add_up_modules, build_tops } from "../charts/areas.js";
 import { make_measure, make_paint } from "../charts/charts.js";
 import { Treemap } from "../charts/treemap.js";
+import { list_path } from "../data.js";
 import { format_bytes, make } from "../dom.js";
+import { find_module } from "../selection.js";
+import { is_op_selected } from "../tables/operators.js";
 import { add_up_lives, list_living, read_lives } from "./lives.js";
 import { Timeline } from "./timeline.js";
 
@@ -133,27 +136,12 @@ class MemoryView {
 
   /** Mark what is selected, in all charts. */
   mark() {
-    const { trace } = this;
-    const { kind, index } = this.selection.current ?? {};
-    const module = { module: index, op: trace.op_module[index] }[kind] ?? -1;
+    const { trace, selection: { current } } = this;
+    const { kind, index } = current ?? {};
     const line = { line: index, op: kind === "op" && trace.place(index).line }[kind] ?? 0;
-    const path = [];
-    for (let i = module; i >= 0; i = trace.modules[i].parent) path.push(i);
-    this.by_module.mark(path);
+    this.by_module.mark(list_path(trace, find_module(trace, current)));
     this.by_line.mark([line]);
-    const is_in = {
-      op: (op) => op === index, line: (op) => trace.place(op).line === index,
-      module: (op) => this.is_within(op, index),
-    };
-    this.timeline.mark(is_in[kind] ?? (() => false));
-  }
-
-  /** Whether an operator ran in a module, or in one in it. */
-  is_within(op, module) {
-    const { modules, op_module } = this.trace;
-    let at = op_module[op];
-    while (at > module) at = modules[at].parent;
-    return at === module;
+    this.timeline.mark((op) => is_op_selected(trace, current, op));
   }
 }
 

@@ -1,7 +1,8 @@
 // The module trees as a table: what is alike is folded, what is asked for is opened.
 
-import { find_holder } from "../data.js";
+import { list_path } from "../data.js";
 import { format_shape } from "../dom.js";
+import { find_module } from "../selection.js";
 import { mount_grid } from "./grid.js";
 import { list_held, read_held_row, split_held } from "./parameters.js";
 import { list_tensors, make_filter, add_sent } from "./rows.js";
@@ -19,10 +20,6 @@ import { list_tensors, make_filter, add_sent } from "./rows.js";
  */
 
 const MOST_ROWS = 14; // that are in sight at first
-
-/** A module, and all that it is in. @returns {number[]} */
-const list_path = (/** @type {TraceView} */ trace, /** @type {number} */ at) =>
-  (at < 0 ? [] : [at, ...list_path(trace, trace.modules[at].parent)]);
 
 /**
  * Return the rows to show, parents before what is below them.
@@ -146,11 +143,7 @@ export function mount_modules(element, trace, selection, settings = {}) {
   const { depth, has_runs } = settings.depth
     ? { depth: settings.depth, has_runs: true } : find_depth(trace);
   const failed = list_path(trace, trace.is_raised(trace.n_ops - 1) ? trace.op_module.at(-1) : -1);
-  const find = (selected) => {
-    const { kind, index } = selected ?? {};
-    if (kind === "parameter") return find_holder(trace, index);
-    return { module: index, op: trace.op_module[index] }[kind] ?? -1;
-  };
+  const find = (selected) => find_module(trace, selected);
   const find_tensor = (selected) => (selected?.kind === "parameter" ? selected.index : -1);
   mount_grid(element, selection, {
     label: "Modules", hint: "filter by path or class", columns: trace.columns.modules,
