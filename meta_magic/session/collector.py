@@ -7,7 +7,8 @@ still: of a model of 4,000 modules built in a recording that took a quarter of t
 """
 
 import gc
-from typing import Final
+from threading import RLock
+from typing import ClassVar, Final
 
 __all__ = ["RareCollection"]
 
@@ -17,18 +18,39 @@ N_OBJECTS: Final = 3
 RARER: Final = 10
 """How much less often the whole heap is looked at."""
 
+LARGEST: Final = 2**31 - 1
+"""The largest threshold that the collector takes."""
+
 
 class RareCollection:
-    """Context manager that raises the collector's thresholds, and puts them back."""
+    """Context manager that raises the collector's thresholds, and puts them back.
 
-    def __init__(self) -> None:
-        self._before = self._within = (0, 0, 0)
+    They are the process's: recordings of several threads, or within each other, may end
+    in any order. The first raises them, the last puts them back.
+    """
+
+    _lock: ClassVar = RLock()
+    _n_entered: ClassVar = 0
+    _before: ClassVar = (0, 0, 0)
+    _within: ClassVar = (0, 0, 0)
 
     def __enter__(self) -> None:
-        self._before = young, middle, old = gc.get_threshold()
-        self._within = young * N_OBJECTS, middle, old * RARER
-        gc.set_threshold(*self._within)
+        own = RareCollection
+        with own._lock:
+            if own._n_entered == 0:
+                own._before = young, middle, old = gc.get_threshold()
+                own._within = (
+                    min(young * N_OBJECTS, LARGEST),
+                    middle,
+                    min(old * RARER, LARGEST),
+                )
+                gc.set_threshold(*own._within)
+            own._n_entered += 1
 
     def __exit__(self, *_: object) -> None:
-        if gc.get_threshold() == self._within:  # else the cell set its own
-            gc.set_threshold(*self._before)
+        own = RareCollection
+        with own._lock:
+            own._n_entered -= 1
+            # A cell that set its own keeps them.
+            if own._n_entered == 0 and gc.get_threshold() == own._within:
+                gc.set_threshold(*own._before)

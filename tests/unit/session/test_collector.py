@@ -4,6 +4,7 @@ import gc
 
 import pytest
 
+from meta_magic.session.collector import RareCollection
 from meta_magic.session.record import record
 
 
@@ -33,3 +34,22 @@ def test_a_collector_that_is_off_stays_off():
     with record():
         assert gc.get_threshold()[0] == 0
     assert gc.get_threshold()[0] == 0
+
+
+def test_recordings_that_end_in_another_order_leave_what_was_before():
+    gc.set_threshold(700, 11, 12)
+    first, second = RareCollection(), RareCollection()
+    for _ in range(20):
+        first.__enter__()
+        second.__enter__()
+        first.__exit__()
+        assert gc.get_threshold() == (2100, 11, 120)
+        second.__exit__()
+        assert gc.get_threshold() == (700, 11, 12)
+
+
+def test_thresholds_as_large_as_they_can_be_are_no_failure():
+    gc.set_threshold(2**31 - 1, 10, 2**31 - 1)
+    with record():
+        pass
+    assert gc.get_threshold() == (2**31 - 1, 10, 2**31 - 1)
