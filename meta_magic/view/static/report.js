@@ -9,13 +9,14 @@ import { mount_modules } from "./tables/modules.js";
 import { mount_operators } from "./tables/operators.js";
 import { Selection } from "./selection.js";
 import { mount_source } from "./source/source.js";
+import { Times } from "./times.js";
 import { tell_meaning, split_line } from "./words.js";
 
 /**
  * @typedef {import("./data.js").TraceView} TraceView
  * @typedef {{depth?: number, hide?: string[], height?: number}} Settings
  * @typedef {(element: HTMLElement, trace: TraceView, selection: Selection,
- *   settings: Settings) => void} Mount
+ *   settings: Settings, times: Times) => void} Mount
  */
 
 /** @type {Record<string, Mount>} */
@@ -104,6 +105,7 @@ function make_line(trace, make_views) {
 function make_parts(trace, selection, settings, make_values) {
   const id = make_id();
   const names = Object.keys(VIEWS);
+  const times = new Times(trace);
   const tabs = names.map((name, i) => make("button", {
     type: "button", role: "tab", id: `${id}-${i}`, "aria-controls": `${id}-pane-${i}`,
     onclick: () => show(i),
@@ -119,7 +121,7 @@ function make_parts(trace, selection, settings, make_values) {
       panes[i].hidden = i !== chosen;
     });
     if (panes[chosen].hasChildNodes()) return;
-    VIEWS[names[chosen]](panes[chosen], trace, selection, settings);
+    VIEWS[names[chosen]](panes[chosen], trace, selection, settings, times);
     // What was selected before this view was there.
     if (selection.current) selection.select(selection.current);
   }
