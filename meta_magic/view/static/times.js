@@ -8,8 +8,7 @@ import { count_seconds, read_work } from "./rooflines.js";
 const FIRST_DEVICE = "h100-sxm";
 
 /** What is to be known of such times, where the pointer rests on one. */
-export const ESTIMATE = "an estimate from data sheets: the longer of computing and moving at the "
-  + "device's peaks; good for totals and shares, of single operators for their rank";
+export const ESTIMATE = "estimated from data sheets: good for totals and shares, of single operators for their rank";
 
 /** The one device, and the times on it; views hear of another. */
 export class Times {
