@@ -2,6 +2,7 @@
 // Touches no document, so that node can test it.
 
 import { add_up_modules } from "./charts/areas.js";
+import { PHASES } from "./data.js";
 import { format_seconds } from "./dom.js";
 import { count_seconds, read_work } from "./rooflines.js";
 
@@ -32,9 +33,10 @@ export class Times {
     // What raised did not run to its end.
     if (trace.is_raised(trace.n_ops - 1)) this.each[trace.op_signature.at(-1)] = 0;
     const own = trace.modules.map(() => 0);
-    /** Seconds of all calls. */
+    /** Seconds of all calls, but of those that initialize. */
     this.total = 0;
     trace.op_module.forEach((module, op) => {
+      if (!this.has(op)) return;
       this.total += this.of_op(op);
       if (module >= 0) own[module] += this.of_op(op);
     });
@@ -44,6 +46,9 @@ export class Times {
     this.in_modules = trace.roots.reduce((sum, root) => sum + this.by_module[root], 0);
     for (const listener of this.#listeners) listener();
   }
+
+  /** Whether an operator is counted: a model is initialized once, and run often. @param {number} op */
+  has = (op) => PHASES[this.trace.place(op).phase] !== "init";
 
   /** Seconds of an operator. @param {number} op */
   of_op = (op) => this.each[this.trace.op_signature[op]];

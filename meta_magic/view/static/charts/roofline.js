@@ -14,7 +14,7 @@ const [LEAST_RADIUS, MOST_RADIUS] = [4, 26]; // the latter of what takes all the
 const N_DOT_COLORS = 6;
 const MOST_LISTED = 8; // operators below the chart
 const ROOFLINE_TITLE = "a dot is an operator, as large as its share of the time; on the slope it is bound by memory, "
-  + `on a flat line by computing, below them its calls differ; ${ESTIMATE}`;
+  + `on a flat line by computing, below them its calls differ; initialization is not counted; ${ESTIMATE}`;
 
 const format_rate = (/** @type {number} */ flops) => `${format_flops(flops)}/s`;
 

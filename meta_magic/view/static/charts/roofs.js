@@ -15,12 +15,12 @@ import { waits_for_memory } from "../rooflines.js";
  */
 
 /**
- * The operators that take time, the longest first.
+ * The operators whose time is counted, the longest first.
  * @param {import("../data.js").TraceView} trace @param {import("../times.js").Times} times
  */
-export function list_dots({ signatures, op_signature }, { works, each, device }) {
+export function list_dots({ signatures, op_signature }, { works, each, device, has }) {
   const calls = signatures.map(() => []);
-  op_signature.forEach((signature, op) => calls[signature].push(op));
+  op_signature.forEach((signature, op) => has(op) && calls[signature].push(op));
   /** @type {Record<string, Dot>} */
   const dots = {};
   // The longest first, so that it is met first.
