@@ -2,17 +2,16 @@
 // how many it does for each byte. Williams, Waterman and Patterson, "Roofline", 2009.
 
 import { make_device_select } from "../devices.js";
-import { FORMATS, draw, format_flops, format_share, make } from "../dom.js";
+import { FORMATS, draw, format_flops, format_seconds, format_share, make } from "../dom.js";
 import { ESTIMATE } from "../times.js";
 import { choose_labels, has_room } from "./depth.js";
 import { find_decades, has_place, list_dots, list_roofs } from "./roofs.js";
-import { Marks, lead_through } from "./treemap.js";
+import { Marks, lead_through, make_groups } from "./treemap.js";
 
 const ROOFLINE_HEIGHT = 260; // pixels
 const ROOFLINE_EDGE = 16; // around
 const [LEAST_RADIUS, MOST_RADIUS] = [4, 26]; // the latter of what takes all the time
 const N_DOT_COLORS = 6;
-const MOST_LISTED = 8; // operators below the chart
 const ROOFLINE_TITLE = "a dot is an operator, as large as its share of the time; on the slope it is bound by memory, "
   + `on a flat line by computing, below them its calls differ; initialization is not counted; ${ESTIMATE}`;
 
@@ -26,7 +25,7 @@ class Roofline {
   /** The signature of the operator that is selected. @type {number[]} */ marked = [];
   listed = new Marks();
   told = make("output");
-  groups = make("div", { class: "mm-groups" });
+  groups = make("div");
 
   /**
    * @param {import("../data.js").TraceView} trace @param {import("../times.js").Times} times
@@ -63,9 +62,13 @@ class Roofline {
     this.across = find_decades(points.map(([intensity]) => intensity));
     this.up = find_decades(points.map(([, rate]) => rate));
     this.listed = new Marks();
-    const n_more = this.dots.length - MOST_LISTED;
-    groups.replaceChildren(...this.dots.slice(0, MOST_LISTED).map((dot, i) => this.make_key(dot, i)),
-      n_more > 0 ? `and ${n_more} that take less` : "");
+    const areas = this.dots.map((dot, i) => {
+      const words = dot.op + (has_place(dot) ? "" : " (no arithmetic)");
+      return { name: `${i}`, words, value: dot.seconds, at: dot.longest, modules: dot.signatures, children: [] };
+    });
+    groups.replaceChildren(make_groups(areas, this.listed, {
+      ...this.tools, format: format_seconds, kind: "call that takes longest", paint: ({ name }) => this.color(name),
+    }));
     this.resize(this.width);
   }
 
@@ -81,18 +84,7 @@ class Roofline {
     return { cx: this.x(work / nbytes), cy: this.y(work / seconds), r };
   }
 
-  share = (/** @type {Dot} */ { seconds }) => format_share(seconds / this.times.total);
-
-  /** An operator below the chart. @param {Dot} dot @param {number} i */
-  make_key(dot, i) {
-    const mark = make("i", { class: `mm-color-${i % N_DOT_COLORS}` });
-    const key = make("button", {
-      type: "button", title: "select the call that takes longest", onclick: () => this.tools.select(dot.longest),
-    }, has_place(dot) ? mark : "", `${dot.op}  `,
-    make("span", {}, this.share(dot) + (has_place(dot) ? "" : ", no arithmetic")));
-    this.listed.add(key, dot.signatures);
-    return key;
-  }
+  color = (i) => `mm-color-${i % N_DOT_COLORS}`;
 
   /** @param {number} width */
   resize = (width) => {
@@ -116,7 +108,7 @@ class Roofline {
   /** @param {Dot} dot @param {number} i */
   draw_dot(dot, i) {
     const element = draw("g", {
-      role: "button", tabindex: -1, class: `mm-color-${i % N_DOT_COLORS}`, "data-dot": i, "aria-label": this.describe(dot),
+      role: "button", tabindex: -1, class: this.color(i), "data-dot": i, "aria-label": this.describe(dot),
     }, draw("circle", this.place(dot)));
     this.drawn.add(element, dot.signatures);
     return element;
@@ -160,7 +152,7 @@ class Roofline {
     const { op, kind, n_calls, work, nbytes, seconds, waiting } = dot;
     return [
       op, this.times.device.peaks[kind]?.[0] ?? "elementwise", `${n_calls} call${n_calls === 1 ? "" : "s"}`,
-      `${this.share(dot)} of the time`, `${format_share(waiting / seconds)} of it bound by memory`,
+      `${format_share(seconds / this.times.total)} of the time`, `${format_share(waiting / seconds)} of it bound by memory`,
       `${FORMATS.number(work / nbytes)} operations a byte`, format_rate(work / seconds),
     ].join(" · ");
   }

@@ -9,8 +9,8 @@ const MOST_NAMED = 8; // groups beside the chart
 /**
  * @typedef {import("./areas.js").Area} Area
  * @typedef {{format: (n: number) => string, select: (module: number) => void,
- *   measure: (text: string) => number, paint: (area: Area) => string}} ChartTools
- *   `measure`: pixels that a text takes in a chart; `paint`: the class of a module's colour, one in all charts
+ *   measure: (text: string) => number, paint: (area: Area) => string, kind?: string}} ChartTools
+ *   `measure`: pixels that a text takes in a chart; `paint`: the class of a module's colour, one in all charts; `kind`: of what is selected, if no module
  */
 
 /** Knows what stands for a module, and marks what stands for the one that is selected. */
@@ -35,13 +35,13 @@ export class Marks {
   }
 }
 
-/** The groups by name, as keys to the colours. @param {Area[]} tops @param {ChartTools} tools */
-function make_groups(tops, marks, tools) {
+/** The groups by name, as keys to the colours. @param {Area[]} tops @param {Marks} marks @param {ChartTools} tools */
+export function make_groups(tops, marks, tools) {
   const whole = tops.reduce((sum, { value }) => sum + value, 0);
   const share = ({ value }) => `${tools.format(value)}, ${(100 * value / whole).toFixed(1)}%`;
   const groups = tops.slice(0, MOST_NAMED).map((area) => {
     const group = make("button", {
-      type: "button", "data-module": area.at, onclick: () => tools.select(area.at), title: "select the module",
+      type: "button", "data-module": area.at, onclick: () => tools.select(area.at), title: `select the ${tools.kind ?? "module"}`,
     }, make("i", { class: tools.paint(area) }), `${area.words}  `, make("span", {}, share(area)));
     marks.add(group, area.modules);
     return group;
