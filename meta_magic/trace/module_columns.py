@@ -166,14 +166,14 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
     ModuleColumn(
         name="class",
         help="Qualified name of the class, or what a container holds.",
-        width=190,
+        width=182,
         is_pinned=True,
         is_in_tree=False,
     ),
     ModuleColumn(
         name="settings",
         help="What it is set to, beside what all of its class are by default.",
-        width=222,
+        width=186,
         is_in_tree=False,
     ),
     ModuleColumn(
@@ -206,7 +206,7 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
         name="share",
         help="Its share of the FLOPs of all modules.",
         format="share",
-        width=68,
+        width=64,
         align="right",
         is_in_tree=False,
     ),
@@ -214,7 +214,7 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
         name="time",
         help="Share of the modules' time after initialization, on the chosen device.",
         format="share",
-        width=68,
+        width=64,
         align="right",
         is_in_tree=False,
     ),
@@ -238,7 +238,7 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
         name="input",
         help="Tensors that its first call took.",
         format="flow",
-        width=140,
+        width=132,
         tell=find_flow,
         heading="in → out",
         track="minmax(180px, 1.8fr)",
@@ -246,7 +246,7 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
     ModuleColumn(
         name="output",
         help="Tensors that its first call returned.",
-        width=140,
+        width=132,
         is_in_tree=False,
     ),
     ModuleColumn(

@@ -40,7 +40,7 @@ def show(page, view):
 
 
 def device_of(view):
-    return view.get_by_label("Device of the times")
+    return view.get_by_label("Times on")
 
 
 def share_of(trace, module, device):

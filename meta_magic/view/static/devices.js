@@ -7,7 +7,7 @@ import { ESTIMATE } from "./times.js";
 export function make_device_select(times) {
   const { devices } = times.trace.work;
   const select = make("select", {
-    class: "mm-device", "aria-label": "Device of the times", title: ESTIMATE,
+    class: "mm-device", "aria-label": "Times on", title: ESTIMATE,
     onchange: () => times.choose(devices[select.selectedIndex]),
   }, ...devices.map(({ title }) => make("option", {}, title)));
   const follow = () => { select.selectedIndex = devices.indexOf(times.device); };
