@@ -105,8 +105,8 @@ class Memory:
     def as_allocated(self, place: str | None = None, *, major: int = 8) -> Allocated:
         """Return what torch's allocator would count on a GPU, as an estimate.
 
-        Storages take whole blocks, and cuBLAS workspaces; what other kernels take
-        while they run is not in it.
+        Storages take whole blocks, and cuBLAS workspaces. Those of cuDNN are not
+        counted, as no document has their size, nor what other kernels take.
 
         Args:
             place: The GPU, such as ``cuda:0``; None for the first one there is.

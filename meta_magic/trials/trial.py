@@ -17,6 +17,7 @@ from meta_magic.trace.notes import CellSource
 from meta_magic.trace.rerun import Rerun
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.blocks import parse_block, restore_variables
+from meta_magic.trials.file_locks import is_refusal
 from meta_magic.trials.sandbox import Refused, enter_sandbox
 from meta_magic.trials.sizes import set_sizes
 from meta_magic.trials.what_ifs import check_choices, make_choices
@@ -84,7 +85,9 @@ def answer(
     if refused:
         return f"it {refused[0]}", None
     if trace.error is not None:
-        return f"it raises {trace.error}", None
+        may_be_refused = is_refusal(trace.error)
+        why = " (here it may write no file)" if may_be_refused else ""
+        return f"it raises {trace.error}{why}", None
     return None, question(trace, variables)
 
 
