@@ -1,8 +1,8 @@
-"""Have the kernel refuse what changes files: native code does it where no audit sees it.
+"""Have the kernel refuse what changes files: native code does so, and no audit sees it.
 
 Two locks, for good. A process whose files may have no byte cannot write to one, whoever
 opened it; Landlock, where Linux has it, lets it open none for writing, nor make, empty
-or remove one. Without Landlock a file can still be emptied by code that is not Python's.
+or remove one. Without Landlock, native code can still empty or remove a file.
 
 Source:
     ``setrlimit(2)`` and ``landlock(7)``; the rights of ``linux/landlock.h``.
@@ -16,7 +16,6 @@ import struct
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from types import FrameType
 from typing import Final
 
 with suppress(ImportError):  # on Windows, where nothing is forked either
@@ -42,22 +41,14 @@ ASK_VERSION: Final = 1
 PATH_BENEATH: Final = 1
 NO_NEW_PRIVILEGES: Final = 38
 
-LOCKS: Final = "multiprocessing"
-"""A folder of Python whose locks are small files in memory."""
-
 
 def limit_sizes(refuse: Callable[[str], None]) -> None:
-    """Refuse to make any file larger than nothing; what is a pipe can be written.
+    """Refuse to write to files, those in memory too; to pipes one can write.
 
     Args:
         refuse: Is told what was refused; may raise.
     """
-
-    def stop(_number: int, frame: FrameType | None) -> None:
-        if frame is None or LOCKS not in frame.f_code.co_filename:
-            refuse("writes a file")
-
-    signal.signal(signal.SIGXFSZ, stop)
+    signal.signal(signal.SIGXFSZ, lambda *_: refuse("writes a file"))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 
 

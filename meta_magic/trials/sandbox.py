@@ -71,6 +71,7 @@ def enter_sandbox() -> list[str]:
     if "IPython" in sys.modules:
         import_module("meta_magic.magic.silence").silence_shell()
     builtins.input = refuse_input
+    vars(import_module("_multiprocessing"))["SemLock"] = refuse_lock
     torch.save = torch.serialization.save = audit_save
 
     def refuse(what: str) -> None:
@@ -92,6 +93,15 @@ def refuse_input(prompt: object = "", /) -> str:
     """Stand for ``input``, which a kernel has replaced."""
     sys.audit("builtins.input", prompt)
     return ""
+
+
+def refuse_lock(*_: object) -> None:
+    """Stand for a lock between processes: a file in memory, which few programs need.
+
+    Raises:
+        OSError: Always, as on systems without; who asks for one in vain expects it.
+    """
+    raise OSError("a trial has no locks between processes")
 
 
 @wraps(torch.save)

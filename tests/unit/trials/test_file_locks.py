@@ -1,8 +1,9 @@
 """Native code changes no file in a trial, and what it tries is a reason to decline."""
 
 import ctypes
+import multiprocessing
 import os
-import signal
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import torch
 from meta_magic import record
 from meta_magic.errors import TrialError
 from meta_magic.recording.as_device.oracle.child import ask_child
+from meta_magic.trials import sandbox
 from meta_magic.trials.file_locks import lock_files
 from meta_magic.trials.trial import ask_trial
 
@@ -95,10 +97,69 @@ def test_what_numpy_writes_is_refused_by_name(tmp_path, act):
 
 
 @needs_landlock
-@pytest.mark.parametrize("act", [save_safely, open_natively, remove_natively])
+@pytest.mark.parametrize(
+    "act", [save_safely, open_natively, remove_natively, share_tensor]
+)
 def test_what_native_code_opens_for_writing_is_refused(tmp_path, act):
     path = tmp_path / "file"
     reason = decline(act, path)
     assert "Permission denied" in reason
     assert reason.endswith("(here it may write no file)")
     assert path.read_bytes() == b"old"
+
+
+@needs_landlock
+def test_what_native_code_fails_to_do_in_silence_is_not_done(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    with record() as trace:
+        append_natively(path)
+    assert path.read_bytes() == b"oldnew"
+    assert ask_trial(trace, count) == 0
+    assert path.read_bytes() == b"oldnew"
+
+
+@pytest.fixture
+def without_landlock(monkeypatch):
+    monkeypatch.setattr(sandbox, "lock_files", lambda: False)
+
+
+@pytest.mark.usefixtures("without_landlock")
+@pytest.mark.parametrize("act", [append_natively, save_safely])
+def test_without_landlock_no_byte_is_written(tmp_path, act):
+    path = tmp_path / "file"
+    assert decline(act, path) == "it writes a file"
+    assert b"new" not in path.read_bytes()
+
+
+def test_a_file_that_was_open_before_is_not_written(tmp_path):
+    path = tmp_path / "log"
+    with path.open("w", encoding="utf-8") as log:
+        with record() as trace:
+            log.write("once")
+            log.flush()
+        with pytest.raises(TrialError, match="it writes a file"):
+            ask_trial(trace, count)
+    assert path.read_text("utf-8") == "once"
+
+
+@pytest.mark.parametrize("can_lock", [True, False])
+def test_a_lock_is_no_file(monkeypatch, can_lock):
+    if not can_lock:
+        monkeypatch.setattr(sandbox, "lock_files", lambda: False)
+    with record() as trace:
+        with suppress(OSError):  # as tqdm does
+            multiprocessing.get_context("fork").RLock()
+        torch.ones(1)
+    assert ask_trial(trace, count) == 1
+
+
+def test_large_calls_are_refused_as_when_they_were_recorded():
+    """The CPU is asked in a child of the child."""
+    with record() as trace:
+        try:
+            torch.ones(2**12, 2**12) @ torch.ones(2**11, 2**12)
+        except RuntimeError as error:
+            torch.ones(len(str(error)))
+    again = ask_trial(trace, lambda again, _: [c.outputs[0].shape for c in again.ops])
+    assert again == [call.outputs[0].shape for call in trace.ops]
