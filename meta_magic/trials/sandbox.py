@@ -9,6 +9,7 @@ import os
 import sys
 from functools import wraps
 from importlib import import_module
+from multiprocessing import synchronize
 from pathlib import Path, PurePath
 from typing import Any, Final
 
@@ -71,7 +72,7 @@ def enter_sandbox() -> list[str]:
     if "IPython" in sys.modules:
         import_module("meta_magic.magic.silence").silence_shell()
     builtins.input = refuse_input
-    vars(import_module("_multiprocessing"))["SemLock"] = refuse_lock
+    synchronize.SemLock.__init__ = refuse_lock  # type: ignore[method-assign]  # for good
     torch.save = torch.serialization.save = audit_save
 
     def refuse(what: str) -> None:
@@ -95,7 +96,7 @@ def refuse_input(prompt: object = "", /) -> str:
     return ""
 
 
-def refuse_lock(*_: object) -> None:
+def refuse_lock(*_: object, **__: object) -> None:
     """Stand for a lock between processes: a file in memory, which few programs need.
 
     Raises:
