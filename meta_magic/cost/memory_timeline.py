@@ -9,13 +9,7 @@ import numpy as np
 
 from meta_magic.cost.cuda_blocks import Allocated, allocate_on_cuda
 from meta_magic.cost.living_storages import Account, LivingStorages, describe_living
-from meta_magic.cost.program_columns import (
-    PHASES,
-    Columns,
-    Flags,
-    Integers,
-    read_columns,
-)
+from meta_magic.cost.program_columns import PHASES, Columns, Flags, Integers
 from meta_magic.cost.storage_categories import CATEGORIES, Category
 from meta_magic.cost.storage_lives import Lives, add_up, find_lives
 from meta_magic.trace.units import format_bytes
@@ -163,8 +157,7 @@ class Memory:
 
 def measure_memory(trace: "Trace") -> Memory:
     """Return the memory of a recorded program over time."""
-    program = trace.program.with_raised
-    columns = read_columns(program)
+    program, columns = trace.program.with_raised, trace.columns
     lives = find_lives(program, columns)
     places, place = find_places(columns, lives, HOMES[program.as_device])
     return Memory(

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from meta_magic.cost.advice.advice_records import Advice
     from meta_magic.cost.costs import Cost
     from meta_magic.cost.memory_timeline import Memory
+    from meta_magic.cost.program_columns import Columns
     from meta_magic.trials.fit import Candidates, Fit
 
 __all__ = ["Trace"]
@@ -100,6 +101,13 @@ class Trace:
         counts = Counter(self.program.signature_numbers())
         signatures = self.program.signatures
         return sum(n * (count_flops(signatures[s]) or 0) for s, n in counts.items())
+
+    @cached_property
+    def columns(self) -> "Columns":
+        """The program as numpy columns, which cost and memory are counted from."""
+        home = import_module("meta_magic.cost.program_columns")  # as in show()
+        columns: Columns = home.read_columns(self.program.with_raised)
+        return columns
 
     @property
     def cost(self) -> "Cost":
