@@ -37,6 +37,7 @@ UP = {
     ("trace.trace", "cost.costs"): "Trace.cost, as well",
     ("trace.trace", "trials.fit"): "Trace.fit(), as well",
     ("trace.trace", "cost.memory_timeline"): "Trace.memory, as well",
+    ("trace.trace", "cost.program_columns"): "Trace.columns, for both of these",
     ("trace.trace", "trials.proofs"): "Trace.advice, as well",
     ("trace.trace", "cost.advice.advice_records"): "types alone: of Trace.advice",
     ("trace.failure", "trace.trace"): "types alone: it tells of what Trace hands it",
