@@ -28,6 +28,9 @@ __all__ = ["make_change"]
 
 Context: TypeAlias = AbstractContextManager[object]
 
+MATRIX: Final = 2
+"""Dimensions of a weight; the bias that the same line makes has one."""
+
 DROPOUT: Final = "dropout_p"
 ARGUMENTS: Final = ("query", "key", "value", "attn_mask", DROPOUT, "is_causal")
 """Of attention, by position: torch's function does not tell."""
@@ -62,6 +65,18 @@ def detach_results(advice: "Advice", program: "Program") -> Context:
         return function(*args, **kwargs).detach()
 
     return ChangedCalls(list_spots(program, advice.places), detach)
+
+
+def empty_parameters(advice: "Advice", program: "Program") -> Context:
+    """Have parameters be made without elements: of what is tied, the matrices alone."""
+    least = MATRIX if advice.kind == "tying" else 0
+
+    def make(function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
+        sizes = args if args and isinstance(args[0], int) else args[0]
+        sizes = (0, *sizes[1:]) if len(sizes) >= least else sizes
+        return function(sizes, **kwargs)
+
+    return ChangedCalls(list_spots(program, advice.places), make)
 
 
 def narrow_factories(advice: "Advice", program: "Program") -> Context:
@@ -160,6 +175,8 @@ CHANGES: Final[Mapping[str, Callable[["Advice", "Program"], Context]]] = (
             "dtype": narrow_factories,
             "gradient": freeze_others,
             "leak": detach_results,
+            "no gradient": empty_parameters,
+            "tying": empty_parameters,
         }
     )
 )

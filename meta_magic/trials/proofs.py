@@ -20,7 +20,7 @@ __all__ = ["prove_advice"]
 
 COMPUTED: Final = "only other code makes this change: what it saves is computed"
 
-FREE: Final = frozenset({"copy", "dtype", "gradient", "leak"})
+FREE: Final = frozenset({"copy", "dtype", "gradient", "leak", "no gradient", "tying"})
 """Kinds of advice that say exactly how many FLOPs there are without the waste."""
 
 

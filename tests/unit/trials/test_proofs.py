@@ -253,19 +253,66 @@ def test_attention_that_no_flag_mends_is_not_proven():
 
 
 class Tied(nn.Module):
-    def __init__(self):
+    def __init__(self, *, has_head):
         super().__init__()
         self.embed = nn.Embedding(1000, WIDTH)
-        self.head = nn.Linear(WIDTH, 1000, bias=False)
-        self.head.weight = self.embed.weight
+        if has_head:
+            self.head = nn.Linear(WIDTH, 1000)
+            self.head.weight = self.embed.weight
 
 
-def test_what_no_choice_mends_is_computed():
+def test_no_weight_of_what_is_tied():
     with record() as trace:
-        _kept = Tied()
+        _kept = Tied(has_head=True)
+    with record() as written:
+        embed = nn.Embedding(1000, WIDTH)
+        _kept = embed, nn.Parameter(torch.empty(1000))
     (advice,) = trace.advice
-    assert (advice.kind, advice.choice, advice.proof) == ("tying", None, None)
-    assert advice.unproven.startswith("only other code makes this change")
+    assert (advice.kind, advice.proof.choice) == ("tying", "no weight of its own")
+    assert advice.proof.after_nbytes == written.memory.peak_nbytes
+    assert advice.proof.saved_nbytes == advice.peak_nbytes == 4 * 1000 * WIDTH
+
+
+class Partial(nn.Module):
+    def __init__(self, *, has_more):
+        super().__init__()
+        self.used = nn.Linear(WIDTH, WIDTH)
+        if has_more:
+            self.unused = nn.Linear(WIDTH, 32)
+
+    def forward(self, x):
+        return self.used(x).sum()
+
+
+def train_partial(has_more):
+    model = Partial(has_more=has_more)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, WIDTH)).backward()
+    optimizer.step()
+    return model
+
+
+def test_no_parameters_that_no_forward_reads():
+    advice = prove(train_partial, {"has_more": True}, {"has_more": False})
+    assert (advice.kind, advice.proof.choice) == ("no gradient", "none of them")
+    assert advice.proof.saved_nbytes == advice.peak_nbytes
+
+
+def train_many(n_layers):
+    layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(n_layers))
+    model = nn.Module()
+    model.layers = layers
+    model.forward = lambda x: layers[0](x).sum()
+    model(torch.ones(1, WIDTH)).backward()
+    return model
+
+
+def test_a_line_that_makes_what_is_used_too_proves_nothing():
+    with record() as trace:
+        run_kept(train_many, n_layers=3)
+    (advice,) = trace.advice
+    assert (advice.kind, advice.proof) == ("no gradient", None)
+    assert advice.unproven.endswith("the block computes something else")
 
 
 def test_a_copy_that_does_not_raise_the_peak_is_proven_to_be_in_vain():
