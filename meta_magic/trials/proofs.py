@@ -20,6 +20,12 @@ __all__ = ["prove_advice"]
 
 COMPUTED: Final = "only other code makes this change: what it saves is computed"
 
+MOST: Final = 8
+"""Of all advice, what is tried: each takes as long as the block; that which spares most
+comes first."""
+
+LATER: Final = "other advice spares more, and was tried: what this saves is computed"
+
 FREE: Final = frozenset({"copy", "dtype", "gradient", "leak", "no gradient", "tying"})
 """Kinds of advice that say exactly how many FLOPs there are without the waste."""
 
@@ -48,12 +54,13 @@ def prove_advice(trace: "Trace") -> tuple[Advice, ...]:
 
 def prove(trace: "Trace", found: tuple[Advice, ...]) -> Iterator[Advice]:
     """Yield advice with its proof, or the reason why there is none."""
+    tried = [advice for advice in found if advice.choice is not None][:MOST]
     before: Outcome | None = None
     for advice in found:
-        if advice.choice is None:
-            yield replace(advice, unproven=COMPUTED)
+        if advice not in tried:
+            yield replace(advice, unproven=LATER if advice.choice else COMPUTED)
             continue
-        change = make_change(advice, trace.program) or advice.choice
+        change = make_change(advice, trace.program) or str(advice.choice)
         try:
             if before is None:  # not as recorded: a cell may change what it starts from
                 before = ask_trial(trace, ask)
@@ -61,21 +68,26 @@ def prove(trace: "Trace", found: tuple[Advice, ...]) -> Iterator[Advice]:
         except TrialError as error:
             yield replace(advice, unproven=str(error))
             continue
-        is_left = (advice.kind, advice.lines) in after.found
-        is_gone = not (is_left or advice.peak_nbytes)
-        if is_other(advice, before, after):
-            reason = f"with {advice.choice!r} the block computes something else"
-            yield replace(advice, unproven=reason)
-        elif after.nbytes < before.nbytes or is_gone:
-            proof = Proof(
-                choice=advice.choice,
-                before_nbytes=before.nbytes,
-                after_nbytes=after.nbytes,
-            )
-            yield replace(advice, proof=proof)
-        elif is_left:
-            reason = f"{advice.choice!r} changes nothing in the block itself"
-            yield replace(advice, unproven=reason)
+        yield from judge(advice, before, after)
+
+
+def judge(advice: Advice, before: Outcome, after: Outcome) -> Iterator[Advice]:
+    """Yield advice, by what the block needs without and with its change."""
+    is_left = (advice.kind, advice.lines) in after.found
+    is_gone = not (is_left or advice.peak_nbytes)
+    if is_other(advice, before, after):
+        reason = f"with {advice.choice!r} the block computes something else"
+        yield replace(advice, unproven=reason)
+    elif after.nbytes < before.nbytes or is_gone:
+        proof = Proof(
+            choice=str(advice.choice),
+            before_nbytes=before.nbytes,
+            after_nbytes=after.nbytes,
+        )
+        yield replace(advice, proof=proof)
+    elif is_left:
+        reason = f"{advice.choice!r} changes nothing in the block itself"
+        yield replace(advice, unproven=reason)
 
 
 def is_other(advice: Advice, before: Outcome, after: Outcome) -> bool:

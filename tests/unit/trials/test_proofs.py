@@ -5,6 +5,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from meta_magic import record
+from meta_magic.trials import proofs
 
 WIDTH, BATCH = 64, 512
 
@@ -140,6 +141,19 @@ def test_a_change_that_makes_the_block_fail_proves_nothing():
     (advice,) = trace.advice
     assert (advice.kind, advice.proof) == ("leak", None)
     assert "does not require grad" in advice.unproven
+
+
+def test_of_much_advice_that_is_tried_which_spares_most(monkeypatch):
+    monkeypatch.setattr(proofs, "MOST", 1)
+    with record() as trace:
+        small, large = torch.ones(64), torch.ones(64, 64)
+        _first = small.clone().exp()
+        _second = large.clone().exp(), small, large
+    first, second = trace.advice
+    assert first.nbytes > second.nbytes
+    assert first.proof is not None
+    assert second.proof is None
+    assert second.unproven.startswith("other advice spares more")
 
 
 def test_advice_is_asked_for_once_and_not_pickled():
