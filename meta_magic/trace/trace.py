@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from meta_magic.trace.failed_call import FailedCall
 from meta_magic.trace.formulas.operations import count_flops
 from meta_magic.trace.modules import ModuleNode
 from meta_magic.trace.networks import build_network
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from meta_magic.cost.advice.advice_records import Advice
     from meta_magic.cost.costs import Cost
     from meta_magic.cost.memory_timeline import Memory
+    from meta_magic.explain.explanations import Explanation
     from meta_magic.trials.fit import Candidates, Fit
 
 __all__ = ["Trace"]
@@ -52,8 +54,9 @@ class Trace:
         cell: The cell as written.
         roots: For each of ``modules`` a weak reference to the module itself, for as
             long as both live; neither compared nor pickled.
-        rerun: What it takes to record the block again, as long as this process lives;
-            neither compared nor pickled. None for a block that was run by ``exec``.
+        rerun: What it takes to record the block again, in this process; neither compared
+            nor pickled. None for a block that was run by ``exec``.
+        failed: The call that raised, as the user's code made it; as ``rerun``.
     """
 
     program: Program
@@ -68,11 +71,12 @@ class Trace:
         default=(), compare=False, repr=False
     )
     rerun: Rerun | None = field(default=None, compare=False, repr=False)
+    failed: FailedCall | None = field(default=None, compare=False, repr=False)
 
     def __getstate__(self) -> dict[str, object]:
         # Without what is cached: it can be built again. And without what is alive.
         state = {field.name: getattr(self, field.name) for field in fields(self)}
-        return state | {"roots": (), "rerun": None}
+        return state | {"roots": (), "rerun": None, "failed": None}
 
     @property
     def source(self) -> str:
@@ -137,6 +141,16 @@ class Trace:
         home = import_module("meta_magic.trials.proofs")  # as in show()
         proven: tuple[Advice, ...] = home.prove_advice(self)
         return proven
+
+    @cached_property
+    def explanation(self) -> "Explanation | None":
+        """Why the block failed: the call, its operands, the rule that it broke.
+
+        The rule is found by calls with other sizes and dtypes, in a child process.
+        """
+        home = import_module("meta_magic.explain.explanations")  # as in show()
+        explanation: Explanation | None = home.explain(self)
+        return explanation
 
     @list_columns
     def to_pandas(self) -> "pd.DataFrame":
@@ -218,7 +232,7 @@ class Trace:
     def to_networkx(self) -> "MultiDiGraph":
         """Return operators as the nodes of a graph, and as edges what they read.
 
-        networkx comes with torch. All values are plain; what is absent is left out.
+        All values are plain; what is absent is left out.
 
         Returns:
             A directed graph without circles, with several edges between two nodes where

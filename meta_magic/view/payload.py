@@ -71,10 +71,7 @@ class Payload:
         trace, program = self._trace, self._program
         parts = {
             "version": VERSION,
-            "failure": describe_failure(trace),
             "headline": format_headline(trace),
-            "error": trace.error,
-            "error_line": trace.error_line or 0,
             "source": trace.source,
             "tokens": write_tokens(trace.source),
             "cell": {"file": trace.cell.file, "first": trace.cell.first_line},
@@ -102,10 +99,14 @@ class Payload:
             "details": details_payload(trace),
             "memory": memory_payload(trace),
         }
-        return parts | {
-            "positions": self._positions.rows,
-            "geometries": self._geometries.rows,
-        }
+        return (
+            write_failure(trace)
+            | parts
+            | {
+                "positions": self._positions.rows,
+                "geometries": self._geometries.rows,
+            }
+        )
 
     def _write_signature(self, signature: Signature) -> dict[str, Any]:
         flops = count_flops(signature)
@@ -202,6 +203,17 @@ class Payload:
             [{"path": path, "geometry": self._geometries.of(g)} for path, g in side]
             for side in structure
         ]
+
+
+def write_failure(trace: "Trace") -> dict[str, Any]:
+    """Return what ended the block, and why; nothing did where ``error`` is None."""
+    explanation = trace.explanation
+    return {
+        "failure": describe_failure(trace),
+        "explanation": "" if explanation is None else explanation.text,
+        "error": trace.error,
+        "error_line": trace.error_line or 0,
+    }
 
 
 def count_nbytes(roots: Iterable[ModuleNode]) -> dict[str, int]:

@@ -116,12 +116,16 @@ def is_alike(operator: Any) -> bool:
 class Refusals:
     """Raises what the CPU raises where meta has nothing against a call.
 
+    Args:
+        has_words: Whether what meta refuses is refused in the CPU's words, if at all.
+
     Attributes:
         is_left: Whether the last call was not asked about, for want of time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_words: bool = True) -> None:
         self._oracle = Oracle()
+        self._has_words = has_words
         self._raised = 0
         self.is_left = False
 
@@ -179,7 +183,8 @@ class Refusals:
             What it returns if it accepts the call; ``NotImplemented`` if that is not
             known.
         """
-        if device == "meta" or isinstance(error, MetaMagicError):
+        is_final = device == "meta" or not self._has_words
+        if is_final or isinstance(error, MetaMagicError):
             return NotImplemented
         args, kwargs, _ = given
         self._raised = id(error)
@@ -192,7 +197,9 @@ class Refusals:
 
     def reword(self, func: Any, args: Args, kwargs: Kwargs, error: Exception) -> None:
         """Raise what the CPU says of a function one of whose operators was refused."""
-        if id(error) != self._raised or torch.is_autocast_enabled("cuda"):
+        if id(error) != self._raised or not self._has_words:
+            return
+        if torch.is_autocast_enabled("cuda"):
             return
         if functorch_interpreter() is not None:  # its tensors have no memory
             return
