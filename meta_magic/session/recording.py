@@ -38,7 +38,7 @@ from meta_magic.recording.rows.real_memory import RealMemory
 from meta_magic.recording.signatures.cache import SignatureCache
 from meta_magic.session.caches import pick_cache
 from meta_magic.session.checked_values import make_checks
-from meta_magic.session.collector import RareCollection
+from meta_magic.session.collector import RARE_COLLECTION
 from meta_magic.session.failed_calls import find_failed_call
 from meta_magic.session.guard import Guard
 from meta_magic.session.kept_origin import keep_origin
@@ -124,7 +124,7 @@ class Recording:
         attention = AttentionOf(plan, self._clock, autocast, kernels, composites)
         saver = Saver(write.registry, self._values, note)
         return (
-            RareCollection(),
+            RARE_COLLECTION,
             EagerStance(),
             self._threads,
             self._tasks,

@@ -54,8 +54,8 @@ class Trace:
         cell: The cell as written.
         roots: For each of ``modules`` a weak reference to the module itself, for as
             long as both live; neither compared nor pickled.
-        rerun: What it takes to record the block again, in this process; neither compared
-            nor pickled. None for a block that was run by ``exec``.
+        rerun: What it takes to record the block again, in this process. Neither
+            compared nor pickled; None for a block that was run by ``exec``.
         failed: The call that raised, as the user's code made it; as ``rerun``.
     """
 
