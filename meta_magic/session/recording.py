@@ -201,8 +201,8 @@ class Recording:
 
         Args:
             error: What ended the block, if anything did.
-            namespace: Where to look for the names of root modules.
-            source: The cell as written, if one was.
+            namespace: Where to look for names of root modules.
+            source: The cell, if one was.
         """
         seconds = time.perf_counter() - self._started
         write = self._written
@@ -229,9 +229,14 @@ class Recording:
         )
         keep_origin(write, program, trees, living, modules_in(namespace or {}))
         self._values.hand_over(program)
+        self._close()
+        return trace
+
+    def _close(self) -> None:
+        """Let go of what was held."""
+        write = self._written
         for part in (write.calls, write.numbers, write.registry, self._lending):
             part.close()
-        return trace
 
     def _find_failed_call(self, error: BaseException | None) -> FailedCall | None:
         """Return the call that an error came from, as the user's code made it."""

@@ -235,20 +235,17 @@ class Trace:
         All values are plain; what is absent is left out.
 
         Returns:
-            A directed graph without circles, with several edges between two nodes where
-            an operator reads several tensors of another.
+            A directed graph without circles; where an operator reads several tensors of
+            another, several edges lead there.
 
-            A node is the index of an operator, with ``kind="op"`` and of its
-            :class:`OpCall` ``op``, ``function``, ``module``, ``root``, ``module_call``,
-            ``phase``, ``line``, ``forward``, ``flops`` (FLOPs), ``nbytes_read``,
-            ``nbytes_written`` (bytes) and ``raised``; or, for a tensor that no operator
-            made, ``"tensor <tensor_id>"``, with ``kind="tensor"`` and what edges have.
-
-            An edge leads from what made a tensor, or last wrote its storage, to what
-            reads it, with ``tensor_id``, ``storage_id``, ``shape`` (a tuple), ``dtype``
-            (such as ``"float32"``), ``nbytes`` (bytes), ``output`` (which of the
-            tensors that the source returned, then of those that it only wrote) and
-            ``input`` (which of the inputs of the target).
+            A node is the index of an operator, with ``kind="op"`` and fields of its
+            :class:`OpCall`: ``op``, ``function``, ``module``, ``root``,
+            ``module_call``, ``phase``, ``line``, ``forward``, ``flops``,
+            ``nbytes_read``, ``nbytes_written``, ``raised``; or, for a tensor that no
+            operator made, ``"tensor <tensor_id>"``, with ``kind="tensor"`` and what
+            edges have: ``tensor_id``, ``storage_id``, ``shape`` (a tuple), ``dtype``
+            (such as ``"float32"``), ``nbytes`` (bytes). An edge leads from what made or
+            last wrote a tensor to what reads it; ``output`` and ``input`` say as which.
         """
         return build_network(self.ops)
 

@@ -69,7 +69,7 @@ class Payload:
     def build(self) -> dict[str, Any]:
         """Return the payload."""
         trace, program = self._trace, self._program
-        parts = {
+        parts = write_failure(trace) | {
             "version": VERSION,
             "headline": format_headline(trace),
             "source": trace.source,
@@ -99,14 +99,10 @@ class Payload:
             "details": details_payload(trace),
             "memory": memory_payload(trace),
         }
-        return (
-            write_failure(trace)
-            | parts
-            | {
-                "positions": self._positions.rows,
-                "geometries": self._geometries.rows,
-            }
-        )
+        return parts | {
+            "positions": self._positions.rows,
+            "geometries": self._geometries.rows,
+        }
 
     def _write_signature(self, signature: Signature) -> dict[str, Any]:
         flops = count_flops(signature)
