@@ -52,8 +52,7 @@ class Trace:
         nbytes_real: Bytes of the real storages that operators of the block made.
         seconds: Wall time of the block; not compared.
         cell: The cell as written.
-        roots: For each of ``modules`` a weak reference to the module itself, for as
-            long as both live; neither compared nor pickled.
+        roots: A weak reference to each of ``modules``; neither compared nor pickled.
         rerun: What it takes to record the block again, in this process. Neither
             compared nor pickled; None for a block that was run by ``exec``.
         failed: The call that raised, as the user's code made it; as ``rerun``.
@@ -211,9 +210,8 @@ class Trace:
         """Show a chart by plotly.
 
         Args:
-            of: ``"parameters"``: a treemap of their bytes by module, which a saved
-                notebook keeps as a picture where plotly is not; or ``"memory"``: the
-                bytes alive after each operator, by what they are for.
+            of: ``"parameters"``: a treemap of their bytes by module, a picture where
+                plotly is not; or ``"memory"``: bytes alive after each operator.
 
         Raises:
             ValueError: There is no such chart.
