@@ -15,7 +15,7 @@ from meta_magic.recording.as_device.oracle.child import (
 )
 from meta_magic.session.recording import Recording
 from meta_magic.trace.calls import OpCall
-from meta_magic.trace.failed_call import FailedCall, Operand
+from meta_magic.trace.failed_call import UNNAMED, FailedCall, Operand
 from meta_magic.trace.options import Options
 from meta_magic.trace.signature import SourcePosition
 from meta_magic.trace.trace import Trace
@@ -32,8 +32,6 @@ MAX_BACK: Final = 1000
 MAX_OPERANDS: Final = 8
 
 MAX_CALLERS: Final = 4
-
-UNNAMED: Final = "a tensor"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,8 @@ from itertools import islice, pairwise
 from typing import Final, NamedTuple
 
 from meta_magic.explain.operand_changes import list_casts, list_reshapes
-from meta_magic.explain.probing import Probe, Variable
+from meta_magic.explain.probing import Change, Probe, Variable
+from meta_magic.trace.failed_call import UNNAMED, Operand
 
 __all__ = ["IS_ACCEPTED", "find_rules"]
 
@@ -184,8 +185,7 @@ def tell_casts(probe: Probe) -> Iterator[str]:
         for change in list_casts(operand):
             if probe.run(changes={number: change}) is not None:
                 dtype = str(operand.geometry.dtype).removeprefix("torch.")
-                cast = change.text.format(operand.name)
-                yield f"{operand.name} is {dtype}: {cast} is accepted"
+                yield f"{operand.name} is {dtype}: {write(change, operand)} is accepted"
                 break  # the likeliest
 
 
@@ -195,9 +195,14 @@ def tell_reshapes(probe: Probe) -> Iterator[str]:
         for change in list_reshapes(operand):
             returned = probe.run(changes={number: change})
             if returned is not None:
-                text = change.text.format(operand.name)
+                text = write(change, operand)
                 shapes = ", ".join(str(shape) for shape in returned[:1])
                 yield f"{text} is accepted" + (
                     f", and gives {shapes}" if shapes else ""
                 )
                 break
+
+
+def write(change: Change, operand: Operand) -> str:
+    """Return a change as Python has it, of an operand that has a name."""
+    return change.text.format("" if operand.name == UNNAMED else operand.name)

@@ -12,11 +12,15 @@ from typing import Any, Final
 
 from torch import Tensor, nn
 
-from meta_magic.recording.identities.places import describe_position, list_spans
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.function_mode import FunctionMode
 from meta_magic.recording.signatures.entries import PLAIN
-from meta_magic.session.operand_names import Site, list_names, name_in_modules
+from meta_magic.session.operand_names import (
+    Site,
+    list_names,
+    make_site,
+    name_in_modules,
+)
 from meta_magic.session.shown_frames import (
     OURS,
     PYTHONS,
@@ -86,12 +90,11 @@ def is_torchs(frame: FrameType) -> bool:
 
 
 def find_sites(entries: Sequence[TracebackType]) -> list[Site]:
-    """Return the frames of a traceback that are the user's or a library's."""
+    """Return the user's own frames of a traceback, and an innermost library's."""
+    own = [entry for entry in entries if not is_torchs(entry.tb_frame)]
+    last = own[-1:]
     return [
-        Site(entry.tb_frame, describe_position(code, list_spans(code)[at // 2]))
-        for entry in entries
-        if not is_torchs(entry.tb_frame)
-        for code, at in [(entry.tb_frame.f_code, max(entry.tb_lasti, 0))]
+        make_site(entry) for entry in own if is_users(entry.tb_frame) or entry in last
     ]
 
 
@@ -133,7 +136,7 @@ class Arguments:
             kwargs=kwargs,
             operands=tuple(self._operands),
             is_whole=self._is_whole,
-            frames=tuple(site.position for site in self._sites if is_users(site)),
+            frames=tuple(s.position for s in self._sites if is_users(s.frame)),
         )
 
     def _freeze(self, value: Any) -> Any:
@@ -167,9 +170,9 @@ class Arguments:
         )
 
 
-def is_users(site: Site) -> bool:
+def is_users(frame: FrameType) -> bool:
     """Whether a frame is the user's own."""
-    return home_of(site.position.file) == USERS
+    return home_of(frame.f_code.co_filename) == USERS
 
 
 def holds_integers(value: slice) -> bool:

@@ -8,12 +8,13 @@ import ast
 import linecache
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any, Final, NamedTuple
 
 from torch import Tensor, nn
 
-from meta_magic.session.module_names import read_attributes, walk_held
+from meta_magic.recording.identities.places import describe_position, list_spans
+from meta_magic.session.module_names import IPYTHONS, read_attributes, walk_held
 from meta_magic.torch_private.module_internals import (
     buffers_of,
     children_of,
@@ -22,7 +23,10 @@ from meta_magic.torch_private.module_internals import (
 )
 from meta_magic.trace.signature import SourcePosition
 
-__all__ = ["Site", "list_names", "name_in_modules"]
+__all__ = ["Site", "list_names", "make_site", "name_in_modules"]
+
+KEPT: Final = frozenset({"", "i", "ii", "iii", "dh", "ih", "oh"})
+"""IPython's names for earlier values and cells, without underscores and digits."""
 
 NUMBER: Final = re.compile(r"\.(\d+)(?=\.|$)")
 
@@ -33,10 +37,22 @@ class Site(NamedTuple):
     Attributes:
         frame: It.
         position: What it was doing.
+        text: The source of its file; "" where that is not known.
+        node: What of it stands at the position; None if that is nothing.
     """
 
     frame: FrameType
     position: SourcePosition
+    text: str
+    node: ast.AST | None
+
+
+def make_site(entry: TracebackType) -> Site:
+    """Return what an entry of a traceback stands for."""
+    code = entry.tb_frame.f_code
+    position = describe_position(code, list_spans(code)[max(entry.tb_lasti, 0) // 2])
+    text = "".join(linecache.getlines(position.file))
+    return Site(entry.tb_frame, position, text, find_node(text, position))
 
 
 def list_names(tensor: Tensor, sites: Sequence[Site]) -> list[str]:
@@ -57,29 +73,24 @@ def name_in_modules(tensor: Tensor, modules: Iterable[nn.Module]) -> str:
 
 
 def walk_names(tensor: Tensor, site: Site) -> Iterator[str]:
-    """Yield how a frame writes a tensor: where it is, or as a variable holds it."""
-    node, text = find_expression(site.position)
-    for part in [] if node is None else ast.walk(node):
+    """Yield how a frame writes a tensor: where it is, or as a variable has it."""
+    for part in [] if site.node is None else ast.walk(site.node):
         if isinstance(part, ast.expr) and read_expression(part, site.frame) is tensor:
-            yield ast.get_source_segment(text, part) or ast.unparse(part)
+            yield ast.get_source_segment(site.text, part) or ast.unparse(part)
             return
     yield from [*walk_variables(tensor, site.frame)][:1]
 
 
-def find_expression(position: SourcePosition) -> tuple[ast.AST | None, str]:
-    """Return the node of a syntax tree that stands at a position, and the text.
-
-    None where the text is not known, or no node is that long.
-    """
-    text = "".join(linecache.getlines(position.file))
+def find_node(text: str, position: SourcePosition) -> ast.AST | None:
+    """Return the node of a text's syntax tree that stands at a position, or None."""
     span = position.line, position.end_line, position.column, position.end_column
     try:
-        nodes = [*ast.walk(ast.parse(text))]
+        nodes = ast.walk(ast.parse(text))
     except (SyntaxError, ValueError):  # no Python, as a template
-        return None, text
+        return None
     found = (node for node in nodes if isinstance(node, (ast.expr, ast.stmt)))
     at = (n for n in found if span == (n.lineno, n.end_lineno, *columns_of(n)))
-    return max(at, key=lambda node: isinstance(node, ast.expr), default=None), text
+    return max(at, key=lambda node: isinstance(node, ast.expr), default=None)
 
 
 def columns_of(node: ast.expr | ast.stmt) -> tuple[int, int | None]:
@@ -122,7 +133,7 @@ def read_item(value: object, key: Any) -> Any:
 def walk_variables(tensor: Tensor, frame: FrameType) -> Iterator[str]:
     """Yield how the variables of a frame lead to a tensor."""
     for variables in (frame.f_locals, frame.f_globals):
-        named = [(n, v) for n, v in [*variables.items()] if not n.startswith("__")]
+        named = [(n, v) for n, v in [*variables.items()] if not is_shells(n)]
         yield from (name for name, value in named if value is tensor)
         modules = [(n, v) for n, v in named if isinstance(v, nn.Module)]
         for name, module in modules:
@@ -130,6 +141,13 @@ def walk_variables(tensor: Tensor, frame: FrameType) -> Iterator[str]:
         for name, value in named:
             if type(value) in (list, tuple, dict):
                 yield from (name + at for at, v in walk_held(value) if v is tensor)
+
+
+def is_shells(name: str) -> bool:
+    """Whether a name is one of Python's, or of what IPython keeps of earlier cells."""
+    if not name.startswith("_"):
+        return name in IPYTHONS
+    return name.startswith("__") or name.strip("_0123456789") in KEPT
 
 
 def find_paths(tensor: Tensor, root: nn.Module) -> Iterator[str]:

@@ -2,11 +2,14 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from meta_magic.trace.signature import Geometry, SourcePosition
 
-__all__ = ["FailedCall", "Operand", "walk_arguments"]
+__all__ = ["UNNAMED", "FailedCall", "Operand", "walk_arguments"]
+
+UNNAMED: Final = "a tensor"
+"""The name of an operand that no code and no call stands for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
