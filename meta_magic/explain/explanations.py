@@ -1,12 +1,15 @@
 """Why a recorded block failed: where, on what, and which rule it broke."""
 
+import ast
 import linecache
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
+from meta_magic.explain.candidates import Accepted, list_accepted, list_edits
 from meta_magic.explain.probing import Probe
+from meta_magic.explain.repairs import Repair, try_edits
 from meta_magic.explain.rules import find_rules
 from meta_magic.recording.as_device.oracle.child import (
     NO_ANSWER,
@@ -48,6 +51,8 @@ class Explanation:
         module: The module that was called: class and name; "" outside of modules.
         given: The tensors that the failed call was given.
         rules: What it asks for, in sentences.
+        repairs: Edits of the cell with which it ran to its end, the smallest first.
+        n_tried: How many edits were tried.
     """
 
     error: str
@@ -56,7 +61,9 @@ class Explanation:
     callers: tuple[tuple[int, str], ...]
     module: str
     given: tuple[Operand, ...]
-    rules: tuple[str, ...]
+    rules: tuple[str, ...] = ()
+    repairs: tuple[Repair, ...] = ()
+    n_tried: int = 0
 
     @property
     def operands(self) -> tuple[str, ...]:
@@ -86,14 +93,27 @@ def explain(trace: Trace) -> Explanation | None:
         callers=tuple((at.line, read_text(at)) for at in callers if at),
         module=describe_module(trace),
         given=(),
-        rules=(),
     )
     try:
-        named = name_operands(trace, failed)
-        return replace(found, given=named.operands, rules=ask_rules(trace, named))
+        return add_findings(trace, name_operands(trace, failed), found)
     except Exception as error:  # noqa: BLE001  never in the place of the user's own
         words = f"This could not be explained: {type(error).__name__}: {error}"
         return replace(found, rules=(words,))
+
+
+def add_findings(trace: Trace, failed: FailedCall, found: Explanation) -> Explanation:
+    """Return an explanation with operands, rules, and repairs that were tried."""
+    found = replace(found, given=failed.operands)
+    answer = ask_probe(trace, failed)
+    if answer is None:
+        return found
+    rules, accepted = answer
+    text = trace.rerun.text if trace.rerun else None
+    if text is None or found.line is None:
+        return replace(found, rules=rules)
+    edits = list_edits(ast.parse(text), accepted, found.line)
+    repairs = try_edits(trace, edits)
+    return replace(found, rules=rules, repairs=repairs, n_tried=len(edits))
 
 
 def walk_lines(explanation: Explanation) -> Iterator[str]:
@@ -112,6 +132,14 @@ def walk_lines(explanation: Explanation) -> Iterator[str]:
         yield f"    {operand.name:<{width}}  {format_shape(geometry.shape)} {dtype}"
     for rule in explanation.rules:
         yield f"  {rule}"
+    if explanation.repairs:
+        yield "repairs that ran"
+    elif explanation.n_tried:
+        yield f"none of {explanation.n_tried} edits that were tried ran"
+    for repair in explanation.repairs:
+        yield f"    line {repair.line}  {repair.before.strip()}"
+        yield f"    ->{' ' * len(str(repair.line))}     {repair.after.strip()}"
+        yield f"            {repair.consequence}"
 
 
 def describe_module(trace: Trace) -> str:
@@ -133,23 +161,29 @@ def find_failing(trace: Trace) -> int | None:
 
 def name_operands(trace: Trace, failed: FailedCall) -> FailedCall:
     """Return a call whose operands have names: by what made it, one that had none."""
-    line = failed.frames[-1].line if failed.frames else None
+    at = failed.frames[-1] if failed.frames else None
     operands = (
-        operand if operand.name else replace(operand, name=find_name(trace, line, made))
+        operand if operand.name else replace(operand, name=find_name(at, made))
         for operand in failed.operands
         for made in [find_maker(trace, operand.tensor)]
     )
     return replace(failed, operands=tuple(operands))
 
 
-def find_name(trace: Trace, line: int | None, made: OpCall | None) -> str:
-    """Return what a tensor is called by the call that made it."""
-    if made is None:
+def find_name(at: SourcePosition | None, made: OpCall | None) -> str:
+    """Return what a tensor is called by the call that made it.
+
+    Args:
+        at: Where the failed call was made.
+        made: What returned the tensor, if that is known.
+    """
+    if made is None or made.position is None:
         return UNNAMED
-    if made.module is not None and made.module_call != find_failing(trace):
-        return f"what {made.module or 'the module'} returned"
-    at, name = made.position, read_text(made.position) or UNNAMED
-    return name if at is None or at.line == line else f"{name} (line {at.line})"
+    if made.position == at:  # within the same expression, by a module in it
+        return f"what {made.module} returned" if made.module else UNNAMED
+    name = read_text(made.position) or UNNAMED
+    is_near = at is not None and at.line == made.position.line
+    return name if is_near else f"{name} (line {made.position.line})"
 
 
 def find_maker(trace: Trace, tensor: int) -> OpCall | None:
@@ -171,16 +205,25 @@ def read_text(position: SourcePosition | None) -> str:
     return line[position.column : end].decode(errors="replace").strip() + more
 
 
-def ask_rules(trace: Trace, failed: FailedCall) -> tuple[str, ...]:
-    """Return the rule that a call broke, found by probing in a child."""
+def ask_probe(
+    trace: Trace, failed: FailedCall
+) -> tuple[tuple[str, ...], Accepted] | None:
+    """Return the rules that a call broke and what it accepts, found in a child.
+
+    None where that cannot be found out.
+    """
     function = failed.function
     if function is None or not (failed.is_whole and can_fork()):
-        return ()
+        return None
     options = trace.rerun.options if trace.rerun else Options()
 
-    def probe() -> tuple[str, ...]:  # refused is what the CPU refuses
-        recording = Recording("", options=options, has_words=False)
-        return recording.guard.run(lambda: find_rules(Probe(function, failed)))
+    def answer() -> tuple[tuple[str, ...], Accepted]:
+        probe = Probe(function, failed)
+        return find_rules(probe), list_accepted(probe)
 
-    rules = ask_child(probe, SECONDS, SECONDS)
-    return () if rules is NO_ANSWER else tuple(rules)
+    def run() -> tuple[tuple[str, ...], Accepted]:  # refused is what the CPU refuses
+        recording = Recording("", options=options, has_words=False)
+        return recording.guard.run(answer)
+
+    answered = ask_child(run, SECONDS, SECONDS)
+    return None if answered is NO_ANSWER else answered
