@@ -1,6 +1,5 @@
 """Why a recorded block failed: where, on what, and which rule it broke."""
 
-import ast
 import linecache
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from meta_magic.explain.candidates import Accepted, list_accepted, list_edits
 from meta_magic.explain.probing import Probe
 from meta_magic.explain.repairs import Repair, try_edits
 from meta_magic.explain.rules import find_rules
+from meta_magic.explain.seen_numbers import see_numbers
 from meta_magic.recording.as_device.oracle.child import (
     NO_ANSWER,
     ask_child,
@@ -85,12 +85,13 @@ def explain(trace: Trace) -> Explanation | None:
     failed = trace.failed
     if trace.error is None or failed is None:
         return None
-    *callers, position = failed.frames or [None]
+    frames = find_frames(trace, failed)
+    position = frames[-1] if frames else None
     found = Explanation(
         error=trace.error,
         line=trace.error_line or (position.line if position else None),
         expression=read_text(position),
-        callers=tuple((at.line, read_text(at)) for at in callers if at),
+        callers=tuple((at.line, read_text(at)) for at in frames[:-1]),
         module=describe_module(trace),
         given=(),
     )
@@ -101,6 +102,15 @@ def explain(trace: Trace) -> Explanation | None:
         return replace(found, rules=(words,))
 
 
+def find_frames(trace: Trace, failed: FailedCall) -> list[SourcePosition]:
+    """Return the user's lines on the way to a call, from the cell on if it was one."""
+    frames = list(failed.frames)
+    files = [frame.file for frame in frames]
+    return (
+        frames[files.index(trace.cell.file) :] if trace.cell.file in files else frames
+    )
+
+
 def add_findings(trace: Trace, failed: FailedCall, found: Explanation) -> Explanation:
     """Return an explanation with operands, rules, and repairs that were tried."""
     found = replace(found, given=failed.operands)
@@ -108,10 +118,13 @@ def add_findings(trace: Trace, failed: FailedCall, found: Explanation) -> Explan
     if answer is None:
         return found
     rules, accepted = answer
-    text = trace.rerun.text if trace.rerun else None
-    if text is None or found.line is None:
+    rerun = trace.rerun
+    text = rerun.text if rerun else None
+    if rerun is None or text is None or found.line is None:
         return replace(found, rules=rules)
-    edits = list_edits(ast.parse(text), accepted, found.line)
+    made = (find_maker(trace, operand.tensor) for operand in failed.operands)
+    lines = [found.line, *(call.line for call in made if call and call.line)]
+    edits = list_edits(text, see_numbers(trace, rerun, text), accepted, lines)
     repairs = try_edits(trace, edits)
     return replace(found, rules=rules, repairs=repairs, n_tried=len(edits))
 

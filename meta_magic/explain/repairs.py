@@ -6,6 +6,7 @@ Each is recorded in a child process, from the variables as they were before the 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from time import monotonic
 from typing import Any, Final
 
@@ -19,6 +20,9 @@ from meta_magic.trials.trial import ask_trial
 __all__ = ["Outcome", "Repair", "read_outcome", "try_edits"]
 
 MAX_REPAIRS: Final = 3
+
+MAX_FOUND: Final = 6
+"""After how many that run no more edits are tried."""
 
 SECONDS: Final = 2.0
 """What a trial may take."""
@@ -64,13 +68,13 @@ class Outcome:
 
 
 def try_edits(trace: Trace, edits: Sequence[Edit]) -> tuple[Repair, ...]:
-    """Return the edits with which the cell runs, the smallest ones first."""
+    """Return the edits with which the cell runs, those first that change least."""
     rerun = trace.rerun
     if rerun is None or rerun.text is None or not trace.source:
         return ()
     before, text = count_parameters(trace), rerun.text
     known = [edit for edit in edits if is_as_typed(trace, text, edit)]
-    found = [*run_edits(trace, rerun, text, known)]
+    found = [*islice(run_edits(trace, rerun, text, known), MAX_FOUND)]
     found.sort(key=lambda pair: abs(pair[1].n_parameters - before))
     repairs = (write_repair(trace, edit, outcome, before) for edit, outcome in found)
     return tuple(repairs)[:MAX_REPAIRS]

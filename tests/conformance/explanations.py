@@ -4,8 +4,8 @@
 cell, and prints how many explanations name the line that raises, and at least one of
 the operands that are at fault; how many show a repair that is as good as the known
 one, with as many parameters and the same last shape; and how many repairs fail on the
-CPU.
-A program begins with a docstring whose ``line:``, ``operands:`` and ``fix:`` tell these.
+CPU. A program begins with a docstring whose ``line:``, ``operands:`` and ``fix:`` tell
+these.
 """
 
 import argparse
@@ -178,7 +178,8 @@ def main() -> None:
         case = run_apart(lambda: judge(path))  # noqa: B023
         if case is not None:
             cases.append(case)
-            if options.all or not (case.has_operand and case.has_repair):
+            is_good = case.has_operand and case.has_repair and not case.n_failing
+            if options.all or not is_good:
                 print(f"== {case.name}\n{case.text}\n", flush=True)
     print_table(cases)
 
