@@ -1,9 +1,11 @@
-"""Why a recorded block failed: the call, its operands, and the rule that it broke.
+"""Why a recorded block failed: its operands, the rule that they broke, and repairs.
 
-``probing`` makes the failed call again with something changed, in a child process;
-``rules`` puts what is accepted into words; ``explanations`` has the record of it all,
-and asks.
+The operator is the oracle: ``probing`` makes the failed call again with something
+changed, in a child process, and ``rules`` puts what is accepted into words.
+``candidates`` writes that as edits of the cell, with the numbers that its expressions
+stood for (``seen_numbers``), and ``repairs`` tries them. ``explanations`` has the
+record of it all, and asks.
 
-May import ``session``, ``recording``, ``trace``, ``torch_private``. Read
-``explanations`` first.
+May import ``trials``, ``session``, ``recording``, ``trace``, ``torch_private``,
+``errors``. Read ``explanations`` first.
 """

@@ -12,7 +12,10 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from meta_magic.explain.edits import Edit, edit_node
-from meta_magic.explain.operand_changes import list_casts, list_reshapes
+from meta_magic.explain.operand_changes import (
+    list_accepted_casts,
+    list_accepted_forms,
+)
 from meta_magic.explain.probing import Probe
 from meta_magic.explain.seen_numbers import Seen
 
@@ -55,8 +58,8 @@ def list_accepted(probe: Probe) -> Accepted:
     changes = {
         operand.name: tuple(
             change.text
-            for change in (*list_casts(operand), *list_reshapes(operand))
-            if probe.run(changes={number: change}) is not None
+            for list_changes in (list_accepted_casts, list_accepted_forms)
+            for change in list_changes(probe, number)
         )
         for number, operand in enumerate(probe.call.operands)
     }

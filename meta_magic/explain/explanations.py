@@ -235,7 +235,7 @@ def ask_probe(
         return find_rules(probe), list_accepted(probe)
 
     def run() -> tuple[tuple[str, ...], Accepted]:  # refused is what the CPU refuses
-        recording = Recording("", options=options, has_words=False)
+        recording = Recording("", options=options, is_probe=True)
         return recording.guard.run(answer)
 
     answered = ask_child(run, SECONDS, SECONDS)

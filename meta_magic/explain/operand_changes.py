@@ -7,10 +7,10 @@ from typing import Final
 
 import torch
 
-from meta_magic.explain.probing import Change
+from meta_magic.explain.probing import Change, Probe
 from meta_magic.trace.failed_call import Operand
 
-__all__ = ["list_casts", "list_reshapes"]
+__all__ = ["list_accepted_casts", "list_accepted_forms"]
 
 CASTS: Final = {
     "float": torch.float32,
@@ -23,6 +23,31 @@ CASTS: Final = {
 """Methods by their names, the likeliest first."""
 
 
+CONTIGUOUS: Final = Change("{}.contiguous()", methodcaller("contiguous"))
+
+
+def list_accepted_casts(probe: Probe, number: int) -> list[Change]:
+    """Return the casts of an operand that are accepted, the likeliest first.
+
+    None where a copy is accepted: then its dtype is none of the reasons.
+    """
+    if is_accepted(probe, number, CONTIGUOUS):
+        return []
+    casts = list_casts(probe.call.operands[number])
+    return [cast for cast in casts if is_accepted(probe, number, cast)]
+
+
+def list_accepted_forms(probe: Probe, number: int) -> list[Change]:
+    """Return other forms of an operand that are accepted, the likeliest first."""
+    forms = list_forms(probe.call.operands[number])
+    return [form for form in forms if is_accepted(probe, number, form)]
+
+
+def is_accepted(probe: Probe, number: int, change: Change) -> bool:
+    """Whether a call accepts a change of an operand."""
+    return probe.run(changes={number: change}) is not None
+
+
 def list_casts(operand: Operand) -> Iterator[Change]:
     """Yield casts to other dtypes."""
     for name, dtype in CASTS.items():
@@ -30,8 +55,9 @@ def list_casts(operand: Operand) -> Iterator[Change]:
             yield Change(f"{{}}.{name}()", methodcaller(name))
 
 
-def list_reshapes(operand: Operand) -> Iterator[Change]:
+def list_forms(operand: Operand) -> Iterator[Change]:
     """Yield other forms of the same elements, the likeliest first."""
+    yield CONTIGUOUS
     shape = operand.geometry.shape
     rank = len(shape)
     pairs = [*combinations(range(rank), 2)]
@@ -48,4 +74,3 @@ def list_reshapes(operand: Operand) -> Iterator[Change]:
         yield Change("{}.flatten(1)", methodcaller("flatten", 1))
     if rank > 1:
         yield Change("{}.flatten()", methodcaller("flatten"))
-        yield Change("{}.contiguous()", methodcaller("contiguous"))

@@ -9,7 +9,10 @@ from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
 from typing import Final, NamedTuple
 
-from meta_magic.explain.operand_changes import list_casts, list_reshapes
+from meta_magic.explain.operand_changes import (
+    list_accepted_casts,
+    list_accepted_forms,
+)
 from meta_magic.explain.probing import Change, Probe, Variable
 from meta_magic.trace.failed_call import UNNAMED, Operand
 
@@ -44,7 +47,7 @@ def find_rules(probe: Probe) -> tuple[str, ...]:
     if probe.accepts({}):
         return (IS_ACCEPTED,)
     sizes = [*relate_numbers(probe)] or [*relate_groups(probe)]
-    found = [*sizes, *tell_casts(probe)] or [*tell_reshapes(probe)]
+    found = [*sizes, *tell_casts(probe)] or [*tell_forms(probe)]
     return tuple(islice(dict.fromkeys(found), MAX_RULES))
 
 
@@ -182,25 +185,18 @@ def find_leaders(
 def tell_casts(probe: Probe) -> Iterator[str]:
     """Yield which dtype of an operand is accepted."""
     for number, operand in enumerate(probe.call.operands):
-        for change in list_casts(operand):
-            if probe.run(changes={number: change}) is not None:
-                dtype = str(operand.geometry.dtype).removeprefix("torch.")
-                yield f"{operand.name} is {dtype}: {write(change, operand)} is accepted"
-                break  # the likeliest
+        for change in list_accepted_casts(probe, number)[:1]:
+            dtype = str(operand.geometry.dtype).removeprefix("torch.")
+            yield f"{operand.name} is {dtype}: {write(change, operand)} is accepted"
 
 
-def tell_reshapes(probe: Probe) -> Iterator[str]:
+def tell_forms(probe: Probe) -> Iterator[str]:
     """Yield which other form of an operand is accepted."""
     for number, operand in enumerate(probe.call.operands):
-        for change in list_reshapes(operand):
-            returned = probe.run(changes={number: change})
-            if returned is not None:
-                text = write(change, operand)
-                shapes = ", ".join(str(shape) for shape in returned[:1])
-                yield f"{text} is accepted" + (
-                    f", and gives {shapes}" if shapes else ""
-                )
-                break
+        for change in list_accepted_forms(probe, number)[:1]:
+            returned = probe.run(changes={number: change}) or ()
+            gives = f", and gives {returned[0]}" if returned else ""
+            yield f"{write(change, operand)} is accepted{gives}"
 
 
 def write(change: Change, operand: Operand) -> str:

@@ -26,6 +26,9 @@ LOAD: Final = ast.Load()
 
 NUMBERS: Final = (ast.Name, ast.Attribute, ast.BinOp, ast.Call, ast.Subscript)
 
+SECONDS: Final = 2.0
+"""What the run may take."""
+
 MAX_VALUES: Final = 8
 """How many values of one expression are kept."""
 
@@ -43,7 +46,7 @@ def see_numbers(trace: Trace, rerun: Rerun, text: str) -> Seen:
     """
     again = replace(trace, rerun=replace(rerun, text=rewrite(text)))
     try:
-        return ask_trial(again, read_seen)
+        return ask_trial(again, read_seen, seconds=SECONDS)
     except TrialError:
         return {}
 

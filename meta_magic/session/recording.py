@@ -71,7 +71,7 @@ class Recording:
         entry_points: Functions that enter and leave the guard, as it needs to know.
         namespace: Variables as they are before; a module that is there already is
             described only if it is called.
-        has_words: Whether what is refused is refused in the CPU's words.
+        is_probe: Whether calls are only tried; see ``Refusals``.
 
     Attributes:
         guard: Enters the recording, and restores torch when it is left.
@@ -85,7 +85,7 @@ class Recording:
         *,
         entry_points: Sequence[Callable[..., Any]] = (),
         namespace: Mapping[str, object] = MappingProxyType({}),
-        has_words: bool = True,
+        is_probe: bool = False,
     ) -> None:
         cache, self._clock = pick_cache(options), Clock()
         self._written = write = make_written(cache, self._clock, cell_file, top)
@@ -100,7 +100,7 @@ class Recording:
         )
         self._lending = Lending(self._lifting, plan)
         write.calls.meet = self._lending.meet
-        self._refusals = Refusals(has_words=has_words)
+        self._refusals = Refusals(is_probe=is_probe)
         self._threads = ThreadWatch()
         self._tasks = TaskWatch()
         self._composites = CompositesOf(plan, write.constants.note_values)

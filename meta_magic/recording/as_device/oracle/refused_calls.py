@@ -117,15 +117,16 @@ class Refusals:
     """Raises what the CPU raises where meta has nothing against a call.
 
     Args:
-        has_words: Whether what meta refuses is refused in the CPU's words, if at all.
+        is_probe: Whether calls are tried: what meta refuses is refused, in whichever
+            words, and about all else the CPU is asked, however long that takes.
 
     Attributes:
         is_left: Whether the last call was not asked about, for want of time.
     """
 
-    def __init__(self, *, has_words: bool = True) -> None:
-        self._oracle = Oracle()
-        self._has_words = has_words
+    def __init__(self, *, is_probe: bool = False) -> None:
+        self._oracle = Oracle(is_patient=is_probe)
+        self._is_probe = is_probe
         self._raised = 0
         self.is_left = False
 
@@ -183,7 +184,7 @@ class Refusals:
             What it returns if it accepts the call; ``NotImplemented`` if that is not
             known.
         """
-        is_final = device == "meta" or not self._has_words
+        is_final = device == "meta" or self._is_probe
         if is_final or isinstance(error, MetaMagicError):
             return NotImplemented
         args, kwargs, _ = given
@@ -197,7 +198,7 @@ class Refusals:
 
     def reword(self, func: Any, args: Args, kwargs: Kwargs, error: Exception) -> None:
         """Raise what the CPU says of a function one of whose operators was refused."""
-        if id(error) != self._raised or not self._has_words:
+        if id(error) != self._raised or self._is_probe:
             return
         if torch.is_autocast_enabled("cuda"):
             return
