@@ -173,7 +173,7 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
     ModuleColumn(
         name="settings",
         help="What it is set to, beside what all of its class are by default.",
-        width=186,
+        width=178,
         is_in_tree=False,
     ),
     ModuleColumn(
@@ -206,7 +206,7 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
         name="share",
         help="Its share of the FLOPs of all modules.",
         format="share",
-        width=64,
+        width=68,
         align="right",
         is_in_tree=False,
     ),
@@ -214,7 +214,7 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
         name="time",
         help="Share of the modules' time after initialization, on the chosen device.",
         format="share",
-        width=64,
+        width=68,
         align="right",
         is_in_tree=False,
     ),
