@@ -173,7 +173,7 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
     ModuleColumn(
         name="settings",
         help="What it is set to, beside what all of its class are by default.",
-        width=178,
+        width=162,
         is_in_tree=False,
     ),
     ModuleColumn(
@@ -238,7 +238,7 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
         name="input",
         help="Tensors that its first call took.",
         format="flow",
-        width=132,
+        width=140,
         tell=find_flow,
         heading="in → out",
         track="minmax(180px, 1.8fr)",
@@ -246,7 +246,7 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
     ModuleColumn(
         name="output",
         help="Tensors that its first call returned.",
-        width=132,
+        width=140,
         is_in_tree=False,
     ),
     ModuleColumn(
