@@ -9,14 +9,13 @@ from typing import Final, NamedTuple, TypeAlias
 
 from meta_magic.cost.device_table import find_device
 from meta_magic.cost.interpolation import Interpolation, interpolate
-from meta_magic.cost.samples import Sample, take_sample
+from meta_magic.cost.samples import Sample
 from meta_magic.errors import TrialError
 from meta_magic.trace.trace import Trace
-from meta_magic.trials.blocks import find_unbound
 from meta_magic.trials.fit_records import Fit, SizeFit
-from meta_magic.trials.trial import ask_trial
+from meta_magic.trials.recordings import Recordings
 
-__all__ = ["Candidates", "Fit", "SizeFit", "fit_trace"]
+__all__ = ["Candidates", "Fit", "SizeFit", "find_fitting", "fit_trace"]
 
 Candidates: TypeAlias = Sequence[int] | EllipsisType | None
 """The values that a name may have; all from 1 on, if they are not said."""
@@ -92,16 +91,12 @@ def fit_trace(
     found, chosen = find_device(device), tuple(choices)
     if not found.nbytes:
         raise TrialError(f"how much memory {found.title} has varies: name another")
-    if trace.error is not None:
-        raise TrialError(f"it raised {trace.error}")
-    sample = record_at(trace, {}, chosen) if chosen else take_sample(trace)
-    sizes = {}
-    for name in vary:
-        current = read_size(trace, name)
-        record = partial(record_size, trace, name, chosen)
-        candidates = list_candidates(vary[name])
-        search = Search(name, candidates, found.nbytes, record, {current: sample})
-        sizes[name] = search_largest(search, current)
+    recordings = Recordings(trace)
+    sample = recordings.take(chosen)
+    sizes = {
+        name: find_fitting(recordings, name, found.nbytes, candidates, chosen)
+        for name, candidates in vary.items()
+    }
     return Fit(
         device=found.name,
         nbytes=found.nbytes,
@@ -112,41 +107,33 @@ def fit_trace(
     )
 
 
-def read_size(trace: Trace, name: str) -> int:
-    """Return what a name stood for when the block had run.
+def find_fitting(
+    recordings: Recordings,
+    name: str,
+    nbytes: int,
+    candidates: Candidates = ...,
+    choices: tuple[str, ...] = (),
+) -> SizeFit:
+    """Return the largest value of a name with which a block takes so many bytes.
+
+    Args:
+        recordings: Of the block.
+        name: What the size is called.
+        nbytes: What there is room for.
+        candidates: What it may be.
+        choices: What is chosen otherwise than the block does.
 
     Raises:
-        TrialError: It is no positive integer.
+        TrialError: The block cannot be run again, or knows no such size.
     """
-    value = None
-    if trace.rerun is not None:
-        value = find_unbound(trace.rerun, name)
-    if value is None:  # bound by the block itself
-        value = ask_trial(trace, lambda _, variables: as_size(variables.get(name)))
-    size = as_size(value)
-    if size is None:
-        raise TrialError(f"no name {name!r} of the block stands for a positive integer")
-    return size
 
+    def record(size: int) -> Sample:
+        return recordings.take(choices, {name: size})
 
-def as_size(value: object) -> int | None:
-    """Return a value if it is a positive integer, else None."""
-    return value if type(value) is int and value > 0 else None
-
-
-def record_size(trace: Trace, name: str, choices: tuple[str, ...], size: int) -> Sample:
-    """Return the memory of a trace's block where a name has another value."""
-    try:
-        return record_at(trace, {name: size}, choices)
-    except TrialError as error:
-        raise TrialError(f"with {name}={size}, {error}") from None
-
-
-def record_at(
-    trace: Trace, sizes: Mapping[str, int], choices: tuple[str, ...]
-) -> Sample:
-    """Return the memory of a trace's block, run otherwise."""
-    return ask_trial(trace, lambda again, _: take_sample(again), sizes, choices)
+    current = recordings.read_size(name)
+    known = {current: record(current)}
+    search = Search(name, list_candidates(candidates), nbytes, record, known)
+    return search_largest(search, current)
 
 
 def list_candidates(candidates: Candidates) -> Sequence[int]:
