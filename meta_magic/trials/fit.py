@@ -1,7 +1,7 @@
 """Whether a block fits a device, and the largest sizes at which it does."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from math import gcd
 from types import EllipsisType, MappingProxyType
@@ -94,7 +94,7 @@ def fit_trace(
     recordings = Recordings(trace)
     sample = recordings.take(chosen)
     sizes = {
-        name: find_fitting(recordings, name, found.nbytes, candidates, chosen)
+        name: find_fitting(recordings, name, found.nbytes, [candidates], chosen)
         for name, candidates in vary.items()
     }
     return Fit(
@@ -111,7 +111,7 @@ def find_fitting(
     recordings: Recordings,
     name: str,
     nbytes: int,
-    candidates: Candidates = ...,
+    tried: Iterable[Candidates] = (...,),
     choices: tuple[str, ...] = (),
 ) -> SizeFit:
     """Return the largest value of a name with which a block takes so many bytes.
@@ -120,7 +120,8 @@ def find_fitting(
         recordings: Of the block.
         name: What the size is called.
         nbytes: What there is room for.
-        candidates: What it may be.
+        tried: What it may be: the first among which the peak can be interpolated, else
+            the last.
         choices: What is chosen otherwise than the block does.
 
     Raises:
@@ -131,9 +132,32 @@ def find_fitting(
         return recordings.take(choices, {name: size})
 
     current = recordings.read_size(name)
-    known = {current: record(current)}
-    search = Search(name, list_candidates(candidates), nbytes, record, known)
-    return search_largest(search, current)
+    searches = [
+        Search(
+            name,
+            list_candidates(candidates),
+            nbytes,
+            record,
+            {current: record(current)},
+        )
+        for candidates in tried
+    ]
+    for search in searches:
+        largest, found = interpolate_largest(search, current)
+        if found is not None:
+            break
+    else:
+        recorded_peak = partial(peak_of, search)
+        largest = search.find_largest(recorded_peak, near=largest or current)
+    recorded = sorted(search.recorded.items())
+    return SizeFit(
+        name=name,
+        current=current,
+        least=search.candidates[0],
+        largest=largest,
+        recorded=tuple((size, sample.peak_nbytes) for size, sample in recorded),
+        interpolation=found,
+    )
 
 
 def list_candidates(candidates: Candidates) -> Sequence[int]:
@@ -150,29 +174,25 @@ def list_candidates(candidates: Candidates) -> Sequence[int]:
     return sorted({*candidates})
 
 
-def search_largest(search: Search, current: int) -> SizeFit:
-    """Return the largest size that fits, by interpolation, or else by recordings."""
-    largest, found = current, None
+def interpolate_largest(
+    search: Search, current: int
+) -> tuple[int, Interpolation | None]:
+    """Return the largest size that fits, and the bytes at all sizes.
+
+    Returns:
+        None for the bytes where programs differ, or a recording is another: some
+        kernels take sizes rounded up. The size is a guess then.
+    """
+    largest = current
     for sizes in list_samples(search.candidates, current):
         found = interpolate_samples(search, sizes)
-        if found is not None:
-            largest = search.find_largest(found.peak_nbytes, near=current)
-            size = largest or search.candidates[0]
-            if peak_of(search, size) == found.peak_nbytes(size):
-                break
-            found = None  # some kernels take sizes rounded up
-    if found is None:
-        recorded_peak = partial(peak_of, search)
-        largest = search.find_largest(recorded_peak, near=largest or current)
-    recorded = sorted(search.recorded.items())
-    return SizeFit(
-        name=search.name,
-        current=current,
-        least=search.candidates[0],
-        largest=largest,
-        recorded=tuple((size, sample.peak_nbytes) for size, sample in recorded),
-        interpolation=found,
-    )
+        if found is None:
+            continue
+        largest = search.find_largest(found.peak_nbytes, near=current)
+        size = largest or search.candidates[0]
+        if peak_of(search, size) == found.peak_nbytes(size):
+            return largest, found
+    return largest, None
 
 
 def list_samples(candidates: Sequence[int], current: int) -> Iterator[list[int]]:
