@@ -1,5 +1,6 @@
 // Memory: what lives after each operator over time, and what is alive after one of them.
 
+import { find_living } from "../alive.js";
 import { add_up_modules, build_tops } from "../charts/areas.js";
 import { make_measure, make_paint } from "../charts/charts.js";
 import { Treemap } from "../charts/treemap.js";
@@ -8,7 +9,7 @@ import { format_bytes, make } from "../dom.js";
 import { find_module } from "../selection.js";
 import { is_op_selected } from "../tables/operators.js";
 import { FitTable } from "./fit.js";
-import { add_up_lives, list_living, read_lives } from "./lives.js";
+import { add_up_lives, list_living } from "./lives.js";
 import { Timeline } from "./timeline.js";
 
 /** @typedef {import("../charts/areas.js").Area} Area */
@@ -29,7 +30,7 @@ export class MemoryView {
     this.trace = trace;
     this.selection = selection;
     this.times = times;
-    this.lives = this.recorded = read_lives(trace);
+    this.lives = this.recorded = find_living(trace).lives;
     this.measure = make_measure();
     const { places, accelerator } = trace.memory;
     const all = places.map((_, i) => add_up_lives(trace, this.lives, i));
