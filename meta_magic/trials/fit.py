@@ -120,25 +120,21 @@ def find_fitting(
         recordings: Of the block.
         name: What the size is called.
         nbytes: What there is room for.
-        tried: What it may be: the first among which the peak can be interpolated, else
-            the last.
+        tried: What it may be: the first where the peak can be interpolated counts.
         choices: What is chosen otherwise than the block does.
 
     Raises:
         TrialError: The block cannot be run again, or knows no such size.
     """
-
-    def record(size: int) -> Sample:
-        return recordings.take(choices, {name: size})
-
     current = recordings.read_size(name)
+    sample = recordings.take(choices)
     searches = [
         Search(
             name,
             list_candidates(candidates),
             nbytes,
-            record,
-            {current: record(current)},
+            lambda size: recordings.take(choices, {name: size}),
+            {current: sample},
         )
         for candidates in tried
     ]
@@ -147,11 +143,18 @@ def find_fitting(
         if found is not None:
             break
     else:
-        recorded_peak = partial(peak_of, search)
-        largest = search.find_largest(recorded_peak, near=largest or current)
+        near = largest or current
+        largest = search.find_largest(partial(peak_of, search), near=near)
+    return describe_size(search, current, largest, found)
+
+
+def describe_size(
+    search: Search, current: int, largest: int, found: Interpolation | None
+) -> SizeFit:
+    """Return what a search found, and the recordings that it stands on."""
     recorded = sorted(search.recorded.items())
     return SizeFit(
-        name=name,
+        name=search.name,
         current=current,
         least=search.candidates[0],
         largest=largest,
