@@ -34,10 +34,10 @@ class RareCollection:
         self._n_entered = 0
         self._before = self._within = (0, 0, 0)
 
-    @classmethod
-    def n_running(cls) -> int:
-        """Return how many recordings run in this process."""
-        return cls._n_entered
+    @property
+    def n_entered(self) -> int:
+        """How many recordings run."""
+        return self._n_entered
 
     def __enter__(self) -> None:
         with self._lock:

@@ -142,6 +142,13 @@ def test_while_it_works_it_can_be_stopped(serve, trace, expect):
     expect(memory.get_by_role("button", name="Stop")).to_be_hidden()
 
 
+def test_a_kernel_that_is_gone_is_said_to_be_silent(serve, trace, expect):
+    memory = show_memory(serve(trace))
+    memory.get_by_role("button", name="Work out").click()
+    status = memory.locator("p[role=status]")
+    expect(status).to_contain_text("no answer from the kernel yet", timeout=10_000)
+
+
 @pytest.fixture
 def answered(serve, trace, worked_out):
     """The Memory view once a kernel has answered."""
