@@ -83,7 +83,7 @@ def test_a_saved_report_says_which_accelerators_have_room(
     page.goto((tmp_path / "report.html").as_uri())
     memory = show_memory(page)
     peak = trace.memory.peak_nbytes
-    expect(memory).to_contain_text("Will it fit? ")
+    expect(memory).to_contain_text("Will it fit? The recorded peak is ")
     expect(find_row(memory, "t4")).to_contain_text(f"{peak / 16e9:.1%}, fits")
     expect(find_row(memory, "mi325x")).to_contain_text("256 GB")
     expect(find_row(memory, "xeon-8480")).to_have_count(0)
