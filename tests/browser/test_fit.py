@@ -239,6 +239,18 @@ def test_a_choice_that_fails_says_why(serve, trace, worked_out, expect):
     expect(find_row(memory, "l4")).to_contain_text("not known")
 
 
+def test_a_processor_whose_memory_varies_is_not_asked_about(serve, trace, expect):
+    page = serve(trace)
+    page.get_by_role("tab", name="Charts").click()
+    chooser = page.get_by_role("tabpanel", name="Charts").locator(".mm-device")
+    chooser.select_option("AMD EPYC 9654")
+    memory = show_memory(page)
+    expect(memory).to_contain_text("How much memory AMD EPYC 9654 has varies")
+    expect(memory.get_by_role("button", name="Work out")).to_be_disabled()
+    memory.get_by_role("button", name="l4", exact=True).click()
+    expect(memory.get_by_role("button", name="Work out")).to_be_enabled()
+
+
 def test_without_a_size_the_way_to_one_is_said(serve, trace, expect):
     offer = {"sizes": {}, "choices": [], "reason": NOTHING}
     memory = show_memory(serve(trace, fit_offer=offer))
