@@ -1,7 +1,7 @@
 """Whether a block fits a device, and the largest sizes at which it does."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from math import gcd
 from types import EllipsisType, MappingProxyType
@@ -9,14 +9,13 @@ from typing import Final, NamedTuple, TypeAlias
 
 from meta_magic.cost.device_table import find_device
 from meta_magic.cost.interpolation import Interpolation, interpolate
-from meta_magic.cost.samples import Sample, take_sample
+from meta_magic.cost.samples import Sample
 from meta_magic.errors import TrialError
 from meta_magic.trace.trace import Trace
-from meta_magic.trials.blocks import find_unbound
 from meta_magic.trials.fit_records import Fit, SizeFit
-from meta_magic.trials.trial import ask_trial
+from meta_magic.trials.recordings import Recordings
 
-__all__ = ["Candidates", "Fit", "SizeFit", "fit_trace"]
+__all__ = ["Candidates", "Fit", "SizeFit", "find_fitting", "fit_trace"]
 
 Candidates: TypeAlias = Sequence[int] | EllipsisType | None
 """The values that a name may have; all from 1 on, if they are not said."""
@@ -92,16 +91,12 @@ def fit_trace(
     found, chosen = find_device(device), tuple(choices)
     if not found.nbytes:
         raise TrialError(f"how much memory {found.title} has varies: name another")
-    if trace.error is not None:
-        raise TrialError(f"it raised {trace.error}")
-    sample = record_at(trace, {}, chosen) if chosen else take_sample(trace)
-    sizes = {}
-    for name in vary:
-        current = read_size(trace, name)
-        record = partial(record_size, trace, name, chosen)
-        candidates = list_candidates(vary[name])
-        search = Search(name, candidates, found.nbytes, record, {current: sample})
-        sizes[name] = search_largest(search, current)
+    recordings = Recordings(trace)
+    sample = recordings.take(chosen)
+    sizes = {
+        name: find_fitting(recordings, name, found.nbytes, [candidates], chosen)
+        for name, candidates in vary.items()
+    }
     return Fit(
         device=found.name,
         nbytes=found.nbytes,
@@ -112,41 +107,60 @@ def fit_trace(
     )
 
 
-def read_size(trace: Trace, name: str) -> int:
-    """Return what a name stood for when the block had run.
+def find_fitting(
+    recordings: Recordings,
+    name: str,
+    nbytes: int,
+    tried: Iterable[Candidates] = (...,),
+    choices: tuple[str, ...] = (),
+) -> SizeFit:
+    """Return the largest value of a name with which a block takes so many bytes.
+
+    Args:
+        recordings: Of the block.
+        name: What the size is called.
+        nbytes: What there is room for.
+        tried: What it may be: the first where the peak can be interpolated counts.
+        choices: What is chosen otherwise than the block does.
 
     Raises:
-        TrialError: It is no positive integer.
+        TrialError: The block cannot be run again, or knows no such size.
     """
-    value = None
-    if trace.rerun is not None:
-        value = find_unbound(trace.rerun, name)
-    if value is None:  # bound by the block itself
-        value = ask_trial(trace, lambda _, variables: as_size(variables.get(name)))
-    size = as_size(value)
-    if size is None:
-        raise TrialError(f"no name {name!r} of the block stands for a positive integer")
-    return size
+    current = recordings.read_size(name)
+    sample = recordings.take(choices)
+    searches = [
+        Search(
+            name,
+            list_candidates(candidates),
+            nbytes,
+            lambda size: recordings.take(choices, {name: size}),
+            {current: sample},
+        )
+        for candidates in tried
+    ]
+    for search in searches:
+        largest, found = interpolate_largest(search, current)
+        if found is not None:
+            break
+    else:
+        near = largest or current
+        largest = search.find_largest(partial(peak_of, search), near=near)
+    return describe_size(search, current, largest, found)
 
 
-def as_size(value: object) -> int | None:
-    """Return a value if it is a positive integer, else None."""
-    return value if type(value) is int and value > 0 else None
-
-
-def record_size(trace: Trace, name: str, choices: tuple[str, ...], size: int) -> Sample:
-    """Return the memory of a trace's block where a name has another value."""
-    try:
-        return record_at(trace, {name: size}, choices)
-    except TrialError as error:
-        raise TrialError(f"with {name}={size}, {error}") from None
-
-
-def record_at(
-    trace: Trace, sizes: Mapping[str, int], choices: tuple[str, ...]
-) -> Sample:
-    """Return the memory of a trace's block, run otherwise."""
-    return ask_trial(trace, lambda again, _: take_sample(again), sizes, choices)
+def describe_size(
+    search: Search, current: int, largest: int, found: Interpolation | None
+) -> SizeFit:
+    """Return what a search found, and the recordings that it stands on."""
+    recorded = sorted(search.recorded.items())
+    return SizeFit(
+        name=search.name,
+        current=current,
+        least=search.candidates[0],
+        largest=largest,
+        recorded=tuple((size, sample.peak_nbytes) for size, sample in recorded),
+        interpolation=found,
+    )
 
 
 def list_candidates(candidates: Candidates) -> Sequence[int]:
@@ -163,29 +177,25 @@ def list_candidates(candidates: Candidates) -> Sequence[int]:
     return sorted({*candidates})
 
 
-def search_largest(search: Search, current: int) -> SizeFit:
-    """Return the largest size that fits, by interpolation, or else by recordings."""
-    largest, found = current, None
+def interpolate_largest(
+    search: Search, current: int
+) -> tuple[int, Interpolation | None]:
+    """Return the largest size that fits, and the bytes at all sizes.
+
+    Returns:
+        None for the bytes where programs differ, or a recording is another: some
+        kernels take sizes rounded up. The size is a guess then.
+    """
+    largest = current
     for sizes in list_samples(search.candidates, current):
         found = interpolate_samples(search, sizes)
-        if found is not None:
-            largest = search.find_largest(found.peak_nbytes, near=current)
-            size = largest or search.candidates[0]
-            if peak_of(search, size) == found.peak_nbytes(size):
-                break
-            found = None  # some kernels take sizes rounded up
-    if found is None:
-        recorded_peak = partial(peak_of, search)
-        largest = search.find_largest(recorded_peak, near=largest or current)
-    recorded = sorted(search.recorded.items())
-    return SizeFit(
-        name=search.name,
-        current=current,
-        least=search.candidates[0],
-        largest=largest,
-        recorded=tuple((size, sample.peak_nbytes) for size, sample in recorded),
-        interpolation=found,
-    )
+        if found is None:
+            continue
+        largest = search.find_largest(found.peak_nbytes, near=current)
+        size = largest or search.candidates[0]
+        if peak_of(search, size) == found.peak_nbytes(size):
+            return largest, found
+    return largest, None
 
 
 def list_samples(candidates: Sequence[int], current: int) -> Iterator[list[int]]:

@@ -23,7 +23,7 @@ from meta_magic.trials.sandbox import Refused, enter_sandbox
 from meta_magic.trials.sizes import set_sizes
 from meta_magic.trials.what_ifs import Choice, check_choices, make_choices
 
-__all__ = ["SECONDS", "ask_trial"]
+__all__ = ["SECONDS", "ask_trial", "check_rerun"]
 
 T = TypeVar("T")
 
@@ -54,11 +54,7 @@ def ask_trial(
         TrialError: It cannot be run again, or so; the message says why.
     """
     check_choices(choices)
-    rerun = trace.rerun
-    if rerun is None:
-        raise TrialError("it was run by `exec`, or comes from another process")
-    if not can_fork():
-        raise TrialError("no process can be forked here")
+    rerun = check_rerun(trace)
     block = set_sizes(parse_block(rerun), sizes)
     run = partial(answer, rerun, block, question, sizes, choices)
     returned = ask_child(run, seconds, seconds)
@@ -69,6 +65,19 @@ def ask_trial(
         raise TrialError(reason)
     result: T = value
     return result
+
+
+def check_rerun(trace: Trace) -> Rerun:
+    """Return what it takes to record a trace's block again.
+
+    Raises:
+        TrialError: That cannot be.
+    """
+    if trace.rerun is None:
+        raise TrialError("it was run by `exec`, or comes from another process")
+    if not can_fork():
+        raise TrialError("no process can be forked here")
+    return trace.rerun
 
 
 def answer(
