@@ -1,7 +1,8 @@
 """Whether a block fits a device, and the largest sizes at which it does."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from math import gcd
 from types import EllipsisType, MappingProxyType
@@ -12,9 +13,10 @@ from meta_magic.cost.interpolation import Interpolation, interpolate
 from meta_magic.cost.samples import Sample, take_sample
 from meta_magic.errors import TrialError
 from meta_magic.trace.trace import Trace
-from meta_magic.trials.blocks import find_unbound
-from meta_magic.trials.fit_records import Fit, SizeFit
-from meta_magic.trials.trial import ask_trial
+from meta_magic.trials.accumulation import ACCUMULATION, read_parts
+from meta_magic.trials.fit_records import Fit, Remedy, SizeFit
+from meta_magic.trials.remedies import find_remedies
+from meta_magic.trials.trial import ask_trial, read_size
 
 __all__ = ["Candidates", "Fit", "SizeFit", "fit_trace"]
 
@@ -75,6 +77,8 @@ def fit_trace(
     device: str,
     vary: Mapping[str, Candidates] = MappingProxyType({}),
     choices: Sequence[str] = (),
+    *,
+    suggest: bool = False,
 ) -> Fit:
     """Return whether a trace's block fits a device, and up to which sizes.
 
@@ -83,13 +87,14 @@ def fit_trace(
         device: A device that is known by name.
         vary: Names of sizes in the block, and what each may be.
         choices: What is chosen otherwise than the block does.
+        suggest: Whether to try what would make it fit, where nothing does.
 
     Raises:
         UnknownDeviceError: No such device is known; it names all that are.
         TrialError: The block failed, cannot be run again, or knows no such size; or
             the device has no memory of its own.
     """
-    found, chosen = find_device(device), tuple(choices)
+    found, chosen = find_device(device), name_parts(choices, vary)
     if not found.nbytes:
         raise TrialError(f"how much memory {found.title} has varies: name another")
     if trace.error is not None:
@@ -99,10 +104,10 @@ def fit_trace(
     for name in vary:
         current = read_size(trace, name)
         record = partial(record_size, trace, name, chosen)
-        candidates = list_candidates(vary[name])
+        candidates = list_candidates(vary[name], count_parts(chosen, name))
         search = Search(name, candidates, found.nbytes, record, {current: sample})
         sizes[name] = search_largest(search, current)
-    return Fit(
+    fit = Fit(
         device=found.name,
         nbytes=found.nbytes,
         place=sample.place,
@@ -110,28 +115,38 @@ def fit_trace(
         sizes=sizes,
         choices=chosen,
     )
+    return replace(fit, remedies=list_remedies(trace, fit)) if suggest else fit
 
 
-def read_size(trace: Trace, name: str) -> int:
-    """Return what a name stood for when the block had run.
+def name_parts(choices: Sequence[str], vary: Iterable[str]) -> tuple[str, ...]:
+    """Return choices, with the size named that is split: the only one that varies."""
+    names = list(vary)
+    parts = read_parts(choices, names[0] if len(names) == 1 else "")
+    return tuple(
+        str(parts) if choice.partition(":")[0] == ACCUMULATION else choice
+        for choice in choices
+    )
 
-    Raises:
-        TrialError: It is no positive integer.
+
+def count_parts(choices: Sequence[str], name: str) -> int:
+    """Return into how many parts a size is split by choices."""
+    parts = read_parts(choices)
+    return parts.number if parts is not None and parts.name == name else 1
+
+
+def list_remedies(trace: Trace, fit: Fit) -> tuple[Remedy, ...]:
+    """Return what would make a block fit; none if it does, at some size at least.
+
+    Sizes of which none fits are the least ones that may be, the others as they are.
     """
-    value = None
-    if trace.rerun is not None:
-        value = find_unbound(trace.rerun, name)
-    if value is None:  # bound by the block itself
-        value = ask_trial(trace, lambda _, variables: as_size(variables.get(name)))
-    size = as_size(value)
-    if size is None:
-        raise TrialError(f"no name {name!r} of the block stands for a positive integer")
-    return size
+    least = {name: one.least for name, one in fit.sizes.items() if not one.largest}
+    if not least and (fit.sizes or fit.fits):
+        return ()
 
+    def peak_with(choices: tuple[str, ...]) -> int:
+        return record_at(trace, least, fit.choices + choices).peak_nbytes
 
-def as_size(value: object) -> int | None:
-    """Return a value if it is a positive integer, else None."""
-    return value if type(value) is int and value > 0 else None
+    return find_remedies(peak_with, fit.nbytes, fit.choices)
 
 
 def record_size(trace: Trace, name: str, choices: tuple[str, ...], size: int) -> Sample:
@@ -149,18 +164,21 @@ def record_at(
     return ask_trial(trace, lambda again, _: take_sample(again), sizes, choices)
 
 
-def list_candidates(candidates: Candidates) -> Sequence[int]:
-    """Return the sizes that may be tried, rising.
+def list_candidates(candidates: Candidates, step: int) -> Sequence[int]:
+    """Return the sizes that may be tried, rising: multiples of one.
 
     Raises:
         TrialError: One is no positive integer, or there is none.
     """
     if candidates is None or candidates is ...:
-        return range(1, LIMIT + 1)
+        return range(step, LIMIT + 1, step)
     is_size = all(type(size) is int and size > 0 for size in candidates)
     if not is_size or not candidates:
         raise TrialError(f"{candidates!r} are no sizes: these are positive integers")
-    return sorted({*candidates})
+    multiples = sorted(size for size in {*candidates} if size % step == 0)
+    if not multiples:
+        raise TrialError(f"none of {candidates!r} is split into {step} parts")
+    return multiples
 
 
 def search_largest(search: Search, current: int) -> SizeFit:

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from meta_magic.errors import TrialError
 from meta_magic.recording.as_device.oracle.child import (
@@ -16,12 +16,18 @@ from meta_magic.session.recording import Recording
 from meta_magic.trace.notes import CellSource
 from meta_magic.trace.rerun import Rerun
 from meta_magic.trace.trace import Trace
-from meta_magic.trials.blocks import parse_block, restore_variables
+from meta_magic.trials.accumulation import (
+    Parts,
+    accumulate,
+    find_made_anew,
+    read_parts,
+)
+from meta_magic.trials.blocks import find_unbound, parse_block, restore_variables
 from meta_magic.trials.sandbox import Refused, enter_sandbox
 from meta_magic.trials.sizes import set_sizes
-from meta_magic.trials.what_ifs import check_choices, make_choices
+from meta_magic.trials.what_ifs import Fault, check_choices, make_choices
 
-__all__ = ["SECONDS", "ask_trial"]
+__all__ = ["SECONDS", "ask_trial", "read_size"]
 
 T = TypeVar("T")
 
@@ -29,6 +35,22 @@ Question: TypeAlias = Callable[[Trace, Mapping[str, Any]], T]
 
 SECONDS: Final = 60.0
 """What a trial may take, by default."""
+
+
+class Change(NamedTuple):
+    """What a child runs in the place of a block.
+
+    Attributes:
+        block: Its statements.
+        sizes: Values that names have instead.
+        choices: What is chosen.
+        bound: Names that are bound anew for each part of a batch.
+    """
+
+    block: ast.Module
+    sizes: Mapping[str, int]
+    choices: Collection[str]
+    bound: Collection[str]
 
 
 def ask_trial(
@@ -45,7 +67,7 @@ def ask_trial(
         question: Given the recording, and the block's variables when it has run;
             returns what can be pickled.
         sizes: Values that names of the block have instead.
-        choices: Of ``CHOICES``, what is changed.
+        choices: Of ``CHOICES``, what is changed, with arguments behind a colon.
         seconds: How long it may take.
 
     Raises:
@@ -57,8 +79,12 @@ def ask_trial(
         raise TrialError("it was run by `exec`, or comes from another process")
     if not can_fork():
         raise TrialError("no process can be forked here")
-    block = set_sizes(parse_block(rerun), sizes)
-    run = partial(answer, rerun, block, question, sizes, choices)
+    block, bound, parts = parse_block(rerun), frozenset[str](), read_parts(choices)
+    if parts is not None:
+        bound = accumulate(block, parts)
+        sizes = {**sizes, parts.name: share(trace, sizes, parts)}
+    change = Change(set_sizes(block, sizes), sizes, choices, bound)
+    run = partial(answer, rerun, change, question)
     returned = ask_child(run, seconds, seconds)
     if returned is NO_ANSWER:
         raise TrialError(f"it crashed, or took more than {seconds:g} s")
@@ -70,22 +96,60 @@ def ask_trial(
 
 
 def answer(
-    rerun: Rerun,
-    block: ast.Module,
-    question: Question[T],
-    sizes: Mapping[str, int],
-    choices: Collection[str],
+    rerun: Rerun, change: Change, question: Question[T]
 ) -> tuple[str | None, T | None]:
     """Return why there is no answer, and the answer; runs in a child."""
-    variables = restore_variables(rerun, block, sizes)
+    variables = restore_variables(rerun, change.block, change.sizes)
     refused = enter_sandbox()
-    choose = partial(make_choices, choices, rerun.options.device)
-    trace = record_block(rerun, block, variables, choose)
+    faults: list[Fault] = [partial(find_made_anew, change.bound, variables)]
+
+    def choose() -> None:
+        faults.extend(make_choices(change.choices, rerun.options.device))
+
+    trace = record_block(rerun, change.block, variables, choose)
     if refused:
         return f"it {refused[0]}", None
     if trace.error is not None:
         return f"it raises {trace.error}", None
+    for find_fault in faults:
+        reason = find_fault()
+        if reason is not None:
+            return f"it {reason}", None
     return None, question(trace, variables)
+
+
+def read_size(trace: Trace, name: str) -> int:
+    """Return what a name stood for when the block had run.
+
+    Raises:
+        TrialError: It is no positive integer.
+    """
+    value = None
+    if trace.rerun is not None:
+        value = find_unbound(trace.rerun, name)
+    if value is None:  # bound by the block itself
+        value = ask_trial(trace, lambda _, variables: as_size(variables.get(name)))
+    size = as_size(value)
+    if size is None:
+        raise TrialError(f"no name {name!r} of the block stands for a positive integer")
+    return size
+
+
+def as_size(value: object) -> int | None:
+    """Return a value if it is a positive integer, else None."""
+    return value if type(value) is int and value > 0 else None
+
+
+def share(trace: Trace, sizes: Mapping[str, int], parts: Parts) -> int:
+    """Return the size of one part of a batch.
+
+    Raises:
+        TrialError: The batch cannot be split into as many, or has no size.
+    """
+    whole = sizes.get(parts.name) or read_size(trace, parts.name)
+    if whole % parts.number:
+        raise TrialError(f"{parts.name}={whole} is not split into {parts.number} parts")
+    return whole // parts.number
 
 
 def record_block(

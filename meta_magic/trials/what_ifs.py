@@ -5,93 +5,96 @@ what torch does then, no rule of thumb. It holds for good: a child ends with its
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial, wraps
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.utils.checkpoint import checkpoint
 
 from meta_magic.errors import TrialError
+from meta_magic.trials.accumulation import ACCUMULATION
+from meta_magic.trials.checkpointed import checkpoint_modules
 from meta_magic.trials.packed_adam import PackedAdam
 
-__all__ = ["CHOICES", "check_choices", "make_choices"]
+__all__ = ["CHOICES", "Choice", "Fault", "check_choices", "make_choices"]
+
+Fault: TypeAlias = Callable[[], str | None]
+"""Says why a choice meant nothing, once all has run; None if it did."""
 
 
-def make_choices(names: Iterable[str], device: str) -> None:
+class Choice(NamedTuple):
+    """What may be chosen.
+
+    Attributes:
+        make: Makes it, given what stands behind the colon, and the type of the device
+            that is meant; may return what finds its fault. None if it changes the text
+            of the block instead.
+        argument: What stands behind the colon, as an example; "" if nothing does.
+        is_plain: Whether it may be chosen without.
+    """
+
+    make: Callable[[str, str], Fault | None] | None
+    argument: str = ""
+    is_plain: bool = True
+
+
+def make_choices(choices: Iterable[str], device: str) -> list[Fault]:
     """Make choices for all that runs from now on, for good.
 
     Args:
-        names: Of ``CHOICES``.
+        choices: Of ``CHOICES``, with arguments behind a colon.
         device: Type of the device whose autocast is meant.
+
+    Returns:
+        What is to be asked when all has run.
     """
-    for name in names:
-        CHOICES[name](device)
+    faults = []
+    for choice in choices:
+        name, _, argument = choice.partition(":")
+        make = CHOICES[name].make
+        fault = None if make is None else make(argument, device)
+        if fault is not None:
+            faults.append(fault)
+    return faults
 
 
-def check_choices(names: Iterable[str]) -> None:
+def check_choices(choices: Iterable[str]) -> None:
     """Make sure that choices are known.
 
     Raises:
         TrialError: One is not; the error lists those that are.
     """
-    for name in names:
-        if name not in CHOICES:
-            known = ", ".join(CHOICES)
-            raise TrialError(f"{name!r} is no choice known; these are: {known}")
+    for choice in choices:
+        name, _, argument = choice.partition(":")
+        known = CHOICES.get(name)
+        if known is None or not (known.argument if argument else known.is_plain):
+            texts = [
+                text for name, kind in CHOICES.items() for text in spell(name, kind)
+            ]
+            known_ones = ", ".join(texts)
+            raise TrialError(f"{choice!r} is no choice known; these are: {known_ones}")
 
 
-def use_bfloat16(_device: str) -> None:
+def spell(name: str, choice: Choice) -> list[str]:
+    """Return how a choice may be written."""
+    plain = [name] if choice.is_plain else []
+    return [*plain, f"{name}:{choice.argument}"] if choice.argument else plain
+
+
+def use_bfloat16(_argument: str, _device: str) -> None:
     """Make parameters and activations bfloat16 that would be float32."""
     torch.set_default_dtype(torch.bfloat16)
 
 
-def use_autocast(device: str) -> None:
+def use_autocast(_argument: str, device: str) -> None:
     """Compute in bfloat16 what autocast does."""
     torch.autocast(device, torch.bfloat16).__enter__()
 
 
-def checkpoint_blocks(_device: str) -> None:
-    """Save what blocks are given alone, and compute them again in the backward pass.
-
-    Blocks are modules of one class, with modules in them, that stand beside each other
-    in a list or a sequence; none within another.
-    """
-    call = nn.Module.__call__
-    known: dict[int, bool] = {}
-
-    @wraps(call)
-    def call_checkpointed(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if id(module) not in known:  # a root: calls of what is in it come after
-            blocks = {id(block) for block in find_blocks(module)}
-            known.update((id(m), id(m) in blocks) for m in module.modules())
-        run = partial(call, module)
-        if known[id(module)] and module.training and torch.is_grad_enabled():
-            return checkpoint(run, *args, use_reentrant=False, **kwargs)
-        return run(*args, **kwargs)
-
-    nn.Module.__call__ = call_checkpointed  # type: ignore[method-assign]  # on purpose
-
-
-def find_blocks(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield the outermost blocks of a module."""
-    for child in module.children():
-        kinds = [type(one) for one in child.children()]
-        is_row = isinstance(child, (nn.ModuleList, nn.Sequential))
-        blocks = [
-            one
-            for one in child.children()
-            if is_row and kinds.count(type(one)) > 1 and any(one.children())
-        ]
-        yield from blocks
-        if not blocks:
-            yield from find_blocks(child)
-
-
-def fuse_optimizers(_device: str) -> None:
+def fuse_optimizers(_argument: str, _device: str) -> None:
     """Have optimizers step in one kernel, without temporaries, where torch has one."""
     for kind in list_optimizers():
         if "fused" in inspect.signature(kind).parameters:
@@ -108,17 +111,17 @@ def fuse(init: Callable[..., None]) -> Callable[..., None]:
     return init_fused
 
 
-def use_sgd(_device: str) -> None:
+def use_sgd(_argument: str, _device: str) -> None:
     """Have an SGD without momentum in the place of each optimizer."""
     replace_optimizers(lambda parameters: torch.optim.SGD(parameters, lr=1e-3))
 
 
-def use_8bit_adam(_device: str) -> None:
+def use_8bit_adam(_argument: str, _device: str) -> None:
     """Have an Adam with states of 8 bits in the place of each optimizer."""
     replace_optimizers(PackedAdam)
 
 
-def page_8bit_adam(_device: str) -> None:
+def page_8bit_adam(_argument: str, _device: str) -> None:
     """Have one whose states lie on the CPU, and are paged in for each step."""
     replace_optimizers(partial(PackedAdam, is_paged=True))
 
@@ -146,15 +149,33 @@ def list_optimizers() -> list[type[Optimizer]]:
     ]
 
 
-CHOICES: Final[Mapping[str, Callable[[str], None]]] = MappingProxyType(
+def zero_gradients(_argument: str, _device: str) -> None:
+    """Have ``zero_grad()`` fill gradients with zeros, and keep them."""
+    for kind in (Optimizer, nn.Module):
+        kind.zero_grad = keep_zeroed(kind.zero_grad)  # type: ignore[method-assign]  # on purpose
+
+
+def keep_zeroed(zero_grad: Callable[..., None]) -> Callable[..., None]:
+    """Return a ``zero_grad()`` that sets no gradient to None."""
+
+    @wraps(zero_grad)
+    def zero_grad_kept(owner: object, set_to_none: bool = False) -> None:  # noqa: ARG001, FBT001, FBT002  as torch has it
+        zero_grad(owner, set_to_none=False)
+
+    return zero_grad_kept
+
+
+CHOICES: Final[Mapping[str, Choice]] = MappingProxyType(
     {
-        "bfloat16": use_bfloat16,
-        "autocast": use_autocast,
-        "checkpointing": checkpoint_blocks,
-        "fused": fuse_optimizers,
-        "sgd": use_sgd,
-        "8-bit": use_8bit_adam,
-        "paged 8-bit": page_8bit_adam,
+        "bfloat16": Choice(use_bfloat16),
+        "autocast": Choice(use_autocast),
+        "checkpointing": Choice(lambda p, _: checkpoint_modules(p), "PATTERN"),
+        "fused": Choice(fuse_optimizers),
+        "sgd": Choice(use_sgd),
+        "8-bit": Choice(use_8bit_adam),
+        "paged 8-bit": Choice(page_8bit_adam),
+        "zeroed gradients": Choice(zero_gradients),
+        ACCUMULATION: Choice(None, "SIZE/PARTS", is_plain=False),
     }
 )
 """What may be chosen, by name."""
