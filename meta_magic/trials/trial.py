@@ -6,6 +6,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
+import torch
+
 from meta_magic.errors import TrialError
 from meta_magic.recording.as_device.oracle.child import (
     NO_ANSWER,
@@ -22,7 +24,12 @@ from meta_magic.trials.accumulation import (
     find_made_anew,
     read_parts,
 )
-from meta_magic.trials.blocks import find_unbound, parse_block, restore_variables
+from meta_magic.trials.blocks import (
+    enter_modes,
+    find_unbound,
+    parse_block,
+    restore_variables,
+)
 from meta_magic.trials.sandbox import Refused, enter_sandbox
 from meta_magic.trials.sizes import set_sizes
 from meta_magic.trials.what_ifs import Fault, check_choices, make_choices
@@ -161,8 +168,10 @@ def record_block(
     """Run a block under a recording of its own, which sees its choices made."""
 
     def run() -> object:
-        choose()
-        return run_block(rerun, block, variables)
+        with torch.inference_mode(rerun.modes.is_inference):
+            enter_modes(rerun.modes)
+            choose()
+            return run_block(rerun, block, variables)
 
     recording = Recording(rerun.file, options=rerun.options, namespace=variables)
     error: BaseException | None = None

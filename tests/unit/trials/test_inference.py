@@ -8,9 +8,11 @@ from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
 from meta_magic import record
 from meta_magic.trials.fit import fit_trace
 
-HEADS, KV_HEADS, HEAD_DIM, LAYERS = 8, 2, 16, 3
+HEADS, KV_HEADS, HEAD_DIM, LAYERS = 8, 2, 64, 8
 WIDTH = HEADS * HEAD_DIM
 ROOM = 16 * 10**9
+CACHE_NBYTES = 2 * LAYERS * KV_HEADS * HEAD_DIM * 2
+"""What one token takes in bfloat16: its keys and values in each layer."""
 
 
 class Attention(nn.Module):
@@ -24,7 +26,6 @@ class Attention(nn.Module):
         q = self.q(x).view(batch, n, HEADS, HEAD_DIM).transpose(1, 2)
         kv = self.kv(x).view(batch, n, 2 * KV_HEADS, HEAD_DIM).transpose(1, 2)
         cache[:, :, begin : begin + n] = kv
-        del kv
         keys, values = cache[:, :, : begin + n].chunk(2, 1)
         found = nn.functional.scaled_dot_product_attention(
             q, keys, values, is_causal=n > 1, enable_gqa=True
@@ -32,44 +33,31 @@ class Attention(nn.Module):
         return found.transpose(1, 2).reshape(batch, n, WIDTH)
 
 
-@torch.no_grad()
-def decode(layers, cache, batch, length):
-    """Compute one token, behind as many as there are in a cache."""
-    x = torch.ones(batch, 1, WIDTH)
-    for layer, kept in zip(layers, cache, strict=True):
-        x = layer(x, kept, length - 1)
-
-
-def make_layers():
-    return nn.ModuleList(Attention() for _ in range(LAYERS))
-
-
-def record_decoding(batch=4, length=128, dtype=torch.float32):
-    with record(as_device="cuda") as trace:
-        layers = make_layers()
-        cache = [
-            torch.zeros(batch, 2 * KV_HEADS, length, HEAD_DIM, dtype=dtype)
-            for _ in layers
-        ]
-        decode(layers, cache, batch, length)
+def record_decoding(batch=4, length=128):
+    """Compute one token behind as many as there are in a cache."""
+    with record(as_device="cuda") as trace, torch.no_grad():
+        layers = [Attention().bfloat16() for _ in range(LAYERS)]
+        shape = batch, 2 * KV_HEADS, length, HEAD_DIM
+        caches = [torch.zeros(shape, dtype=torch.bfloat16) for _ in layers]
+        x = torch.ones(batch, 1, WIDTH, dtype=torch.bfloat16)
+        for layer, cache in zip(layers, caches, strict=True):
+            x = layer(x, cache, length - 1)
     return trace
 
 
 def test_a_token_takes_its_keys_and_values():
     found = fit_trace(record_decoding(), "t4", {"length": ...}).sizes["length"]
-    # Keys and values of each layer, in float32, of four sequences.
-    assert found.nbytes_per_unit == 4 * (2 * LAYERS * KV_HEADS * HEAD_DIM * 4)
+    assert found.nbytes_per_unit == 4 * CACHE_NBYTES
     peaks = [record_decoding(length=n).memory.peak_nbytes for n in (1000, 1001)]
     assert [found.peak_nbytes(n) for n in (1000, 1001)] == peaks
 
 
 def test_a_sequence_takes_its_tokens():
     found = fit_trace(record_decoding(), "t4", {"batch": ...}).sizes["batch"]
-    cache = 2 * LAYERS * KV_HEADS * HEAD_DIM * 4 * 128
-    peaks = [record_decoding(batch=n).memory.peak_nbytes for n in (100, 101)]
-    assert found.nbytes_per_unit == peaks[1] - peaks[0]
-    # Beside it one token's activations: inputs, queries, keys, values, results.
-    assert cache < found.nbytes_per_unit < cache + 6 * WIDTH * 4
+    # Beside the cache, in attention: what goes into the layer, queries, keys and values
+    # of one token, results, each in bfloat16; and a float32 for each head.
+    one_token = (3 * WIDTH + 2 * KV_HEADS * HEAD_DIM) * 2 + HEADS * 4
+    assert found.nbytes_per_unit == 128 * CACHE_NBYTES + one_token
 
 
 @pytest.mark.parametrize("name", ["length", "batch"])
@@ -80,7 +68,8 @@ def test_the_longest_context_and_the_largest_batch_fit_and_no_more(name):
         record_decoding(**{name: n}).memory.peak_nbytes for n in (largest, largest + 1)
     ]
     assert peaks[0] <= ROOM < peaks[1]
-    assert "KiB for one more" in str(fit)
+    assert f"at most {largest}, " in str(fit)
+    assert " for one more (interpolated" in str(fit)
 
 
 CONFIG = LlamaConfig(
@@ -91,9 +80,7 @@ CONFIG = LlamaConfig(
     num_attention_heads=HEADS,
     num_key_value_heads=KV_HEADS,
 )
-"""A Llama with the same cache."""
-
-CACHE_NBYTES = 2 * LAYERS * KV_HEADS * HEAD_DIM * 4
+"""A Llama with the same cache, in float32."""
 
 
 def record_llama(batch=2, length=64):
@@ -112,15 +99,19 @@ def test_a_prompt_and_a_token_of_transformers():
     found = fit.sizes["length"]
     assert found.interpolation is not None
     assert found.peak_nbytes(1024) == record_llama(length=1024).memory.peak_nbytes
-    assert found.nbytes_per_unit > 2 * CACHE_NBYTES
+    assert found.nbytes_per_unit > 2 * 2 * CACHE_NBYTES
 
 
-def test_a_cache_of_fixed_length():
+def test_a_cache_of_fixed_length_takes_a_token_more_for_each():
     batch, length = 2, 64
     with record(as_device="cuda") as trace, torch.no_grad():
         model = LlamaForCausalLM(CONFIG).eval()
         cache = StaticCache(config=CONFIG, max_cache_len=length)
         token = torch.zeros(batch, 1, dtype=torch.long)
         model(token, past_key_values=cache, use_cache=True)
-    found = fit_trace(trace, "t4", {"length": ...}).sizes["length"]
-    assert found.nbytes_per_unit >= 2 * CACHE_NBYTES
+    found = fit_trace(trace, "t4", {"length": [64, 128, 4096]}).sizes["length"]
+    assert found.interpolation is not None
+    assert found.nbytes_per_unit is not None
+    # Of two sequences, in float32; beside it, what positions and masks take.
+    others = found.nbytes_per_unit - 2 * 2 * CACHE_NBYTES
+    assert 0 <= others <= 2 * 8
