@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from meta_magic.cost.memory_timeline import Memory
+from meta_magic.cost.storage_lives import order_stretches
 
 if TYPE_CHECKING:
     from meta_magic.trace.trace import Trace
@@ -25,11 +26,14 @@ class Sample:
         live_nbytes: The bytes that lived after each call.
         place: The device: an accelerator that the code names, else the one that all
             lies on.
+        stretches: The bytes of each stretch of calls through which a storage has so
+            many, in order of storage and start.
     """
 
     program: bytes
     live_nbytes: tuple[int, ...]
     place: str
+    stretches: tuple[int, ...]
 
     @property
     def peak_nbytes(self) -> int:
@@ -40,11 +44,12 @@ class Sample:
 def take_sample(trace: "Trace") -> Sample:
     """Return the memory of a recording."""
     memory = trace.memory
-    place = find_accelerator(memory)
+    place, lives = find_accelerator(memory), memory.account.lives
     return Sample(
         program=hash_program(memory, place),
         live_nbytes=memory.live_by_place.get(place, ()),
         place=place,
+        stretches=tuple(lives.nbytes[order_stretches(lives)].tolist()),
     )
 
 

@@ -34,6 +34,11 @@ class RareCollection:
     _before: ClassVar = (0, 0, 0)
     _within: ClassVar = (0, 0, 0)
 
+    @classmethod
+    def n_running(cls) -> int:
+        """Return how many recordings run in this process."""
+        return cls._n_entered
+
     def __enter__(self) -> None:
         own = RareCollection
         with own._lock:

@@ -10,7 +10,15 @@ from torch.optim import Optimizer
 from meta_magic.errors import TrialError
 from meta_magic.trials.sizes import SCOPES
 
-__all__ = ["ACCUMULATION", "Parts", "accumulate", "find_made_anew", "read_parts"]
+__all__ = [
+    "ACCUMULATION",
+    "Parts",
+    "accumulate",
+    "count_parts",
+    "find_made_anew",
+    "name_parts",
+    "read_parts",
+]
 
 ACCUMULATION: Final = "accumulation"
 
@@ -40,7 +48,7 @@ def read_parts(choices: Collection[str], name: str = "") -> Parts | None:
     Raises:
         TrialError: It cannot be read so, names no size, or there are several.
     """
-    found = [choice for choice in choices if choice.partition(":")[0] == ACCUMULATION]
+    found = [choice for choice in choices if is_accumulation(choice)]
     if not found:
         return None
     said = found[0].partition(":")[2]
@@ -52,6 +60,24 @@ def read_parts(choices: Collection[str], name: str = "") -> Parts | None:
             f"many parts, as '{ACCUMULATION}:batch/4' does"
         )
     return Parts(size, int(number))
+
+
+def name_parts(choices: Iterable[str], vary: Iterable[str]) -> tuple[str, ...]:
+    """Return choices, with the size named that is split: the only one that varies."""
+    chosen, names = tuple(choices), tuple(vary)
+    parts = read_parts(chosen, names[0] if len(names) == 1 else "")
+    return tuple(str(parts) if is_accumulation(one) else one for one in chosen)
+
+
+def count_parts(choices: Collection[str], name: str) -> int:
+    """Return into how many parts a size is split by choices."""
+    parts = read_parts(choices)
+    return parts.number if parts is not None and parts.name == name else 1
+
+
+def is_accumulation(choice: str) -> bool:
+    """Whether a choice splits a batch."""
+    return choice.partition(":")[0] == ACCUMULATION
 
 
 def accumulate(block: ast.Module, parts: Parts) -> frozenset[str]:

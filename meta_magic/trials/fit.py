@@ -1,7 +1,7 @@
 """Whether a block fits a device, and the largest sizes at which it does."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import gcd
@@ -10,15 +10,15 @@ from typing import Final, NamedTuple, TypeAlias
 
 from meta_magic.cost.device_table import find_device
 from meta_magic.cost.interpolation import Interpolation, interpolate
-from meta_magic.cost.samples import Sample, take_sample
+from meta_magic.cost.samples import Sample
 from meta_magic.errors import TrialError
 from meta_magic.trace.trace import Trace
-from meta_magic.trials.accumulation import ACCUMULATION, read_parts
-from meta_magic.trials.fit_records import Fit, Remedy, SizeFit
+from meta_magic.trials.accumulation import count_parts, name_parts
+from meta_magic.trials.fit_records import Fit, SizeFit
+from meta_magic.trials.recordings import Recordings
 from meta_magic.trials.remedies import find_remedies
-from meta_magic.trials.trial import ask_trial, read_size
 
-__all__ = ["Candidates", "Fit", "SizeFit", "fit_trace"]
+__all__ = ["Candidates", "Fit", "SizeFit", "find_fitting", "fit_trace"]
 
 Candidates: TypeAlias = Sequence[int] | EllipsisType | None
 """The values that a name may have; all from 1 on, if they are not said."""
@@ -97,16 +97,12 @@ def fit_trace(
     found, chosen = find_device(device), name_parts(choices, vary)
     if not found.nbytes:
         raise TrialError(f"how much memory {found.title} has varies: name another")
-    if trace.error is not None:
-        raise TrialError(f"it raised {trace.error}")
-    sample = record_at(trace, {}, chosen) if chosen else take_sample(trace)
-    sizes = {}
-    for name in vary:
-        current = read_size(trace, name)
-        record = partial(record_size, trace, name, chosen)
-        candidates = list_candidates(vary[name], count_parts(chosen, name))
-        search = Search(name, candidates, found.nbytes, record, {current: sample})
-        sizes[name] = search_largest(search, current)
+    recordings = Recordings(trace)
+    sample = recordings.take(chosen)
+    sizes = {
+        name: find_fitting(recordings, name, found.nbytes, candidates, chosen)
+        for name, candidates in vary.items()
+    }
     fit = Fit(
         device=found.name,
         nbytes=found.nbytes,
@@ -115,53 +111,37 @@ def fit_trace(
         sizes=sizes,
         choices=chosen,
     )
-    return replace(fit, remedies=list_remedies(trace, fit)) if suggest else fit
+    return replace(fit, remedies=find_remedies(recordings, fit)) if suggest else fit
 
 
-def name_parts(choices: Sequence[str], vary: Iterable[str]) -> tuple[str, ...]:
-    """Return choices, with the size named that is split: the only one that varies."""
-    names = list(vary)
-    parts = read_parts(choices, names[0] if len(names) == 1 else "")
-    return tuple(
-        str(parts) if choice.partition(":")[0] == ACCUMULATION else choice
-        for choice in choices
-    )
+def find_fitting(
+    recordings: Recordings,
+    name: str,
+    nbytes: int,
+    candidates: Candidates = ...,
+    choices: tuple[str, ...] = (),
+) -> SizeFit:
+    """Return the largest value of a name with which a block takes so many bytes.
 
+    Args:
+        recordings: Of the block.
+        name: What the size is called.
+        nbytes: What there is room for.
+        candidates: What it may be.
+        choices: What is chosen otherwise than the block does.
 
-def count_parts(choices: Sequence[str], name: str) -> int:
-    """Return into how many parts a size is split by choices."""
-    parts = read_parts(choices)
-    return parts.number if parts is not None and parts.name == name else 1
-
-
-def list_remedies(trace: Trace, fit: Fit) -> tuple[Remedy, ...]:
-    """Return what would make a block fit; none if it does, at some size at least.
-
-    Sizes of which none fits are the least ones that may be, the others as they are.
+    Raises:
+        TrialError: The block cannot be run again, or knows no such size.
     """
-    least = {name: one.least for name, one in fit.sizes.items() if not one.largest}
-    if not least and (fit.sizes or fit.fits):
-        return ()
 
-    def peak_with(choices: tuple[str, ...]) -> int:
-        return record_at(trace, least, fit.choices + choices).peak_nbytes
+    def record(size: int) -> Sample:
+        return recordings.take(choices, {name: size})
 
-    return find_remedies(peak_with, fit.nbytes, fit.choices)
-
-
-def record_size(trace: Trace, name: str, choices: tuple[str, ...], size: int) -> Sample:
-    """Return the memory of a trace's block where a name has another value."""
-    try:
-        return record_at(trace, {name: size}, choices)
-    except TrialError as error:
-        raise TrialError(f"with {name}={size}, {error}") from None
-
-
-def record_at(
-    trace: Trace, sizes: Mapping[str, int], choices: tuple[str, ...]
-) -> Sample:
-    """Return the memory of a trace's block, run otherwise."""
-    return ask_trial(trace, lambda again, _: take_sample(again), sizes, choices)
+    current = recordings.read_size(name)
+    known = {current: record(current)}
+    tried = list_candidates(candidates, count_parts(choices, name))
+    search = Search(name, tried, nbytes, record, known)
+    return search_largest(search, current)
 
 
 def list_candidates(candidates: Candidates, step: int) -> Sequence[int]:

@@ -4,7 +4,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final, TypeAlias
 
 from meta_magic.errors import TrialError
-from meta_magic.trials.fit_records import Remedy
+from meta_magic.trials.fit_records import Fit, Remedy
+from meta_magic.trials.recordings import Recordings
 
 __all__ = ["find_remedies"]
 
@@ -19,7 +20,22 @@ ALTERNATIVES: Final = (
 """Choices that save memory; of each row one at a time."""
 
 
-def find_remedies(
+def find_remedies(recordings: Recordings, fit: Fit) -> tuple[Remedy, ...]:
+    """Return what would make a block fit that does not, at any size that was tried.
+
+    It is to do so at the least sizes, the others being as they are.
+    """
+    least = {name: one.least for name, one in fit.sizes.items() if not one.largest}
+    if not least and (fit.sizes or fit.fits):
+        return ()
+
+    def peak_with(choices: tuple[str, ...]) -> int:
+        return recordings.take(fit.choices + choices, least).peak_nbytes
+
+    return try_alternatives(peak_with, fit.nbytes, fit.choices)
+
+
+def try_alternatives(
     peak_with: PeakWith, nbytes: int, chosen: Collection[str]
 ) -> tuple[Remedy, ...]:
     """Return choices by which a block fits, least bytes first.

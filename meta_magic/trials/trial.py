@@ -30,11 +30,12 @@ from meta_magic.trials.blocks import (
     parse_block,
     restore_variables,
 )
+from meta_magic.trials.named_sizes import as_size, list_sizes
 from meta_magic.trials.sandbox import Refused, enter_sandbox
 from meta_magic.trials.sizes import set_sizes
 from meta_magic.trials.what_ifs import Fault, check_choices, make_choices
 
-__all__ = ["SECONDS", "ask_trial", "read_size"]
+__all__ = ["SECONDS", "ask_trial", "check_rerun", "read_size"]
 
 T = TypeVar("T")
 
@@ -81,11 +82,7 @@ def ask_trial(
         TrialError: It cannot be run again, or so; the message says why.
     """
     check_choices(choices)
-    rerun = trace.rerun
-    if rerun is None:
-        raise TrialError("it was run by `exec`, or comes from another process")
-    if not can_fork():
-        raise TrialError("no process can be forked here")
+    rerun = check_rerun(trace)
     block, bound, parts = parse_block(rerun), frozenset[str](), read_parts(choices)
     if parts is not None:
         bound = accumulate(block, parts)
@@ -100,6 +97,19 @@ def ask_trial(
         raise TrialError(reason)
     result: T = value
     return result
+
+
+def check_rerun(trace: Trace) -> Rerun:
+    """Return what it takes to record a trace's block again.
+
+    Raises:
+        TrialError: That cannot be.
+    """
+    if trace.rerun is None:
+        raise TrialError("it was run by `exec`, or comes from another process")
+    if not can_fork():
+        raise TrialError("no process can be forked here")
+    return trace.rerun
 
 
 def answer(
@@ -131,20 +141,14 @@ def read_size(trace: Trace, name: str) -> int:
     Raises:
         TrialError: It is no positive integer.
     """
-    value = None
-    if trace.rerun is not None:
-        value = find_unbound(trace.rerun, name)
-    if value is None:  # bound by the block itself
-        value = ask_trial(trace, lambda _, variables: as_size(variables.get(name)))
-    size = as_size(value)
+    rerun = check_rerun(trace)
+    known = list_sizes(rerun).get(name) or find_unbound(rerun, name)
+    if known is None:  # known when it has run
+        known = ask_trial(trace, lambda _, variables: as_size(variables.get(name)))
+    size = as_size(known)
     if size is None:
         raise TrialError(f"no name {name!r} of the block stands for a positive integer")
     return size
-
-
-def as_size(value: object) -> int | None:
-    """Return a value if it is a positive integer, else None."""
-    return value if type(value) is int and value > 0 else None
 
 
 def share(trace: Trace, sizes: Mapping[str, int], parts: Parts) -> int:

@@ -33,13 +33,14 @@ from meta_magic.view.wire import (
     write_position,
     write_tensor,
 )
+from meta_magic.view.work_payload import work_payload
 
 if TYPE_CHECKING:
     from meta_magic.trace.trace import Trace
 
 __all__ = ["VERSION", "build_payload", "pack"]
 
-VERSION: Final = 3
+VERSION: Final = 4
 PHASES: Final = ("init", "forward", "backward", "optimizer", "other")
 
 
@@ -101,6 +102,7 @@ class Payload:
             "calls": self._write_calls(),
             "details": details_payload(trace),
             "memory": memory_payload(trace),
+            "work": work_payload(trace),
         }
         return parts | {
             "positions": self._positions.rows,

@@ -1,7 +1,7 @@
 // The payload that Python wrote, as columns and as records. Touches no document, so that
 // node can read it, too. `view/payload.py` writes what is read here.
 
-const VERSION = 3;
+const VERSION = 4;
 
 /** What the program was doing, by its number in the payload. */
 export const PHASES = ["init", "forward", "backward", "optimizer", "other"];
@@ -110,6 +110,7 @@ export class TraceView {
   /** Of the tables, in their order. @type {{ops: Column[], modules: Column[]}} */ columns;
   /** What the details panel tells beyond the rest. @type {Details} */ details;
   /** @type {import("./memory/lives.js").PackedLives} */ memory;
+  /** @type {import("./rooflines.js").Work} */ work;
   /** Roots of the module trees. @type {number[]} */ roots = [];
 
   /** @param {any} payload */

@@ -6,7 +6,7 @@ from torch import nn
 from meta_magic import record
 from meta_magic.errors import TrialError
 from meta_magic.trials.fit import fit_trace
-from meta_magic.trials.remedies import find_remedies
+from meta_magic.trials.remedies import try_alternatives
 
 SAVED = {"checkpointing": 50, "bfloat16": 40, "8-bit": 30, "paged 8-bit": 35}
 
@@ -23,21 +23,21 @@ def say(remedies):
 
 
 def test_each_choice_that_is_enough_by_itself():
-    found = find_remedies(need, 62, ())
+    found = try_alternatives(need, 62, ())
     assert say(found) == [(("checkpointing",), 50), (("bfloat16",), 60)]
 
 
 def test_as_few_together_as_are_enough():
-    assert say(find_remedies(need, 15, ())) == [(("checkpointing", "bfloat16"), 10)]
+    assert say(try_alternatives(need, 15, ())) == [(("checkpointing", "bfloat16"), 10)]
 
 
 def test_if_none_are_enough_all_that_help():
     best = ("checkpointing", "bfloat16", "paged 8-bit")
-    assert say(find_remedies(need, -30, ())) == [(best, -25)]
+    assert say(try_alternatives(need, -30, ())) == [(best, -25)]
 
 
 def test_what_is_chosen_anyway_has_no_alternatives():
-    found = find_remedies(need, 66, ["8-bit"])
+    found = try_alternatives(need, 66, ["8-bit"])
     assert say(found) == [(("checkpointing",), 50), (("bfloat16",), 60)]
 
 
@@ -45,7 +45,7 @@ def test_where_no_choice_can_be_made_there_is_none():
     def refuse(_):
         raise TrialError
 
-    assert find_remedies(refuse, 1, ()) == ()
+    assert try_alternatives(refuse, 1, ()) == ()
 
 
 class Block(nn.Module):

@@ -1,0 +1,96 @@
+// How the memory of a cell grows with a size, of what it was at some. Touches no document, so
+// that node can test it. `trials/growth.py` and `view/fits_of_sizes.py` write what is read here.
+
+/**
+ * @typedef {{name: string, current: number, choices: string[], nbytes: number,
+ *   largest: number, recorded: [size: number, peak: number][], sizes: number[],
+ *   highest: number[][], reason: string | null}} Growth
+ *   as `trials/growth.py` writes it: with `choices`, the peak of `recorded` sizes, and of all
+ *   others by the bytes at `sizes` after the calls that may be the `highest`; `largest`: that
+ *   was recorded to fit `nbytes`
+ * @typedef {{sizes: number[], row: number[], rows: number[][]}} Stretches
+ *   of each stretch of the payload the bytes at `sizes`, as a row
+ */
+
+/** The largest size that is asked about, as in `trials/fit.py`. */
+const MOST = 2 ** 20;
+const NOISE = 2 ** -50; // of numbers in JavaScript, so that it is not rounded up
+
+/**
+ * What a polynomial is at a size, by Newton's formula: no number on the way is larger than
+ * what comes out, so that no digit is lost.
+ * @param {number[]} sizes @param {number[]} values at them @param {number} size
+ */
+export function interpolate(sizes, values, size) {
+  const steps = [...values];
+  for (let degree = 1; degree < sizes.length; degree += 1) {
+    for (let i = sizes.length - 1; i >= degree; i -= 1) {
+      steps[i] = (steps[i] - steps[i - 1]) / (sizes[i] - sizes[i - degree]);
+    }
+  }
+  return steps.reduceRight((sum, step, i) => sum * (size - sizes[i]) + step, 0);
+}
+
+/** The bytes at the peak at a size; NaN where nobody knows. @param {Growth} growth @param {number} size */
+export function find_peak({ recorded, sizes, highest }, size) {
+  const known = recorded.find(([one]) => one === size);
+  if (known) return known[1];
+  const all = highest.map((values) => interpolate(sizes, values, size));
+  return all.length ? Math.ceil(Math.max(...all) * (1 - NOISE)) : NaN;
+}
+
+/** The largest size that some bytes are enough for, 0 for none; NaN where nobody knows. @param {Growth} growth @param {number} nbytes */
+export function find_largest(growth, nbytes) {
+  if (growth.reason) return NaN;
+  if (nbytes === growth.nbytes) return growth.largest;
+  if (!growth.highest.length) return NaN;
+  let [low, high] = [0, MOST + 1]; // low fits, and high does not
+  while (high - low > 1) {
+    const size = Math.floor((low + high) / 2);
+    if (find_peak(growth, size) <= nbytes) low = size;
+    else high = size;
+  }
+  return low;
+}
+
+/** The stretches of a trace as they would be at another size. @template {{nbytes: number}} L @param {L[]} lives @param {Stretches} stretches @param {number} size */
+export function resize_lives(lives, { sizes, row, rows }, size) {
+  const nbytes = rows.map((values) => interpolate(sizes, values, size));
+  return lives.map((life, i) => ({ ...life, nbytes: nbytes[row[i]] }));
+}
+
+/** Up to which size to draw: beyond all that fit, and what was recorded. @param {Growth[]} growths @param {number} nbytes */
+export function choose_end(growths, nbytes) {
+  const fitting = growths.map((growth) => find_largest(growth, nbytes)).filter((size) => size < MOST);
+  const current = Math.max(...growths.map((growth) => growth.current));
+  return Math.max(4, 2 * current, ...fitting.map((size) => Math.ceil(size * 1.25)));
+}
+
+/** Round numbers up to one, at most five. @param {number} most */
+export function choose_ticks(most) {
+  const power = 10 ** Math.floor(Math.log10(most));
+  const step = Math.max(1, [0.2, 0.5, 1, 2].map((n) => n * power).find((one) => most / one <= 5) ?? power);
+  return Array.from({ length: Math.floor(most / step) }, (_, i) => (i + 1) * step);
+}
+
+/** Which choices, in words. @param {string[]} choices */
+export const name_choices = (choices) => choices.join(" + ") || "as it is";
+
+/**
+ * Whether it fits some bytes, and what would.
+ * @param {Growth[]} growths that as it is first @param {number} nbytes @param {(nbytes: number) => string} format
+ */
+export function tell_fit([plain, ...others], nbytes, format) {
+  const { name, current } = plain;
+  const largest = find_largest(plain, nbytes);
+  if (largest >= current) return `fits: ${name} = ${current}, and up to ${largest.toLocaleString("en")}`;
+  const found = others.map((growth) => ({ words: name_choices(growth.choices), size: find_largest(growth, nbytes) }))
+    .filter(({ size }) => size > Math.max(0, largest)).sort((a, b) => b.size - a.size);
+  const tried = others.length ? "; no choice that was tried helps" : "; choices may help";
+  const help = found.length
+    ? `; with ${found.map(({ words, size }) => `${words} up to ${size.toLocaleString("en")}`).join(", with ")}`
+    : tried;
+  if (Number.isNaN(largest)) return "";
+  if (largest) return `${name} = ${current} does not fit, up to ${largest.toLocaleString("en")} does${help}`;
+  return `no ${name} fits: ${name} = 1 takes ${format(find_peak(plain, 1))} of ${format(nbytes)}${help}`;
+}
