@@ -37,21 +37,25 @@ class Search(NamedTuple):
         name: What it is called.
         candidates: What it may be, rising.
         nbytes: What there is room for.
-        record: Returns the memory of the block at a size.
+        record: Returns the memory of the block at each of some sizes.
         recorded: What it returned, by size.
     """
 
     name: str
     candidates: Sequence[int]
     nbytes: int
-    record: Callable[[int], Sample]
+    record: Callable[[Sequence[int]], Sequence[Sample]]
     recorded: dict[int, Sample]
 
     def sample(self, size: int) -> Sample:
-        """Return the memory of the block at a size, recorded once."""
-        if size not in self.recorded:
-            self.recorded[size] = self.record(size)
-        return self.recorded[size]
+        """Return the memory of the block at a size."""
+        return self.sample_all([size])[0]
+
+    def sample_all(self, sizes: Sequence[int]) -> list[Sample]:
+        """Return the memory of the block at sizes, each recorded once."""
+        todo = [size for size in sizes if size not in self.recorded]
+        self.recorded.update(zip(todo, self.record(todo), strict=True))
+        return [self.recorded[size] for size in sizes]
 
     def find_largest(self, peak_nbytes: Callable[[int], int], near: int) -> int:
         """Return the largest candidate whose peak there is room for, or 0.
@@ -134,11 +138,11 @@ def find_fitting(
         TrialError: The block cannot be run again, or knows no such size.
     """
 
-    def record(size: int) -> Sample:
-        return recordings.take(choices, {name: size})
+    def record(sizes: Sequence[int]) -> Sequence[Sample]:
+        return recordings.take_all(choices, [{name: size} for size in sizes])
 
     current = recordings.read_size(name)
-    known = {current: record(current)}
+    known = {current: recordings.take(choices)}
     tried = list_candidates(candidates, count_parts(choices, name))
     search = Search(name, tried, nbytes, record, known)
     return search_largest(search, current)
@@ -201,7 +205,7 @@ def list_samples(candidates: Sequence[int], current: int) -> Iterator[list[int]]
 def interpolate_samples(search: Search, sizes: Sequence[int]) -> Interpolation | None:
     """Return the bytes at all sizes, if at some of them the block is one program."""
     try:
-        samples = [search.sample(size) for size in sizes]
+        samples = search.sample_all(sizes)
     except TrialError:  # sizes that the block does not take
         return None
     if len({sample.program for sample in samples}) > 1:

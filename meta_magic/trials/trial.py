@@ -1,7 +1,7 @@
 """Record a block again in a child, and bring back the answer to a question."""
 
 import ast
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
@@ -11,7 +11,7 @@ import torch
 from meta_magic.errors import TrialError
 from meta_magic.recording.as_device.oracle.child import (
     NO_ANSWER,
-    ask_child,
+    ask_children,
     can_fork,
 )
 from meta_magic.session.recording import Recording
@@ -35,7 +35,7 @@ from meta_magic.trials.sandbox import Refused, enter_sandbox
 from meta_magic.trials.sizes import set_sizes
 from meta_magic.trials.what_ifs import Fault, check_choices, make_choices
 
-__all__ = ["SECONDS", "ask_trial", "check_rerun", "read_size"]
+__all__ = ["SECONDS", "ask_trial", "ask_trials", "check_rerun", "read_size"]
 
 T = TypeVar("T")
 
@@ -81,22 +81,55 @@ def ask_trial(
     Raises:
         TrialError: It cannot be run again, or so; the message says why.
     """
+    (answered,) = ask_trials(trace, question, [sizes], choices, seconds)
+    if isinstance(answered, TrialError):
+        raise answered
+    return answered
+
+
+def ask_trials(
+    trace: Trace,
+    question: Question[T],
+    sizes: Sequence[Mapping[str, int]],
+    choices: Collection[str] = (),
+    seconds: float = SECONDS,
+) -> list[T | TrialError]:
+    """Record a trace's block again at several sizes, all at once.
+
+    Args:
+        trace: As of :func:`ask_trial`, like those that are not named here.
+        question: The same.
+        sizes: For each child the values that names of the block have instead.
+        choices: The same.
+        seconds: How long each may take.
+
+    Returns:
+        For each the answer, or why there is none.
+
+    Raises:
+        TrialError: It cannot be run again at all.
+    """
     check_choices(choices)
-    rerun = check_rerun(trace)
-    block, bound, parts = parse_block(rerun), frozenset[str](), read_parts(choices)
+    changes = [make_change(trace, own, choices) for own in sizes]
+    asked = [partial(answer, check_rerun(trace), own, question) for own in changes]
+    returned = ask_children(asked, seconds, seconds)
+    late = f"it crashed, or took more than {seconds:g} s", None
+    told: list[tuple[str | None, Any]] = [
+        late if one is NO_ANSWER else one for one in returned
+    ]
+    return [value if reason is None else TrialError(reason) for reason, value in told]
+
+
+def make_change(
+    trace: Trace, sizes: Mapping[str, int], choices: Collection[str]
+) -> Change:
+    """Return what a child runs in the place of a trace's block."""
+    block, parts = parse_block(check_rerun(trace)), read_parts(choices)
+    bound = frozenset[str]()
     if parts is not None:
         bound = accumulate(block, parts)
         sizes = {**sizes, parts.name: share(trace, sizes, parts)}
-    change = Change(set_sizes(block, sizes), sizes, choices, bound)
-    run = partial(answer, rerun, change, question)
-    returned = ask_child(run, seconds, seconds)
-    if returned is NO_ANSWER:
-        raise TrialError(f"it crashed, or took more than {seconds:g} s")
-    reason, value = returned
-    if reason is not None:
-        raise TrialError(reason)
-    result: T = value
-    return result
+    return Change(set_sizes(block, sizes), sizes, choices, bound)
 
 
 def check_rerun(trace: Trace) -> Rerun:
@@ -135,15 +168,23 @@ def answer(
     return None, question(trace, variables)
 
 
-def read_size(trace: Trace, name: str) -> int:
+def read_size(
+    trace: Trace, name: str, prepare: Callable[[], None] = lambda: None
+) -> int:
     """Return what a name stood for when the block had run.
+
+    Args:
+        trace: What was recorded of it.
+        name: The name.
+        prepare: Called if it must run for that.
 
     Raises:
         TrialError: It is no positive integer.
     """
     rerun = check_rerun(trace)
     known = list_sizes(rerun).get(name) or find_unbound(rerun, name)
-    if known is None:  # known when it has run
+    if known is None:
+        prepare()
         known = ask_trial(trace, lambda _, variables: as_size(variables.get(name)))
     size = as_size(known)
     if size is None:

@@ -5,7 +5,7 @@ what torch does then, no rule of thumb. It holds for good: a child ends with its
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial, wraps
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -29,36 +29,31 @@ class Choice(NamedTuple):
     """What may be chosen.
 
     Attributes:
-        make: Makes it, given what stands behind the colon, and the type of the device
-            that is meant; may return what finds its fault. None if it changes the text
-            of the block instead.
-        argument: What stands behind the colon, as an example; "" if nothing does.
-        is_plain: Whether it may be chosen without.
+        make: Makes it, given what stands behind a colon, "" if nothing does, and the
+            type of the device that is meant; may return what finds its fault.
+        argument: What may stand behind a colon, in a word; "" if nothing may.
     """
 
-    make: Callable[[str, str], Fault | None] | None
+    make: Callable[[str, str], Fault | None]
     argument: str = ""
-    is_plain: bool = True
 
 
-def make_choices(choices: Iterable[str], device: str) -> list[Fault]:
+def make_choices(choices: Iterable[str], device: str) -> Iterator[Fault]:
     """Make choices for all that runs from now on, for good.
 
     Args:
-        choices: Of ``CHOICES``, with arguments behind a colon.
+        choices: Of ``CHOICES``, with arguments behind a colon. What changes the text
+            of a block is no concern of torch's.
         device: Type of the device whose autocast is meant.
 
-    Returns:
+    Yields:
         What is to be asked when all has run.
     """
-    faults = []
     for choice in choices:
         name, _, argument = choice.partition(":")
-        make = CHOICES[name].make
-        fault = None if make is None else make(argument, device)
+        fault = CHOICES[name].make(argument, device) if name in CHOICES else None
         if fault is not None:
-            faults.append(fault)
-    return faults
+            yield fault
 
 
 def check_choices(choices: Iterable[str]) -> None:
@@ -69,19 +64,19 @@ def check_choices(choices: Iterable[str]) -> None:
     """
     for choice in choices:
         name, _, argument = choice.partition(":")
-        known = CHOICES.get(name)
-        if known is None or not (known.argument if argument else known.is_plain):
-            texts = [
-                text for name, kind in CHOICES.items() for text in spell(name, kind)
-            ]
-            known_ones = ", ".join(texts)
-            raise TrialError(f"{choice!r} is no choice known; these are: {known_ones}")
+        known = name in CHOICES and (CHOICES[name].argument or not argument)
+        if not known and name != ACCUMULATION:
+            texts = ", ".join(spell_choices())
+            raise TrialError(f"{choice!r} is no choice known; these are: {texts}")
 
 
-def spell(name: str, choice: Choice) -> list[str]:
-    """Return how a choice may be written."""
-    plain = [name] if choice.is_plain else []
-    return [*plain, f"{name}:{choice.argument}"] if choice.argument else plain
+def spell_choices() -> Iterator[str]:
+    """Yield how each choice may be written."""
+    for name, choice in CHOICES.items():
+        yield name
+        if choice.argument:
+            yield f"{name}:{choice.argument}"
+    yield f"{ACCUMULATION}:SIZE/PARTS"
 
 
 def use_bfloat16(_argument: str, _device: str) -> None:
@@ -175,7 +170,6 @@ CHOICES: Final[Mapping[str, Choice]] = MappingProxyType(
         "8-bit": Choice(use_8bit_adam),
         "paged 8-bit": Choice(page_8bit_adam),
         "zeroed gradients": Choice(zero_gradients),
-        ACCUMULATION: Choice(None, "SIZE/PARTS", is_plain=False),
     }
 )
-"""What may be chosen, by name."""
+"""What may be chosen by a name alone; accumulation cannot."""
