@@ -211,6 +211,14 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
         is_in_tree=False,
     ),
     ModuleColumn(
+        name="time",
+        help="Share of the time of all modules, as estimated for the chosen device.",
+        format="share",
+        width=68,
+        align="right",
+        is_in_tree=False,
+    ),
+    ModuleColumn(
         name="activations",
         help="Bytes of the tensors that its operators newly made in the forward phase.",
         format="bytes",

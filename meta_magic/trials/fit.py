@@ -1,7 +1,7 @@
 """Whether a block fits a device, and the largest sizes at which it does."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import gcd
@@ -104,7 +104,7 @@ def fit_trace(
     recordings = Recordings(trace)
     sample = recordings.take(chosen)
     sizes = {
-        name: find_fitting(recordings, name, found.nbytes, candidates, chosen)
+        name: find_fitting(recordings, name, found.nbytes, [candidates], chosen)
         for name, candidates in vary.items()
     }
     fit = Fit(
@@ -122,7 +122,7 @@ def find_fitting(
     recordings: Recordings,
     name: str,
     nbytes: int,
-    candidates: Candidates = ...,
+    tried: Iterable[Candidates] = (...,),
     choices: tuple[str, ...] = (),
 ) -> SizeFit:
     """Return the largest value of a name with which a block takes so many bytes.
@@ -131,7 +131,7 @@ def find_fitting(
         recordings: Of the block.
         name: What the size is called.
         nbytes: What there is room for.
-        candidates: What it may be.
+        tried: What it may be: the first where the peak can be interpolated counts.
         choices: What is chosen otherwise than the block does.
 
     Raises:
@@ -142,10 +142,36 @@ def find_fitting(
         return recordings.take_all(choices, [{name: size} for size in sizes])
 
     current = recordings.read_size(name)
-    known = {current: recordings.take(choices)}
-    tried = list_candidates(candidates, count_parts(choices, name))
-    search = Search(name, tried, nbytes, record, known)
-    return search_largest(search, current)
+    sample, step = recordings.take(choices), count_parts(choices, name)
+    searches = [
+        Search(
+            name, list_candidates(candidates, step), nbytes, record, {current: sample}
+        )
+        for candidates in tried
+    ]
+    for search in searches:
+        largest, found = interpolate_largest(search, current)
+        if found is not None:
+            break
+    else:
+        near = largest or current
+        largest = search.find_largest(partial(peak_of, search), near=near)
+    return describe_size(search, current, largest, found)
+
+
+def describe_size(
+    search: Search, current: int, largest: int, found: Interpolation | None
+) -> SizeFit:
+    """Return what a search found, and the recordings that it stands on."""
+    recorded = sorted(search.recorded.items())
+    return SizeFit(
+        name=search.name,
+        current=current,
+        least=search.candidates[0],
+        largest=largest,
+        recorded=tuple((size, sample.peak_nbytes) for size, sample in recorded),
+        interpolation=found,
+    )
 
 
 def list_candidates(candidates: Candidates, step: int) -> Sequence[int]:
@@ -165,29 +191,25 @@ def list_candidates(candidates: Candidates, step: int) -> Sequence[int]:
     return multiples
 
 
-def search_largest(search: Search, current: int) -> SizeFit:
-    """Return the largest size that fits, by interpolation, or else by recordings."""
-    largest, found = current, None
+def interpolate_largest(
+    search: Search, current: int
+) -> tuple[int, Interpolation | None]:
+    """Return the largest size that fits, and the bytes at all sizes.
+
+    Returns:
+        None for the bytes where programs differ, or a recording is another: some
+        kernels take sizes rounded up. The size is a guess then.
+    """
+    largest = current
     for sizes in list_samples(search.candidates, current):
         found = interpolate_samples(search, sizes)
-        if found is not None:
-            largest = search.find_largest(found.peak_nbytes, near=current)
-            size = largest or search.candidates[0]
-            if peak_of(search, size) == found.peak_nbytes(size):
-                break
-            found = None  # some kernels take sizes rounded up
-    if found is None:
-        recorded_peak = partial(peak_of, search)
-        largest = search.find_largest(recorded_peak, near=largest or current)
-    recorded = sorted(search.recorded.items())
-    return SizeFit(
-        name=search.name,
-        current=current,
-        least=search.candidates[0],
-        largest=largest,
-        recorded=tuple((size, sample.peak_nbytes) for size, sample in recorded),
-        interpolation=found,
-    )
+        if found is None:
+            continue
+        largest = search.find_largest(found.peak_nbytes, near=current)
+        size = largest or search.candidates[0]
+        if peak_of(search, size) == found.peak_nbytes(size):
+            return largest, found
+    return largest, None
 
 
 def list_samples(candidates: Sequence[int], current: int) -> Iterator[list[int]]:

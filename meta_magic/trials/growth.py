@@ -2,13 +2,17 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from meta_magic.errors import TrialError
-from meta_magic.trials.fit import find_fitting
+from meta_magic.trials.fit import LIMIT, find_fitting
 from meta_magic.trials.fit_records import SizeFit
 from meta_magic.trials.recordings import Recordings
 
 __all__ = ["Growth", "combine", "find_growth", "find_stretches"]
+
+ALIGNED: Final = 64
+"""To no larger multiple is a size rounded up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +27,7 @@ class Growth:
         largest: The largest size with which it is enough, as recorded; 0 if none is.
         recorded: (size, bytes at the peak) of all recordings that it stands on.
         sizes: Of them those from which all others follow; () where programs differ.
+        step: Of what sizes are to be multiples for that.
         highest: For calls of which one is the highest, at each size, the bytes that
             live after it at ``sizes``.
         reason: Why it is not known; None if it is.
@@ -35,6 +40,7 @@ class Growth:
     largest: int = 0
     recorded: tuple[tuple[int, int], ...] = ()
     sizes: tuple[int, ...] = ()
+    step: int = 1
     highest: tuple[tuple[int, ...], ...] = ()
     reason: str | None = None
 
@@ -60,7 +66,8 @@ def find_growth(
         choices: What is chosen otherwise than the block does.
     """
     try:
-        found = find_fitting(recordings, name, nbytes, choices=choices)
+        tried = list_multiples(recordings.read_size(name))
+        found = find_fitting(recordings, name, nbytes, tried, choices)
     except TrialError as error:
         return Growth(name=name, choices=choices, nbytes=nbytes, reason=str(error))
     sizes, highest = read_highest(found)
@@ -72,8 +79,18 @@ def find_growth(
         largest=found.largest,
         recorded=found.recorded,
         sizes=sizes,
+        step=found.least,
         highest=highest,
     )
+
+
+def list_multiples(current: int) -> list[Sequence[int]]:
+    """Return all sizes, and multiples of a power of two, where a size is one of it.
+
+    Kernels that take sizes rounded up take such as they are.
+    """
+    step = min(current & -current, ALIGNED)
+    return [range(n, LIMIT + 1, n) for n in sorted({1, step})]
 
 
 def read_highest(found: SizeFit) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:

@@ -108,7 +108,7 @@ class FitsOf:
     def _run(self, asked: Mapping[str, Any]) -> None:
         """Work it out; the body of the thread, which nothing may leave."""
         message = ""
-        self._tell(fit_state={"is_running": True, "message": ""})
+        self._tell(fit_state={"is_running": True, "message": "looking at the cell"})
         try:
             self._work_out(asked)
         except StoppedError:

@@ -5,9 +5,9 @@ How long a device takes at least follows from the two, and is worked out in the 
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from meta_magic.cost.call_work import count_one
+from meta_magic.cost.call_work import OneCall
 from meta_magic.cost.device_table import Device, list_devices
 from meta_magic.cost.rooflines import (
     Products,
@@ -15,32 +15,33 @@ from meta_magic.cost.rooflines import (
     find_peak,
     find_vector_peak,
 )
-from meta_magic.view.wire import Table
-
-if TYPE_CHECKING:
-    from meta_magic.trace.trace import Trace
+from meta_magic.view.wire import Table, as_columns
 
 __all__ = ["work_payload"]
 
 
-def work_payload(trace: "Trace") -> dict[str, list[Any]]:
+def work_payload(works: Sequence[OneCall]) -> dict[str, Any]:
     """Return what one call of each signature computes and moves, and the devices.
+
+    Args:
+        works: Of each signature.
 
     Returns:
         For each signature, beside its FLOPs: ``skipped`` (FLOPs of these that a kernel
         may leave out), ``elementwise`` (operations), ``read`` and ``written`` (bytes),
-        and ``kind``: an index into the ``peaks`` of each of the ``devices``, -1 where
-        nothing is multiplied.
+        and ``kind``: an index into the ``peaks`` of each device, -1 where nothing is
+        multiplied. ``devices``: columns of what :func:`write_device` returns.
     """
-    each = [*map(count_one, trace.program.with_raised.signatures)]
     kinds: Table[Products] = Table(lambda products: products)
     return {
-        "skipped": [one.flops - one.flops_needed for one in each],
-        "elementwise": [one.n_elementwise for one in each],
-        "read": [one.nbytes_read for one in each],
-        "written": [one.nbytes_written for one in each],
-        "kind": [kinds.of(classify_products(one)) if one.flops else -1 for one in each],
-        "devices": [write_device(device, kinds.rows) for device in list_devices()],
+        "skipped": [one.flops - one.flops_needed for one in works],
+        "elementwise": [one.n_elementwise for one in works],
+        "read": [one.nbytes_read for one in works],
+        "written": [one.nbytes_written for one in works],
+        "kind": [
+            kinds.of(classify_products(one)) if one.flops else -1 for one in works
+        ],
+        "devices": as_columns([write_device(d, kinds.rows) for d in list_devices()]),
     }
 
 

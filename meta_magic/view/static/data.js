@@ -84,6 +84,13 @@ export function undo_steps(/** @type {number[]} */ steps) {
   return Int32Array.from(steps, (step) => (at += step));
 }
 
+/** Records that were written as columns. @param {Record<string, any[]>} columns @returns {any[]} */
+function undo_columns(columns) {
+  const names = Object.keys(columns);
+  return (columns[names[0]] ?? []).map((_, i) =>
+    Object.fromEntries(names.map((name) => [name, columns[name][i]])));
+}
+
 /** Numbers that were written as how often each stands in a row. */
 function undo_runs(lengths, n) {
   const numbers = new Int32Array(n);
@@ -118,16 +125,18 @@ export class TraceView {
     if (version !== VERSION) {
       throw new Error(`this report reads payloads of version ${VERSION}, not ${version}`);
     }
-    const { calls, positions, remarks, ...own } = plain;
+    const { calls, positions, remarks, work, ...own } = plain;
+    const stretches = undo_columns(positions);
     Object.assign(this, read_remarks(remarks));
     Object.assign(this, own);
+    this.work = { ...work, devices: undo_columns(work.devices) };
     const find = (i) => geometries[i];
     /** @type {Signature[]} */
-    this.signatures = signatures.map(({ inputs, outputs, ...rest }) => (
+    this.signatures = undo_columns(signatures).map(({ inputs, outputs, ...rest }) => (
       { ...rest, inputs: inputs.map(find), outputs: outputs.map(find) }));
     /** @type {Place[]} */
-    this.places = places.map(({ position, ...rest }) => (
-      { ...NOWHERE, ...positions[position], ...rest }));
+    this.places = undo_columns(places).map(({ position, ...rest }) => (
+      { ...NOWHERE, ...stretches[position], ...rest }));
     this.n_ops = ops.signature.length;
     this.op_signature = Int32Array.from(ops.signature);
     this.op_place = Int32Array.from(ops.place);
@@ -147,7 +156,7 @@ export class TraceView {
     this.storage_of_tensor = undo_deltas(storages);
     /** @type {Map<number, number>} module that holds a parameter, by its storage */
     this.owner_of_storage = new Map(owners);
-    this.calls = read_calls(calls, positions, find);
+    this.calls = read_calls(calls, stretches, find);
     this.#add_up();
   }
 

@@ -83,14 +83,32 @@ def test_where_the_recorded_size_runs_another_program_there_are_none():
 def test_where_programs_differ_there_are_recordings_alone():
     batch = 4
     with record() as trace:
-        rows = torch.ones(batch, 7 * 10**7)  # 57 would fit, if all were as even ones
-        if batch % 2:
+        rows = torch.ones(batch, 10**8)
+        if (batch // 4) % 2:
             rows = rows + 1
     recordings = Recordings(trace)
     growth = find_growth(recordings, "batch", ROOM)
     assert (growth.sizes, growth.highest) == ((), ())
-    assert dict(growth.recorded)[4] == 4 * 4 * 7 * 10**7
+    assert dict(growth.recorded)[4] == 2 * 4 * 4 * 10**8
     assert find_stretches(recordings, growth) == ()
+
+
+def attend(length):
+    layer = nn.TransformerEncoderLayer(64, 4, 256, batch_first=True)
+    layer(torch.ones(4, length, 64)).sum().backward()
+
+
+def test_where_a_kernel_rounds_sizes_up_multiples_are_asked():
+    """Attention on CUDA keeps a number for each of 32 rows, if there are so many."""
+    length = 96
+    with record(as_device="cuda") as trace:
+        attend(length)
+    growth = find_growth(Recordings(trace), "length", ROOM)
+    assert (growth.step, growth.largest % 32) == (32, 0)
+    with record(as_device="cuda") as other:
+        attend(640)
+    known = find_fitting(Recordings(trace), "length", ROOM, [range(32, 10**6, 32)])
+    assert known.interpolation.peak_nbytes(640) == take_sample(other).peak_nbytes
 
 
 def test_what_cannot_be_run_with_a_choice_says_why():

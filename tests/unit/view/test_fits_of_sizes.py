@@ -19,8 +19,9 @@ from tests.unit.view.panels import TIMEOUT
 def train(batch, width=4096):
     model = nn.Sequential(*(nn.Linear(width, width) for _ in range(2)))
     optimizer = torch.optim.Adam(model.parameters())
-    model(torch.ones(batch, width)).sum().backward()
-    optimizer.step()
+    for _ in range(2):  # in the second one there is state of the optimizer
+        model(torch.ones(batch, width)).sum().backward()
+        optimizer.step()
 
 
 @pytest.fixture

@@ -13,8 +13,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 import meta_magic as mm
 from meta_magic.cost import device_table
 from meta_magic.cost.device_table import known_devices, list_devices
-from meta_magic.view.payload import pack
-from meta_magic.view.work_payload import work_payload
+from meta_magic.view.payload import build_payload, pack
 
 NODE = shutil.which("node")
 DUMP = Path(__file__).parents[2] / "js" / "work_dump.mjs"
@@ -34,6 +33,15 @@ def trace():
         optimizer.step()
         nn.functional.conv2d(torch.ones(1, 3, 8, 8), torch.ones(4, 3, 3, 3))
     return trace
+
+
+def send(trace):
+    """Return the work that is sent, and the devices by name, a record each."""
+    sent = build_payload(trace)["work"]
+    names = [*sent["devices"]]
+    rows = zip(*sent["devices"].values(), strict=True)
+    devices = [dict(zip(names, row, strict=True)) for row in rows]
+    return sent, {device["name"]: device for device in devices}
 
 
 def dump(trace):
@@ -56,14 +64,13 @@ def test_the_browser_takes_as_long_on_every_device(trace):
 
 
 def test_kinds_of_products_are_few(trace):
-    sent = work_payload(trace)
+    sent, devices = send(trace)
     # Of bfloat16 and float32, and cuDNN's of float32.
-    (names,) = [
-        [name for name, _ in device["peaks"]]
-        for device in sent["devices"]
-        if device["name"] == "a100-sxm"
+    assert sorted(name for name, _ in devices["a100-sxm"]["peaks"]) == [
+        "bfloat16",
+        "float32",
+        "tfloat32",
     ]
-    assert sorted(names) == ["bfloat16", "float32", "tfloat32"]
     assert max(sent["kind"]) == 2
     multiplied = [one.flops > 0 for one in trace.cost.each]
     assert [kind >= 0 for kind in sent["kind"]] == multiplied
@@ -75,7 +82,7 @@ def test_what_a_causal_mask_leaves_out_is_sent():
         nn.functional.scaled_dot_product_attention(*heads, is_causal=True)
     total = trace.cost.total
     numbers = [*trace.program.signature_numbers()]
-    skipped = sum(work_payload(trace)["skipped"][number] for number in numbers)
+    skipped = sum(send(trace)[0]["skipped"][number] for number in numbers)
     assert skipped == total.flops - total.flops_needed > 0
 
 
@@ -87,13 +94,12 @@ def test_a_device_of_ones_own_is_sent(trace, tmp_path, monkeypatch):
         'source = "-"\nflops = { bfloat16 = 3e9 }\n'
     )
     mm.add_devices(tmp_path / "mine.toml")
-    device = work_payload(trace)["devices"][-1]
-    assert device["peaks"] == [("bfloat16", 3e9)] * 3
-    del device["peaks"]
+    *_, device = send(trace)[1].values()
     assert device == {
         "name": "board",
         "title": "My board",
         "nbytes": 7,
         "bandwidth": 2e9,
         "vectors": None,
+        "peaks": [("bfloat16", 3e9)] * 3,
     }

@@ -3,11 +3,11 @@
 
 /**
  * @typedef {{name: string, current: number, choices: string[], nbytes: number,
- *   largest: number, recorded: [size: number, peak: number][], sizes: number[],
+ *   largest: number, recorded: [size: number, peak: number][], sizes: number[], step: number,
  *   highest: number[][], reason: string | null}} Growth
  *   as `trials/growth.py` writes it: with `choices`, the peak of `recorded` sizes, and of all
- *   others by the bytes at `sizes` after the calls that may be the `highest`; `largest`: that
- *   was recorded to fit `nbytes`
+ *   others that are multiples of `step` by the bytes at `sizes` after the calls that may be
+ *   the `highest`; `largest`: that was recorded to fit `nbytes`
  * @typedef {{sizes: number[], row: number[], rows: number[][]}} Stretches
  *   of each stretch of the payload the bytes at `sizes`, as a row
  */
@@ -44,13 +44,13 @@ export function find_largest(growth, nbytes) {
   if (growth.reason) return NaN;
   if (nbytes === growth.nbytes) return growth.largest;
   if (!growth.highest.length) return NaN;
-  let [low, high] = [0, MOST + 1]; // low fits, and high does not
+  let [low, high] = [0, Math.floor(MOST / growth.step) + 1]; // low fits, and high does not
   while (high - low > 1) {
-    const size = Math.floor((low + high) / 2);
-    if (find_peak(growth, size) <= nbytes) low = size;
-    else high = size;
+    const middle = Math.floor((low + high) / 2);
+    if (find_peak(growth, middle * growth.step) <= nbytes) low = middle;
+    else high = middle;
   }
-  return low;
+  return low * growth.step;
 }
 
 /** The stretches of a trace as they would be at another size. @template {{nbytes: number}} L @param {L[]} lives @param {Stretches} stretches @param {number} size */
@@ -77,20 +77,29 @@ export function choose_ticks(most) {
 export const name_choices = (choices) => choices.join(" + ") || "as it is";
 
 /**
- * Whether it fits some bytes, and what would.
+ * Whether it fits some bytes, and what would; "" where nobody knows.
  * @param {Growth[]} growths that as it is first @param {number} nbytes @param {(nbytes: number) => string} format
  */
 export function tell_fit([plain, ...others], nbytes, format) {
-  const { name, current } = plain;
+  const { name, current, step } = plain;
   const largest = find_largest(plain, nbytes);
-  if (largest >= current) return `fits: ${name} = ${current}, and up to ${largest.toLocaleString("en")}`;
-  const found = others.map((growth) => ({ words: name_choices(growth.choices), size: find_largest(growth, nbytes) }))
-    .filter(({ size }) => size > Math.max(0, largest)).sort((a, b) => b.size - a.size);
-  const tried = others.length ? "; no choice that was tried helps" : "; choices may help";
-  const help = found.length
-    ? `; with ${found.map(({ words, size }) => `${words} up to ${size.toLocaleString("en")}`).join(", with ")}`
-    : tried;
   if (Number.isNaN(largest)) return "";
-  if (largest) return `${name} = ${current} does not fit, up to ${largest.toLocaleString("en")} does${help}`;
-  return `no ${name} fits: ${name} = 1 takes ${format(find_peak(plain, 1))} of ${format(nbytes)}${help}`;
+  if (largest >= current) return `${name} = ${current} fits, and up to ${largest.toLocaleString("en")}`;
+  const words = largest
+    ? `${name} = ${current} does not fit, up to ${largest.toLocaleString("en")} does`
+    : `no ${name} fits, ${step} takes ${format(find_peak(plain, step))}`;
+  return `${words}; ${tell_help(others, largest, nbytes, format)}`;
+}
+
+/** Which choices have room for more. @param {Growth[]} others @param {(nbytes: number) => string} format */
+function tell_help(others, largest, nbytes, format) {
+  if (!others.length) return "a choice may help";
+  const found = others.map((growth) => ({ growth, size: find_largest(growth, nbytes) }))
+    .filter(({ size }) => size > largest).sort((a, b) => b.size - a.size);
+  if (found.length) {
+    return found.map(({ growth, size }) => `${name_choices(growth.choices)}: up to ${size.toLocaleString("en")}`).join(", ");
+  }
+  const [[least, words]] = others.map((growth) => /** @type {[number, string]} */ (
+    [find_peak(growth, growth.step), name_choices(growth.choices)])).sort(([a], [b]) => a - b);
+  return `no choice that was tried helps, the least is ${format(least)} with ${words}`;
 }
