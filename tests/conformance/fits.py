@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import perf_counter
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -127,7 +127,7 @@ class Tagger(nn.Module):
         """Return what has the loss of a tag for each word."""
         tags = self.tags(self.lstm(self.words(input_ids))[0])
         loss = nn.functional.cross_entropy(tags.flatten(0, 1), labels.flatten())
-        return type("Output", (), {"loss": loss})
+        return SimpleNamespace(loss=loss)
 
 
 class UNet(nn.Module):
@@ -157,7 +157,7 @@ class UNet(nn.Module):
             x = nn.functional.interpolate(x, scale_factor=2.0)
             x = block(torch.cat([x, skips.pop()], 1))
         loss = nn.functional.cross_entropy(self.head(x).mean((2, 3)), labels)
-        return type("Output", (), {"loss": loss})
+        return SimpleNamespace(loss=loss)
 
 
 SMALL: Final[Mapping[str, Any]] = MappingProxyType(
