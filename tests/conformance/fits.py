@@ -50,10 +50,12 @@ class Program(NamedTuple):
     Attributes:
         step: It.
         sizes: By name, sizes that are to be interpolated, all that are tried.
+        length: At which it is recorded.
     """
 
     step: Step
     sizes: Mapping[str, tuple[Sequence[int], Sequence[int]]]
+    length: int = 128
 
 
 def train(model: nn.Module, find_loss: Callable[[], Tensor]) -> None:
@@ -121,7 +123,7 @@ class Tagger(nn.Module):
         super().__init__()
         self.words = nn.Embedding(10_000, 300)
         self.lstm = nn.LSTM(300, 256, 2, batch_first=True, bidirectional=True)
-        self.tags = nn.Linear(512, 20)
+        self.tags = nn.Linear(512, 10_000)
 
     def forward(self, input_ids: Tensor, labels: Tensor) -> Any:
         """Return what has the loss of a tag for each word."""
@@ -217,12 +219,19 @@ PROGRAMS: Final[Mapping[str, Program]] = MappingProxyType(
         "ViT": Program(
             train_images(lambda: ViTForImageClassification(ViTConfig())),
             {"batch": BATCHES},
+            224,
         ),
         "ResNet-50": Program(
-            train_images(lambda: ResNetForImageClassification(ResNetConfig())), IMAGES
+            train_images(lambda: ResNetForImageClassification(ResNetConfig())),
+            IMAGES,
+            224,
         ),
-        "U-Net": Program(train_images(UNet), IMAGES),
-        "LSTM": Program(train_text(Tagger, 10_000), TEXT),
+        "U-Net": Program(train_images(UNet), IMAGES, 224),
+        "LSTM": Program(
+            train_text(Tagger, 10_000),
+            {"batch": BATCHES, "length": ((16, 33), range(1, 129))},
+            32,
+        ),
         "Transformer": Program(
             lambda batch, length: train(
                 model := nn.TransformerEncoder(
@@ -257,7 +266,7 @@ def bisect(peak_at: Callable[[int], int], tried: Sequence[int]) -> int:
 
 def compare(model: str, program: Program) -> None:
     """Print a row for each size of a program."""
-    sizes = {"batch": 8, "length": 128 if program.sizes is TEXT else 224}
+    sizes = {"batch": 8, "length": program.length}
     batch, length = sizes.values()
     with record(as_device="cuda") as trace:
         program.step(batch, length)
