@@ -123,7 +123,7 @@ def make_rerun(  # noqa: PLR0913  what stands in the record, by name
         line: The same.
         of_module: The variables of its module.
         variables: All that it knows.
-        names: The same.
+        names: As in :class:`Rerun`.
         function: The same.
         options: The same.
 
@@ -131,20 +131,25 @@ def make_rerun(  # noqa: PLR0913  what stands in the record, by name
         None where its variables are no module's: they may be gone any time.
     """
     module = of_module.get("__name__")
-    known = sys.modules.get(module) if isinstance(module, str) else None
-    if known is None or vars(known) is not of_module:
+    if not isinstance(module, str) or not is_of(of_module, module):
         return None
     return Rerun(
         text=text,
         file=file,
         line=line,
-        module=str(module),
+        module=module,
         names=names,
         before={n: keep(variables[n]) for n in sorted(names) if n in variables},
         function=function,
         options=options,
         modes=read_modes(),
     )
+
+
+def is_of(variables: Mapping[str, object], module: str) -> bool:
+    """Whether variables are those of a module that is there."""
+    known = sys.modules.get(module)
+    return known is not None and vars(known) is variables
 
 
 def read_modes() -> Modes:

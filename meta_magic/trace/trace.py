@@ -173,10 +173,9 @@ class Trace:
                 network, needs what is gone by now, or was run by ``exec``.
 
         Example:
-            >>> from meta_magic import record
-            >>> import torch
+            >>> import meta_magic, torch
             >>> rows = 8
-            >>> with record() as trace:
+            >>> with meta_magic.record() as trace:
             ...     x = torch.ones(rows, 10**6)
             >>> trace.fit("t4", vary={"rows": ...}).largest  # of 16 GB, 4 MB each
             {'rows': 4000}
