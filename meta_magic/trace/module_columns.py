@@ -212,7 +212,7 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
     ),
     ModuleColumn(
         name="time",
-        help="Share of the time of all modules, as estimated for the chosen device.",
+        help="Share of the modules' time after initialization, on the chosen device.",
         format="share",
         width=68,
         align="right",

@@ -161,7 +161,7 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
     OpColumn(
         name="time",
         type="float",
-        help="Share of the time of all operators, as estimated for the chosen device.",
+        help="Share of the time after initialization, estimated for the chosen device.",
         format="share",
         width=68,
         align="right",

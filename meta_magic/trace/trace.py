@@ -197,18 +197,21 @@ class Trace:
         settings = {"depth": depth, "height": height, "hide": ["parameters"]}
         reports.show(self, settings)
 
-    def charts(self, of: str = "parameters") -> None:
+    def charts(self, of: str = "parameters", *, device: str = "h100-sxm") -> None:
         """Show a chart by plotly.
 
         Args:
             of: ``"parameters"``: a treemap of their bytes by module, which a saved
-                notebook keeps as a picture where plotly is not; or ``"memory"``: the
-                bytes alive after each operator, by what they are for.
+                notebook keeps as a picture where plotly is not; ``"memory"``: the bytes
+                alive after each operator, by what they are for; or ``"roofline"``: what
+                operators reach at best on a device, by what they do for each byte.
+            device: Of the roofline, by its name in ``devices.toml``.
 
         Raises:
             ValueError: There is no such chart.
+            UnknownDeviceError: There is no such device; the error lists all.
         """
-        import_module("meta_magic.magic.reports").show_charts(self, of)
+        import_module("meta_magic.magic.reports").show_charts(self, of, device)
 
     def to_html(self, path: "str | os.PathLike[str]") -> None:
         """Write the report as one HTML file that needs no kernel and no network.

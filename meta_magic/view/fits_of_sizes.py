@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 
 from meta_magic.cost.device_table import find_device
 from meta_magic.errors import MetaMagicError, TrialError
-from meta_magic.session.collector import RareCollection
+from meta_magic.session.collector import RARE_COLLECTION
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.growth import Growth, combine, find_growth, find_stretches
 from meta_magic.trials.recordings import Recordings
@@ -50,7 +50,7 @@ def offer_fits(trace: Trace) -> dict[str, Any]:
     try:
         sizes = Recordings(trace).list_sizes()
         reason = "" if sizes else NOTHING
-    except (MetaMagicError, SyntaxError) as error:
+    except Exception as error:  # noqa: BLE001  no text of a cell hinders its report
         reason = str(error)
     return {"sizes": sizes, "choices": [*CHOICES], "reason": reason}
 
@@ -148,7 +148,7 @@ class FitsOf:
 
     def _prepare(self) -> None:
         """Wait until nothing else is recorded, whose torch a child would have."""
-        while RareCollection.n_running() and not self._stopped.is_set():
+        while RARE_COLLECTION.n_entered and not self._stopped.is_set():
             self._stopped.wait(PAUSE)
         if self._stopped.is_set():
             raise StoppedError

@@ -158,7 +158,7 @@ SMALL: Final[Mapping[str, Any]] = MappingProxyType(
         "use_cache": False,
     }
 )
-BATCHES: Final = ((16, 64, 100), range(1, 100_001))
+BATCHES: Final = ((16, 64, 100), range(1, 4097))
 LENGTHS: Final = ((64, 100, 256, 509, 896), range(1, 1025))
 SIDES: Final = ((96, 160, 224), range(32, 1025, 32))
 TEXT: Final = {"batch": BATCHES, "length": LENGTHS}

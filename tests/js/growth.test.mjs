@@ -3,6 +3,7 @@ import { test } from "node:test";
 import { format_room, group_devices } from "../../meta_magic/view/static/memory/fit.js";
 import {
   choose_end, choose_ticks, find_largest, find_peak, interpolate, name_choices, resize_lives, tell_fit,
+  tell_size,
 } from "../../meta_magic/view/static/memory/growth.js";
 
 /** Two calls: 1000 + n bytes, and 100 n; the second is the highest from 11 on. */
@@ -98,6 +99,10 @@ test("it is told whether it fits, and what would", () => {
   assert.equal(tell_fit([make_growth(), make_lower()], 400, format),
     "no batch fits, 1 takes 1001 B; no choice that was tried helps, the least is 501 B with fused");
   assert.equal(tell_fit([make_points()], 6000, format), "");
+});
+
+test("beyond the largest size that is tried nothing is known", () => {
+  assert.deepEqual([NaN, 0, 4000, 2 ** 20].map(tell_size), ["not known", "none", "4,000", "1,048,576 or more"]);
 });
 
 test("choices are named together", () => {

@@ -38,6 +38,13 @@ test("times add up by module, with all in it", () => {
   assert.deepEqual([times.total, times.in_modules], [10, 9]);
 });
 
+test("what initializes is not counted", () => {
+  const trace = make_moves();
+  trace.places[0].phase = 0;
+  const times = new Times(trace);
+  assert.deepEqual([times.total, times.in_modules, times.of_op(0)], [4, 3, 6]);
+});
+
 test("another device is told to all, with other times", () => {
   const times = new Times(make_moves());
   const heard = [];

@@ -2,14 +2,14 @@
 // Touches no document, so that node can test it.
 
 import { add_up_modules } from "./charts/areas.js";
+import { PHASES } from "./data.js";
 import { format_seconds } from "./dom.js";
 import { count_seconds, read_work } from "./rooflines.js";
 
 const FIRST_DEVICE = "h100-sxm";
 
 /** What is to be known of such times, where the pointer rests on one. */
-export const ESTIMATE = "an estimate from data sheets: the longer of computing and moving at the "
-  + "device's peaks; good for totals and shares, of single operators for their rank";
+export const ESTIMATE = "estimated from data sheets: good for totals and shares, of single operators for their rank";
 
 /** The one device, and the times on it; views hear of another. */
 export class Times {
@@ -33,9 +33,10 @@ export class Times {
     // What raised did not run to its end.
     if (trace.is_raised(trace.n_ops - 1)) this.each[trace.op_signature.at(-1)] = 0;
     const own = trace.modules.map(() => 0);
-    /** Seconds of all calls. */
+    /** Seconds of all calls, but of those that initialize. */
     this.total = 0;
     trace.op_module.forEach((module, op) => {
+      if (!this.has(op)) return;
       this.total += this.of_op(op);
       if (module >= 0) own[module] += this.of_op(op);
     });
@@ -45,6 +46,9 @@ export class Times {
     this.in_modules = trace.roots.reduce((sum, root) => sum + this.by_module[root], 0);
     for (const listener of this.#listeners) listener();
   }
+
+  /** Whether an operator is counted: a model is initialized once, and run often. @param {number} op */
+  has = (op) => PHASES[this.trace.place(op).phase] !== "init";
 
   /** Seconds of an operator. @param {number} op */
   of_op = (op) => this.each[this.trace.op_signature[op]];

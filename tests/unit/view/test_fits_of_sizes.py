@@ -12,6 +12,7 @@ from meta_magic import record
 from meta_magic.trials.fit import fit_trace
 from meta_magic.trials.growth import Growth
 from meta_magic.view.fits_of_sizes import NOTHING, FitsOf, offer_fits
+from meta_magic.view.memory_payload import memory_payload
 from meta_magic.view.widgets import close_reports, show_report
 from tests.unit.view.panels import TIMEOUT
 
@@ -97,9 +98,21 @@ def test_each_choice_is_told_as_soon_as_it_is_known(trace, ask):
     assert peaks["sgd",] > peaks[()]
 
 
-def test_the_stretches_are_those_of_the_payload(trace, ask):
-    from meta_magic.view.memory_payload import memory_payload
+@pytest.fixture
+def resized():
+    """A storage that is resized has several stretches, in between those of others."""
+    batch = 8
+    with record() as trace:
+        grown = torch.empty(batch)
+        rows = torch.ones(3, batch)
+        grown.resize_(5 * batch)
+        rows = rows + 1
+    return trace
 
+
+@pytest.mark.parametrize("of", ["trace", "resized"])
+def test_the_stretches_are_those_of_the_payload(of, request, ask):
+    trace = request.getfixturevalue(of)
     told = ask(trace)
     sent, payload = last(told, "stretches")["batch"], memory_payload(trace)
     at = sent["sizes"].index(8)

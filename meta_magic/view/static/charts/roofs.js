@@ -15,40 +15,29 @@ import { waits_for_memory } from "../rooflines.js";
  */
 
 /**
- * The operators that take time, the longest first.
+ * The operators whose time is counted, the longest first.
  * @param {import("../data.js").TraceView} trace @param {import("../times.js").Times} times
  */
-export function list_dots(trace, times) {
-  const first = trace.signatures.map(() => -1);
-  const n_calls = trace.signatures.map(() => 0);
-  trace.op_signature.forEach((signature, op) => {
-    if (!n_calls[signature]) first[signature] = op;
-    n_calls[signature] += 1;
-  });
-  /** @type {Map<string, Dot>} */
-  const dots = new Map();
-  trace.signatures.forEach(({ op: name }, signature) => {
-    const [one, n] = [times.works[signature], n_calls[signature]];
-    const seconds = n * times.each[signature];
-    if (!seconds) return;
-    const op = shorten_op(name);
-    const key = `${op} ${one.kind}`;
-    if (!dots.has(key)) {
-      dots.set(key, {
-        op, kind: one.kind, signatures: [], n_calls: 0, seconds: 0, waiting: 0, work: 0, nbytes: 0,
-        longest: first[signature],
-      });
-    }
-    const dot = dots.get(key);
-    dot.signatures.push(signature);
+export function list_dots({ signatures, op_signature }, { works, each, device, has }) {
+  const calls = signatures.map(() => []);
+  op_signature.forEach((signature, op) => has(op) && calls[signature].push(op));
+  /** @type {Record<string, Dot>} */
+  const dots = {};
+  // The longest first, so that it is met first.
+  for (const i of [...each.keys()].sort((a, b) => each[b] - each[a])) {
+    const [n, op, { kind, products, elementwise, nbytes }] = [calls[i].length, shorten_op(signatures[i].op), works[i]];
+    if (!n || !each[i]) continue;
+    const dot = dots[`${op} ${kind}`] ??= {
+      op, kind, signatures: [], n_calls: 0, seconds: 0, waiting: 0, work: 0, nbytes: 0, longest: calls[i][0],
+    };
+    dot.signatures.push(i);
     dot.n_calls += n;
-    dot.seconds += seconds;
-    if (waits_for_memory(one, times.device)) dot.waiting += seconds;
-    dot.work += n * (one.products || one.elementwise);
-    dot.nbytes += n * one.nbytes;
-    if (times.each[signature] > times.of_op(dot.longest)) dot.longest = first[signature];
-  });
-  return [...dots.values()].sort((a, b) => b.seconds - a.seconds);
+    dot.seconds += n * each[i];
+    dot.waiting += waits_for_memory(works[i], device) ? n * each[i] : 0;
+    dot.work += n * (products || elementwise);
+    dot.nbytes += n * nbytes;
+  }
+  return Object.values(dots).sort((a, b) => b.seconds - a.seconds);
 }
 
 /** Whether an operator has a place in a roofline. @param {Dot} dot */
@@ -59,14 +48,13 @@ export const has_place = ({ work, nbytes }) => work > 0 && nbytes > 0;
  * @param {Dot[]} dots @param {import("../rooflines.js").Device} device @returns {Roof[]}
  */
 export function list_roofs(dots, { peaks, vectors }) {
-  /** @type {Map<number, string[]>} */
+  /** @type {Map<number, Set<string>>} */
   const names = new Map();
   for (const { kind } of dots) {
     const [name, flops] = kind < 0 ? ["elementwise", vectors] : peaks[kind];
-    const met = names.get(flops) ?? [];
-    if (flops && !met.includes(name)) names.set(flops, [...met, name]);
+    if (flops) names.set(flops, (names.get(flops) ?? new Set()).add(name));
   }
-  return [...names].map(([flops, met]) => ({ name: met.join(", "), flops }))
+  return [...names].map(([flops, met]) => ({ name: [...met].join(", "), flops }))
     .sort((a, b) => b.flops - a.flops);
 }
 

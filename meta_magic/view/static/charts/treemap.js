@@ -14,7 +14,7 @@ const MOST_NAMED = 8; // groups beside the chart
  */
 
 /** Knows what stands for a module, and marks what stands for the one that is selected. */
-class Marks {
+export class Marks {
   /** @type {Map<number, Element>} */ parts = new Map();
   /** @type {Element | undefined} */ marked;
 

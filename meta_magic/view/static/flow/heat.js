@@ -27,7 +27,7 @@ const MEASURES = {
     list: ({ trace }, op) => [[op, Math.max(0, trace.signature(op).flops)]],
   },
   time: {
-    name: "time", format: format_seconds, help: `Seconds, ${ESTIMATE}. `,
+    name: "time", format: format_seconds, help: `Seconds ${ESTIMATE}. `,
     list: (_, op, last, times) => [[op, times.of_op(op)]],
   },
   made: {
@@ -37,7 +37,7 @@ const MEASURES = {
   kept: {
     name: "memory kept", format: format_bytes,
     has: ({ trace }) => trace.memory.sizes.some(Boolean),
-    help: "Bytes of what a box made that are still alive at its end. ",
+    help: "Bytes of new tensors that are alive at the end of the box. ",
     list: (values, op, last) => list_new(values, op)
       .map(({ storage }) => [storage, count_alive(values.trace, storage, last)]),
   },

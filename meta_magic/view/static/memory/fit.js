@@ -32,7 +32,7 @@ export class FitTable {
     this.groups = group_devices(times.trace.work.devices);
     const table = make("table", { class: "mm-room" }, this.head, this.body);
     this.element = make("div", { class: "mm-charts mm-fit" }, make("figure", {},
-      make("figcaption", {}, `Will it fit? ${format_bytes(peak)} at the peak on ${place}`),
+      make("figcaption", {}, `Will it fit? The recorded peak is ${format_bytes(peak)} on ${place}`),
       make("div", { class: "mm-scroll", role: "group", tabindex: 0, "aria-label": "Accelerators" }, table),
       make("p", {}, COUNTED)));
     times.subscribe(() => this.mark());

@@ -76,6 +76,13 @@ export function choose_ticks(most) {
 /** Which choices, in words. @param {string[]} choices */
 export const name_choices = (choices) => choices.join(" + ") || "as it is";
 
+/** The largest size that fits, in words. @param {number} size */
+export function tell_size(size) {
+  if (Number.isNaN(size)) return "not known";
+  const words = size ? size.toLocaleString("en") : "none";
+  return size < MOST ? words : `${words} or more`; // none larger was tried
+}
+
 /**
  * Whether it fits some bytes, and what would; "" where nobody knows.
  * @param {Growth[]} growths that as it is first @param {number} nbytes @param {(nbytes: number) => string} format
@@ -84,9 +91,9 @@ export function tell_fit([plain, ...others], nbytes, format) {
   const { name, current, step } = plain;
   const largest = find_largest(plain, nbytes);
   if (Number.isNaN(largest)) return "";
-  if (largest >= current) return `${name} = ${current} fits, and up to ${largest.toLocaleString("en")}`;
+  if (largest >= current) return `${name} = ${current} fits, and up to ${tell_size(largest)}`;
   const words = largest
-    ? `${name} = ${current} does not fit, up to ${largest.toLocaleString("en")} does`
+    ? `${name} = ${current} does not fit, up to ${tell_size(largest)} does`
     : `no ${name} fits, ${step} takes ${format(find_peak(plain, step))}`;
   return `${words}; ${tell_help(others, largest, nbytes, format)}`;
 }
@@ -97,9 +104,10 @@ function tell_help(others, largest, nbytes, format) {
   const found = others.map((growth) => ({ growth, size: find_largest(growth, nbytes) }))
     .filter(({ size }) => size > largest).sort((a, b) => b.size - a.size);
   if (found.length) {
-    return found.map(({ growth, size }) => `${name_choices(growth.choices)}: up to ${size.toLocaleString("en")}`).join(", ");
+    return found.map(({ growth, size }) => `${name_choices(growth.choices)}: up to ${tell_size(size)}`).join(", ");
   }
-  const [[least, words]] = others.map((growth) => /** @type {[number, string]} */ (
-    [find_peak(growth, growth.step), name_choices(growth.choices)])).sort(([a], [b]) => a - b);
-  return `no choice that was tried helps, the least is ${format(least)} with ${words}`;
+  const peaks = others.map((growth) => ({ growth, peak: find_peak(growth, growth.step) }))
+    .filter(({ peak }) => !Number.isNaN(peak)).sort((a, b) => a.peak - b.peak);
+  const least = peaks.map(({ growth, peak }) => `, the least is ${format(peak)} with ${name_choices(growth.choices)}`);
+  return `no choice that was tried helps${least[0] ?? ""}`;
 }

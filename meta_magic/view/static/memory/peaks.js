@@ -38,7 +38,7 @@ export class Peaks {
 
   y = (/** @type {number} */ nbytes) => {
     const floor = PEAKS_HEIGHT - UNDER;
-    return floor - (floor - OVER) * Math.min(1, nbytes / this.most);
+    return floor - (floor - OVER) * nbytes / this.most;
   };
 
   /** @param {Shown} shown */

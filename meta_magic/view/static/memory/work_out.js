@@ -2,7 +2,7 @@
 
 import { NOT_YET, SILENCE } from "../details/values.js";
 import { format_bytes, make, make_id } from "../dom.js";
-import { choose_end, find_largest, find_peak, name_choices, resize_lives, tell_fit } from "./growth.js";
+import { choose_end, find_largest, find_peak, name_choices, resize_lives, tell_fit, tell_size } from "./growth.js";
 import { Peaks } from "./peaks.js";
 
 /**
@@ -128,16 +128,9 @@ class WorkOut {
     fit.show(all.map((growth) => ({
       head: name_choices(growth.choices),
       title: growth.reason ?? "",
-      tell: (nbytes) => this.tell_largest(growth, nbytes),
+      tell: (nbytes) => tell_size(find_largest(growth, nbytes)),
     })), `largest ${pick.value}`);
     if (growths.length) this.show_peaks(growths);
-  }
-
-  /** @param {Growth} growth @param {number} nbytes */
-  tell_largest(growth, nbytes) {
-    const largest = find_largest(growth, nbytes);
-    if (Number.isNaN(largest)) return "not known";
-    return largest ? largest.toLocaleString("en") : "none";
   }
 
   /** @param {Growth[]} growths */

@@ -35,7 +35,7 @@ function read_held(trace, i, times) {
     module_call: hide_none(trace.op_call[i]),
     phase: PHASES[place.phase], line: place.line || "", function: place.function,
     forward: hide_none(trace.op_forward[i]), flops: hide_none(flops),
-    time: times?.of_op(i) / times?.total || "",
+    time: times?.has(i) && times.of_op(i) / times.total || "",
     // Worked out for all operators when it is first asked for.
     get alive() { return find_living(trace).totals[i]; },
     nbytes_read, nbytes_written, intensity: flops > 0 && nbytes ? flops / nbytes : "",
