@@ -6,7 +6,8 @@ question of such a recording and brings the answer back; ``blocks`` finds the bl
 syntax tree, ``sizes`` gives names in it other values, ``sandbox`` says what a child may
 not do; ``fit`` looks for the sizes that fit a device, ``growth`` for what a panel draws
 of them, ``recordings`` makes each recording once; ``what_ifs`` chooses otherwise,
-``proofs`` shows what advice saves.
+``checkpointed`` some modules, ``accumulation`` parts of a batch, ``remedies`` what makes
+a block fit; ``proofs`` shows what advice saves.
 
 May import ``session``, ``recording``, ``cost``, ``trace``, ``errors``. Read ``trial``
 first.
