@@ -38,7 +38,7 @@ class Parts(NamedTuple):
         return f"{ACCUMULATION}:{self.name}/{self.number}"
 
 
-def read_parts(choices: Collection[str], name: str = "") -> Parts | None:
+def read_parts(choices: Collection[object], name: str = "") -> Parts | None:
     """Return into what a batch is split by choices, or None if none does.
 
     Args:
@@ -48,7 +48,8 @@ def read_parts(choices: Collection[str], name: str = "") -> Parts | None:
     Raises:
         TrialError: It cannot be read so, names no size, or there are several.
     """
-    found = [choice for choice in choices if is_accumulation(choice)]
+    texts = [choice for choice in choices if isinstance(choice, str)]
+    found = [choice for choice in texts if is_accumulation(choice)]
     if not found:
         return None
     said = found[0].partition(":")[2]

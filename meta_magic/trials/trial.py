@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
@@ -30,10 +31,11 @@ from meta_magic.trials.blocks import (
     parse_block,
     restore_variables,
 )
+from meta_magic.trials.file_locks import is_refusal
 from meta_magic.trials.named_sizes import as_size, list_sizes
 from meta_magic.trials.sandbox import Refused, enter_sandbox
 from meta_magic.trials.sizes import set_sizes
-from meta_magic.trials.what_ifs import Fault, check_choices, make_choices
+from meta_magic.trials.what_ifs import Choice, Fault, check_choices, make_choices
 
 __all__ = ["SECONDS", "ask_trial", "ask_trials", "check_rerun", "read_size"]
 
@@ -57,7 +59,7 @@ class Change(NamedTuple):
 
     block: ast.Module
     sizes: Mapping[str, int]
-    choices: Collection[str]
+    choices: Collection[Choice]
     bound: Collection[str]
 
 
@@ -65,7 +67,7 @@ def ask_trial(
     trace: Trace,
     question: Question[T],
     sizes: Mapping[str, int] = MappingProxyType({}),
-    choices: Collection[str] = (),
+    choices: Collection[Choice] = (),
     seconds: float = SECONDS,
 ) -> T:
     """Record a trace's block again in a child, and return the answer to a question.
@@ -75,7 +77,7 @@ def ask_trial(
         question: Given the recording, and the block's variables when it has run;
             returns what can be pickled.
         sizes: Values that names of the block have instead.
-        choices: Of ``CHOICES``, what is changed, with arguments behind a colon.
+        choices: What is changed; of ``CHOICES``, with arguments behind a colon.
         seconds: How long it may take.
 
     Raises:
@@ -91,7 +93,7 @@ def ask_trials(
     trace: Trace,
     question: Question[T],
     sizes: Sequence[Mapping[str, int]],
-    choices: Collection[str] = (),
+    choices: Collection[Choice] = (),
     seconds: float = SECONDS,
 ) -> list[T | TrialError]:
     """Record a trace's block again at several sizes, all at once.
@@ -121,7 +123,7 @@ def ask_trials(
 
 
 def make_change(
-    trace: Trace, sizes: Mapping[str, int], choices: Collection[str]
+    trace: Trace, sizes: Mapping[str, int], choices: Collection[Choice]
 ) -> Change:
     """Return what a child runs in the place of a trace's block."""
     block, parts = parse_block(check_rerun(trace)), read_parts(choices)
@@ -152,15 +154,14 @@ def answer(
     variables = restore_variables(rerun, change.block, change.sizes)
     refused = enter_sandbox()
     faults: list[Fault] = [partial(find_made_anew, change.bound, variables)]
-
-    def choose() -> None:
-        faults.extend(make_choices(change.choices, rerun.options.device))
-
+    choose = partial(make_choices, change.choices, rerun.options.device, faults)
     trace = record_block(rerun, change.block, variables, choose)
     if refused:
         return f"it {refused[0]}", None
     if trace.error is not None:
-        return f"it raises {trace.error}", None
+        may_be_refused = is_refusal(trace.error)
+        why = " (here it may write no file)" if may_be_refused else ""
+        return f"it raises {trace.error}{why}", None
     for find_fault in faults:
         reason = find_fault()
         if reason is not None:
@@ -208,15 +209,15 @@ def record_block(
     rerun: Rerun,
     block: ast.Module,
     variables: dict[str, Any],
-    choose: Callable[[], None],
+    choose: Callable[[], AbstractContextManager[object]],
 ) -> Trace:
     """Run a block under a recording of its own, which sees its choices made."""
 
     def run() -> object:
         with torch.inference_mode(rerun.modes.is_inference):
             enter_modes(rerun.modes)
-            choose()
-            return run_block(rerun, block, variables)
+            with choose():
+                return run_block(rerun, block, variables)
 
     recording = Recording(rerun.file, options=rerun.options, namespace=variables)
     error: BaseException | None = None

@@ -6,6 +6,7 @@ what torch does then, no rule of thumb. It holds for good: a child ends with its
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial, wraps
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -21,12 +22,15 @@ from meta_magic.trials.packed_adam import PackedAdam
 
 __all__ = ["CHOICES", "Choice", "Fault", "check_choices", "make_choices"]
 
+Choice: TypeAlias = str | AbstractContextManager[object]
+"""One of ``CHOICES`` as it is written, or a context that the block runs in."""
+
 Fault: TypeAlias = Callable[[], str | None]
 """Says why a choice meant nothing, once all has run; None if it did."""
 
 
-class Choice(NamedTuple):
-    """What may be chosen.
+class Kind(NamedTuple):
+    """A kind of choice.
 
     Attributes:
         make: Makes it, given what stands behind a colon, "" if nothing does, and the
@@ -38,31 +42,37 @@ class Choice(NamedTuple):
     argument: str = ""
 
 
-def make_choices(choices: Iterable[str], device: str) -> Iterator[Fault]:
-    """Make choices for all that runs from now on, for good.
+def make_choices(
+    choices: Iterable[Choice], device: str, faults: list[Fault]
+) -> ExitStack:
+    """Make choices, and return the context that the block is to run in.
 
     Args:
-        choices: Of ``CHOICES``, with arguments behind a colon. What changes the text
+        choices: Them; those that are written are made for good. What changes the text
             of a block is no concern of torch's.
         device: Type of the device whose autocast is meant.
-
-    Yields:
-        What is to be asked when all has run.
+        faults: What is to be asked when all has run is added to them.
     """
+    stack = ExitStack()
     for choice in choices:
+        if not isinstance(choice, str):
+            stack.enter_context(choice)
+            continue
         name, _, argument = choice.partition(":")
         fault = CHOICES[name].make(argument, device) if name in CHOICES else None
-        if fault is not None:
-            yield fault
+        faults += [] if fault is None else [fault]
+    return stack
 
 
-def check_choices(choices: Iterable[str]) -> None:
+def check_choices(choices: Iterable[Choice]) -> None:
     """Make sure that choices are known.
 
     Raises:
         TrialError: One is not; the error lists those that are.
     """
     for choice in choices:
+        if not isinstance(choice, str):
+            continue
         name, _, argument = choice.partition(":")
         known = name in CHOICES and (CHOICES[name].argument or not argument)
         if not known and name != ACCUMULATION:
@@ -160,16 +170,16 @@ def keep_zeroed(zero_grad: Callable[..., None]) -> Callable[..., None]:
     return zero_grad_kept
 
 
-CHOICES: Final[Mapping[str, Choice]] = MappingProxyType(
+CHOICES: Final[Mapping[str, Kind]] = MappingProxyType(
     {
-        "bfloat16": Choice(use_bfloat16),
-        "autocast": Choice(use_autocast),
-        "checkpointing": Choice(lambda p, _: checkpoint_modules(p), "PATTERN"),
-        "fused": Choice(fuse_optimizers),
-        "sgd": Choice(use_sgd),
-        "8-bit": Choice(use_8bit_adam),
-        "paged 8-bit": Choice(page_8bit_adam),
-        "zeroed gradients": Choice(zero_gradients),
+        "bfloat16": Kind(use_bfloat16),
+        "autocast": Kind(use_autocast),
+        "checkpointing": Kind(lambda p, _: checkpoint_modules(p), "PATTERN"),
+        "fused": Kind(fuse_optimizers),
+        "sgd": Kind(use_sgd),
+        "8-bit": Kind(use_8bit_adam),
+        "paged 8-bit": Kind(page_8bit_adam),
+        "zeroed gradients": Kind(zero_gradients),
     }
 )
 """What may be chosen by a name alone; accumulation cannot."""
