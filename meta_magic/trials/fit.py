@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from math import gcd
 from types import EllipsisType, MappingProxyType
@@ -12,8 +13,10 @@ from meta_magic.cost.interpolation import Interpolation, interpolate
 from meta_magic.cost.samples import Sample
 from meta_magic.errors import TrialError
 from meta_magic.trace.trace import Trace
+from meta_magic.trials.accumulation import count_parts, name_parts
 from meta_magic.trials.fit_records import Fit, SizeFit
 from meta_magic.trials.recordings import Recordings
+from meta_magic.trials.remedies import find_remedies
 
 __all__ = ["Candidates", "Fit", "SizeFit", "find_fitting", "fit_trace"]
 
@@ -34,21 +37,25 @@ class Search(NamedTuple):
         name: What it is called.
         candidates: What it may be, rising.
         nbytes: What there is room for.
-        record: Returns the memory of the block at a size.
+        record: Returns the memory of the block at each of some sizes.
         recorded: What it returned, by size.
     """
 
     name: str
     candidates: Sequence[int]
     nbytes: int
-    record: Callable[[int], Sample]
+    record: Callable[[Sequence[int]], Sequence[Sample]]
     recorded: dict[int, Sample]
 
     def sample(self, size: int) -> Sample:
-        """Return the memory of the block at a size, recorded once."""
-        if size not in self.recorded:
-            self.recorded[size] = self.record(size)
-        return self.recorded[size]
+        """Return the memory of the block at a size."""
+        return self.sample_all([size])[0]
+
+    def sample_all(self, sizes: Sequence[int]) -> list[Sample]:
+        """Return the memory of the block at sizes, each recorded once."""
+        todo = [size for size in sizes if size not in self.recorded]
+        self.recorded.update(zip(todo, self.record(todo), strict=True))
+        return [self.recorded[size] for size in sizes]
 
     def find_largest(self, peak_nbytes: Callable[[int], int], near: int) -> int:
         """Return the largest candidate whose peak there is room for, or 0.
@@ -74,6 +81,8 @@ def fit_trace(
     device: str,
     vary: Mapping[str, Candidates] = MappingProxyType({}),
     choices: Sequence[str] = (),
+    *,
+    suggest: bool = False,
 ) -> Fit:
     """Return whether a trace's block fits a device, and up to which sizes.
 
@@ -82,13 +91,14 @@ def fit_trace(
         device: A device that is known by name.
         vary: Names of sizes in the block, and what each may be.
         choices: What is chosen otherwise than the block does.
+        suggest: Whether to try what would make it fit, where nothing does.
 
     Raises:
         UnknownDeviceError: No such device is known; it names all that are.
         TrialError: The block failed, cannot be run again, or knows no such size; or
             the device has no memory of its own.
     """
-    found, chosen = find_device(device), tuple(choices)
+    found, chosen = find_device(device), name_parts(choices, vary)
     if not found.nbytes:
         raise TrialError(f"how much memory {found.title} has varies: name another")
     recordings = Recordings(trace)
@@ -97,7 +107,7 @@ def fit_trace(
         name: find_fitting(recordings, name, found.nbytes, [candidates], chosen)
         for name, candidates in vary.items()
     }
-    return Fit(
+    fit = Fit(
         device=found.name,
         nbytes=found.nbytes,
         place=sample.place,
@@ -105,6 +115,7 @@ def fit_trace(
         sizes=sizes,
         choices=chosen,
     )
+    return replace(fit, remedies=find_remedies(recordings, fit)) if suggest else fit
 
 
 def find_fitting(
@@ -126,15 +137,15 @@ def find_fitting(
     Raises:
         TrialError: The block cannot be run again, or knows no such size.
     """
+
+    def record(sizes: Sequence[int]) -> Sequence[Sample]:
+        return recordings.take_all(choices, [{name: size} for size in sizes])
+
     current = recordings.read_size(name)
-    sample = recordings.take(choices)
+    sample, step = recordings.take(choices), count_parts(choices, name)
     searches = [
         Search(
-            name,
-            list_candidates(candidates),
-            nbytes,
-            lambda size: recordings.take(choices, {name: size}),
-            {current: sample},
+            name, list_candidates(candidates, step), nbytes, record, {current: sample}
         )
         for candidates in tried
     ]
@@ -163,18 +174,21 @@ def describe_size(
     )
 
 
-def list_candidates(candidates: Candidates) -> Sequence[int]:
-    """Return the sizes that may be tried, rising.
+def list_candidates(candidates: Candidates, step: int) -> Sequence[int]:
+    """Return the sizes that may be tried, rising: multiples of one.
 
     Raises:
         TrialError: One is no positive integer, or there is none.
     """
     if candidates is None or candidates is ...:
-        return range(1, LIMIT + 1)
+        return range(step, LIMIT + 1, step)
     is_size = all(type(size) is int and size > 0 for size in candidates)
     if not is_size or not candidates:
         raise TrialError(f"{candidates!r} are no sizes: these are positive integers")
-    return sorted({*candidates})
+    multiples = sorted(size for size in {*candidates} if size % step == 0)
+    if not multiples:
+        raise TrialError(f"none of {candidates!r} is split into {step} parts")
+    return multiples
 
 
 def interpolate_largest(
@@ -213,7 +227,7 @@ def list_samples(candidates: Sequence[int], current: int) -> Iterator[list[int]]
 def interpolate_samples(search: Search, sizes: Sequence[int]) -> Interpolation | None:
     """Return the bytes at all sizes, if at some of them the block is one program."""
     try:
-        samples = [search.sample(size) for size in sizes]
+        samples = search.sample_all(sizes)
     except TrialError:  # sizes that the block does not take
         return None
     if len({sample.program for sample in samples}) > 1:

@@ -1,16 +1,19 @@
 """The memory of a trace's block at sizes and with choices, each recorded once."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
+from typing import TypeAlias
 
 from meta_magic.cost.samples import Sample, take_sample
 from meta_magic.errors import TrialError
 from meta_magic.trace.trace import Trace
-from meta_magic.trials.blocks import find_unbound
-from meta_magic.trials.named_sizes import as_size, list_sizes
-from meta_magic.trials.trial import ask_trial, check_rerun
+from meta_magic.trials.named_sizes import list_sizes
+from meta_magic.trials.trial import ask_trials, check_rerun, read_size
 
 __all__ = ["Recordings"]
+
+Sizes: TypeAlias = frozenset[tuple[str, int]]
+"""Values that names have instead of their own."""
 
 
 class Recordings:
@@ -32,7 +35,7 @@ class Recordings:
         self._trace = trace
         self._prepare = prepare
         self._current: dict[str, int] = {}
-        self._samples: dict[tuple[frozenset[object], tuple[str, ...]], Sample] = {}
+        self._samples: dict[tuple[Sizes, tuple[str, ...]], Sample] = {}
 
     def take(
         self,
@@ -48,23 +51,44 @@ class Recordings:
         Raises:
             TrialError: It fails then, or cannot be run again.
         """
-        sizes = {n: size for n, size in sizes.items() if size != self.read_size(n)}
-        key = frozenset(sizes.items()), choices
-        if key not in self._samples:
-            self._samples[key] = self._record(choices, sizes)
-        return self._samples[key]
+        return self.take_all(choices, [sizes])[0]
 
-    def _record(self, choices: tuple[str, ...], sizes: Mapping[str, int]) -> Sample:
-        if not sizes and not choices:
-            return take_sample(self._trace)
-        self._prepare()
-        try:
-            return ask_trial(
-                self._trace, lambda again, _: take_sample(again), sizes, choices
-            )
-        except TrialError as error:
-            at = ", ".join(f"{name}={size}" for name, size in sizes.items())
-            raise TrialError(f"with {at}, {error}" if at else str(error)) from None
+    def take_all(
+        self, choices: tuple[str, ...], sizes: Sequence[Mapping[str, int]]
+    ) -> list[Sample]:
+        """Return the memory of the block at several sizes, recorded all at once.
+
+        Raises:
+            TrialError: It fails at one of them, or cannot be run again.
+        """
+        keys = [
+            frozenset((n, size) for n, size in own.items() if size != self.read_size(n))
+            for own in sizes
+        ]
+        todo = [
+            key for key in dict.fromkeys(keys) if (key, choices) not in self._samples
+        ]
+        if frozenset() in todo and not choices:
+            todo.remove(frozenset())
+            self._samples[frozenset(), ()] = take_sample(self._trace)
+        if todo:
+            self._record(choices, todo)
+        return [self._samples[key, choices] for key in keys]
+
+    def _record(self, choices: tuple[str, ...], todo: Sequence[Sizes]) -> None:
+        for _ in todo:
+            self._prepare()
+        sizes = [dict(key) for key in todo]
+        answers = ask_trials(self._trace, ask_sample, sizes, choices)
+        errors = []
+        for key, sample in zip(todo, answers, strict=True):
+            if isinstance(sample, TrialError):
+                at = ", ".join(f"{name}={size}" for name, size in key)
+                errors.append(TrialError(f"with {at}, {sample}") if at else sample)
+            else:
+                self._samples[key, choices] = sample
+        if errors:
+            raise errors[0]
 
     def list_sizes(self) -> dict[str, int]:
         """Return the sizes that the text of the block names, without running it.
@@ -81,19 +105,10 @@ class Recordings:
             TrialError: It is no positive integer.
         """
         if name not in self._current:
-            size = self._find_size(name)
-            if size is None:
-                raise TrialError(
-                    f"no name {name!r} of the block stands for a positive integer"
-                )
-            self._current[name] = size
+            self._current[name] = read_size(self._trace, name, self._prepare)
         return self._current[name]
 
-    def _find_size(self, name: str) -> int | None:
-        """Return what the text says of a size, else what a run does."""
-        rerun = check_rerun(self._trace)
-        known = list_sizes(rerun).get(name) or find_unbound(rerun, name)
-        if known is None:
-            self._prepare()
-            known = ask_trial(self._trace, lambda _, found: as_size(found.get(name)))
-        return as_size(known)
+
+def ask_sample(again: Trace, _: Mapping[str, object]) -> Sample:
+    """Return the memory of a recording, as the answer of a trial."""
+    return take_sample(again)
