@@ -1,6 +1,6 @@
 // A table of any length: rows of one height, of which only those in sight are drawn.
 
-import { fill, make, save_file } from "../dom.js";
+import { copy_text, fill, make, save_file } from "../dom.js";
 import { make_cells, make_heading } from "./cells.js";
 import { make_chooser } from "./chooser.js";
 import { ColumnChoice, style_columns } from "./chosen.js";
@@ -226,12 +226,8 @@ export class Grid {
     const names = this.columns.map(({ name }) => name);
     const cells = this.rows.map(read).map((values) => names.map((name) => values[name]));
     const csv = format_csv([names, ...cells]);
-    try {
-      await navigator.clipboard.writeText(csv);
-      this.status.textContent = "copied";
-    } catch {
-      save_file(new Blob([csv]), `${label}.csv`);
-    }
+    if (await copy_text(csv)) this.status.textContent = "copied";
+    else save_file(new Blob([csv]), `${label}.csv`);
   }
 
   /** Show what was selected elsewhere; without the filter, where that hides it. */
