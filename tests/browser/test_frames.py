@@ -30,6 +30,19 @@ THEMES = {
 }
 """Pages that say no colour scheme."""
 
+STRIP = """([html, unknown]) => {
+  const template = document.createElement("template");
+  template.innerHTML = html;
+  const { content } = template;
+  for (const element of content.querySelectorAll("script, style")) element.remove();
+  for (const element of content.querySelectorAll("*")) {
+    for (const name of ["class", "id", "style"]) element.removeAttribute(name);
+    if (unknown.includes(element.localName)) element.replaceWith(...element.childNodes);
+  }
+  document.body.replaceChildren(content);
+}"""
+"""Shows what is left without scripts, styles, and tags that somebody does not know."""
+
 
 @pytest.fixture(scope="module")
 def html():
@@ -126,3 +139,15 @@ def test_a_frame_of_its_own_looks_like_the_page_round_it(open_page, page, html, 
     expect(frame.locator(":root")).to_have_css("color-scheme", "light")
     # With the height of its content, which pages without a doctype do not tell.
     assert page.frames[1].evaluate("document.compatMode") == "CSS1Compat"
+
+
+@pytest.mark.parametrize("unknown", [[], ["details", "summary"]], ids=str)
+def test_without_scripts_styles_and_attributes_a_tree_is_left(page, html, unknown):
+    page.evaluate(STRIP, [html, unknown])
+    lines = page.locator("body").inner_text().splitlines()
+    assert lines[0].startswith("864 parameters, 3.4 KiB · ")
+    rows = [page.get_by_text(text) for text in ("model: 12 x", "0-11: 12 x Linear")]
+    model, run = (row.bounding_box() for row in rows)
+    assert model["x"] < run["x"]
+    assert model["y"] + model["height"] <= run["y"]
+    assert "0-11: 12 x Linear 864 3.4 KiB (2, 8) → (2, 8)" in "\n".join(lines)
