@@ -94,8 +94,11 @@ export class Grid {
     const { element, choice, head } = this;
     const styles = style_columns(this.columns, choice.width_of, element.clientWidth);
     for (const [name, value] of Object.entries(styles)) element.style.setProperty(name, value);
-    const { width } = head.children[0].getBoundingClientRect();
-    element.style.setProperty("--mm-pin", `${width}px`);
+    const widths = this.columns.map(({ is_pinned }, i) =>
+      (is_pinned ? head.children[i].getBoundingClientRect().width : 0));
+    element.style.setProperty("--mm-pin", `${widths[0]}px`);
+    // What the keyboard leads to is not below the names.
+    element.style.scrollPaddingLeft = `${widths.reduce((sum, width) => sum + width)}px`;
     this.show_further();
   }
 
