@@ -8,9 +8,9 @@ still: of a model of 4,000 modules built in a recording that took a quarter of t
 
 import gc
 from threading import RLock
-from typing import ClassVar, Final
+from typing import Final
 
-__all__ = ["RareCollection"]
+__all__ = ["RARE_COLLECTION"]
 
 N_OBJECTS: Final = 3
 """Objects of a program with a recording for each without."""
@@ -29,28 +29,27 @@ class RareCollection:
     in any order. The first raises them, the last puts them back.
     """
 
-    _lock: ClassVar = RLock()
-    _n_entered: ClassVar = 0
-    _before: ClassVar = (0, 0, 0)
-    _within: ClassVar = (0, 0, 0)
+    def __init__(self) -> None:
+        self._lock = RLock()
+        self._n_entered = 0
+        self._before = self._within = (0, 0, 0)
 
     def __enter__(self) -> None:
-        own = RareCollection
-        with own._lock:
-            if own._n_entered == 0:
-                own._before = young, middle, old = gc.get_threshold()
-                own._within = (
-                    min(young * N_OBJECTS, LARGEST),
-                    middle,
-                    min(old * RARER, LARGEST),
-                )
-                gc.set_threshold(*own._within)
-            own._n_entered += 1
+        with self._lock:
+            if self._n_entered == 0:
+                self._before = young, middle, old = gc.get_threshold()
+                raised = min(young * N_OBJECTS, LARGEST), min(old * RARER, LARGEST)
+                self._within = raised[0], middle, raised[1]
+                gc.set_threshold(*self._within)
+            self._n_entered += 1
 
     def __exit__(self, *_: object) -> None:
-        own = RareCollection
-        with own._lock:
-            own._n_entered -= 1
+        with self._lock:
+            self._n_entered -= 1
             # A cell that set its own keeps them.
-            if own._n_entered == 0 and gc.get_threshold() == own._within:
-                gc.set_threshold(*own._before)
+            if self._n_entered == 0 and gc.get_threshold() == self._within:
+                gc.set_threshold(*self._before)
+
+
+RARE_COLLECTION: Final = RareCollection()
+"""The one of this process, which all recordings enter."""

@@ -46,7 +46,7 @@ from meta_magic.recording.rows.real_memory import RealMemory
 from meta_magic.recording.signatures.cache import SignatureCache
 from meta_magic.session.caches import pick_cache
 from meta_magic.session.checked_values import make_checks
-from meta_magic.session.collector import RareCollection
+from meta_magic.session.collector import RARE_COLLECTION
 from meta_magic.session.guard import Guard
 from meta_magic.session.note_finders import Outside, find_notes
 from meta_magic.session.program_builder import ProgramBuilder, make_written
@@ -127,7 +127,7 @@ class Recording:
         attention = AttentionOf(plan, self._clock, autocast, kernels, composites)
         saver = Saver(write.registry, self._values, note)
         return (
-            RareCollection(),
+            RARE_COLLECTION,
             EagerStance(),
             self._threads,
             self._tasks,

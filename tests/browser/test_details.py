@@ -44,7 +44,13 @@ def find_title(details, text):
 
 
 def pick_row(page, text):
-    page.get_by_role("row").filter(has_text=text).first.click()
+    """Click a row until it is selected: a table that was just opened may scroll."""
+    row = page.get_by_role("row").filter(has_text=text).first
+    for _ in range(5):
+        row.click()
+        if row.get_attribute("aria-selected") == "true":
+            return
+    pytest.fail(f"the row of {text} cannot be selected")
 
 
 def test_nothing_selected_leaves_the_whole_width(details, expect):
