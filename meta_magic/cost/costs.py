@@ -19,12 +19,7 @@ from meta_magic.cost.cost_table import build_cost_table
 from meta_magic.cost.cost_text import format_cost
 from meta_magic.cost.device_table import find_device
 from meta_magic.cost.lineages import Lineage, build_lineages
-from meta_magic.cost.program_columns import (
-    PHASES,
-    Integers,
-    find_holders,
-    read_columns,
-)
+from meta_magic.cost.program_columns import PHASES, Integers, find_holders
 from meta_magic.cost.rooflines import Roofline, build_roofline
 from meta_magic.trace.signature import Phase
 
@@ -200,11 +195,11 @@ class Cost:
 def build_cost(trace: "Trace") -> Cost:
     """Return what the operators of a trace compute and move."""
     program = trace.program
-    columns = read_columns(program)
+    columns, n_calls = trace.columns, program.n_calls  # without one that raised
     return Cost(
         each=tuple(map(count_one, program.signatures)),
-        signature=columns.signature,
-        phase=columns.phase,
-        module=find_holders(program, columns),
+        signature=columns.signature[:n_calls],
+        phase=columns.phase[:n_calls],
+        module=find_holders(program, columns)[:n_calls],
         lineages=build_lineages(program, trace.modules),
     )

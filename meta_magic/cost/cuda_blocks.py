@@ -1,9 +1,10 @@
 """The bytes that torch's allocator would count on a GPU, beside those of storages.
 
-An estimate: what kernels take while they run, as those of cuDNN do, is not known.
+An estimate: what kernels take while they run is not in it. That of cuDNN, above all: it
+chooses the size of its workspaces itself, and no document says how large they are.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from meta_magic.cost.living_storages import Account
 from meta_magic.cost.program_columns import PHASES, Flags, Integers
 from meta_magic.cost.storage_lives import add_up
+from meta_magic.trace.units import format_bytes
 
 __all__ = ["Allocated", "allocate_on_cuda"]
 
@@ -49,13 +51,20 @@ class Allocated:
     """
 
     place: str
-    live_nbytes: tuple[int, ...]
+    live_nbytes: tuple[int, ...] = field(repr=False)
     workspace_nbytes: int
 
     @property
     def peak_nbytes(self) -> int:
         """Most bytes after any call; compare ``torch.cuda.max_memory_allocated()``."""
         return max(self.live_nbytes, default=0)
+
+    def __str__(self) -> str:
+        peak, known = map(format_bytes, (self.peak_nbytes, self.workspace_nbytes))
+        return (
+            f"{self.place}: {peak} at the peak, with workspaces of cuBLAS ({known} in "
+            "the end); those of cuDNN are not counted: no document has them"
+        )
 
 
 def allocate_on_cuda(account: Account, place: str | None, major: int) -> Allocated:

@@ -9,13 +9,7 @@ import numpy as np
 
 from meta_magic.cost.cuda_blocks import Allocated, allocate_on_cuda
 from meta_magic.cost.living_storages import Account, LivingStorages, describe_living
-from meta_magic.cost.program_columns import (
-    PHASES,
-    Columns,
-    Flags,
-    Integers,
-    read_columns,
-)
+from meta_magic.cost.program_columns import PHASES, Columns, Flags, Integers
 from meta_magic.cost.storage_categories import CATEGORIES, Category
 from meta_magic.cost.storage_lives import Lives, add_up, find_lives
 from meta_magic.trace.units import format_bytes
@@ -105,8 +99,8 @@ class Memory:
     def as_allocated(self, place: str | None = None, *, major: int = 8) -> Allocated:
         """Return what torch's allocator would count on a GPU, as an estimate.
 
-        Storages take whole blocks, and cuBLAS workspaces; what other kernels take
-        while they run is not in it.
+        Storages take whole blocks, and cuBLAS workspaces. Those of cuDNN are not
+        counted, as no document has their size, nor what other kernels take.
 
         Args:
             place: The GPU, such as ``cuda:0``; None for the first one there is.
@@ -163,8 +157,7 @@ class Memory:
 
 def measure_memory(trace: "Trace") -> Memory:
     """Return the memory of a recorded program over time."""
-    program = trace.program.with_raised
-    columns = read_columns(program)
+    program, columns = trace.program.with_raised, trace.columns
     lives = find_lives(program, columns)
     places, place = find_places(columns, lives, HOMES[program.as_device])
     return Memory(

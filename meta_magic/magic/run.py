@@ -10,7 +10,7 @@ from IPython.display import display
 from meta_magic.magic.cell import Body
 from meta_magic.magic.progress import ProgressLine
 from meta_magic.magic.reports import build_outputs, find_cell_id, is_notebook
-from meta_magic.magic.tracebacks import trim_traceback
+from meta_magic.magic.tracebacks import add_below, trim_traceback
 
 if TYPE_CHECKING:
     from meta_magic.session.recording import Recording
@@ -89,11 +89,18 @@ class Run:
             if not self._options.quiet:
                 key = find_cell_id(self._shell) or self._raw or ""
                 outputs = build_outputs(self._shell, trace, key, self._settings)
+            if outputs is None or outputs.live is None:  # else the report has it
+                self._explain(trace)
         finally:
             self._error = None
             self._progress.finish(None if outputs is None else outputs.bundle)
         if outputs is not None and outputs.live is not None:
             display(outputs.live)
+
+    def _explain(self, trace: "Trace") -> None:
+        """Say below the traceback why the cell failed."""
+        if self._error is not None and trace.explanation is not None:
+            add_below(self._error, trace.explanation.text)
 
     def _keep_trace(self) -> "Trace":
         from meta_magic.trace.notes import CellSource  # noqa: PLC0415  needs torch

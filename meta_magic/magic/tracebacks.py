@@ -12,7 +12,7 @@ from IPython.core.error import UsageError
 if TYPE_CHECKING:
     from meta_magic.session.shown_frames import ShownFrames
 
-__all__ = ["WHOLE", "show_whole", "trim_traceback"]
+__all__ = ["WHOLE", "add_below", "show_whole", "trim_traceback"]
 
 WHOLE: Final = "full"
 """What ``%meta`` is told to show the newest traceback with all of its frames."""
@@ -44,6 +44,13 @@ def trim_traceback(shell: Any, error: BaseException, name: str) -> None:
         return
 
 
+def add_below(error: BaseException, text: str) -> None:
+    """Have a text stand below the traceback of an error of a cell."""
+    rendering = getattr(error, "_render_traceback_", None)
+    if isinstance(rendering, Rendering):
+        rendering.below = text
+
+
 class Rendering:
     """Renders an error of a cell, as IPython asks for it.
 
@@ -51,7 +58,12 @@ class Rendering:
         shell: The IPython shell.
         error: The error.
         first: Where it came up first in the cell.
+
+    Attributes:
+        below: What stands below the traceback; "" for nothing.
     """
+
+    below = ""
 
     def __init__(self, shell: Any, error: BaseException, first: TracebackType) -> None:
         self._shell = shell
@@ -64,7 +76,8 @@ class Rendering:
         from meta_magic.session.shown_frames import choose_but_ours, choose_frames  # noqa: PLC0415  torch
 
         is_verbose = self._shell.InteractiveTB.mode == "Verbose"
-        return self.render(choose_but_ours if is_verbose else choose_frames)
+        lines = self.render(choose_but_ours if is_verbose else choose_frames)
+        return [*lines, f"\n{self.below}"] if self.below else lines
 
     def render(self, choose: Choose) -> list[str]:
         """Return the lines of the traceback.

@@ -10,7 +10,7 @@ from itertools import islice
 from types import GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import Any, Final
 
-__all__ = ["find_names", "read_attributes", "walk_held"]
+__all__ = ["IPYTHONS", "find_names", "read_attributes", "walk_held"]
 
 MAX_DEPTH: Final = 3
 """Brackets and dots in a name."""

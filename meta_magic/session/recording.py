@@ -1,13 +1,10 @@
 """Put the parts of a recording together, run code under them, and build the trace."""
 
 import time
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import CodeType, MappingProxyType
 from typing import Any, Final
-
-from torch import nn
 
 from meta_magic.recording.as_device.attention import AttentionOf
 from meta_magic.recording.as_device.autocast import AutocastOf
@@ -18,11 +15,6 @@ from meta_magic.recording.as_device.optimizers import OptimizersOf
 from meta_magic.recording.as_device.oracle.refused_calls import Refusals
 from meta_magic.recording.identities.clock import Clock
 from meta_magic.recording.identities.device_plan import DevicePlan
-from meta_magic.recording.identities.origins import (
-    Origin,
-    keep_origins,
-    look_for_versions,
-)
 from meta_magic.recording.intercept.backward_passes import BackwardPasses
 from meta_magic.recording.intercept.compiled_functions import EagerStance
 from meta_magic.recording.intercept.data_sources import DataSources
@@ -41,13 +33,15 @@ from meta_magic.recording.intercept.served_functions import ServedFunctions
 from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.intercept.shown_tensors import ShownTensors
 from meta_magic.recording.intercept.special_tensors import SpecialTensors
-from meta_magic.recording.rows.module_trees import Tree, read_versions
+from meta_magic.recording.rows.module_trees import Tree
 from meta_magic.recording.rows.real_memory import RealMemory
 from meta_magic.recording.signatures.cache import SignatureCache
 from meta_magic.session.caches import pick_cache
 from meta_magic.session.checked_values import make_checks
 from meta_magic.session.collector import RARE_COLLECTION
+from meta_magic.session.failed_calls import find_failed_call
 from meta_magic.session.guard import Guard
+from meta_magic.session.kept_origin import keep_origin
 from meta_magic.session.note_finders import Outside, find_notes
 from meta_magic.session.program_builder import ProgramBuilder, make_written
 from meta_magic.session.raised_calls import find_raised
@@ -55,6 +49,7 @@ from meta_magic.session.threads import TaskWatch, ThreadWatch
 from meta_magic.session.trees import TreeFinder, modules_in, refer_to
 from meta_magic.session.values_on_demand import ValuesOnDemand
 from meta_magic.torch_private.snapshot import RealTorch
+from meta_magic.trace.failed_call import FailedCall
 from meta_magic.trace.notes import CellSource, Note
 from meta_magic.trace.options import Options
 from meta_magic.trace.program import Program
@@ -76,12 +71,13 @@ class Recording:
         entry_points: Functions that enter and leave the guard, as it needs to know.
         namespace: Variables as they are before; a module that is there already is
             described only if it is called.
+        is_probe: Whether calls are only tried; see ``Refusals``.
 
     Attributes:
         guard: Enters the recording, and restores torch when it is left.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  what may be chosen, by name
         self,
         cell_file: str,
         top: CodeType | None = None,
@@ -89,6 +85,7 @@ class Recording:
         *,
         entry_points: Sequence[Callable[..., Any]] = (),
         namespace: Mapping[str, object] = MappingProxyType({}),
+        is_probe: bool = False,
     ) -> None:
         cache, self._clock = pick_cache(options), Clock()
         self._written = write = make_written(cache, self._clock, cell_file, top)
@@ -103,7 +100,7 @@ class Recording:
         )
         self._lending = Lending(self._lifting, plan)
         write.calls.meet = self._lending.meet
-        self._refusals = Refusals()
+        self._refusals = Refusals(is_probe=is_probe)
         self._threads = ThreadWatch()
         self._tasks = TaskWatch()
         self._composites = CompositesOf(plan, write.constants.note_values)
@@ -204,8 +201,8 @@ class Recording:
 
         Args:
             error: What ended the block, if anything did.
-            namespace: Where to look for the names of root modules.
-            source: The cell as written, if one was.
+            namespace: Where to look for names of root modules.
+            source: The cell, if one was.
         """
         seconds = time.perf_counter() - self._started
         write = self._written
@@ -228,12 +225,23 @@ class Recording:
             cell=source,
             error_line=write.places.find_error_line(error),
             roots=tuple(refer_to(living.get(tree.number)) for tree in trees),
+            failed=find_failed_call(error, self._modes, write.registry, self._lending),
         )
-        self._keep_origin(program, trees, living, modules_in(namespace or {}))
+        keep_origin(write, program, trees, living, modules_in(namespace or {}))
         self._values.hand_over(program)
+        self._close()
+        return trace
+
+    def _close(self) -> None:
+        """Let go of what was held."""
+        write = self._written
         for part in (write.calls, write.numbers, write.registry, self._lending):
             part.close()
-        return trace
+
+    def _find_failed_call(self, error: BaseException | None) -> FailedCall | None:
+        """Return the call that an error came from, as the user's code made it."""
+        registry = self._written.registry
+        return find_failed_call(error, self._modes, registry, self._lending)
 
     def _describe(self, namespace: Mapping[str, object]) -> list[Tree]:
         """Return the module trees as the block had them."""
@@ -261,40 +269,3 @@ class Recording:
         threads = (*self._threads.names, *self._written.calls.threads)
         outside = Outside(self.guard.odd, threads, tuple(self._tasks.names), has_failed)
         return find_notes(self._written, program, trees, outside)
-
-    def _keep_origin(
-        self,
-        program: Program,
-        trees: list[Tree],
-        living: dict[int, nn.Module],
-        namespace: Mapping[str, nn.Module],
-    ) -> None:
-        """Remember the program for as long as something that it made lives."""
-        write = self._written
-        refs = write.registry.living()
-        versions = {s: v for tree in trees for s, v in tree.versions.items()}
-        roots = {id(living.get(tree.number)) for tree in trees}
-        for module in namespace.values():
-            if id(module) not in roots:
-                versions |= read_versions(write.registry, module)
-        aliased = frozenset(write.registry.aliased)
-        if write.imports.aliased:
-            aliased |= write.imports.aliased & program.n_writes_by_storage.keys()
-        counters = look_for_versions(program, refs, aliased, versions)
-        owned = {storage for tree in trees for storage in tree.owner_by_storage}
-        origin = Origin(
-            program=program,
-            generator_state=write.draws.state_left(),
-            modules={number: weakref.ref(m) for number, m in living.items()},
-            versions=versions,
-            aliased=aliased,
-            counters=counters,
-            places={r.number: r.place for r in refs if r.place is not None},
-            checksums=write.constants.sum_made(
-                ref for ref in refs if ref.number in owned
-            ),
-        )
-        passed = {imported.storage for imported in program.imports}
-        if passed:  # what was only read is as it was made, by the same tensors
-            passed -= program.n_writes_by_storage.keys() | aliased
-        keep_origins(origin, (ref for ref in refs if ref.number not in passed))

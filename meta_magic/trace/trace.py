@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from meta_magic.trace.failed_call import FailedCall
 from meta_magic.trace.formulas.operations import count_flops
 from meta_magic.trace.modules import ModuleNode
 from meta_magic.trace.networks import build_network
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from meta_magic.cost.advice.advice_records import Advice
     from meta_magic.cost.costs import Cost
     from meta_magic.cost.memory_timeline import Memory
+    from meta_magic.cost.program_columns import Columns
+    from meta_magic.explain.explanations import Explanation
     from meta_magic.trials.fit import Candidates, Fit
 
 __all__ = ["Trace"]
@@ -50,10 +53,10 @@ class Trace:
         nbytes_real: Bytes of the real storages that operators of the block made.
         seconds: Wall time of the block; not compared.
         cell: The cell as written.
-        roots: For each of ``modules`` a weak reference to the module itself, for as
-            long as both live; neither compared nor pickled.
-        rerun: What it takes to record the block again, as long as this process lives;
-            neither compared nor pickled. None for a block that was run by ``exec``.
+        roots: A weak reference to each of ``modules``; neither compared nor pickled.
+        rerun: What it takes to record the block again, in this process. Neither
+            compared nor pickled; None for a block that was run by ``exec``.
+        failed: The call that raised, as the user's code made it; as ``rerun``.
     """
 
     program: Program
@@ -68,11 +71,12 @@ class Trace:
         default=(), compare=False, repr=False
     )
     rerun: Rerun | None = field(default=None, compare=False, repr=False)
+    failed: FailedCall | None = field(default=None, compare=False, repr=False)
 
     def __getstate__(self) -> dict[str, object]:
         # Without what is cached: it can be built again. And without what is alive.
         state = {field.name: getattr(self, field.name) for field in fields(self)}
-        return state | {"roots": (), "rerun": None}
+        return state | {"roots": (), "rerun": None, "failed": None}
 
     @property
     def source(self) -> str:
@@ -100,6 +104,13 @@ class Trace:
         counts = Counter(self.program.signature_numbers())
         signatures = self.program.signatures
         return sum(n * (count_flops(signatures[s]) or 0) for s, n in counts.items())
+
+    @cached_property
+    def columns(self) -> "Columns":
+        """The program as numpy columns, which cost and memory are counted from."""
+        home = import_module("meta_magic.cost.program_columns")  # as in show()
+        columns: Columns = home.read_columns(self.program.with_raised)
+        return columns
 
     @property
     def cost(self) -> "Cost":
@@ -137,6 +148,16 @@ class Trace:
         home = import_module("meta_magic.trials.proofs")  # as in show()
         proven: tuple[Advice, ...] = home.prove_advice(self)
         return proven
+
+    @cached_property
+    def explanation(self) -> "Explanation | None":
+        """Why the block failed: the call, its operands, the rule that it broke.
+
+        The rule is found by calls with other sizes and dtypes, in a child process.
+        """
+        home = import_module("meta_magic.explain.explanations")  # as in show()
+        explanation: Explanation | None = home.explain(self)
+        return explanation
 
     @list_columns
     def to_pandas(self) -> "pd.DataFrame":
@@ -197,9 +218,8 @@ class Trace:
         """Show a chart by plotly.
 
         Args:
-            of: ``"parameters"``: a treemap of their bytes by module, which a saved
-                notebook keeps as a picture where plotly is not; or ``"memory"``: the
-                bytes alive after each operator, by what they are for.
+            of: ``"parameters"``: a treemap of their bytes by module, a picture where
+                plotly is not; or ``"memory"``: bytes alive after each operator.
 
         Raises:
             ValueError: There is no such chart.
@@ -218,23 +238,20 @@ class Trace:
     def to_networkx(self) -> "MultiDiGraph":
         """Return operators as the nodes of a graph, and as edges what they read.
 
-        networkx comes with torch. All values are plain; what is absent is left out.
+        All values are plain; what is absent is left out.
 
         Returns:
-            A directed graph without circles, with several edges between two nodes where
-            an operator reads several tensors of another.
+            A directed graph without circles; where an operator reads several tensors of
+            another, several edges lead there.
 
-            A node is the index of an operator, with ``kind="op"`` and of its
-            :class:`OpCall` ``op``, ``function``, ``module``, ``root``, ``module_call``,
-            ``phase``, ``line``, ``forward``, ``flops`` (FLOPs), ``nbytes_read``,
-            ``nbytes_written`` (bytes) and ``raised``; or, for a tensor that no operator
-            made, ``"tensor <tensor_id>"``, with ``kind="tensor"`` and what edges have.
-
-            An edge leads from what made a tensor, or last wrote its storage, to what
-            reads it, with ``tensor_id``, ``storage_id``, ``shape`` (a tuple), ``dtype``
-            (such as ``"float32"``), ``nbytes`` (bytes), ``output`` (which of the
-            tensors that the source returned, then of those that it only wrote) and
-            ``input`` (which of the inputs of the target).
+            A node is the index of an operator, with ``kind="op"`` and fields of its
+            :class:`OpCall`: ``op``, ``function``, ``module``, ``root``,
+            ``module_call``, ``phase``, ``line``, ``forward``, ``flops``,
+            ``nbytes_read``, ``nbytes_written``, ``raised``; or, for a tensor that no
+            operator made, ``"tensor <tensor_id>"``, with ``kind="tensor"`` and what
+            edges have: ``tensor_id``, ``storage_id``, ``shape`` (a tuple), ``dtype``
+            (such as ``"float32"``), ``nbytes`` (bytes). An edge leads from what made or
+            last wrote a tensor to what reads it; ``output`` and ``input`` say as which.
         """
         return build_network(self.ops)
 

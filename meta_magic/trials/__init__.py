@@ -4,8 +4,8 @@ Always in a child process, where all that it does to variables, modules and torc
 lost, and where it is refused to touch files, sockets and processes. ``trial`` asks a
 question of such a recording and brings the answer back; ``blocks`` finds the block's
 syntax tree, ``sizes`` gives names in it other values, ``sandbox`` says what a child may
-not do; ``fit`` looks for the sizes that fit a device, ``what_ifs`` chooses otherwise,
-``proofs`` shows what advice saves.
+not do, ``file_locks`` sees to it; ``fit`` looks for the sizes that fit a device,
+``what_ifs`` chooses otherwise; ``proofs`` shows what advice saves, by ``changes``.
 
 May import ``session``, ``recording``, ``cost``, ``trace``, ``errors``. Read ``trial``
 first.

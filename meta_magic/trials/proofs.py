@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meta_magic.cost.advice.advice_records import Advice, Proof
 from meta_magic.cost.advice.advisors import find_advice
 from meta_magic.cost.samples import take_sample
 from meta_magic.errors import TrialError
+from meta_magic.trials.changes import make_change
 from meta_magic.trials.trial import ask_trial
 
 if TYPE_CHECKING:
@@ -16,6 +17,31 @@ if TYPE_CHECKING:
     from meta_magic.trace.trace import Trace
 
 __all__ = ["prove_advice"]
+
+COMPUTED: Final = "only other code makes this change: what it saves is computed"
+
+MOST: Final = 8
+"""Of all advice, what is tried: each takes as long as the block; that which spares most
+comes first."""
+
+LATER: Final = "other advice spares more, and was tried: what this saves is computed"
+
+FREE: Final = frozenset({"copy", "dtype", "gradient", "leak", "no gradient", "tying"})
+"""Kinds of advice that say exactly how many FLOPs there are without the waste."""
+
+
+class Outcome(NamedTuple):
+    """What a recording of the block needs.
+
+    Attributes:
+        nbytes: At the peak, on the device that holds most.
+        flops: FLOPs of all its calls.
+        found: Kind and lines of each advice on it.
+    """
+
+    nbytes: int
+    flops: int
+    found: frozenset[tuple[str, tuple[int, ...]]]
 
 
 def prove_advice(trace: "Trace") -> tuple[Advice, ...]:
@@ -28,28 +54,49 @@ def prove_advice(trace: "Trace") -> tuple[Advice, ...]:
 
 def prove(trace: "Trace", found: tuple[Advice, ...]) -> Iterator[Advice]:
     """Yield advice with its proof, or the reason why there is none."""
-    before: int | None = None
+    tried = [advice for advice in found if advice.choice is not None][:MOST]
+    before: Outcome | None = None
     for advice in found:
-        if advice.choice is None:
-            yield advice
+        if advice not in tried:
+            yield replace(advice, unproven=LATER if advice.choice else COMPUTED)
             continue
+        change = make_change(advice, trace.program) or str(advice.choice)
         try:
             if before is None:  # not as recorded: a cell may change what it starts from
-                before, _ = ask_trial(trace, ask)
-            after, kinds = ask_trial(trace, ask, choices=[advice.choice])
+                before = ask_trial(trace, ask)
+            after = ask_trial(trace, ask, choices=[change])
         except TrialError as error:
             yield replace(advice, unproven=str(error))
             continue
-        if after < before:
-            proof = Proof(
-                choice=advice.choice, before_nbytes=before, after_nbytes=after
-            )
-            yield replace(advice, proof=proof)
-        elif advice.kind in kinds:
-            reason = f"{advice.choice!r} changes nothing in the block itself"
-            yield replace(advice, unproven=reason)
+        yield from judge(advice, before, after)
 
 
-def ask(again: "Trace", _: "Mapping[str, object]") -> tuple[int, list[str]]:
-    """Return the peak of a recording, and the kinds of advice on it."""
-    return take_sample(again).peak_nbytes, [a.kind for a in find_advice(again)]
+def judge(advice: Advice, before: Outcome, after: Outcome) -> Iterator[Advice]:
+    """Yield advice, by what the block needs without and with its change."""
+    is_left = (advice.kind, advice.lines) in after.found
+    is_gone = not (is_left or advice.peak_nbytes)
+    if is_other(advice, before, after):
+        reason = f"with {advice.choice!r} the block computes something else"
+        yield replace(advice, unproven=reason)
+    elif after.nbytes < before.nbytes or is_gone:
+        proof = Proof(
+            choice=str(advice.choice),
+            before_nbytes=before.nbytes,
+            after_nbytes=after.nbytes,
+        )
+        yield replace(advice, proof=proof)
+    elif is_left:
+        reason = f"{advice.choice!r} changes nothing in the block itself"
+        yield replace(advice, unproven=reason)
+
+
+def is_other(advice: Advice, before: Outcome, after: Outcome) -> bool:
+    """Whether a change has other FLOPs than the advice says."""
+    spared = before.flops - after.flops
+    return advice.kind in FREE and spared not in {0, advice.flops}
+
+
+def ask(again: "Trace", _: "Mapping[str, object]") -> Outcome:
+    """Return what a recording needs, and the advice on it."""
+    found = frozenset((advice.kind, advice.lines) for advice in find_advice(again))
+    return Outcome(take_sample(again).peak_nbytes, again.flops, found)

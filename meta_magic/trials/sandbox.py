@@ -1,20 +1,29 @@
-"""What a block may not do that runs again in a child: touch what is outside of it."""
+"""What a block may not do that runs again in a child: touch what is outside of it.
+
+Python says what it is about to do: that is refused by name. What native code does by
+itself, the locks of ``file_locks`` refuse.
+"""
 
 import builtins
 import os
 import sys
 from functools import wraps
 from importlib import import_module
+from multiprocessing import synchronize
 from pathlib import Path, PurePath
 from typing import Any, Final
 
 import torch
 
 from meta_magic.recording.as_device.oracle import child
+from meta_magic.trials.file_locks import limit_sizes, lock_files
 
 __all__ = ["Refused", "enter_sandbox"]
 
 WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+
+HARMLESS: Final = frozenset({os.devnull, "/proc/self/oom_score_adj"})
+"""Files that are none; the second one is what a child of the child writes."""
 
 REFUSED: Final = {
     **dict.fromkeys(
@@ -63,14 +72,20 @@ def enter_sandbox() -> list[str]:
     if "IPython" in sys.modules:
         import_module("meta_magic.magic.silence").silence_shell()
     builtins.input = refuse_input
+    synchronize.SemLock.__init__ = refuse_lock  # type: ignore[method-assign]  # for good
     torch.save = torch.serialization.save = audit_save
+
+    def refuse(what: str) -> None:
+        refused.append(what)
+        raise Refused(what)
 
     def audit(event: str, args: tuple[Any, ...]) -> None:
         what = describe(event, args)
         if what is not None:
-            refused.append(what)
-            raise Refused(what)
+            refuse(what)
 
+    limit_sizes(refuse)
+    lock_files()
     sys.addaudithook(audit)
     return refused
 
@@ -79,6 +94,15 @@ def refuse_input(prompt: object = "", /) -> str:
     """Stand for ``input``, which a kernel has replaced."""
     sys.audit("builtins.input", prompt)
     return ""
+
+
+def refuse_lock(*_: object, **__: object) -> None:
+    """Stand for a lock between processes: a file in memory, which few programs need.
+
+    Raises:
+        OSError: Always, as on systems without; who asks for one in vain expects it.
+    """
+    raise OSError("a trial has no locks between processes")
 
 
 @wraps(torch.save)
@@ -96,7 +120,7 @@ def describe(event: str, args: tuple[Any, ...]) -> str | None:
         path, mode, flags = args
         is_writing = flags & WRITING if mode is None else {*mode} & {*"wax+"}
         is_file = isinstance(path, (str, bytes, PurePath))
-        if not is_writing or not is_file or os.fsdecode(path) == os.devnull:
+        if not is_writing or not is_file or os.fsdecode(path) in HARMLESS:
             return None
         return f"writes the file {os.fsdecode(path)!r}"
     what = REFUSED.get(event)

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias, TypeVar
@@ -17,9 +18,10 @@ from meta_magic.trace.notes import CellSource
 from meta_magic.trace.rerun import Rerun
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.blocks import parse_block, restore_variables
+from meta_magic.trials.file_locks import is_refusal
 from meta_magic.trials.sandbox import Refused, enter_sandbox
 from meta_magic.trials.sizes import set_sizes
-from meta_magic.trials.what_ifs import check_choices, make_choices
+from meta_magic.trials.what_ifs import Choice, check_choices, make_choices
 
 __all__ = ["SECONDS", "ask_trial"]
 
@@ -35,7 +37,7 @@ def ask_trial(
     trace: Trace,
     question: Question[T],
     sizes: Mapping[str, int] = MappingProxyType({}),
-    choices: Collection[str] = (),
+    choices: Collection[Choice] = (),
     seconds: float = SECONDS,
 ) -> T:
     """Record a trace's block again in a child, and return the answer to a question.
@@ -45,7 +47,7 @@ def ask_trial(
         question: Given the recording, and the block's variables when it has run;
             returns what can be pickled.
         sizes: Values that names of the block have instead.
-        choices: Of ``CHOICES``, what is changed.
+        choices: What is changed.
         seconds: How long it may take.
 
     Raises:
@@ -74,7 +76,7 @@ def answer(
     block: ast.Module,
     question: Question[T],
     sizes: Mapping[str, int],
-    choices: Collection[str],
+    choices: Collection[Choice],
 ) -> tuple[str | None, T | None]:
     """Return why there is no answer, and the answer; runs in a child."""
     variables = restore_variables(rerun, block, sizes)
@@ -84,7 +86,9 @@ def answer(
     if refused:
         return f"it {refused[0]}", None
     if trace.error is not None:
-        return f"it raises {trace.error}", None
+        may_be_refused = is_refusal(trace.error)
+        why = " (here it may write no file)" if may_be_refused else ""
+        return f"it raises {trace.error}{why}", None
     return None, question(trace, variables)
 
 
@@ -92,13 +96,13 @@ def record_block(
     rerun: Rerun,
     block: ast.Module,
     variables: dict[str, Any],
-    choose: Callable[[], None],
+    choose: Callable[[], AbstractContextManager[object]],
 ) -> Trace:
     """Run a block under a recording of its own, which sees its choices made."""
 
     def run() -> object:
-        choose()
-        return run_block(rerun, block, variables)
+        with choose():
+            return run_block(rerun, block, variables)
 
     recording = Recording(rerun.file, options=rerun.options, namespace=variables)
     error: BaseException | None = None

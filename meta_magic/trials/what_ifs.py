@@ -6,9 +6,10 @@ what torch does then, no rule of thumb. It holds for good: a child ends with its
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial, wraps
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import nn
@@ -18,30 +19,39 @@ from torch.utils.checkpoint import checkpoint
 from meta_magic.errors import TrialError
 from meta_magic.trials.packed_adam import PackedAdam
 
-__all__ = ["CHOICES", "check_choices", "make_choices"]
+__all__ = ["CHOICES", "Choice", "check_choices", "make_choices"]
 
 
-def make_choices(names: Iterable[str], device: str) -> None:
-    """Make choices for all that runs from now on, for good.
+Choice: TypeAlias = str | AbstractContextManager[object]
+"""One of ``CHOICES`` by name, or a context that the block runs in."""
+
+
+def make_choices(choices: Iterable[Choice], device: str) -> ExitStack:
+    """Make choices, and return the context that the block is to run in.
 
     Args:
-        names: Of ``CHOICES``.
+        choices: Them; those that have names are made for good.
         device: Type of the device whose autocast is meant.
     """
-    for name in names:
-        CHOICES[name](device)
+    stack = ExitStack()
+    for choice in choices:
+        if isinstance(choice, str):
+            CHOICES[choice](device)
+        else:
+            stack.enter_context(choice)
+    return stack
 
 
-def check_choices(names: Iterable[str]) -> None:
+def check_choices(choices: Iterable[Choice]) -> None:
     """Make sure that choices are known.
 
     Raises:
         TrialError: One is not; the error lists those that are.
     """
-    for name in names:
-        if name not in CHOICES:
+    for choice in choices:
+        if isinstance(choice, str) and choice not in CHOICES:
             known = ", ".join(CHOICES)
-            raise TrialError(f"{name!r} is no choice known; these are: {known}")
+            raise TrialError(f"{choice!r} is no choice known; these are: {known}")
 
 
 def use_bfloat16(_device: str) -> None:

@@ -69,12 +69,9 @@ class Payload:
     def build(self) -> dict[str, Any]:
         """Return the payload."""
         trace, program = self._trace, self._program
-        parts = {
+        parts = write_failure(trace) | {
             "version": VERSION,
-            "failure": describe_failure(trace),
             "headline": format_headline(trace),
-            "error": trace.error,
-            "error_line": trace.error_line or 0,
             "source": trace.source,
             "tokens": write_tokens(trace.source),
             "cell": {"file": trace.cell.file, "first": trace.cell.first_line},
@@ -202,6 +199,17 @@ class Payload:
             [{"path": path, "geometry": self._geometries.of(g)} for path, g in side]
             for side in structure
         ]
+
+
+def write_failure(trace: "Trace") -> dict[str, Any]:
+    """Return what ended the block, and why; nothing did where ``error`` is None."""
+    explanation = trace.explanation
+    return {
+        "failure": describe_failure(trace),
+        "explanation": "" if explanation is None else explanation.text,
+        "error": trace.error,
+        "error_line": trace.error_line or 0,
+    }
 
 
 def count_nbytes(roots: Iterable[ModuleNode]) -> dict[str, int]:

@@ -204,6 +204,8 @@ def test_a_failed_cell_shows_what_ran(open_notebook, expect):
     live = page.locator(".mm-live:not(.mm-root)")
     expect(live).to_contain_text("stopped by RuntimeError", timeout=WAIT)
     expect(live.get_by_role("row").filter(has_text="aten.ones")).to_have_count(2)
+    rule = "dimension 0 of torch.ones(2) (2) must equal"
+    expect(live.locator(".mm-why")).to_contain_text(rule)
     assert page.errors == []
 
 

@@ -43,10 +43,12 @@ class Advice:
         peak_nbytes: By how much lower the peak would be without them, on the device
             that holds most.
         flops: FLOPs that need not be; those that it costs where they are negative.
-        choice: A choice that mends it when the block is recorded again; None where
-            none does.
+        choice: What mends it when the block is recorded again, in a word; None where
+            only other code would.
+        places: Indexes into the program's places: of the calls that the choice changes.
         proof: What was recorded again, and what that saved; None where nothing was.
-        unproven: Why the choice could not be tried, or None.
+        unproven: Why there is no proof, so that what is saved is only computed; None
+            where it was not asked for, or is there.
     """
 
     kind: str
@@ -56,6 +58,7 @@ class Advice:
     peak_nbytes: int = 0
     flops: int = 0
     choice: str | None = None
+    places: tuple[int, ...] = ()
     proof: Proof | None = None
     unproven: str | None = None
 

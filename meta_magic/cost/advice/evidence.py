@@ -134,6 +134,17 @@ class Evidence:
         lines = {self.program.places[place].line for place in places if place >= 0}
         return tuple(sorted(line for line in lines if line is not None))
 
+    def places_of(self, calls: Iterable[int]) -> tuple[int, ...]:
+        """Return the places of calls of torch's functions whose code is known."""
+        found = {int(self.columns.place[call]) for call in calls} - {-1}
+        places = self.program.places
+        return tuple(
+            number
+            for number in sorted(found)
+            if places[number].function is not None
+            and places[number].position is not None
+        )
+
     def _forward(self, calls: Iterable[int]) -> Iterator[int]:
         for call in calls:
             forward = int(self.columns.forward[call])

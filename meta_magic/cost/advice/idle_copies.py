@@ -1,7 +1,7 @@
 """Copies that change nothing: of the same layout, and neither side is written."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -20,6 +20,9 @@ __all__ = ["find_idle_copies"]
 
 HELD: Final = [*map(CATEGORIES.index, ("parameter", "buffer", "optimizer_state"))]
 """What modules and optimizers hold is theirs to write later."""
+
+SPARED: Final = frozenset({"torch.Tensor.clone", "torch.clone", "torch.Tensor.to"})
+"""Functions that copy what they are given first, and nothing else."""
 
 COPIES: Final = frozenset({"aten.clone.default", "aten._to_copy.default"})
 
@@ -42,10 +45,15 @@ def find_idle_copies(evidence: "Evidence") -> Iterator[Advice]:
         if last_read[copy] > call and is_idle(evidence, call, last_write):
             calls_by_place[int(evidence.columns.place[call])].append(call)
     for copying in calls_by_place.values():
-        copies = [evidence.columns.first[call + 1] - 1 for call in copying]
+        copies = evidence.columns.first[np.asarray(copying) + 1] - 1
         storages = evidence.columns.storage[copies]
+        # What was copied lives as long as both: what is spared is both at once.
+        both = np.minimum(
+            *evidence.stop[evidence.columns.storage[[copies - 1, copies]]]
+        )
         nbytes = int(evidence.nbytes[storages].sum())
         if nbytes:
+            spared = spare(evidence, copying)
             times = f"{len(copying):,} copies" if len(copying) > 1 else "a copy"
             yield Advice(
                 kind="copy",
@@ -53,8 +61,17 @@ def find_idle_copies(evidence: "Evidence") -> Iterator[Advice]:
                 "is written while both live, so what was copied would do",
                 lines=evidence.lines_of(copying),
                 nbytes=nbytes,
-                peak_nbytes=evidence.save_without(storages),
+                peak_nbytes=evidence.save_between(storages, np.asarray(copying), both),
+                choice="no copy" if spared else None,
+                places=spared,
             )
+
+
+def spare(evidence: "Evidence", calls: Sequence[int]) -> tuple[int, ...]:
+    """Return the place of calls, if they could return what they are given."""
+    found = evidence.places_of(calls)
+    functions = {evidence.program.places[place].function for place in found}
+    return found if functions <= SPARED else ()
 
 
 def is_plain_copy(signature: "Signature") -> bool:

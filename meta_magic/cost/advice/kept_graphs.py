@@ -65,6 +65,7 @@ def describe(evidence: "Evidence", graphs: Sequence[Graph]) -> Advice:
         stop[list(graph.saved)] = following.calls[-1] + 1
     nbytes = int(evidence.nbytes[freed].sum())
     shares = np.ones(len(stop))
+    places = evidence.places_of(graph.calls[-1] for graph in graphs)
     return Advice(
         kind="leak",
         text=f"{len(graphs):,} results are kept to the end, and with each the graph "
@@ -73,6 +74,8 @@ def describe(evidence: "Evidence", graphs: Sequence[Graph]) -> Advice:
         lines=evidence.lines_of(graph.calls[-1] for graph in graphs),
         nbytes=nbytes,
         peak_nbytes=evidence.save_by(shares, stop),
+        choice=".detach()" if places else None,
+        places=places,
     )
 
 

@@ -38,6 +38,7 @@ def find_lost_initializations(evidence: "Evidence") -> Iterator[Advice]:
             found[int(columns.place[maker]), names].append(storage)
     for (_, names), storages in found.items():
         nbytes = int(evidence.nbytes[storages].sum())
+        places = evidence.places_of(evidence.maker[storages].tolist())
         yield Advice(
             kind="tying",
             text=f"{format_bytes(nbytes)} are filled and then thrown away, as "
@@ -46,6 +47,8 @@ def find_lost_initializations(evidence: "Evidence") -> Iterator[Advice]:
             lines=evidence.lines_of(evidence.maker[storages].tolist()),
             nbytes=nbytes,
             peak_nbytes=evidence.save_without(storages),
+            choice="no weight of its own" if places else None,
+            places=places,
         )
 
 

@@ -21,6 +21,13 @@ __all__ = ["find_math_attention"]
 LEAST_SHARE: Final = 0.1
 """Of the peak: few tokens make few scores, and math is as good as any kernel."""
 
+CHOICES: Final = (
+    ("dropout_p is", "dropout_p=0"),
+    ("switched off", "all kernels"),
+    ("elements of a head are apart", ".contiguous()"),
+)
+"""Parts of reasons, and what a fused kernel takes instead."""
+
 MUCH_NBYTES: Final = 1 << 30
 """Worth a word beside any peak."""
 
@@ -47,6 +54,8 @@ def find_math_attention(evidence: "Evidence") -> Iterator[Advice]:
                 lines=evidence.lines_of(choice.first_op for choice in choices),
                 nbytes=nbytes,
                 peak_nbytes=saved,
+                choice=next((c for part, c in CHOICES if part in reason), None),
+                places=evidence.places_of(choice.first_op for choice in choices),
             )
 
 

@@ -66,13 +66,17 @@ def describe_unused(
 ) -> Advice:
     """Return the advice on parameters that nothing reads."""
     nbytes = int(evidence.nbytes[unused].sum())
+    makers = makers_of(evidence, unused)
+    places = evidence.places_of(makers)
     return Advice(
         kind="no gradient",
         text=f"no forward reads {shorten([names[s] for s in unused])} "
         f"({format_bytes(nbytes)}): they get no gradient, and are not trained",
-        lines=evidence.lines_of(makers_of(evidence, unused)),
+        lines=evidence.lines_of(makers),
         nbytes=nbytes,
         peak_nbytes=evidence.save_without(unused),
+        choice="none of them" if places else None,
+        places=places,
     )
 
 

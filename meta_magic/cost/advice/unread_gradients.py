@@ -68,6 +68,7 @@ def describe(
         nbytes=nbytes,
         peak_nbytes=evidence.save_by(shares, stop),
         flops=flops,
+        choice="requires_grad_(False)",
     )
 
 

@@ -59,6 +59,7 @@ def describe(
         else:  # what was wide is itself what it was cast to, and lives on
             stop[source] = evidence.maker[copy]
     nbytes = int((evidence.nbytes * (1 - shares)).sum())
+    makers = list_factories(evidence, widened, min(calls))
     wider, narrower = (str(dtype).removeprefix("torch.") for dtype in (wide, narrow))
     return Advice(
         kind="dtype",
@@ -67,7 +68,21 @@ def describe(
         lines=evidence.lines_of(calls),
         nbytes=nbytes,
         peak_nbytes=evidence.save_by(shares, stop),
+        choice=f"dtype={narrower}" if makers else None,
+        places=evidence.places_of(makers),
     )
+
+
+def list_factories(
+    evidence: "Evidence", widened: Sequence[int], end: int
+) -> Sequence[int]:
+    """Return the calls before one that made what would be narrower, of nothing."""
+    columns = evidence.columns
+    n_read = np.bincount(columns.call[~columns.is_made], minlength=columns.n_calls)
+    makers = evidence.maker[np.asarray(widened, np.int64)]
+    makers = makers[(makers >= 0) & (makers < end)]
+    made: list[int] = makers[n_read[makers] == 0].tolist()
+    return made
 
 
 def is_promoting(signature: "Signature") -> bool:

@@ -95,6 +95,7 @@ function undo_runs(lengths, n) {
 /** A trace, read-only. */
 export class TraceView {
   /** What failed and what it got, or "". @type {string} */ failure;
+  /** Why it failed, in lines, or "". @type {string} */ explanation;
   /** @type {string} */ headline;
   /** @type {string | null} */ error;
   /** Line of the cell at which it failed, or 0. @type {number} */ error_line;

@@ -43,7 +43,7 @@ const explain_line = (line) => split_line(line).flatMap((part, i) => [
  * What ran in words and numbers, and what the user should know of it.
  * @param {TraceView} trace @param {(line: number) => void} show_line
  */
-function make_header({ failure, headline, nbytes_by_dtype, error, error_line, notes }, show_line) {
+function make_header({ failure, explanation, headline, nbytes_by_dtype, error, error_line, notes }, show_line) {
   const dtypes = Object.entries(nbytes_by_dtype).map(([dtype, nbytes]) =>
     `${dtype} ${format_bytes(nbytes)}`);
   const stop = { text: `stopped by ${error}`, line: error_line };
@@ -58,6 +58,7 @@ function make_header({ failure, headline, nbytes_by_dtype, error, error_line, no
   // Not the banner of the page, which a header would be.
   return make("header", { class: "mm-header", role: "group", "aria-label": "Summary" },
     failure && make("p", { class: "mm-danger" }, failure),
+    explanation && make("pre", { class: "mm-why" }, explanation),
     make("p", {}, ...explain_line(headline)),
     make("div", { class: "mm-dtypes" }, dtypes.length > 1 ? dtypes.join(" · ") : ""),
     make("ul", { class: "mm-notes" }, ...items));

@@ -31,8 +31,21 @@ def test_the_frames_of_torch_are_one_line(run):
     assert "/torch/" not in shown
 
 
-def test_the_error_is_the_last_that_is_shown(run):
+def test_below_the_error_stands_its_explanation(run):
     _, shown = run(MISMATCH)
+    *_, error, _, first, given, weight, bias, rule = shown.rstrip().splitlines()
+    assert error.startswith("RuntimeError: ")
+    assert first == "line 2: nn.Linear(2, 3)(torch.ones(5))    in Linear"
+    assert given == "    torch.ones(5)  (5,) float32"
+    assert weight == "    Linear.weight  (3, 2) float32"
+    assert bias == "    Linear.bias    (3,) float32"
+    where = "dimension 0 of torch.ones(5) (5)"
+    assert rule == f"  {where} must equal dimension 1 of Linear.weight (2)"
+
+
+def test_the_error_is_the_last_that_is_shown_in_full(run):
+    run(MISMATCH)
+    _, shown = run("%meta full")
     assert shown.rstrip().splitlines()[-1].startswith("RuntimeError: ")
 
 

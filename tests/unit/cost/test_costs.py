@@ -2,6 +2,7 @@
 
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -163,3 +164,12 @@ def test_a_cost_can_be_kept_and_compared(trace):
     kept = pickle.loads(pickle.dumps(trace.cost))
     assert kept == trace.cost
     assert kept.by_module == trace.cost.by_module
+
+
+def test_a_program_is_read_once_for_cost_and_memory():
+    with mm.record() as trace:
+        torch.ones(2, 3) @ torch.ones(3, 4)
+    columns = trace.memory.account.columns
+    assert columns is trace.columns
+    assert np.shares_memory(trace.cost.signature, columns.signature)
+    assert "columns" not in trace.__getstate__()

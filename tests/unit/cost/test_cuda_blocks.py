@@ -47,3 +47,11 @@ def test_without_a_gpu_it_is_said_how_to_have_one():
         torch.ones(1)
     with pytest.raises(ValueError, match="nothing lies on cuda, but on cpu: name a"):
         trace.memory.as_allocated()
+
+
+def test_what_is_not_counted_is_said():
+    with record(as_device="cuda") as trace:
+        torch.ones(2, 2) @ torch.ones(2, 2)
+    text = str(trace.memory.as_allocated())
+    assert text.startswith("cuda:0: 8.1 MiB at the peak, with workspaces of cuBLAS (8")
+    assert text.endswith("those of cuDNN are not counted: no document has them")

@@ -2,10 +2,12 @@
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from meta_magic import record
+from meta_magic.trials import proofs
 
-WIDTH = 64
+WIDTH, BATCH = 64, 512
 
 
 def make_model():
@@ -93,11 +95,65 @@ def test_advice_on_an_optimizer_of_ones_own_is_not_proven():
     assert (advice.kind, advice.proof) == ("foreach", None)
 
 
-def test_what_no_choice_mends_is_not_proven():
+def test_attention_that_no_flag_mends_is_not_proven():
+    with record(as_device="cuda") as trace:
+        q = torch.ones(2, 4, 256, 32, dtype=torch.float64)
+        F.scaled_dot_product_attention(q, q, q)
+    (advice,) = trace.advice
+    assert (advice.kind, advice.proof) == ("attention", None)
+    assert advice.unproven.startswith("only other code makes this change")
+
+
+def train_many(n_layers):
+    layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(n_layers))
+    model = nn.Module()
+    model.layers = layers
+    model.forward = lambda x: layers[0](x).sum()
+    model(torch.ones(1, WIDTH)).backward()
+    return model
+
+
+def test_a_line_that_makes_what_is_used_too_proves_nothing():
+    with record() as trace:
+        _kept = train_many(n_layers=3)
+    (advice,) = trace.advice
+    assert (advice.kind, advice.proof) == ("no gradient", None)
+    assert advice.unproven.endswith("the block computes something else")
+
+
+def test_a_copy_that_does_not_raise_the_peak_is_proven_to_be_in_vain():
     with record() as trace:
         torch.ones(64, 64).clone().exp()
     (advice,) = trace.advice
-    assert (advice.kind, advice.choice, advice.proof) == ("copy", None, None)
+    assert (advice.kind, advice.proof.saved_nbytes) == ("copy", 0)
+
+
+def test_a_change_that_makes_the_block_fail_proves_nothing():
+    """One of the losses is differentiated, which without its graph it cannot be."""
+    model = nn.Linear(WIDTH, 8)
+    with record() as trace:
+        losses = []
+        for step in range(6):
+            loss = model(torch.ones(BATCH, WIDTH)).exp().square().mean()
+            if step == 5:
+                loss.backward()
+            losses.append(loss)
+    (advice,) = trace.advice
+    assert (advice.kind, advice.proof) == ("leak", None)
+    assert "does not require grad" in advice.unproven
+
+
+def test_of_much_advice_that_is_tried_which_spares_most(monkeypatch):
+    monkeypatch.setattr(proofs, "MOST", 1)
+    with record() as trace:
+        small, large = torch.ones(64), torch.ones(64, 64)
+        _first = small.clone().exp()
+        _second = large.clone().exp(), small, large
+    first, second = trace.advice
+    assert first.nbytes > second.nbytes
+    assert first.proof is not None
+    assert second.proof is None
+    assert second.unproven.startswith("other advice spares more")
 
 
 def test_advice_is_asked_for_once_and_not_pickled():

@@ -116,12 +116,17 @@ def is_alike(operator: Any) -> bool:
 class Refusals:
     """Raises what the CPU raises where meta has nothing against a call.
 
+    Args:
+        is_probe: Whether calls are tried: what meta refuses is refused, in whichever
+            words, and about all else the CPU is asked, however long that takes.
+
     Attributes:
         is_left: Whether the last call was not asked about, for want of time.
     """
 
-    def __init__(self) -> None:
-        self._oracle = Oracle()
+    def __init__(self, *, is_probe: bool = False) -> None:
+        self._oracle = Oracle(is_patient=is_probe)
+        self._is_probe = is_probe
         self._raised = 0
         self.is_left = False
 
@@ -179,7 +184,8 @@ class Refusals:
             What it returns if it accepts the call; ``NotImplemented`` if that is not
             known.
         """
-        if device == "meta" or isinstance(error, MetaMagicError):
+        is_final = device == "meta" or self._is_probe
+        if is_final or isinstance(error, MetaMagicError):
             return NotImplemented
         args, kwargs, _ = given
         self._raised = id(error)
@@ -192,7 +198,9 @@ class Refusals:
 
     def reword(self, func: Any, args: Args, kwargs: Kwargs, error: Exception) -> None:
         """Raise what the CPU says of a function one of whose operators was refused."""
-        if id(error) != self._raised or torch.is_autocast_enabled("cuda"):
+        if id(error) != self._raised or self._is_probe:
+            return
+        if torch.is_autocast_enabled("cuda"):
             return
         if functorch_interpreter() is not None:  # its tensors have no memory
             return

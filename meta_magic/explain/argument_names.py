@@ -1,0 +1,43 @@
+"""What the arguments of a function of torch are called."""
+
+import inspect
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from meta_magic.torch_private.dispatcher import schema_of
+from meta_magic.trace.failed_call import FailedCall
+
+__all__ = ["name_argument"]
+
+
+def name_argument(call: FailedCall, path: tuple[int | str, ...]) -> str:
+    """Return an argument as one would write it, such as ``kernel_size[1]``.
+
+    Args:
+        call: The call.
+        path: 0 for positional ones or 1 for those by name, then which, then the way
+            into it.
+    """
+    _, first, *inner = path
+    if isinstance(first, int):
+        names = list_names(call.function)
+        name = names[first] if first < len(names) else f"argument {first}"
+    else:
+        name = first
+    return name + "".join(f"[{at!r}]" for at in inner)
+
+
+@lru_cache(maxsize=1024)
+def list_names(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the names of a function's positional arguments, as far as torch tells."""
+    try:
+        return tuple(inspect.signature(function).parameters)
+    except (TypeError, ValueError):  # written in C++
+        packet = getattr(torch.ops.aten, getattr(function, "__name__", ""), None)
+    overloads = [] if packet is None else packet.overloads()
+    schemas = [schema_of(getattr(packet, name)) for name in overloads]
+    names = [tuple(argument.name for argument in s.arguments) for s in schemas]
+    return max(names, key=len, default=())

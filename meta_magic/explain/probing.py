@@ -1,0 +1,205 @@
+"""Make a failed call again on meta, with sizes, numbers or operands changed.
+
+The operator is the oracle: nothing here knows any of them.
+"""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from meta_magic.explain.argument_names import name_argument
+from meta_magic.recording.identities.nested_tensors import tensors_in
+from meta_magic.trace.failed_call import FailedCall, Operand, walk_arguments
+from meta_magic.trace.signature import TensorArgument
+
+__all__ = ["Change", "Probe", "Shapes", "Variable"]
+
+Shapes: TypeAlias = tuple[tuple[int, ...], ...]
+"""Of all tensors that a call returned."""
+
+MAX_CANDIDATES: Final = 24
+
+LEAST_ARGUMENT: Final = -3
+"""The least integer that is tried for an argument that is no size."""
+
+
+class Variable(NamedTuple):
+    """A number that a call depends on: a size of an operand, or an argument.
+
+    Attributes:
+        operand: The number of the operand; -1 for an argument.
+        at: The dimension; or where the argument stands: path through nested ones.
+    """
+
+    operand: int
+    at: int | tuple[int | str, ...]
+
+    @property
+    def is_size(self) -> bool:
+        """Whether it is a size of an operand."""
+        return self.operand >= 0
+
+
+class Change(NamedTuple):
+    """A change of an operand.
+
+    Attributes:
+        text: As Python has it; ``{}`` stands for the operand.
+        make: Makes it.
+    """
+
+    text: str
+    make: Callable[[Tensor], Tensor]
+
+
+class Probe:
+    """Makes one call again and again; remembers what each came to.
+
+    To be used within a recording, which refuses what the CPU refuses.
+
+    Args:
+        function: What is called.
+        call: With what; all of its arguments have to be known.
+
+    Attributes:
+        values: The numbers that it depends on, as they were.
+    """
+
+    def __init__(self, function: Callable[..., Any], call: FailedCall) -> None:
+        self.call = call
+        self._function = function
+        self.values: dict[Variable, int] = {
+            Variable(number, dim): size
+            for number, operand in enumerate(call.operands)
+            for dim, size in enumerate(operand.geometry.shape)
+        }
+        for path, value in walk_arguments((call.args, call.kwargs)):
+            if type(value) is int:
+                self.values[Variable(-1, path)] = value
+        self._known: dict[object, Shapes | None] = {}
+
+    def run(
+        self,
+        values: Mapping[Variable, int] = MappingProxyType({}),
+        changes: Mapping[int, Change] = MappingProxyType({}),
+    ) -> Shapes | None:
+        """Return the shapes that the call returns; None if it raises.
+
+        Args:
+            values: Numbers that are others.
+            changes: By its number, what is done to an operand before.
+        """
+        texts = ((number, change.text) for number, change in changes.items())
+        key = frozenset(values.items()), frozenset(texts)
+        if key not in self._known:
+            self._known[key] = self._run(values, changes)
+        return self._known[key]
+
+    def accepts(self, values: Mapping[Variable, int]) -> bool:
+        """Whether the call returns if numbers are others."""
+        return self.run(values) is not None
+
+    def _run(
+        self, values: Mapping[Variable, int], changes: Mapping[int, Change]
+    ) -> Shapes | None:
+        try:
+            returned = self._call(values, changes)
+        except Exception:  # noqa: BLE001  torch's
+            return None
+        return tuple(tuple(tensor.shape) for tensor in tensors_in(returned))
+
+    def _call(
+        self, values: Mapping[Variable, int], changes: Mapping[int, Change]
+    ) -> Any:
+        call = self.call
+
+        def build(value: Any, path: tuple[int | str, ...]) -> Any:
+            if isinstance(value, TensorArgument):
+                operand = call.operands[value.index]
+                shape = operand.geometry.shape
+                sizes = [
+                    values.get(Variable(value.index, dim), size)
+                    for dim, size in enumerate(shape)
+                ]
+                change = changes.get(value.index)
+                tensor = make_like(operand, sizes)
+                return tensor if change is None else change.make(tensor)
+            if type(value) in (tuple, list):
+                items = (build(item, (*path, i)) for i, item in enumerate(value))
+                return type(value)(items)
+            if isinstance(value, Mapping):
+                return {n: build(item, (*path, n)) for n, item in value.items()}
+            is_number = type(value) is int
+            return values.get(Variable(-1, path), value) if is_number else value
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return self._function(*build(call.args, (0,)), **build(call.kwargs, (1,)))
+
+    def label(self, variable: Variable) -> str:
+        """Return a number in words, with its value."""
+        value = self.values[variable]
+        if isinstance(variable.at, int):
+            operand = self.call.operands[variable.operand]
+            return f"dimension {variable.at} of {operand.name} ({value})"
+        return f"{name_argument(self.call, variable.at)} ({value})"
+
+    def list_candidates(self, variable: Variable) -> list[int]:
+        """Return other values that a number may be meant to have.
+
+        Those of other numbers, those beside it, and those by which as many elements
+        come out as another operand has.
+        """
+        value = self.values[variable]
+        known = {v for v in self.values.values() if v > 0}
+        totals = {prod(o.geometry.shape) for o in self.call.operands}
+        found = known | {1, value - 1, value + 1}
+        found |= {total // v for total in totals for v in known if total % v == 0}
+        rest = self._count_others(variable)
+        found |= {total // rest for total in totals if rest and total % rest == 0}
+        least = 1
+        if not variable.is_size:
+            found |= {-2, -1, 0}
+            least = LEAST_ARGUMENT
+        return sorted(n for n in found if n >= least and n != value)[:MAX_CANDIDATES]
+
+    def _count_others(self, variable: Variable) -> int:
+        """Return the product of the numbers beside one: a rest has to divide it."""
+        beside = [
+            value
+            for other, value in self.values.items()
+            if other != variable and other.operand == variable.operand and value > 0
+        ]
+        return prod(beside)
+
+
+def make_like(operand: Operand, sizes: Sequence[int]) -> Tensor:
+    """Return a tensor with an operand's metadata, of other sizes perhaps.
+
+    Its dimensions lie in memory in the order in which the operand's do.
+    """
+    geometry = operand.geometry
+    shape, stride = tuple(sizes), geometry.stride
+    if stride is None or shape == geometry.shape:
+        tensor = torch.empty_strided(
+            shape, stride or dense(shape), dtype=geometry.dtype, device="meta"
+        )
+    else:
+        order = sorted(range(len(shape)), key=lambda dim: (-stride[dim], dim))
+        steps = dense([shape[dim] for dim in order])
+        strides = [steps[order.index(dim)] for dim in range(len(shape))]
+        tensor = torch.empty_strided(
+            shape, strides, dtype=geometry.dtype, device="meta"
+        )
+    tensor.requires_grad_(operand.requires_grad)
+    return tensor if operand.is_leaf else tensor.clone()
+
+
+def dense(shape: Sequence[int]) -> list[int]:
+    """Return the strides of a tensor without gaps."""
+    return [prod(shape[dim + 1 :]) for dim in range(len(shape))]

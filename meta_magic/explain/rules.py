@@ -1,0 +1,204 @@
+"""The rule that a failed call broke, found by probing and put into words.
+
+No rule of any operator is written here. One number is changed at a time, then several
+that are equal, then a dtype, then the form of an operand: what is accepted says what
+is asked for.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice, pairwise
+from typing import Final, NamedTuple
+
+from meta_magic.explain.operand_changes import (
+    list_accepted_casts,
+    list_accepted_forms,
+)
+from meta_magic.explain.probing import Change, Probe, Variable
+from meta_magic.trace.failed_call import UNNAMED, Operand
+
+__all__ = ["IS_ACCEPTED", "find_rules"]
+
+IS_ACCEPTED: Final = (
+    "Tensors of these sizes and dtypes are accepted: what is refused has to do with "
+    "autograd, shared memory or values."
+)
+
+MAX_RULES: Final = 4
+
+NEAR_BELOW: Final = 8
+NEAR_ABOVE: Final = 16
+"""How far around a number others are tried for where its limits lie."""
+
+
+class Relation(NamedTuple):
+    """How a number follows another one.
+
+    Attributes:
+        words: Between the two.
+        other: The other one.
+    """
+
+    words: str
+    other: Variable
+
+
+def find_rules(probe: Probe) -> tuple[str, ...]:
+    """Return what the call asks for, in sentences; none where that cannot be said."""
+    if probe.accepts({}):
+        return (IS_ACCEPTED,)
+    sizes = [*relate_numbers(probe)] or [*relate_groups(probe)]
+    found = [*sizes, *tell_casts(probe)] or [*tell_forms(probe)]
+    return tuple(islice(dict.fromkeys(found), MAX_RULES))
+
+
+def relate_numbers(probe: Probe) -> Iterator[str]:
+    """Yield what a single number would have to be, those that follow others first."""
+    told: set[frozenset[Variable]] = set()
+    limits = []
+    for variable in probe.values:
+        accepted = list_accepted(probe, variable)
+        found = [r for size in accepted for r in find_relations(probe, variable, size)]
+        for relation in dict.fromkeys(found):
+            pair = frozenset((variable, relation.other))
+            if pair not in told:
+                told.add(pair)
+                other = probe.label(relation.other)
+                one = " or be 1" if is_stretched(probe, variable, accepted) else ""
+                yield f"{probe.label(variable)} {relation.words} {other}{one}"
+        if accepted and not found:
+            limits.append((variable, accepted))
+    for variable, accepted in limits:
+        limit = find_limit(probe, variable, accepted)
+        yield f"{probe.label(variable)} {limit}"
+
+
+def list_accepted(probe: Probe, variable: Variable) -> list[int]:
+    """Return candidates for a number that are accepted in its place."""
+    found = probe.list_candidates(variable)
+    return [size for size in found if probe.accepts({variable: size})]
+
+
+def is_stretched(probe: Probe, variable: Variable, accepted: Sequence[int]) -> bool:
+    """Whether a size may be 1 instead, as where it is broadcast."""
+    return variable.is_size and 1 in accepted and probe.values[variable] != 1
+
+
+def find_relations(probe: Probe, variable: Variable, size: int) -> Iterator[Relation]:
+    """Yield which other numbers one has to follow, given a value that is accepted.
+
+    It does where, if the other one grows, it has to grow as well. If several are equal
+    because they must be, they grow together, and the first stands for them.
+    """
+    others = [other for other in probe.values if other != variable]
+    equal = [other for other in others if probe.values[other] == size]
+    found = [
+        (factor, other)
+        for factor in (1, 2)
+        for other in others
+        if probe.values[other] * factor == size
+        and follows(probe, variable, size, factor, [other])
+    ]
+    if not found and len(equal) > 1 and follows(probe, variable, size, 1, equal):
+        found = [(1, equal[0])]
+    for factor, other in found:
+        yield Relation(describe_relation(probe, variable, size, factor), other)
+
+
+def follows(
+    probe: Probe, variable: Variable, size: int, factor: int, others: Sequence[Variable]
+) -> bool:
+    """Whether a number has to grow by a factor if others grow by 1."""
+    moved = {other: probe.values[other] + 1 for other in others}
+    grown = {**moved, variable: size + factor}
+    return probe.accepts(grown) and not probe.accepts({**moved, variable: size})
+
+
+def describe_relation(probe: Probe, variable: Variable, size: int, factor: int) -> str:
+    """Return how a number follows another one, in the words between them."""
+    if probe.accepts({variable: size + 1}):
+        return "must be at least"
+    if probe.accepts({variable: size + size // factor}):
+        return "must be a multiple of"
+    return "must equal" if factor == 1 else "must be twice"
+
+
+def find_limit(probe: Probe, variable: Variable, accepted: Sequence[int]) -> str:
+    """Return between which limits a number is accepted, in words."""
+    value = probe.values[variable]
+    least = 1 if variable.is_size else -NEAR_BELOW
+    below = range(max(value - NEAR_BELOW, least), value)
+    above = range(value + 1, value + NEAR_ABOVE + 1)
+    good = [n for n in (*below, *above) if probe.accepts({variable: n})]
+    if good and good == list(above):
+        return f"must be at least {above[0]}"
+    if good and good == list(below):
+        return f"must be at most {below[-1]}"
+    steps = {after - before for before, after in pairwise(good)}
+    step = steps.pop() if len(steps) == 1 else 0
+    if step > 1 and good[0] % step == 0 and len(good) > 2:  # noqa: PLR2004  two are no row
+        return f"must be a multiple of {step}"
+    nearest = sorted({*good, *accepted}, key=lambda n: (abs(n - value), n))
+    return f"would be accepted as {' or '.join(map(str, nearest[:3]))}"
+
+
+def relate_groups(probe: Probe) -> Iterator[str]:
+    """Yield what equal numbers, of one operand or of several, would have to be."""
+    for group in list_groups(probe):
+        words = " and ".join(map(probe.label, group))
+        candidates = probe.list_candidates(group[0])
+        sizes = [n for n in candidates if probe.accepts(dict.fromkeys(group, n))]
+        leaders = [leader for n in sizes for leader in find_leaders(probe, group, n)]
+        for leader in dict.fromkeys(leaders):
+            yield f"{words} must equal {probe.label(leader)}"
+        if sizes and not leaders:
+            shown = " or ".join(map(str, sizes[:3]))
+            yield f"{words} would be accepted as {shown}, together"
+
+
+def list_groups(probe: Probe) -> list[tuple[Variable, ...]]:
+    """Return sizes that are equal: of an operand, then of all but the first."""
+    sizes = {v: n for v, n in probe.values.items() if v.is_size}
+    numbers = range(len(probe.call.operands))
+    parts = [[v for v in sizes if v.operand == number] for number in numbers]
+    parts.append([v for v in probe.values if v.operand != 0])
+    groups = [
+        tuple(v for v in part if probe.values[v] == value)
+        for part in parts
+        for value in dict.fromkeys(probe.values[v] for v in part)
+    ]
+    return [group for group in dict.fromkeys(groups) if len(group) > 1]
+
+
+def find_leaders(
+    probe: Probe, group: Sequence[Variable], size: int
+) -> Iterator[Variable]:
+    """Yield the numbers that a group has to follow, given a value that is accepted."""
+    grown = dict.fromkeys(group, size + 1)
+    for other, value in probe.values.items():
+        if value == size and other not in group:
+            moved = {other: size + 1}
+            stays = dict.fromkeys(group, size) | moved
+            if probe.accepts({**grown, **moved}) and not probe.accepts(stays):
+                yield other
+
+
+def tell_casts(probe: Probe) -> Iterator[str]:
+    """Yield which dtype of an operand is accepted."""
+    for number, operand in enumerate(probe.call.operands):
+        for change in list_accepted_casts(probe, number)[:1]:
+            dtype = str(operand.geometry.dtype).removeprefix("torch.")
+            yield f"{operand.name} is {dtype}: {write(change, operand)} is accepted"
+
+
+def tell_forms(probe: Probe) -> Iterator[str]:
+    """Yield which other form of an operand is accepted."""
+    for number, operand in enumerate(probe.call.operands):
+        for change in list_accepted_forms(probe, number)[:1]:
+            returned = probe.run(changes={number: change}) or ()
+            gives = f", and gives {returned[0]}" if returned else ""
+            yield f"{write(change, operand)} is accepted{gives}"
+
+
+def write(change: Change, operand: Operand) -> str:
+    """Return a change as Python has it, of an operand that has a name."""
+    return change.text.format("" if operand.name == UNNAMED else operand.name)

@@ -1,0 +1,59 @@
+"""Remember a program for as long as something that it made lives."""
+
+import weakref
+from collections.abc import Mapping, Sequence
+
+from torch import nn
+
+from meta_magic.recording.identities.origins import (
+    Origin,
+    keep_origins,
+    look_for_versions,
+)
+from meta_magic.recording.rows.module_trees import Tree, read_versions
+from meta_magic.session.program_builder import Written
+from meta_magic.trace.program import Program
+
+__all__ = ["keep_origin"]
+
+
+def keep_origin(
+    write: Written,
+    program: Program,
+    trees: Sequence[Tree],
+    living: Mapping[int, nn.Module],
+    namespace: Mapping[str, nn.Module],
+) -> None:
+    """Remember a program for as long as something that it made lives.
+
+    Args:
+        write: What its recording wrote.
+        program: It.
+        trees: Its module trees.
+        living: Modules by their number.
+        namespace: The modules that variables hold.
+    """
+    refs = write.registry.living()
+    versions = {s: v for tree in trees for s, v in tree.versions.items()}
+    roots = {id(living.get(tree.number)) for tree in trees}
+    for module in (m for m in namespace.values() if id(m) not in roots):
+        versions |= read_versions(write.registry, module)
+    aliased = frozenset(write.registry.aliased)
+    if write.imports.aliased:
+        aliased |= write.imports.aliased & program.n_writes_by_storage.keys()
+    counters = look_for_versions(program, refs, aliased, versions)
+    owned = {storage for tree in trees for storage in tree.owner_by_storage}
+    origin = Origin(
+        program=program,
+        generator_state=write.draws.state_left(),
+        modules={number: weakref.ref(m) for number, m in living.items()},
+        versions=versions,
+        aliased=aliased,
+        counters=counters,
+        places={r.number: r.place for r in refs if r.place is not None},
+        checksums=write.constants.sum_made(ref for ref in refs if ref.number in owned),
+    )
+    passed = {imported.storage for imported in program.imports}
+    if passed:  # what was only read is as it was made, by the same tensors
+        passed -= program.n_writes_by_storage.keys() | aliased
+    keep_origins(origin, (ref for ref in refs if ref.number not in passed))

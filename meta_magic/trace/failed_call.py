@@ -1,0 +1,72 @@
+"""The call that an error came from, as the user's own code made it."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from meta_magic.trace.signature import Geometry, SourcePosition
+
+__all__ = ["UNNAMED", "FailedCall", "Operand", "walk_arguments"]
+
+UNNAMED: Final = "a tensor"
+"""The name of an operand that no code and no call stands for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operand:
+    """A tensor that a failed call was given.
+
+    Attributes:
+        name: How the user's code writes it: the expression, such as ``x``, or a path
+            to it, such as ``self.fc.weight``; "" where nothing there stands for it.
+        aliases: What callers of that code call it.
+        tensor: Its number in the trace.
+        geometry: Its metadata.
+        requires_grad: Whether autograd follows it.
+        is_leaf: Whether nothing made it that autograd follows.
+    """
+
+    name: str
+    aliases: tuple[str, ...]
+    tensor: int
+    geometry: Geometry
+    requires_grad: bool
+    is_leaf: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedCall:
+    """What raised, with what it was given, as far as torch has a part in it.
+
+    It keeps nothing of the user's alive: of tensors there is the metadata alone.
+
+    Attributes:
+        function: The function of torch that was called; None for a module that checks
+            what it is given itself, and for code that calls neither.
+        args: Positional arguments; a tensor stands as its number among ``operands``.
+        kwargs: Keyword arguments, as well.
+        operands: The tensors.
+        is_whole: Whether all arguments are there: those that are no plain data are not.
+        frames: The user's own lines on the way to it, outermost first.
+    """
+
+    function: Callable[..., Any] | None
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    operands: tuple[Operand, ...]
+    is_whole: bool
+    frames: tuple[SourcePosition, ...]
+
+
+def walk_arguments(
+    value: Any, path: tuple[int | str, ...] = ()
+) -> Iterator[tuple[tuple[int | str, ...], Any]]:
+    """Yield what nested arguments hold, each with its path."""
+    if isinstance(value, (tuple, list)):
+        for i, item in enumerate(value):
+            yield from walk_arguments(item, (*path, i))
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from walk_arguments(item, (*path, key))
+    else:
+        yield path, value

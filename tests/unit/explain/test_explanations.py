@@ -1,0 +1,127 @@
+"""What is said of an error: the lines, the operands by the user's names, the module."""
+
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from meta_magic import record
+from meta_magic.explain import explanations
+
+
+class Classifier(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(400, 10)
+        self.layers = nn.Sequential(nn.Linear(8, 6), nn.Linear(5, 4))
+        self.state = {"h": [torch.ones(2, 3)]}
+
+    def forward(self, x):
+        return self.fc(x)
+
+
+def explain(run):
+    """Return what is said of a function that fails."""
+    with pytest.raises(Exception), record() as trace:  # noqa: B017, PT011  torch's
+        run(Classifier())
+    return trace.explanation
+
+
+def test_operands_have_the_names_of_the_failing_expression_and_of_the_module():
+    found = explain(lambda model: model(torch.ones(4, 800)))
+    assert [o.name for o in found.given] == ["x", "self.fc.weight", "self.fc.bias"]
+    assert "model.fc.weight" in found.operands
+    assert found.expression == "self.fc(x)"
+    assert found.module.startswith("Linear `")
+    assert found.callers[-1][1] == "model(torch.ones(4, 800))"
+
+
+def test_the_line_is_that_of_the_failing_expression():
+    found = explain(lambda model: model(torch.ones(4, 800)))
+    assert found.line == Classifier.forward.__code__.co_firstlineno + 1
+
+
+def test_what_a_module_returned_to_the_next_is_named_by_the_module():
+    found = explain(lambda model: model.layers(torch.ones(2, 8)))
+    assert found.given[0].name == "what layers.0 returned"
+    assert found.given[1].name == "model.layers[1].weight"
+
+
+def test_what_a_container_holds_is_named():
+    found = explain(lambda model: model.state["h"][0] @ torch.ones(4, 4))
+    assert [o.name for o in found.given] == [
+        'model.state["h"][0]',
+        "torch.ones(4, 4)",
+    ]
+
+
+def test_a_module_that_checks_its_input_itself_has_its_operands():
+    found = explain(lambda _: nn.LSTM(3, 4)(torch.ones(5, 2, 7)))
+    assert [o.name for o in found.given] == ["torch.ones(5, 2, 7)"]
+    assert found.rules == ()
+
+
+def test_an_error_of_the_users_own_has_its_line_and_no_rule():
+    found = explain(lambda _: {}["x"])
+    assert found.expression == '{}["x"]'
+    assert (found.given, found.rules) == ((), ())
+
+
+def test_nothing_is_said_where_nothing_failed():
+    with record() as trace:
+        torch.ones(2)
+    assert trace.explanation is None
+
+
+def test_the_text_is_short_and_has_each_operand_on_a_line():
+    found = explain(lambda model: model(torch.ones(4, 800)))
+    lines = found.text.splitlines()
+    assert len(lines) <= 25
+    assert "    x               (4, 800) float32" in lines
+    assert str(found) == f"{found.error}\n{found.text}"
+
+
+def test_an_explanation_that_fails_says_so(monkeypatch):
+    monkeypatch.setattr(explanations, "find_rules", None)
+    monkeypatch.setattr(explanations, "ask_child", lambda probe, *_: probe())
+    found = explain(lambda model: model(torch.ones(4, 800)))
+    assert found.rules[0].startswith("This could not be explained: TypeError")
+
+
+def test_without_children_the_operands_are_named_all_the_same(monkeypatch):
+    monkeypatch.setattr(explanations, "can_fork", lambda: False)
+    found = explain(lambda model: model(torch.ones(4, 800)))
+    assert found.given
+    assert found.rules == ()
+
+
+def test_an_argument_that_is_no_plain_data_is_not_probed():
+    generator = torch.Generator()
+    found = explain(lambda _: torch.ones(3).normal_(0, -1, generator=generator))
+    assert found.rules == ()
+
+
+def test_a_trace_that_was_kept_has_no_call_to_explain():
+    with pytest.raises(RuntimeError), record() as trace:
+        Classifier()(torch.ones(4, 800))
+    assert pickle.loads(pickle.dumps(trace)).explanation is None
+
+
+def test_nothing_of_the_users_is_kept_alive():
+    import gc
+    import weakref
+
+    def run():
+        with pytest.raises(RuntimeError), record() as trace:
+            model = Classifier()
+            refs.append(weakref.ref(model))
+            model(torch.ones(4, 800))
+        assert trace.explanation.rules
+        return trace
+
+    refs = []
+    trace = run()
+    gc.collect()
+    assert refs[0]() is None
+    assert trace.explanation.given

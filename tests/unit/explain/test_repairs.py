@@ -1,0 +1,100 @@
+"""Repairs of a failed cell: what is changed, that it runs, and that nothing else is."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from meta_magic.trace.notes import CellSource
+from tests.conformance.explanations import record_cell
+
+MODEL = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, hidden=16):
+        super().__init__()
+        self.lstm = nn.LSTM(4, hidden, bidirectional=True)
+        self.fc = nn.Linear(hidden, 2)
+
+    def forward(self, x):
+        return self.fc(self.lstm(x)[0])
+
+Net()(torch.ones(5, 3, 4))
+"""
+
+
+def explain(text):
+    return record_cell(text, "<failed cell>").explanation
+
+
+def run(text):
+    """Return the variables of a program that runs on the CPU."""
+    variables = {"__name__": "__main__"}
+    exec(text, variables)
+    return variables
+
+
+def test_a_number_that_is_written_is_replaced_where_it_was_written():
+    found = explain("import torch\nx = torch.ones(4, 3)\ny = x @ torch.ones(5, 2)")
+    afters = [repair.after for repair in found.repairs]
+    assert "y = x @ torch.ones(3, 2)" in afters
+    assert "x = torch.ones(4, 5)" in afters
+    for repair in found.repairs:
+        assert run(repair.source)["y"].shape[1] == 2
+
+
+def test_a_name_is_multiplied_where_a_multiple_is_asked_for():
+    found = explain(MODEL)
+    repair = next(r for r in found.repairs if "2 * hidden" in r.after)
+    assert repair.line == 9
+    assert repair.after == "        self.fc = nn.Linear(2 * hidden, 2)"
+    assert repair.diff == f"-{repair.before}\n+{repair.after}"
+    run(repair.source)
+
+
+def test_an_operand_is_cast_at_the_failing_line():
+    found = explain(
+        "import torch\nw = torch.ones(5, 3)\ni = torch.ones(4)\n"
+        "y = torch.nn.functional.embedding(i, w)"
+    )
+    assert found.repairs[0].after == "y = torch.nn.functional.embedding(i.long(), w)"
+    assert run(found.repairs[0].source)["y"].dtype == torch.float32
+
+
+def test_an_expression_is_put_in_brackets_before_a_method():
+    found = explain("import torch\na = torch.ones(2, 3)\ny = a @ (a + 1)")
+    assert "y = a @ ((a + 1).T)" in [repair.after for repair in found.repairs]
+
+
+def test_what_it_does_to_parameters_is_said():
+    text = "import torch\nm = torch.nn.Linear(400, 10)\nm(torch.ones(4, 800))"
+    found = explain(text)
+    assert "8,010 parameters instead of 4,010" in found.text
+
+
+@pytest.mark.parametrize("last", ["open('{path}', 'w')", "while True: pass"])
+def test_a_cell_that_would_write_or_never_end_has_no_repair(last, tmp_path):
+    path = tmp_path / "written"
+    text = f"import torch\nx = torch.ones(2, 3) @ torch.ones(2, 3)\n{last}"
+    found = explain(text.format(path=path))
+    assert found.repairs == ()
+    assert "that were tried ran" in found.text
+    assert not path.exists()
+
+
+def test_nothing_that_the_cell_had_is_other_after_it_was_explained():
+    text = "import torch\nseen = []\nseen.append(1)\ntorch.ones(2) + torch.ones(3)"
+    trace = record_cell(text, "<failed cell>")
+    state = torch.get_rng_state()
+    assert trace.explanation.repairs
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not torch.is_inference_mode_enabled()
+
+
+def test_what_ipython_made_of_a_line_is_not_edited():
+    text = "import torch\nx = torch.ones(2) + torch.ones(3)"
+    typed = CellSource(text="import torch\nx = !ls", file="<failed cell>")
+    trace = replace(record_cell(text, "<failed cell>"), cell=typed)
+    assert trace.explanation.repairs == ()
