@@ -286,10 +286,9 @@ class Trace:
         file.write_text(home.render_graphs(self), encoding="utf-8")
 
     def _repr_html_(self) -> str:
-        # For front ends without IPython, such as marimo.
+        # For front ends without IPython, such as marimo, which puts it into a frame.
         page = import_module("meta_magic.view.page")
-        html: str = page.render_snapshot(self, page.pack(self))
-        return html
+        return f"<!doctype html>{page.render_snapshot(self, page.pack(self))}"
 
     def _ipython_display_(self) -> None:
         self.show()

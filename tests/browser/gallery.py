@@ -134,6 +134,8 @@ def set_scheme(page: Any, scheme: str) -> None:
         # JupyterLab says no colour scheme: what asks for it is told the light one.
         styles += ":root{color-scheme:light}"
         page.evaluate(ADD_THEME, styles)
+    # By which a page is told of a change, there too.
+    page.evaluate("name => { document.body.dataset.jpThemeName = name }", scheme)
 
 
 def show_view(page: Any, view: str) -> None:

@@ -86,6 +86,33 @@ def press_until(page, key, locator):
     pytest.fail(f"{key} does not lead there")
 
 
+WALK = """() => {
+  const element = document.activeElement;
+  if (element === document.body) return "";
+  const { left, right, top, bottom } = element.getBoundingClientRect();
+  const [x, y] = [(left + right) / 2, (top + bottom) / 2];
+  const clamp = (at, size) => Math.max(0, Math.min(size - 1, at));
+  const at = document.elementFromPoint(clamp(x, innerWidth), clamp(y, innerHeight));
+  const is_seen = element.contains(at) || at.contains(element);
+  return is_seen ? "seen" : `hidden: ${element.outerHTML.slice(0, 200)}`;
+}"""
+"""Whether that which has the focus is hidden by something; "" outside of the report."""
+
+
+def test_all_that_the_keyboard_leads_to_is_seen_and_left_again(report):
+    if report.locator("details.mm-little").count():
+        report.locator("summary").press("Enter")
+    for view in VIEWS:
+        report.get_by_role("tab", name=view).click()
+        report.get_by_role("tab", name=view).focus()
+        stops = []
+        while len(stops) < 100 and (not stops or stops[-1]):
+            report.keyboard.press("Tab")
+            stops.append(report.evaluate(WALK))
+        assert set(stops) <= {"seen", ""}
+        assert not stops[-1]
+
+
 def test_each_view_is_reached_by_keyboard_and_fits_the_window(report, expect):
     if report.locator("details.mm-little").count():
         press_until(report, "Tab", report.locator("summary"))

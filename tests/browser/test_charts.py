@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from meta_magic import record
+from tests.browser.test_gallery import CHECK
 
 pytestmark = pytest.mark.browser
 
@@ -144,3 +145,20 @@ def test_without_parameters_or_calls_there_is_a_line(serve, expect):
     page = serve(bare, roots=[])
     page.get_by_role("tab", name="Charts").click()
     expect(page.get_by_role("tabpanel", name="Charts")).to_contain_text("No module")
+
+
+def test_what_is_pointed_at_is_told_below_the_title_if_details_take_the_room(
+    serve, page
+):
+    with record() as long:
+        model = nn.Sequential()
+        model.add_module(
+            "a_name_that_takes_half_of_the_room_that_is_there", nn.Linear(8, 4)
+        )
+        model(torch.zeros(3, 8))
+    charts = serve(long)
+    page.set_viewport_size({"width": 950, "height": 900})
+    charts.get_by_role("row").filter(has_text="a_name").click()
+    charts.get_by_role("tab", name="Charts").click()
+    found = page.evaluate(f"() => {{ {CHECK}; return check_report(); }}")
+    assert [(f["what"], f["text"], f["where"]) for f in found] == []

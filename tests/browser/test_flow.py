@@ -246,3 +246,16 @@ def test_steps_between_modules_open_with_a_click(serve, expect):
     steps.click()
     expect(flow.get_by_role("treeitem", name="flatten", exact=True)).to_be_visible()
     assert page.errors == []
+
+
+def test_a_key_leaves_a_flow_that_fits_where_it_is(flow):
+    graph = flow.get_by_role("tree")
+    for _ in range(3):
+        flow.get_by_label("Open a level").click()
+    graph.press("0")
+    view = graph.get_attribute("viewBox")
+    assert float(view.split()[3]) > 1.1 * graph.bounding_box()["height"]
+    for key in ("Home", "ArrowDown", "End"):
+        graph.press(key)
+        assert graph.get_attribute("aria-activedescendant")
+        assert graph.get_attribute("viewBox") == view

@@ -52,6 +52,23 @@ let n_ids = 0;
 /** An id that nothing else in the page has. */
 export const make_id = () => `mm-${REPORT}-${(n_ids += 1)}`;
 
+/** Copy a text; whether the browser lets it. @param {string} text */
+export async function copy_text(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch { // As in the frames of some notebooks, which may copy what is selected.
+    const give = (/** @type {ClipboardEvent} */ event) => {
+      event.clipboardData.setData("text/plain", text);
+      event.preventDefault();
+    };
+    document.addEventListener("copy", give);
+    const is_copied = document.execCommand("copy");
+    document.removeEventListener("copy", give);
+    return is_copied;
+  }
+}
+
 /** Give a file to whoever looks at the report. @param {Blob} blob @param {string} name */
 export function save_file(blob, name) {
   const href = URL.createObjectURL(blob);

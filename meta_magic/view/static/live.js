@@ -6,6 +6,7 @@ import { make } from "./dom.js";
 import { add_work_out } from "./memory/work_out.js";
 import { mount_panel } from "./panel.js";
 import { keep_from_notebook, mount_report } from "./report.js";
+import { follow_scheme } from "./scheme.js";
 
 const STAY = 2000; // milliseconds that the place of a live report is kept for the next
 
@@ -47,6 +48,7 @@ async function render({ model, el }) {
   const panel = make("div");
   el.addEventListener("keydown", keep_from_notebook);
   el.append(report, panel);
+  follow_scheme(el);
   try {
     const trace = await decode(model.get("payload"));
     const ask = make_ask(model);

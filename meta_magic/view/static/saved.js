@@ -3,6 +3,7 @@
 import { decode } from "./data.js";
 import { make } from "./dom.js";
 import { keep_from_notebook, mount_report } from "./report.js";
+import { follow_scheme } from "./scheme.js";
 
 /** @typedef {import("./report.js").Settings} Settings */
 
@@ -21,6 +22,7 @@ async function start_saved(id, settings, read, styles) {
   if (element.inert || !element.isConnected) return;
   element.after(make("style", {}, styles));
   element.addEventListener("keydown", keep_from_notebook);
+  follow_scheme(element);
   mount_report(element, await decode(read()), settings);
 }
 

@@ -61,7 +61,8 @@ const make_views = (flow, save, get_bar) => [
     make_button("−", "Zoom out", () => flow.viewport.zoom_by(0.8)),
     make_button("+", "Zoom in", () => flow.viewport.zoom_by(1.25)),
     make_button("fit", "Fit all into view (0)", () => flow.viewport.fit())),
-  make_button("full", "Full screen", () => toggle_full_screen(get_bar())),
+  ...document.fullscreenEnabled // not in the frames of some notebooks
+    ? [make_button("full", "Full screen", () => toggle_full_screen(get_bar()))] : [],
   make_button("SVG", "Save as SVG", () => save(false)),
   make_button("PNG", "Save as PNG", () => save(true)),
 ];

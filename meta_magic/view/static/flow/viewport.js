@@ -107,7 +107,7 @@ export class Viewport {
 
   /** Move as little as brings something into sight. @param {number[]} box x, y, w and h */
   reach([x, y, w, h]) {
-    const edge = EDGE / this.zoom;
+    const edge = EDGE / Math.max(1, this.zoom); // no more than where all begins
     const find_shift = (start, size, room) => {
       if (start >= edge && start + size <= room - edge) return 0;
       return start - Math.max(edge, (room - size) / 2);

@@ -1,6 +1,6 @@
 // A table of any length: rows of one height, of which only those in sight are drawn.
 
-import { fill, make, save_file } from "../dom.js";
+import { copy_text, fill, make, save_file } from "../dom.js";
 import { make_cells, make_heading } from "./cells.js";
 import { make_chooser } from "./chooser.js";
 import { ColumnChoice, style_columns } from "./chosen.js";
@@ -97,8 +97,11 @@ export class Grid {
     const { element, choice, head } = this;
     const styles = style_columns(this.columns, choice.width_of, element.clientWidth);
     for (const [name, value] of Object.entries(styles)) element.style.setProperty(name, value);
-    const { width } = head.children[0].getBoundingClientRect();
-    element.style.setProperty("--mm-pin", `${width}px`);
+    const widths = this.columns.map(({ is_pinned }, i) =>
+      (is_pinned ? head.children[i].getBoundingClientRect().width : 0));
+    element.style.setProperty("--mm-pin", `${widths[0]}px`);
+    // What the keyboard leads to is not below the names.
+    element.style.scrollPaddingLeft = `${widths.reduce((sum, width) => sum + width)}px`;
     this.show_further();
   }
 
@@ -235,12 +238,8 @@ export class Grid {
     const names = this.columns.map(({ name }) => name);
     const cells = this.rows.map(read).map((values) => names.map((name) => values[name]));
     const csv = format_csv([names, ...cells]);
-    try {
-      await navigator.clipboard.writeText(csv);
-      this.status.textContent = "copied";
-    } catch {
-      save_file(new Blob([csv]), `${label}.csv`);
-    }
+    if (await copy_text(csv)) this.status.textContent = "copied";
+    else save_file(new Blob([csv]), `${label}.csv`);
   }
 
   /** Show what was selected elsewhere; without the filter, where that hides it. */
