@@ -13,6 +13,7 @@ from meta_magic.trace.modules import ModuleNode
 from meta_magic.trace.networks import build_network
 from meta_magic.trace.notes import CellSource, Note
 from meta_magic.trace.program import Program
+from meta_magic.trace.questions import Questions
 from meta_magic.trace.rerun import Rerun
 from meta_magic.trace.sequences import ModuleCalls, OpCalls
 from meta_magic.trace.summary import format_summary
@@ -21,24 +22,16 @@ from meta_magic.trace.table import build_table, list_columns
 if TYPE_CHECKING:
     import os
     import weakref
-    from collections.abc import Mapping, Sequence
 
     import pandas as pd
     from networkx import MultiDiGraph
     from torch import nn
 
-    from meta_magic.cost.advice.advice_records import Advice
-    from meta_magic.cost.costs import Cost
-    from meta_magic.cost.memory_timeline import Memory
-    from meta_magic.cost.program_columns import Columns
-    from meta_magic.explain.explanations import Explanation
-    from meta_magic.trials.fit import Candidates, Fit
-
 __all__ = ["Trace"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trace:
+class Trace(Questions):
     """What one cell, or one ``with record()`` block, did.
 
     A trace is plain data: it can be compared, pickled and kept, and holds no tensor.
@@ -105,105 +98,10 @@ class Trace:
         signatures = self.program.signatures
         return sum(n * (count_flops(signatures[s]) or 0) for s, n in counts.items())
 
-    @cached_property
-    def columns(self) -> "Columns":
-        """The program as numpy columns, which cost and memory are counted from."""
-        home = import_module("meta_magic.cost.program_columns")  # as in show()
-        columns: Columns = home.read_columns(self.program.with_raised)
-        return columns
-
-    @property
-    def cost(self) -> "Cost":
-        """FLOPs and bytes by phase, module and operator, and a roofline's time.
-
-        Counted when it is asked for: keep it for several questions.
-        """
-        costs = import_module("meta_magic.cost.costs")  # a floor above, as in show()
-        cost: Cost = costs.build_cost(self)
-        return cost
-
-    @cached_property
-    def peak_by_place(self) -> "Mapping[str, int]":
-        """The most bytes at once on each device that the code names; {} for none.
-
-        What it names no device for counts on the CPU.
-        """
-        tensors = [(*s.inputs, *s.outputs) for s in self.program.signatures]
-        is_named = any(g.place is not None for pair in tensors for g in pair)
-        return self.memory.peak_by_place if is_named else {}
-
-    @cached_property
-    def memory(self) -> "Memory":
-        """The bytes that live after each operator call, by device and by purpose."""
-        home = import_module("meta_magic.cost.memory_timeline")  # as in show()
-        measured: Memory = home.measure_memory(self)
-        return measured
-
-    @cached_property
-    def advice(self) -> "tuple[Advice, ...]":
-        """What the block wastes, each with its lines and bytes, the most first.
-
-        Where a choice mends it, the block is recorded again in a child to prove it.
-        """
-        home = import_module("meta_magic.trials.proofs")  # as in show()
-        proven: tuple[Advice, ...] = home.prove_advice(self)
-        return proven
-
-    @cached_property
-    def explanation(self) -> "Explanation | None":
-        """Why the block failed: the call, its operands, the rule that it broke.
-
-        The rule is found by calls with other sizes and dtypes, in a child process.
-        """
-        home = import_module("meta_magic.explain.explanations")  # as in show()
-        explanation: Explanation | None = home.explain(self)
-        return explanation
-
     @list_columns
     def to_pandas(self) -> "pd.DataFrame":
         """Return one row per operator call, columns named as the fields of OpCall."""
         return build_table(self.ops)
-
-    def fit(
-        self,
-        device: str,
-        vary: "Mapping[str, Candidates] | None" = None,
-        choices: "Sequence[str]" = (),
-        *,
-        suggest: bool = False,
-    ) -> "Fit":
-        """Return whether the block fits a device, and up to which sizes it would.
-
-        The block is recorded again, in a child process that may touch nothing outside
-        of it, at a few sizes and at the answer.
-
-        Args:
-            device: An accelerator, by its name in ``devices.toml``, such as
-                ``h100-sxm``; only what the block places on one counts, if any is.
-            vary: Names of sizes, as the block or what is outside of it calls them, and
-                what each may be: integers, or ``...`` for all. One varies at a time.
-            choices: What is done otherwise: ``bfloat16``, ``autocast``, ``fused``,
-                ``sgd``, ``8-bit``, ``paged 8-bit``, ``zeroed gradients``,
-                ``checkpointing`` of blocks, or ``checkpointing:h.*`` of modules so
-                named or of such a class, ``accumulation:batch/4`` in four parts.
-            suggest: Whether to try what would make it fit, where nothing does.
-
-        Raises:
-            UnknownDeviceError: There is no such device; the error lists all.
-            TrialError: The block cannot be run again: it writes files, uses the
-                network, needs what is gone by now, or was run by ``exec``.
-
-        Example:
-            >>> import meta_magic, torch
-            >>> rows = 8
-            >>> with meta_magic.record() as trace:
-            ...     x = torch.ones(rows, 10**6)
-            >>> trace.fit("t4", vary={"rows": ...}).largest  # of 16 GB, 4 MB each
-            {'rows': 4000}
-        """
-        home = import_module("meta_magic.trials.fit")  # as in show()
-        fit: Fit = home.fit_trace(self, device, vary or {}, choices, suggest=suggest)
-        return fit
 
     def show(self, *, depth: int | None = None, height: int = 420) -> None:
         """Show the report in a notebook, or print the summary where there is none.
