@@ -32,11 +32,13 @@ class Peak:
     """How fast a device computes in a dtype.
 
     Attributes:
+        name: Whose peak it is, as in ``Device.peaks``.
         flops: Operations in a second.
         note: What was taken for what, where the sheet has no peak for the dtype;
             else None.
     """
 
+    name: str
     flops: float
     note: str | None = None
 
@@ -77,12 +79,13 @@ class Device:
         wanted = name_peak(dtype)
         known = dict(self.peaks)
         if wanted == "float32" and uses_tf32 and "tfloat32" in known:
-            return Peak(flops=known["tfloat32"])
+            return Peak(name="tfloat32", flops=known["tfloat32"])
         if wanted in known:
-            return Peak(flops=known[wanted])
+            return Peak(name=wanted, flops=known[wanted])
         wider = [name for name in WIDER.get(wanted, ()) if name in known]
         used = wider[0] if wider else min(known, key=known.__getitem__)
         return Peak(
+            name=used,
             flops=known[used],
             note=f"{self.title} has no peak for {wanted}: that of {used} is taken",
         )

@@ -40,6 +40,27 @@ class Interpolation:
         total, scale = self._add_up(size)
         return int(-(-max(total, default=0) // scale))
 
+    def list_highest(self, least: int) -> list[int]:
+        """Return calls of which one is the highest, at each size from one on.
+
+        They are few: a call is left out if another has as many bytes at the first
+        size, and grows by as many from each to the next.
+        """
+        found = [self._add_up(least + step) for step in range(len(self.sizes))]
+        scale = lcm(*(scale for _, scale in found))
+        rows = np.array([total * (scale // own) for total, own in found], object)
+        differences = []
+        while len(rows):
+            differences.append(rows[0])
+            rows = np.diff(rows, axis=0)
+        growth = np.array(differences, np.float64)
+        left, highest = np.lexsort(growth)[::-1], []
+        while left.size:
+            best = left[0]
+            highest.append(int(best))
+            left = left[(growth[:, left] > growth[:, [best]]).any(axis=0)]
+        return sorted(highest)
+
     def _add_up(self, size: int) -> tuple[NDArray[np.object_], int]:
         """Return the bytes after each call, times an integer, and that."""
         weights = list(weigh(self.sizes, size))

@@ -8,7 +8,7 @@ Source:
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -23,7 +23,14 @@ if TYPE_CHECKING:
 
     from meta_magic.cost.costs import Cost
 
-__all__ = ["Roofline", "build_roofline"]
+__all__ = [
+    "Products",
+    "Roofline",
+    "build_roofline",
+    "classify_products",
+    "find_peak",
+    "find_vector_peak",
+]
 
 IN_TENSOR_CORES: Final = ("convolution", "rnn")
 """In the names of operators whose float32 torch lets cuDNN compute as TF32."""
@@ -104,10 +111,11 @@ def build_roofline(cost: "Cost", device: Device, *, tf32: bool) -> Roofline:
     Products a causal mask leaves out are not computed; elements are computed at the
     peak of float32 without tensor cores, where the device has one.
     """
-    peaks = [find_peak(one, device, tf32=tf32) for one in cost.each]
+    kinds = map(classify_products, cost.each)
+    peaks = [find_peak(products, device, tf32=tf32) for products in kinds]
     products = np.array([o.flops_needed for o in cost.each], float)
     products /= np.array([peak.flops for peak in peaks], float)
-    vectors = dict(device.peaks).get("float32")
+    vectors = find_vector_peak(device)
     if vectors is not None:
         elementwise = np.array([o.n_elementwise for o in cost.each], float) / vectors
         products = np.maximum(products, elementwise)
@@ -123,7 +131,29 @@ def build_roofline(cost: "Cost", device: Device, *, tf32: bool) -> Roofline:
     )
 
 
-def find_peak(one: OneCall, device: Device, *, tf32: bool) -> Peak:
-    """Return how fast a device computes the products of a call."""
+class Products(NamedTuple):
+    """What decides how fast a device computes the products of a call.
+
+    Attributes:
+        dtype: Of what is multiplied.
+        is_cudnns: Whether torch lets cuDNN compute float32 as TF32.
+    """
+
+    dtype: torch.dtype
+    is_cudnns: bool
+
+
+def classify_products(one: OneCall) -> Products:
+    """Return what decides how fast the products of a call are computed."""
     is_cudnns = any(word in one.op for word in IN_TENSOR_CORES)
-    return device.find_peak(one.dtype or torch.float32, uses_tf32=tf32 or is_cudnns)
+    return Products(one.dtype or torch.float32, is_cudnns)
+
+
+def find_peak(products: Products, device: Device, *, tf32: bool) -> Peak:
+    """Return how fast a device computes some products."""
+    return device.find_peak(products.dtype, uses_tf32=tf32 or products.is_cudnns)
+
+
+def find_vector_peak(device: Device) -> float | None:
+    """Return how many operations on elements a device does in a second, if known."""
+    return dict(device.peaks).get("float32")

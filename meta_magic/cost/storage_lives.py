@@ -9,7 +9,7 @@ import numpy as np
 from meta_magic.cost.program_columns import Columns, Flags, Integers
 from meta_magic.trace.program import Program
 
-__all__ = ["Lives", "add_up", "find_lives", "read_deaths"]
+__all__ = ["Lives", "add_up", "find_lives", "order_stretches", "read_deaths"]
 
 SETITEM: Final = "torch.Tensor.__setitem__"
 MAX_NUMBER_NBYTES: Final = 16
@@ -66,6 +66,12 @@ def find_lives(program: Program, columns: Columns) -> Lives:
         stop=np.maximum(start, stop),
         first_tensor=first,
     )
+
+
+def order_stretches(lives: Lives) -> Integers:
+    """Return the order of stretches by storage, and then by start."""
+    order: Integers = np.lexsort((lives.start, lives.storage))
+    return order
 
 
 def find_plain(program: Program, columns: Columns, first: Integers) -> Integers:

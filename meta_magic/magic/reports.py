@@ -1,6 +1,7 @@
 """Show a trace's report: one output that stays, and one that is alive."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -75,14 +76,19 @@ def show(trace: "Trace", settings: Mapping[str, Any]) -> None:
         display(outputs.live)
 
 
-def show_charts(trace: "Trace", of: str) -> None:
+def show_charts(trace: "Trace", of: str, device: str) -> None:
     """Show a chart of a trace, or say in a line what it would tell."""
     from meta_magic.view.charts import treemap_bundle  # noqa: PLC0415  needs torch
     from meta_magic.view.charts_memory import memory_bundle  # noqa: PLC0415
+    from meta_magic.view.charts_roofline import roofline_bundle  # noqa: PLC0415
 
-    charts = {
+    charts: Mapping[str, tuple[Callable[[Trace], dict[str, object] | None], str]] = {
         "parameters": (treemap_bundle, "no module of this trace has parameters"),
         "memory": (memory_bundle, "no tensor of this trace takes memory"),
+        "roofline": (
+            partial(roofline_bundle, device=device),
+            "no operator of this trace computes anything",
+        ),
     }
     if of not in charts:
         raise ValueError(f"there is no chart of {of!r}: choose {' or '.join(charts)}")

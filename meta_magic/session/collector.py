@@ -34,6 +34,11 @@ class RareCollection:
         self._n_entered = 0
         self._before = self._within = (0, 0, 0)
 
+    @property
+    def n_entered(self) -> int:
+        """How many recordings run."""
+        return self._n_entered
+
     def __enter__(self) -> None:
         with self._lock:
             if self._n_entered == 0:

@@ -166,14 +166,14 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
     ModuleColumn(
         name="class",
         help="Qualified name of the class, or what a container holds.",
-        width=190,
+        width=182,
         is_pinned=True,
         is_in_tree=False,
     ),
     ModuleColumn(
         name="settings",
         help="What it is set to, beside what all of its class are by default.",
-        width=222,
+        width=162,
         is_in_tree=False,
     ),
     ModuleColumn(
@@ -205,6 +205,14 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
     ModuleColumn(
         name="share",
         help="Its share of the FLOPs of all modules.",
+        format="share",
+        width=68,
+        align="right",
+        is_in_tree=False,
+    ),
+    ModuleColumn(
+        name="time",
+        help="Share of the modules' time after initialization, on the chosen device.",
         format="share",
         width=68,
         align="right",

@@ -12,7 +12,7 @@ import torch
 
 from meta_magic.trace.options import Options
 
-__all__ = ["Former", "Rerun", "list_names", "make_rerun"]
+__all__ = ["Former", "Modes", "Rerun", "list_names", "make_rerun", "read_modes"]
 
 PLAIN: Final = (
     *(bool, int, float, complex, str, bytes, type(None), range),
@@ -49,6 +49,22 @@ class Former(NamedTuple):
         return value
 
 
+class Modes(NamedTuple):
+    """What torch was told to do by whatever is around a block.
+
+    Attributes:
+        is_grad_enabled: Whether it kept what a backward pass needs.
+        is_inference: Whether it was in inference mode.
+        dtype: Of numbers for which none is named.
+        autocast: Of each type of device whether it cast, and to what.
+    """
+
+    is_grad_enabled: bool
+    is_inference: bool
+    dtype: torch.dtype
+    autocast: tuple[tuple[str, bool, torch.dtype], ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rerun:
     """What it takes to record a block again.
@@ -66,6 +82,7 @@ class Rerun:
         function: The code of the function that it is in, whose variables are others
             than its module's; None outside of functions.
         options: What the user chose.
+        modes: What torch was told to do.
     """
 
     text: str | None
@@ -76,6 +93,7 @@ class Rerun:
     before: Mapping[str, Former] = field(repr=False)
     function: CodeType | None = None
     options: Options
+    modes: Modes
 
     @property
     def local(self) -> frozenset[str]:
@@ -105,7 +123,7 @@ def make_rerun(  # noqa: PLR0913  what stands in the record, by name
         line: The same.
         of_module: The variables of its module.
         variables: All that it knows.
-        names: The same.
+        names: As in :class:`Rerun`.
         function: The same.
         options: The same.
 
@@ -113,18 +131,41 @@ def make_rerun(  # noqa: PLR0913  what stands in the record, by name
         None where its variables are no module's: they may be gone any time.
     """
     module = of_module.get("__name__")
-    known = sys.modules.get(module) if isinstance(module, str) else None
-    if known is None or vars(known) is not of_module:
+    if not isinstance(module, str) or not is_of(of_module, module):
         return None
     return Rerun(
         text=text,
         file=file,
         line=line,
-        module=str(module),
+        module=module,
         names=names,
         before={n: keep(variables[n]) for n in sorted(names) if n in variables},
         function=function,
         options=options,
+        modes=read_modes(),
+    )
+
+
+def is_of(variables: Mapping[str, object], module: str) -> bool:
+    """Whether variables are those of a module that is there."""
+    known = sys.modules.get(module)
+    return known is not None and vars(known) is variables
+
+
+def read_modes() -> Modes:
+    """Return what torch is told to do, in this thread."""
+    return Modes(
+        is_grad_enabled=torch.is_grad_enabled(),
+        is_inference=torch.is_inference_mode_enabled(),
+        dtype=torch.get_default_dtype(),
+        autocast=tuple(
+            (
+                device,
+                torch.is_autocast_enabled(device),
+                torch.get_autocast_dtype(device),
+            )
+            for device in ("cpu", "cuda")
+        ),
     )
 
 

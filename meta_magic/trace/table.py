@@ -5,13 +5,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, TypeVar
 
-from meta_magic.trace import columns
+from meta_magic.trace import op_columns
 from meta_magic.trace.calls import OpCall
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from meta_magic.trace.columns import OpColumn
+    from meta_magic.trace.op_columns import OpColumn
 
 __all__ = ["build_table", "list_columns"]
 
@@ -43,7 +43,8 @@ def order_columns() -> "list[OpColumn]":
     names = [field.name for field in fields(OpCall)]
     rank_by_name = {name: rank for rank, name in enumerate(names)}
     return sorted(
-        columns.OP_COLUMNS, key=lambda c: rank_by_name.get(c.name, len(names))
+        [column for column in op_columns.OP_COLUMNS if column.is_in_table],
+        key=lambda c: rank_by_name.get(c.name, len(names)),
     )
 
 

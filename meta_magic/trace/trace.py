@@ -169,6 +169,8 @@ class Trace:
         device: str,
         vary: "Mapping[str, Candidates] | None" = None,
         choices: "Sequence[str]" = (),
+        *,
+        suggest: bool = False,
     ) -> "Fit":
         """Return whether the block fits a device, and up to which sizes it would.
 
@@ -180,8 +182,11 @@ class Trace:
                 ``h100-sxm``; only what the block places on one counts, if any is.
             vary: Names of sizes, as the block or what is outside of it calls them, and
                 what each may be: integers, or ``...`` for all. One varies at a time.
-            choices: What is done otherwise: ``bfloat16``, ``autocast``,
-                ``checkpointing``, ``fused``, ``sgd``, ``8-bit``, ``paged 8-bit``.
+            choices: What is done otherwise: ``bfloat16``, ``autocast``, ``fused``,
+                ``sgd``, ``8-bit``, ``paged 8-bit``, ``zeroed gradients``,
+                ``checkpointing`` of blocks, or ``checkpointing:h.*`` of modules so
+                named or of such a class, ``accumulation:batch/4`` in four parts.
+            suggest: Whether to try what would make it fit, where nothing does.
 
         Raises:
             UnknownDeviceError: There is no such device; the error lists all.
@@ -189,16 +194,15 @@ class Trace:
                 network, needs what is gone by now, or was run by ``exec``.
 
         Example:
-            >>> from meta_magic import record
-            >>> import torch
+            >>> import meta_magic, torch
             >>> rows = 8
-            >>> with record() as trace:
+            >>> with meta_magic.record() as trace:
             ...     x = torch.ones(rows, 10**6)
             >>> trace.fit("t4", vary={"rows": ...}).largest  # of 16 GB, 4 MB each
             {'rows': 4000}
         """
         home = import_module("meta_magic.trials.fit")  # as in show()
-        fit: Fit = home.fit_trace(self, device, vary or {}, choices)
+        fit: Fit = home.fit_trace(self, device, vary or {}, choices, suggest=suggest)
         return fit
 
     def show(self, *, depth: int | None = None, height: int = 420) -> None:
@@ -214,17 +218,20 @@ class Trace:
         settings = {"depth": depth, "height": height, "hide": ["parameters"]}
         reports.show(self, settings)
 
-    def charts(self, of: str = "parameters") -> None:
+    def charts(self, of: str = "parameters", *, device: str = "h100-sxm") -> None:
         """Show a chart by plotly.
 
         Args:
             of: ``"parameters"``: a treemap of their bytes by module, a picture where
-                plotly is not; or ``"memory"``: bytes alive after each operator.
+                plotly is not; ``"memory"``: bytes alive after each operator; or
+                ``"roofline"``: how fast operators are at best, by their intensity.
+            device: Of the roofline, by its name in ``devices.toml``.
 
         Raises:
             ValueError: There is no such chart.
+            UnknownDeviceError: There is no such device; the error lists all.
         """
-        import_module("meta_magic.magic.reports").show_charts(self, of)
+        import_module("meta_magic.magic.reports").show_charts(self, of, device)
 
     def to_html(self, path: "str | os.PathLike[str]") -> None:
         """Write the report as one HTML file that needs no kernel and no network.

@@ -1,4 +1,4 @@
-"""Find the syntax tree of a recorded block, and its variables as they were."""
+"""Find the syntax tree of a recorded block, its variables and modes as they were."""
 
 import ast
 import linecache
@@ -7,10 +7,13 @@ from collections.abc import Mapping
 from types import CodeType, FrameType
 from typing import Any
 
-from meta_magic.errors import TrialError
-from meta_magic.trace.rerun import Rerun
+import torch
 
-__all__ = ["find_unbound", "parse_block", "restore_variables"]
+from meta_magic.errors import TrialError
+from meta_magic.session.record import record
+from meta_magic.trace.rerun import Modes, Rerun, read_modes
+
+__all__ = ["enter_modes", "find_unbound", "parse_block", "restore_variables"]
 
 
 def parse_block(rerun: Rerun) -> ast.Module:
@@ -31,7 +34,7 @@ def parse_block(rerun: Rerun) -> ast.Module:
     ]
     if not entered:
         raise TrialError(f"line {rerun.line} of {rerun.file} is no `with record()`")
-    block = ast.Module(body=entered[-1].body, type_ignores=[])
+    block = ast.Module(body=strip_recording(entered[-1], rerun), type_ignores=[])
     try:
         compile(block, rerun.file, "exec")
     except SyntaxError as error:  # a return, a yield
@@ -42,6 +45,49 @@ def parse_block(rerun: Rerun) -> ast.Module:
 def begins_at(node: ast.With, line: int) -> bool:
     """Whether a ``with`` statement enters its contexts at a line."""
     return node.lineno <= line < node.body[0].lineno or node.lineno == line
+
+
+def strip_recording(entered: ast.With, rerun: Rerun) -> list[ast.stmt]:
+    """Return what a ``with record()`` runs, in the other contexts that it enters.
+
+    Raises:
+        TrialError: Which of them the recording is cannot be told.
+    """
+    others = [item for item in entered.items if not is_recording(item, rerun)]
+    if len(entered.items) == 1:
+        return entered.body
+    if len(others) != len(entered.items) - 1:
+        raise TrialError("which of its contexts is `record()` cannot be told")
+    return [ast.copy_location(ast.With(items=others, body=entered.body), entered)]
+
+
+def is_recording(item: ast.withitem, rerun: Rerun) -> bool:
+    """Whether a context of a block is the recording itself."""
+    if not isinstance(item.context_expr, ast.Call):
+        return False
+    first, *rest = ast.unparse(item.context_expr.func).split(".")
+    former = rerun.before.get(first)
+    try:
+        value = getattr(sys.modules[rerun.module], first, None)
+        value = value if former is None else former.read()
+    except LookupError:  # it is gone
+        return False
+    for name in rest:
+        value = getattr(value, name, None)
+    return value is record
+
+
+def enter_modes(modes: Modes) -> None:
+    """Tell torch what it was told around a block, for good; to be called in a child.
+
+    The inference mode is to be as it was already.
+    """
+    torch.set_grad_enabled(modes.is_grad_enabled)
+    torch.set_default_dtype(modes.dtype)
+    for then, now in zip(modes.autocast, read_modes().autocast, strict=True):
+        device, is_enabled, dtype = then
+        if then != now:
+            torch.autocast(device, dtype, is_enabled).__enter__()
 
 
 def restore_variables(

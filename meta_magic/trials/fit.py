@@ -1,7 +1,8 @@
 """Whether a block fits a device, and the largest sizes at which it does."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from math import gcd
 from types import EllipsisType, MappingProxyType
@@ -9,14 +10,15 @@ from typing import Final, NamedTuple, TypeAlias
 
 from meta_magic.cost.device_table import find_device
 from meta_magic.cost.interpolation import Interpolation, interpolate
-from meta_magic.cost.samples import Sample, take_sample
+from meta_magic.cost.samples import Sample
 from meta_magic.errors import TrialError
 from meta_magic.trace.trace import Trace
-from meta_magic.trials.blocks import find_unbound
+from meta_magic.trials.accumulation import count_parts, name_parts
 from meta_magic.trials.fit_records import Fit, SizeFit
-from meta_magic.trials.trial import ask_trial
+from meta_magic.trials.recordings import Recordings
+from meta_magic.trials.remedies import find_remedies
 
-__all__ = ["Candidates", "Fit", "SizeFit", "fit_trace"]
+__all__ = ["Candidates", "Fit", "SizeFit", "find_fitting", "fit_trace"]
 
 Candidates: TypeAlias = Sequence[int] | EllipsisType | None
 """The values that a name may have; all from 1 on, if they are not said."""
@@ -35,21 +37,25 @@ class Search(NamedTuple):
         name: What it is called.
         candidates: What it may be, rising.
         nbytes: What there is room for.
-        record: Returns the memory of the block at a size.
+        record: Returns the memory of the block at each of some sizes.
         recorded: What it returned, by size.
     """
 
     name: str
     candidates: Sequence[int]
     nbytes: int
-    record: Callable[[int], Sample]
+    record: Callable[[Sequence[int]], Sequence[Sample]]
     recorded: dict[int, Sample]
 
     def sample(self, size: int) -> Sample:
-        """Return the memory of the block at a size, recorded once."""
-        if size not in self.recorded:
-            self.recorded[size] = self.record(size)
-        return self.recorded[size]
+        """Return the memory of the block at a size."""
+        return self.sample_all([size])[0]
+
+    def sample_all(self, sizes: Sequence[int]) -> list[Sample]:
+        """Return the memory of the block at sizes, each recorded once."""
+        todo = [size for size in sizes if size not in self.recorded]
+        self.recorded.update(zip(todo, self.record(todo), strict=True))
+        return [self.recorded[size] for size in sizes]
 
     def find_largest(self, peak_nbytes: Callable[[int], int], near: int) -> int:
         """Return the largest candidate whose peak there is room for, or 0.
@@ -75,6 +81,8 @@ def fit_trace(
     device: str,
     vary: Mapping[str, Candidates] = MappingProxyType({}),
     choices: Sequence[str] = (),
+    *,
+    suggest: bool = False,
 ) -> Fit:
     """Return whether a trace's block fits a device, and up to which sizes.
 
@@ -83,26 +91,23 @@ def fit_trace(
         device: A device that is known by name.
         vary: Names of sizes in the block, and what each may be.
         choices: What is chosen otherwise than the block does.
+        suggest: Whether to try what would make it fit, where nothing does.
 
     Raises:
         UnknownDeviceError: No such device is known; it names all that are.
         TrialError: The block failed, cannot be run again, or knows no such size; or
             the device has no memory of its own.
     """
-    found, chosen = find_device(device), tuple(choices)
+    found, chosen = find_device(device), name_parts(choices, vary)
     if not found.nbytes:
         raise TrialError(f"how much memory {found.title} has varies: name another")
-    if trace.error is not None:
-        raise TrialError(f"it raised {trace.error}")
-    sample = record_at(trace, {}, chosen) if chosen else take_sample(trace)
-    sizes = {}
-    for name in vary:
-        current = read_size(trace, name)
-        record = partial(record_size, trace, name, chosen)
-        candidates = list_candidates(vary[name])
-        search = Search(name, candidates, found.nbytes, record, {current: sample})
-        sizes[name] = search_largest(search, current)
-    return Fit(
+    recordings = Recordings(trace)
+    sample = recordings.take(chosen)
+    sizes = {
+        name: find_fitting(recordings, name, found.nbytes, [candidates], chosen)
+        for name, candidates in vary.items()
+    }
+    fit = Fit(
         device=found.name,
         nbytes=found.nbytes,
         place=sample.place,
@@ -110,73 +115,54 @@ def fit_trace(
         sizes=sizes,
         choices=chosen,
     )
+    return replace(fit, remedies=find_remedies(recordings, fit)) if suggest else fit
 
 
-def read_size(trace: Trace, name: str) -> int:
-    """Return what a name stood for when the block had run.
+def find_fitting(
+    recordings: Recordings,
+    name: str,
+    nbytes: int,
+    tried: Iterable[Candidates] = (...,),
+    choices: tuple[str, ...] = (),
+) -> SizeFit:
+    """Return the largest value of a name with which a block takes so many bytes.
 
-    Raises:
-        TrialError: It is no positive integer.
-    """
-    value = None
-    if trace.rerun is not None:
-        value = find_unbound(trace.rerun, name)
-    if value is None:  # bound by the block itself
-        value = ask_trial(trace, lambda _, variables: as_size(variables.get(name)))
-    size = as_size(value)
-    if size is None:
-        raise TrialError(f"no name {name!r} of the block stands for a positive integer")
-    return size
-
-
-def as_size(value: object) -> int | None:
-    """Return a value if it is a positive integer, else None."""
-    return value if type(value) is int and value > 0 else None
-
-
-def record_size(trace: Trace, name: str, choices: tuple[str, ...], size: int) -> Sample:
-    """Return the memory of a trace's block where a name has another value."""
-    try:
-        return record_at(trace, {name: size}, choices)
-    except TrialError as error:
-        raise TrialError(f"with {name}={size}, {error}") from None
-
-
-def record_at(
-    trace: Trace, sizes: Mapping[str, int], choices: tuple[str, ...]
-) -> Sample:
-    """Return the memory of a trace's block, run otherwise."""
-    return ask_trial(trace, lambda again, _: take_sample(again), sizes, choices)
-
-
-def list_candidates(candidates: Candidates) -> Sequence[int]:
-    """Return the sizes that may be tried, rising.
+    Args:
+        recordings: Of the block.
+        name: What the size is called.
+        nbytes: What there is room for.
+        tried: What it may be: the first where the peak can be interpolated counts.
+        choices: What is chosen otherwise than the block does.
 
     Raises:
-        TrialError: One is no positive integer, or there is none.
+        TrialError: The block cannot be run again, or knows no such size.
     """
-    if candidates is None or candidates is ...:
-        return range(1, LIMIT + 1)
-    is_size = all(type(size) is int and size > 0 for size in candidates)
-    if not is_size or not candidates:
-        raise TrialError(f"{candidates!r} are no sizes: these are positive integers")
-    return sorted({*candidates})
 
+    def record(sizes: Sequence[int]) -> Sequence[Sample]:
+        return recordings.take_all(choices, [{name: size} for size in sizes])
 
-def search_largest(search: Search, current: int) -> SizeFit:
-    """Return the largest size that fits, by interpolation, or else by recordings."""
-    largest, found = current, None
-    for sizes in list_samples(search.candidates, current):
-        found = interpolate_samples(search, sizes)
+    current = recordings.read_size(name)
+    sample, step = recordings.take(choices), count_parts(choices, name)
+    searches = [
+        Search(
+            name, list_candidates(candidates, step), nbytes, record, {current: sample}
+        )
+        for candidates in tried
+    ]
+    for search in searches:
+        largest, found = interpolate_largest(search, current)
         if found is not None:
-            largest = search.find_largest(found.peak_nbytes, near=current)
-            size = largest or search.candidates[0]
-            if peak_of(search, size) == found.peak_nbytes(size):
-                break
-            found = None  # some kernels take sizes rounded up
-    if found is None:
-        recorded_peak = partial(peak_of, search)
-        largest = search.find_largest(recorded_peak, near=largest or current)
+            break
+    else:
+        near = largest or current
+        largest = search.find_largest(partial(peak_of, search), near=near)
+    return describe_size(search, current, largest, found)
+
+
+def describe_size(
+    search: Search, current: int, largest: int, found: Interpolation | None
+) -> SizeFit:
+    """Return what a search found, and the recordings that it stands on."""
     recorded = sorted(search.recorded.items())
     return SizeFit(
         name=search.name,
@@ -186,6 +172,44 @@ def search_largest(search: Search, current: int) -> SizeFit:
         recorded=tuple((size, sample.peak_nbytes) for size, sample in recorded),
         interpolation=found,
     )
+
+
+def list_candidates(candidates: Candidates, step: int) -> Sequence[int]:
+    """Return the sizes that may be tried, rising: multiples of one.
+
+    Raises:
+        TrialError: One is no positive integer, or there is none.
+    """
+    if candidates is None or candidates is ...:
+        return range(step, LIMIT + 1, step)
+    is_size = all(type(size) is int and size > 0 for size in candidates)
+    if not is_size or not candidates:
+        raise TrialError(f"{candidates!r} are no sizes: these are positive integers")
+    multiples = sorted(size for size in {*candidates} if size % step == 0)
+    if not multiples:
+        raise TrialError(f"none of {candidates!r} is split into {step} parts")
+    return multiples
+
+
+def interpolate_largest(
+    search: Search, current: int
+) -> tuple[int, Interpolation | None]:
+    """Return the largest size that fits, and the bytes at all sizes.
+
+    Returns:
+        None for the bytes where programs differ, or a recording is another: some
+        kernels take sizes rounded up. The size is a guess then.
+    """
+    largest = current
+    for sizes in list_samples(search.candidates, current):
+        found = interpolate_samples(search, sizes)
+        if found is None:
+            continue
+        largest = search.find_largest(found.peak_nbytes, near=current)
+        size = largest or search.candidates[0]
+        if peak_of(search, size) == found.peak_nbytes(size):
+            return largest, found
+    return largest, None
 
 
 def list_samples(candidates: Sequence[int], current: int) -> Iterator[list[int]]:
@@ -203,7 +227,7 @@ def list_samples(candidates: Sequence[int], current: int) -> Iterator[list[int]]
 def interpolate_samples(search: Search, sizes: Sequence[int]) -> Interpolation | None:
     """Return the bytes at all sizes, if at some of them the block is one program."""
     try:
-        samples = [search.sample(size) for size in sizes]
+        samples = search.sample_all(sizes)
     except TrialError:  # sizes that the block does not take
         return None
     if len({sample.program for sample in samples}) > 1:

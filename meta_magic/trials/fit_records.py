@@ -7,7 +7,7 @@ from meta_magic.cost.interpolation import Interpolation
 from meta_magic.errors import TrialError
 from meta_magic.trace.units import format_bytes
 
-__all__ = ["Fit", "SizeFit"]
+__all__ = ["Fit", "Remedy", "SizeFit"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +36,17 @@ class SizeFit:
         """Whether the block was recorded at the largest size, if any fits."""
         return not self.largest or self.largest in dict(self.recorded)
 
+    @property
+    def nbytes_per_unit(self) -> int | None:
+        """Bytes that one more adds to the peak, at the largest size that fits.
+
+        At the least one if none does; None where programs differ by size.
+        """
+        if self.interpolation is None:
+            return None
+        size, peak_nbytes = self.largest or self.least, self.interpolation.peak_nbytes
+        return peak_nbytes(size + 1) - peak_nbytes(size)
+
     def peak_nbytes(self, size: int) -> int:
         """Return the most bytes that live at once, at any size.
 
@@ -51,6 +62,22 @@ class SizeFit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Remedy:
+    """Choices under which a block was recorded that does not fit without.
+
+    Attributes:
+        choices: They, beside those made anyway.
+        peak_nbytes: Most bytes that live at once then.
+    """
+
+    choices: tuple[str, ...]
+    peak_nbytes: int
+
+    def __str__(self) -> str:
+        return f"{format_bytes(self.peak_nbytes)} with {', '.join(self.choices)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
     """Whether a block fits a device.
 
@@ -61,6 +88,8 @@ class Fit:
         peak_nbytes: Most bytes that live there at once, as recorded.
         sizes: How that grows with each size that was asked for, by its name.
         choices: What was chosen otherwise than the block does.
+        remedies: What else was tried where nothing fits: choices that are enough, or
+            that need least; none unless it was asked for.
     """
 
     device: str
@@ -69,6 +98,7 @@ class Fit:
     peak_nbytes: int
     sizes: Mapping[str, SizeFit]
     choices: tuple[str, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
 
     @property
     def fits(self) -> bool:
@@ -94,8 +124,22 @@ class Fit:
             at = ", ".join(str(n) for n, _ in size.recorded)
             how = "interpolated" if size.interpolation else "searched"
             how += f" from recordings at {at}" if size.confirmed else ", not confirmed"
-            least = format_bytes(size.peak_nbytes(size.least))
-            none = f"none fits, {size.least} takes {least}"
-            found = f"at most {size.largest}" if size.largest else none
-            lines.append(f"  {size.name} = {size.current}: {found} ({how})")
+            lines.append(f"  {size.name} = {size.current}: {say_largest(size)} ({how})")
+        if self.remedies:
+            enough = self.remedies[0].peak_nbytes <= self.nbytes
+            tried = ", or ".join(str(remedy) for remedy in self.remedies)
+            lines.append(f"  it would fit: {tried}" if enough else f"  still {tried}")
         return "\n".join(lines)
+
+
+def say_largest(size: SizeFit) -> str:
+    """Return in words which size fits, and what one more needs."""
+    if size.largest:
+        text = f"at most {size.largest}"
+    else:
+        least = format_bytes(size.peak_nbytes(size.least))
+        text = f"none fits, {size.least} takes {least}"
+    one_more = size.nbytes_per_unit
+    return (
+        text if one_more is None else f"{text}, {format_bytes(one_more)} for one more"
+    )

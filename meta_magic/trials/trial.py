@@ -1,29 +1,43 @@
 """Record a block again in a child, and bring back the answer to a question."""
 
 import ast
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+
+import torch
 
 from meta_magic.errors import TrialError
 from meta_magic.recording.as_device.oracle.child import (
     NO_ANSWER,
-    ask_child,
+    ask_children,
     can_fork,
 )
 from meta_magic.session.recording import Recording
 from meta_magic.trace.notes import CellSource
 from meta_magic.trace.rerun import Rerun
 from meta_magic.trace.trace import Trace
-from meta_magic.trials.blocks import parse_block, restore_variables
+from meta_magic.trials.accumulation import (
+    Parts,
+    accumulate,
+    find_made_anew,
+    read_parts,
+)
+from meta_magic.trials.blocks import (
+    enter_modes,
+    find_unbound,
+    parse_block,
+    restore_variables,
+)
 from meta_magic.trials.file_locks import is_refusal
+from meta_magic.trials.named_sizes import as_size, list_sizes
 from meta_magic.trials.sandbox import Refused, enter_sandbox
 from meta_magic.trials.sizes import set_sizes
-from meta_magic.trials.what_ifs import Choice, check_choices, make_choices
+from meta_magic.trials.what_ifs import Choice, Fault, check_choices, make_choices
 
-__all__ = ["SECONDS", "ask_trial"]
+__all__ = ["SECONDS", "ask_trial", "ask_trials", "check_rerun", "read_size"]
 
 T = TypeVar("T")
 
@@ -31,6 +45,22 @@ Question: TypeAlias = Callable[[Trace, Mapping[str, Any]], T]
 
 SECONDS: Final = 60.0
 """What a trial may take, by default."""
+
+
+class Change(NamedTuple):
+    """What a child runs in the place of a block.
+
+    Attributes:
+        block: Its statements.
+        sizes: Values that names have instead.
+        choices: What is chosen.
+        bound: Names that are bound anew for each part of a batch.
+    """
+
+    block: ast.Module
+    sizes: Mapping[str, int]
+    choices: Collection[Choice]
+    bound: Collection[str]
 
 
 def ask_trial(
@@ -47,49 +77,132 @@ def ask_trial(
         question: Given the recording, and the block's variables when it has run;
             returns what can be pickled.
         sizes: Values that names of the block have instead.
-        choices: What is changed.
+        choices: What is changed; of ``CHOICES``, with arguments behind a colon.
         seconds: How long it may take.
 
     Raises:
         TrialError: It cannot be run again, or so; the message says why.
     """
+    (answered,) = ask_trials(trace, question, [sizes], choices, seconds)
+    if isinstance(answered, TrialError):
+        raise answered
+    return answered
+
+
+def ask_trials(
+    trace: Trace,
+    question: Question[T],
+    sizes: Sequence[Mapping[str, int]],
+    choices: Collection[Choice] = (),
+    seconds: float = SECONDS,
+) -> list[T | TrialError]:
+    """Record a trace's block again at several sizes, all at once.
+
+    Args:
+        trace: As of :func:`ask_trial`, like those that are not named here.
+        question: The same.
+        sizes: For each child the values that names of the block have instead.
+        choices: The same.
+        seconds: How long each may take.
+
+    Returns:
+        For each the answer, or why there is none.
+
+    Raises:
+        TrialError: It cannot be run again at all.
+    """
     check_choices(choices)
-    rerun = trace.rerun
-    if rerun is None:
+    changes = [make_change(trace, own, choices) for own in sizes]
+    asked = [partial(answer, check_rerun(trace), own, question) for own in changes]
+    returned = ask_children(asked, seconds, seconds)
+    late = f"it crashed, or took more than {seconds:g} s", None
+    told: list[tuple[str | None, Any]] = [
+        late if one is NO_ANSWER else one for one in returned
+    ]
+    return [value if reason is None else TrialError(reason) for reason, value in told]
+
+
+def make_change(
+    trace: Trace, sizes: Mapping[str, int], choices: Collection[Choice]
+) -> Change:
+    """Return what a child runs in the place of a trace's block."""
+    block, parts = parse_block(check_rerun(trace)), read_parts(choices)
+    bound = frozenset[str]()
+    if parts is not None:
+        bound = accumulate(block, parts)
+        sizes = {**sizes, parts.name: share(trace, sizes, parts)}
+    return Change(set_sizes(block, sizes), sizes, choices, bound)
+
+
+def check_rerun(trace: Trace) -> Rerun:
+    """Return what it takes to record a trace's block again.
+
+    Raises:
+        TrialError: That cannot be.
+    """
+    if trace.rerun is None:
         raise TrialError("it was run by `exec`, or comes from another process")
     if not can_fork():
         raise TrialError("no process can be forked here")
-    block = set_sizes(parse_block(rerun), sizes)
-    run = partial(answer, rerun, block, question, sizes, choices)
-    returned = ask_child(run, seconds, seconds)
-    if returned is NO_ANSWER:
-        raise TrialError(f"it crashed, or took more than {seconds:g} s")
-    reason, value = returned
-    if reason is not None:
-        raise TrialError(reason)
-    result: T = value
-    return result
+    return trace.rerun
 
 
 def answer(
-    rerun: Rerun,
-    block: ast.Module,
-    question: Question[T],
-    sizes: Mapping[str, int],
-    choices: Collection[Choice],
+    rerun: Rerun, change: Change, question: Question[T]
 ) -> tuple[str | None, T | None]:
     """Return why there is no answer, and the answer; runs in a child."""
-    variables = restore_variables(rerun, block, sizes)
+    variables = restore_variables(rerun, change.block, change.sizes)
     refused = enter_sandbox()
-    choose = partial(make_choices, choices, rerun.options.device)
-    trace = record_block(rerun, block, variables, choose)
+    faults: list[Fault] = [partial(find_made_anew, change.bound, variables)]
+    choose = partial(make_choices, change.choices, rerun.options.device, faults)
+    trace = record_block(rerun, change.block, variables, choose)
     if refused:
         return f"it {refused[0]}", None
     if trace.error is not None:
         may_be_refused = is_refusal(trace.error)
         why = " (here it may write no file)" if may_be_refused else ""
         return f"it raises {trace.error}{why}", None
+    for find_fault in faults:
+        reason = find_fault()
+        if reason is not None:
+            return f"it {reason}", None
     return None, question(trace, variables)
+
+
+def read_size(
+    trace: Trace, name: str, prepare: Callable[[], None] = lambda: None
+) -> int:
+    """Return what a name stood for when the block had run.
+
+    Args:
+        trace: What was recorded of it.
+        name: The name.
+        prepare: Called if it must run for that.
+
+    Raises:
+        TrialError: It is no positive integer.
+    """
+    rerun = check_rerun(trace)
+    known = list_sizes(rerun).get(name) or find_unbound(rerun, name)
+    if known is None:
+        prepare()
+        known = ask_trial(trace, lambda _, variables: as_size(variables.get(name)))
+    size = as_size(known)
+    if size is None:
+        raise TrialError(f"no name {name!r} of the block stands for a positive integer")
+    return size
+
+
+def share(trace: Trace, sizes: Mapping[str, int], parts: Parts) -> int:
+    """Return the size of one part of a batch.
+
+    Raises:
+        TrialError: The batch cannot be split into as many, or has no size.
+    """
+    whole = sizes.get(parts.name) or read_size(trace, parts.name)
+    if whole % parts.number:
+        raise TrialError(f"{parts.name}={whole} is not split into {parts.number} parts")
+    return whole // parts.number
 
 
 def record_block(
@@ -101,8 +214,10 @@ def record_block(
     """Run a block under a recording of its own, which sees its choices made."""
 
     def run() -> object:
-        with choose():
-            return run_block(rerun, block, variables)
+        with torch.inference_mode(rerun.modes.is_inference):
+            enter_modes(rerun.modes)
+            with choose():
+                return run_block(rerun, block, variables)
 
     recording = Recording(rerun.file, options=rerun.options, namespace=variables)
     error: BaseException | None = None

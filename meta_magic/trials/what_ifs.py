@@ -9,36 +9,58 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial, wraps
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.utils.checkpoint import checkpoint
 
 from meta_magic.errors import TrialError
+from meta_magic.trials.accumulation import ACCUMULATION
+from meta_magic.trials.checkpointed import checkpoint_modules
 from meta_magic.trials.packed_adam import PackedAdam
 
-__all__ = ["CHOICES", "Choice", "check_choices", "make_choices"]
-
+__all__ = ["CHOICES", "Choice", "Fault", "check_choices", "make_choices"]
 
 Choice: TypeAlias = str | AbstractContextManager[object]
-"""One of ``CHOICES`` by name, or a context that the block runs in."""
+"""One of ``CHOICES`` as it is written, or a context that the block runs in."""
+
+Fault: TypeAlias = Callable[[], str | None]
+"""Says why a choice meant nothing, once all has run; None if it did."""
 
 
-def make_choices(choices: Iterable[Choice], device: str) -> ExitStack:
+class Kind(NamedTuple):
+    """A kind of choice.
+
+    Attributes:
+        make: Makes it, given what stands behind a colon, "" if nothing does, and the
+            type of the device that is meant; may return what finds its fault.
+        argument: What may stand behind a colon, in a word; "" if nothing may.
+    """
+
+    make: Callable[[str, str], Fault | None]
+    argument: str = ""
+
+
+def make_choices(
+    choices: Iterable[Choice], device: str, faults: list[Fault]
+) -> ExitStack:
     """Make choices, and return the context that the block is to run in.
 
     Args:
-        choices: Them; those that have names are made for good.
+        choices: Them; those that are written are made for good. What changes the text
+            of a block is no concern of torch's.
         device: Type of the device whose autocast is meant.
+        faults: What is to be asked when all has run is added to them.
     """
     stack = ExitStack()
     for choice in choices:
-        if isinstance(choice, str):
-            CHOICES[choice](device)
-        else:
+        if not isinstance(choice, str):
             stack.enter_context(choice)
+            continue
+        name, _, argument = choice.partition(":")
+        fault = CHOICES[name].make(argument, device) if name in CHOICES else None
+        faults += [] if fault is None else [fault]
     return stack
 
 
@@ -49,59 +71,35 @@ def check_choices(choices: Iterable[Choice]) -> None:
         TrialError: One is not; the error lists those that are.
     """
     for choice in choices:
-        if isinstance(choice, str) and choice not in CHOICES:
-            known = ", ".join(CHOICES)
-            raise TrialError(f"{choice!r} is no choice known; these are: {known}")
+        if not isinstance(choice, str):
+            continue
+        name, _, argument = choice.partition(":")
+        known = name in CHOICES and (CHOICES[name].argument or not argument)
+        if not known and name != ACCUMULATION:
+            texts = ", ".join(spell_choices())
+            raise TrialError(f"{choice!r} is no choice known; these are: {texts}")
 
 
-def use_bfloat16(_device: str) -> None:
+def spell_choices() -> Iterator[str]:
+    """Yield how each choice may be written."""
+    for name, choice in CHOICES.items():
+        yield name
+        if choice.argument:
+            yield f"{name}:{choice.argument}"
+    yield f"{ACCUMULATION}:SIZE/PARTS"
+
+
+def use_bfloat16(_argument: str, _device: str) -> None:
     """Make parameters and activations bfloat16 that would be float32."""
     torch.set_default_dtype(torch.bfloat16)
 
 
-def use_autocast(device: str) -> None:
+def use_autocast(_argument: str, device: str) -> None:
     """Compute in bfloat16 what autocast does."""
     torch.autocast(device, torch.bfloat16).__enter__()
 
 
-def checkpoint_blocks(_device: str) -> None:
-    """Save what blocks are given alone, and compute them again in the backward pass.
-
-    Blocks are modules of one class, with modules in them, that stand beside each other
-    in a list or a sequence; none within another.
-    """
-    call = nn.Module.__call__
-    known: dict[int, bool] = {}
-
-    @wraps(call)
-    def call_checkpointed(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if id(module) not in known:  # a root: calls of what is in it come after
-            blocks = {id(block) for block in find_blocks(module)}
-            known.update((id(m), id(m) in blocks) for m in module.modules())
-        run = partial(call, module)
-        if known[id(module)] and module.training and torch.is_grad_enabled():
-            return checkpoint(run, *args, use_reentrant=False, **kwargs)
-        return run(*args, **kwargs)
-
-    nn.Module.__call__ = call_checkpointed  # type: ignore[method-assign]  # on purpose
-
-
-def find_blocks(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield the outermost blocks of a module."""
-    for child in module.children():
-        kinds = [type(one) for one in child.children()]
-        is_row = isinstance(child, (nn.ModuleList, nn.Sequential))
-        blocks = [
-            one
-            for one in child.children()
-            if is_row and kinds.count(type(one)) > 1 and any(one.children())
-        ]
-        yield from blocks
-        if not blocks:
-            yield from find_blocks(child)
-
-
-def fuse_optimizers(_device: str) -> None:
+def fuse_optimizers(_argument: str, _device: str) -> None:
     """Have optimizers step in one kernel, without temporaries, where torch has one."""
     for kind in list_optimizers():
         if "fused" in inspect.signature(kind).parameters:
@@ -118,17 +116,17 @@ def fuse(init: Callable[..., None]) -> Callable[..., None]:
     return init_fused
 
 
-def use_sgd(_device: str) -> None:
+def use_sgd(_argument: str, _device: str) -> None:
     """Have an SGD without momentum in the place of each optimizer."""
     replace_optimizers(lambda parameters: torch.optim.SGD(parameters, lr=1e-3))
 
 
-def use_8bit_adam(_device: str) -> None:
+def use_8bit_adam(_argument: str, _device: str) -> None:
     """Have an Adam with states of 8 bits in the place of each optimizer."""
     replace_optimizers(PackedAdam)
 
 
-def page_8bit_adam(_device: str) -> None:
+def page_8bit_adam(_argument: str, _device: str) -> None:
     """Have one whose states lie on the CPU, and are paged in for each step."""
     replace_optimizers(partial(PackedAdam, is_paged=True))
 
@@ -156,15 +154,32 @@ def list_optimizers() -> list[type[Optimizer]]:
     ]
 
 
-CHOICES: Final[Mapping[str, Callable[[str], None]]] = MappingProxyType(
+def zero_gradients(_argument: str, _device: str) -> None:
+    """Have ``zero_grad()`` fill gradients with zeros, and keep them."""
+    for kind in (Optimizer, nn.Module):
+        kind.zero_grad = keep_zeroed(kind.zero_grad)  # type: ignore[method-assign]  # on purpose
+
+
+def keep_zeroed(zero_grad: Callable[..., None]) -> Callable[..., None]:
+    """Return a ``zero_grad()`` that sets no gradient to None."""
+
+    @wraps(zero_grad)
+    def zero_grad_kept(owner: object, set_to_none: bool = False) -> None:  # noqa: ARG001, FBT001, FBT002  as torch has it
+        zero_grad(owner, set_to_none=False)
+
+    return zero_grad_kept
+
+
+CHOICES: Final[Mapping[str, Kind]] = MappingProxyType(
     {
-        "bfloat16": use_bfloat16,
-        "autocast": use_autocast,
-        "checkpointing": checkpoint_blocks,
-        "fused": fuse_optimizers,
-        "sgd": use_sgd,
-        "8-bit": use_8bit_adam,
-        "paged 8-bit": page_8bit_adam,
+        "bfloat16": Kind(use_bfloat16),
+        "autocast": Kind(use_autocast),
+        "checkpointing": Kind(lambda p, _: checkpoint_modules(p), "PATTERN"),
+        "fused": Kind(fuse_optimizers),
+        "sgd": Kind(use_sgd),
+        "8-bit": Kind(use_8bit_adam),
+        "paged 8-bit": Kind(page_8bit_adam),
+        "zeroed gradients": Kind(zero_gradients),
     }
 )
-"""What may be chosen, by name."""
+"""What may be chosen by a name alone; accumulation cannot."""

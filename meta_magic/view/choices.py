@@ -22,6 +22,7 @@ __all__ = [
     "DTYPES",
     "STATE_BY_NAME",
     "Choice",
+    "describe_error",
     "describe_root",
     "format_need",
     "is_on_meta",
@@ -99,6 +100,12 @@ def is_on_meta(module: nn.Module | None) -> bool:
 def describe_root(node: "ModuleNode") -> str:
     """Return a root as the report names it."""
     return f"{node.name}: {node.class_name}" if node.name else node.class_name
+
+
+def describe_error(error: BaseException) -> str:
+    """Return what the panel says of an error: ours tell all that there is to it."""
+    is_ours = isinstance(error, MaterializeError)
+    return str(error) if is_ours else f"{type(error).__name__}: {error}"
 
 
 def format_need(nbytes: int, peak: int) -> str:

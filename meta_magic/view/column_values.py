@@ -4,9 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
-from meta_magic.trace import columns, module_columns
-from meta_magic.trace.columns import Column, OpColumn, Wire
+from meta_magic.trace import module_columns, op_columns
+from meta_magic.trace.columns import Column
 from meta_magic.trace.module_columns import Run
+from meta_magic.trace.op_columns import OpColumn, Wire
 
 if TYPE_CHECKING:
     from meta_magic.trace.calls import OpCall
@@ -29,7 +30,7 @@ def columns_payload(trace: "Trace") -> dict[str, list[dict[str, Any]]]:
     return {
         "ops": [
             write_op_column(c, calls) | hide(c, map(c.reader, filter(None, samples)))
-            for c in columns.OP_COLUMNS
+            for c in op_columns.OP_COLUMNS
         ],
         "modules": [
             write_module_column(c, nodes) | hide(c, map(c.tell_run, runs))
@@ -42,7 +43,7 @@ def remarks_payload(trace: "Trace") -> dict[str, Any]:
     """Return what is said of some operators, by the column that says it."""
     return {
         column.name: column.wire(trace.program)
-        for column in columns.OP_COLUMNS
+        for column in op_columns.OP_COLUMNS
         if callable(column.wire)
     }
 

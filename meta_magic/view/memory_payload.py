@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from meta_magic.cost.samples import find_accelerator
 from meta_magic.cost.storage_categories import CATEGORIES
+from meta_magic.cost.storage_lives import order_stretches
 from meta_magic.view.wire import Table, as_differences
 
 if TYPE_CHECKING:
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["memory_payload"]
 
 
-def memory_payload(trace: "Trace") -> dict[str, list[Any]]:
+def memory_payload(trace: "Trace") -> dict[str, Any]:
     """Return the lives of all storages as columns.
 
     Returns:
@@ -25,16 +27,17 @@ def memory_payload(trace: "Trace") -> dict[str, list[Any]]:
         start: ``storage`` and ``start`` (call) as steps from the stretch before,
         ``length`` (calls; 0 for one that outlived them all), and ``nbytes``,
         ``category`` and ``place`` as indices into ``sizes``, ``categories`` and
-        ``places``.
+        ``places``. ``accelerator``: the name of the place that is to hold most.
     """
-    account = trace.memory.account
+    memory, account = trace.memory, trace.memory.account
     lives, n_calls = account.lives, account.columns.n_calls
-    order = np.lexsort((lives.start, lives.storage))
+    order = order_stretches(lives)
     storage, start, stop = lives.storage[order], lives.start[order], lives.stop[order]
     sizes: Table[int] = Table(int)
     return {
         "categories": [*CATEGORIES],
         "places": [*account.places],
+        "accelerator": find_accelerator(memory),
         "storage": [*as_differences(storage.tolist())],
         "start": [*as_differences(start.tolist())],
         "length": np.where(stop >= n_calls, 0, stop - start).tolist(),

@@ -11,9 +11,9 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from meta_magic.cost.call_work import OneCall, count_one
 from meta_magic.trace.deep_trees import at_any_depth
 from meta_magic.trace.failure import describe_failure
-from meta_magic.trace.formulas.operations import count_flops
 from meta_magic.trace.function_calls import first_operators
 from meta_magic.trace.modules import ModuleNode
 from meta_magic.trace.signature import Geometry, Place, Signature, SourcePosition
@@ -25,6 +25,7 @@ from meta_magic.view.texts import find_texts
 from meta_magic.view.tokens import write_tokens
 from meta_magic.view.wire import (
     Table,
+    as_columns,
     as_deltas,
     as_differences,
     count_runs,
@@ -33,13 +34,14 @@ from meta_magic.view.wire import (
     write_position,
     write_tensor,
 )
+from meta_magic.view.work_payload import work_payload
 
 if TYPE_CHECKING:
     from meta_magic.trace.trace import Trace
 
 __all__ = ["VERSION", "build_payload", "pack"]
 
-VERSION: Final = 3
+VERSION: Final = 4
 PHASES: Final = ("init", "forward", "backward", "optimizer", "other")
 
 
@@ -69,24 +71,20 @@ class Payload:
     def build(self) -> dict[str, Any]:
         """Return the payload."""
         trace, program = self._trace, self._program
+        works = [*map(count_one, program.signatures)]
         parts = write_failure(trace) | {
             "version": VERSION,
-            "headline": format_headline(trace),
-            "source": trace.source,
-            "tokens": write_tokens(trace.source),
-            "cell": {"file": trace.cell.file, "first": trace.cell.first_line},
-            "texts": [*find_texts(program)],
-            "notes": [
-                {"text": note.text, "line": note.line or 0} for note in trace.notes
-            ],
+            **self._write_words(),
             "nbytes_by_dtype": count_nbytes(trace.modules),
             "modules": [
                 module
                 for root, node in enumerate(trace.modules)
                 for module in self._write_modules(node, root, -1)
             ],
-            "signatures": [*map(self._write_signature, program.signatures)],
-            "places": [*map(self._write_place, program.places)],
+            "signatures": as_columns(
+                [*map(self._write_signature, program.signatures, works)]
+            ),
+            "places": as_columns([*map(self._write_place, program.places)]),
             "ops": self._write_ops(),
             "storages": [*as_deltas(memoryview(program.storage_by_tensor).cast("I"))],
             "owners": [
@@ -98,14 +96,28 @@ class Payload:
             "calls": self._write_calls(),
             "details": details_payload(trace),
             "memory": memory_payload(trace),
+            "work": work_payload(works),
         }
         return parts | {
-            "positions": self._positions.rows,
+            "positions": as_columns(self._positions.rows),
             "geometries": self._geometries.rows,
         }
 
-    def _write_signature(self, signature: Signature) -> dict[str, Any]:
-        flops = count_flops(signature)
+    def _write_words(self) -> dict[str, Any]:
+        """Return what is said of the whole, and the source that ran."""
+        trace = self._trace
+        return {
+            "headline": format_headline(trace),
+            "source": trace.source,
+            "tokens": write_tokens(trace.source),
+            "cell": {"file": trace.cell.file, "first": trace.cell.first_line},
+            "texts": [*find_texts(self._program)],
+            "notes": [
+                {"text": note.text, "line": note.line or 0} for note in trace.notes
+            ],
+        }
+
+    def _write_signature(self, signature: Signature, work: OneCall) -> dict[str, Any]:
         return {
             "op": signature.op,
             "args": format_arguments(signature),
@@ -114,7 +126,7 @@ class Payload:
             "outputs": [*map(self._geometries.of, signature.outputs)],
             "writes": list(signature.writes),
             "views": [-1 if view is None else view for view in signature.views],
-            "flops": -1 if flops is None else flops,
+            "flops": work.flops if work.kind == "product" else -1,
         }
 
     def _write_place(self, place: Place) -> dict[str, Any]:

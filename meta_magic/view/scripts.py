@@ -39,7 +39,7 @@ VIEWS: Final = ("shell", "tables", "flow", "source", "details", "charts", "memor
 STYLES: Final = {
     "tree": ("report",),  # plain, which a report takes the place of
     "saved": VIEWS,
-    "live": ("report", *VIEWS, "panel"),
+    "live": ("report", *VIEWS, "panel", "fit"),
 }
 """The files, by what they are the styles of."""
 

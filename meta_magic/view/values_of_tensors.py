@@ -1,7 +1,6 @@
 """The values of a small tensor of a finished recording, in numbers and a histogram."""
 
 import threading
-import weakref
 from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any, Final, TypeAlias
@@ -14,17 +13,13 @@ from meta_magic.replaying.evaluator import Evaluator
 from meta_magic.trace.program import HEADER, Program
 from meta_magic.trace.provenance import LIMITS
 from meta_magic.trace.units import format_shape
+from meta_magic.view.held import FORGOTTEN, find_none, hold
 
 __all__ = ["MAX_NUMEL", "ValuesOf", "describe_values"]
 
 MAX_NUMEL: Final = 100_000
 N_BINS: Final = 30
 N_FIRST: Final = 10
-
-FORGOTTEN: Final = (
-    "the recording is gone: it holds real tensors, and so the report does not keep it; "
-    "name it by %%meta -o NAME"
-)
 
 Send: TypeAlias = Callable[[dict[str, Any]], object]
 
@@ -37,9 +32,7 @@ class ValuesOf:
     """
 
     def __init__(self, program: Program) -> None:
-        is_light = all(constant.tensor is None for constant in program.constants)
-        self._find: Callable[[], Program | None]
-        self._find = (lambda: program) if is_light else weakref.ref(program)
+        self._find: Callable[[], Program | None] = hold(program, program)
         self._lock = threading.Lock()
 
     def forget(self) -> None:
@@ -63,10 +56,6 @@ class ValuesOf:
             except BaseException as error:  # noqa: BLE001  the user's own code may run
                 told = {"error": f"{type(error).__name__}: {error}"}
         send({"kind": "values", "id": asked["id"], **told})
-
-
-def find_none() -> None:
-    """Find no recording."""
 
 
 def describe_values(program: Program, op: int, slot: int) -> dict[str, Any]:

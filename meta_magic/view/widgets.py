@@ -5,7 +5,7 @@ import time
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import anywidget
 import torch
@@ -22,9 +22,11 @@ from meta_magic.view.choices import (
     DTYPES,
     STATE_BY_NAME,
     Choice,
+    describe_error,
     describe_root,
     is_on_meta,
 )
+from meta_magic.view.fits_of_sizes import FitsOf, offer_fits
 from meta_magic.view.materialize_html import render_materialize_report
 from meta_magic.view.outlook import GONE, Outlook, TimeLeft, describe_end, look_ahead
 from meta_magic.view.payload import pack
@@ -33,12 +35,9 @@ from meta_magic.view.values_of_tensors import ValuesOf
 
 if TYPE_CHECKING:
     from meta_magic.trace.modules import ModuleNode
-    from meta_magic.trace.program import Program
     from meta_magic.trace.trace import Trace
 
 __all__ = ["MaterializePanel", "Report", "close_reports", "show_report"]
-
-State: TypeAlias = Literal["idle", "running", "done", "failed", "cancelled"]
 
 UPDATE_EVERY: Final = 0.1
 """Seconds between two progress messages: a server drops what comes much faster."""
@@ -75,6 +74,7 @@ class MaterializePanel(anywidget.AnyWidget):
     forecast = traitlets.Unicode().tag(sync=True)
     fitting = traitlets.Unicode().tag(sync=True)
 
+    # Or running, done, failed, cancelled.
     state = traitlets.Unicode("idle").tag(sync=True)
     progress = traitlets.Float(0.0).tag(sync=True)  # from 0 to 1
     left = traitlets.Unicode().tag(sync=True)  # time in words
@@ -144,7 +144,7 @@ class MaterializePanel(anywidget.AnyWidget):
             return
         with self.hold_sync():
             self.choice = asdict(choice)
-            self._end("idle", "")
+            self._tell(message="", state="idle")
             self._weigh(choice)
 
     def _start(self, choice: Choice) -> None:
@@ -158,7 +158,7 @@ class MaterializePanel(anywidget.AnyWidget):
             self.choice = asdict(choice)
             self.progress, self.left, self.report = 0.0, "", ""
             where = AS_PLANNED if choice.device == AS_PLANNED else f"on {choice.device}"
-            self.message = f"materializing {self._name(choice)} {where}"
+            self.message = f"materializing {self.roots[choice.root]} {where}"
         self._thread = threading.Thread(
             target=self._run, args=(choice,), name="meta_magic materialize", daemon=True
         )
@@ -172,15 +172,16 @@ class MaterializePanel(anywidget.AnyWidget):
                 self._find(choice), progress=self._advance, **choice.arguments()
             )
         except CancelledError:
-            self._end("cancelled", "cancelled: the module is as it was")
+            self._tell(message="cancelled: the module is as it was", state="cancelled")
         except BaseException as error:  # noqa: BLE001  the user's own code may run
-            self._end("failed", describe_error(error))
+            self._tell(message=describe_error(error), state="failed")
         else:
             self.progress = 1.0
             self.report = render_materialize_report(report)
             self._weigh(choice)
             name = self._names[choice.root]
-            self._end("done", describe_end(name, report.module, report.places))
+            end = describe_end(name, report.module, report.places)
+            self._tell(message=end, state="done")
 
     def _advance(self, fraction: float) -> None:
         if self._cancelled.is_set():
@@ -198,7 +199,10 @@ class MaterializePanel(anywidget.AnyWidget):
             outlook = look_ahead(module, self._names[choice.root], choice)
         except Exception as error:  # noqa: BLE001  the user's own code may run
             outlook = Outlook(free=self.free, message=describe_error(error))
-        for name, value in asdict(outlook).items():
+        self._tell(**asdict(outlook))
+
+    def _tell(self, **traits: Any) -> None:
+        for name, value in traits.items():
             setattr(self, name, value)
 
     def _find(self, choice: Choice) -> nn.Module:
@@ -213,19 +217,6 @@ class MaterializePanel(anywidget.AnyWidget):
             raise MaterializeError(GONE)
         return module
 
-    def _name(self, choice: Choice) -> str:
-        return str(self.roots[choice.root])
-
-    def _end(self, state: State, message: str) -> None:
-        self.message = message
-        self.state = state
-
-
-def describe_error(error: BaseException) -> str:
-    """Return what the panel says of an error: ours tell all that there is to it."""
-    is_ours = isinstance(error, MaterializeError)
-    return str(error) if is_ours else f"{type(error).__name__}: {error}"
-
 
 class Report(MaterializePanel):
     """The live report of a trace: all its views, and the panel if a module can be made.
@@ -239,19 +230,28 @@ class Report(MaterializePanel):
     payload = traitlets.Bytes().tag(sync=True)
     saved_id = traitlets.Unicode().tag(sync=True)  # of the saved report, to be hidden
     settings = traitlets.Dict().tag(sync=True)
+    fit_offer = traitlets.Dict().tag(sync=True)
+    fit_state = traitlets.Dict().tag(sync=True)
+    growths = traitlets.List(traitlets.Dict()).tag(sync=True)
+    stretches = traitlets.Dict().tag(sync=True)
 
-    def __init__(self, program: "Program", *parts: Any, **traits: Any) -> None:
-        self._values = ValuesOf(program)
-        super().__init__(*parts, **traits)
+    def __init__(self, trace: "Trace", *parts: Any, **traits: Any) -> None:
+        self._values = ValuesOf(trace.program)
+        self._fits = FitsOf(trace, self._tell)
+        super().__init__(*parts, fit_offer=offer_fits(trace), **traits)
 
     def close(self) -> None:
         """Close as any panel does, and let go of the recording."""
         self._values.forget()
+        self._fits.forget()
         super().close()
 
     def _receive(self, _: object, content: Mapping[str, Any], __: object) -> None:
-        if content.get("kind") == "values":
+        kind = content.get("kind")
+        if kind == "values":
             self._values.tell(content, self.send)
+        elif kind == "fit":
+            self._fits.receive(content)
         else:
             super()._receive(_, content, __)
 
@@ -282,7 +282,7 @@ def show_report(
         if root is not None and is_on_meta(root())
     ]
     report = Report(
-        trace.program,
+        trace,
         [node for node, _ in pairs],
         [root for _, root in pairs],
         payload=pack(trace) if packed is None else packed,

@@ -1,7 +1,7 @@
 """Single records on the wire, and the tables in which each stands once."""
 
 import itertools
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any, Final, Generic, TypeVar
 
@@ -11,6 +11,7 @@ from meta_magic.trace.signature import TensorArgument as Stand
 
 __all__ = [
     "Table",
+    "as_columns",
     "as_deltas",
     "as_differences",
     "count_runs",
@@ -105,6 +106,12 @@ def as_differences(numbers: Iterable[int]) -> Iterator[int]:
     for number in numbers:
         yield number - before
         before = number
+
+
+def as_columns(records: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return records of the same fields as columns, where gzip finds what repeats."""
+    names = records[0] if records else ()
+    return {name: [record[name] for record in records] for name in names}
 
 
 def count_runs(numbers: Iterable[int]) -> list[int]:

@@ -28,6 +28,14 @@ TRAITS = {
     "message": "",
     "report": "",
     "saved_id": "",
+    "fit_offer": {
+        "sizes": {"batch": 8, "width": 64},
+        "choices": ["autocast", "checkpointing"],
+        "reason": "",
+    },
+    "fit_state": {},
+    "growths": [],
+    "stretches": {},
     "settings": {"depth": 2, "height": 420, "hide": ["parameters"]},
 }
 PAGE = """<!doctype html>

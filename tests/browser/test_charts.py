@@ -43,7 +43,7 @@ def area(box):
 def test_the_charts_fill_the_width(charts, page, expect, width):
     page.set_viewport_size({"width": width, "height": 900})
     figures = charts.locator("figure")
-    expect(figures).to_have_count(4)
+    expect(figures).to_have_count(5)
     pane = charts.bounding_box()
     for figure in figures.all():
         svg = figure.locator("svg")
@@ -104,7 +104,7 @@ def test_the_shapes_are_walked_by_keys_and_lead_to_the_module(charts, page, expe
     curve.press("End")
     text = "last · Linear · (3, 4) f32 · 48 bytes"
     expect(curve).to_have_attribute("aria-valuetext", text)
-    expect(charts.locator("output")).to_have_text(text)
+    expect(charts.locator(".mm-curve output")).to_have_text(text)
     curve.press("Enter")
     expect(show_modules(page).locator(".mm-selected")).to_contain_text("last")
 

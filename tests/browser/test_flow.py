@@ -61,7 +61,8 @@ def test_boxes_are_coloured_by_what_they_take(flow, expect):
     expect(scale).to_be_hidden()
     colours = flow.get_by_label("Colours by")
     assert colours.locator("option").all_inner_texts() == [
-        *("no colours", "FLOPs", "bytes of new tensors", "bytes of parameters")
+        *("no colours", "FLOPs", "time", "bytes of new tensors", "memory kept"),
+        "bytes of parameters",
     ]
     colours.select_option("FLOPs")
     # 12 layers of 2 x 3 x 8 x 8 in a run, one of 2 x 3 x 8 x 64.

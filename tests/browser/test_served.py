@@ -8,8 +8,8 @@ from axe_playwright_python.sync_playwright import Axe
 from torch import nn
 
 from meta_magic import record
-from meta_magic.trace.columns import OP_COLUMNS
 from meta_magic.trace.module_columns import MODULE_COLUMNS
+from meta_magic.trace.op_columns import OP_COLUMNS
 from meta_magic.view.page import render_snapshot
 from meta_magic.view.payload import pack
 from tests.browser.served import ADDRESS, CHOICE

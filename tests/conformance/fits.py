@@ -1,264 +1,78 @@
 """What ``Trace.fit`` says of ten training steps, beside recordings of each size.
 
-    python -m tests.conformance.fits
+    python -m tests.conformance.fits [MODEL ...]
 
 For each model and size: the peaks that are interpolated at sizes that were not
-recorded, and the largest size that fits, by bisection with a recording a step.
+recorded, the largest size that fits beside bisection with a recording a step, and
+whether the peak there is that of a recording.
 """
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from time import perf_counter
-from types import MappingProxyType
-from typing import Any, Final, NamedTuple
-
-import torch
-from torch import Tensor, nn
-from transformers import (
-    BertConfig,
-    BertForSequenceClassification,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MixtralConfig,
-    MixtralForCausalLM,
-    ResNetConfig,
-    ResNetForImageClassification,
-    T5Config,
-    T5ForConditionalGeneration,
-    ViTConfig,
-    ViTForImageClassification,
-)
+from typing import Final
 
 from meta_magic import record
 from meta_magic.cost.device_table import find_device
 from meta_magic.cost.samples import take_sample
 from meta_magic.trials.fit import fit_trace
+from tests.conformance.fit_programs import PROGRAMS, Program, Step
 
 DEVICE: Final = "a100-sxm"
 
-Step = Callable[[int, int], object]
-"""A training step of a batch, and of a length or an image's side."""
 
-
-class Program(NamedTuple):
-    """A training step, and what it is asked at.
-
-    Attributes:
-        step: It.
-        sizes: By name, sizes that are to be interpolated, all that are tried.
-    """
-
-    step: Step
-    sizes: Mapping[str, tuple[Sequence[int], Sequence[int]]]
-
-
-def train(model: nn.Module, find_loss: Callable[[], Tensor]) -> None:
-    """Make two steps of AdamW."""
-    optimizer = torch.optim.AdamW(model.parameters())
-    for _ in range(2):
-        find_loss().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-def train_text(make: Callable[[], nn.Module], vocabulary: int) -> Step:
-    """Return a step of a language model."""
-
-    def step(batch: int, length: int) -> None:
-        model = make().train()
-        ids = torch.randint(0, vocabulary, (batch, length))
-        train(model, lambda: model(input_ids=ids, labels=ids).loss)
-
-    return step
-
-
-def train_classifier(make: Callable[[], nn.Module], vocabulary: int) -> Step:
-    """Return a step of a classifier of texts."""
-
-    def step(batch: int, length: int) -> None:
-        model = make().train()
-        ids = torch.randint(0, vocabulary, (batch, length))
-        labels = torch.randint(0, 2, (batch,))
-        train(model, lambda: model(input_ids=ids, labels=labels).loss)
-
-    return step
-
-
-def train_images(make: Callable[[], nn.Module]) -> Step:
-    """Return a step of a classifier of images."""
-
-    def step(batch: int, length: int) -> None:
-        model = make().train()
-        images = torch.randn(batch, 3, length, length)
-        labels = torch.randint(0, 2, (batch,))
-        train(model, lambda: model(pixel_values=images, labels=labels).loss)
-
-    return step
-
-
-class Tagger(nn.Module):
-    """A bidirectional LSTM over words."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words = nn.Embedding(10_000, 300)
-        self.lstm = nn.LSTM(300, 256, 2, batch_first=True, bidirectional=True)
-        self.tags = nn.Linear(512, 20)
-
-    def forward(self, input_ids: Tensor, labels: Tensor) -> Any:
-        """Return what has the loss of a tag for each word."""
-        tags = self.tags(self.lstm(self.words(input_ids))[0])
-        loss = nn.functional.cross_entropy(tags.flatten(0, 1), labels.flatten())
-        return type("Output", (), {"loss": loss})
-
-
-class UNet(nn.Module):
-    """Two levels down and up, with skips."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.down = nn.ModuleList([self.make(3, 32), self.make(32, 64)])
-        self.middle = self.make(64, 128)
-        self.up = nn.ModuleList([self.make(192, 64), self.make(96, 32)])
-        self.head = nn.Conv2d(32, 2, 1)
-
-    def make(self, n_in: int, n_out: int) -> nn.Module:
-        """Return a convolution with its norm."""
-        convolution = nn.Conv2d(n_in, n_out, 3, padding=1)
-        return nn.Sequential(convolution, nn.BatchNorm2d(n_out), nn.ReLU())
-
-    def forward(self, pixel_values: Tensor, labels: Tensor) -> Any:
-        """Return what has the loss of a class for each image."""
-        x, skips = pixel_values, []
-        for block in self.down:
-            x = block(x)
-            skips.append(x)
-            x = nn.functional.max_pool2d(x, 2)
-        x = self.middle(x)
-        for block in self.up:
-            x = nn.functional.interpolate(x, scale_factor=2.0)
-            x = block(torch.cat([x, skips.pop()], 1))
-        loss = nn.functional.cross_entropy(self.head(x).mean((2, 3)), labels)
-        return type("Output", (), {"loss": loss})
-
-
-SMALL: Final[Mapping[str, Any]] = MappingProxyType(
-    {
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "vocab_size": 500,
-        "use_cache": False,
-    }
-)
-BATCHES: Final = ((16, 64, 100), range(1, 4097))
-LENGTHS: Final = ((64, 100, 509), range(1, 1025))
-SIDES: Final = ((96, 160, 224), range(32, 1025, 32))
-TEXT: Final = {"batch": BATCHES, "length": LENGTHS}
-IMAGES: Final = {"batch": BATCHES, "length": SIDES}
-
-PROGRAMS: Final[Mapping[str, Program]] = MappingProxyType(
-    {
-        "GPT-2": Program(
-            train_text(lambda: GPT2LMHeadModel(GPT2Config(use_cache=False)), 50_257),
-            TEXT,
-        ),
-        "Llama, small": Program(
-            train_text(lambda: LlamaForCausalLM(LlamaConfig(**SMALL)), 500), TEXT
-        ),
-        "Mixtral, small": Program(
-            train_text(
-                lambda: MixtralForCausalLM(MixtralConfig(**SMALL, num_local_experts=4)),
-                500,
-            ),
-            TEXT,
-        ),
-        "T5": Program(
-            train_text(
-                lambda: T5ForConditionalGeneration(T5Config(use_cache=False)), 500
-            ),
-            TEXT,
-        ),
-        "BERT": Program(
-            train_classifier(
-                lambda: BertForSequenceClassification(
-                    BertConfig(max_position_embeddings=1024)
-                ),
-                500,
-            ),
-            TEXT,
-        ),
-        "ViT": Program(
-            train_images(lambda: ViTForImageClassification(ViTConfig())),
-            {"batch": BATCHES},
-        ),
-        "ResNet-50": Program(
-            train_images(lambda: ResNetForImageClassification(ResNetConfig())), IMAGES
-        ),
-        "U-Net": Program(train_images(UNet), IMAGES),
-        "LSTM": Program(train_text(Tagger, 10_000), TEXT),
-        "Transformer": Program(
-            lambda batch, length: train(
-                model := nn.TransformerEncoder(
-                    nn.TransformerEncoderLayer(64, 4, batch_first=True), 3
-                ),
-                lambda: model(torch.ones(batch, length, 64)).sum(),
-            ),
-            TEXT,
-        ),
-    }
-)
-
-
-def peak_of(step: Step, sizes: Mapping[str, int]) -> int:
-    """Return the peak of a recording at some sizes."""
+def peak_with(step: Step, sizes: Mapping[str, int], name: str, size: int) -> int:
+    """Return the peak of a recording where one size is another."""
     with record(as_device="cuda") as trace:
-        step(**sizes)
+        step(**{**sizes, name: size})
     return take_sample(trace).peak_nbytes
 
 
-def bisect(step: Step, sizes: dict[str, int], name: str, tried: Sequence[int]) -> int:
+def bisect(peak_at: Callable[[int], int], tried: Sequence[int]) -> int:
     """Return the largest of the sizes tried that fits, recording at each step."""
     room, low, high = find_device(DEVICE).nbytes, 0, len(tried)
     while low < high:
         middle = (low + high) // 2
-        if peak_of(step, sizes | {name: tried[middle]}) <= room:
+        if peak_at(tried[middle]) <= room:
             low = middle + 1
         else:
             high = middle
     return tried[low - 1] if low else 0
 
 
+def compare(model: str, program: Program) -> None:
+    """Print a row for each size of a program."""
+    sizes = {"batch": 8, "length": program.length}
+    batch, length = sizes.values()
+    with record(as_device="cuda") as trace:
+        program.step(batch, length)
+    for name, (asked, tried) in program.sizes.items():
+        peak_at = partial(peak_with, program.step, sizes, name)
+        started = perf_counter()
+        fit = fit_trace(trace, DEVICE, {name: tried}).sizes[name]
+        seconds = perf_counter() - started
+        exact = "programs differ"
+        if fit.interpolation is not None:
+            interpolated = fit.interpolation.peak_nbytes
+            wrong = [str(n) for n in asked if interpolated(n) != peak_at(n)]
+            exact = f"{len(asked) - len(wrong)} of {len(asked)}"
+            exact += f", not {', '.join(wrong)}" if wrong else ""
+        answer = fit.largest or fit.least
+        is_same = "yes" if fit.peak_nbytes(answer) == peak_at(answer) else "no"
+        print(
+            f"| {model} | {name} | {exact} | {fit.largest} | {is_same} "
+            f"| {bisect(peak_at, tried)} | {seconds:.1f} | {len(trace):,} |",
+            flush=True,
+        )
+
+
 def main() -> None:
-    """Print a row for each model and size."""
-    print("| model | size | interpolated, exact | largest | by bisection | s | calls |")
-    print("|---|---|--:|--:|--:|--:|--:|")
-    for model, program in PROGRAMS.items():
-        batch, length = 8, 128 if program.sizes is TEXT else 224
-        with record(as_device="cuda") as trace:
-            program.step(batch, length)
-        sizes = {"batch": batch, "length": length}
-        for name, (asked, tried) in program.sizes.items():
-            started = perf_counter()
-            fit = fit_trace(trace, DEVICE, {name: tried}).sizes[name]
-            seconds = perf_counter() - started
-            exact = "no: programs differ"
-            if fit.interpolation is not None:
-                same = [
-                    fit.interpolation.peak_nbytes(n)
-                    == peak_of(program.step, sizes | {name: n})
-                    for n in asked
-                ]
-                exact = f"{sum(same)} of {len(same)}"
-            largest = bisect(program.step, sizes, name, tried)
-            print(
-                f"| {model} | {name} | {exact} | {fit.largest} | {largest} "
-                f"| {seconds:.1f} | {len(trace):,} |",
-                flush=True,
-            )
+    """Print the table, or the rows of models that are named."""
+    print("| model | size | interpolated | largest | peak | bisected | s | calls |")
+    print("|---|---|--:|--:|--:|--:|--:|--:|")
+    for model in sys.argv[1:] or PROGRAMS:
+        compare(model, PROGRAMS[model])
 
 
 if __name__ == "__main__":

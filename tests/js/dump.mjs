@@ -4,6 +4,7 @@ import fs from "node:fs";
 import { decode, PHASES } from "../../meta_magic/view/static/data.js";
 import { read_module_row } from "../../meta_magic/view/static/tables/modules.js";
 import { read_op } from "../../meta_magic/view/static/tables/operators.js";
+import { Times } from "../../meta_magic/view/static/times.js";
 
 const trace = await decode(fs.readFileSync(process.argv[2]));
 const module_of = (index) => trace.modules[index]?.fqn ?? null;
@@ -27,8 +28,9 @@ const ops = Array.from({ length: trace.n_ops }, (_, i) => {
   };
 });
 const modules = trace.modules.map((m) => ({ ...m, runs: trace.runs(m.children).map((r) => r.length) }));
-const rows = ops.map((_, i) => read_op(trace, i));
-const module_rows = modules.map((_, i) => read_module_row(trace, { modules: [i] }, 1));
+const times = new Times(trace);
+const rows = ops.map((_, i) => read_op(trace, i, times));
+const module_rows = modules.map((_, i) => read_module_row(trace, { modules: [i] }, 1, times));
 const { failure, headline, error, error_line, source, notes, nbytes_by_dtype, roots, calls } = trace;
 console.log(JSON.stringify({
   ops, modules, rows, module_rows, failure, headline, error, error_line, source, notes, nbytes_by_dtype, roots, calls,

@@ -5,6 +5,7 @@ import { Boxes } from "../../meta_magic/view/static/flow/boxes.js";
 import { Heat, list_measures } from "../../meta_magic/view/static/flow/heat.js";
 import { arrange } from "../../meta_magic/view/static/flow/layout.js";
 import { choose_phase, follow_values } from "../../meta_magic/view/static/flow/values.js";
+import { Times } from "../../meta_magic/view/static/times.js";
 import { make_layers, make_trace } from "./flow_payloads.mjs";
 
 const NBYTES = 24; // of a tensor (2, 3) of float32
@@ -12,7 +13,7 @@ const build = (trace) => {
   const values = follow_values(trace);
   return [values, new Boxes(values, choose_phase(trace))];
 };
-const names = (values) => list_measures(values).map(([key]) => key);
+const names = (values) => list_measures(values, new Times(values.trace)).map(([key]) => key);
 
 test("only that is offered of which there are numbers", () => {
   const trace = make_trace([{ op: "aten.t.default", reads: ["x"], makes: ["y"], is_view: true }]);

@@ -5,12 +5,13 @@ import {
   build_module_rows, find_depth, module_marks, read_module_row,
 } from "../../meta_magic/view/static/tables/modules.js";
 import { read_held_row } from "../../meta_magic/view/static/tables/parameters.js";
+import { Times } from "../../meta_magic/view/static/times.js";
 import { make_model, make_trace } from "./table_payloads.mjs";
 
 const build = (trace, changes = {}) => build_module_rows(trace, {
   filter: "", open: new Map(), wanted: -1, depth: 2, sort: (rows) => rows, ...changes,
 });
-const read = (trace, row, flops = 10) => read_module_row(trace, row, flops);
+const read = (trace, row, flops = 10) => read_module_row(trace, row, flops, new Times(trace));
 const indent = (trace, rows) => rows.map(
   (row) => " ".repeat(row.level - 1) + read(trace, row).name,
 );

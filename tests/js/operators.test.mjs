@@ -13,7 +13,7 @@ const trace = make_trace({
     { parent: 1, name: "1" }, { parent: 1, name: "10" },
   ],
   ops: [
-    { op: "aten.mm.default", inputs: [[2, 3], [3, 4]], outputs: [[2, 4]], flops: 48, module: 2,
+    { op: "aten.mm.default", inputs: [[2, 3], [3, 4]], outputs: [[2, 4]], flops: 48, moves: [72, 32], module: 2,
       fn: "torch.mm", line: 7, file: "/home/a/cell.py", at: 12 },
     { op: "aten.t.default", inputs: [[2, 3]], outputs: [[3, 2]], views: [0], module: 3,
       fn: "torch.Tensor.t", line: 17 },
@@ -23,7 +23,7 @@ const trace = make_trace({
       phase: 3 },
   ],
   columns: { ops: [
-    { name: "nbytes_read", help: "", width: 90, values: [72, 0, 88, 40] },
+    { name: "rank", help: "", width: 90, values: [72, 0, 88, 40] },
     { name: "axes", help: "", width: 90, values: [[1, null, 0], null, [], [0]] },
   ] },
 });
@@ -36,14 +36,16 @@ test("a row has all that is known of an operator", () => {
   assert.deepEqual(read(0), {
     index: 0, op: "aten.mm.default", inputs: "(2, 3) f32, (3, 4) f32", outputs: "(2, 4) f32",
     arguments: "", module: "layers.1", root: 0, module_call: "", phase: "forward", line: 7,
-    function: "torch.mm", forward: "", flops: 48, views: "", writes: "",
+    function: "torch.mm", forward: "", flops: 48, nbytes_read: 72, nbytes_written: 32, intensity: 48 / 104,
+    time: "", alive: 0,
+    views: "", writes: "",
     position: "/home/a/cell.py:12", evaluation: "", kernel: "", assumed: "", raised: "",
-    nbytes_read: 72, axes: "1 0",
+    rank: 72, axes: "1 0",
   });
 });
 
 test("a column that was sent has the value of the operator's signature", () => {
-  assert.deepEqual([0, 1, 2, 3].map((i) => read(i).nbytes_read), [72, 0, 88, 40]);
+  assert.deepEqual([0, 1, 2, 3].map((i) => read(i).rank), [72, 0, 88, 40]);
 });
 
 test("what was sent as numbers in a row is a text, and what is absent an empty one", () => {

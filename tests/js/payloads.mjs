@@ -4,27 +4,31 @@
 /** Columns of which the report has the values. */
 const name_columns = (...names) => names.map((name) => ({ name, help: "", width: 100 }));
 
-/** Columns as `trace/columns.py` and `trace/module_columns.py` name them. */
+/** Columns as `trace/op_columns.py` and `trace/module_columns.py` name them. */
 const COLUMNS = {
   ops: name_columns(
     "index", "op", "inputs", "outputs", "arguments", "module", "root", "module_call", "phase",
-    "line", "function", "forward", "flops", "views", "writes", "position", "evaluation",
-    "kernel", "assumed", "raised",
+    "line", "function", "forward", "flops", "nbytes_read", "nbytes_written", "intensity",
+    "time", "alive", "views", "writes", "position", "evaluation", "kernel", "assumed", "raised",
   ),
   modules: name_columns(
-    "name", "class", "settings", "parameters", "bytes", "FLOPs", "share", "activations",
+    "name", "class", "settings", "parameters", "bytes", "FLOPs", "share", "time", "activations",
     "place", "input", "output", "marks",
   ),
 };
 
 /** Whose name is a column of numbers, and whose a table of records. */
 const NOTHING = {
-  version: 3, failure: "", headline: "", error: null, error_line: 0, source: "",
+  version: 4, failure: "", headline: "", error: null, error_line: 0, source: "",
   cell: { file: "", first: 2 }, texts: [], notes: [], nbytes_by_dtype: {}, modules: [],
   signatures: [], places: [], positions: [], geometries: [], storages: [], owners: [],
   details: {
     settings_of: [], settings: [], definition_of: [], definitions: [], storages: [],
     deaths: { n_ops: [], storage: [] },
+  },
+  memory: {
+    categories: [], places: [], storage: [], start: [], length: [], nbytes: [], sizes: [],
+    category: [], place: [],
   },
   remarks: { evaluation: [], kernel: [], assumed: [], raised: [] },
   ops: { signature: [], place: [], module: [], call: [], forward: [], tensors: [] },
@@ -34,9 +38,27 @@ const NOTHING = {
   },
 };
 
+/** A device: so many bytes, and so many operations, in a second. */
+export const DEVICE = {
+  name: "h100-sxm", title: "A device", nbytes: 1000, bandwidth: 10, vectors: 50, peaks: [["float32", 100]],
+};
+
+/** Records of the same fields as columns. */
+const to_columns = (records) => Object.fromEntries(Object.keys(records[0] ?? {}).map((name) =>
+  [name, records.map((record) => record[name])]));
+
+/** Signatures that compute and move nothing, beside their FLOPs. */
+const make_work = (signatures) => ({
+  ...Object.fromEntries(["skipped", "elementwise", "read", "written"].map((name) =>
+    [name, signatures.map(() => 0)])),
+  kind: signatures.map(() => -1), devices: to_columns([DEVICE]),
+});
+
 /** A payload of which only what is not empty is given, with more columns by table. */
-export const make_payload = ({ columns = {}, ops = NOTHING.ops, ...own }) => ({
-  ...NOTHING, ...own, ops: { functions: ops.signature.map(() => 1), ...ops },
+export const make_payload = ({ columns = {}, ops = NOTHING.ops, work = {}, ...own }) => ({
+  ...NOTHING, ...own, work: { ...make_work(own.signatures ?? []), ...work },
+  ops: { functions: ops.signature.map(() => 1), ...ops },
+  ...Object.fromEntries(["signatures", "places", "positions"].map((name) => [name, to_columns(own[name] ?? [])])),
   columns: Object.fromEntries(Object.entries(COLUMNS).map(([table, held]) =>
     [table, [...held, ...columns[table] ?? []]])),
 });

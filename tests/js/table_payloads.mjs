@@ -8,8 +8,8 @@ import { make_geometry, make_modules, make_payload, make_table } from "./payload
  *
  * modules: {parent, name, cls, tensors, calls, shared}; a tensor is
  * {name, kind, shape, tied_to, is_lazy, ...}, of float32.
- * ops: {op, args, inputs, outputs (shapes), writes, views, flops, module, fn, line, phase,
- * file, at, forward}.
+ * ops: {op, args, inputs, outputs (shapes), writes, views, flops, moves (bytes read, and written),
+ * module, fn, line, phase, file, at, forward}.
  * columns: by table what is shown beside what the report has.
  */
 export function make_trace({ modules = [], ops = [], columns }) {
@@ -30,6 +30,7 @@ export function make_trace({ modules = [], ops = [], columns }) {
       op, args, inputs: inputs.map(geometry), outputs: outputs.map(geometry), writes,
       views: views ?? outputs.map(() => -1), flops,
     })),
+    work: { read: ops.map(({ moves = [0] }) => moves[0]), written: ops.map(({ moves = [0, 0] }) => moves[1]) },
     places: ops.map(({ fn = "", line = 0, phase = 1, file }, i) =>
       ({ function: fn, line, phase, position: file ? i : -1 })),
     positions: ops.map(({ file = "", at = 0 }) =>
@@ -40,8 +41,7 @@ export function make_trace({ modules = [], ops = [], columns }) {
       forward: ops.map(({ forward }, i) => (forward === undefined ? 0 : i - forward)),
       tensors: none(ops),
     },
-    storages: none(ops),
-    calls: {
+    storages: none(ops), calls: {
       module: called, parent: called.map(() => -1), line: called.map(() => 1),
       position: called.map(() => -1),
       first: called.map(() => 0), length: called.map(() => 0), structure: called.map(() => 0),

@@ -1,7 +1,7 @@
 // The payload that Python wrote, as columns and as records. Touches no document, so that
 // node can read it, too. `view/payload.py` writes what is read here.
 
-const VERSION = 3;
+const VERSION = 4;
 
 /** What the program was doing, by its number in the payload. */
 export const PHASES = ["init", "forward", "backward", "optimizer", "other"];
@@ -84,6 +84,13 @@ export function undo_steps(/** @type {number[]} */ steps) {
   return Int32Array.from(steps, (step) => (at += step));
 }
 
+/** Records that were written as columns. @param {Record<string, any[]>} columns @returns {any[]} */
+function undo_columns(columns) {
+  const names = Object.keys(columns);
+  return (columns[names[0]] ?? []).map((_, i) =>
+    Object.fromEntries(names.map((name) => [name, columns[name][i]])));
+}
+
 /** Numbers that were written as how often each stands in a row. */
 function undo_runs(lengths, n) {
   const numbers = new Int32Array(n);
@@ -111,6 +118,7 @@ export class TraceView {
   /** Of the tables, in their order. @type {{ops: Column[], modules: Column[]}} */ columns;
   /** What the details panel tells beyond the rest. @type {Details} */ details;
   /** @type {import("./memory/lives.js").PackedLives} */ memory;
+  /** @type {import("./rooflines.js").Work} */ work;
   /** Roots of the module trees. @type {number[]} */ roots = [];
 
   /** @param {any} payload */
@@ -118,16 +126,18 @@ export class TraceView {
     if (version !== VERSION) {
       throw new Error(`this report reads payloads of version ${VERSION}, not ${version}`);
     }
-    const { calls, positions, remarks, ...own } = plain;
+    const { calls, positions, remarks, work, ...own } = plain;
+    const stretches = undo_columns(positions);
     Object.assign(this, read_remarks(remarks));
     Object.assign(this, own);
+    this.work = { ...work, devices: undo_columns(work.devices) };
     const find = (i) => geometries[i];
     /** @type {Signature[]} */
-    this.signatures = signatures.map(({ inputs, outputs, ...rest }) => (
+    this.signatures = undo_columns(signatures).map(({ inputs, outputs, ...rest }) => (
       { ...rest, inputs: inputs.map(find), outputs: outputs.map(find) }));
     /** @type {Place[]} */
-    this.places = places.map(({ position, ...rest }) => (
-      { ...NOWHERE, ...positions[position], ...rest }));
+    this.places = undo_columns(places).map(({ position, ...rest }) => (
+      { ...NOWHERE, ...stretches[position], ...rest }));
     this.n_ops = ops.signature.length;
     this.op_signature = Int32Array.from(ops.signature);
     this.op_place = Int32Array.from(ops.place);
@@ -147,7 +157,7 @@ export class TraceView {
     this.storage_of_tensor = undo_deltas(storages);
     /** @type {Map<number, number>} module that holds a parameter, by its storage */
     this.owner_of_storage = new Map(owners);
-    this.calls = read_calls(calls, positions, find);
+    this.calls = read_calls(calls, stretches, find);
     this.#add_up();
   }
 

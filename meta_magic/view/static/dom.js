@@ -4,6 +4,7 @@ const SVG = "http://www.w3.org/2000/svg";
 const BINARY = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"];
 const DECIMAL = ["", "K", "M", "B", "T"];
 const FLOPS = ["FLOPs", "KFLOPs", "MFLOPs", "GFLOPs", "TFLOPs", "PFLOPs", "EFLOPs"];
+const SECONDS = ["s", "ms", "µs", "ns"];
 const SHORT = new Map(Object.entries({
   float64: "f64", float32: "f32", float16: "f16", bfloat16: "bf16", int64: "i64",
   int32: "i32", int16: "i16", int8: "i8", uint8: "u8", bool: "bool",
@@ -93,6 +94,12 @@ export const format_count = (n) => scale(n, 1000, DECIMAL);
 
 /** Operations, as in `1.1 PFLOPs`. @param {number} n */
 export const format_flops = (n) => scale(n, 1000, FLOPS);
+
+/** Seconds, as in `1.2 ms`. @param {number} n */
+export function format_seconds(n) {
+  const unit = Math.min(Math.max(0, Math.ceil(-Math.log10(n) / 3)), SECONDS.length - 1);
+  return `${FORMATS.number(n * 1000 ** unit)} ${SECONDS[unit]}`;
+}
 
 /** A part of a whole, as in `50.0%`. @param {number} share */
 export const format_share = (share) => `${(100 * share).toFixed(1)}%`;

@@ -1,8 +1,9 @@
-// The live report, beside a kernel: with its Materialize panel, and values on demand.
+// The live report, beside a kernel: with its Materialize panel, values and fits on demand.
 
 import { decode } from "./data.js";
 import { make_ask, make_values } from "./details/values.js";
 import { make } from "./dom.js";
+import { add_work_out } from "./memory/work_out.js";
 import { mount_panel } from "./panel.js";
 import { keep_from_notebook, mount_report } from "./report.js";
 import { follow_scheme } from "./scheme.js";
@@ -51,7 +52,10 @@ async function render({ model, el }) {
   try {
     const trace = await decode(model.get("payload"));
     const ask = make_ask(model);
-    mount_report(report, trace, model.get("settings"), (...tensor) => make_values(ask, ...tensor));
+    mount_report(report, trace, model.get("settings"), {
+      make_values: (...tensor) => make_values(ask, ...tensor),
+      make_fit: (view) => add_work_out(view, model),
+    });
     saved.hidden = true;
   } catch (error) {
     saved.inert = false;

@@ -9,13 +9,17 @@ import { mount_modules } from "./tables/modules.js";
 import { mount_operators } from "./tables/operators.js";
 import { Selection } from "./selection.js";
 import { mount_source } from "./source/source.js";
+import { Times } from "./times.js";
 import { tell_meaning, split_line } from "./words.js";
 
 /**
  * @typedef {import("./data.js").TraceView} TraceView
  * @typedef {{depth?: number, hide?: string[], height?: number}} Settings
+ * @typedef {{make_values: import("./details/parts.js").MakeValues,
+ *   make_fit: (view: import("./memory/memory.js").MemoryView) => void}} Live
+ *   what there is beside a kernel alone
  * @typedef {(element: HTMLElement, trace: TraceView, selection: Selection,
- *   settings: Settings) => void} Mount
+ *   settings: Settings, times: Times, live: Live) => void} Mount
  */
 
 /** @type {Record<string, Mount>} */
@@ -24,6 +28,9 @@ const VIEWS = {
   Source: mount_source, Charts: mount_charts,
 };
 const LITTLE = 3; // operators of a cell that one line is enough for
+
+/** @type {Live} */
+const SAVED = { make_values: () => false, make_fit: () => {} };
 
 /**
  * Keep keys from the notebook, where "dd" deletes the cell; leave it its own shortcuts.
@@ -100,11 +107,12 @@ function make_line(trace, make_views) {
 /**
  * Make the tabs and the views; a view is drawn when it is first shown.
  * @param {TraceView} trace @param {Selection} selection @param {Settings} settings
- * @param {import("./details/parts.js").MakeValues} make_values
+ * @param {Live} live
  */
-function make_parts(trace, selection, settings, make_values) {
+function make_parts(trace, selection, settings, live) {
   const id = make_id();
   const names = Object.keys(VIEWS);
+  const times = new Times(trace);
   const tabs = names.map((name, i) => make("button", {
     type: "button", role: "tab", id: `${id}-${i}`, "aria-controls": `${id}-pane-${i}`,
     onclick: () => show(i),
@@ -120,7 +128,7 @@ function make_parts(trace, selection, settings, make_values) {
       panes[i].hidden = i !== chosen;
     });
     if (panes[chosen].hasChildNodes()) return;
-    VIEWS[names[chosen]](panes[chosen], trace, selection, settings);
+    VIEWS[names[chosen]](panes[chosen], trace, selection, settings, times, live);
     // What was selected before this view was there.
     if (selection.current) selection.select(selection.current);
   }
@@ -133,7 +141,7 @@ function make_parts(trace, selection, settings, make_values) {
   const views = make("div", {
     class: "mm-views", style: settings.height ? `--mm-height: ${settings.height}px` : false,
   }, ...panes);
-  const details = mount_details(trace, selection, make_values);
+  const details = mount_details(trace, selection, live.make_values);
   return { show_line, views: [
     make("div", { class: "mm-top" }, make_tab_bar(tabs, show), details.toggle),
     make("div", { class: "mm-parts" }, views, details.element),
@@ -143,17 +151,17 @@ function make_parts(trace, selection, settings, make_values) {
 /**
  * Draw the report of a trace.
  * @param {HTMLElement} element @param {TraceView} trace @param {Settings} settings
- * @param {import("./details/parts.js").MakeValues} [make_values]
+ * @param {Live} live
  */
-export function mount_report(element, trace, settings, make_values = () => false) {
+export function mount_report(element, trace, settings, live = SAVED) {
   const selection = new Selection();
   selection.select(trace.stop);
   element.classList.add("mm-live");
   if (is_little(trace)) {
-    const make_views = () => make_parts(trace, selection, settings, make_values).views;
+    const make_views = () => make_parts(trace, selection, settings, live).views;
     element.replaceChildren(make_line(trace, make_views));
     return;
   }
-  const { show_line, views } = make_parts(trace, selection, settings, make_values);
+  const { show_line, views } = make_parts(trace, selection, settings, live);
   element.replaceChildren(make_header(trace, show_line), ...views);
 }

@@ -12,10 +12,11 @@ import torch
 from torch import nn
 
 from meta_magic import record
-from meta_magic.trace import columns, module_columns
+from meta_magic.trace import module_columns, op_columns
 from meta_magic.trace.calls import OpCall
-from meta_magic.trace.columns import OP_COLUMNS, Format, OpColumn
+from meta_magic.trace.columns import Format
 from meta_magic.trace.module_columns import MODULE_COLUMNS, ModuleColumn
+from meta_magic.trace.op_columns import OP_COLUMNS, OpColumn
 from meta_magic.trace.summary import FORMATS
 from meta_magic.trace.trace import Trace
 from meta_magic.view.html import render_html
@@ -54,8 +55,8 @@ def trace():
 
 @pytest.fixture
 def more_columns(monkeypatch):
-    op_columns = (*OP_COLUMNS[:2], SPARE, BY_SIGNATURE, *OP_COLUMNS[2:])
-    monkeypatch.setattr(columns, "OP_COLUMNS", op_columns)
+    more = (*OP_COLUMNS[:2], SPARE, BY_SIGNATURE, *OP_COLUMNS[2:])
+    monkeypatch.setattr(op_columns, "OP_COLUMNS", more)
     monkeypatch.setattr(module_columns, "MODULE_COLUMNS", (*MODULE_COLUMNS, CALLS))
 
 
@@ -99,7 +100,7 @@ def test_the_docstring_lists_the_columns_with_their_units():
     lines = Trace.to_pandas.__doc__.splitlines()
     assert lines[0].startswith("Return one row per operator call")
     listed = [line.split()[0] for line in lines if line.startswith("    ")]
-    assert sorted(listed) == sorted(column.name for column in OP_COLUMNS)
+    assert sorted(listed) == sorted(c.name for c in OP_COLUMNS if c.is_in_table)
     told = (
         "    nbytes_read (int, bytes): Bytes read, each element once; none for a view."
     )
@@ -115,8 +116,7 @@ def test_a_column_tells_how_it_is_shown(trace):
 
 def test_what_the_report_has_is_not_sent_again(trace):
     sent = [c["name"] for c in build_payload(trace)["columns"]["ops"] if "values" in c]
-    assert {"nbytes_read", "nbytes_written"} <= {*sent}
-    assert {"index", "op", "inputs", "flops", "kernel"}.isdisjoint(sent)
+    assert sent == ["place"]
     assert not any("values" in c for c in build_payload(trace)["columns"]["modules"])
 
 
@@ -124,7 +124,8 @@ def test_what_the_report_has_is_not_sent_again(trace):
 def test_the_report_has_the_values_of_the_table(trace, tmp_path):
     table = trace.to_pandas().astype(object)
     rows = read_in_node(trace, tmp_path)["rows"]
-    plain = [c.name for c in OP_COLUMNS if c.type.split()[0] in ("int", "str")]
+    in_table = [c for c in OP_COLUMNS if c.is_in_table]
+    plain = [c.name for c in in_table if c.type.split()[0] in ("int", "str")]
     assert len(rows) == len(table) > 10
     assert set(rows[0]) == {c.name for c in OP_COLUMNS}
     for name in plain:
@@ -183,3 +184,24 @@ def test_a_new_column_of_the_modules_is_sent(trace, more_columns):
     assert (column["values"], column["add_up"]) == ([1, 1, 1, 1], "sum")
     shown = (column["help"], column["format"], column["align"])
     assert shown == (CALLS.help, "count", "right")
+
+
+@needs_node
+def test_the_report_alone_has_times_and_what_is_alive(trace, tmp_path):
+    rows = read_in_node(trace, tmp_path)["rows"]
+    assert {"time", "alive"}.isdisjoint(trace.to_pandas())
+    assert [row["alive"] for row in rows] == [*trace.memory.live_nbytes]
+    table = trace.cost.roofline().to_pandas()
+    seconds = table["seconds"].where(table["phase"] != "init", 0)
+    shares = seconds / seconds.sum()
+    assert [row["time"] or 0 for row in rows] == pytest.approx([*shares])
+
+
+@needs_node
+def test_the_time_of_a_module_is_its_share_of_that_of_all(trace, tmp_path):
+    rows = read_in_node(trace, tmp_path)["module_rows"]
+    table = trace.cost.roofline().to_pandas()
+    ran = table[table["phase"] != "init"]
+    times = ran.groupby("module")["seconds"].sum()
+    expected = [times[f"model.{i}"] / times.sum() for i in range(3)]
+    assert [row["time"] for row in rows] == pytest.approx([1, *expected])

@@ -113,6 +113,38 @@ def test_a_part_on_the_accelerator_alone_counts():
     assert fit.largest["batch"] == 2**20  # 4 GB: the largest that is tried
 
 
+def test_of_two_accelerators_the_one_counts_that_needs_most_at_each_size():
+    batch = 2
+    with record(as_device="cuda") as trace:
+        rows = torch.ones(batch, 10**6, device="cuda:0")
+        others = torch.ones(40, batch * batch, 10**4, device="cuda:1")
+    del rows, others
+    fit = fit_trace(trace, DEVICE, {"batch": range(1, 1001)})
+    # 4 MB a row on one, and 1.6 MB a pair of rows on the other, beside 16 GB.
+    assert fit.place == "cuda:0"
+    assert fit.peak_nbytes == 2 * 4 * 10**6
+    assert fit.largest == {"batch": 100}
+    assert fit.sizes["batch"].peak_nbytes(100) == ROOM
+
+
+def test_a_block_without_parameters_fits_as_any_other():
+    batch = 8
+    with record() as trace:
+        nn.ReLU()(torch.ones(batch, 10**6))
+    fit = fit_trace(trace, DEVICE, {"batch": ...})
+    assert fit.largest == {"batch": 2000}  # the numbers, and what is computed of them
+    assert fit.sizes["batch"].nbytes_per_unit == 8 * 10**6
+
+
+def test_a_block_that_computes_nothing_takes_nothing():
+    batch = 8
+    with record() as trace:
+        rows = [0] * batch
+    del rows
+    fit = fit_trace(trace, DEVICE, {"batch": [1, 2]}, suggest=True)
+    assert (fit.peak_nbytes, fit.largest) == (0, {"batch": 2})
+
+
 @pytest.mark.parametrize("name", ["nobody", "model", "zero", "text"])
 def test_what_is_no_size_is_named(name):
     model, zero, text = nn.Linear(2, 2), 0, "8"

@@ -15,7 +15,7 @@ from torch import nn
 from meta_magic import MetaMagicError, record
 from meta_magic.errors import TrialError
 from meta_magic.trials import trial
-from meta_magic.trials.trial import ask_trial
+from meta_magic.trials.trial import ask_trial, ask_trials
 
 WIDTH = 5
 
@@ -116,10 +116,14 @@ def test_a_trace_keeps_no_module_of_the_block_alive():
     assert trace.rerun is not None
 
 
-def test_a_with_of_several_contexts_is_found():
-    with torch.no_grad(), record() as trace:
-        torch.ones(2)
-    assert ask_trial(trace, list_shapes) == [(2,)]
+def test_several_sizes_are_answered_in_order_each_with_its_own_error():
+    rows = 4
+    with record() as trace:
+        torch.ones(rows).view(2, -1)
+    found = ask_trials(trace, list_shapes, [{"rows": 2}, {"rows": 3}, {"rows": 6}])
+    assert [found[0], found[2]] == [[(2,), (2, 1)], [(6,), (2, 3)]]
+    assert isinstance(found[1], TrialError)
+    assert "RuntimeError" in str(found[1])
 
 
 # Side effects

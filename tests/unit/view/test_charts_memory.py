@@ -62,5 +62,5 @@ def test_without_memory_charts_says_so(shell):
 
 
 def test_an_unknown_chart_is_refused_with_those_there_are(trace):
-    with pytest.raises(ValueError, match="choose parameters or memory"):
+    with pytest.raises(ValueError, match="choose parameters or memory or roofline"):
         trace.charts("time")

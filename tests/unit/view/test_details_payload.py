@@ -36,7 +36,8 @@ def test_inputs_have_the_names_of_the_schema():
         return torch.addmm(x, x, x), torch.cat([x, x])
 
     _, payload = build(run)
-    names = {row["op"]: row["names"] for row in payload["signatures"]}
+    signatures = payload["signatures"]
+    names = dict(zip(signatures["op"], signatures["names"], strict=True))
     assert names["aten.addmm.default"] == ["self", "mat1", "mat2"]
     assert names["aten.cat.default"] == ["tensors[0]", "tensors[1]"]
 

@@ -11,7 +11,8 @@ from torch import nn
 
 from meta_magic import record
 from meta_magic.recording.identities.storage_bytes import MAX_COPIED_NBYTES
-from meta_magic.view.values_of_tensors import FORGOTTEN, ValuesOf, describe_values
+from meta_magic.view.held import FORGOTTEN
+from meta_magic.view.values_of_tensors import ValuesOf, describe_values
 from tests.unit.view.panels import TIMEOUT
 
 

@@ -6,7 +6,7 @@ import pickle
 import select
 import signal
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from math import ceil
@@ -18,7 +18,14 @@ import torch
 with suppress(ImportError):  # on Windows, which has no children either
     import resource
 
-__all__ = ["NO_ANSWER", "NoAnswer", "ask_child", "can_fork", "run_in_child"]
+__all__ = [
+    "NO_ANSWER",
+    "NoAnswer",
+    "ask_child",
+    "ask_children",
+    "can_fork",
+    "run_in_child",
+]
 
 SECONDS: Final = 2
 """What a child may compute."""
@@ -55,40 +62,75 @@ def run_in_child(function: Callable[[], object]) -> Exception | None:
 
 
 def ask_child(function: Callable[[], Any], seconds: float, patience: float) -> Any:
-    """Return what a function returns in a child that has this process's memory, copied.
+    """Return what a function returns in a child, as :func:`ask_children` does."""
+    return ask_children([function], seconds, patience)[0]
+
+
+def ask_children(
+    functions: Iterable[Callable[[], Any]], seconds: float, patience: float
+) -> list[Any]:
+    """Return what functions return, each in a child of its own, all at once.
+
+    A child has this process's memory, copied.
 
     Args:
-        function: Returns what can be pickled; what it raises is lost.
-        seconds: How long it may compute.
-        patience: How long to wait for it.
+        functions: They return what can be pickled; what they raise is lost.
+        seconds: How long each may compute.
+        patience: How long to wait for one.
 
     Returns:
-        What it returned, or ``NO_ANSWER``, as of :func:`run_in_child`.
+        What each returned, or ``NO_ANSWER``, as of :func:`run_in_child`.
 
     Raises:
         OSError: No pipe can be made.
     """
-    reader, writer = os.pipe()
-    child = 0
+    children: list[Child] = []
     try:
-        with warnings.catch_warnings():  # of threads that the child lacks, and its own
-            warnings.simplefilter("ignore")
-            child = os.fork()
-            if child == 0:
-                end_with_answer(function, seconds, writer)
-        os.close(writer)
-        writer = -1
-        return read_answer(reader, patience)
-    except Exception:  # noqa: BLE001  no memory, no more processes, or a sandbox's own
-        return NO_ANSWER
+        children.extend(Child(function, seconds) for function in functions)
+        return [child.read(patience) for child in children]
     finally:
-        os.close(reader)
-        if writer >= 0:
+        for child in children:
+            child.end()
+
+
+class Child:
+    """A process that runs a function.
+
+    Args:
+        function: As of :func:`ask_children`.
+        seconds: The same.
+    """
+
+    def __init__(self, function: Callable[[], Any], seconds: float) -> None:
+        self._number = 0
+        self._reader, writer = os.pipe()
+        try:
+            with warnings.catch_warnings():  # of threads that it lacks, and its own
+                warnings.simplefilter("ignore")
+                self._number = os.fork()
+                if self._number == 0:
+                    end_with_answer(function, seconds, writer)
+        except Exception:  # noqa: BLE001, S110  no more processes, or a sandbox's own
+            pass
+        finally:
             os.close(writer)
-        if child:  # unless the user's handler of SIGCHLD has waited for it
+
+    def read(self, patience: float) -> Any:
+        """Return what the function returned, or ``NO_ANSWER``."""
+        if not self._number:
+            return NO_ANSWER
+        try:
+            return read_answer(self._reader, patience)
+        except Exception:  # noqa: BLE001  no memory, or what cannot be unpickled
+            return NO_ANSWER
+
+    def end(self) -> None:
+        """End it, whatever it does."""
+        os.close(self._reader)
+        if self._number:  # unless the user's handler of SIGCHLD has waited for it
             with suppress(ProcessLookupError, ChildProcessError):
-                os.kill(child, signal.SIGKILL)
-                os.waitpid(child, 0)
+                os.kill(self._number, signal.SIGKILL)
+                os.waitpid(self._number, 0)
 
 
 def read_answer(reader: int, patience: float) -> Any:

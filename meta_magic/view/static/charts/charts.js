@@ -5,6 +5,7 @@ import { format_bytes, format_count, format_flops, make } from "../dom.js";
 import { find_module } from "../selection.js";
 import { add_up_modules } from "./areas.js";
 import { make_curve } from "./curve.js";
+import { make_roofline } from "./roofline.js";
 import { make_bars, make_treemap } from "./treemap.js";
 
 const CHART_FONT = "11px system-ui, sans-serif"; // as in charts.css
@@ -41,9 +42,10 @@ const read_dtypes = (trace) => Object.keys(trace.nbytes_by_dtype).map((dtype) =>
 /**
  * Show the charts.
  * @param {HTMLElement} element @param {import("../data.js").TraceView} trace
- * @param {import("../selection.js").Selection} selection
+ * @param {import("../selection.js").Selection} selection @param {object} settings
+ * @param {import("../times.js").Times} times
  */
-export function mount_charts(element, trace, selection) {
+export function mount_charts(element, trace, selection, settings, times) {
   const { modules } = trace;
   const select = (index) => selection.select({ kind: "module", index });
   const tools = { format: format_count, select, measure: make_measure(), paint: make_paint() };
@@ -53,6 +55,7 @@ export function mount_charts(element, trace, selection) {
     make_treemap(trace, "Parameters by module", (i) => modules[i].n_params, tools),
     make_treemap(trace, "FLOPs by module", (i) => modules[i].flops, { ...tools, format: format_flops }),
     dtypes.length > 0 && make_bars(trace, dtypes, { ...tools, format: format_bytes }),
+    make_roofline(trace, times, { ...tools, select: (index) => selection.select({ kind: "op", index }) }),
   ].filter(Boolean);
   if (!drawn.length) {
     element.append("No module of this trace has parameters or was called.");
@@ -62,7 +65,7 @@ export function mount_charts(element, trace, selection) {
   element.append(charts);
   const mark = () => {
     const path = list_path(trace, find_module(trace, selection.current));
-    for (const chart of drawn) chart.mark(path);
+    for (const chart of drawn) chart.mark(path, selection.current);
   };
   let width = 0;
   new ResizeObserver(() => {

@@ -74,20 +74,25 @@ export function find_stretches(trace, steps) {
   });
 }
 
+/** @typedef {{text: string, x: number, y: number, room: number}} Label */
+
+/**
+ * Whether a label has room beside those that were placed.
+ * @param {Label[]} kept @param {Label} label @param {(text: string) => number} measure pixels of a text
+ */
+export function has_room(kept, label, measure) {
+  const w = measure(label.text);
+  return w <= label.room && kept.every(({ text, x, y }) => Math.abs(y - label.y) > 11
+    || x > label.x + w + 4 || label.x > x + measure(text) + 4);
+}
+
 /**
  * The labels that have room, beside none that was placed before.
- * @param {{text: string, x: number, y: number, room: number}[]} labels
- * @param {(text: string) => number} measure pixels of a text
+ * @param {Label[]} labels @param {(text: string) => number} measure pixels of a text
  */
 export function choose_labels(labels, measure) {
-  /** @type {typeof labels} */
+  /** @type {Label[]} */
   const kept = [];
-  for (const label of labels) {
-    const w = measure(label.text);
-    if (w > label.room) continue;
-    const is_free = kept.every(({ text, x, y }) => Math.abs(y - label.y) > 11
-      || x > label.x + w + 4 || label.x > x + measure(text) + 4);
-    if (is_free) kept.push(label);
-  }
+  for (const label of labels) if (has_room(kept, label, measure)) kept.push(label);
   return kept;
 }

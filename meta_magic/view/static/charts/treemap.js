@@ -9,12 +9,12 @@ const MOST_NAMED = 8; // groups beside the chart
 /**
  * @typedef {import("./areas.js").Area} Area
  * @typedef {{format: (n: number) => string, select: (module: number) => void,
- *   measure: (text: string) => number, paint: (area: Area) => string}} ChartTools
- *   `measure`: pixels that a text takes in a chart; `paint`: the class of a module's colour, one in all charts
+ *   measure: (text: string) => number, paint: (area: Area) => string, kind?: string}} ChartTools
+ *   `measure`: pixels that a text takes in a chart; `paint`: the class of a module's colour, one in all charts; `kind`: of what is selected, if no module
  */
 
 /** Knows what stands for a module, and marks what stands for the one that is selected. */
-class Marks {
+export class Marks {
   /** @type {Map<number, Element>} */ parts = new Map();
   /** @type {Element | undefined} */ marked;
 
@@ -35,13 +35,13 @@ class Marks {
   }
 }
 
-/** The groups by name, as keys to the colours. @param {Area[]} tops @param {ChartTools} tools */
-function make_groups(tops, marks, tools) {
+/** The groups by name, as keys to the colours. @param {Area[]} tops @param {Marks} marks @param {ChartTools} tools */
+export function make_groups(tops, marks, tools) {
   const whole = tops.reduce((sum, { value }) => sum + value, 0);
   const share = ({ value }) => `${tools.format(value)}, ${(100 * value / whole).toFixed(1)}%`;
   const groups = tops.slice(0, MOST_NAMED).map((area) => {
     const group = make("button", {
-      type: "button", "data-module": area.at, onclick: () => tools.select(area.at), title: "select the module",
+      type: "button", "data-module": area.at, onclick: () => tools.select(area.at), title: `select the ${tools.kind ?? "module"}`,
     }, make("i", { class: tools.paint(area) }), `${area.words}  `, make("span", {}, share(area)));
     marks.add(group, area.modules);
     return group;
@@ -61,6 +61,19 @@ function draw_box({ area, rect, top, path, is_leaf }, tools) {
   ...lines.map((line, i) => draw("text", { x: x + 4, y: y + 13 + 14 * i }, line)));
 }
 
+/**
+ * Lead the keyboard through the parts of a chart.
+ * @param {SVGSVGElement} svg @param {KeyboardEvent} event @param {(target: any) => void} choose
+ */
+export function lead_through(svg, event, choose) {
+  const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+  const parts = [...svg.querySelectorAll("g")];
+  if (event.key === "Enter" || event.key === " ") choose(event.target);
+  else if (step) parts.at((parts.findIndex((part) => part === event.target) + step) % parts.length).focus();
+  else return;
+  event.preventDefault();
+}
+
 /** A chart of boxes, and the words beside it. */
 export class Treemap {
   boxes = new Marks();
@@ -73,7 +86,8 @@ export class Treemap {
     this.tools = tools;
     this.svg = draw("svg", {
       role: "group", "aria-label": `${title}; the arrow keys lead through the boxes`, tabindex: 0,
-      height: TREEMAP_HEIGHT, onkeydown: this.press, onclick: ({ target }) => this.choose(target),
+      height: TREEMAP_HEIGHT, onclick: ({ target }) => this.choose(target),
+      onkeydown: (event) => lead_through(this.svg, event, (target) => this.choose(target)),
       onpointerover: ({ target }) => this.tell(target.closest("g")),
     });
     const whole = tops.reduce((sum, { value }) => sum + value, 0);
@@ -98,15 +112,6 @@ export class Treemap {
     const box = target.closest("g");
     if (box) this.tools.select(Number(box.dataset.module));
   }
-
-  press = (/** @type {KeyboardEvent} */ event) => {
-    const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
-    const boxes = [...this.svg.querySelectorAll("g")];
-    if (event.key === "Enter" || event.key === " ") this.choose(event.target);
-    else if (step) boxes.at((boxes.findIndex((box) => box === event.target) + step) % boxes.length).focus();
-    else return;
-    event.preventDefault();
-  };
 
   /** @param {number[]} path */
   mark(path) {

@@ -12,8 +12,8 @@ import { make_section } from "./parts.js";
 
 /** Elements of the largest tensor that is shown, as in `view/values_of_tensors.py`. */
 const MOST_VALUES = 100_000;
-const SILENCE = 4000; // milliseconds
-const NOT_YET = "no answer from the kernel yet: it is busy, or it was restarted or shut down";
+export const SILENCE = 4000; // milliseconds
+export const NOT_YET = "no answer from the kernel yet: it is busy, or it was restarted or shut down";
 const BARS = { width: 240, height: 48 };
 
 /** How often values lie where, as bars. @param {NonNullable<ShownValues["bins"]>} bins */

@@ -1,6 +1,7 @@
 // The bar above the flow: what is shown, the search, zoom, export, the legend.
 
 import { PHASES } from "../data.js";
+import { make_device_select } from "../devices.js";
 import { make } from "../dom.js";
 import { save_picture } from "./export.js";
 import { list_measures } from "./heat.js";
@@ -10,6 +11,7 @@ import { list_phases } from "./values.js";
 
 const DIRECTIONS = { down: "top to bottom", across: "left to right" };
 const STEPS = ["functions", "operators"];
+const OF_BOXES = "Of closed boxes and operators; a folded run has the sum of its members.";
 
 const make_button = (text, title, onclick) =>
   make("button", { type: "button", title, "aria-label": title, onclick }, text);
@@ -40,7 +42,6 @@ function make_scale() {
   const most = make("output", { "aria-label": "Most in a box" });
   const element = make("span", {
     class: "mm-flow-heat", hidden: "",
-    title: "Of closed boxes and operators; a folded run has the sum of its members.",
   }, "0", make("i"), most, "(runs: sum)");
   return {
     element,
@@ -49,6 +50,7 @@ function make_scale() {
       heat?.scale(items);
       element.hidden = !heat;
       most.textContent = heat ? heat.measure.format(heat.most) : "";
+      element.title = `${heat?.measure.help ?? ""}${OF_BOXES}`;
     },
   };
 }
@@ -82,8 +84,9 @@ export function make_bar(flow, has_parameters) {
   });
   const [parameters, columns] = [make_choice(has_parameters), make_choice(true)];
   const direction = make_select("Direction", DIRECTIONS, () => direct(flow));
-  const measures = { "": "no colours", ...Object.fromEntries(list_measures(flow.values)) };
+  const measures = { "": "no colours", ...Object.fromEntries(list_measures(flow.values, flow.times)) };
   const [heat, scale] = [make_select("Colours by", measures, () => flow.choose()), make_scale()];
+  const device = make_device_select(flow.times);
   const level = make("output", { "aria-label": "Open levels" });
   const show_level = (n, last) => {
     level.textContent = STEPS.slice(flow.has_functions ? 0 : 1)[n - last - 1] ?? `${n} of ${last}`;
@@ -101,9 +104,9 @@ export function make_bar(flow, has_parameters) {
     make("label", {}, parameters, " parameters and constants"),
     direction,
     make("label", { title: "What is long stands in columns; from left to right, in rows" }, columns, " columns"),
-    heat, scale.element, ...make_views(flow, save, () => element),
+    heat, scale.element, device, ...make_views(flow, save, () => element),
     ...Object.entries(FLOW_LEGEND).map(([kind, text]) =>
       make("span", { class: `mm-flow-key mm-key-${kind}` }, text)),
     status);
-  return { element, phases, steps, parameters, columns, direction, heat, scale, status, show_level };
+  return { element, phases, steps, parameters, columns, direction, heat, scale, device, status, show_level };
 }

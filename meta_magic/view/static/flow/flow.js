@@ -48,10 +48,12 @@ export class Flow {
   /**
    * @param {import("../data.js").TraceView} trace
    * @param {import("../selection.js").Selection} selection @param {FlowSettings} settings
+   * @param {import("../times.js").Times} times
    */
-  constructor(trace, selection, { depth, hide = ["parameters"] }) {
+  constructor(trace, selection, { depth, hide = ["parameters"] }, times) {
     this.trace = trace;
     this.selection = selection;
+    this.times = times;
     this.depth = depth;
     /** Levels that were opened last; by hand, boxes may be otherwise. */
     this.level = 0;
@@ -121,7 +123,8 @@ export class Flow {
     this.boxes.has_parameters = this.bar.parameters.checked;
     this.boxes.is_wide = this.bar.columns.checked;
     this.boxes.is_across = this.bar.direction.value === "across";
-    this.boxes.heat = make_heat(this.values, this.bar.heat.value);
+    this.boxes.heat = make_heat(this.values, this.bar.heat.value, this.times);
+    this.bar.device.hidden = this.bar.heat.value !== "time";
     for (const item of walk(this.boxes.root)) item.arranged = null;
   }
 
@@ -277,19 +280,20 @@ export class Flow {
  * @param {HTMLElement} element empty
  * @param {import("../data.js").TraceView} trace
  * @param {import("../selection.js").Selection} selection
- * @param {FlowSettings} settings
+ * @param {FlowSettings} settings @param {import("../times.js").Times} times
  */
-export function mount_flow(element, trace, selection, settings = {}) {
+export function mount_flow(element, trace, selection, settings, times) {
   element.classList.add("mm-flow");
   if (!trace.n_ops) {
     element.append(make("p", {}, "No operator ran."));
     return;
   }
-  const flow = new Flow(trace, selection, settings);
+  const flow = new Flow(trace, selection, settings, times);
   const stage = make("div", { class: "mm-flow-stage" }, flow.svg, flow.map.element,
     flow.crumbs.element);
   element.append(flow.bar.element, stage);
   selection.subscribe(flow.follow);
+  times.subscribe(() => flow.bar.heat.value === "time" && flow.choose());
   new ResizeObserver(flow.resize).observe(flow.svg);
   flow.show_phase(choose_phase(trace));
 }

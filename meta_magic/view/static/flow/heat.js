@@ -1,6 +1,8 @@
 // How much the boxes of the flow take, as colours of one scale. Touches no document.
 
-import { format_bytes, format_count, format_flops } from "../dom.js";
+import { count_alive } from "../alive.js";
+import { format_bytes, format_count, format_flops, format_seconds } from "../dom.js";
+import { ESTIMATE } from "../times.js";
 import { walk } from "./items.js";
 
 const MOST_MIXED = 60; // percent of the hue in the hottest box: text on it can be read
@@ -8,10 +10,15 @@ const MOST_MIXED = 60; // percent of the hue in the hottest box: text on it can 
 /**
  * @typedef {import("./items.js").Item} Item
  * @typedef {import("./values.js").Values} Values
- * @typedef {{name: string, format: (n: number) => string,
- *   list: (values: Values, op: number) => [number | string, number][]}} Measure
- *   `list`: what an operator adds, with a key: what has the same one in a box is counted once
+ * @typedef {import("../times.js").Times} Times
+ * @typedef {{name: string, format: (n: number) => string, help?: string, has?: (values: Values) => boolean,
+ *   list: (values: Values, op: number, last: number, times: Times) => [number | string, number][]}} Measure
+ *   `list`: what an operator adds to a box that ends with the operator `last`, with a key:
+ *   what has the same one in a box is counted once; `has`: whether there is any, where that is quicker
  */
+
+/** The storages that an operator made, each with its bytes. @param {Values} values @param {number} op */
+const list_new = ({ makes }, op) => makes[op].filter(({ kind }) => kind === "new");
 
 /** What boxes can be coloured by. @type {Record<string, Measure>} */
 const MEASURES = {
@@ -19,10 +26,20 @@ const MEASURES = {
     name: "FLOPs", format: format_flops,
     list: ({ trace }, op) => [[op, Math.max(0, trace.signature(op).flops)]],
   },
+  time: {
+    name: "time", format: format_seconds, help: `Seconds ${ESTIMATE}. `,
+    list: (_, op, last, times) => [[op, times.of_op(op)]],
+  },
   made: {
     name: "bytes of new tensors", format: format_bytes,
-    list: ({ makes }, op) => makes[op].filter(({ kind }) => kind === "new")
-      .map(({ storage, geometry }) => [storage, geometry.nbytes]),
+    list: (values, op) => list_new(values, op).map(({ storage, geometry }) => [storage, geometry.nbytes]),
+  },
+  kept: {
+    name: "memory kept", format: format_bytes,
+    has: ({ trace }) => trace.memory.sizes.some(Boolean),
+    help: "Bytes of new tensors that are alive at the end of the box. ",
+    list: (values, op, last) => list_new(values, op)
+      .map(({ storage }) => [storage, count_alive(values.trace, storage, last)]),
   },
   held: {
     name: "bytes of parameters", format: format_bytes,
@@ -32,10 +49,10 @@ const MEASURES = {
   },
 };
 
-/** The measures of which a trace has numbers, by name. @param {Values} values */
-export function list_measures(values) {
-  const has_any = ({ list }) =>
-    values.reads.some((_, op) => list(values, op).some(([, amount]) => amount > 0));
+/** The measures of which a trace has numbers, by name. @param {Values} values @param {Times} times */
+export function list_measures(values, times) {
+  const has_any = (/** @type {Measure} */ { list, has }) => has?.(values)
+    ?? values.reads.some((_, op) => list(values, op, op, times).some(([, amount]) => amount > 0));
   return Object.entries(MEASURES).filter(([, measure]) => has_any(measure))
     .map(([key, { name }]) => [key, name]);
 }
@@ -46,9 +63,10 @@ export class Heat {
   most = 0;
   /** @type {Map<Item, number>} */ #counted = new Map();
 
-  /** @param {Values} values @param {string} key of a measure */
-  constructor(values, key) {
+  /** @param {Values} values @param {string} key of a measure @param {Times} [times] */
+  constructor(values, key, times) {
     this.values = values;
+    this.times = times;
     this.measure = MEASURES[key];
   }
 
@@ -57,7 +75,7 @@ export class Heat {
     if (!this.#counted.has(item)) {
       const amounts = new Map();
       for (const { op } of walk(item)) {
-        for (const [key, amount] of op < 0 ? [] : this.measure.list(this.values, op)) {
+        for (const [key, amount] of op < 0 ? [] : this.measure.list(this.values, op, item.last_op, this.times)) {
           amounts.set(key, Math.max(amount, amounts.get(key) ?? 0));
         }
       }
@@ -89,5 +107,5 @@ export class Heat {
   }
 }
 
-/** The heat by a measure, or by none. @param {Values} values @param {string} key */
-export const make_heat = (values, key) => (key ? new Heat(values, key) : null);
+/** The heat by a measure, or by none. @param {Values} values @param {string} key @param {Times} times */
+export const make_heat = (values, key, times) => (key ? new Heat(values, key, times) : null);

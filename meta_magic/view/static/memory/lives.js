@@ -5,7 +5,7 @@ import { undo_steps } from "../data.js";
 
 /**
  * @typedef {import("../data.js").TraceView} TraceView
- * @typedef {{categories: string[], places: string[], storage: number[], start: number[],
+ * @typedef {{categories: string[], places: string[], accelerator: string, storage: number[], start: number[],
  *   length: number[], nbytes: number[], sizes: number[], category: number[],
  *   place: number[]}} PackedLives as `view/memory_payload.py` writes them
  * @typedef {{storage: number, nbytes: number, start: number, stop: number, category: number,

@@ -1,5 +1,6 @@
 // Memory: what lives after each operator over time, and what is alive after one of them.
 
+import { find_living } from "../alive.js";
 import { add_up_modules, build_tops } from "../charts/areas.js";
 import { make_measure, make_paint } from "../charts/charts.js";
 import { Treemap } from "../charts/treemap.js";
@@ -7,27 +8,31 @@ import { list_path } from "../data.js";
 import { format_bytes, make } from "../dom.js";
 import { find_module } from "../selection.js";
 import { is_op_selected } from "../tables/operators.js";
-import { add_up_lives, list_living, read_lives } from "./lives.js";
+import { FitTable } from "./fit.js";
+import { add_up_lives, list_living } from "./lives.js";
 import { Timeline } from "./timeline.js";
 
 /** @typedef {import("../charts/areas.js").Area} Area */
 
 /** Shows the memory of a trace; owns the device, -1 for all, and the operator that are chosen. */
-class MemoryView {
+export class MemoryView {
   width = 0;
+  sized = make("span");
   maps = make("div", { class: "mm-charts mm-living" });
   paints = { module: make_paint(), line: make_paint() }; // whichever operator is chosen
 
   /**
    * @param {import("../data.js").TraceView} trace
    * @param {import("../selection.js").Selection} selection
+   * @param {import("../times.js").Times} times
    */
-  constructor(trace, selection) {
+  constructor(trace, selection, times) {
     this.trace = trace;
     this.selection = selection;
-    this.lives = read_lives(trace);
+    this.times = times;
+    this.lives = this.recorded = find_living(trace).lives;
     this.measure = make_measure();
-    const { places } = trace.memory;
+    const { places, accelerator } = trace.memory;
     const all = places.map((_, i) => add_up_lives(trace, this.lives, i));
     const most = all.map(({ totals, peak }) => totals[peak]);
     this.place = most.indexOf(Math.max(...most));
@@ -40,9 +45,10 @@ class MemoryView {
       onclick: () => selection.select({ kind: "op", index: this.series.peak }),
     });
     this.timeline.element.prepend(make("figcaption", {},
-      "Bytes alive after each operator ", ...this.make_chooser(places), this.jump));
+      "Bytes alive after each operator", this.sized, " ", ...this.make_chooser(places), this.jump));
     this.charts = make("div", { class: "mm-charts" }, this.timeline.element);
-    this.element = make("div", { class: "mm-memory" }, this.charts, this.maps);
+    this.fit = new FitTable(times, most[places.indexOf(accelerator)], accelerator);
+    this.element = make("div", { class: "mm-memory" }, this.charts, this.fit.element, this.maps);
     this.show_series();
   }
 
@@ -57,6 +63,15 @@ class MemoryView {
       this.show_series();
     };
     return [make("select", { "aria-label": "Device", onchange }, ...names), " "];
+  }
+
+  /** Show other bytes, in words where they come from; none for those recorded. */
+  show_lives(lives = this.recorded, words = "") {
+    if (lives === this.lives) return;
+    this.lives = lives;
+    this.series = add_up_lives(this.trace, lives, this.place);
+    this.sized.textContent = words;
+    this.show_series();
   }
 
   /** Show the bytes of the chosen device, and its peak. */
@@ -149,13 +164,16 @@ class MemoryView {
  * Show the memory.
  * @param {HTMLElement} element @param {import("../data.js").TraceView} trace
  * @param {import("../selection.js").Selection} selection
+ * @param {import("../report.js").Settings} settings
+ * @param {import("../times.js").Times} times @param {import("../report.js").Live} live
  */
-export function mount_memory(element, trace, selection) {
+export function mount_memory(element, trace, selection, settings, times, live) {
   if (!trace.n_ops || !trace.memory.sizes.some(Boolean)) {
     element.append("No tensor of this trace takes memory.");
     return;
   }
-  const view = new MemoryView(trace, selection);
+  const view = new MemoryView(trace, selection, times);
+  live.make_fit(view);
   element.append(view.element);
   new ResizeObserver(() => view.resize()).observe(view.element);
   selection.subscribe(() => view.follow());

@@ -4,15 +4,13 @@ import { copy_text, fill, make, save_file } from "../dom.js";
 import { make_cells, make_heading } from "./cells.js";
 import { make_chooser } from "./chooser.js";
 import { ColumnChoice, style_columns } from "./chosen.js";
+import { press_in_grid } from "./keys.js";
 import { format_csv, sort_rows } from "./rows.js";
 
 // In pixels, as in tables.css.
 const GRID_ROW = 24;
 // Rows drawn above and below.
 const GRID_SPARE = 12;
-const GRID_STEPS = {
-  ArrowDown: 1, ArrowUp: -1, PageDown: 15, PageUp: -15, Home: -Infinity, End: Infinity,
-};
 
 /**
  * @typedef {import("../selection.js").Selected} Selected
@@ -24,10 +22,12 @@ const GRID_STEPS = {
  *   read: (row: any) => GridValues, follows: (selected: Selected | null) => boolean,
  *   is_selected: (selected: Selected | null, row: any) => boolean,
  *   is_bad?: (row: any) => boolean, is_main?: (row: any) => boolean,
- *   pick: (row: any) => Selected, toggle?: (row: any) => unknown}} GridView
+ *   pick: (row: any) => Selected, toggle?: (row: any) => unknown,
+ *   tells?: Record<string, (value: any) => string>, beside?: Record<string, HTMLElement>}} GridView
  *   `list`: the rows to show; what hides the wanted one is opened. `follows`: whether a
  *   selection is about any row, `is_selected`: about this one. `is_bad`: whether it is shown in red. `is_main`: whether it is the one to
- *   show of several that are selected. `pick`: what a row selects. `toggle`: opens or closes a row
+ *   show of several that are selected. `pick`: what a row selects. `toggle`: opens or closes a row. By
+ *   column, `tells`: what the hover over a value says, `beside`: what stands in the bar with it
  */
 
 /** Shows rows; owns which there are, their order, and the one that the keys act on. */
@@ -71,12 +71,15 @@ export class Grid {
       type: "button", title: "the rows and columns that are shown", onclick: () => this.copy(),
     }, "Copy as CSV");
     return make("div", { class: "mm-grid-bar" },
-      this.input, this.status, chooser, copier, this.further);
+      this.input, ...Object.values(this.view.beside ?? {}), this.status, chooser, copier, this.further);
   }
 
   /** Draw the columns that were chosen. */
   show_columns() {
     this.columns = this.choice.shown;
+    for (const [name, element] of Object.entries(this.view.beside ?? {})) {
+      element.hidden = !this.columns.some((column) => column.name === name);
+    }
     this.head.replaceChildren(...this.columns.map((column) => make_heading(column, {
       sort: this.sort_by, resize: this.resize_column,
       reset: () => {
@@ -192,7 +195,7 @@ export class Grid {
         this.active = at;
         this.choose(target.matches("i"));
       },
-    }, ...make_cells(this.columns, this.view.read(row), row.level));
+    }, ...make_cells(this.columns, this.view.read(row), row.level, this.view.tells));
   }
 
   /** Select the active row, or open or close it. @param {boolean} is_turn */
@@ -213,6 +216,12 @@ export class Grid {
     this.sort = (some) => (next ? sort_rows(some, read, next) : some);
     this.show_order();
     this.show(0);
+  };
+
+  /** Show the values as they are now. */
+  renew = () => {
+    this.rows = this.view.list(this.input.value, this.sort, null);
+    this.draw(this.drawn);
   };
 
   show_order() {
@@ -255,23 +264,6 @@ export class Grid {
     this.style();
     this.is_late &&= !this.element.clientHeight;
   };
-}
-
-/** Do what a key stands for. @param {Grid} grid @param {KeyboardEvent} event */
-function press_in_grid(grid, event) {
-  const { key } = event;
-  const { rows, active, selection, element, view } = grid;
-  const row = rows[active];
-  if (event.ctrlKey || event.metaKey || event.altKey || event.shiftKey) return;
-  if (key === "Escape") selection.select(null);
-  else if (event.target !== element || !rows.length) return;
-  else if (key in GRID_STEPS) grid.go(active + GRID_STEPS[key]);
-  else if (key === "Enter" || key === " ") grid.choose(false);
-  else if (!view.toggle || !key.startsWith("Arrow")) return;
-  else if (row.is_open === (key === "ArrowLeft")) grid.choose(true);
-  else if (key === "ArrowLeft") grid.go(row.parent < 0 ? active : row.parent);
-  else if (row.is_open) grid.go(active + 1);
-  event.preventDefault();
 }
 
 /**

@@ -1,6 +1,7 @@
 // The module trees as a table: what is alike is folded, what is asked for is opened.
 
 import { list_path } from "../data.js";
+import { make_device_select } from "../devices.js";
 import { format_shape } from "../dom.js";
 import { find_module } from "../selection.js";
 import { mount_grid } from "./grid.js";
@@ -92,9 +93,10 @@ export function find_depth(trace) {
 /**
  * Return what is shown of a row; the numbers of a run are those of all in it.
  * @param {TraceView} trace @param {{modules: number[]}} row @param {number} flops of all modules
+ * @param {import("../times.js").Times} times
  * @returns {import("./grid.js").GridValues}
  */
-export function read_module_row(trace, { modules }, flops) {
+export function read_module_row(trace, { modules }, flops, times) {
   const { index, name, class_name, kind, first_call, place } = trace.modules[modules[0]];
   const sum = (read) => modules.reduce((total, i) => total + read(i), 0);
   const add_up = (field) => sum((i) => trace.modules[i][field]);
@@ -108,6 +110,7 @@ export function read_module_row(trace, { modules }, flops) {
     settings: settings.size > 1 ? "" : [...settings][0],
     parameters: add_up("n_params"), bytes: add_up("nbytes"),
     FLOPs: add_up("flops") || "", share: add_up("flops") / flops || "",
+    time: sum((i) => times.by_module[i]) / times.in_modules || "",
     activations: add_up("activations") || "",
     place: place ?? "", input: list(call?.inputs), output: list(call?.outputs),
     marks: module_marks(trace, index),
@@ -136,8 +139,9 @@ export function module_marks({ modules }, index) {
  * Show the module trees.
  * @param {HTMLElement} element @param {TraceView} trace
  * @param {import("../selection.js").Selection} selection @param {{depth?: number}} settings
+ * @param {import("../times.js").Times} times
  */
-export function mount_modules(element, trace, selection, settings = {}) {
+export function mount_modules(element, trace, selection, settings, times) {
   const flops = trace.roots.reduce((sum, i) => sum + trace.modules[i].flops, 0);
   const open = new Map();
   const { depth, has_runs } = settings.depth
@@ -145,9 +149,11 @@ export function mount_modules(element, trace, selection, settings = {}) {
   const failed = list_path(trace, trace.is_raised(trace.n_ops - 1) ? trace.op_module.at(-1) : -1);
   const find = (selected) => find_module(trace, selected);
   const find_tensor = (selected) => (selected?.kind === "parameter" ? selected.index : -1);
-  mount_grid(element, selection, {
+  const grid = mount_grid(element, selection, {
     label: "Modules", hint: "filter by path or class", columns: trace.columns.modules,
-    read: (row) => (row.tensors?.length ? read_held_row : read_module_row)(trace, row, flops),
+    read: (row) => (row.tensors?.length ? read_held_row : read_module_row)(trace, row, flops, times),
+    tells: { time: (share) => times.tell(share * times.in_modules) },
+    beside: { time: make_device_select(times) },
     list: (filter, sort, wanted) => build_module_rows(trace, {
       filter, open, sort, wanted: find(wanted), wanted_tensor: find_tensor(wanted), depth, has_runs,
     }),
@@ -165,4 +171,5 @@ export function mount_modules(element, trace, selection, settings = {}) {
       ? { kind: "parameter", index: tensor } : { kind: "module", index }),
     toggle: ({ key, is_open }) => open.set(key, !is_open),
   });
+  times.subscribe(() => grid?.renew());
 }

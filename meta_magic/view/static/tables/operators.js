@@ -1,12 +1,16 @@
 // The operators as a table: to filter, to sort, to copy.
 
+import { find_living } from "../alive.js";
 import { PHASES } from "../data.js";
+import { make_device_select } from "../devices.js";
 import { make, shorten_op } from "../dom.js";
+import { ESTIMATE } from "../times.js";
 import { mount_grid } from "./grid.js";
 import { list_tensors, make_filter, add_sent } from "./rows.js";
 
 /**
  * @typedef {import("../data.js").TraceView} TraceView
+ * @typedef {import("../times.js").Times} Times
  */
 
 const FORWARD = PHASES.indexOf("forward");
@@ -15,10 +19,12 @@ const hide_none = (/** @type {number} */ n) => (n < 0 ? "" : n);
 
 /**
  * Return what is known of an operator without being sent for its column.
- * @param {TraceView} trace @param {number} i
+ * @param {TraceView} trace @param {number} i @param {Times} [times] of its share, if that is wanted
  */
-function read_held(trace, i) {
+function read_held(trace, i, times) {
   const { op, args, inputs, outputs, writes, views, flops } = trace.signature(i);
+  const [nbytes_read, nbytes_written] = [trace.work.read, trace.work.written].map((nbytes) => nbytes[trace.op_signature[i]]);
+  const nbytes = nbytes_read + nbytes_written;
   const place = trace.place(i);
   const module = trace.modules[trace.op_module[i]];
   return {
@@ -29,6 +35,10 @@ function read_held(trace, i) {
     module_call: hide_none(trace.op_call[i]),
     phase: PHASES[place.phase], line: place.line || "", function: place.function,
     forward: hide_none(trace.op_forward[i]), flops: hide_none(flops),
+    time: times?.has(i) && times.of_op(i) / times.total || "",
+    // Worked out for all operators when it is first asked for.
+    get alive() { return find_living(trace).totals[i]; },
+    nbytes_read, nbytes_written, intensity: flops > 0 && nbytes ? flops / nbytes : "",
     views: views.filter((input) => input >= 0).join(" "), writes: writes.join(" "),
     position: place.file && `${place.file}:${place.start}`,
     ...trace.remarks_of_op[i] ?? trace.no_remarks,
@@ -37,10 +47,10 @@ function read_held(trace, i) {
 
 /**
  * Return the columns of Trace.to_pandas() of an operator.
- * @param {TraceView} trace @param {number} i
+ * @param {TraceView} trace @param {number} i @param {Times} [times]
  */
-export const read_op = (trace, i) => add_sent(
-  trace.columns.ops, read_held(trace, i), ({ wire, values }) => values[wire === "call" ? i : trace.op_signature[i]]);
+export const read_op = (trace, i, times) => add_sent(
+  trace.columns.ops, read_held(trace, i, times), ({ wire, values }) => values[wire === "call" ? i : trace.op_signature[i]]);
 
 /**
  * Return what of an operator is searched, in small letters.
@@ -82,18 +92,27 @@ export function find_stretch(phases, phase, active) {
   return starts.find((i) => i > active) ?? starts[0] ?? -1;
 }
 
+/** What a share of the time says: of a single operator only how it compares. */
+function tell_rank(/** @type {Times} */ { each, total, device }, share) {
+  const n_longer = each.filter((seconds) => seconds > total * share * (1 + 1e-9)).length;
+  return `rank ${n_longer + 1} of ${each.length} different calls by time on ${device.title}, ${ESTIMATE}`;
+}
+
 /**
  * Show the operators.
  * @param {HTMLElement} element @param {TraceView} trace
- * @param {import("../selection.js").Selection} selection
+ * @param {import("../selection.js").Selection} selection @param {object} settings
+ * @param {Times} times
  */
-export function mount_operators(element, trace, selection) {
+export function mount_operators(element, trace, selection, settings, times) {
   const all = [...Array(trace.n_ops).keys()];
   const texts = [];
-  const read = (i) => read_op(trace, i);
+  const read = (i) => read_op(trace, i, times);
   const phase_of = (i) => trace.place(i).phase;
   const grid = mount_grid(element, selection, {
     label: "Operators", hint: "filter, as in op:mm line:7", columns: trace.columns.ops, read,
+    tells: { time: (share) => tell_rank(times, share) },
+    beside: { time: make_device_select(times) },
     list: (filter, sort) => {
       const is_found = make_filter(filter);
       return sort(filter ? all.filter((i) => is_found(texts[i] ??= describe_op(read(i)))) : all);
@@ -104,7 +123,9 @@ export function mount_operators(element, trace, selection) {
     is_main: (i) => phase_of(i) === FORWARD,
     pick: (index) => ({ kind: "op", index }),
   });
-  if (grid) add_phases(grid, phase_of);
+  if (!grid) return;
+  times.subscribe(grid.renew);
+  add_phases(grid, phase_of);
 }
 
 /**

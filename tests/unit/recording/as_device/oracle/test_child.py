@@ -18,6 +18,7 @@ from meta_magic.recording.as_device.oracle import child
 from meta_magic.recording.as_device.oracle.child import (
     NO_ANSWER,
     NoAnswer,
+    ask_children,
     run_in_child,
 )
 from meta_magic.recording.as_device.oracle.stand_ins import Unaskable
@@ -44,6 +45,32 @@ def test_what_is_written_stays_in_the_child():
 
 def test_a_child_that_crashes_gives_no_answer():
     assert run_in_child(lambda: os.kill(os.getpid(), signal.SIGSEGV)) is NO_ANSWER
+
+
+def test_children_run_at_once_and_answer_in_order():
+    first, second = os.pipe(), os.pipe()
+
+    def wait():
+        os.write(second[1], b"a")
+        return os.read(first[0], 1)  # until the other has begun
+
+    def go_on():
+        os.write(first[1], b"b")
+        return os.read(second[0], 1)
+
+    try:
+        assert ask_children([wait, go_on], 9, 9) == [b"b", b"a"]
+    finally:
+        for end in (*first, *second):
+            os.close(end)
+
+
+def test_a_child_that_crashes_takes_no_other_with_it():
+    def crash():
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+    answers = ask_children([lambda: 1, crash, lambda: 3], 9, 9)
+    assert answers == [1, NO_ANSWER, 3]
 
 
 def test_a_child_that_hangs_gives_no_answer(monkeypatch):

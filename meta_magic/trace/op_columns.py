@@ -1,0 +1,282 @@
+"""The columns of the operators table, each described here and nowhere else.
+
+``to_pandas()`` and its docstring, the payload, and the table in the browser read them.
+A new one is an entry of :data:`OP_COLUMNS`: its name, what it tells, and how it is read
+of a call; all else has a default.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Final, Literal, TypeAlias
+
+from meta_magic.trace.calls import OpCall
+from meta_magic.trace.columns import Column
+from meta_magic.trace.program import Program
+from meta_magic.trace.remarks import (
+    Span,
+    find_assumptions,
+    find_evaluations,
+    find_kernels,
+    find_raised,
+)
+
+__all__ = ["OP_COLUMNS", "OpColumn", "Wire"]
+
+Wire: TypeAlias = Literal["held", "call", "signature"] | Callable[[Program], list[Span]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpColumn(Column):
+    """A column of the operators table.
+
+    Attributes:
+        type: Of its values in ``to_pandas()``, in words. Whole numbers that can be
+            absent have pandas' nullable ``Int64`` type.
+        unit: Of its values; "" for none.
+        read: Gives the value of a call; None if it is the call's field of that name.
+        wire: How the report gets its values. ``call``: it is sent one for each call; a
+            tuple of numbers is shown without its absent ones. ``signature``: it is sent
+            one for each signature, read of the first call that has it, which is right
+            only if the value follows from shapes, dtypes and arguments alone.
+            ``held``: it has them, for other views need them, too. A function: yields
+            the stretches of operators that have a value.
+        is_in_table: Whether ``to_pandas()`` has it, too, and not the report alone.
+    """
+
+    type: str
+    unit: str = ""
+    read: Callable[[OpCall], object] | None = None
+    wire: Wire = "call"
+    is_in_table: bool = True
+
+    @property
+    def reader(self) -> Callable[[OpCall], object]:
+        """What gives the value of a call."""
+        return self.read or attrgetter(self.name)
+
+
+OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
+    OpColumn(
+        name="index",
+        type="int",
+        help="Position in the trace, from 0.",
+        width=68,
+        align="right",
+        wire="held",
+    ),
+    OpColumn(
+        name="function",
+        type="str or None",
+        help="The Python-level torch call that it came from.",
+        format="function",
+        width=130,
+        wire="held",
+    ),
+    OpColumn(
+        name="op",
+        type="str",
+        help="Name as torch has it, with its overload.",
+        is_pinned=True,
+        width=190,
+        wire="held",
+    ),
+    OpColumn(
+        name="module",
+        type="str or None",
+        help="Name of the module within its root, as state_dict keys it.",
+        width=180,
+        wire="held",
+    ),
+    OpColumn(
+        name="place",
+        type="str or None",
+        help="Device that the code names for what it makes or writes, all on meta.",
+        width=76,
+        is_optional=True,
+        wire="signature",
+    ),
+    OpColumn(
+        name="inputs",
+        type="tuple",
+        help="Tensors read: their metadata in pandas, shape and dtype in the report.",
+        width=180,
+        wire="held",
+    ),
+    OpColumn(
+        name="outputs",
+        type="tuple",
+        help="Tensors returned, as those read.",
+        width=140,
+        wire="held",
+    ),
+    OpColumn(
+        name="raised",
+        type="str or None",
+        help="The error that it raised, which ended the block.",
+        width=240,
+        is_optional=True,
+        wire=find_raised,
+    ),
+    OpColumn(
+        name="flops",
+        type="int or None",
+        unit="FLOPs",
+        help="Operations of products, 2 for each multiply-add; absent for all else.",
+        format="flops",
+        width=112,
+        align="right",
+        wire="held",
+    ),
+    OpColumn(
+        name="nbytes_read",
+        type="int",
+        unit="bytes",
+        help="Bytes read, each element once; none for a view.",
+        format="bytes",
+        align="right",
+        wire="held",
+    ),
+    OpColumn(
+        name="nbytes_written",
+        type="int",
+        unit="bytes",
+        help="Bytes written or newly made; none for a view.",
+        format="bytes",
+        width=148,
+        align="right",
+        wire="held",
+    ),
+    OpColumn(
+        name="intensity",
+        type="float or None",
+        unit="FLOPs per byte",
+        help="FLOPs for each byte read or written; a GPU is fed from some 100 on.",
+        format="number",
+        width=92,
+        align="right",
+        wire="held",
+        is_extra=True,
+    ),
+    OpColumn(
+        name="time",
+        type="float",
+        help="Share of the time after initialization, estimated for the chosen device.",
+        format="share",
+        width=68,
+        align="right",
+        wire="held",
+        is_extra=True,
+        is_in_table=False,
+    ),
+    OpColumn(
+        name="alive",
+        type="int",
+        unit="bytes",
+        help="Bytes of all tensors that are alive after it, on all devices.",
+        format="bytes",
+        align="right",
+        wire="held",
+        is_extra=True,
+        is_in_table=False,
+    ),
+    OpColumn(
+        name="arguments",
+        type="tuple",
+        help="Arguments as given; the report leaves out what is only tensors.",
+        width=140,
+        wire="held",
+        is_extra=True,
+    ),
+    OpColumn(
+        name="phase",
+        type="str",
+        help="What the program was doing.",
+        width=80,
+        wire="held",
+        is_extra=True,
+    ),
+    OpColumn(
+        name="line",
+        type="int or None",
+        help="Line of the cell; for a backward operator, that of its forward operator.",
+        width=60,
+        align="right",
+        wire="held",
+        is_extra=True,
+    ),
+    OpColumn(
+        name="kernel",
+        type="str or None",
+        help="For attention, the kernel that the device would choose, and why.",
+        width=240,
+        wire=find_kernels,
+        is_extra=True,
+    ),
+    OpColumn(
+        name="evaluation",
+        type="Evaluation or None",
+        help="What it took to answer it with real values, because it reads data.",
+        width=180,
+        wire=find_evaluations,
+        is_extra=True,
+    ),
+    OpColumn(
+        name="assumed",
+        type="str or None",
+        help="What was assumed for its sizes, or for those of what it reads.",
+        wire=find_assumptions,
+        is_extra=True,
+    ),
+    OpColumn(
+        name="forward",
+        type="int or None",
+        help="For a backward operator, the index of the forward operator.",
+        width=84,
+        align="right",
+        wire="held",
+        is_extra=True,
+    ),
+    OpColumn(
+        name="views",
+        type="tuple",
+        help="For each output, the input whose storage it shares.",
+        width=66,
+        wire="held",
+        is_extra=True,
+    ),
+    OpColumn(
+        name="writes",
+        type="tuple",
+        help="The inputs that it writes, by their number.",
+        width=72,
+        wire="held",
+        is_extra=True,
+    ),
+    OpColumn(
+        name="root",
+        type="int or None",
+        help="Which module tree holds the module: an index into Trace.modules.",
+        width=64,
+        align="right",
+        wire="held",
+        is_extra=True,
+    ),
+    OpColumn(
+        name="module_call",
+        type="int or None",
+        help="Call of a module in which it ran: an index into Trace.module_calls.",
+        align="right",
+        wire="held",
+        is_extra=True,
+    ),
+    OpColumn(
+        name="position",
+        type="SourcePosition or None",
+        help="The innermost frame that is not torch's.",
+        width=160,
+        wire="held",
+        is_extra=True,
+    ),
+)
+"""In the order in which the browser shows them."""

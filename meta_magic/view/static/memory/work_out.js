@@ -1,0 +1,177 @@
+// What a kernel records again to say up to which size, and with which choices, a cell fits.
+
+import { NOT_YET, SILENCE } from "../details/values.js";
+import { format_bytes, make, make_id } from "../dom.js";
+import { choose_end, find_largest, find_peak, name_choices, resize_lives, tell_fit, tell_size } from "./growth.js";
+import { Peaks } from "./peaks.js";
+
+/**
+ * @typedef {import("./growth.js").Growth} Growth
+ * @typedef {{sizes: Record<string, number>, choices: string[], reason: string}} FitOffer
+ *   as `view/fits_of_sizes.py` writes it
+ * @typedef {{get: (name: string) => any, on: (event: string, callback: () => void) => void,
+ *   send: (content: object) => void}} FitModel
+ */
+
+const TRAITS = ["fit_state", "growths", "stretches"];
+const OTHER_PROGRAM = "The cell runs another program at the size that it has: the curve above stays as recorded.";
+const NO_CURVE = "Operators differ by size: each point was recorded, and nothing is known in between.";
+
+/** Which sizes follow from those recorded. @param {Growth} growth */
+const tell_step = ({ step }) => (step > 1 ? `all other multiples of ${step} follow` : "all others follow");
+
+/** Asks a kernel, and shows what it told; owns the size and the choices that are looked at. */
+class WorkOut {
+  size = 0;
+  /** @type {any[]} */ seen = [];
+  late = 0;
+  pick = make("select", { id: make_id(), onchange: () => this.reset() });
+  start = make("button", { type: "submit", class: "mm-start" }, "Work out");
+  stop = make("button", { type: "button", onclick: () => this.send({}) }, "Stop");
+  status = make("p", { role: "status" });
+  notes = make("div");
+  slider = make("input", { type: "range", id: make_id(), oninput: () => this.take(this.slider.valueAsNumber) });
+  label = make("label", { for: this.slider.id });
+  back = make("button", { type: "button", class: "mm-link", onclick: () => this.reset() }, "as recorded");
+  peaks = new Peaks((size) => this.take(size));
+
+  /** @param {import("./memory.js").MemoryView} view @param {FitModel} model */
+  constructor(view, model) {
+    this.view = view;
+    this.model = model;
+    /** @type {FitOffer} */
+    const { sizes, choices } = model.get("fit_offer");
+    this.pick.append(...Object.entries(sizes).map(([name, value]) =>
+      make("option", { value: name }, `${name} = ${value}`)));
+    this.boxes = choices.map((value) => make("input", { type: "checkbox", value }));
+    const form = make("form", {
+      class: "mm-fields",
+      onsubmit: (event) => {
+        event.preventDefault();
+        this.ask();
+      },
+    }, make("span", { class: "mm-field" }, make("label", { for: this.pick.id }, "size"), this.pick),
+    make("fieldset", {}, make("legend", {}, "choices"), ...this.boxes.map((box, i) => make("label", {}, box, choices[i]))),
+    this.start, this.stop);
+    this.shown = make("div", {}, make("div", { class: "mm-slide" }, this.label, this.slider, this.back), this.peaks.element);
+    this.element = make("figure", { class: "mm-work-out" },
+      make("figcaption", {}, "At other sizes, with other choices"), form, this.status, this.shown, this.notes);
+    view.times.subscribe(() => this.show());
+    model.on("change", () => this.follow());
+    this.reset();
+  }
+
+  /** @param {object} content */
+  send(content) {
+    try {
+      this.model.send({ kind: "fit", ...content });
+    } catch {
+      // The kernel is gone, and with it the other end: then nobody answers.
+    }
+  }
+
+  ask() {
+    const choices = this.boxes.flatMap(({ checked, value }) => (checked ? [value] : []));
+    this.late = setTimeout(() => this.status.replaceChildren(NOT_YET), SILENCE);
+    this.status.replaceChildren("asking the kernel…");
+    this.send({ name: this.pick.value, choices, device: this.view.times.device.name });
+  }
+
+  /** Show what the kernel told, if it did. */
+  follow() {
+    const told = TRAITS.map((name) => this.model.get(name));
+    if (told.every((value, i) => value === this.seen[i])) return;
+    clearTimeout(this.late);
+    this.show();
+  }
+
+  /** Look at the size as it was recorded. */
+  reset() {
+    this.size = 0;
+    this.view.show_lives();
+    this.show();
+  }
+
+  /** Look at another size. @param {number} size */
+  take(size) {
+    const step = Number(this.slider.step);
+    this.size = Math.max(step, Math.round(size / step) * step);
+    const stretches = this.stretches;
+    cancelAnimationFrame(this.frame);
+    this.frame = requestAnimationFrame(() => {
+      if (stretches) {
+        const { recorded } = this.view;
+        this.view.show_lives(resize_lives(recorded, stretches, this.size), ` with ${this.pick.value} = ${this.size}`);
+      }
+      this.show();
+    });
+  }
+
+  /** Of the size that is picked, if the program is one. */
+  get stretches() {
+    const found = this.model.get("stretches")[this.pick.value];
+    return found?.row.length ? found : null;
+  }
+
+  show() {
+    const { model, pick, view: { fit, times } } = this;
+    this.seen = TRAITS.map((name) => model.get(name));
+    const { is_running = false, message = "" } = model.get("fit_state");
+    /** @type {Growth[]} */
+    const all = model.get("growths").filter(({ name }) => name === pick.value);
+    const growths = all.filter(({ reason }) => !reason);
+    this.start.disabled = is_running || !times.device.nbytes;
+    this.stop.hidden = !is_running;
+    this.status.replaceChildren(is_running ? `${message}…` : message && `not worked out: ${message}`);
+    this.shown.hidden = !growths.length;
+    this.notes.replaceChildren(...this.tell(all, growths).filter(Boolean).map((text) => make("p", {}, text)));
+    fit.show(all.map((growth) => ({
+      head: name_choices(growth.choices),
+      title: growth.reason ?? "",
+      tell: (nbytes) => tell_size(find_largest(growth, nbytes)),
+    })), `largest ${pick.value}`);
+    if (growths.length) this.show_peaks(growths);
+  }
+
+  /** @param {Growth[]} growths */
+  show_peaks(growths) {
+    const { times } = this.view;
+    const [{ current, name, step }] = growths;
+    const end = choose_end(growths, times.device.nbytes);
+    const size = Math.min(end, this.size || current);
+    const peak = find_peak(growths[0], size);
+    Object.assign(this.slider, { min: step, step, max: end });
+    this.slider.value = String(size);
+    this.slider.setAttribute("aria-valuetext", `${size}, ${format_bytes(peak)} at the peak`);
+    this.label.textContent = `${name} = ${size}`;
+    this.back.hidden = !this.size;
+    this.peaks.show({ growths, times, end, size });
+  }
+
+  /** What is to be known of it, in words. @param {Growth[]} all @param {Growth[]} growths */
+  tell(all, growths) {
+    const { device } = this.view.times;
+    if (!device.nbytes) return [`How much memory ${device.title} has varies: choose an accelerator.`];
+    if (!growths.length) return [];
+    const [plain] = growths;
+    const words = tell_fit(growths, device.nbytes, format_bytes);
+    const at = plain.recorded.map(([size]) => size.toLocaleString("en")).join(", ");
+    return [
+      words && `${device.title}: ${words}.`,
+      plain.highest.length ? `By recordings with ${plain.name} = ${at}; ${tell_step(plain)} from them.` : NO_CURVE,
+      plain.highest.length && !this.stretches ? OTHER_PROGRAM : "",
+      ...all.flatMap(({ choices, reason }) => (reason ? [`With ${name_choices(choices)}: ${reason}.`] : [])),
+    ];
+  }
+}
+
+/**
+ * Beside the table of what fits, have what a kernel works out; or why it cannot.
+ * @param {import("./memory.js").MemoryView} view @param {FitModel} model
+ */
+export function add_work_out(view, model) {
+  const { reason } = model.get("fit_offer");
+  view.fit.element.append(reason
+    ? make("p", {}, `Other sizes and choices cannot be tried: ${reason}.`)
+    : new WorkOut(view, model).element);
+}

@@ -1,0 +1,132 @@
+"""The few calls that tell how a peak grows, beside all of them and real recordings."""
+
+import pytest
+import torch
+from torch import nn
+
+from meta_magic import record
+from meta_magic.cost.samples import take_sample
+from meta_magic.trials.fit import find_fitting
+from meta_magic.trials.growth import combine, find_growth, find_stretches
+from meta_magic.trials.recordings import Recordings
+
+ROOM = 16 * 10**9
+SIZES = (1, 2, 9, 64, 777, 100_003)
+
+
+def train(batch, width, layers=3):
+    model = nn.Sequential(*(nn.Linear(width, width) for _ in range(layers)))
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(batch, width)).relu().sum().backward()
+    optimizer.step()
+
+
+def record_training(batch=8, width=64):
+    with record() as trace:
+        train(batch, width)
+    return trace
+
+
+@pytest.mark.parametrize("name", ["batch", "width"])
+def test_the_highest_calls_are_as_high_as_all(name):
+    recordings = Recordings(record_training())
+    found = find_fitting(recordings, name, ROOM).interpolation
+    calls = found.list_highest(1)
+    assert len(calls) < len(found.live[0]) / 4
+    for size in SIZES:
+        live = found.live_nbytes(size)
+        assert max(live[call] for call in calls) == max(live)
+
+
+def test_a_growth_has_them_at_the_recorded_sizes():
+    growth = find_growth(Recordings(record_training()), "batch", ROOM)
+    peaks = [max(at) for at in zip(*growth.highest, strict=True)]
+    by_size = dict(growth.recorded)
+    assert peaks == [by_size[size] for size in growth.sizes]
+    assert by_size[8] == take_sample(record_training()).peak_nbytes
+    largest = take_sample(record_training(batch=growth.largest)).peak_nbytes
+    assert by_size[growth.largest] == largest <= ROOM
+
+
+def test_each_recording_is_made_once():
+    made = []
+    recordings = Recordings(record_training(), lambda: made.append(1))
+    first = find_growth(recordings, "batch", ROOM)
+    n_made = len(made)
+    assert n_made == len(first.recorded) - 1  # 8 is the trace itself
+    assert find_growth(recordings, "batch", ROOM) == first
+    find_stretches(recordings, first)
+    assert len(made) == n_made
+
+
+def test_stretches_are_those_of_recordings():
+    recordings = Recordings(record_training())
+    growth = find_growth(recordings, "batch", ROOM)
+    for size, nbytes in zip(
+        growth.sizes, zip(*find_stretches(recordings, growth), strict=True), strict=True
+    ):
+        assert nbytes == take_sample(record_training(batch=size)).stretches
+
+
+def test_where_the_recorded_size_runs_another_program_there_are_none():
+    batch = 1
+    with record() as trace:
+        rows = torch.ones(batch, 10)
+        if batch > 1:
+            rows = rows + 1
+    recordings = Recordings(trace)
+    growth = find_growth(recordings, "batch", ROOM)
+    assert growth.sizes == (2, 3, 4)
+    assert find_stretches(recordings, growth) == ()
+
+
+def test_where_programs_differ_there_are_recordings_alone():
+    batch = 4
+    with record() as trace:
+        rows = torch.ones(batch, 10**8)
+        if (batch // 4) % 2:
+            rows = rows + 1
+    recordings = Recordings(trace)
+    growth = find_growth(recordings, "batch", ROOM)
+    assert (growth.sizes, growth.highest) == ((), ())
+    assert dict(growth.recorded)[4] == 2 * 4 * 4 * 10**8
+    assert find_stretches(recordings, growth) == ()
+
+
+def attend(length):
+    layer = nn.TransformerEncoderLayer(64, 4, 256, batch_first=True)
+    layer(torch.ones(4, length, 64)).sum().backward()
+
+
+def test_where_a_kernel_rounds_sizes_up_multiples_are_asked():
+    """Attention on CUDA keeps a number for each of 32 rows, if there are so many."""
+    length = 96
+    with record(as_device="cuda") as trace:
+        attend(length)
+    growth = find_growth(Recordings(trace), "length", ROOM)
+    assert (growth.step, growth.largest % 32) == (32, 0)
+    with record(as_device="cuda") as other:
+        attend(640)
+    known = find_fitting(Recordings(trace), "length", ROOM, [range(32, 10**6, 32)])
+    assert known.interpolation.peak_nbytes(640) == take_sample(other).peak_nbytes
+
+
+def test_what_cannot_be_run_with_a_choice_says_why():
+    batch = 4
+    with record() as trace:
+        torch.ones(batch, 2, dtype=torch.float32) @ torch.ones(2)
+    growth = find_growth(Recordings(trace), "batch", ROOM, ("bfloat16",))
+    assert "same dtype" in growth.reason
+    assert (growth.recorded, growth.current) == ((), 0)
+
+
+@pytest.mark.parametrize(
+    ("choices", "combined"),
+    [
+        ([], [()]),
+        (["fused"], [(), ("fused",)]),
+        (["fused", "sgd"], [(), ("fused",), ("sgd",), ("fused", "sgd")]),
+    ],
+)
+def test_choices_are_made_alone_and_together(choices, combined):
+    assert list(combine(choices)) == combined

@@ -1,0 +1,71 @@
+"""The roofline, as plotly is given it."""
+
+import pytest
+import torch
+from IPython.utils.capture import capture_output
+from torch import nn
+
+import meta_magic as mm
+from meta_magic import record
+from meta_magic.view.charts import PLOTLY
+from meta_magic.view.charts_roofline import list_dots, roofline_bundle
+
+
+@pytest.fixture(scope="module")
+def trace():
+    with record() as trace:
+        model = nn.Sequential(nn.Linear(512, 512, bias=False), nn.ReLU())
+        model(torch.ones(512, 512)).clone()
+    assert model[0].weight.is_meta
+    return trace
+
+
+def test_operators_stand_at_what_they_do_for_a_byte_and_in_a_second(trace):
+    *_, dots = roofline_bundle(trace, "h100-sxm")[PLOTLY]["data"]
+    found = {
+        op: (x, y) for op, x, y in zip(*map(dots.get, ["text", "x", "y"]), strict=1)
+    }
+    assert {*found} == {"aten.mm.default", "aten.relu.default"}
+    # Three matrices of 512 x 512 float32 for 2 x 512^3 FLOPs, at the peak of float32.
+    assert found["aten.mm.default"] == pytest.approx((2 * 512 / 12, 66.9e12))
+    # An operation for the 8 bytes of each element, at 3.35 TB/s.
+    assert found["aten.relu.default"] == pytest.approx((1 / 8, 3.35e12 / 8))
+
+
+def test_initialization_is_not_counted(trace):
+    line = trace.cost.roofline("t4")
+    dots = list_dots(line)
+    assert "aten.uniform_.default" in line.by_op
+    assert "aten.uniform_.default" not in {dot.op for dot in dots}
+    expected = line.seconds - line.by_phase["init"]
+    assert sum(dot.seconds for dot in dots) == pytest.approx(expected)
+
+
+def test_each_peak_that_is_used_is_a_roof(trace):
+    *roofs, _ = roofline_bundle(trace, "h100-sxm")[PLOTLY]["data"]
+    names = [roof["name"] for roof in roofs]
+    assert names == ["float32 66.9 TFLOPs/s", "elementwise 66.9 TFLOPs/s"]
+    assert roofs[0]["x"][1] == pytest.approx(66.9 / 3.35)
+    assert list(roofs[0]["y"][1:]) == [66.9e12, 66.9e12]
+    *roofs, _ = roofline_bundle(trace, "tpu-v6e")[PLOTLY]["data"]
+    assert [roof["name"] for roof in roofs] == ["bfloat16 918.0 TFLOPs/s"]
+
+
+def test_in_a_terminal_the_roofline_is_a_line(shell):
+    shell.run_cell("%%meta\nx = torch.ones(512, 512)\ny = x @ x")
+    with capture_output() as captured:
+        shell.user_ns["_meta"].charts("roofline", device="t4")
+    words = "aten.mm.default 91%, aten.ones.default 9% of about 3.64e-05 s"
+    assert captured.stdout == f"Roofline on NVIDIA T4: {words}\n"
+
+
+def test_without_arithmetic_charts_says_so(shell):
+    shell.run_cell("%%meta\nx = torch.ones(2)")
+    with capture_output() as captured:
+        shell.user_ns["_meta"].charts("roofline")
+    assert captured.stdout == "no operator of this trace computes anything\n"
+
+
+def test_an_unknown_device_has_no_roofline(trace):
+    with pytest.raises(mm.UnknownDeviceError, match="Known are"):
+        trace.charts("roofline", device="abacus")

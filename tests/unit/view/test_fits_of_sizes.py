@@ -1,0 +1,191 @@
+"""What a report is told of other sizes and choices: no browser, no kernel."""
+
+import json
+import threading
+import time
+
+import pytest
+import torch
+from torch import nn
+
+from meta_magic import record
+from meta_magic.trials.fit import fit_trace
+from meta_magic.trials.growth import Growth
+from meta_magic.view.fits_of_sizes import NOTHING, FitsOf, offer_fits
+from meta_magic.view.memory_payload import memory_payload
+from meta_magic.view.widgets import close_reports, show_report
+from tests.unit.view.panels import TIMEOUT
+
+
+def train(batch, width=4096):
+    model = nn.Sequential(*(nn.Linear(width, width) for _ in range(2)))
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(2):  # in the second one there is state of the optimizer
+        model(torch.ones(batch, width)).sum().backward()
+        optimizer.step()
+
+
+@pytest.fixture
+def trace():
+    batch = 8
+    with record() as trace:
+        train(batch)
+    return trace
+
+
+@pytest.fixture
+def ask():
+    """Ask for a fit, and wait for all that is told."""
+
+    def work_out(trace, name="batch", choices=(), on_told=lambda _: None):
+        told = []
+        fits = FitsOf(trace, lambda **traits: (told.append(traits), on_told(fits)))
+        asked = {"name": name, "choices": [*choices], "device": "t4"}
+        fits.receive(json.loads(json.dumps(asked)))
+        fits.wait(TIMEOUT)
+        return told
+
+    return work_out
+
+
+def last(told, name):
+    return next(traits[name] for traits in reversed(told) if name in traits)
+
+
+def test_it_offers_the_sizes_that_the_cell_names(trace):
+    offer = offer_fits(trace)
+    assert offer["sizes"] == {"batch": 8}
+    assert "checkpointing" in offer["choices"]
+    assert offer["reason"] == ""
+
+
+def test_a_cell_without_a_size_is_told_how_to_have_one():
+    with record() as trace:
+        torch.ones(3)
+    assert offer_fits(trace)["reason"] == NOTHING
+
+
+def test_a_cell_that_failed_says_so():
+    batch = 2
+    with pytest.raises(RuntimeError), record() as trace:
+        torch.ones(batch, 3) @ torch.ones(2, 3)
+    assert offer_fits(trace)["reason"].startswith("it raised RuntimeError")
+
+
+def test_a_cell_that_cannot_be_run_again_says_why():
+    variables = {"record": record}
+    exec("with record() as trace:\n    batch = 2", variables)
+    assert "exec" in offer_fits(variables["trace"])["reason"]
+
+
+def test_the_largest_size_is_that_of_fit(trace, ask):
+    told = ask(trace)
+    (growth,) = last(told, "growths")
+    fit = fit_trace(trace, "t4", {"batch": ...}).sizes["batch"]
+    assert growth["largest"] == fit.largest
+    assert growth["recorded"] == fit.recorded
+    assert growth.keys() == {*Growth.__dataclass_fields__}
+    assert last(told, "fit_state") == {"is_running": False, "message": ""}
+
+
+def test_each_choice_is_told_as_soon_as_it_is_known(trace, ask):
+    told = ask(trace, choices=["sgd", "fused"])
+    numbers = [len(traits["growths"]) for traits in told if "growths" in traits]
+    assert numbers == [1, 2, 3, 4]
+    choices = [growth["choices"] for growth in last(told, "growths")]
+    assert choices == [(), ("sgd",), ("fused",), ("sgd", "fused")]
+    peaks = {growth["choices"]: growth["largest"] for growth in last(told, "growths")}
+    assert peaks["sgd",] > peaks[()]
+
+
+@pytest.fixture
+def resized():
+    """A storage that is resized has several stretches, in between those of others."""
+    batch = 8
+    with record() as trace:
+        grown = torch.empty(batch)
+        rows = torch.ones(3, batch)
+        grown.resize_(5 * batch)
+        rows = rows + 1
+    return trace
+
+
+@pytest.mark.parametrize("of", ["trace", "resized"])
+def test_the_stretches_are_those_of_the_payload(of, request, ask):
+    trace = request.getfixturevalue(of)
+    told = ask(trace)
+    sent, payload = last(told, "stretches")["batch"], memory_payload(trace)
+    at = sent["sizes"].index(8)
+    nbytes = [sent["rows"][row][at] for row in sent["row"]]
+    assert nbytes == [payload["sizes"][number] for number in payload["nbytes"]]
+
+
+def test_an_unknown_name_is_told(trace, ask):
+    told = ask(trace, name="nobody")
+    assert last(told, "fit_state") == {
+        "is_running": False,
+        "message": "no name 'nobody' of the block stands for a positive integer",
+    }
+    assert not any("growths" in traits for traits in told)
+
+
+def test_what_cannot_be_done_again_is_told(tmp_path, ask):
+    batch = 2
+    with record() as trace:
+        torch.ones(batch)
+        (tmp_path / "out").write_text("once", "utf-8")
+    message = last(ask(trace), "fit_state")["message"]
+    assert "it writes the file" in message
+
+
+def test_it_can_be_stopped(trace, ask):
+    told = ask(trace, on_told=lambda fits: fits.receive({}))
+    assert last(told, "fit_state") == {"is_running": False, "message": "stopped"}
+    assert not any("growths" in traits for traits in told)
+
+
+def test_it_waits_while_something_else_is_recorded(trace):
+    told = []
+    fits = FitsOf(trace, lambda **traits: told.append(traits))
+    with record():
+        fits.receive({"name": "batch", "choices": [], "device": "t4"})
+        fits.wait(0.5)
+        assert not any("growths" in traits for traits in told)
+    fits.wait(TIMEOUT)
+    assert len(last(told, "growths")) == 1
+
+
+def test_while_it_works_the_others_go_on(trace):
+    """A child is forked while another thread imports, computes and allocates."""
+    is_done = threading.Event()
+
+    def keep_busy():
+        while not is_done.is_set():
+            x = torch.ones(64, 64, requires_grad=True)
+            (x @ x).sum().backward()
+
+    busy = threading.Thread(target=keep_busy)
+    busy.start()
+    told = []
+    fits = FitsOf(trace, lambda **traits: told.append(traits))
+    started = time.monotonic()
+    fits.receive({"name": "batch", "choices": ["sgd"], "device": "t4"})
+    fits.wait(TIMEOUT)
+    is_done.set()
+    busy.join()
+    assert time.monotonic() - started < TIMEOUT
+    assert len(last(told, "growths")) == 2
+
+
+def test_the_report_has_what_was_told(trace):
+    report = show_report(trace)
+    message = {"kind": "fit", "name": "batch", "choices": [], "device": "t4"}
+    report._handle_custom_msg(message, [])
+    report._fits.wait(TIMEOUT)
+    assert report.fit_offer["sizes"] == {"batch": 8}
+    assert [growth["name"] for growth in report.growths] == ["batch"]
+    assert report.fit_state == {"is_running": False, "message": ""}
+    close_reports()
+    report._fits.receive(message)
+    report._fits.wait(TIMEOUT)
+    assert "the recording is gone" in report.fit_state["message"]

@@ -1,0 +1,105 @@
+"""What calls compute and move, as sent, and the time that the browser makes of it."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from transformers import GPT2Config, GPT2LMHeadModel
+
+import meta_magic as mm
+from meta_magic.cost import device_table
+from meta_magic.cost.device_table import known_devices, list_devices
+from meta_magic.view.payload import build_payload, pack
+
+NODE = shutil.which("node")
+DUMP = Path(__file__).parents[2] / "js" / "work_dump.mjs"
+
+needs_node = pytest.mark.skipif(NODE is None, reason="no Node.js on this machine")
+
+
+@pytest.fixture(scope="module")
+def trace():
+    with mm.record() as trace:
+        model = GPT2LMHeadModel(GPT2Config(n_layer=2))
+        optimizer = torch.optim.AdamW(model.parameters())
+        tokens = torch.zeros(2, 64, dtype=torch.long)
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = model(tokens, labels=tokens).loss
+        loss.backward()
+        optimizer.step()
+        nn.functional.conv2d(torch.ones(1, 3, 8, 8), torch.ones(4, 3, 3, 3))
+    return trace
+
+
+def send(trace):
+    """Return the work that is sent, and the devices by name, a record each."""
+    sent = build_payload(trace)["work"]
+    names = [*sent["devices"]]
+    rows = zip(*sent["devices"].values(), strict=True)
+    devices = [dict(zip(names, row, strict=True)) for row in rows]
+    return sent, {device["name"]: device for device in devices}
+
+
+def dump(trace):
+    """Return what the report's JavaScript works out, by device."""
+    done = subprocess.run(
+        [NODE, DUMP], input=pack(trace), capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    return json.loads(done.stdout)
+
+
+@needs_node
+def test_the_browser_takes_as_long_on_every_device(trace):
+    cost, found = trace.cost, dump(trace)
+    assert [*found] == [device.name for device in list_devices()]
+    for name, times in found.items():
+        line = cost.roofline(name)
+        assert times["seconds"] == [*line.seconds_each], name
+        assert times["is_bound_by_memory"] == [*line.is_bound_by_memory], name
+
+
+def test_kinds_of_products_are_few(trace):
+    sent, devices = send(trace)
+    # Of bfloat16 and float32, and cuDNN's of float32.
+    assert sorted(name for name, _ in devices["a100-sxm"]["peaks"]) == [
+        "bfloat16",
+        "float32",
+        "tfloat32",
+    ]
+    assert max(sent["kind"]) == 2
+    multiplied = [one.flops > 0 for one in trace.cost.each]
+    assert [kind >= 0 for kind in sent["kind"]] == multiplied
+
+
+def test_what_a_causal_mask_leaves_out_is_sent():
+    with mm.record(as_device="cuda") as trace:
+        heads = [torch.empty(1, 1, 256, 64) for _ in range(3)]
+        nn.functional.scaled_dot_product_attention(*heads, is_causal=True)
+    total = trace.cost.total
+    numbers = [*trace.program.signature_numbers()]
+    skipped = sum(send(trace)[0]["skipped"][number] for number in numbers)
+    assert skipped == total.flops - total.flops_needed > 0
+
+
+def test_a_device_of_ones_own_is_sent(trace, tmp_path, monkeypatch):
+    known = {**known_devices()}
+    monkeypatch.setattr(device_table, "known_devices", lambda: known)
+    (tmp_path / "mine.toml").write_text(
+        '[board]\ntitle = "My board"\nbandwidth = 2e9\nmemory = 7\n'
+        'source = "-"\nflops = { bfloat16 = 3e9 }\n'
+    )
+    mm.add_devices(tmp_path / "mine.toml")
+    *_, device = send(trace)[1].values()
+    assert device == {
+        "name": "board",
+        "title": "My board",
+        "nbytes": 7,
+        "bandwidth": 2e9,
+        "vectors": None,
+        "peaks": [("bfloat16", 3e9)] * 3,
+    }
