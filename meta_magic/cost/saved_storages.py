@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from meta_magic.cost.storage_lives import Lives
     from meta_magic.trace.program import Program
 
-__all__ = ["find_saved"]
+__all__ = ["SEED", "find_saved"]
 
 SEED: Final = "aten.ones_like.default"
 """The gradient that a backward pass begins with."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
-from meta_magic.explain.edits import Edit, edit_node
+from meta_magic.explain.edits import Edit, add_argument, edit_node
 from meta_magic.explain.operand_changes import (
     list_accepted_casts,
     list_accepted_forms,
@@ -28,6 +28,19 @@ ATOMS: Final = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Constant)
 """Expressions that a method can be called of without brackets."""
 
 SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+OTHERWISE: Final[Mapping[str, Mapping[str, str]]] = {
+    kind: {name: value}
+    for kinds, name, value in (
+        ("LSTM GRU RNN MultiheadAttention", "batch_first", "True"),
+        ("TransformerEncoderLayer Transformer", "batch_first", "True"),
+        ("Conv1d Conv2d Conv3d", "padding", '"same"'),
+        ("MaxPool1d MaxPool2d MaxPool3d AvgPool2d", "ceil_mode", "True"),
+    )
+    for kind in kinds.split()
+}
+"""What modules of torch are told otherwise where sizes do not fit, by class."""
 
 
 class Accepted(NamedTuple):
@@ -161,19 +174,4 @@ def edit_modules(nodes: Sequence[ast.AST], text: str) -> Iterator[Edit]:
             given = {keyword.arg for keyword in node.keywords}
             for name, value in OTHERWISE.get(kind, {}).items():
                 if name not in given:
-                    called = ast.get_source_segment(text, node) or ""
-                    comma = ", " if node.args or node.keywords else ""
-                    yield from edit_node(node, f"{called[:-1]}{comma}{name}={value})")
-
-
-OTHERWISE: Final[Mapping[str, Mapping[str, str]]] = {
-    kind: {name: value}
-    for kinds, name, value in (
-        ("LSTM GRU RNN MultiheadAttention", "batch_first", "True"),
-        ("TransformerEncoderLayer Transformer", "batch_first", "True"),
-        ("Conv1d Conv2d Conv3d", "padding", '"same"'),
-        ("MaxPool1d MaxPool2d MaxPool3d AvgPool2d", "ceil_mode", "True"),
-    )
-    for kind in kinds.split()
-}
-"""What modules of torch are told otherwise where sizes do not fit, by class."""
+                    yield from add_argument(node, text, f"{name}={value}")

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-__all__ = ["Edit", "apply_edit", "edit_node"]
+__all__ = ["Edit", "add_argument", "apply_edit", "edit_node"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class Edit:
     text: str
 
 
-def edit_node(node: ast.expr, text: str) -> Iterator[Edit]:
+def edit_node(node: ast.expr | ast.stmt, text: str) -> Iterator[Edit]:
     """Yield the edit that puts a text in the place of a node, if that is on a line."""
     if node.lineno == node.end_lineno and node.end_col_offset is not None:
         yield Edit(
@@ -33,6 +33,13 @@ def edit_node(node: ast.expr, text: str) -> Iterator[Edit]:
             end_column=node.end_col_offset,
             text=text,
         )
+
+
+def add_argument(node: ast.Call, text: str, argument: str) -> Iterator[Edit]:
+    """Yield the edit that gives a call of a program one argument more."""
+    called = ast.get_source_segment(text, node) or ""
+    comma = ", " if node.args or node.keywords else ""
+    yield from edit_node(node, f"{called[:-1]}{comma}{argument})")
 
 
 def apply_edit(source: str, edit: Edit, first_line: int = 1) -> str:

@@ -1,12 +1,18 @@
 """Why a recorded block failed: where, on what, and which rule it broke."""
 
-import linecache
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from meta_magic.explain.backward_edits import list_backward_edits
+from meta_magic.explain.backward_errors import Backward, is_backward
 from meta_magic.explain.candidates import Accepted, list_accepted, list_edits
+from meta_magic.explain.given_names import (
+    describe_module,
+    find_maker,
+    name_operands,
+    read_text,
+)
 from meta_magic.explain.probing import Probe
 from meta_magic.explain.repairs import Repair, try_edits
 from meta_magic.explain.rules import find_rules
@@ -17,20 +23,19 @@ from meta_magic.recording.as_device.oracle.child import (
     can_fork,
 )
 from meta_magic.session.recording import Recording
-from meta_magic.trace.calls import OpCall
-from meta_magic.trace.failed_call import UNNAMED, FailedCall, Operand
+from meta_magic.trace.failed_call import FailedCall, Operand
 from meta_magic.trace.options import Options
 from meta_magic.trace.signature import SourcePosition
 from meta_magic.trace.trace import Trace
 from meta_magic.trace.units import format_shape
 
+if TYPE_CHECKING:
+    from meta_magic.explain.edits import Edit
+
 __all__ = ["Explanation", "explain"]
 
 SECONDS: Final = 5.0
 """What probing may take."""
-
-MAX_BACK: Final = 1000
-"""How many operators back an operand without a name is looked for."""
 
 MAX_OPERANDS: Final = 8
 
@@ -104,29 +109,49 @@ def explain(trace: Trace) -> Explanation | None:
 
 def find_frames(trace: Trace, failed: FailedCall) -> list[SourcePosition]:
     """Return the user's lines on the way to a call, from the cell on if it was one."""
-    frames = list(failed.frames)
-    files = [frame.file for frame in frames]
-    return (
-        frames[files.index(trace.cell.file) :] if trace.cell.file in files else frames
-    )
+    files = [frame.file for frame in failed.frames]
+    first = files.index(trace.cell.file) if trace.cell.file in files else 0
+    return list(failed.frames[first:])
 
 
 def add_findings(trace: Trace, failed: FailedCall, found: Explanation) -> Explanation:
     """Return an explanation with operands, rules, and repairs that were tried."""
-    found = replace(found, given=failed.operands)
+    rules, write_edits = diagnose(trace, failed, found.line)
+    text = trace.rerun.text if trace.rerun else None
+    edits = [] if text is None else write_edits(text)
+    return replace(
+        found,
+        given=failed.operands,
+        rules=rules,
+        repairs=try_edits(trace, edits),
+        n_tried=len(edits),
+    )
+
+
+def diagnose(
+    trace: Trace, failed: FailedCall, line: int | None
+) -> tuple[tuple[str, ...], "Callable[[str], list[Edit]]"]:
+    """Return what is wrong with a call, and what writes edits that may mend it.
+
+    Args:
+        trace: The trace that it ended.
+        failed: The call.
+        line: Where it was made.
+    """
+    finding = Backward(trace, failed).find() if is_backward(failed) else None
+    if finding is not None:
+        return (finding.rule,), lambda text: list_backward_edits(text, finding)
     answer = ask_probe(trace, failed)
     if answer is None:
-        return found
+        return (), lambda _: []
     rules, accepted = answer
-    rerun = trace.rerun
-    text = rerun.text if rerun else None
-    if rerun is None or text is None or found.line is None:
-        return replace(found, rules=rules)
     made = (find_maker(trace, operand.tensor) for operand in failed.operands)
-    lines = [found.line, *(call.line for call in made if call and call.line)]
-    edits = list_edits(text, see_numbers(trace, rerun, text), accepted, lines)
-    repairs = try_edits(trace, edits)
-    return replace(found, rules=rules, repairs=repairs, n_tried=len(edits))
+    lines = [line or 0, *(call.line for call in made if call and call.line)]
+
+    def write_edits(text: str) -> "list[Edit]":
+        return list_edits(text, see_numbers(trace, text), accepted, lines)
+
+    return rules, write_edits
 
 
 def walk_lines(explanation: Explanation) -> Iterator[str]:
@@ -153,69 +178,6 @@ def walk_lines(explanation: Explanation) -> Iterator[str]:
         yield f"    line {repair.line}  {repair.before.strip()}"
         yield f"    ->{' ' * len(str(repair.line))}     {repair.after.strip()}"
         yield f"            {repair.consequence}"
-
-
-def describe_module(trace: Trace) -> str:
-    """Return class and name of the module in which the failed call was made."""
-    number = find_failing(trace)
-    if number is None:
-        return ""
-    within = trace.module_calls[number]
-    root = None if within.root is None else trace.modules[within.root]
-    name = ".".join(part for part in (root.name if root else "", within.module) if part)
-    return f"{within.class_name} `{name}`" if name else within.class_name
-
-
-def find_failing(trace: Trace) -> int | None:
-    """Return which call of a module the failed call was made in, if any."""
-    call = trace.ops[-1] if len(trace.ops) else None
-    return call.module_call if call is not None and call.raised else None
-
-
-def name_operands(trace: Trace, failed: FailedCall) -> FailedCall:
-    """Return a call whose operands have names: by what made it, one that had none."""
-    at = failed.frames[-1] if failed.frames else None
-    operands = (
-        operand if operand.name else replace(operand, name=find_name(at, made))
-        for operand in failed.operands
-        for made in [find_maker(trace, operand.tensor)]
-    )
-    return replace(failed, operands=tuple(operands))
-
-
-def find_name(at: SourcePosition | None, made: OpCall | None) -> str:
-    """Return what a tensor is called by the call that made it.
-
-    Args:
-        at: Where the failed call was made.
-        made: What returned the tensor, if that is known.
-    """
-    if made is None or made.position is None:
-        return UNNAMED
-    if made.position == at:  # within the same expression, by a module in it
-        return f"what {made.module} returned" if made.module else UNNAMED
-    name = read_text(made.position) or UNNAMED
-    is_near = at is not None and at.line == made.position.line
-    return name if is_near else f"{name} (line {made.position.line})"
-
-
-def find_maker(trace: Trace, tensor: int) -> OpCall | None:
-    """Return the call that returned a tensor, if that was not long ago."""
-    for call in islice(reversed(trace.ops), MAX_BACK):
-        if any(output.tensor_id == tensor for output in call.outputs):
-            return call
-    return None
-
-
-def read_text(position: SourcePosition | None) -> str:
-    """Return the source at a position; of several lines the first."""
-    if position is None:
-        return ""
-    line = linecache.getline(position.file, position.line).rstrip("\n").encode()
-    is_whole = position.line == position.end_line
-    end = position.end_column if is_whole else None
-    more = "" if is_whole else " ..."
-    return line[position.column : end].decode(errors="replace").strip() + more
 
 
 def ask_probe(

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 from meta_magic.errors import TrialError
-from meta_magic.trace.rerun import Rerun
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.trial import ask_trial
 
@@ -36,15 +35,16 @@ seen_by_node: dict[int, set[int]] = defaultdict(set)
 """What was noted, in the child that runs the rewritten cell."""
 
 
-def see_numbers(trace: Trace, rerun: Rerun, text: str) -> Seen:
+def see_numbers(trace: Trace, text: str) -> Seen:
     """Return the integers that the expressions of a trace's cell stood for.
 
     Args:
         trace: The trace.
-        rerun: What it takes to run the cell again.
         text: The cell as Python.
     """
-    again = replace(trace, rerun=replace(rerun, text=rewrite(text)))
+    if trace.rerun is None:
+        return {}
+    again = replace(trace, rerun=replace(trace.rerun, text=rewrite(text)))
     try:
         return ask_trial(again, read_seen, seconds=SECONDS)
     except TrialError:

@@ -1,0 +1,159 @@
+"""Why a backward pass cannot go back: three families that trying the call tells not.
+
+What was saved for it was written since; an earlier pass freed what was saved; or the
+graph was cut, so that there is nothing to go back through.
+"""
+
+from functools import cached_property
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+import torch
+
+from meta_magic.cost.asked_autograd import find_saved_slots
+from meta_magic.cost.saved_storages import SEED
+from meta_magic.explain.given_names import read_text
+from meta_magic.trace.calls import OpCall
+from meta_magic.trace.edges import find_edges
+from meta_magic.trace.failed_call import FailedCall
+from meta_magic.trace.trace import Trace
+
+__all__ = ["Backward", "Finding", "is_backward"]
+
+IN_PLACE: Final = "modified by an inplace operation"
+"""In torch's words for what was written after it was saved."""
+
+MAX_CALLS: Final = 20_000
+"""How many operators are looked at."""
+
+
+class Finding(NamedTuple):
+    """What is wrong with a graph.
+
+    Attributes:
+        rule: It, in a sentence.
+        kind: ``cut``, ``freed``, or ``written``.
+        line: The line of the cell where it was done, if that is one.
+    """
+
+    rule: str
+    kind: Literal["cut", "freed", "written"]
+    line: int | None
+
+
+def is_backward(failed: FailedCall) -> bool:
+    """Whether a call was to go back through a graph."""
+    return failed.function in {torch.Tensor.backward, torch.autograd.grad}
+
+
+class Backward:
+    """Looks for why a backward pass failed.
+
+    Args:
+        trace: The trace that it ended.
+        failed: The pass, with what it began at.
+    """
+
+    def __init__(self, trace: Trace, failed: FailedCall) -> None:
+        calls = trace.ops if len(trace.ops) <= MAX_CALLS else ()
+        self._calls = [call for call in calls if not call.raised]
+        self._signatures = [
+            trace.program.signatures[number]
+            for number in trace.program.signature_numbers()
+        ]
+        nodes = {*np.frombuffer(trace.program.facts.differentiated, np.uint32).tolist()}
+        made = {call.index for call in self._calls if call.inputs}
+        self._differentiated = nodes & made  # the first call of all may be among them
+        self._is_write = IN_PLACE in (trace.error or "")
+        self._failed = failed
+
+    def find(self) -> Finding | None:
+        """Return what is wrong; None where that cannot be said."""
+        if not (self._calls and self._failed.operands):
+            return None
+        if not self._failed.operands[0].requires_grad:
+            return self._find_cut()
+        # Both may be true of a graph: which of them was met first, the error says.
+        return self._find_written() if self._is_write else self._find_freed()
+
+    def _find_cut(self) -> Finding | None:
+        """Return where the graph was cut."""
+        for call in self._ancestors:
+            above = {self._sources[call.index, i] for i, _ in enumerate(call.inputs)}
+            is_node = call.index in self._differentiated
+            if not is_node and above & self._differentiated:
+                rule = f"{tell(call)} cuts the graph: it detaches, or is under no_grad"
+                return Finding(rule, "cut", call.line)
+        if self._differentiated & {call.index for call in self._ancestors}:
+            return None
+        name = self._failed.operands[0].name
+        rule = f"{name} is made of nothing that requires a gradient, or under no_grad"
+        return Finding(rule, "cut", None)
+
+    def _find_freed(self) -> Finding | None:
+        """Return which earlier pass went back through the same graph."""
+        last = max((c.index for c in self._calls if is_first(c)), default=0)
+        freed = {call.forward for call in self._calls[:last]}
+        for call in self._ancestors:
+            if call.index in freed and self._find_saved(call):
+                rule = f"an earlier pass freed what {tell(call)} had saved"
+                return Finding(rule, "freed", None)
+        return None
+
+    def _find_written(self) -> Finding | None:
+        """Return what was written after it was saved."""
+        writers: dict[int, OpCall] = {}
+        undone = {c.index for c in self._ancestors} & self._differentiated
+        for call in reversed(self._calls):
+            tensors = (*call.inputs, *call.outputs)
+            slots = self._find_saved(call) if call.index in undone else []
+            for slot in slots:
+                writer = writers.get(tensors[slot].storage_id)
+                if writer is not None:
+                    saved = f"what {tell(call)} saved for backward"
+                    rule = f"{tell(writer)} writes into {saved}"
+                    return Finding(rule, "written", writer.line)
+            writers |= {call.inputs[i].storage_id: call for i in call.writes}
+        return None
+
+    def _find_saved(self, call: OpCall) -> list[int]:
+        """Return which of a call's inputs, and outputs after them, autograd saves."""
+        signature = self._signatures[call.index]
+        return find_saved_slots(signature, [True] * len(signature.inputs))
+
+    @cached_property
+    def _sources(self) -> dict[tuple[int, int], int]:
+        """Of each input of a call the call that made it, or wrote it last; or -1."""
+        return {
+            (edge.target, edge.input): -1 if edge.source is None else edge.source
+            for edge in find_edges(self._calls)
+        }
+
+    @cached_property
+    def _ancestors(self) -> list[OpCall]:
+        """The calls that the result was made by, the newest first."""
+        start = self._failed.operands[0].tensor
+        made = [c for c in self._calls if any(o.tensor_id == start for o in c.outputs)]
+        todo = [call.index for call in made[-1:]]
+        met: set[int] = set()
+        while todo:
+            index = todo.pop()
+            if index >= 0 and index not in met:
+                met.add(index)
+                n_inputs = len(self._calls[index].inputs)
+                todo += [self._sources[index, i] for i in range(n_inputs)]
+        return [self._calls[index] for index in sorted(met, reverse=True)]
+
+
+def is_first(call: OpCall) -> bool:
+    """Whether a call is none of a backward pass, or that with which one begins."""
+    return call.phase != "backward" or call.op == SEED
+
+
+def tell(call: OpCall) -> str:
+    """Return what the user wrote that a call came from, its line, and its module."""
+    text = read_text(call.position) or call.function or call.op
+    line = f"line {call.line}" if call.line else ""
+    module = f"in `{call.module}`" if call.module else ""
+    where = ", ".join(part for part in (line, module) if part)
+    return f"{text} ({where})" if where else text

@@ -1,0 +1,79 @@
+"""What the operands of a failed call are called, and the module that it was made in."""
+
+import linecache
+from dataclasses import replace
+from itertools import islice
+from typing import Final
+
+from meta_magic.trace.calls import OpCall
+from meta_magic.trace.failed_call import UNNAMED, FailedCall
+from meta_magic.trace.signature import SourcePosition
+from meta_magic.trace.trace import Trace
+
+__all__ = ["describe_module", "find_maker", "name_operands", "read_text"]
+
+MAX_BACK: Final = 1000
+"""How many operators back an operand without a name is looked for."""
+
+
+def describe_module(trace: Trace) -> str:
+    """Return class and name of the module in which the failed call was made."""
+    number = find_failing(trace)
+    if number is None:
+        return ""
+    within = trace.module_calls[number]
+    root = None if within.root is None else trace.modules[within.root]
+    name = ".".join(part for part in (root.name if root else "", within.module) if part)
+    return f"{within.class_name} `{name}`" if name else within.class_name
+
+
+def find_failing(trace: Trace) -> int | None:
+    """Return which call of a module the failed call was made in, if any."""
+    call = trace.ops[-1] if len(trace.ops) else None
+    return call.module_call if call is not None and call.raised else None
+
+
+def name_operands(trace: Trace, failed: FailedCall) -> FailedCall:
+    """Return a call whose operands have names: by what made it, one that had none."""
+    at = failed.frames[-1] if failed.frames else None
+    operands = (
+        operand if operand.name else replace(operand, name=find_name(at, made))
+        for operand in failed.operands
+        for made in [find_maker(trace, operand.tensor)]
+    )
+    return replace(failed, operands=tuple(operands))
+
+
+def find_name(at: SourcePosition | None, made: OpCall | None) -> str:
+    """Return what a tensor is called by the call that made it.
+
+    Args:
+        at: Where the failed call was made.
+        made: What returned the tensor, if that is known.
+    """
+    if made is None or made.position is None:
+        return UNNAMED
+    if made.position == at:  # within the same expression, by a module in it
+        return f"what {made.module} returned" if made.module else UNNAMED
+    name = read_text(made.position) or UNNAMED
+    is_near = at is not None and at.line == made.position.line
+    return name if is_near else f"{name} (line {made.position.line})"
+
+
+def find_maker(trace: Trace, tensor: int) -> OpCall | None:
+    """Return the call that returned a tensor, if that was not long ago."""
+    for call in islice(reversed(trace.ops), MAX_BACK):
+        if any(output.tensor_id == tensor for output in call.outputs):
+            return call
+    return None
+
+
+def read_text(position: SourcePosition | None) -> str:
+    """Return the source at a position; of several lines the first."""
+    if position is None:
+        return ""
+    line = linecache.getline(position.file, position.line).rstrip("\n").encode()
+    is_whole = position.line == position.end_line
+    end = position.end_column if is_whole else None
+    more = "" if is_whole else " ..."
+    return line[position.column : end].decode(errors="replace").strip() + more

@@ -1,0 +1,96 @@
+"""Why a backward pass cannot go back: what wrote, what freed, what cut, and repairs."""
+
+import pytest
+
+from tests.conformance.explanations import record_cell
+
+LEAF = "import torch\nw = torch.ones(3, requires_grad=True)\n"
+
+
+def explain(text):
+    return record_cell(text, "<failed cell>").explanation
+
+
+def run(text):
+    """Run a program on the CPU, which must not raise."""
+    exec(text, {"__name__": "__main__"})
+
+
+@pytest.mark.parametrize(
+    ("write", "repaired"),
+    [
+        ("y.add_(1)", "y = y.add(1)"),
+        ("y *= w + 1", "y = y * (w + 1)"),
+        ("y[0] = 0", "y = y.clone(); y[0] = 0"),
+    ],
+)
+def test_the_line_that_wrote_and_the_line_that_saved_are_named(write, repaired):
+    found = explain(f"{LEAF}y = w.exp()\n{write}\ny.sum().backward()")
+    assert "(line 4) writes into what w.exp() (line 3) saved" in found.rules[0]
+    assert found.repairs[0].after == repaired
+    run(found.repairs[0].source)
+
+
+def test_what_nothing_saved_may_be_written():
+    found = explain(
+        f"{LEAF}y = w + 1\ny.mul_(2)\nz = y.exp()\nz.mul_(2)\nz.sum().backward()"
+    )
+    assert found.rules[0].startswith("z.mul_(2) (line 6) writes into what y.exp()")
+
+
+def test_a_module_that_writes_is_told_not_to():
+    found = explain(
+        "import torch\nfrom torch import nn\n"
+        "m = nn.Sequential(nn.Linear(3, 3), nn.Sigmoid(), nn.ReLU(inplace=True))\n"
+        "m(torch.ones(2, 3)).sum().backward()"
+    )
+    assert "in `2`) writes into what" in found.rules[0]
+    assert "nn.ReLU(inplace=False)" in found.repairs[0].after
+    run(found.repairs[0].source)
+
+
+def test_a_second_pass_names_what_the_first_freed_and_retains_it():
+    found = explain(f"{LEAF}y = (w * w).sum()\ny.backward()\ny.backward()")
+    assert found.rules == ("an earlier pass freed what w * w (line 3) had saved",)
+    assert found.repairs[0].line == 4
+    assert found.repairs[0].after == "y.backward(retain_graph=True)"
+    run(found.repairs[0].source)
+
+
+def test_what_a_step_wrote_is_not_taken_for_what_a_pass_freed():
+    found = explain(
+        "import torch\nfrom torch import nn\na, b = nn.Linear(2, 2), nn.Linear(2, 1)\n"
+        "o = torch.optim.SGD([*a.parameters(), *b.parameters()], lr=0.1)\n"
+        "h = b(a(torch.ones(1, 2)))\nother = (h * h).sum()\n"
+        "h.sum().backward(retain_graph=True)\no.step()\nother.backward()"
+    )
+    assert found.rules[0].startswith("o.step() (line 8")
+    assert "saved for backward" in found.rules[0]
+
+
+@pytest.mark.parametrize(
+    ("made", "repaired"),
+    [
+        ("y = (w * 2).detach()", "y = w * 2"),
+        ("y = (w * 2).data", "y = w * 2"),
+    ],
+)
+def test_the_line_that_cut_the_graph_is_named(made, repaired):
+    found = explain(f"{LEAF}{made}\nz = y.sum()\nz.backward()")
+    assert "(line 3) cuts the graph" in found.rules[0]
+    assert repaired in [repair.after for repair in found.repairs]
+    for repair in found.repairs:
+        run(repair.source)
+
+
+def test_what_ran_under_no_grad_is_run_with_gradients():
+    found = explain(f"{LEAF}with torch.no_grad():\n    z = w.sum()\nz.backward()")
+    assert found.rules[0].endswith("or under no_grad")
+    assert found.repairs[0].after == "with torch.enable_grad():"
+    run(found.repairs[0].source)
+
+
+def test_a_graph_that_never_was_is_said_to_be_none():
+    found = explain("import torch\nz = torch.ones(3).sum()\nz.backward()")
+    assert found.rules[0].startswith("z is made of nothing that requires a gradient")
+    assert found.repairs == ()
