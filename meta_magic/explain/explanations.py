@@ -1,8 +1,9 @@
 """Why a recorded block failed: where, on what, and which rule it broke."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meta_magic.explain.backward_edits import list_backward_edits
 from meta_magic.explain.backward_errors import Backward, is_backward
@@ -58,6 +59,8 @@ class Explanation:
         rules: What it asks for, in sentences.
         repairs: Edits of the cell with which it ran to its end, the smallest first.
         n_tried: How many edits were tried.
+        culprits: Lines of the cell where the mistake may be: those of repairs, then of
+            what made the operands.
     """
 
     error: str
@@ -69,6 +72,7 @@ class Explanation:
     rules: tuple[str, ...] = ()
     repairs: tuple[Repair, ...] = ()
     n_tried: int = 0
+    culprits: tuple[int, ...] = ()
 
     @property
     def operands(self) -> tuple[str, ...]:
@@ -114,44 +118,56 @@ def find_frames(trace: Trace, failed: FailedCall) -> list[SourcePosition]:
     return list(failed.frames[first:])
 
 
+class Diagnosis(NamedTuple):
+    """What is wrong with a call.
+
+    Attributes:
+        rules: What it asks for, in sentences.
+        lines: Where the mistake may be.
+        write_edits: Given the cell, returns edits that may mend it.
+    """
+
+    rules: tuple[str, ...]
+    lines: Sequence[int]
+    write_edits: "Callable[[str], list[Edit]]"
+
+
 def add_findings(trace: Trace, failed: FailedCall, found: Explanation) -> Explanation:
     """Return an explanation with operands, rules, and repairs that were tried."""
-    rules, write_edits = diagnose(trace, failed, found.line)
+    diagnosis = diagnose(trace, failed, found.line)
     text = trace.rerun.text if trace.rerun else None
-    edits = [] if text is None else write_edits(text)
+    edits = [] if text is None else diagnosis.write_edits(text)
+    repairs = try_edits(trace, edits)
+    lines = (*(repair.line for repair in repairs), *diagnosis.lines)
     return replace(
         found,
         given=failed.operands,
-        rules=rules,
-        repairs=try_edits(trace, edits),
+        rules=diagnosis.rules,
+        repairs=repairs,
         n_tried=len(edits),
+        culprits=tuple(dict.fromkeys(lines)),
     )
 
 
-def diagnose(
-    trace: Trace, failed: FailedCall, line: int | None
-) -> tuple[tuple[str, ...], "Callable[[str], list[Edit]]"]:
-    """Return what is wrong with a call, and what writes edits that may mend it.
-
-    Args:
-        trace: The trace that it ended.
-        failed: The call.
-        line: Where it was made.
-    """
+def diagnose(trace: Trace, failed: FailedCall, line: int | None) -> Diagnosis:
+    """Return what is wrong with a call that was made at a line."""
     finding = Backward(trace, failed).find() if is_backward(failed) else None
     if finding is not None:
-        return (finding.rule,), lambda text: list_backward_edits(text, finding)
+        at = [] if finding.line is None else [finding.line]
+        write = partial(list_backward_edits, finding=finding)
+        return Diagnosis((finding.rule,), at, write)
+    calls = (find_maker(trace, operand.tensor) for operand in failed.operands)
+    made = [call.line for call in calls if call and call.line]
     answer = ask_probe(trace, failed)
     if answer is None:
-        return (), lambda _: []
+        return Diagnosis((), made, lambda _: [])
     rules, accepted = answer
-    made = (find_maker(trace, operand.tensor) for operand in failed.operands)
-    lines = [line or 0, *(call.line for call in made if call and call.line)]
 
     def write_edits(text: str) -> "list[Edit]":
-        return list_edits(text, see_numbers(trace, text), accepted, lines)
+        seen = see_numbers(trace, text)
+        return list_edits(text, seen, accepted, [line or 0, *made])
 
-    return rules, write_edits
+    return Diagnosis(rules, made, write_edits)
 
 
 def walk_lines(explanation: Explanation) -> Iterator[str]:

@@ -52,6 +52,7 @@ class Case(NamedTuple):
         name: Its file's name.
         is_line_right: Whether the line is named that raises.
         has_operand: Whether one of the operands is that are at fault.
+        has_culprit: Whether a line is where the mistake is.
         has_rule: Whether a rule is.
         has_repair: Whether one of the repairs is as good as the known one.
         n_repairs: How many are shown.
@@ -63,6 +64,7 @@ class Case(NamedTuple):
     name: str
     is_line_right: bool
     has_operand: bool
+    has_culprit: bool
     has_rule: bool
     has_repair: bool
     n_repairs: int
@@ -124,6 +126,7 @@ def judge(path: Path) -> Case | None:
         name=path.stem,
         is_line_right=str(found.line) == fields["line"].split(" | ")[0],
         has_operand=bool({*walk_named(found)} & {*split_names(fields["operands"])}),
+        has_culprit=bool({found.line, *found.culprits} & read_lines(fields["culprit"])),
         has_rule=bool(found.rules),
         has_repair=any(is_as_good(repair, wanted) for repair in found.repairs),
         n_repairs=len(found.repairs),
@@ -131,6 +134,11 @@ def judge(path: Path) -> Case | None:
         seconds=seconds,
         text=f"{header[1] if header else ''}\n{found}",
     )
+
+
+def read_lines(culprits: str) -> set[int]:
+    """Return the lines that are listed before their text."""
+    return {int(line) for line in culprits.partition(" | ")[0].split(", ")}
 
 
 def walk_named(explanation: Explanation) -> Iterator[str]:
@@ -192,6 +200,7 @@ def print_table(cases: Sequence[Case]) -> None:
     print(f"{day}, torch {torch.__version__}, {n} programs that raise")
     print(f"right line: {sum(c.is_line_right for c in cases)}")
     print(f"an operand: {sum(c.has_operand for c in cases)}")
+    print(f"a line of the mistake: {sum(c.has_culprit for c in cases)}")
     print(f"a rule: {sum(c.has_rule for c in cases)}")
     print(f"a repair as good as the known one: {sum(c.has_repair for c in cases)}")
     n_repairs = sum(case.n_repairs for case in cases)

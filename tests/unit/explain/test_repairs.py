@@ -51,6 +51,7 @@ def test_a_name_is_multiplied_where_a_multiple_is_asked_for():
     assert repair.line == 9
     assert repair.after == "        self.fc = nn.Linear(2 * hidden, 2)"
     assert repair.diff == f"-{repair.before}\n+{repair.after}"
+    assert 9 in found.culprits
     run(repair.source)
 
 
