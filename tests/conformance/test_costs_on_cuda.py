@@ -63,7 +63,7 @@ def make_encoder():
 
 
 def train(make):
-    """Make a model and two of its steps: in the first the optimizer makes its states."""
+    """Make a model and two steps: in the first the optimizer makes its states."""
     step = make()
     step()
     step()
