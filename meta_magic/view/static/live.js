@@ -24,7 +24,8 @@ function keep_place(report) {
   /** @type {HTMLElement | null} */
   const cell = report.closest(".jp-Cell");
   if (!cell) return () => {};
-  cell.style.removeProperty("min-height");
+  // Once what is drawn has its own height: tables learn how wide they are after a frame.
+  requestAnimationFrame(() => requestAnimationFrame(() => cell.style.removeProperty("min-height")));
   let height = 0;
   const observer = new ResizeObserver(() => {
     if (report.isConnected) height = cell.offsetHeight;

@@ -11,6 +11,8 @@ import { format_bytes, format_share, make } from "../dom.js";
 const COUNTED = "What tensors hold is counted: what kernels need while they run, and what an "
   + "allocator rounds, comes on top.";
 
+const OWN = 3; // columns, of whatever was worked out
+
 /** Devices with as much memory, least first; those whose memory varies are left out. @param {Device[]} devices @returns {Device[][]} */
 export function group_devices(devices) {
   const known = [...new Set(devices.map(({ nbytes }) => nbytes))].filter(Boolean);
@@ -30,6 +32,7 @@ export class FitTable {
     this.times = times;
     this.peak = peak;
     this.groups = group_devices(times.trace.work.devices);
+    this.body.append(...this.groups.map((group) => this.make_row(group)));
     const table = make("table", { class: "mm-room" }, this.head, this.body);
     this.element = make("div", { class: "mm-charts mm-fit" }, make("figure", {},
       make("figcaption", {}, `Will it fit? The recorded peak is ${format_bytes(peak)} on ${place}`),
@@ -42,23 +45,26 @@ export class FitTable {
   /** Show more columns. @param {FitColumn[]} columns @param {string} above what they have in common */
   show(columns, above) {
     const heads = ["memory", "accelerators", "the peak takes", ...columns.map(({ head }) => head)];
-    const group = make("tr", {}, make("td", { colspan: 3 }), make("th", { scope: "colgroup", colspan: columns.length }, above));
+    const group = make("tr", {}, make("td", { colspan: OWN }), make("th", { scope: "colgroup", colspan: columns.length }, above));
     this.head.replaceChildren(...columns.length ? [group] : [],
       make("tr", {}, ...heads.map((text) => make("th", { scope: "col" }, text))));
-    this.body.replaceChildren(...this.groups.map((group) => this.make_row(group, columns)));
+    [...this.body.rows].forEach((row, i) => { // whose buttons may have the focus
+      [...row.cells].slice(OWN).forEach((cell) => cell.remove());
+      const [{ nbytes }] = this.groups[i];
+      row.append(...columns.map(({ tell, title }) => make("td", { title }, tell(nbytes))));
+    });
     this.mark();
   }
 
-  /** @param {Device[]} group @param {FitColumn[]} columns */
-  make_row(group, columns) {
+  /** @param {Device[]} group */
+  make_row(group) {
     const [{ nbytes }] = group;
     const words = `${format_share(this.peak / nbytes)}, ${this.peak > nbytes ? "does not fit" : "fits"}`;
     return make("tr", {}, make("th", { scope: "row", title: format_bytes(nbytes) }, format_room(nbytes)),
       make("td", {}, ...group.flatMap((device) => [make("button", {
         type: "button", class: "mm-link", title: device.title, onclick: () => this.times.choose(device),
       }, device.name), " "])),
-      make("td", {}, words),
-      ...columns.map(({ tell, title }) => make("td", { title }, tell(nbytes))));
+      make("td", {}, words));
   }
 
   /** Mark the chosen device. */

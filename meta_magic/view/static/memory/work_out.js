@@ -17,6 +17,9 @@ const TRAITS = ["fit_state", "growths", "stretches"];
 const OTHER_PROGRAM = "The cell runs another program at the size that it has: the curve above stays as recorded.";
 const NO_CURVE = "Operators differ by size: each point was recorded, and nothing is known in between.";
 
+/** Whether keys lead to an element: to the notebook, if it vanished then. @param {Element} element */
+const is_focused = (element) => element.ownerDocument.activeElement === element;
+
 /** Which sizes follow from those recorded. @param {Growth} growth */
 const tell_step = ({ step }) => (step > 1 ? `all other multiples of ${step} follow` : "all others follow");
 
@@ -120,8 +123,10 @@ class WorkOut {
     /** @type {Growth[]} */
     const all = model.get("growths").filter(({ name }) => name === pick.value);
     const growths = all.filter(({ reason }) => !reason);
+    const left = [this.start, this.stop].find(is_focused);
     this.start.disabled = is_running || !times.device.nbytes;
     this.stop.hidden = !is_running;
+    if (left) (is_running ? this.stop : this.start).focus();
     this.status.replaceChildren(is_running ? `${message}…` : message && `not worked out: ${message}`);
     this.shown.hidden = !growths.length;
     this.notes.replaceChildren(...this.tell(all, growths).filter(Boolean).map((text) => make("p", {}, text)));
@@ -144,6 +149,7 @@ class WorkOut {
     this.slider.value = String(size);
     this.slider.setAttribute("aria-valuetext", `${size}, ${format_bytes(peak)} at the peak`);
     this.label.textContent = `${name} = ${size}`;
+    if (is_focused(this.back) && !this.size) this.slider.focus();
     this.back.hidden = !this.size;
     this.peaks.show({ growths, times, end, size });
   }
