@@ -18,6 +18,7 @@ from meta_magic.session.module_names import IPYTHONS, read_attributes, walk_held
 from meta_magic.torch_private.module_internals import (
     buffers_of,
     children_of,
+    is_made,
     parameters_of,
     walk_modules,
 )
@@ -112,7 +113,7 @@ def read_expression(node: ast.expr, frame: FrameType) -> Any:
 def read_members(value: object) -> Mapping[str, Any]:
     """Return the attributes of an object, of a module its tensors and modules too."""
     members = read_attributes(value)
-    if not isinstance(value, nn.Module):
+    if not isinstance(value, nn.Module) or not is_made(value):
         return members
     parts = parameters_of(value), buffers_of(value), children_of(value)
     return {name: held for part in (*parts, members) for name, held in part.items()}
@@ -121,7 +122,7 @@ def read_members(value: object) -> Mapping[str, Any]:
 def read_item(value: object, key: Any) -> Any:
     """Return what a list, a dictionary or a container of modules has at a key."""
     if isinstance(value, nn.Module):
-        return children_of(value).get(str(key))
+        return read_members(value).get(str(key))
     if type(value) in (list, tuple, dict):
         try:
             return value[key]  # type: ignore[index]  # one of the three
@@ -135,7 +136,7 @@ def walk_variables(tensor: Tensor, frame: FrameType) -> Iterator[str]:
     for variables in (frame.f_locals, frame.f_globals):
         named = [(n, v) for n, v in [*variables.items()] if not is_shells(n)]
         yield from (name for name, value in named if value is tensor)
-        modules = [(n, v) for n, v in named if isinstance(v, nn.Module)]
+        modules = [(n, v) for n, v in named if isinstance(v, nn.Module) and is_made(v)]
         for name, module in modules:
             yield from (name + path for path in find_paths(tensor, module))
         for name, value in named:

@@ -10,6 +10,7 @@ from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.rows.module_calls import ModuleCallRecorder
 from meta_magic.recording.rows.module_trees import Tree, describe_tree, find_roots
 from meta_magic.session.module_names import find_names
+from meta_magic.torch_private.module_internals import is_made
 
 __all__ = ["TreeFinder", "modules_in", "refer_to"]
 
@@ -72,7 +73,7 @@ def modules_in(namespace: Mapping[str, object]) -> dict[str, nn.Module]:
         for name, value in list(namespace.items())
         # Not isinstance: that would ask the ``__class__`` of whatever lies there.
         if issubclass(type(value), nn.Module) and not name.startswith("_")
-        if isinstance(value, nn.Module)
+        if isinstance(value, nn.Module) and is_made(value)
     }
 
 

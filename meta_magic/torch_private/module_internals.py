@@ -23,6 +23,7 @@ __all__ = [
     "children_of",
     "hooks_with_kwargs",
     "initialize_truncated",
+    "is_made",
     "names_not_persistent",
     "native_functions",
     "parameters_of",
@@ -43,6 +44,14 @@ they call was replaced."""
 
 replaced_natives: Final[dict[str, Any]] = vars(torch._VF)
 """What ``functional.dropout`` calls in place of torch's own, if somebody put it in."""
+
+
+def is_made(module: nn.Module) -> bool:
+    """Whether torch's own ``__init__`` has run: before it a module can hold nothing.
+
+    Without it a cell whose module forgot to call that has no trace.
+    """
+    return hasattr(module, "_modules")
 
 
 def walk_modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:

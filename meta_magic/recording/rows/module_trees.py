@@ -19,6 +19,7 @@ from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.module_internals import (
     buffers_of,
     children_of,
+    is_made,
     names_not_persistent,
     parameters_of,
     walk_modules,
@@ -256,7 +257,7 @@ def find_roots(numbers: ModuleNumbers) -> list[nn.Module]:
 
     A module is a root unless another living one that was met holds it.
     """
-    living = [module for _, module in numbers.living()]
+    living = [module for _, module in numbers.living() if is_made(module)]
     held: set[int] = set()
     expanded: set[int] = set()
     stack = list(living)
@@ -265,7 +266,9 @@ def find_roots(numbers: ModuleNumbers) -> list[nn.Module]:
         if id(module) not in expanded:
             expanded.add(id(module))
             children = [
-                child for child in children_of(module).values() if child is not None
+                child
+                for child in children_of(module).values()
+                if child is not None and is_made(child)
             ]
             held.update(map(id, children))
             stack += children

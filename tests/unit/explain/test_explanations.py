@@ -62,6 +62,18 @@ def test_a_module_that_checks_its_input_itself_has_its_operands():
     assert found.rules == ()
 
 
+def test_a_module_that_is_not_made_yet_hides_no_other_names():
+    class Half(nn.Module):
+        def __init__(self):
+            x, y = torch.ones(2), torch.ones(3)
+            x + y
+
+    found = explain(lambda _: Half())
+    assert [o.name for o in found.given] == ["x", "y"]
+    found = explain(lambda _: torch.add(Half.__new__(Half), torch.ones(3)))
+    assert found.expression == "torch.add(Half.__new__(Half), torch.ones(3))"
+
+
 def test_an_error_of_the_users_own_has_its_line_and_no_rule():
     found = explain(lambda _: {}["x"])
     assert found.expression == '{}["x"]'

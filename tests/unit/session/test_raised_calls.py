@@ -281,3 +281,18 @@ def test_the_flops_are_of_the_operators_that_ran():
 
     trace, _ = record_failing(fail)
     assert trace.flops == 2 * 2 * 3 * 4
+
+
+def test_a_module_that_forgot_torchs_own_init_fails_as_it_does_for_real():
+    class Forgetful(nn.Module):
+        def __init__(self):
+            self.fc = nn.Linear(2, 3)
+
+    with pytest.raises(AttributeError) as plain:
+        Forgetful()
+    with pytest.raises(AttributeError) as recorded, record() as trace:
+        module = Forgetful.__new__(Forgetful)
+        module.__init__()
+    assert str(recorded.value) == str(plain.value)
+    assert trace.error.endswith(str(plain.value))
+    assert module is not None
