@@ -19,7 +19,6 @@ from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.module_internals import (
     buffers_of,
     children_of,
-    is_made,
     names_not_persistent,
     parameters_of,
     walk_modules,
@@ -255,9 +254,10 @@ def own_tensors(module: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
 def find_roots(numbers: ModuleNumbers) -> list[nn.Module]:
     """Return the module of each tree built or called, in order of first sight.
 
-    A module is a root unless another living one that was met holds it.
+    A module is a root unless another living one that was met holds it, or torch's own
+    ``__init__`` has not run yet.
     """
-    living = [module for _, module in numbers.living() if is_made(module)]
+    living = [module for _, module in numbers.living()]
     held: set[int] = set()
     expanded: set[int] = set()
     stack = list(living)
@@ -265,11 +265,11 @@ def find_roots(numbers: ModuleNumbers) -> list[nn.Module]:
         module = stack.pop()
         if id(module) not in expanded:
             expanded.add(id(module))
-            children = [
-                child
-                for child in children_of(module).values()
-                if child is not None and is_made(child)
-            ]
+            try:
+                children = [c for c in children_of(module).values() if c is not None]
+            except AttributeError:
+                held.add(id(module))  # by nobody: it can hold nothing, and is no tree
+                continue
             held.update(map(id, children))
             stack += children
     return [module for module in living if id(module) not in held]
