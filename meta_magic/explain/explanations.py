@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meta_magic.explain.backward_edits import list_backward_edits
@@ -51,9 +52,11 @@ class Explanation:
         error: Type and text of the error.
         line: Line of the cell, or else of the user's file; None if no line of his is
             on the way.
+        where: The innermost place in the user's own code: ``line 12``, or of another
+            file ``model.py:12``; "" for none.
         expression: What stands there.
-        callers: The lines of the user's own code on the way there, outermost first, and
-            what stands at each.
+        callers: The places in the user's own code on the way there, outermost first,
+            and what stands at each.
         module: The module that was called: class and name; "" outside of modules.
         given: The tensors that the failed call was given.
         rules: What it asks for, in sentences.
@@ -65,8 +68,9 @@ class Explanation:
 
     error: str
     line: int | None
+    where: str
     expression: str
-    callers: tuple[tuple[int, str], ...]
+    callers: tuple[tuple[str, str], ...]
     module: str
     given: tuple[Operand, ...]
     rules: tuple[str, ...] = ()
@@ -99,8 +103,9 @@ def explain(trace: Trace) -> Explanation | None:
     found = Explanation(
         error=trace.error,
         line=trace.error_line or (position.line if position else None),
+        where=locate(position, frames) if position else "",
         expression=read_text(position),
-        callers=tuple((at.line, read_text(at)) for at in frames[:-1]),
+        callers=tuple((locate(at, frames), read_text(at)) for at in frames[:-1]),
         module=describe_module(trace),
         given=(),
     )
@@ -116,6 +121,12 @@ def find_frames(trace: Trace, failed: FailedCall) -> list[SourcePosition]:
     files = [frame.file for frame in failed.frames]
     first = files.index(trace.cell.file) if trace.cell.file in files else 0
     return list(failed.frames[first:])
+
+
+def locate(at: SourcePosition, frames: Sequence[SourcePosition]) -> str:
+    """Return where a position is: of another file than the first's with its name."""
+    is_near = at.file == frames[0].file
+    return f"line {at.line}" if is_near else f"{PurePath(at.file).name}:{at.line}"
 
 
 class Diagnosis(NamedTuple):
@@ -137,14 +148,14 @@ def add_findings(trace: Trace, failed: FailedCall, found: Explanation) -> Explan
     diagnosis = diagnose(trace, failed, found.line)
     text = trace.rerun.text if trace.rerun else None
     edits = [] if text is None else diagnosis.write_edits(text)
-    repairs = try_edits(trace, edits)
+    repairs, n_tried = try_edits(trace, edits)
     lines = (*(repair.line for repair in repairs), *diagnosis.lines)
     return replace(
         found,
         given=failed.operands,
         rules=diagnosis.rules,
         repairs=repairs,
-        n_tried=len(edits),
+        n_tried=n_tried,
         culprits=tuple(dict.fromkeys(lines)),
     )
 
@@ -172,11 +183,10 @@ def diagnose(trace: Trace, failed: FailedCall, line: int | None) -> Diagnosis:
 
 def walk_lines(explanation: Explanation) -> Iterator[str]:
     """Yield the lines of an explanation."""
-    for line, text in explanation.callers[-MAX_CALLERS:]:
-        yield f"line {line}: {text}"
-    where = f"line {explanation.line}: " if explanation.line else ""
+    for where, text in explanation.callers[-MAX_CALLERS:]:
+        yield f"{where}: {text}"
     module = f"    in {explanation.module}" if explanation.module else ""
-    head = f"{where}{explanation.expression}{module}".strip(": ")
+    head = f"{explanation.where}: {explanation.expression}{module}".strip(": ")
     yield from [head] if head else []
     given = explanation.given[:MAX_OPERANDS]
     width = max((len(operand.name) for operand in given), default=0)

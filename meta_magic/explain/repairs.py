@@ -6,7 +6,6 @@ Each is recorded in a child process, from the variables as they were before the 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from time import monotonic
 from typing import Any, Final
 
@@ -67,17 +66,21 @@ class Outcome:
     shape: tuple[int, ...] | None
 
 
-def try_edits(trace: Trace, edits: Sequence[Edit]) -> tuple[Repair, ...]:
-    """Return the edits with which the cell runs, those first that change least."""
+def try_edits(trace: Trace, edits: Sequence[Edit]) -> tuple[tuple[Repair, ...], int]:
+    """Return the edits with which the cell runs, and how many were tried.
+
+    Those come first that change least.
+    """
     rerun = trace.rerun
     if rerun is None or rerun.text is None or not trace.source:
-        return ()
+        return (), 0
     before, text = count_parameters(trace), rerun.text
     known = [edit for edit in edits if is_as_typed(trace, text, edit)]
-    found = [*islice(run_edits(trace, rerun, text, known), MAX_FOUND)]
-    found.sort(key=lambda pair: abs(pair[1].n_parameters - before))
-    repairs = (write_repair(trace, edit, outcome, before) for edit, outcome in found)
-    return tuple(repairs)[:MAX_REPAIRS]
+    tried = [*run_edits(trace, rerun, text, known)]
+    ran = [(edit, outcome) for edit, outcome in tried if outcome is not None]
+    ran.sort(key=lambda pair: abs(pair[1].n_parameters - before))
+    repairs = (write_repair(trace, edit, outcome, before) for edit, outcome in ran)
+    return tuple(repairs)[:MAX_REPAIRS], len(tried)
 
 
 def is_as_typed(trace: Trace, text: str, edit: Edit) -> bool:
@@ -89,19 +92,24 @@ def is_as_typed(trace: Trace, text: str, edit: Edit) -> bool:
 
 def run_edits(
     trace: Trace, rerun: Rerun, text: str, edits: Sequence[Edit]
-) -> Iterator[tuple[Edit, Outcome]]:
-    """Yield the edits with which the cell runs to its end, and what becomes of it."""
-    end = monotonic() + SECONDS_IN_ALL
+) -> Iterator[tuple[Edit, Outcome | None]]:
+    """Yield the edits that were tried, and what became of the cell; None if it fails.
+
+    No more are tried when time is up, or enough have helped.
+    """
+    end, n_found = monotonic() + SECONDS_IN_ALL, 0
     for edit in edits:
-        if monotonic() > end:
+        if monotonic() > end or n_found == MAX_FOUND:
             return
         edited = apply_edit(text, edit)
         again = replace(trace, rerun=replace(rerun, text=edited))
         try:
             ast.parse(edited)
-            yield edit, ask_trial(again, read_outcome, seconds=SECONDS)
+            outcome = ask_trial(again, read_outcome, seconds=SECONDS)
         except (TrialError, SyntaxError):
-            continue
+            outcome = None
+        n_found += outcome is not None
+        yield edit, outcome
 
 
 def read_outcome(trace: Trace, _: Mapping[str, Any]) -> Outcome:

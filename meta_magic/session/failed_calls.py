@@ -8,12 +8,11 @@ else the module.
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import FrameType, TracebackType
-from typing import Any, Final
+from typing import Any
 
 from torch import Tensor, nn
 
 from meta_magic.recording.identities.tensors import TensorRegistry
-from meta_magic.recording.intercept.function_mode import FunctionMode
 from meta_magic.recording.signatures.entries import PLAIN
 from meta_magic.session.operand_names import (
     Site,
@@ -21,6 +20,7 @@ from meta_magic.session.operand_names import (
     make_site,
     name_in_modules,
 )
+from meta_magic.session.raised_calls import FUNCTION
 from meta_magic.session.shown_frames import (
     OURS,
     PYTHONS,
@@ -36,8 +36,6 @@ from meta_magic.trace.failed_call import FailedCall, Operand
 from meta_magic.trace.signature import OpaqueArgument, TensorArgument
 
 __all__ = ["find_failed_call"]
-
-FUNCTION: Final = FunctionMode.__torch_function__.__code__
 
 
 def find_failed_call(

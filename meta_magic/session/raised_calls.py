@@ -35,7 +35,7 @@ from meta_magic.torch_private.snapshot import RealTorch
 from meta_magic.trace.raised_call import RaisedCall
 from meta_magic.trace.signature import Signature
 
-__all__ = ["find_raised"]
+__all__ = ["FUNCTION", "find_raised"]
 
 OPERATOR: Final = DispatchMode.__torch_dispatch__.__code__
 FUNCTION: Final = FunctionMode.__torch_function__.__code__
