@@ -14,7 +14,9 @@ from meta_magic.explain.given_names import (
     find_maker,
     name_operands,
     read_text,
+    tell_returned,
 )
+from meta_magic.explain.loading_errors import list_lines, tell_loading
 from meta_magic.explain.probing import Probe
 from meta_magic.explain.repairs import Repair, try_edits
 from meta_magic.explain.rules import find_rules
@@ -167,8 +169,15 @@ def diagnose(trace: Trace, failed: FailedCall, line: int | None) -> Diagnosis:
         at = [] if finding.line is None else [finding.line]
         write = partial(list_backward_edits, finding=finding)
         return Diagnosis((finding.rule,), at, write)
+    loading = failed.loading
+    if loading is not None:
+        lines = list_lines(trace, failed, loading)
+        return Diagnosis((*tell_loading(trace, failed, loading),), lines, lambda _: [])
     calls = (find_maker(trace, operand.tensor) for operand in failed.operands)
     made = [call.line for call in calls if call and call.line]
+    told = (*failed.remarks, *tell_returned(trace, failed))
+    if told:
+        return Diagnosis(told, made, lambda _: [])
     answer = ask_probe(trace, failed)
     if answer is None:
         return Diagnosis((), made, lambda _: [])

@@ -1,6 +1,7 @@
 """What the operands of a failed call are called, and the module that it was made in."""
 
 import linecache
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from typing import Final
@@ -9,8 +10,18 @@ from meta_magic.trace.calls import OpCall
 from meta_magic.trace.failed_call import UNNAMED, FailedCall
 from meta_magic.trace.signature import SourcePosition
 from meta_magic.trace.trace import Trace
+from meta_magic.trace.units import format_shape
 
-__all__ = ["describe_module", "find_maker", "name_operands", "read_text"]
+__all__ = [
+    "describe_module",
+    "find_maker",
+    "name_operands",
+    "read_text",
+    "tell_returned",
+]
+
+UNPACK: Final = "values to unpack"
+"""In Python's words for what was bound to another number of names."""
 
 MAX_BACK: Final = 1000
 """How many operators back an operand without a name is looked for."""
@@ -66,6 +77,28 @@ def find_maker(trace: Trace, tensor: int) -> OpCall | None:
         if any(output.tensor_id == tensor for output in call.outputs):
             return call
     return None
+
+
+def tell_returned(trace: Trace, failed: FailedCall) -> Iterator[str]:
+    """Yield how many values a module returned, where they were not so many names."""
+    at = failed.frames[-1] if failed.frames else None
+    if at is None or failed.function is not None or UNPACK not in (trace.error or ""):
+        return
+    for call in islice(reversed(trace.module_calls), MAX_BACK):
+        position = call.position
+        if position is not None and is_within(position, at):
+            shapes: dict[str, list[str]] = {}
+            for path, tensor in call.outputs:
+                first = path.partition(".")[0]
+                shapes.setdefault(first, []).append(format_shape(tensor.shape))
+            listed = "; ".join(" and ".join(part) for part in shapes.values())
+            yield f"{read_text(position)} returned {len(shapes)} values: {listed}"
+            return
+
+
+def is_within(position: SourcePosition, other: SourcePosition) -> bool:
+    """Whether a position stands in the line of another one."""
+    return (position.file, position.line) == (other.file, other.line)
 
 
 def read_text(position: SourcePosition | None) -> str:

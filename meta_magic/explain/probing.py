@@ -14,6 +14,7 @@ from torch import Tensor
 
 from meta_magic.explain.argument_names import name_argument
 from meta_magic.recording.identities.nested_tensors import tensors_in
+from meta_magic.session.called_functions import call_module
 from meta_magic.trace.failed_call import FailedCall, Operand, walk_arguments
 from meta_magic.trace.signature import TensorArgument
 
@@ -72,7 +73,7 @@ class Probe:
 
     def __init__(self, function: Callable[..., Any], call: FailedCall) -> None:
         self.call = call
-        self._function = function
+        self.function = function
         self.values: dict[Variable, int] = {
             Variable(number, dim): size
             for number, operand in enumerate(call.operands)
@@ -81,6 +82,8 @@ class Probe:
         for path, value in walk_arguments((call.args, call.kwargs)):
             if type(value) is int:
                 self.values[Variable(-1, path)] = value
+        is_module = function is call_module
+        self._is_made = is_module or isinstance(function, type)
         self._known: dict[object, Shapes | None] = {}
 
     def run(
@@ -139,7 +142,7 @@ class Probe:
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return self._function(*build(call.args, (0,)), **build(call.kwargs, (1,)))
+            return self.function(*build(call.args, (0,)), **build(call.kwargs, (1,)))
 
     def label(self, variable: Variable) -> str:
         """Return a number in words, with its value."""
@@ -158,15 +161,24 @@ class Probe:
         value = self.values[variable]
         known = {v for v in self.values.values() if v > 0}
         totals = {prod(o.geometry.shape) for o in self.call.operands}
-        found = known | {1, value - 1, value + 1}
+        found = known | {1, value - 1, value + 1, 2 * value, value // 2}
+        found |= self._list_rests(variable)
         found |= {total // v for total in totals for v in known if total % v == 0}
         rest = self._count_others(variable)
         found |= {total // rest for total in totals if rest and total % rest == 0}
         least = 1
-        if not variable.is_size:
+        if not (variable.is_size or self._is_made):
             found |= {-2, -1, 0}
             least = LEAST_ARGUMENT
         return sorted(n for n in found if n >= least and n != value)[:MAX_CANDIDATES]
+
+    def _list_rests(self, variable: Variable) -> set[int]:
+        """Return what arguments leave of the sizes, and what they are in all."""
+        parts = [n for v, n in self.values.items() if not v.is_size and v != variable]
+        if variable.is_size:
+            return {sum(parts)}
+        sizes = [n for v, n in self.values.items() if v.is_size]
+        return {size - sum(parts) for size in sizes}
 
     def _count_others(self, variable: Variable) -> int:
         """Return the product of the numbers beside one: a rest has to divide it."""

@@ -13,7 +13,9 @@ from meta_magic.explain.operand_changes import (
     list_accepted_casts,
     list_accepted_forms,
 )
+from meta_magic.explain.other_calls import tell_others
 from meta_magic.explain.probing import Change, Probe, Variable
+from meta_magic.explain.shape_rules import tell_shapes
 from meta_magic.trace.failed_call import UNNAMED, Operand
 
 __all__ = ["IS_ACCEPTED", "find_rules"]
@@ -24,6 +26,8 @@ IS_ACCEPTED: Final = (
 )
 
 MAX_RULES: Final = 4
+
+MAX_PARTS: Final = 4
 
 NEAR_BELOW: Final = 8
 NEAR_ABOVE: Final = 16
@@ -47,7 +51,8 @@ def find_rules(probe: Probe) -> tuple[str, ...]:
     if probe.accepts({}):
         return (IS_ACCEPTED,)
     sizes = [*relate_numbers(probe)] or [*relate_groups(probe)]
-    found = [*sizes, *tell_casts(probe)] or [*tell_forms(probe)]
+    found = [*sizes, *tell_casts(probe)]
+    found = found or [*tell_shapes(probe), *tell_forms(probe), *tell_others(probe)]
     return tuple(islice(dict.fromkeys(found), MAX_RULES))
 
 
@@ -119,6 +124,9 @@ def describe_relation(probe: Probe, variable: Variable, size: int, factor: int) 
         return "must be at least"
     if probe.accepts({variable: size + size // factor}):
         return "must be a multiple of"
+    parts = [n for n in range(2, size) if size % n == 0]
+    if factor == 1 and any(probe.accepts({variable: n}) for n in parts[:MAX_PARTS]):
+        return "must divide"
     return "must equal" if factor == 1 else "must be twice"
 
 
