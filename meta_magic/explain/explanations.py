@@ -227,13 +227,10 @@ def ask_probe(
         return None
     options = trace.rerun.options if trace.rerun else Options()
 
-    def answer() -> tuple[tuple[str, ...], Accepted]:
-        probe = Probe(function, failed)
-        return find_rules(probe), list_accepted(probe)
-
     def run() -> tuple[tuple[str, ...], Accepted]:  # refused is what the CPU refuses
         recording = Recording("", options=options, is_probe=True)
-        return recording.guard.run(answer)
+        probe = Probe(function, failed, recording.guard.run)
+        return find_rules(probe), list_accepted(probe)
 
     answered = ask_child(run, SECONDS, SECONDS)
     return None if answered is NO_ANSWER else answered

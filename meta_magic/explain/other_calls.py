@@ -71,4 +71,4 @@ def tell_dtype(probe: Probe) -> Iterator[str]:
 
 def is_taken(probe: Probe, call: FailedCall, function: Any = None) -> bool:
     """Whether another call is accepted."""
-    return Probe(function or probe.function, call).accepts({})
+    return Probe(function or probe.function, call, probe.record).accepts({})

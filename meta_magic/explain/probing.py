@@ -5,7 +5,9 @@ The operator is the oracle: nothing here knows any of them.
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import prod
+from time import monotonic
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -24,6 +26,12 @@ Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 """Of all tensors that a call returned."""
 
 MAX_CANDIDATES: Final = 24
+
+MAX_NUMEL: Final = 100_000
+"""How many values an operand may have on the CPU."""
+
+SECONDS: Final = 2.0
+"""After this time nothing more is asked, and counts as refused."""
 
 LEAST_ARGUMENT: Final = -3
 """The least integer that is tried for an argument that is no size."""
@@ -61,19 +69,31 @@ class Change(NamedTuple):
 class Probe:
     """Makes one call again and again; remembers what each came to.
 
-    To be used within a recording, which refuses what the CPU refuses.
+    A device is asked first: meta, or the CPU where meta accepts the call as it was.
+    What that accepts is asked of a recording, which takes its time, and then refuses
+    what the CPU refuses for sizes of any kind.
 
     Args:
         function: What is called.
         call: With what; all of its arguments have to be known.
+        record: Runs a function within a recording; None to run it as it is.
 
     Attributes:
+        function: What is called.
+        call: With what.
         values: The numbers that it depends on, as they were.
+        device: What is asked first; None if all devices accept the call as it was.
     """
 
-    def __init__(self, function: Callable[..., Any], call: FailedCall) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        call: FailedCall,
+        record: Callable[[Callable[[], Any]], Any] | None = None,
+    ) -> None:
         self.call = call
         self.function = function
+        self.record = record
         self.values: dict[Variable, int] = {
             Variable(number, dim): size
             for number, operand in enumerate(call.operands)
@@ -84,7 +104,13 @@ class Probe:
                 self.values[Variable(-1, path)] = value
         is_module = function is call_module
         self._is_made = is_module or isinstance(function, type)
+        self._device = "meta"
         self._known: dict[object, Shapes | None] = {}
+        self._end = monotonic() + SECONDS
+        for device in ("meta", "cpu", None):
+            self.device: str | None = device
+            if device is not None and not self.seems_accepted({}):
+                break
 
     def run(
         self,
@@ -97,15 +123,47 @@ class Probe:
             values: Numbers that are others.
             changes: By its number, what is done to an operand before.
         """
-        texts = ((number, change.text) for number, change in changes.items())
-        key = frozenset(values.items()), frozenset(texts)
-        if key not in self._known:
-            self._known[key] = self._run(values, changes)
-        return self._known[key]
+        if self._look_up(values, changes, self.device) is None:
+            return None
+        return self._look_up(values, changes, None)
 
     def accepts(self, values: Mapping[Variable, int]) -> bool:
         """Whether the call returns if numbers are others."""
         return self.run(values) is not None
+
+    def seems_accepted(self, values: Mapping[Variable, int]) -> bool:
+        """Whether it does as far as a device says, which is quick."""
+        return self._look_up(values, {}, self.device) is not None
+
+    def _look_up(
+        self,
+        values: Mapping[Variable, int],
+        changes: Mapping[int, Change],
+        device: str | None,
+    ) -> Shapes | None:
+        """Return what :meth:`run` does, asking a device; a recording for None."""
+        texts = ((number, change.text) for number, change in changes.items())
+        key = frozenset(values.items()), frozenset(texts), device
+        if key not in self._known:
+            is_late = monotonic() > self._end
+            self._known[key] = None if is_late else self._ask(values, changes, device)
+        return self._known[key]
+
+    def _ask(
+        self,
+        values: Mapping[Variable, int],
+        changes: Mapping[int, Change],
+        device: str | None,
+    ) -> Shapes | None:
+        if device is None and self.record is not None:
+            run = partial(self._run, values, changes)
+            shapes: Shapes | None = self.record(run)
+            return shapes
+        self._device = device or "meta"
+        with torch.device(self._device):
+            shapes = self._run(values, changes)
+        self._device = "meta"
+        return shapes
 
     def _run(
         self, values: Mapping[Variable, int], changes: Mapping[int, Change]
@@ -130,7 +188,7 @@ class Probe:
                     for dim, size in enumerate(shape)
                 ]
                 change = changes.get(value.index)
-                tensor = make_like(operand, sizes)
+                tensor = make_like(operand, sizes, self._device)
                 return tensor if change is None else change.make(tensor)
             if type(value) in (tuple, list):
                 items = (build(item, (*path, i)) for i, item in enumerate(value))
@@ -190,24 +248,29 @@ class Probe:
         return prod(beside)
 
 
-def make_like(operand: Operand, sizes: Sequence[int]) -> Tensor:
+def make_like(operand: Operand, sizes: Sequence[int], device: str) -> Tensor:
     """Return a tensor with an operand's metadata, of other sizes perhaps.
 
     Its dimensions lie in memory in the order in which the operand's do.
+
+    Raises:
+        MemoryError: It is to have values, and too many.
     """
     geometry = operand.geometry
     shape, stride = tuple(sizes), geometry.stride
-    if stride is None or shape == geometry.shape:
-        tensor = torch.empty_strided(
-            shape, stride or dense(shape), dtype=geometry.dtype, device="meta"
-        )
+    if device != "meta" and prod(shape) > MAX_NUMEL:
+        raise MemoryError
+    if stride is None:
+        steps = dense(shape)
+    elif shape == geometry.shape:
+        steps = [*stride]
     else:
         order = sorted(range(len(shape)), key=lambda dim: (-stride[dim], dim))
-        steps = dense([shape[dim] for dim in order])
-        strides = [steps[order.index(dim)] for dim in range(len(shape))]
-        tensor = torch.empty_strided(
-            shape, strides, dtype=geometry.dtype, device="meta"
-        )
+        ordered = dense([shape[dim] for dim in order])
+        steps = [ordered[order.index(dim)] for dim in range(len(shape))]
+    tensor = torch.empty_strided(shape, steps, dtype=geometry.dtype, device=device)
+    if device != "meta":
+        tensor.zero_()
     tensor.requires_grad_(operand.requires_grad)
     return tensor if operand.is_leaf else tensor.clone()
 

@@ -91,7 +91,7 @@ def has_shape(probe: Probe, numbers: Sequence[int], shape: Sequence[int]) -> boo
     """Whether operands are accepted in another shape."""
 
     def make(tensor: Tensor) -> Tensor:
-        return tensor.new_empty(tuple(shape)).requires_grad_(tensor.requires_grad)
+        return tensor.new_zeros(tuple(shape)).requires_grad_(tensor.requires_grad)
 
     change = Change(f"{{}} {tuple(shape)}", make)
     return probe.run(changes=dict.fromkeys(numbers, change)) is not None

@@ -115,7 +115,7 @@ class Arguments:
         args, kwargs = called.args, called.kwargs
         if called.function is called.module is None:
             args = list_written(self._sites[-1:])
-        self._note_arguments(args[3:] if called.function is call_module else args)
+        self._note_arguments(called)
         frozen = tuple(map(self._freeze, args))
         named = {name: self._freeze(value) for name, value in kwargs.items()}
         return FailedCall(
@@ -149,14 +149,16 @@ class Arguments:
             self._operands.append(self._describe_operand(tensor))
         return self._numbers[id(tensor)]
 
-    def _note_arguments(self, args: Sequence[Any]) -> None:
+    def _note_arguments(self, called: Called) -> None:
         """Note how the code writes arguments that it has no names for."""
-        written = self._list_arguments(len(args))
-        self._written = {
-            id(value): text for value, text in zip(args, written, strict=False)
-        }
+        is_class = isinstance(called.function, type)
+        values = [*called.args, *(called.kwargs.values() if is_class else ())]
+        given = values[3:] if called.function is call_module else values
+        written = self._list_arguments(None if is_class else len(given))
+        pairs = zip(given, written, strict=False)
+        self._written = {id(value): text for value, text in pairs}
 
-    def _list_arguments(self, n_given: int) -> list[str]:
+    def _list_arguments(self, n_given: int | None) -> list[str]:
         """Return how the code writes the arguments of the call."""
         return [t for s in self._sites[-1:] for t in list_arguments(s, n_given)]
 

@@ -104,20 +104,21 @@ def list_written(sites: Sequence[Site]) -> list[Tensor]:
     return [*{id(tensor): tensor for tensor in tensors}.values()]
 
 
-def list_arguments(site: Site, n_given: int) -> list[str]:
+def list_arguments(site: Site, n_given: int | None) -> list[str]:
     """Return how a place writes the positional arguments of its call.
 
     Args:
         site: The place.
         n_given: How many there are, with what a method is of; [] where that does not
-            fit what is written.
+            fit what is written. None for a class, which also has them by name.
     """
     node = site.node
     if not isinstance(node, ast.Call):
         return []
     owner = [node.func.value] if isinstance(node.func, ast.Attribute) else []
     for written in (node.args, [*owner, *node.args]):
-        if len(written) == n_given and not any(map(is_starred, written)):
+        is_all = n_given is None or len(written) == n_given
+        if is_all and not any(map(is_starred, written)):
             return [ast.unparse(argument) for argument in written]
     return []
 
