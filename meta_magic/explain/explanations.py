@@ -138,11 +138,13 @@ class Diagnosis(NamedTuple):
         rules: What it asks for, in sentences.
         lines: Where the mistake may be.
         write_edits: Given the cell, returns edits that may mend it.
+        operands: Tensors that it is about, and that the call was not given.
     """
 
     rules: tuple[str, ...]
     lines: Sequence[int]
     write_edits: "Callable[[str], list[Edit]]"
+    operands: tuple[Operand, ...] = ()
 
 
 def add_findings(trace: Trace, failed: FailedCall, found: Explanation) -> Explanation:
@@ -154,7 +156,7 @@ def add_findings(trace: Trace, failed: FailedCall, found: Explanation) -> Explan
     lines = (*(repair.line for repair in repairs), *diagnosis.lines)
     return replace(
         found,
-        given=failed.operands,
+        given=(*failed.operands, *diagnosis.operands),
         rules=diagnosis.rules,
         repairs=repairs,
         n_tried=n_tried,
@@ -168,7 +170,7 @@ def diagnose(trace: Trace, failed: FailedCall, line: int | None) -> Diagnosis:
     if finding is not None:
         at = [] if finding.line is None else [finding.line]
         write = partial(list_backward_edits, finding=finding)
-        return Diagnosis((finding.rule,), at, write)
+        return Diagnosis((finding.rule,), at, write, finding.operands)
     loading = failed.loading
     if loading is not None:
         lines = list_lines(trace, failed, loading)

@@ -1,5 +1,6 @@
 """What the operands of a failed call are called, and the module that it was made in."""
 
+import ast
 import linecache
 from collections.abc import Iterator
 from dataclasses import replace
@@ -99,6 +100,36 @@ def tell_returned(trace: Trace, failed: FailedCall) -> Iterator[str]:
 def is_within(position: SourcePosition, other: SourcePosition) -> bool:
     """Whether a position stands in the line of another one."""
     return (position.file, position.line) == (other.file, other.line)
+
+
+def name_result(position: SourcePosition | None) -> str:
+    """Return what the statement at a position writes, or keeps its result in.
+
+    The name that it binds, what has the item that it sets, or what it calls a method
+    of; "" where that is nothing.
+    """
+    if position is None:
+        return ""
+    text = "".join(linecache.getlines(position.file))
+    try:
+        nodes = [
+            node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.stmt)
+        ]
+    except SyntaxError:
+        return ""
+    ends = {node: node.end_lineno or 0 for node in nodes}
+    near = [
+        n for n in nodes if n.lineno <= position.line and ends[n] >= position.end_line
+    ]
+    node = max(near, key=lambda node: node.lineno, default=None)
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        called = node.value.func
+        return ast.unparse(called.value) if isinstance(called, ast.Attribute) else ""
+    target = node.targets[0] if isinstance(node, ast.Assign) else None
+    target = node.target if isinstance(node, (ast.AugAssign, ast.AnnAssign)) else target
+    while isinstance(target, ast.Subscript):
+        target = target.value
+    return "" if target is None else ast.unparse(target)
 
 
 def read_text(position: SourcePosition | None) -> str:
