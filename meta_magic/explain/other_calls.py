@@ -12,25 +12,24 @@ from meta_magic.trace.failed_call import FailedCall
 from meta_magic.trace.signature import TensorArgument
 from meta_magic.trace.units import format_shape
 
-__all__ = ["tell_others"]
+__all__ = ["tell_detached", "tell_others"]
 
 
 def tell_others(probe: Probe) -> Iterator[str]:
-    """Yield what is accepted: without gradient, an item, made first, of a dtype."""
-    yield from tell_detached(probe)
+    """Yield what is accepted: an item, a module that is made first, a dtype."""
     yield from tell_items(probe)
     yield from tell_made(probe)
     yield from tell_dtype(probe)
 
 
-def tell_detached(probe: Probe) -> Iterator[str]:
-    """Yield which operand is accepted without its history."""
-    for number, operand in enumerate(probe.call.operands):
-        change = Change("{}.detach()", torch.Tensor.detach)
-        is_asked = operand.requires_grad
-        if is_asked and probe.run(changes={number: change}) is not None:
-            name = operand.name
-            yield f"{name} requires a gradient: {name}.detach() is accepted"
+def tell_detached(probe: Probe) -> list[str]:
+    """Return which operand is accepted without its history, in sentences."""
+    detach = Change("{}.detach()", torch.Tensor.detach)
+    return [
+        f"{operand.name} requires a gradient: {operand.name}.detach() is accepted"
+        for number, operand in enumerate(probe.call.operands)
+        if operand.requires_grad and probe.run(changes={number: detach}) is not None
+    ]
 
 
 def tell_items(probe: Probe) -> Iterator[str]:

@@ -20,10 +20,13 @@ from meta_magic.session.called_functions import call_module
 from meta_magic.trace.failed_call import FailedCall, Operand, walk_arguments
 from meta_magic.trace.signature import TensorArgument
 
-__all__ = ["Change", "Probe", "Shapes", "Variable"]
+__all__ = ["DEVICES", "Change", "Probe", "Shapes", "Variable"]
 
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 """Of all tensors that a call returned."""
+
+DEVICES: Final = ("meta", "cpu", None)
+"""What is asked, in this order; None for a recording."""
 
 MAX_CANDIDATES: Final = 24
 
@@ -70,8 +73,8 @@ class Probe:
     """Makes one call again and again; remembers what each came to.
 
     A device is asked first: meta, or the CPU where meta accepts the call as it was.
-    What that accepts is asked of a recording, which takes its time, and then refuses
-    what the CPU refuses for sizes of any kind.
+    What meta accepts, the CPU is asked about, with zeros; and where these are too many,
+    or may be refused as values, a recording, which knows better and takes its time.
 
     Args:
         function: What is called.
@@ -107,7 +110,7 @@ class Probe:
         self._device = "meta"
         self._known: dict[object, Shapes | None] = {}
         self._end = monotonic() + SECONDS
-        for device in ("meta", "cpu", None):
+        for device in DEVICES:
             self.device: str | None = device
             if device is not None and not self.seems_accepted({}):
                 break
@@ -123,9 +126,13 @@ class Probe:
             values: Numbers that are others.
             changes: By its number, what is done to an operand before.
         """
-        if self._look_up(values, changes, self.device) is None:
-            return None
-        return self._look_up(values, changes, None)
+        shapes = None
+        for device in DEVICES[DEVICES.index(self.device) :]:
+            shapes = self._look_up(values, changes, device)
+            is_last = device == self.device if shapes is None else device != "meta"
+            if is_last:
+                break
+        return shapes
 
     def accepts(self, values: Mapping[Variable, int]) -> bool:
         """Whether the call returns if numbers are others."""

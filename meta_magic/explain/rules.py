@@ -13,8 +13,8 @@ from meta_magic.explain.operand_changes import (
     list_accepted_casts,
     list_accepted_forms,
 )
-from meta_magic.explain.other_calls import tell_others
-from meta_magic.explain.probing import Change, Probe, Variable
+from meta_magic.explain.other_calls import tell_detached, tell_others
+from meta_magic.explain.probing import DEVICES, Change, Probe, Variable
 from meta_magic.explain.shape_rules import tell_shapes
 from meta_magic.trace.failed_call import UNNAMED, Operand
 
@@ -50,17 +50,17 @@ def find_rules(probe: Probe) -> tuple[str, ...]:
     """Return what the call asks for, in sentences; none where that cannot be said."""
     if probe.accepts({}):
         return (IS_ACCEPTED,)
-    found = list_rules(probe)
-    if not found and probe.device is not None:  # it may refuse it for other reasons
-        probe.device = None
-        found = list_rules(probe)
+    found: list[str] = []
+    for device in DEVICES[DEVICES.index(probe.device) :]:
+        probe.device = device  # the one before may refuse it for reasons of its own
+        found = found or list_rules(probe)
     return tuple(islice(dict.fromkeys(found), MAX_RULES))
 
 
 def list_rules(probe: Probe) -> list[str]:
     """Return what the call asks for."""
     sizes = [*islice(relate_numbers(probe), MAX_RULES)] or [*relate_groups(probe)]
-    found = [*sizes, *tell_casts(probe)]
+    found = [*sizes, *(tell_detached(probe) or tell_casts(probe))]
     return found or [*tell_shapes(probe), *tell_forms(probe), *tell_others(probe)]
 
 
