@@ -229,9 +229,11 @@ def ask_probe(
         return None
     options = trace.rerun.options if trace.rerun else Options()
 
-    def run() -> tuple[tuple[str, ...], Accepted]:  # refused is what the CPU refuses
-        recording = Recording("", options=options, is_probe=True)
-        probe = Probe(function, failed, recording.guard.run)
+    def record(run: Callable[[], object]) -> object:  # refused is what the CPU refuses
+        return Recording("", options=options, is_probe=True).guard.run(run)
+
+    def run() -> tuple[tuple[str, ...], Accepted]:
+        probe = Probe(function, failed, record)
         return find_rules(probe), list_accepted(probe)
 
     answered = ask_child(run, SECONDS, SECONDS)

@@ -20,7 +20,7 @@ from meta_magic.session.called_functions import call_module
 from meta_magic.trace.failed_call import FailedCall, Operand, walk_arguments
 from meta_magic.trace.signature import TensorArgument
 
-__all__ = ["DEVICES", "Change", "Probe", "Shapes", "Variable"]
+__all__ = ["Change", "Probe", "Shapes", "Variable"]
 
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 """Of all tensors that a call returned."""
@@ -110,10 +110,13 @@ class Probe:
         self._device = "meta"
         self._known: dict[object, Shapes | None] = {}
         self._end = monotonic() + SECONDS
-        for device in DEVICES:
-            self.device: str | None = device
-            if device is not None and not self.seems_accepted({}):
-                break
+        self.device = next(
+            (one for one in DEVICES[:-1] if self._look_up({}, {}, one) is None), None
+        )
+
+    def ask_next(self) -> None:
+        """Have what comes after the device that is asked first be asked first."""
+        self.device = DEVICES[DEVICES.index(self.device) + 1]
 
     def run(
         self,

@@ -14,7 +14,7 @@ from meta_magic.explain.operand_changes import (
     list_accepted_forms,
 )
 from meta_magic.explain.other_calls import tell_detached, tell_others
-from meta_magic.explain.probing import DEVICES, Change, Probe, Variable
+from meta_magic.explain.probing import Change, Probe, Variable
 from meta_magic.explain.shape_rules import tell_shapes
 from meta_magic.trace.failed_call import UNNAMED, Operand
 
@@ -50,10 +50,10 @@ def find_rules(probe: Probe) -> tuple[str, ...]:
     """Return what the call asks for, in sentences; none where that cannot be said."""
     if probe.accepts({}):
         return (IS_ACCEPTED,)
-    found: list[str] = []
-    for device in DEVICES[DEVICES.index(probe.device) :]:
-        probe.device = device  # the one before may refuse it for reasons of its own
-        found = found or list_rules(probe)
+    found = list_rules(probe)
+    while not found and probe.device is not None:
+        probe.ask_next()  # this one may refuse it for reasons of its own
+        found = list_rules(probe)
     return tuple(islice(dict.fromkeys(found), MAX_RULES))
 
 
