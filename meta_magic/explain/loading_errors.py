@@ -8,7 +8,7 @@ from meta_magic.trace.failed_call import FailedCall, Loading
 from meta_magic.trace.trace import Trace
 from meta_magic.trace.units import format_shape
 
-__all__ = ["list_lines", "tell_loading"]
+__all__ = ["list_made_lines", "tell_loading"]
 
 MAX_TOLD: Final = 3
 
@@ -59,7 +59,7 @@ def find_prefix(names: Sequence[str], longer: Sequence[str]) -> str:
     return ""
 
 
-def list_lines(trace: Trace, failed: FailedCall, loading: Loading) -> list[int]:
+def list_made_lines(trace: Trace, failed: FailedCall, loading: Loading) -> list[int]:
     """Return the lines that made the module's tensors of other sizes."""
     made = (
         find_maker(trace, failed.operands[own].tensor) for _, own, _ in loading.pairs

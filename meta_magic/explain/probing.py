@@ -6,7 +6,7 @@ The operator is the oracle: nothing here knows any of them.
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from math import prod
+from math import inf, prod
 from time import monotonic
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -17,7 +17,7 @@ from torch import Tensor
 from meta_magic.explain.argument_names import name_argument
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.session.called_functions import call_module
-from meta_magic.trace.failed_call import FailedCall, Operand, walk_arguments
+from meta_magic.trace.failed_call import ENDS, FailedCall, Operand, walk_arguments
 from meta_magic.trace.signature import TensorArgument
 
 __all__ = ["Change", "Probe", "Shapes", "Variable"]
@@ -79,7 +79,7 @@ class Probe:
     Args:
         function: What is called.
         call: With what; all of its arguments have to be known.
-        record: Runs a function within a recording; None to run it as it is.
+        record: Runs a function within a recording; None to ask meta alone.
 
     Attributes:
         function: What is called.
@@ -109,10 +109,10 @@ class Probe:
         self._is_made = is_module or isinstance(function, type)
         self._device = "meta"
         self._known: dict[object, Shapes | None] = {}
-        self._end = monotonic() + SECONDS
-        self.device = next(
-            (one for one in DEVICES[:-1] if self._look_up({}, {}, one) is None), None
-        )
+        self._end = monotonic() + (inf if record is None else SECONDS)
+        first = DEVICES[:-1] if record is not None else ()
+        refusing = (one for one in first if self._look_up({}, {}, one) is None)
+        self.device = next(refusing, None)
 
     def ask_next(self) -> None:
         """Have what comes after the device that is asked first be asked first."""
@@ -205,6 +205,9 @@ class Probe:
                 return type(value)(items)
             if isinstance(value, Mapping):
                 return {n: build(item, (*path, n)) for n, item in value.items()}
+            if isinstance(value, slice):
+                ends = (build(getattr(value, end), (*path, end)) for end in ENDS)
+                return slice(*ends)
             is_number = type(value) is int
             return values.get(Variable(-1, path), value) if is_number else value
 

@@ -26,7 +26,10 @@ from meta_magic.torch_private.module_internals import (
 from meta_magic.trace.signature import SourcePosition
 
 __all__ = [
+    "NUMBER",
     "Site",
+    "find_paths",
+    "is_shells",
     "list_arguments",
     "list_names",
     "list_written",
