@@ -89,8 +89,10 @@ def freeze(value: Any, nodes: list[Node]) -> Any:
     All is on meta, whatever device is named.
     """
     if isinstance(value, Node):
-        nodes.append(value)
-        return TensorArgument(len(nodes) - 1)
+        known = (number for number, node in enumerate(nodes) if node is value)
+        number = next(known, len(nodes))
+        nodes[number:] = nodes[number:] or [value]
+        return TensorArgument(number)
     if type(value) in (list, tuple):
         return type(value)(freeze(item, nodes) for item in value)
     if isinstance(value, Mapping):
