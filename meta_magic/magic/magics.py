@@ -16,6 +16,7 @@ from meta_magic.magic.line_options import (
     split_statement,
 )
 from meta_magic.magic.materialize_line import is_command, run_command
+from meta_magic.magic.repair_line import is_repair, put_repair
 from meta_magic.magic.run import Run
 from meta_magic.magic.tracebacks import WHOLE, show_whole
 
@@ -101,10 +102,13 @@ class MetaMagics(Magics):
 
             %meta materialize model --device cpu
             %meta full    # shows the newest traceback with all its frames
+            %meta repair 1    # puts a repair of the newest cell into a new one
         """
         __tracebackhide__ = True
         if cell is None and line.strip() == WHOLE:
             return show_whole(self.shell)
+        if cell is None and is_repair(self.shell, line):
+            return put_repair(self.shell, line)
         if cell is None and is_command(line):
             return run_command(self.shell, line)
         raw = self.raw_cell
