@@ -15,6 +15,7 @@ from meta_magic.explain.given_names import (
     name_operands,
     read_text,
 )
+from meta_magic.explain.lineage_records import Lineage
 from meta_magic.explain.probing import Probe
 from meta_magic.explain.repairs import Repair, try_edits
 from meta_magic.explain.rules import find_rules
@@ -64,6 +65,7 @@ class Explanation:
         n_tried: How many edits were tried.
         culprits: Lines of the cell where the mistake may be: those of repairs, then of
             what made the operands.
+        lineages: Where the sizes come from that disagree.
     """
 
     error: str
@@ -77,6 +79,7 @@ class Explanation:
     repairs: tuple[Repair, ...] = ()
     n_tried: int = 0
     culprits: tuple[int, ...] = ()
+    lineages: tuple[Lineage, ...] = ()
 
     @property
     def operands(self) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ def is_repair(shell: Any, line: str) -> bool:
     return found is not None and (bool(found[1]) or REPAIR not in shell.user_ns)
 
 
-def put_repair(shell: Any, line: str) -> None:
+def put_repair(shell: Any, line: str) -> object:
     """Put the repair that the line numbers into a new cell, by default the first.
 
     Raises:
@@ -39,4 +39,4 @@ def put_repair(shell: Any, line: str) -> None:
         known = f"1 to {n_repairs}" if n_repairs else "none"
         raise UsageError(f"%meta {REPAIR} {number}: the repairs that ran are {known}")
     repaired = trace.cell.head + explanation.repairs[number - 1].source
-    shell.set_next_input(repaired, replace=False)
+    return shell.set_next_input(repaired, replace=False)

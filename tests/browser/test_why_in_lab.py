@@ -14,7 +14,8 @@ x = torch.ones(batch, 3)
 y = x @ torch.ones(5, 2)""",
     "after = 1",
 )
-READ_CELLS = "() => jupyterapp.shell.currentWidget.content.model.sharedModel.cells.map((cell) => cell.source)"
+CELLS_NOW = "jupyterapp.shell.currentWidget.content.model.sharedModel.cells"
+READ_CELLS = f"() => {CELLS_NOW}.map((cell) => cell.source)"
 
 
 @pytest.fixture
@@ -50,12 +51,7 @@ def test_a_repair_is_put_into_a_new_cell_that_runs(why, expect):
 
 def test_the_magic_puts_a_repair_into_a_new_cell(why, expect):
     page = why.page
-    page.evaluate(
-        """() => {
-          const { cells } = jupyterapp.shell.currentWidget.content.model.sharedModel;
-          cells[2].source = "%meta repair 1";
-        }"""
-    )
+    page.evaluate(f"() => {{ {CELLS_NOW}[2].source = '%meta repair 1' }}")
     page.evaluate(RUN, 2)
     page.wait_for_function(f"() => ({READ_CELLS})().length === 4", timeout=60_000)
     assert page.evaluate(READ_CELLS)[3].startswith("%%meta -o trace\nbatch = 4\n")
