@@ -1,4 +1,4 @@
-"""Where sizes come from: each chain is checked by running the block with other numbers."""
+"""Where sizes come from: each chain is checked by a run with other numbers."""
 
 import sys
 
@@ -41,14 +41,16 @@ class Block(nn.Module):
     def forward(self, x):
         B, T, D = x.shape
         q, k, v = self.qkv(x).chunk(3, dim=-1)
-        q, k = (t.view(B, T, self.heads, D // self.heads).transpose(1, 2) for t in (q, k))
+        size = B, T, self.heads, D // self.heads
+        q, k = (t.view(size).transpose(1, 2) for t in (q, k))
         return q, q @ k.transpose(-2, -1)
 tokens = torch.zeros(2, 11, dtype=torch.long)
 head, out = Block(30, 5)(nn.Embedding(50, 30)(tokens))
 """
 
 U_NET = """
-down, up = nn.Conv2d(3, 4, 3, padding=1), nn.ConvTranspose2d(4, 6, 4, stride=2, padding=1)
+down = nn.Conv2d(3, 4, 3, padding=1)
+up = nn.ConvTranspose2d(4, 6, 4, stride=2, padding=1)
 skip = down(torch.randn(1, 3, 16, 22))
 joined = torch.cat([up(F.max_pool2d(skip, 2)), skip], 1)
 out = F.pad(joined, (1, 2))[:, :, 3:, ::2]
@@ -103,8 +105,8 @@ def test_a_chain_stands_in_lines_and_says_nothing_twice():
     trace, variables = run(U_NET.replace("22", "16"))
     lines = trace.why(variables["joined"], 1).lines
     assert lines == (
-        "10 = 6 + 4 by cat (line 7)",
-        "  6 = up.out_channels, written (line 5)",
+        "10 = 6 + 4 by cat (line 8)",
+        "  6 = up.out_channels, written (line 6)",
         "  4 = down.out_channels, written (line 5)",
     )
 
