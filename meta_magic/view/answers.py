@@ -37,6 +37,11 @@ class Answers(Generic[T]):
         """Let go of the recording."""
         self._find = find_none
 
+    def receive(self, content: Mapping[str, Any], send: Send) -> None:
+        """Begin to answer a message, if it asks for that."""
+        if content.get("kind") == self._kind:
+            self.tell(content, send)
+
     def tell(self, asked: Mapping[str, Any], send: Send) -> None:
         """Begin to answer; the answer has the ``id`` of its question."""
         threading.Thread(

@@ -10,16 +10,21 @@ from meta_magic.trace.trace import Trace
 from meta_magic.view.answers import Answers
 from meta_magic.view.explanation_payload import lineage_payload
 from meta_magic.view.held import hold
+from meta_magic.view.values_of_tensors import values_of
 
-__all__ = ["whys_of"]
+__all__ = ["answers_of"]
 
 PAUSE: Final = 0.05
 """Seconds between two looks at whether another recording has ended."""
 
 
-def whys_of(trace: Trace) -> Answers[Trace]:
-    """Return what answers, of the ``dim`` of the tensor at ``slot`` of ``op``, why."""
-    return Answers("why", hold(trace.program, trace), answer_why)
+def answers_of(trace: Trace) -> tuple[Answers[Any], ...]:
+    """Return what answers questions about a recording: for values, and for why.
+
+    The latter are of the ``dim`` of the tensor at ``slot`` of ``op``.
+    """
+    whys = Answers("why", hold(trace.program, trace), answer_why)
+    return values_of(trace.program), whys
 
 
 def answer_why(trace: Trace, asked: Mapping[str, Any]) -> dict[str, Any]:

@@ -31,13 +31,11 @@ from meta_magic.view.materialize_html import render_materialize_report
 from meta_magic.view.outlook import GONE, Outlook, TimeLeft, describe_end, look_ahead
 from meta_magic.view.payload import pack
 from meta_magic.view.scripts import read_script, read_styles
-from meta_magic.view.values_of_tensors import values_of
-from meta_magic.view.whys_of_sizes import whys_of
+from meta_magic.view.whys_of_sizes import answers_of
 
 if TYPE_CHECKING:
     from meta_magic.trace.modules import ModuleNode
     from meta_magic.trace.trace import Trace
-    from meta_magic.view.answers import Answers
 
 __all__ = ["MaterializePanel", "Report", "close_reports", "show_report"]
 
@@ -89,8 +87,7 @@ class MaterializePanel(anywidget.AnyWidget):
         modules: Sequence[weakref.ref[nn.Module]],
         **traits: Any,
     ) -> None:
-        self._modules = tuple(modules)
-        self._names = [node.name for node in nodes]
+        self._modules, self._names = tuple(modules), [node.name for node in nodes]
         self._lock = threading.Lock()
         self._cancelled = threading.Event()
         self._thread: threading.Thread | None = None
@@ -239,28 +236,23 @@ class Report(MaterializePanel):
     stretches = traitlets.Dict().tag(sync=True)
 
     def __init__(self, trace: "Trace", *parts: Any, **traits: Any) -> None:
-        self._answers: dict[str, Answers[Any]] = {
-            "values": values_of(trace.program),
-            "why": whys_of(trace),
-        }
+        self._answers = answers_of(trace)
         self._fits = FitsOf(trace, self._tell)
         super().__init__(*parts, fit_offer=offer_fits(trace), **traits)
 
     def close(self) -> None:
         """Close as any panel does, and let go of the recording."""
-        for answers in self._answers.values():
+        for answers in self._answers:
             answers.forget()
         self._fits.forget()
         super().close()
 
     def _receive(self, _: object, content: Mapping[str, Any], __: object) -> None:
-        kind = str(content.get("kind"))
-        if kind in self._answers:
-            self._answers[kind].tell(content, self.send)
-        elif kind == "fit":
+        for answers in self._answers:
+            answers.receive(content, self.send)
+        if content.get("kind") == "fit":
             self._fits.receive(content)
-        else:
-            super()._receive(_, content, __)
+        super()._receive(_, content, __)
 
 
 reports_by_key: dict[str, list[Report]] = {}
