@@ -1,6 +1,6 @@
 """A call that was observed, ready to be made again with other numbers."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -31,17 +31,19 @@ class CallProbe:
 
     Args:
         call: The call.
+        named: Its operands by the names that they have, if they have any.
 
     Attributes:
+        probe: Makes it.
         given: The numbers that it depends on and that come from somewhere, traced.
     """
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, named: Sequence[Operand] = ()) -> None:
         nodes: list[Node] = []
         args, kwargs = (freeze(part, nodes) for part in (call.args, call.kwargs))
-        operands = tuple(map(describe_operand, nodes))
+        operands = tuple(named) or tuple(map(describe_operand, nodes))
         failed = make_call(call.function, args, kwargs, operands)
-        self._probe = Probe(call.function, failed)
+        self.probe = Probe(call.function, failed)
         self.given: dict[Variable, Any] = {
             Variable(number, dim): trace_number(size, SizeOf(node, dim))
             for number, node in enumerate(nodes)
@@ -63,10 +65,10 @@ class CallProbe:
         Args:
             key_of: Tells numbers apart by where they come from.
         """
-        values = self._probe.values
+        values = self.probe.values
         given = {values[v] for v in self.given if not v.is_size}
         keys = {v: key_of(n) for v, n in self.given.items() if values[v] in given}
-        self._units = list_units(self._probe, keys)
+        self._units = list_units(self.probe, keys)
         return *self._call, tuple(self._units), frozenset(self.given)
 
     def find_formula(self, output: int, dim: int) -> Formula:
@@ -74,11 +76,11 @@ class CallProbe:
         if not self._is_tried:
             return Formula(UNKNOWN, ())
         with torch.device("meta"):
-            target = Target(self._probe, output, dim)
+            target = Target(self.probe, output, dim)
             if target.size is None:
                 return Formula(UNKNOWN, ())
-            groups = find_groups(self._probe, target, self._units, self.given.keys())
-            return find_formula(self._probe, target, groups)
+            groups = find_groups(self.probe, target, self._units, self.given.keys())
+            return find_formula(self.probe, target, groups)
 
 
 def freeze(value: Any, nodes: list[Node]) -> Any:

@@ -10,6 +10,7 @@ from meta_magic.explain.lineage import Lineages
 from meta_magic.explain.number_names import Names
 from meta_magic.explain.observed_calls import CallObserver
 from meta_magic.explain.traced_block import Literal, set_literals, trace_block
+from meta_magic.torch_private.dynamo import leave_dynamo_out
 from meta_magic.trace.rerun import Rerun
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.blocks import parse_block
@@ -95,6 +96,7 @@ def make_variant(
 
     def ask(trace: Trace, variables: Mapping[str, Any]) -> Any:
         sys.setrecursionlimit(MAX_DEPTH)
+        leave_dynamo_out()
         return question(Run(trace, entered[0], literals, variables))
 
     return Variant(block, observe, ask)
