@@ -55,7 +55,7 @@ def is_told(dim: int, name: str, told: tuple[str, ...]) -> bool:
 def lineage_payload(lineage: "Lineage") -> dict[str, Any]:
     """Return where a size comes from, each step before those that it comes from."""
     return {
-        "name": lineage.name,
+        "name": lineage.name.removesuffix(f" ({lineage.size})"),
         "caveat": lineage.caveat,
         "steps": [
             {
@@ -70,9 +70,10 @@ def lineage_payload(lineage: "Lineage") -> dict[str, Any]:
 
 
 def write_repair(repair: "Repair", trace: "Trace") -> dict[str, Any]:
-    """Return an edit with which the cell runs; ``source`` is ready to be run."""
+    """Return an edit with which a block runs; ``source``: the cell, "" if it is none."""
+    head = trace.cell.head
     return {
         "diff": repair.diff,
-        "source": trace.cell.head + repair.source,
+        "source": head and head + repair.source,
         "consequence": repair.consequence,
     }

@@ -54,13 +54,22 @@ def test_a_repair_is_a_whole_cell_with_its_magic(trace):
     assert sent["consequence"] == repair.consequence
 
 
+def test_no_file_is_sent_for_a_repair_outside_of_a_cell():
+    trace = record_cell(CELL, "<failed cell>")
+    assert trace.explanation.repairs
+    assert {repair["source"] for repair in explanation_payload(trace)["repairs"]} == {
+        ""
+    }
+
+
 def test_steps_of_a_lineage_stand_in_the_order_in_which_they_are_told():
     steps = (
         Step(value=12, text="a * b", line=4, parts=(1, 2)),
         Step(value=4, text="a, written", line=2, column=4, end_column=5),
         Step(value=3, text="a - 1", line=3, parts=(1,)),
     )
-    sent = lineage_payload(Lineage(name="dimension 0 of x", steps=steps, caveat="no"))
+    chain = Lineage(name="dimension 0 of x (12)", steps=steps, caveat="no")
+    sent = lineage_payload(chain)
     assert (sent["name"], sent["caveat"]) == ("dimension 0 of x", "no")
     assert [tuple(step.values()) for step in sent["steps"]] == [
         (0, 12, "a * b", 4),

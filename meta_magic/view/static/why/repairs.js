@@ -6,7 +6,7 @@ import { make_line_link } from "./chain.js";
 /**
  * @typedef {{diff: string, source: string, consequence: string}} Repair
  *   `diff`: a row for each line that is there before or after, headed by `@@ -7`; `source`: the
- *   whole cell, repaired
+ *   whole cell, repaired; "" if it is none
  * @typedef {((source: string) => boolean) | null} MakeCell
  *   makes a new cell below that of the report, and says whether it could
  */
@@ -41,7 +41,8 @@ function make_repair({ diff, source, consequence }, i, show_line, make_cell) {
   }, text);
   const put = () => (make_cell(source) ? "it stands in a new cell below" : copy_repair(source));
   return make("li", {}, consequence, make_diff(diff, show_line),
-    ...make_cell ? [press("New cell below", put)] : [], press("Copy", () => copy_repair(source)), said);
+    ...make_cell && source ? [press("New cell below", put)] : [],
+    ...source ? [press("Copy", () => copy_repair(source)), said] : []);
 }
 
 /**
