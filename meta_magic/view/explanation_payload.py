@@ -70,7 +70,7 @@ def lineage_payload(lineage: "Lineage") -> dict[str, Any]:
 
 
 def write_repair(repair: "Repair", trace: "Trace") -> dict[str, Any]:
-    """Return an edit with which a block runs; ``source``: the cell, "" if it is none."""
+    """Return an edit with which a block runs; ``source``: the cell, "" for none."""
     head = trace.cell.head
     return {
         "diff": repair.diff,

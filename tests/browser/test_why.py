@@ -154,7 +154,7 @@ def test_several_lines_that_are_changed_are_shown(serve, failed, expect):
     expect(why.locator(".mm-less")).to_have_text(["- a = 1", "-     b = a"])
     expect(why.locator(".mm-more")).to_have_text(["+ a = 2", "+     b = 4"])
     buttons = why.locator("li", has=page.locator("pre")).get_by_role("button")
-    expect(buttons).to_have_text(["line 3", "line 5"])
+    expect(buttons).to_have_text(["line 3", "line 5", "Copy"])
 
 
 def test_that_no_edit_ran_is_said(serve, failed, expect):
