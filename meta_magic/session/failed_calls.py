@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, Final
 
 from torch import Tensor, nn
 
@@ -40,6 +40,8 @@ from meta_magic.trace.failed_call import FailedCall, Operand
 from meta_magic.trace.signature import OpaqueArgument, TensorArgument
 
 __all__ = ["find_failed_call"]
+
+MAX_SITES: Final = 16
 
 
 def find_failed_call(
@@ -72,12 +74,14 @@ def find_failed_call(
 
 
 def find_sites(entries: Sequence[TracebackType]) -> list[Site]:
-    """Return the user's own frames of a traceback, and an innermost library's."""
+    """Return the user's own frames of a traceback, and an innermost library's.
+
+    Of very many, as of a recursion, those at both ends.
+    """
     own = [entry for entry in entries if not is_torchs(entry.tb_frame)]
-    last = own[-1:]
-    return [
-        make_site(entry) for entry in own if is_users(entry.tb_frame) or entry in last
-    ]
+    users = [entry for entry in own if is_users(entry.tb_frame) or entry is own[-1]]
+    ends = users[:MAX_SITES] + users[max(MAX_SITES, len(users) - MAX_SITES) :]
+    return [make_site(entry) for entry in ends]
 
 
 def find_modules(entries: Sequence[TracebackType]) -> list[nn.Module]:

@@ -9,6 +9,7 @@ import linecache
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from types import FrameType, TracebackType
 from typing import Any, Final, NamedTuple
 
@@ -173,11 +174,7 @@ def walk_tensors(value: object, path: str = "") -> Iterator[tuple[str, Tensor]]:
 def find_node(text: str, position: SourcePosition) -> ast.AST | None:
     """Return the node of a text's syntax tree that stands at a position, or None."""
     span = position.line, position.end_line, position.column, position.end_column
-    try:
-        nodes = ast.walk(ast.parse(text))
-    except (SyntaxError, ValueError):  # no Python, as a template
-        return None
-    found = [node for node in nodes if isinstance(node, (ast.expr, ast.stmt))]
+    found = list_nodes(text)
     at = [n for n in found if span == (n.lineno, n.end_lineno, *columns_of(n))]
     node = max(at, key=lambda node: isinstance(node, ast.expr), default=None)
     if not isinstance(getattr(node, "ctx", LOAD), ast.Store):
@@ -185,6 +182,16 @@ def find_node(text: str, position: SourcePosition) -> ast.AST | None:
     bound = [n for n in found if isinstance(n, ast.Assign) and node in n.targets]
     loops = [n.iter for n in found if isinstance(n, ast.For) and node is n.target]
     return next(iter((*bound, *loops)), node)
+
+
+@lru_cache(maxsize=4)
+def list_nodes(text: str) -> tuple[ast.expr | ast.stmt, ...]:
+    """Return the expressions and statements of a text; () if it is no Python."""
+    try:
+        nodes = [*ast.walk(ast.parse(text))]
+    except (SyntaxError, ValueError):  # as a template
+        return ()
+    return tuple(node for node in nodes if isinstance(node, (ast.expr, ast.stmt)))
 
 
 def columns_of(node: ast.expr | ast.stmt) -> tuple[int, int | None]:
