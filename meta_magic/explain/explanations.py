@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import PurePath
+from time import monotonic
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meta_magic.errors import TrialError
@@ -30,6 +31,7 @@ from meta_magic.recording.as_device.oracle.child import (
     can_fork,
 )
 from meta_magic.session.recording import Recording
+from meta_magic.torch_private.dynamo import leave_dynamo_out
 from meta_magic.trace.failed_call import FailedCall, Operand
 from meta_magic.trace.options import Options
 from meta_magic.trace.signature import SourcePosition
@@ -174,7 +176,7 @@ def add_findings(trace: Trace, failed: FailedCall, found: Explanation) -> Explan
         rules=diagnosis.rules,
         repairs=repairs,
         n_tried=n_tried,
-        declined=declined,
+        declined=declined if failed.function or diagnosis.rules else "",
         lineages=diagnosis.lineages,
         culprits=tuple(dict.fromkeys(lines)),
     )
@@ -254,9 +256,13 @@ def ask_probe(
     def record(run: Callable[[], object]) -> object:  # refused is what the CPU refuses
         return Recording("", options=options, is_probe=True).guard.run(run)
 
-    def run() -> tuple[tuple[str, ...], Accepted]:
-        probe = Probe(function, failed, record)
+    def run(*, is_careful: bool) -> tuple[tuple[str, ...], Accepted]:
+        leave_dynamo_out()
+        probe = Probe(function, failed, record, is_careful=is_careful)
         return find_rules(probe), list_accepted(probe)
 
-    answered = ask_child(run, SECONDS, SECONDS)
+    start = monotonic()
+    answered = ask_child(partial(run, is_careful=False), SECONDS, SECONDS)
+    if answered is NO_ANSWER and monotonic() < start + SECONDS:  # it crashed
+        answered = ask_child(partial(run, is_careful=True), SECONDS, SECONDS)
     return None if answered is NO_ANSWER else answered

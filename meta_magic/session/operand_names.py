@@ -108,17 +108,21 @@ def list_written(sites: Sequence[Site]) -> list[Tensor]:
     return [*{id(tensor): tensor for tensor in tensors}.values()]
 
 
-def list_arguments(site: Site, n_given: int | None) -> list[str]:
+def list_arguments(site: Site, function: object, n_given: int | None) -> list[str]:
     """Return how a place writes the positional arguments of its call.
 
     Args:
         site: The place.
-        n_given: How many there are, with what a method is of; [] where that does not
-            fit what is written. None for a class, which also has them by name.
+        function: What is called, if it is no module.
+        n_given: How many arguments there are, with what a method is of; [] where that
+            does not fit what is written. None for a class, which has them by name, too.
     """
     node = site.node
     if not isinstance(node, ast.Call):
         return []
+    called = read_expression(node.func, site.frame)
+    if called not in (None, function) and not isinstance(called, nn.Module):
+        return []  # it calls what calls the function
     owner = [node.func.value] if isinstance(node.func, ast.Attribute) else []
     for written in (node.args, [*owner, *node.args]):
         is_all = n_given is None or len(written) == n_given
