@@ -14,8 +14,10 @@ from meta_magic.explain.given_names import (
     find_maker,
     name_operands,
     read_text,
+    tell_returned,
 )
 from meta_magic.explain.lineage_records import Lineage
+from meta_magic.explain.loading_errors import list_made_lines, tell_loading
 from meta_magic.explain.probing import Probe
 from meta_magic.explain.refused_sizes import trace_refused
 from meta_magic.explain.repairs import Repair, try_edits
@@ -144,12 +146,14 @@ class Diagnosis(NamedTuple):
         rules: What it asks for, in sentences.
         lines: Where the mistake may be.
         write_edits: Given the cell, returns edits that may mend it.
+        operands: Tensors that it is about, and that the call was not given.
         lineages: Where the sizes come from that are refused.
     """
 
     rules: tuple[str, ...]
     lines: Sequence[int]
     write_edits: "Callable[[str], list[Edit]]"
+    operands: tuple[Operand, ...] = ()
     lineages: tuple[Lineage, ...] = ()
 
 
@@ -162,7 +166,7 @@ def add_findings(trace: Trace, failed: FailedCall, found: Explanation) -> Explan
     lines = (*(repair.line for repair in repairs), *diagnosis.lines)
     return replace(
         found,
-        given=failed.operands,
+        given=(*failed.operands, *diagnosis.operands),
         rules=diagnosis.rules,
         repairs=repairs,
         n_tried=n_tried,
@@ -177,9 +181,16 @@ def diagnose(trace: Trace, failed: FailedCall, line: int | None) -> Diagnosis:
     if finding is not None:
         at = [] if finding.line is None else [finding.line]
         write = partial(list_backward_edits, finding=finding)
-        return Diagnosis((finding.rule,), at, write)
+        return Diagnosis((finding.rule,), at, write, finding.operands)
+    loading = failed.loading
+    if loading is not None:
+        lines = list_made_lines(trace, failed, loading)
+        return Diagnosis((*tell_loading(trace, failed, loading),), lines, lambda _: [])
     calls = (find_maker(trace, operand.tensor) for operand in failed.operands)
     made = [call.line for call in calls if call and call.line]
+    told = (*failed.remarks, *tell_returned(trace, failed))
+    if told:
+        return Diagnosis(told, made, lambda _: [])
     answer = ask_probe(trace, failed)
     if answer is None:
         return Diagnosis((), made, lambda _: [])
@@ -190,7 +201,8 @@ def diagnose(trace: Trace, failed: FailedCall, line: int | None) -> Diagnosis:
     def write_edits(text: str) -> "list[Edit]":
         return list_edits(text, sight.seen, accepted, [line or 0, *made])
 
-    return Diagnosis(rules, [*list_lines(lineages), *made], write_edits, lineages)
+    lines = [*list_lines(lineages), *made]
+    return Diagnosis(rules, lines, write_edits, lineages=lineages)
 
 
 def list_lines(lineages: Sequence[Lineage]) -> Iterator[int]:
@@ -249,13 +261,12 @@ def ask_probe(
         return None
     options = trace.rerun.options if trace.rerun else Options()
 
-    def answer() -> tuple[tuple[str, ...], Accepted]:
-        probe = Probe(function, failed)
-        return find_rules(probe), list_accepted(probe)
+    def record(run: Callable[[], object]) -> object:  # refused is what the CPU refuses
+        return Recording("", options=options, is_probe=True).guard.run(run)
 
-    def run() -> tuple[tuple[str, ...], Accepted]:  # refused is what the CPU refuses
-        recording = Recording("", options=options, is_probe=True)
-        return recording.guard.run(answer)
+    def run() -> tuple[tuple[str, ...], Accepted]:
+        probe = Probe(function, failed, record)
+        return find_rules(probe), list_accepted(probe)
 
     answered = ask_child(run, SECONDS, SECONDS)
     return None if answered is NO_ANSWER else answered

@@ -43,7 +43,7 @@ class Step:
         column: Where it is written, in UTF-8 bytes from 0; None where it is not.
         end_column: Where that ends.
         parts: Which steps it comes from, as numbers among those of the chain.
-        formula: It in Python, ``{}`` for each part; "" where none is known.
+        formula: It in Python, ``{}`` for each part; "" where it is not known.
     """
 
     value: float
@@ -99,11 +99,11 @@ class Lineage:
             if number not in known:
                 step = self.steps[number]
                 parts = [find(part) for part in step.parts]
-                is_fixed = all(known[p] == self.steps[p].value for p in step.parts)
-                if not (step.formula or is_fixed):
+                is_same = all(known[p] == self.steps[p].value for p in step.parts)
+                if not (step.formula or (parts and is_same)):
                     raise LookupError
                 known[number] = (
-                    step.value if is_fixed else evaluate(step.formula, parts)
+                    evaluate(step.formula, parts) if step.formula else step.value
                 )
             return known[number]
 
