@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meta_magic.explain.backward_edits import list_backward_edits
 from meta_magic.explain.backward_errors import Backward, is_backward
-from meta_magic.explain.candidates import Accepted, list_accepted, list_edits
+from meta_magic.explain.accepted import Accepted, list_accepted
+from meta_magic.explain.candidates import list_edits
+from meta_magic.explain.edited_runs import find_block
 from meta_magic.explain.given_names import (
     describe_module,
     find_maker,
@@ -17,8 +19,10 @@ from meta_magic.explain.given_names import (
 )
 from meta_magic.explain.probing import Probe
 from meta_magic.explain.repairs import Repair, try_edits
+from meta_magic.explain.program_text import Program
 from meta_magic.explain.rules import find_rules
 from meta_magic.explain.seen_numbers import see_numbers
+from meta_magic.explain.situations import Situation, list_written
 from meta_magic.recording.as_device.oracle.child import (
     NO_ANSWER,
     ask_child,
@@ -146,8 +150,8 @@ class Diagnosis(NamedTuple):
 def add_findings(trace: Trace, failed: FailedCall, found: Explanation) -> Explanation:
     """Return an explanation with operands, rules, and repairs that were tried."""
     diagnosis = diagnose(trace, failed, found.line)
-    text = trace.rerun.text if trace.rerun else None
-    edits = [] if text is None else diagnosis.write_edits(text)
+    block = find_block(trace)
+    edits = [] if block is None else diagnosis.write_edits(block.text)
     repairs, n_tried = try_edits(trace, edits)
     lines = (*(repair.line for repair in repairs), *diagnosis.lines)
     return replace(
@@ -167,16 +171,24 @@ def diagnose(trace: Trace, failed: FailedCall, line: int | None) -> Diagnosis:
         at = [] if finding.line is None else [finding.line]
         write = partial(list_backward_edits, finding=finding)
         return Diagnosis((finding.rule,), at, write)
-    calls = (find_maker(trace, operand.tensor) for operand in failed.operands)
+    calls = [find_maker(trace, operand.tensor) for operand in failed.operands]
     made = [call.line for call in calls if call and call.line]
-    answer = ask_probe(trace, failed)
-    if answer is None:
-        return Diagnosis((), made, lambda _: [])
-    rules, accepted = answer
+    makers = [call.position if call else None for call in calls]
+    block = find_block(trace)
+    written = [] if block is None else list_written(Program(block.text), failed, makers)
+    rules, accepted = ask_probe(trace, failed, written) or ((), Accepted())
 
     def write_edits(text: str) -> "list[Edit]":
-        seen = see_numbers(trace, text)
-        return list_edits(text, seen, accepted, [line or 0, *made])
+        return list_edits(
+            Situation(
+                program=Program(text),
+                call=failed,
+                error=trace.error or "",
+                makers=makers,
+                accepted=accepted,
+                seen=see_numbers(trace, text),
+            )
+        )
 
     return Diagnosis(rules, made, write_edits)
 
@@ -201,13 +213,14 @@ def walk_lines(explanation: Explanation) -> Iterator[str]:
     elif explanation.n_tried:
         yield f"none of {explanation.n_tried} edits that were tried ran"
     for repair in explanation.repairs:
-        yield f"    line {repair.line}  {repair.before.strip()}"
-        yield f"    ->{' ' * len(str(repair.line))}     {repair.after.strip()}"
+        for at, before, after in repair.changes:
+            yield f"    line {at}  {before.strip()}"
+            yield f"    ->{' ' * len(str(at))}     {after.strip()}"
         yield f"            {repair.consequence}"
 
 
 def ask_probe(
-    trace: Trace, failed: FailedCall
+    trace: Trace, failed: FailedCall, written: Sequence[int]
 ) -> tuple[tuple[str, ...], Accepted] | None:
     """Return the rules that a call broke and what it accepts, found in a child.
 
@@ -220,7 +233,7 @@ def ask_probe(
 
     def answer() -> tuple[tuple[str, ...], Accepted]:
         probe = Probe(function, failed)
-        return find_rules(probe), list_accepted(probe)
+        return find_rules(probe), list_accepted(probe, written)
 
     def run() -> tuple[tuple[str, ...], Accepted]:  # refused is what the CPU refuses
         recording = Recording("", options=options, is_probe=True)

@@ -37,7 +37,14 @@ from meta_magic.trials.sandbox import Refused, enter_sandbox
 from meta_magic.trials.sizes import set_sizes
 from meta_magic.trials.what_ifs import Choice, Fault, check_choices, make_choices
 
-__all__ = ["SECONDS", "ask_trial", "ask_trials", "check_rerun", "read_size"]
+__all__ = [
+    "SECONDS",
+    "ask_trial",
+    "ask_trials",
+    "check_rerun",
+    "read_size",
+    "record_block",
+]
 
 T = TypeVar("T")
 
@@ -210,8 +217,18 @@ def record_block(
     block: ast.Module,
     variables: dict[str, Any],
     choose: Callable[[], AbstractContextManager[object]],
+    *,
+    is_probe: bool = False,
 ) -> Trace:
-    """Run a block under a recording of its own, which sees its choices made."""
+    """Run a block under a recording of its own, which sees its choices made.
+
+    Args:
+        rerun: What is known of the block.
+        block: Its statements.
+        variables: Its variables.
+        choose: Makes the choices.
+        is_probe: Whether it is only asked if the block runs; as of ``Recording``.
+    """
 
     def run() -> object:
         with torch.inference_mode(rerun.modes.is_inference):
@@ -219,7 +236,9 @@ def record_block(
             with choose():
                 return run_block(rerun, block, variables)
 
-    recording = Recording(rerun.file, options=rerun.options, namespace=variables)
+    recording = Recording(
+        rerun.file, options=rerun.options, namespace=variables, is_probe=is_probe
+    )
     error: BaseException | None = None
     value = None
     try:

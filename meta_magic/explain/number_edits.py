@@ -1,0 +1,161 @@
+"""Edits of what stood for a number, where the failed call accepts another one.
+
+What the program says of it: a number, a product of numbers, a name, or an expression.
+"""
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import permutations
+from typing import Final, TypeAlias
+
+from meta_magic.explain.edits import Edit, join_edits
+from meta_magic.explain.program_text import Program, is_read, read_number
+from meta_magic.explain.situations import Situation
+
+__all__ = ["edit_numbers"]
+
+Pair: TypeAlias = tuple[int, int]
+"""A wrong number, and a right one."""
+
+LATER: Final = 0.12
+"""What it counts that a number is not the first that is accepted."""
+
+DATA: Final = 0.9
+"""What it counts that a number is of data: what people ask for is a model of these."""
+
+EXPRESSION: Final = 0.15
+"""What it counts that an expression is replaced by a number."""
+
+ONE: Final = 0.8
+"""What it counts that a size is to be 1: this is accepted where it is broadcast."""
+
+GUESSED: Final = 0.5
+"""What it counts that a pair is none of those that were accepted."""
+
+MAX_NUMBERS: Final = 6
+"""Of how many numbers in the text of an error pairs are made."""
+
+NUMBER: Final = re.compile(r"(?<![\w.])\d+(?![\w.]|\.\d)")
+
+MAX_NAMES: Final = 2
+
+
+def edit_numbers(situation: Situation) -> Iterator[Edit]:
+    """Yield edits of numbers, the likeliest first."""
+    pairs = [*weigh_pairs(situation)]
+    stood_for = list_values(situation)
+    for (wrong, right), cost in pairs:
+        nodes = [node for node, values in stood_for if wrong in values]
+        names = find_names(situation.program, stood_for, right)
+        for node in nodes:
+            weight = cost + situation.weigh(node) / 2
+            weight += DATA if situation.program.is_data(node) else 0
+            yield from edit_number(
+                situation.program, node, (wrong, right), names, weight
+            )
+        yield from edit_together(situation, nodes, right, cost)
+
+
+def weigh_pairs(situation: Situation) -> Iterator[tuple[Pair, float]]:
+    """Yield what may be wrong and right, and what each counts."""
+    accepted = situation.accepted.numbers
+    for at, pair in enumerate(accepted):
+        yield pair, LATER * min(at, 6) + (ONE if pair[1] == 1 else 0)
+    told = [int(number) for number in NUMBER.findall(situation.error)]
+    numbers = [*dict.fromkeys(told)][:MAX_NUMBERS]
+    for pair in permutations(numbers, 2):
+        if pair not in accepted:
+            yield pair, GUESSED * (2 if accepted else 1)
+
+
+def list_values(situation: Situation) -> list[tuple[ast.expr, set[int]]]:
+    """Return the expressions that stood for integers, and for which."""
+    found = []
+    for number, node in enumerate(situation.program.nodes):
+        if isinstance(node, ast.expr):
+            written = read_number(node)
+            values = {*situation.seen.get(number, ())}
+            values |= set() if written is None else {written}
+            if values:
+                found.append((node, values))
+    return found
+
+
+def find_names(
+    program: Program, stood_for: Iterable[tuple[ast.expr, set[int]]], right: int
+) -> dict[int, list[str]]:
+    """Return by scope the names that stood for a number; those of fewest values first."""
+    known: dict[int, dict[str, int]] = {}
+    for node, values in stood_for:
+        if right in values and isinstance(node, (ast.Name, ast.Attribute)):
+            scope = program.find_scope(node)
+            known.setdefault(scope, {})[ast.unparse(node)] = len(values)
+    return {
+        scope: sorted(names, key=lambda name: (names[name], "." in name))[:MAX_NAMES]
+        for scope, names in known.items()
+    }
+
+
+def edit_number(
+    program: Program,
+    node: ast.expr,
+    pair: Pair,
+    names: dict[int, list[str]],
+    cost: float,
+) -> Iterator[Edit]:
+    """Yield edits of an expression that stood for a wrong number."""
+    wrong, right = pair
+    if not is_read(node):
+        return
+    extra = 0.0
+    if read_number(node) is None:
+        extra = EXPRESSION
+        for template in scale(wrong, right):
+            yield from program.extend(node, template, cost)
+    elif isinstance(node, ast.BinOp):
+        extra = EXPRESSION
+        yield from edit_factors(program, node, pair, cost)
+    yield from program.replace(node, str(right), cost + extra)
+    for name in names.get(program.find_scope(node), []):
+        if name != ast.unparse(node):
+            yield from program.replace(node, name, cost + extra / 2)
+
+
+def scale(wrong: int, right: int) -> Iterator[str]:
+    """Yield how one number is made of another, ``{}`` for it."""
+    if wrong and right % wrong == 0 and right > 0:
+        yield f"{right // wrong} * {{}}"
+    elif right > 0 and wrong % right == 0:
+        yield f"{{}} // {wrong // right}"
+    elif right == wrong + 1:
+        yield "{} + 1"
+
+
+def edit_factors(
+    program: Program, node: ast.BinOp, pair: Pair, cost: float
+) -> Iterator[Edit]:
+    """Yield edits of one factor of a product."""
+    wrong, right = pair
+    for side in (node.right, node.left):
+        factor = read_number(side)
+        if factor and (factor * right) % wrong == 0 and factor * right > 0:
+            yield from program.replace(side, str(factor * right // wrong), cost)
+
+
+def edit_together(
+    situation: Situation, nodes: Sequence[ast.expr], right: int, cost: float
+) -> Iterator[Edit]:
+    """Yield edits of a number wherever it is written: in a statement, or all over."""
+    program = situation.program
+    written = [node for node in nodes if isinstance(node, ast.Constant)]
+    by_line: dict[int, list[ast.expr]] = {}
+    for node in written:
+        by_line.setdefault(node.lineno, []).append(node)
+    groups = [group for group in by_line.values() if len(group) > 1]
+    groups += [written] if len(by_line) > 1 else []
+    for group in groups:
+        edits = [edit for one in group for edit in program.replace(one, str(right), 0)]
+        weight = max(situation.weigh(one) for one in group) / 2 + len(by_line) / 10
+        weight += DATA if any(program.is_data(one) for one in group) else 0
+        yield join_edits(edits, cost + weight + 0.1)

@@ -1,0 +1,180 @@
+"""The text of a program with its syntax tree, and how stretches of it are rewritten."""
+
+import ast
+from collections.abc import Iterator
+from typing import Final, NamedTuple, TypeAlias
+
+from meta_magic.explain.edits import Edit, Stretch
+
+__all__ = ["Called", "Program", "Spot", "is_read", "read_number"]
+
+Spot: TypeAlias = ast.expr | ast.stmt | ast.keyword
+"""A node that stands somewhere in the text."""
+
+ATOMS: Final = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)
+"""Expressions that a method can be called of without brackets."""
+
+SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+FACTORIES: Final = frozenset(
+    "randn rand zeros ones empty full randint arange tensor linspace normal".split()
+)
+"""Functions of torch that make data."""
+
+NOWHERE: Final = -1
+"""The number of no function."""
+
+
+class Called(NamedTuple):
+    """A call, and what is called.
+
+    Attributes:
+        node: The call.
+        name: The last part of what is called: ``Linear`` of ``nn.Linear``.
+        owner: What stands before that; None if nothing does.
+    """
+
+    node: ast.Call
+    name: str
+    owner: ast.expr | None
+
+
+class Program:
+    """A program as text and as syntax tree.
+
+    Args:
+        text: The text.
+
+    Attributes:
+        text: The same.
+        nodes: All nodes of its tree, outer ones first.
+        calls: The calls among them.
+
+    Raises:
+        SyntaxError: It is no Python.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._lines = [line.encode() for line in text.split("\n")]
+        self.nodes = [*ast.walk(ast.parse(text))]
+        self._parents = {
+            id(below): node
+            for node in self.nodes
+            for below in ast.iter_child_nodes(node)
+        }
+        self._in_texts = {
+            id(below)
+            for node in self.nodes
+            if isinstance(node, ast.JoinedStr)
+            for below in ast.walk(node)
+        }
+        self.calls = [*self._find_calls()]
+
+    def _find_calls(self) -> Iterator[Called]:
+        for node in self.nodes:
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                yield Called(node, node.func.attr, node.func.value)
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                yield Called(node, node.func.id, None)
+
+    def find_expressions(self, line: int) -> list[ast.expr]:
+        """Return the expressions that begin on a line, outer ones first."""
+        found = (node for node in self.nodes if isinstance(node, ast.expr))
+        return [node for node in found if node.lineno == line]
+
+    def read(self, node: Spot) -> str:
+        """Return the text of a node."""
+        return ast.get_source_segment(self.text, node) or ast.unparse(node)
+
+    def walk_up(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Yield what a node is in, the innermost first."""
+        while id(node) in self._parents:
+            node = self._parents[id(node)]
+            yield node
+
+    def find_scope(self, node: ast.AST) -> int:
+        """Return a number for the innermost function that a node is in."""
+        found = (id(above) for above in self.walk_up(node) if isinstance(above, SCOPES))
+        return next(found, NOWHERE)
+
+    def find_statement(self, node: ast.AST) -> ast.stmt | None:
+        """Return the innermost statement that a node is in, or is."""
+        above = (node, *self.walk_up(node))
+        return next((one for one in above if isinstance(one, ast.stmt)), None)
+
+    def is_data(self, node: ast.AST) -> bool:
+        """Whether a node stands in a call that makes data."""
+        for above in self.walk_up(node):
+            if isinstance(above, ast.stmt):
+                return False
+            if isinstance(above, ast.Call):
+                return ast.unparse(above.func).rpartition(".")[2] in FACTORIES
+        return False
+
+    def replace(self, node: Spot, text: str, cost: float) -> Iterator[Edit]:
+        """Yield the edit that puts a text in the place of a node, if that is on a line."""
+        is_on_line = node.lineno == node.end_lineno and node.end_col_offset is not None
+        if is_on_line and id(node) not in self._in_texts:
+            where = node.lineno, node.col_offset, end_of(node)[1]
+            yield Edit(stretches=(Stretch(*where, text),), cost=cost)
+
+    def extend(self, node: ast.expr, template: str, cost: float) -> Iterator[Edit]:
+        """Yield the edit that puts text around an expression, ``{}`` for it."""
+        before, _, after = template.partition("{}")
+        is_tight = after.startswith((".", "[")) or before.endswith("* ")
+        if not isinstance(node, ATOMS) and (is_tight or after.startswith(" ")):
+            before, after = f"{before}(", f"){after}"
+        if after.startswith(" ") or before.endswith("* "):
+            above = next(self.walk_up(node), None)
+            if isinstance(above, (ast.BinOp, ast.UnaryOp, ast.Attribute)):
+                before, after = f"({before}", f"{after})"
+        start = node.lineno, node.col_offset
+        made = (
+            Stretch(*start, start[1], before),
+            Stretch(*end_of(node), end_of(node)[1], after),
+        )
+        stretches = tuple(stretch for stretch in made if stretch.text)
+        if is_read(node) and id(node) not in self._in_texts:
+            yield Edit(stretches=stretches, cost=cost)
+
+    def add_argument(self, node: ast.Call, text: str, cost: float) -> Iterator[Edit]:
+        """Yield the edit that gives a call one argument more, as its last."""
+        given: list[ast.expr | ast.keyword] = [*node.args, *node.keywords]
+        last = max(given, key=end_of, default=None)
+        line, column = end_of(node)
+        at = line, column - 1
+        if last is not None and end_of(last)[0] != line:
+            at = end_of(last)
+        begun = self._lines[at[0] - 1][: at[1]].rstrip()
+        comma = "" if last is None else " " if begun.endswith(b",") else ", "
+        yield Edit(stretches=(Stretch(*at, at[1], comma + text),), cost=cost)
+
+    def rename(self, called: Called, name: str, cost: float) -> Iterator[Edit]:
+        """Yield the edit that has another function of the same place be called."""
+        line, end = end_of(called.node.func)
+        start = end - len(called.name.encode())
+        yield Edit(stretches=(Stretch(line, start, end, name),), cost=cost)
+
+
+def end_of(node: Spot) -> tuple[int, int]:
+    """Return the line and column where a node ends."""
+    return node.end_lineno or node.lineno, node.end_col_offset or 0
+
+
+def is_read(node: ast.expr) -> bool:
+    """Whether a node is read, and not assigned to."""
+    return isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
+
+
+def read_number(node: ast.AST) -> int | None:
+    """Return the integer that a number or a product of numbers is, or None."""
+    if isinstance(node, ast.Constant):
+        return node.value if type(node.value) is int else None
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        value = read_number(node.operand)
+        return None if value is None else -value
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        left, right = read_number(node.left), read_number(node.right)
+        return None if left is None or right is None else left * right
+    return None
