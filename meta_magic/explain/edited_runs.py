@@ -8,6 +8,7 @@ import linecache
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from time import process_time
 from typing import Final, NamedTuple
 
 from meta_magic.errors import TrialError
@@ -23,10 +24,15 @@ from meta_magic.trials.blocks import parse_block, restore_variables
 from meta_magic.trials.sandbox import enter_sandbox
 from meta_magic.trials.trial import record_block
 
-__all__ = ["Block", "Outcome", "find_block", "read_outcome", "run_edited"]
+__all__ = ["Block", "Outcome", "find_block", "read_outcome", "run_edited", "screen"]
 
 SECONDS: Final = 2.0
-"""What a run may take."""
+"""What a child may take."""
+
+SECONDS_OF_MANY: Final = 0.5
+"""After how long a child begins no other run."""
+
+AT_ONCE: Final = 2
 
 
 class Outcome(NamedTuple):
@@ -85,23 +91,63 @@ def find_lines(rerun: Rerun) -> frozenset[int]:
 
 
 def run_edited(block: Block, edits: Sequence[Edit]) -> list[Outcome | None]:
-    """Return what becomes of a block by each of some edits; None where it fails."""
-    asked = [partial(run, block.rerun, apply_edit(block.text, edit)) for edit in edits]
+    """Return what becomes of a block by each of some edits; None where it fails.
+
+    Each has a child of its own, two at once.
+    """
+    found: list[Outcome | None] = []
+    for start in range(0, len(edits), AT_ONCE):
+        pair = edits[start : start + AT_ONCE]
+        asked = [partial(run_alone, block, edit) for edit in pair]
+        answers = ask_children(asked, SECONDS, SECONDS)
+        found += [None if answer is NO_ANSWER else answer for answer in answers]
+    return found
+
+
+def screen(block: Block, edits: Sequence[Edit]) -> list[Edit]:
+    """Return the edits with which a block seems to run.
+
+    Many are tried in a child one after the other, which takes a third of the time;
+    those that do not come to an end there are left out.
+    """
+    parts = [edits[first::AT_ONCE] for first in range(AT_ONCE)]
+    asked = [partial(run_many, block, part) for part in parts if part]
     answers = ask_children(asked, SECONDS, SECONDS)
-    return [None if answer is NO_ANSWER else answer for answer in answers]
+    kept = {edit for answer in answers if answer is not NO_ANSWER for edit in answer}
+    return [edit for edit in edits if edit in kept]
 
 
-def run(rerun: Rerun, text: str) -> Outcome | None:
-    """Return what becomes of a block with another text; called in a child."""
+def run_many(block: Block, edits: Sequence[Edit]) -> list[Edit]:
+    """Return the edits with which a block runs, as far as time is; called in a child."""
+    refused, end = enter_sandbox(), process_time() + SECONDS_OF_MANY
+    kept = []
+    for edit in edits:
+        if process_time() > end:
+            break
+        if run(block, edit) is not None and not refused:
+            kept.append(edit)
+        refused.clear()
+    return kept
+
+
+def run_alone(block: Block, edit: Edit) -> Outcome | None:
+    """Return what becomes of a block by an edit; called in a child."""
+    refused = enter_sandbox()
+    outcome = run(block, edit)
+    return None if refused else outcome
+
+
+def run(block: Block, edit: Edit) -> Outcome | None:
+    """Return what becomes of a block by an edit, in this process."""
+    rerun = block.rerun
     try:
-        block = parse_block(rerun, text)
-        variables = restore_variables(rerun, block, {})
+        body = parse_block(rerun, apply_edit(block.text, edit))
+        variables = restore_variables(rerun, body, {})
     except (TrialError, SyntaxError):
         return None
-    refused = enter_sandbox()
     choose: Callable[[], AbstractContextManager[None]] = nullcontext
-    trace = record_block(rerun, block, variables, choose, is_probe=True)
-    return read_outcome(trace) if trace.error is None and not refused else None
+    trace = record_block(rerun, body, variables, choose, is_probe=True)
+    return read_outcome(trace) if trace.error is None else None
 
 
 def read_outcome(trace: Trace) -> Outcome:

@@ -3,6 +3,7 @@
 Each is recorded in a child process, from the variables as they were before the block.
 """
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from time import monotonic
@@ -14,6 +15,7 @@ from meta_magic.explain.edited_runs import (
     find_block,
     read_outcome,
     run_edited,
+    screen,
 )
 from meta_magic.explain.edits import Edit, apply_edit
 from meta_magic.trace.trace import Trace
@@ -26,9 +28,13 @@ MAX_REPAIRS: Final = 3
 MAX_FOUND: Final = 6
 """After how many that run no more edits are tried."""
 
-AT_ONCE: Final = 2
+N_FIRST: Final = 4
 
-SECONDS_IN_ALL: Final = 1.0
+N_SCREENED: Final = 16
+
+MAX_SECONDS: Final = 2.0
+MAX_OF_CHILDREN: Final = 1.0
+"""What trials may take: on the clock, and of processors' time."""
 
 GROWTH: Final = 0.3
 """What it counts at most that an edit changes the number of parameters."""
@@ -107,17 +113,42 @@ def run_in_order(
 ) -> Iterator[tuple[Edit, Outcome | None]]:
     """Yield the edits that were tried, and what became of the block; None if it fails.
 
-    No more are tried when time is up, or enough have helped.
+    The likeliest are run at once, of the others those that pass a screening. No more
+    are tried when time is up, or enough have helped.
     """
-    end = monotonic() + SECONDS_IN_ALL
-    found: list[Outcome] = []
-    for start in range(0, len(edits), AT_ONCE):
-        if monotonic() > end or is_enough(found):
-            return
-        pair = edits[start : start + AT_ONCE]
-        outcomes = run_edited(block, pair)
-        found += [outcome for outcome in outcomes if outcome is not None]
-        yield from zip(pair, outcomes, strict=True)
+    start, first, found = Spent.read(), 0, list[Outcome]()
+    while first < len(edits) and not is_enough(found) and not start.is_over():
+        last = first + (N_SCREENED if first else N_FIRST)
+        some = edits[first:last]
+        kept = screen(block, some) if first else some
+        outcomes = dict(zip(kept, run_edited(block, kept), strict=True))
+        found += [outcome for outcome in outcomes.values() if outcome is not None]
+        yield from ((edit, outcomes.get(edit)) for edit in some)
+        first = last
+
+
+class Spent(NamedTuple):
+    """What was spent before now.
+
+    Attributes:
+        of_children: Seconds of processors' time, by children.
+        seconds: On the clock.
+    """
+
+    of_children: float
+    seconds: float
+
+    @staticmethod
+    def read() -> "Spent":
+        """Return what was spent until now."""
+        times = os.times()
+        return Spent(times.children_user + times.children_system, monotonic())
+
+    def is_over(self) -> bool:
+        """Whether what may be spent was spent since."""
+        now = Spent.read()
+        is_long = now.seconds - self.seconds > MAX_SECONDS
+        return is_long or now.of_children - self.of_children > MAX_OF_CHILDREN
 
 
 def is_enough(found: Sequence[Outcome]) -> bool:
