@@ -29,10 +29,12 @@ class Accepting(NamedTuple):
     Attributes:
         changes: (operand, text), ``{}`` in it for the operand.
         is_as_large: Whether nothing is broadcast to what is larger than all operands.
+        keeps_shape: Whether a single one that is changed has the shape of the result.
     """
 
     changes: tuple[tuple[int, str], ...]
     is_as_large: bool = True
+    keeps_shape: bool = False
 
 
 class Accepted(NamedTuple):
@@ -102,6 +104,17 @@ def walk_changes(probe: Probe, written: Sequence[int]) -> Iterator[Accepting]:
             *list_accepted_forms(probe, number),
         ):
             yield judge(probe, {number: change})
+        for text in walk_crops(probe, number):
+            yield Accepting(((number, text),))
+
+
+def walk_crops(probe: Probe, number: int) -> Iterator[str]:
+    """Yield how an operand is cut to a size that is accepted."""
+    for dim, size in enumerate(probe.call.operands[number].geometry.shape):
+        variable = Variable(number, dim)
+        for right in probe.list_candidates(variable):
+            if 1 < right < size and probe.accepts({variable: right}):
+                yield f"{{}}[{':, ' * dim}:{right}]"
 
 
 def walk_pairs(probe: Probe, written: Sequence[int]) -> Iterator[Accepting]:
@@ -128,24 +141,32 @@ def compose(first: Change, second: Change) -> Callable[[Tensor], Tensor]:
 
 def judge(probe: Probe, changes: dict[int, Change]) -> Accepting:
     """Return the record of changes that are accepted."""
-    returned = probe.run(changes=changes)
+    returned = probe.run(changes=changes) or ()
     texts = tuple((number, change.text) for number, change in changes.items())
-    return Accepting(texts, is_as_large(probe, changes, returned or ()))
+    given = [operand.geometry.shape for operand in probe.call.operands]
+    changed = [change_shape(shape, changes.get(n)) for n, shape in enumerate(given)]
+    return Accepting(
+        changes=texts,
+        is_as_large=is_as_large({*given, *changed}, changed, returned),
+        keeps_shape=returned[:1] == tuple(changed[n] for n in changes),
+    )
 
 
-def is_as_large(probe: Probe, changes: dict[int, Change], returned: Shapes) -> bool:
+def change_shape(shape: tuple[int, ...], change: Change | None) -> tuple[int, ...]:
+    """Return the shape of what is changed."""
+    made = torch.empty(shape, device="meta")
+    return shape if change is None else tuple(change.make(made).shape)
+
+
+def is_as_large(
+    known: Collection[tuple[int, ...]],
+    given: Sequence[tuple[int, ...]],
+    returned: Shapes,
+) -> bool:
     """Whether operands are not broadcast to what is larger than each of them."""
-    operands = probe.call.operands
-    given = [operand.geometry.shape for operand in operands]
-    changed = [
-        changes[n].make(torch.empty(shape, device="meta")).shape
-        if n in changes
-        else shape
-        for n, shape in enumerate(given)
-    ]
-    if not returned or returned[0] in {*given, *map(tuple, changed)}:
+    if not returned or returned[0] in known:
         return True
     try:
-        return torch.broadcast_shapes(*changed) != returned[0]
+        return tuple(torch.broadcast_shapes(*given)) != returned[0]
     except RuntimeError:
         return True

@@ -3,13 +3,13 @@
 import ast
 from collections.abc import Iterator, Mapping
 from itertools import combinations
-from typing import Final
+from typing import Final, TypeGuard
 
 from meta_magic.explain.edits import Edit, join_edits
 from meta_magic.explain.program_text import Called, Program, read_number
 from meta_magic.explain.situations import Situation
 
-__all__ = ["edit_arguments"]
+__all__ = ["DIMS", "edit_arguments"]
 
 
 def by_name(*rows: tuple[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
@@ -42,13 +42,22 @@ TOLD: Final = by_name(
     ("Softmax LogSoftmax", ("dim=1", "dim=-1")),
     ("flatten", ("1",)),
     ("DataLoader", ("drop_last=True",)),
-    (FACTORIES, ("dtype=torch.float", "dtype=torch.long")),
+    (FACTORIES, ("requires_grad=True",)),
 )
 """What calls are told that they are not told by default."""
 
+TOLD_DTYPES: Final = by_name((FACTORIES, ("dtype=torch.float", "dtype=torch.long")))
+"""The same, where the error has to do with dtypes."""
+
+NEEDED: Final[Mapping[str, str]] = {
+    "requires_grad=True": "grad",
+    "drop_last=True": "1 value",
+}
+"""What an error has to speak of, where it matters for what a call is told."""
+
 DIMS: Final = frozenset(
     "cat stack concat softmax log_softmax mean sum argmax max min squeeze unsqueeze "
-    "transpose flatten gather scatter scatter_ index_select split chunk permute select "
+    "transpose flatten gather scatter scatter_ index_select split chunk select "
     "narrow Softmax LogSoftmax Flatten cumsum size repeat_interleave movedim unbind "
     "swapaxes norm std var amax amin index_add_ sort topk unfold".split()
 )
@@ -95,7 +104,7 @@ def edit_arguments(situation: Situation) -> Iterator[Edit]:
     program = situation.program
     for called in program.calls:
         far = situation.weigh(called.node)
-        yield from tell(program, called, far)
+        yield from tell(situation, called, far)
         yield from replace_called(program, called, far)
         if called.node.lineno in situation.lines:
             yield from turn_dims(program, called, far)
@@ -105,13 +114,16 @@ def edit_arguments(situation: Situation) -> Iterator[Edit]:
     yield from edit_operators(situation)
 
 
-def tell(program: Program, called: Called, far: float) -> Iterator[Edit]:
+def tell(situation: Situation, called: Called, far: float) -> Iterator[Edit]:
     """Yield edits that tell a call what it is not told, or the contrary."""
+    program, error = situation.program, situation.error
     given = {keyword.arg for keyword in called.node.keywords}
-    for at, text in enumerate(TOLD.get(called.name, ())):
+    texts = TOLD.get(called.name, ())
+    texts += TOLD_DTYPES.get(called.name, ()) if situation.is_of_dtypes else ()
+    for at, text in enumerate(texts):
         name = text.partition("=")[0]
-        is_full = name == "1" and bool(len(called.node.args) > 1 or given)
-        if name not in given and not is_full:
+        is_needed = NEEDED.get(text, "") in error
+        if name not in given and is_needed and not is_told(program, called, name):
             cost = TOLD_COST + far + 0.2 * at
             yield from program.add_argument(called.node, text, cost)
     for keyword in called.node.keywords:
@@ -119,6 +131,16 @@ def tell(program: Program, called: Called, far: float) -> Iterator[Edit]:
         if keyword.arg in FLAGS and isinstance(value, ast.Constant):
             other = str(not value.value)
             yield from program.replace(value, other, FLAG_COST + far)
+
+
+def is_told(program: Program, called: Called, name: str) -> bool:
+    """Whether a call is told a dimension already, by its place."""
+    owner = None if called.owner is None else ast.unparse(called.owner)
+    n_given = len(called.node.args)
+    if called.name in DIMS and owner == "self":  # a module
+        return True
+    is_function = owner is None or owner.partition(".")[0] in program.imported
+    return name in {"1", "dim"} and n_given > is_function
 
 
 def turn_dims(program: Program, called: Called, far: float) -> Iterator[Edit]:
@@ -159,10 +181,12 @@ def replace_called(program: Program, called: Called, far: float) -> Iterator[Edi
 def swap(program: Program, called: Called, far: float) -> Iterator[Edit]:
     """Yield edits that give two arguments in the other order."""
     args = [arg for arg in called.node.args if not isinstance(arg, ast.Starred)]
-    for first, second in combinations(args[:3], 2):
+    for first, second in combinations(
+        args[:2] if called.name != "permute" else args, 2
+    ):
         one, other = program.read(first), program.read(second)
-        if one != other:
-            cost = SWAP_COST + far + (0.5 if program.is_data(first) else 0)
+        if one != other and not program.is_data(first):
+            cost = SWAP_COST + far
             edits = (
                 *program.replace(first, other, cost),
                 *program.replace(second, one, cost),
@@ -183,11 +207,19 @@ def free_sizes(program: Program, called: Called, far: float) -> Iterator[Edit]:
             yield from program.replace(node, "-1", FREE_COST + far + 0.1 * at)
 
 
+def is_product(node: ast.AST) -> TypeGuard[ast.BinOp]:
+    """Whether a node is a product of what may be tensors."""
+    if not isinstance(node, ast.BinOp):
+        return False
+    is_one = isinstance(node.op, (ast.MatMult, ast.Mult))
+    return is_one and read_number(node.left) is None is read_number(node.right)
+
+
 def edit_operators(situation: Situation) -> Iterator[Edit]:
     """Yield edits of ``@``, ``*``, ``.T`` and of subscripts near the failed call."""
     program = situation.program
     for node in situation.near:
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult | ast.Mult):
+        if is_product(node):
             far = situation.weigh(node)
             left, right = program.read(node.left), program.read(node.right)
             symbol = "*" if isinstance(node.op, ast.MatMult) else "@"

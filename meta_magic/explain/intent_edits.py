@@ -1,17 +1,27 @@
-"""Edits for what was meant: a size of 1 kept, a last batch dropped, a module in its place."""
+"""Edits for what was meant: a size of 1 kept, a module made before it is called."""
 
 import ast
 import re
 from collections.abc import Iterator
+from itertools import pairwise
+from math import log
 from typing import Final
 
-from meta_magic.explain.edits import Edit
-from meta_magic.explain.program_text import Called, Program, is_read
+from meta_magic.explain.edits import Edit, join_edits
+from meta_magic.explain.number_edits import is_range
+from meta_magic.explain.program_text import Called, Program, is_read, read_number
 from meta_magic.explain.situations import Situation
 
 __all__ = ["edit_intents"]
 
 SLICE_COST, TUPLE_COST, STATE_COST, MODULE_COST = 0.9, 0.4, 0.4, 0.5
+DETACH_COST, RESIZE_COST = 0.4, 1.3
+
+SIDES: Final = frozenset({28, 32, 48, 64, 96, 112, 128, 224, 227, 256, 299, 384, 512})
+
+MIN_SIDE: Final = 8
+
+MAX_SIDES: Final = 5
 
 KEYS: Final = ("model_state_dict", "state_dict", "model")
 
@@ -35,6 +45,9 @@ def edit_intents(situation: Situation) -> Iterator[Edit]:
         start_evaluation,
         shift_indexes,
         name_sizes,
+        leave_graph,
+        resize_images,
+        pad_otherwise,
     ):
         yield from family(situation)
 
@@ -67,7 +80,7 @@ def slice_names(situation: Situation) -> Iterator[Edit]:
         )
         if is_given and node.id in situation.tensors:
             for at, text in enumerate(texts):
-                cost = SLICE_COST + 0.4 + 0.1 * at + situation.weigh(node)
+                cost = SLICE_COST + 0.5 + 0.1 * at + situation.weigh(node)
                 yield from program.extend(node, "{}" + text, cost)
 
 
@@ -165,9 +178,9 @@ def start_evaluation(situation: Situation) -> Iterator[Edit]:
 
 
 def shift_indexes(situation: Situation) -> Iterator[Edit]:
-    """Yield edits of numbers of classes or rows that are out of range."""
+    """Yield edits by which numbers of classes or rows are not out of range."""
     program = situation.program
-    if not re.search(r"out of (range|bounds)", situation.error):
+    if not is_range(situation.error):
         return
     for number, operand in enumerate(situation.call.operands):
         if not operand.geometry.dtype.is_floating_point:
@@ -178,9 +191,64 @@ def shift_indexes(situation: Situation) -> Iterator[Edit]:
         far = situation.weigh(called.node)
         if called.name in {"cross_entropy", "nll_loss", "CrossEntropyLoss", "NLLLoss"}:
             yield from program.add_argument(called.node, "ignore_index=-1", 0.8 + far)
-        if called.name in {"Embedding", "one_hot"} and called.node.args:
-            rows = called.node.args[0 if called.name == "Embedding" else -1]
-            yield from program.extend(rows, "{} + 1", MODULE_COST)
+
+
+def leave_graph(situation: Situation) -> Iterator[Edit]:
+    """Yield edits of what autograd refuses: a leaf that is written, or that is read."""
+    program = situation.program
+    if "grad" not in situation.error and "leaf" not in situation.error:
+        return
+    for called in program.calls:
+        far = situation.weigh(called.node)
+        if called.name == "numpy" and called.owner is not None:
+            yield from program.extend(called.owner, "{}.detach()", DETACH_COST + far)
+        if called.name.endswith("_") and called.owner is not None:
+            yield from program.extend(called.owner, "{}.data", DETACH_COST + far)
+        if called.name == "backward" and called.owner is not None:
+            for at, text in enumerate(("{}.mean()", "{}.sum()")):
+                cost = DETACH_COST + far + at / 10
+                yield from program.extend(called.owner, text, cost)
+        if called.name == "Parameter":
+            yield from program.add_argument(called.node, "requires_grad=False", 0.7)
+    for node in situation.near:
+        target = node.target if isinstance(node, ast.AugAssign) else None
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
+            target = node.targets[0]
+        if target is not None and isinstance(node, ast.stmt):
+            text = f"with torch.no_grad(): {program.read(node)}"
+            yield from program.replace(node, text, DETACH_COST)
+
+
+def resize_images(situation: Situation) -> Iterator[Edit]:
+    """Yield edits of the two sizes of square images, to those that are common."""
+    program = situation.program
+    for node in program.nodes:
+        if not isinstance(node, (ast.Call, ast.Tuple)):
+            continue
+        given = node.elts if isinstance(node, ast.Tuple) else node.args
+        for first, second in pairwise(given):
+            side = read_number(first)
+            if side and side >= MIN_SIDE and side == read_number(second):
+                for at, other in enumerate(list_sides(side)):
+                    edits = (
+                        *program.replace(first, str(other), 0),
+                        *program.replace(second, str(other), 0),
+                    )
+                    yield join_edits(edits, RESIZE_COST + at / 10)
+
+
+def list_sides(side: int) -> list[int]:
+    """Return the sides that images commonly have, those next to one first."""
+    others = sorted(SIDES - {side}, key=lambda other: abs(log(other / side)))
+    return others[:MAX_SIDES]
+
+
+def pad_otherwise(situation: Situation) -> Iterator[Edit]:
+    """Yield edits that pad by what is not limited by the size that is there."""
+    for node in situation.near:
+        if isinstance(node, ast.keyword) and node.arg in {"mode", "padding_mode"}:
+            if isinstance(node.value, ast.Constant) and node.value.value == "reflect":
+                yield from situation.program.replace(node.value, '"replicate"', 0.5)
 
 
 def name_sizes(situation: Situation) -> Iterator[Edit]:

@@ -9,11 +9,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import permutations
 from typing import Final, TypeAlias
 
+from meta_magic.explain.argument_edits import DIMS
 from meta_magic.explain.edits import Edit, join_edits
-from meta_magic.explain.program_text import Program, is_read, read_number
+from meta_magic.explain.program_text import Program, is_read, name_of, read_number
 from meta_magic.explain.situations import Situation
 
-__all__ = ["edit_numbers"]
+__all__ = ["edit_numbers", "is_range"]
 
 Pair: TypeAlias = tuple[int, int]
 """A wrong number, and a right one."""
@@ -26,6 +27,17 @@ DATA: Final = 0.9
 
 EXPRESSION: Final = 0.15
 """What it counts that an expression is replaced by a number."""
+
+SMALL: Final = 0.5
+"""What it counts that a number is one of those that stand for many things."""
+
+MAX_SMALL: Final = 3
+
+RATIO: Final = 1.0
+"""What it counts that a number is scaled as another one would have to be."""
+
+OWN: Final = 0.4
+"""How much less where it is given to what the program itself defines."""
 
 ONE: Final = 0.8
 """What it counts that a size is to be 1: this is accepted where it is broadcast."""
@@ -43,11 +55,10 @@ MAX_NAMES: Final = 2
 
 def edit_numbers(situation: Situation) -> Iterator[Edit]:
     """Yield edits of numbers, the likeliest first."""
-    pairs = [*weigh_pairs(situation)]
-    stood_for = list_values(situation)
-    for (wrong, right), cost in pairs:
+    program, stood_for = situation.program, list_values(situation)
+    for (wrong, right), cost in weigh_pairs(situation):
         nodes = [node for node, values in stood_for if wrong in values]
-        names = find_names(situation.program, stood_for, right)
+        names = find_names(program, stood_for, right)
         for node in nodes:
             weight = cost + situation.weigh(node) / 2
             weight += DATA if situation.program.is_data(node) else 0
@@ -59,14 +70,43 @@ def edit_numbers(situation: Situation) -> Iterator[Edit]:
 
 def weigh_pairs(situation: Situation) -> Iterator[tuple[Pair, float]]:
     """Yield what may be wrong and right, and what each counts."""
-    accepted = situation.accepted.numbers
+    accepted = [pair for pair in situation.accepted.numbers if pair[1] >= 0]
     for at, pair in enumerate(accepted):
-        yield pair, LATER * min(at, 6) + (ONE if pair[1] == 1 else 0)
+        is_small = 0 <= pair[0] <= MAX_SMALL
+        cost = (SMALL if is_small else 0) + (ONE if pair[1] <= 1 else 0)
+        yield pair, cost + LATER * min(at, 6)
     told = [int(number) for number in NUMBER.findall(situation.error)]
     numbers = [*dict.fromkeys(told)][:MAX_NUMBERS]
     for pair in permutations(numbers, 2):
         if pair not in accepted:
-            yield pair, GUESSED * (2 if accepted else 1)
+            is_small = pair[0] <= MAX_SMALL and bool(accepted)
+            yield pair, GUESSED * (2 if accepted else 1) + (SMALL if is_small else 0)
+    for wrong in () if accepted else numbers:
+        yield (wrong, 1), GUESSED + ONE
+    yield from weigh_rows(situation)
+
+
+def weigh_rows(situation: Situation) -> Iterator[tuple[Pair, float]]:
+    """Yield how many rows a table would have to have for numbers that are too large."""
+    if situation.accepted.is_of_values and is_range(situation.error):
+        operands = [
+            (one.geometry.dtype, one.geometry.shape) for one in situation.call.operands
+        ]
+        rows = [
+            shape[0] for dtype, shape in operands if dtype.is_floating_point and shape
+        ]
+        for wrong in rows:
+            yield (wrong, wrong + 1), 0.0
+            for dtype, shape in operands:
+                if not dtype.is_floating_point:
+                    yield from (
+                        ((wrong, size), LATER) for size in shape if size > wrong
+                    )
+
+
+def is_range(error: str) -> bool:
+    """Whether an error is of a number that is too large for a table."""
+    return re.search(r"out of (range|bounds)", error) is not None
 
 
 def list_values(situation: Situation) -> list[tuple[ast.expr, set[int]]]:
@@ -85,7 +125,7 @@ def list_values(situation: Situation) -> list[tuple[ast.expr, set[int]]]:
 def find_names(
     program: Program, stood_for: Iterable[tuple[ast.expr, set[int]]], right: int
 ) -> dict[int, list[str]]:
-    """Return by scope the names that stood for a number; those of fewest values first."""
+    """Return by scope the names that stood for a number, the surest first."""
     known: dict[int, dict[str, int]] = {}
     for node, values in stood_for:
         if right in values and isinstance(node, (ast.Name, ast.Attribute)):
@@ -106,7 +146,7 @@ def edit_number(
 ) -> Iterator[Edit]:
     """Yield edits of an expression that stood for a wrong number."""
     wrong, right = pair
-    if not is_read(node):
+    if not is_read(node) or is_dim(program, node):
         return
     extra = 0.0
     if read_number(node) is None:
@@ -120,6 +160,16 @@ def edit_number(
     for name in names.get(program.find_scope(node), []):
         if name != ast.unparse(node):
             yield from program.replace(node, name, cost + extra / 2)
+
+
+def is_dim(program: Program, node: ast.expr) -> bool:
+    """Whether a number names a dimension, or has a sign before it."""
+    above = next(program.walk_up(node), None)
+    if isinstance(above, ast.keyword):
+        return above.arg in {"dim", "start_dim", "dim0", "dim1"}
+    if isinstance(above, ast.Call):
+        return name_of(above) in DIMS
+    return isinstance(above, ast.UnaryOp)
 
 
 def scale(wrong: int, right: int) -> Iterator[str]:
@@ -143,12 +193,35 @@ def edit_factors(
             yield from program.replace(side, str(factor * right // wrong), cost)
 
 
+def edit_ratios(situation: Situation) -> Iterator[Edit]:
+    """Yield edits that scale a number near the call, as another one would have to be."""
+    program = situation.program
+    pairs = [pair for pair in situation.accepted.numbers if min(pair) > 1]
+    ratios = dict.fromkeys(max(p) // min(p) for p in pairs if max(p) % min(p) == 0)
+    for node in situation.near:
+        value = read_number(node) if isinstance(node, ast.Constant) else None
+        for ratio in list(ratios)[:1] if value and not is_dim(program, node) else ():
+            cost = RATIO + situation.weigh(node) / 2
+            cost -= OWN if program.is_for_own(node) else 0
+            cost += DATA if program.is_data(node) else 0
+            yield from program.replace(node, str(value * ratio), cost)
+            if value % ratio == 0:
+                yield from program.replace(node, str(value // ratio), cost)
+
+
+def is_outermost(program: Program, node: ast.expr) -> bool:
+    """Whether a node is a number, or a product of numbers, and in no such product."""
+    above = next(program.walk_up(node), None)
+    is_in = above is not None and read_number(above) is not None
+    return read_number(node) is not None and not is_in
+
+
 def edit_together(
     situation: Situation, nodes: Sequence[ast.expr], right: int, cost: float
 ) -> Iterator[Edit]:
     """Yield edits of a number wherever it is written: in a statement, or all over."""
     program = situation.program
-    written = [node for node in nodes if isinstance(node, ast.Constant)]
+    written = [node for node in nodes if is_outermost(program, node)]
     by_line: dict[int, list[ast.expr]] = {}
     for node in written:
         by_line.setdefault(node.lineno, []).append(node)

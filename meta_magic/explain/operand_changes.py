@@ -1,6 +1,8 @@
 """What people do to a tensor that is refused: cast it, turn it, give it a dimension."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import combinations
 from math import isqrt, prod
 from operator import itemgetter, methodcaller
@@ -39,13 +41,18 @@ ALL: Final = slice(None)
 
 CONTIGUOUS: Final = Change("{}.contiguous()", methodcaller("contiguous"))
 
+COPY: Final = Change("{}.clone()", methodcaller("clone"))
+
+WRITTEN: Final = re.compile(r"[\w.\[\]]+")
+"""Names that can stand in a program."""
+
 
 def list_accepted_casts(probe: Probe, number: int) -> list[Change]:
     """Return the casts of an operand that are accepted, the likeliest first.
 
     None where a copy is accepted: then its dtype is none of the reasons.
     """
-    if is_accepted(probe, number, CONTIGUOUS):
+    if any(is_accepted(probe, number, same) for same in (COPY, CONTIGUOUS)):
         return []
     casts = list_casts(probe.call.operands[number])
     return [cast for cast in casts if is_accepted(probe, number, cast)]
@@ -78,7 +85,7 @@ def list_forms(operands: Sequence[Operand], number: int) -> Iterator[Change]:
     yield from join_dimensions(shape)
     yield from split_dimensions(shape, operands)
     for other in operands:
-        if other is not operands[number]:
+        if other is not operands[number] and WRITTEN.fullmatch(other.name):
             yield from fit(shape, other)
     yield from select(len(shape))
     if not operands[number].geometry.dtype.is_floating_point:
@@ -178,15 +185,15 @@ def select(rank: int) -> Iterator[Change]:
 
 def encode(operands: Sequence[Operand], number: int) -> Iterator[Change]:
     """Yield the class numbers of an operand as rows of zeros and a one."""
-    for other in operands[:number] + operands[number + 1 :]:
+    others = [other for at, other in enumerate(operands) if at != number]
+    for other in others:
         for n_classes in other.geometry.shape[-1:]:
             text = f"{FUNCTIONAL}.one_hot({{}}, {n_classes})"
-            yield Change(text, one_hot(n_classes))
-            yield Change(
-                f"{text}.float()", lambda t, n=n_classes: one_hot(n)(t).float()
-            )
+            yield Change(text, partial(one_hot, n_classes, torch.int64))
+            make = partial(one_hot, n_classes, torch.float32)
+            yield Change(f"{text}.float()", make)
 
 
-def one_hot(n_classes: int) -> Callable[[Tensor], Tensor]:
-    """Return what makes rows of as many classes; the values do not matter."""
-    return lambda t: t.new_zeros((*t.shape, n_classes), dtype=torch.int64)
+def one_hot(n_classes: int, dtype: torch.dtype, tensor: Tensor) -> Tensor:
+    """Return what has a row for each class number; the values do not matter."""
+    return tensor.new_zeros((*tensor.shape, n_classes), dtype=dtype)

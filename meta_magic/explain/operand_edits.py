@@ -20,9 +20,10 @@ COSTS: Final = (
     (r"\.squeeze\(", 0.6),
     (r"\.unsqueeze\(\d\)$", 0.7),
     (r"interpolate", 0.7),
-    (r"one_hot", 0.8),
-    (r"\.T$|transpose", 0.9),
-    (r"permute", 1.0),
+    (r"one_hot", 1.0),
+    (r"\.T$|transpose\(-2|transpose\([1-9]|permute\(0", 0.5),
+    (r"transpose", 0.7),
+    (r"permute", 0.9),
     (r"flatten\(0, 1\)|view\(", 1.0),
     (r"None|\[.*\.shape|expand_as", 1.1),
     (r"mean|view_as|flatten\(\)", 1.6),
@@ -30,15 +31,24 @@ COSTS: Final = (
 )
 """How unlikely a change is to be meant, by what it says."""
 
+SURE: Final = 0.4
+"""What an error that speaks of dtypes counts for casts that are accepted."""
+
 BROADCAST: Final = 1.2
 """What it counts that a result becomes larger than all operands."""
 
 TWICE: Final = 0.6
 """What it counts that two changes are made."""
 
+BACK: Final = 0.3
+"""What it counts that a result is turned back, unless it is as what was turned."""
+
+ALIKE: Final = 0.2
+"""What it counts that others of a formula are changed as well."""
+
 MAX_PLACES: Final = 2
 
-BACK: Final = re.compile(
+UNDONE: Final = re.compile(
     r"{}(\.T|\.transpose\(.*\)|\.unsqueeze\((\d)\)|\.permute\((.*)\))"
 )
 """Changes that may be undone in the result."""
@@ -49,22 +59,25 @@ def edit_operands(situation: Situation) -> Iterator[Edit]:
     for accepting in situation.accepted.changes:
         extra = 0.0 if accepting.is_as_large else BROADCAST
         if len(accepting.changes) == 1:
-            ((number, text),) = accepting.changes
-            yield from change_operand(situation, number, text, extra)
+            yield from change_operand(situation, accepting, extra)
         else:
             yield from change_both(situation, accepting, extra)
 
 
 def change_operand(
-    situation: Situation, number: int, text: str, extra: float
+    situation: Situation, accepting: Accepting, extra: float
 ) -> Iterator[Edit]:
     """Yield edits that change an operand: where it is given, or where it was made."""
-    cost = weigh(text) + extra
+    ((number, text),) = accepting.changes
+    cost = weigh(text) + extra - (SURE if situation.is_of_dtypes else 0)
+    is_back = bool(undo(text)) and (accepting.keeps_shape or "squeeze" in text)
     for node in islice(situation.find_operand(number), MAX_PLACES):
         at = cost + situation.weigh(node)
-        yield from situation.program.extend(node, text, at)
-        yield from turn_back(situation, node, text, at)
-        yield from change_alike(situation, node, text, at)
+        yield from situation.program.extend(
+            node, text, at + (BACK / 2 if is_back else 0)
+        )
+        yield from turn_back(situation, node, text, at + (0 if is_back else BACK))
+        yield from change_alike(situation, node, text, at + ALIKE)
 
 
 def change_both(
@@ -87,21 +100,20 @@ def turn_back(
 ) -> Iterator[Edit]:
     """Yield an edit that gives a call an operand turned, and turns its result back."""
     program = situation.program
-    call = next(program.walk_up(node), None)
-    back = undo(text)
+    call, back = next(program.walk_up(node), None), undo(text)
     if isinstance(call, ast.Call) and back and node in call.args:
         edits = (*program.extend(node, text, 0), *program.extend(call, back, 0))
-        yield join_edits(edits, cost + TWICE / 2)
+        yield join_edits(edits, cost)
     if isinstance(call, ast.Attribute) and back:
         method = next(program.walk_up(call), None)
         if isinstance(method, ast.Call):
             edits = (*program.extend(node, text, 0), *program.extend(method, back, 0))
-            yield join_edits(edits, cost + TWICE)
+            yield join_edits(edits, cost + BACK)
 
 
 def undo(text: str) -> str:
     """Return what undoes a change in a result; "" if that is not known."""
-    found = BACK.fullmatch(text)
+    found = UNDONE.fullmatch(text)
     if found is None:
         return ""
     if found[2]:
@@ -122,19 +134,23 @@ def change_alike(
     """
     program = situation.program
     statement = program.find_statement(node)
-    if not isinstance(node, ast.Name) or statement is None:
+    if statement is None:
         return
-    others = {one.name for one in situation.call.operands} - {node.id}
+    others = {one.name for one in situation.call.operands}
+    inside = {id(below) for below in ast.walk(node)}
     found = [
         below
         for below in ast.walk(statement)
         if isinstance(below, ast.Name)
         and isinstance(next(program.walk_up(below), None), ast.BinOp)
         and below.id not in others
+        and id(below) not in inside
     ]
-    if node in found and len(found) > 1:
-        edits = [edit for one in found for edit in program.extend(one, text, 0)]
-        yield join_edits(edits, cost + TWICE / 2)
+    if found and isinstance(next(program.walk_up(node), None), ast.BinOp):
+        edits = [
+            edit for one in (node, *found) for edit in program.extend(one, text, 0)
+        ]
+        yield join_edits(edits, cost)
 
 
 def weigh(text: str) -> float:

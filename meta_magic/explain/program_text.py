@@ -1,12 +1,13 @@
 """The text of a program with its syntax tree, and how stretches of it are rewritten."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cached_property
 from typing import Final, NamedTuple, TypeAlias
 
 from meta_magic.explain.edits import Edit, Stretch
 
-__all__ = ["Called", "Program", "Spot", "is_read", "read_number"]
+__all__ = ["Called", "Program", "Spot", "is_read", "name_of", "read_number"]
 
 Spot: TypeAlias = ast.expr | ast.stmt | ast.keyword
 """A node that stands somewhere in the text."""
@@ -17,7 +18,10 @@ ATOMS: Final = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)
 SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 FACTORIES: Final = frozenset(
-    "randn rand zeros ones empty full randint arange tensor linspace normal".split()
+    (
+        *("randn", "rand", "zeros", "ones", "empty", "full", "randint", "arange"),
+        *("tensor", "linspace", "normal"),
+    )
 )
 """Functions of torch that make data."""
 
@@ -78,6 +82,25 @@ class Program:
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 yield Called(node, node.func.id, None)
 
+    @cached_property
+    def imported(self) -> frozenset[str]:
+        """The names of what is imported."""
+        aliases = (node for node in self.nodes if isinstance(node, ast.alias))
+        return frozenset((a.asname or a.name).partition(".")[0] for a in aliases)
+
+    def find_bindings(self, lines: Iterable[int]) -> Iterator[int]:
+        """Yield the lines of statements that bind the names that are read at others."""
+        names = {
+            ast.unparse(node)
+            for line in lines
+            for node in self.find_expressions(line)
+            if isinstance(node, (ast.Name, ast.Attribute)) and is_read(node)
+        }
+        for node in self.nodes:
+            is_named = isinstance(node, (ast.Name, ast.Attribute))
+            if is_named and not is_read(node) and ast.unparse(node) in names:
+                yield node.lineno
+
     def find_expressions(self, line: int) -> list[ast.expr]:
         """Return the expressions that begin on a line, outer ones first."""
         found = (node for node in self.nodes if isinstance(node, ast.expr))
@@ -109,11 +132,23 @@ class Program:
             if isinstance(above, ast.stmt):
                 return False
             if isinstance(above, ast.Call):
-                return ast.unparse(above.func).rpartition(".")[2] in FACTORIES
+                return name_of(above) in FACTORIES
         return False
 
+    def is_for_own(self, node: ast.AST) -> bool:
+        """Whether a node is an argument of what the program itself defines."""
+        calls = (one for one in self.walk_up(node) if isinstance(one, ast.Call))
+        called = next(calls, None)
+        return called is not None and name_of(called) in self.defined
+
+    @cached_property
+    def defined(self) -> frozenset[str]:
+        """The names of the program's functions and classes."""
+        kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+        return frozenset(node.name for node in self.nodes if isinstance(node, kinds))
+
     def replace(self, node: Spot, text: str, cost: float) -> Iterator[Edit]:
-        """Yield the edit that puts a text in the place of a node, if that is on a line."""
+        """Yield the edit that puts a text in the place of a node, if it is on a line."""
         is_on_line = node.lineno == node.end_lineno and node.end_col_offset is not None
         if is_on_line and id(node) not in self._in_texts:
             where = node.lineno, node.col_offset, end_of(node)[1]
@@ -155,6 +190,11 @@ class Program:
         line, end = end_of(called.node.func)
         start = end - len(called.name.encode())
         yield Edit(stretches=(Stretch(line, start, end, name),), cost=cost)
+
+
+def name_of(call: ast.Call) -> str:
+    """Return the last part of what is called."""
+    return ast.unparse(call.func).rpartition(".")[2]
 
 
 def end_of(node: Spot) -> tuple[int, int]:

@@ -17,10 +17,17 @@ from meta_magic.trace.signature import SourcePosition
 
 __all__ = ["Situation", "list_written"]
 
+NOTHING: Final = Accepted()
+
 FAR: Final = 0.6
 """What it counts that an edit is at no line that has to do with the failed call."""
 
+DTYPES: Final = re.compile(r"[dst]type|Float|Long|Half|Double|Byte|Int\b|Bool|integer")
+"""What errors say that are of dtypes."""
+
 NAME: Final = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?!\()")
+
+PATH: Final = re.compile(r"[\w.\[\]]+")
 
 STEP: Final = 0.1
 """What it counts that it is at the second line of those, and so on."""
@@ -44,7 +51,7 @@ class Situation:
     call: FailedCall
     error: str
     makers: Sequence[SourcePosition | None] = ()
-    accepted: Accepted = Accepted()
+    accepted: Accepted = NOTHING
     seen: Seen = field(default_factory=lambda: MappingProxyType({}))
     roots: Sequence[Step] = ()
 
@@ -52,7 +59,9 @@ class Situation:
     def lines(self) -> tuple[int, ...]:
         """The lines on the way to the call, innermost first, and those of makers."""
         way = [frame.line for frame in reversed(self.call.frames)]
-        return tuple(dict.fromkeys([*way, *(at.line for at in self.makers if at)]))
+        made = [at.line for at in self.makers if at]
+        bound = [*self.program.find_bindings(way)]
+        return tuple(dict.fromkeys([*way, *made, *bound]))
 
     @property
     def function(self) -> str:
@@ -75,18 +84,26 @@ class Situation:
     def tensors(self) -> frozenset[str]:
         """The names that stand in what the operands are called."""
         named = (n for one in self.call.operands for n in (one.name, *one.aliases))
-        return frozenset(name for text in named for name in NAME.findall(text))
+        made = (text for text in named if "." not in text or not PATH.fullmatch(text))
+        names = {name for text in made for name in NAME.findall(text)}
+        return frozenset(names - self.program.imported - {"self"})
+
+    @cached_property
+    def is_of_dtypes(self) -> bool:
+        """Whether the error has to do with dtypes."""
+        return DTYPES.search(self.error) is not None
 
     def find_operand(self, number: int) -> Iterator[ast.expr]:
         """Yield the expressions that stand for an operand on the way to the call."""
         operand = self.call.operands[number]
         names = {*map(normalize, (operand.name, *operand.aliases))}
-        for line in (frame.line for frame in reversed(self.call.frames)):
+        way = [*reversed(self.call.frames)]
+        for line in (frame.line for frame in way):
             for node in self.program.find_expressions(line):
                 if ast.unparse(node) in names and is_read(node):
                     yield node
         maker = self.makers[number] if number < len(self.makers) else None
-        if maker is not None:
+        if maker is not None and maker not in way:
             span = maker.line, maker.column, maker.end_line, maker.end_column
             for node in self.program.find_expressions(maker.line):
                 if span == span_of(node):
