@@ -34,7 +34,10 @@ FACTORIES: Final = "randn rand zeros ones empty full tensor arange randint as_te
 TOLD: Final = by_name(
     (f"{RECURRENT} {ATTENTION}", ("batch_first=True",)),
     ("pack_padded_sequence pad_packed_sequence pad_sequence", ("batch_first=True",)),
-    (CONVOLUTIONS, ("padding=1", 'padding="same"', "padding=2", "padding=3")),
+    (
+        CONVOLUTIONS,
+        ("padding=1", 'padding="same"', "stride=2", "padding=2", "padding=3"),
+    ),
     (POOLS, ("ceil_mode=True", "padding=1")),
     (TRANSPOSED, ("output_padding=1", "padding=1")),
     (REDUCTIONS, ("keepdim=True",)),
@@ -56,19 +59,35 @@ NEEDED: Final[Mapping[str, str]] = {
 """What an error has to speak of, where it matters for what a call is told."""
 
 DIMS: Final = frozenset(
-    "cat stack concat softmax log_softmax mean sum argmax max min squeeze unsqueeze "
-    "transpose flatten gather scatter scatter_ index_select split chunk select "
-    "narrow Softmax LogSoftmax Flatten cumsum size repeat_interleave movedim unbind "
-    "swapaxes norm std var amax amin index_add_ sort topk unfold".split()
+    (
+        *("cat", "stack", "concat", "softmax", "log_softmax", "mean", "sum", "argmax"),
+        *("max", "min", "squeeze", "unsqueeze", "transpose", "flatten", "gather"),
+        *("scatter", "scatter_", "index_select", "split", "chunk", "select", "narrow"),
+        *("Softmax", "LogSoftmax", "Flatten", "cumsum", "size", "repeat_interleave"),
+        *("movedim", "unbind", "swapaxes", "norm", "std", "var", "amax", "amin"),
+        *("index_add_", "sort", "topk", "unfold"),
+    )
 )
 """Functions whose integers are dimensions."""
 
 OTHER_DIMS: Final = (1, 0, -1, 2)
 
 LEFT_OUT: Final = frozenset(
-    "transpose permute t squeeze unsqueeze flatten mean sum contiguous detach long float "
-    "int half double bool softmax argmax expand repeat swapaxes movedim item numpy to "
-    "view reshape log_softmax sigmoid".split()
+    (
+        *(
+            "transpose",
+            "permute",
+            "t",
+            "squeeze",
+            "unsqueeze",
+            "flatten",
+            "mean",
+            "sum",
+        ),
+        *("contiguous", "detach", "long", "float", "int", "half", "double", "bool"),
+        *("softmax", "argmax", "expand", "repeat", "swapaxes", "movedim", "item"),
+        *("numpy", "to", "view", "reshape", "log_softmax", "sigmoid"),
+    )
 )
 """Methods that are called where they should not be."""
 
@@ -93,9 +112,14 @@ MODULES: Final = (
 )
 """Modules of one, two and three dimensions."""
 
-FLAGS: Final = frozenset("keepdim batch_first inplace bidirectional bias".split())
+LAYERS: Final = frozenset(f"{CONVOLUTIONS} {TRANSPOSED} {POOLS}".split())
 
-TOLD_COST, DIM_COST, DROP_COST, RENAME_COST = 0.6, 0.8, 0.8, 0.7
+PASSED: Final = frozenset({"stride", "padding", "dilation", "groups"})
+"""What a layer is to be told that the function around it was told."""
+
+FLAGS: Final = frozenset({"keepdim", "batch_first", "inplace", "bidirectional"})
+
+PASS_COST, TOLD_COST, DIM_COST, DROP_COST, RENAME_COST = 0.3, 0.6, 0.8, 0.8, 0.7
 SWAP_COST, FREE_COST, FLAG_COST, OPERATOR_COST = 1.0, 0.8, 1.0, 1.2
 
 
@@ -126,6 +150,10 @@ def tell(situation: Situation, called: Called, far: float) -> Iterator[Edit]:
         if name not in given and is_needed and not is_told(program, called, name):
             cost = TOLD_COST + far + 0.2 * at
             yield from program.add_argument(called.node, text, cost)
+    for name in PASSED & {*program.list_parameters(called.node)} - given:
+        if called.name in LAYERS and name not in program.read(called.node):
+            text = f"{name}={name}"
+            yield from program.add_argument(called.node, text, PASS_COST + far)
     for keyword in called.node.keywords:
         value = keyword.value
         if keyword.arg in FLAGS and isinstance(value, ast.Constant):
@@ -218,7 +246,7 @@ def is_product(node: ast.AST) -> TypeGuard[ast.BinOp]:
 def edit_operators(situation: Situation) -> Iterator[Edit]:
     """Yield edits of ``@``, ``*``, ``.T`` and of subscripts near the failed call."""
     program = situation.program
-    for node in situation.near:
+    for node in situation.find_near(ast.expr):
         if is_product(node):
             far = situation.weigh(node)
             left, right = program.read(node.left), program.read(node.right)

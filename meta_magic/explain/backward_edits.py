@@ -1,22 +1,28 @@
-"""Edits of a program that may mend its backward pass."""
+"""Edits of a program that may mend its backward pass, or what autograd refuses."""
 
 import ast
+import re
 from collections.abc import Iterator
 from copy import copy
+from typing import Final
 
 from meta_magic.explain.backward_errors import Finding
-from meta_magic.explain.candidates import sort_edits
-from meta_magic.explain.edits import Edit
-from meta_magic.explain.program_text import Program
+from meta_magic.explain.edits import Edit, join_edits, sort_edits
+from meta_magic.explain.program_text import Called, Program
+from meta_magic.explain.situations import Situation
 
-__all__ = ["list_backward_edits"]
+__all__ = ["edit_refusals", "list_backward_edits"]
 
 AT_LINE, ANYWHERE = 0.3, 0.6
 
+REFUSED_COST: Final = 0.4
 
-def list_backward_edits(text: str, finding: Finding) -> list[Edit]:
+REFUSED: Final = re.compile(r"grad|leaf")
+"""What errors say that are of autograd."""
+
+
+def list_backward_edits(program: Program, finding: Finding) -> list[Edit]:
     """Return edits of a program that may mend what is wrong with its graph."""
-    program = Program(text)
     edits = {"cut": edit_cuts, "freed": retain_graphs, "written": avoid_writes}
     return sort_edits(edits[finding.kind](program, finding.line))
 
@@ -36,11 +42,30 @@ def edit_cuts(program: Program, line: int | None) -> Iterator[Edit]:
 
 
 def retain_graphs(program: Program, line: int | None) -> Iterator[Edit]:
-    """Yield edits by which a backward pass keeps what was saved."""
+    """Yield edits by which what was saved is kept, or no earlier graph is gone through.
+
+    The latter where a name is carried from one round of a loop to the next.
+    """
     for called in program.calls:
         if called.name == "backward":
             cost = weigh(called.node, line)
             yield from program.add_argument(called.node, "retain_graph=True", cost)
+    for node in program.find(ast.Assign):
+        bound = {
+            one.id for one in ast.walk(node.targets[0]) if isinstance(one, ast.Name)
+        }
+        carried = [
+            one
+            for one in ast.walk(node.value)
+            if isinstance(one, ast.Name) and one.id in bound
+        ]
+        edits = [e for one in carried for e in program.extend(one, "{}.detach()", 0)]
+        yield join_edits(edits, ANYWHERE)
+
+
+def walk_names(node: ast.AST) -> Iterator[ast.Name]:
+    """Yield the names in an expression."""
+    yield from (one for one in ast.walk(node) if isinstance(one, ast.Name))
 
 
 def avoid_writes(program: Program, line: int | None) -> Iterator[Edit]:
@@ -81,3 +106,32 @@ def write_out(node: ast.AugAssign) -> str:
 def weigh(node: ast.expr, line: int | None) -> float:
     """Return what it counts where a node is."""
     return AT_LINE if node.lineno == line else ANYWHERE
+
+
+def edit_refusals(situation: Situation) -> Iterator[Edit]:
+    """Yield edits of what autograd refuses: to write what it follows, or to read it."""
+    if REFUSED.search(situation.error):
+        for called in situation.program.calls:
+            yield from leave_graph(situation, called)
+        assigned = situation.find_near(ast.Assign)
+        into = [n for n in assigned if isinstance(n.targets[0], ast.Subscript)]
+        for node in (*into, *situation.find_near(ast.AugAssign)):
+            text = f"with torch.no_grad(): {situation.program.read(node)}"
+            yield from situation.program.replace(node, text, REFUSED_COST)
+
+
+def leave_graph(situation: Situation, called: Called) -> Iterator[Edit]:
+    """Yield edits of a call that autograd refuses."""
+    program, owner = situation.program, called.owner
+    cost = REFUSED_COST + situation.weigh(called.node)
+    if owner is None:
+        return
+    if called.name == "numpy":
+        yield from program.extend(owner, "{}.detach()", cost)
+    elif called.name.endswith("_"):
+        yield from program.extend(owner, "{}.data", cost)
+    elif called.name == "backward":
+        yield from program.extend(owner, "{}.mean()", cost)
+        yield from program.extend(owner, "{}.sum()", cost + 0.1)
+    elif called.name == "Parameter":
+        yield from program.add_argument(called.node, "requires_grad=False", cost + 0.3)

@@ -52,7 +52,7 @@ class Block(NamedTuple):
 
     Attributes:
         rerun: What it takes to run it.
-        text: What is edited, as Python: the cell, at the lines of its file; or the file.
+        text: What is edited, as Python: the cell, at its file's lines, or the file.
         typed: The same as it was typed.
         first_line: The number of the first line that was typed.
         lines: Those that may be edited: the user typed them, and they run again.
@@ -118,7 +118,7 @@ def screen(block: Block, edits: Sequence[Edit]) -> list[Edit]:
 
 
 def run_many(block: Block, edits: Sequence[Edit]) -> list[Edit]:
-    """Return the edits with which a block runs, as far as time is; called in a child."""
+    """Return the edits with which a block runs, as far as time is; in a child."""
     refused, end = enter_sandbox(), process_time() + SECONDS_OF_MANY
     kept = []
     for edit in edits:

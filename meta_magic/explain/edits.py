@@ -5,9 +5,11 @@ No edit makes lines, or takes some away: what a line is called stays.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-__all__ = ["Edit", "Stretch", "apply_edit", "join_edits"]
+__all__ = ["Edit", "Stretch", "apply_edit", "join_edits", "sort_edits"]
+
+MAX_EDITS: Final = 80
 
 
 class Stretch(NamedTuple):
@@ -63,3 +65,13 @@ def join_edits(edits: Iterable[Edit], cost: float) -> Edit:
     """Return the edit that makes several at once."""
     stretches = (stretch for edit in edits for stretch in edit.stretches)
     return Edit(stretches=tuple(dict.fromkeys(stretches)), cost=cost)
+
+
+def sort_edits(edits: Iterable[Edit]) -> list[Edit]:
+    """Return edits, the likeliest first, none twice."""
+    best: dict[object, Edit] = {}
+    for edit in edits:
+        known = best.get(frozenset(edit.stretches))
+        if edit.stretches and (known is None or edit.cost < known.cost):
+            best[frozenset(edit.stretches)] = edit
+    return sorted(best.values(), key=lambda edit: edit.cost)[:MAX_EDITS]

@@ -6,11 +6,11 @@ from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from meta_magic.explain.accepted import Accepted, list_accepted
 from meta_magic.explain.backward_edits import list_backward_edits
 from meta_magic.explain.backward_errors import Backward, is_backward
-from meta_magic.explain.accepted import Accepted, list_accepted
 from meta_magic.explain.candidates import list_edits
-from meta_magic.explain.edited_runs import find_block
+from meta_magic.explain.edited_runs import Block, find_block
 from meta_magic.explain.given_names import (
     describe_module,
     find_maker,
@@ -18,8 +18,8 @@ from meta_magic.explain.given_names import (
     read_text,
 )
 from meta_magic.explain.probing import Probe
-from meta_magic.explain.repairs import Repair, try_edits
 from meta_magic.explain.program_text import Program
+from meta_magic.explain.repairs import Repair, try_edits
 from meta_magic.explain.rules import find_rules
 from meta_magic.explain.seen_numbers import see_numbers
 from meta_magic.explain.situations import Situation, list_written
@@ -139,20 +139,23 @@ class Diagnosis(NamedTuple):
     Attributes:
         rules: What it asks for, in sentences.
         lines: Where the mistake may be.
-        write_edits: Given the cell, returns edits that may mend it.
+        write_edits: Given the program, returns edits that may mend it.
     """
 
     rules: tuple[str, ...]
     lines: Sequence[int]
-    write_edits: "Callable[[str], list[Edit]]"
+    write_edits: "Callable[[Program], list[Edit]]"
 
 
 def add_findings(trace: Trace, failed: FailedCall, found: Explanation) -> Explanation:
     """Return an explanation with operands, rules, and repairs that were tried."""
-    diagnosis = diagnose(trace, failed, found.line)
     block = find_block(trace)
-    edits = [] if block is None else diagnosis.write_edits(block.text)
-    repairs, n_tried = try_edits(trace, edits)
+    diagnosis = diagnose(trace, failed, block)
+    repairs: tuple[Repair, ...] = ()
+    n_tried = 0
+    if block is not None:
+        edits = diagnosis.write_edits(Program(block.text, block.lines))
+        repairs, n_tried = try_edits(trace, block, edits)
     lines = (*(repair.line for repair in repairs), *diagnosis.lines)
     return replace(
         found,
@@ -164,8 +167,8 @@ def add_findings(trace: Trace, failed: FailedCall, found: Explanation) -> Explan
     )
 
 
-def diagnose(trace: Trace, failed: FailedCall, line: int | None) -> Diagnosis:
-    """Return what is wrong with a call that was made at a line."""
+def diagnose(trace: Trace, failed: FailedCall, block: Block | None) -> Diagnosis:
+    """Return what is wrong with a call that was made in a block."""
     finding = Backward(trace, failed).find() if is_backward(failed) else None
     if finding is not None:
         at = [] if finding.line is None else [finding.line]
@@ -173,22 +176,24 @@ def diagnose(trace: Trace, failed: FailedCall, line: int | None) -> Diagnosis:
         return Diagnosis((finding.rule,), at, write)
     calls = [find_maker(trace, operand.tensor) for operand in failed.operands]
     made = [call.line for call in calls if call and call.line]
-    makers = [call.position if call else None for call in calls]
-    block = find_block(trace)
-    written = [] if block is None else list_written(Program(block.text), failed, makers)
+    file = block.rerun.file if block else None
+    places = [call.position if call else None for call in calls]
+    makers = [at if at and at.file == file else None for at in places]
+    written: Sequence[int] = range(len(failed.operands))
+    if block is not None:
+        written = list_written(Program(block.text, block.lines), failed, makers)
     rules, accepted = ask_probe(trace, failed, written) or ((), Accepted())
 
-    def write_edits(text: str) -> "list[Edit]":
-        return list_edits(
-            Situation(
-                program=Program(text),
-                call=failed,
-                error=trace.error or "",
-                makers=makers,
-                accepted=accepted,
-                seen=see_numbers(trace, text),
-            )
+    def write_edits(program: Program) -> "list[Edit]":
+        situation = Situation(
+            program=program,
+            call=failed,
+            error=trace.error or "",
+            makers=makers,
+            accepted=accepted,
+            seen=see_numbers(trace, program.text),
         )
+        return list_edits(situation)
 
     return Diagnosis(rules, made, write_edits)
 

@@ -112,13 +112,12 @@ def is_range(error: str) -> bool:
 def list_values(situation: Situation) -> list[tuple[ast.expr, set[int]]]:
     """Return the expressions that stood for integers, and for which."""
     found = []
-    for number, node in enumerate(situation.program.nodes):
-        if isinstance(node, ast.expr):
-            written = read_number(node)
-            values = {*situation.seen.get(number, ())}
-            values |= set() if written is None else {written}
-            if values:
-                found.append((node, values))
+    for node in situation.program.find(ast.expr):
+        written = read_number(node)
+        values = {*situation.seen.get(situation.program.number(node), ())}
+        values |= set() if written is None else {written}
+        if values:
+            found.append((node, values))
     return found
 
 
@@ -194,13 +193,15 @@ def edit_factors(
 
 
 def edit_ratios(situation: Situation) -> Iterator[Edit]:
-    """Yield edits that scale a number near the call, as another one would have to be."""
+    """Yield edits that scale a number as another one would have to be."""
     program = situation.program
     pairs = [pair for pair in situation.accepted.numbers if min(pair) > 1]
     ratios = dict.fromkeys(max(p) // min(p) for p in pairs if max(p) % min(p) == 0)
-    for node in situation.near:
-        value = read_number(node) if isinstance(node, ast.Constant) else None
-        for ratio in list(ratios)[:1] if value and not is_dim(program, node) else ():
+    for node in situation.find_near(ast.Constant):
+        value = read_number(node)
+        for ratio in list(ratios)[:1] if value else ():
+            if value is None or is_dim(program, node):
+                continue
             cost = RATIO + situation.weigh(node) / 2
             cost -= OWN if program.is_for_own(node) else 0
             cost += DATA if program.is_data(node) else 0

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from meta_magic.explain.accepted import Accepting
+from meta_magic.explain.accepted import Accepted, Accepting
 from meta_magic.explain.edits import Edit, join_edits
+from meta_magic.explain.operand_changes import list_forms
 from meta_magic.explain.situations import Situation
 
 __all__ = ["edit_operands"]
@@ -33,6 +34,9 @@ COSTS: Final = (
 
 SURE: Final = 0.4
 """What an error that speaks of dtypes counts for casts that are accepted."""
+
+UNTESTED: Final = 0.4
+"""What it counts that nothing is known of what would be accepted."""
 
 BROADCAST: Final = 1.2
 """What it counts that a result becomes larger than all operands."""
@@ -62,6 +66,17 @@ def edit_operands(situation: Situation) -> Iterator[Edit]:
             yield from change_operand(situation, accepting, extra)
         else:
             yield from change_both(situation, accepting, extra)
+    if situation.accepted == Accepted():
+        yield from change_untested(situation)
+
+
+def change_untested(situation: Situation) -> Iterator[Edit]:
+    """Yield edits that change operands where what is accepted is not known."""
+    for number, operand in enumerate(situation.call.operands):
+        for node in islice(situation.find_operand(number), 1):
+            for change in list_forms([operand], 0):
+                cost = weigh(change.text) + UNTESTED + situation.weigh(node)
+                yield from situation.program.extend(node, change.text, cost)
 
 
 def change_operand(

@@ -1,9 +1,9 @@
 """The text of a program with its syntax tree, and how stretches of it are rewritten."""
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from meta_magic.explain.edits import Edit, Stretch
 
@@ -11,6 +11,8 @@ __all__ = ["Called", "Program", "Spot", "is_read", "name_of", "read_number"]
 
 Spot: TypeAlias = ast.expr | ast.stmt | ast.keyword
 """A node that stands somewhere in the text."""
+
+Node = TypeVar("Node", bound=ast.AST)
 
 ATOMS: Final = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)
 """Expressions that a method can be called of without brackets."""
@@ -48,20 +50,27 @@ class Program:
 
     Args:
         text: The text.
+        lines: Those of its lines that matter; None for all.
 
     Attributes:
         text: The same.
-        nodes: All nodes of its tree, outer ones first.
+        nodes: The nodes of its tree at these lines, outer ones first.
         calls: The calls among them.
 
     Raises:
         SyntaxError: It is no Python.
     """
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, lines: Collection[int] | None = None) -> None:
         self.text = text
         self._lines = [line.encode() for line in text.split("\n")]
-        self.nodes = [*ast.walk(ast.parse(text))]
+        walked = [*ast.walk(ast.parse(text))]
+        self._numbers = {id(node): number for number, node in enumerate(walked)}
+        self.nodes = [
+            node
+            for node in walked
+            if lines is None or getattr(node, "lineno", None) in lines
+        ]
         self._parents = {
             id(below): node
             for node in self.nodes
@@ -82,11 +91,15 @@ class Program:
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 yield Called(node, node.func.id, None)
 
+    def number(self, node: ast.AST) -> int:
+        """Return the number of a node among all of the tree."""
+        return self._numbers[id(node)]
+
     @cached_property
     def imported(self) -> frozenset[str]:
         """The names of what is imported."""
-        aliases = (node for node in self.nodes if isinstance(node, ast.alias))
-        return frozenset((a.asname or a.name).partition(".")[0] for a in aliases)
+        names = (alias.asname or alias.name for alias in self.find(ast.alias))
+        return frozenset(name.partition(".")[0] for name in names)
 
     def find_bindings(self, lines: Iterable[int]) -> Iterator[int]:
         """Yield the lines of statements that bind the names that are read at others."""
@@ -96,15 +109,18 @@ class Program:
             for node in self.find_expressions(line)
             if isinstance(node, (ast.Name, ast.Attribute)) and is_read(node)
         }
-        for node in self.nodes:
+        for node in self.find(ast.expr):
             is_named = isinstance(node, (ast.Name, ast.Attribute))
             if is_named and not is_read(node) and ast.unparse(node) in names:
                 yield node.lineno
 
+    def find(self, *kinds: type[Node]) -> list[Node]:
+        """Return the nodes of some kinds, outer ones first."""
+        return [node for node in self.nodes if isinstance(node, kinds)]
+
     def find_expressions(self, line: int) -> list[ast.expr]:
         """Return the expressions that begin on a line, outer ones first."""
-        found = (node for node in self.nodes if isinstance(node, ast.expr))
-        return [node for node in found if node.lineno == line]
+        return [node for node in self.find(ast.expr) if node.lineno == line]
 
     def read(self, node: Spot) -> str:
         """Return the text of a node."""
@@ -144,13 +160,19 @@ class Program:
     @cached_property
     def defined(self) -> frozenset[str]:
         """The names of the program's functions and classes."""
-        kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-        return frozenset(node.name for node in self.nodes if isinstance(node, kinds))
+        names = [node.name for node in self.find(ast.FunctionDef)]
+        return frozenset([*names, *(node.name for node in self.find(ast.ClassDef))])
+
+    def list_parameters(self, node: ast.AST) -> list[str]:
+        """Return the parameters of the innermost function around a node."""
+        for above in self.walk_up(node):
+            if isinstance(above, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                return [one.arg for one in (*above.args.args, *above.args.kwonlyargs)]
+        return []
 
     def replace(self, node: Spot, text: str, cost: float) -> Iterator[Edit]:
-        """Yield the edit that puts a text in the place of a node, if it is on a line."""
-        is_on_line = node.lineno == node.end_lineno and node.end_col_offset is not None
-        if is_on_line and id(node) not in self._in_texts:
+        """Yield the edit that puts a text in the place of a node that is on a line."""
+        if node.lineno == node.end_lineno and id(node) not in self._in_texts:
             where = node.lineno, node.col_offset, end_of(node)[1]
             yield Edit(stretches=(Stretch(*where, text),), cost=cost)
 

@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 from meta_magic.explain.edited_runs import (
     Block,
     Outcome,
-    find_block,
     read_outcome,
     run_edited,
     screen,
@@ -82,15 +81,14 @@ class Ran(NamedTuple):
     outcome: Outcome
 
 
-def try_edits(trace: Trace, edits: Sequence[Edit]) -> tuple[tuple[Repair, ...], int]:
-    """Return the edits with which the block runs, and how many were tried.
+def try_edits(
+    trace: Trace, block: Block, edits: Sequence[Edit]
+) -> tuple[tuple[Repair, ...], int]:
+    """Return the edits with which a block runs, and how many were tried.
 
     Those come first that change least, and before those that come to the same as an
     earlier one.
     """
-    block = find_block(trace)
-    if block is None:
-        return (), 0
     before = read_outcome(trace).n_parameters
     allowed = [edit for edit in edits if block.lines.issuperset(edit.lines)]
     tried = [*run_in_order(block, allowed)]

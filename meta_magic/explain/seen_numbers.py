@@ -42,7 +42,7 @@ def see_numbers(trace: Trace, text: str) -> Seen:
         trace: The trace.
         text: The cell as Python.
     """
-    if trace.rerun is None:
+    if trace.rerun is None or trace.rerun.text is None:  # a part of a file
         return {}
     again = replace(trace, rerun=replace(trace.rerun, text=rewrite(text)))
     try:

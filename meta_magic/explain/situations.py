@@ -10,7 +10,7 @@ from typing import Final
 
 from meta_magic.explain.accepted import Accepted
 from meta_magic.explain.lineage_records import Step
-from meta_magic.explain.program_text import Program, is_read
+from meta_magic.explain.program_text import Node, Program, Spot, is_read
 from meta_magic.explain.seen_numbers import Seen
 from meta_magic.trace.failed_call import FailedCall
 from meta_magic.trace.signature import SourcePosition
@@ -68,13 +68,12 @@ class Situation:
         """The name of what was called; "" if that is no function."""
         return getattr(self.call.function, "__name__", "")
 
-    @cached_property
-    def near(self) -> tuple[ast.AST, ...]:
-        """The nodes of these lines."""
-        nodes = self.program.nodes
-        return tuple(n for n in nodes if getattr(n, "lineno", 0) in self.lines)
+    def find_near(self, *kinds: type[Node]) -> list[Node]:
+        """Return the nodes of some kinds at these lines."""
+        found = self.program.find(*kinds)
+        return [node for node in found if getattr(node, "lineno", 0) in self.lines]
 
-    def weigh(self, node: ast.expr | ast.stmt) -> float:
+    def weigh(self, node: Spot) -> float:
         """Return what it counts how far a node is from the failed call."""
         if node.lineno in self.lines:
             return min(FAR, STEP * self.lines.index(node.lineno))
