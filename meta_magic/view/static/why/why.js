@@ -77,7 +77,7 @@ export function make_explanation(explanation, whys, make_cell) {
   const { show_line } = whys;
   const chains = new Chains(lineages, whys);
   const row = (...parts) => make("div", {}, ...parts);
-  return make("div", { class: "mm-why", role: "group", "aria-label": "Explanation", tabindex: 0 },
+  return make("div", { class: "mm-why", role: "group", "aria-label": "Explanation" },
     row(...callers.map(([at, text]) => row(...tell_place(at, text, show_line))),
       row(...tell_place(where, expression, show_line), module && ` in ${module}`),
       given.length ? make_given(given, chains, whys) : "",
