@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from meta_magic.explain.argument_names import name_argument
+from meta_magic.recording.as_device.oracle.child import NO_ANSWER, ask_child
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.session.called_functions import call_module
 from meta_magic.trace.failed_call import ENDS, FailedCall, Operand, walk_arguments
@@ -80,6 +81,7 @@ class Probe:
         function: What is called.
         call: With what; all of its arguments have to be known.
         record: Runs a function within a recording; None to ask meta alone.
+        is_careful: Whether each is asked in a child: it may end the process.
 
     Attributes:
         function: What is called.
@@ -93,7 +95,10 @@ class Probe:
         function: Callable[..., Any],
         call: FailedCall,
         record: Callable[[Callable[[], Any]], Any] | None = None,
+        *,
+        is_careful: bool = False,
     ) -> None:
+        self._is_careful = is_careful
         self.call = call
         self.function = function
         self.record = record
@@ -155,8 +160,14 @@ class Probe:
         texts = ((number, change.text) for number, change in changes.items())
         key = frozenset(values.items()), frozenset(texts), device
         if key not in self._known:
-            is_late = monotonic() > self._end
-            self._known[key] = None if is_late else self._ask(values, changes, device)
+            ask = partial(self._ask, values, changes, device)
+            if monotonic() > self._end:
+                self._known[key] = None
+            elif self._is_careful:
+                answered = ask_child(ask, SECONDS, SECONDS)
+                self._known[key] = None if answered is NO_ANSWER else answered
+            else:
+                self._known[key] = ask()
         return self._known[key]
 
     def _ask(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, Final
 
 from torch import Tensor, nn
 
@@ -39,7 +39,17 @@ from meta_magic.torch_private.snapshot import RealTorch
 from meta_magic.trace.failed_call import FailedCall, Operand
 from meta_magic.trace.signature import OpaqueArgument, TensorArgument
 
-__all__ = ["find_failed_call"]
+__all__ = ["describe_error", "find_failed_call"]
+
+MAX_SITES: Final = 16
+
+
+def describe_error(error: BaseException) -> str:
+    """Return type and text of an error; one may fail to say its own."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001  the user's own
+        return f"{type(error).__name__}: (its text raises)"
 
 
 def find_failed_call(
@@ -66,18 +76,22 @@ def find_failed_call(
             loaded = find_loading(frames)
             if loaded is not None:
                 return described.describe_loading(loaded)
-            return described.describe(find_called(frames, modes), error)
+            is_deep = isinstance(error, (RecursionError, MemoryError))
+            called = Called(None) if is_deep else find_called(frames, modes)
+            return described.describe(called, error)
     except Exception:  # noqa: BLE001  never in the place of the user's own
         return None
 
 
 def find_sites(entries: Sequence[TracebackType]) -> list[Site]:
-    """Return the user's own frames of a traceback, and an innermost library's."""
+    """Return the user's own frames of a traceback, and an innermost library's.
+
+    Of very many, as of a recursion, those at both ends.
+    """
     own = [entry for entry in entries if not is_torchs(entry.tb_frame)]
-    last = own[-1:]
-    return [
-        make_site(entry) for entry in own if is_users(entry.tb_frame) or entry in last
-    ]
+    users = [entry for entry in own if is_users(entry.tb_frame) or entry is own[-1]]
+    ends = users[:MAX_SITES] + users[max(MAX_SITES, len(users) - MAX_SITES) :]
+    return [make_site(entry) for entry in ends]
 
 
 def find_modules(entries: Sequence[TracebackType]) -> list[nn.Module]:
@@ -132,7 +146,7 @@ class Arguments:
     def describe_loading(self, loaded: Loaded) -> FailedCall:
         """Return the record of a state dictionary that did not fit."""
         owner = self._name_module(loaded.module)
-        given = next(iter(self._list_arguments(1)), "the state")
+        given = next(iter(self._list_arguments(None, None)), "the state")
         loading = describe_loading(loaded, owner, given, self._number)
         called = self.describe(Called(None, module=loaded.module), RuntimeError())
         for name, *numbers in loading.pairs:
@@ -154,13 +168,15 @@ class Arguments:
         is_class = isinstance(called.function, type)
         values = [*called.args, *(called.kwargs.values() if is_class else ())]
         given = values[3:] if called.function is call_module else values
-        written = self._list_arguments(None if is_class else len(given))
+        n_given = None if is_class else len(given)
+        written = self._list_arguments(called.function, n_given)
         pairs = zip(given, written, strict=False)
         self._written = {id(value): text for value, text in pairs}
 
-    def _list_arguments(self, n_given: int | None) -> list[str]:
+    def _list_arguments(self, function: object, n_given: int | None) -> list[str]:
         """Return how the code writes the arguments of the call."""
-        return [t for s in self._sites[-1:] for t in list_arguments(s, n_given)]
+        last = self._sites[-1:]
+        return [t for site in last for t in list_arguments(site, function, n_given)]
 
     def _name_module(self, module: nn.Module | None) -> str:
         """Return how code writes a module, or else its class; "" for none."""

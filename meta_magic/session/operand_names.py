@@ -9,6 +9,7 @@ import linecache
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from types import FrameType, TracebackType
 from typing import Any, Final, NamedTuple
 
@@ -107,17 +108,21 @@ def list_written(sites: Sequence[Site]) -> list[Tensor]:
     return [*{id(tensor): tensor for tensor in tensors}.values()]
 
 
-def list_arguments(site: Site, n_given: int | None) -> list[str]:
+def list_arguments(site: Site, function: object, n_given: int | None) -> list[str]:
     """Return how a place writes the positional arguments of its call.
 
     Args:
         site: The place.
-        n_given: How many there are, with what a method is of; [] where that does not
-            fit what is written. None for a class, which also has them by name.
+        function: What is called, if it is no module.
+        n_given: How many arguments there are, with what a method is of; [] where that
+            does not fit what is written. None for a class, which has them by name, too.
     """
     node = site.node
     if not isinstance(node, ast.Call):
         return []
+    called = read_expression(node.func, site.frame)
+    if called not in (None, function) and not isinstance(called, nn.Module):
+        return []  # it calls what calls the function
     owner = [node.func.value] if isinstance(node.func, ast.Attribute) else []
     for written in (node.args, [*owner, *node.args]):
         is_all = n_given is None or len(written) == n_given
@@ -173,11 +178,7 @@ def walk_tensors(value: object, path: str = "") -> Iterator[tuple[str, Tensor]]:
 def find_node(text: str, position: SourcePosition) -> ast.AST | None:
     """Return the node of a text's syntax tree that stands at a position, or None."""
     span = position.line, position.end_line, position.column, position.end_column
-    try:
-        nodes = ast.walk(ast.parse(text))
-    except (SyntaxError, ValueError):  # no Python, as a template
-        return None
-    found = [node for node in nodes if isinstance(node, (ast.expr, ast.stmt))]
+    found = list_nodes(text)
     at = [n for n in found if span == (n.lineno, n.end_lineno, *columns_of(n))]
     node = max(at, key=lambda node: isinstance(node, ast.expr), default=None)
     if not isinstance(getattr(node, "ctx", LOAD), ast.Store):
@@ -185,6 +186,16 @@ def find_node(text: str, position: SourcePosition) -> ast.AST | None:
     bound = [n for n in found if isinstance(n, ast.Assign) and node in n.targets]
     loops = [n.iter for n in found if isinstance(n, ast.For) and node is n.target]
     return next(iter((*bound, *loops)), node)
+
+
+@lru_cache(maxsize=4)
+def list_nodes(text: str) -> tuple[ast.expr | ast.stmt, ...]:
+    """Return the expressions and statements of a text; () if it is no Python."""
+    try:
+        nodes = [*ast.walk(ast.parse(text))]
+    except (SyntaxError, ValueError):  # as a template
+        return ()
+    return tuple(node for node in nodes if isinstance(node, (ast.expr, ast.stmt)))
 
 
 def columns_of(node: ast.expr | ast.stmt) -> tuple[int, int | None]:
