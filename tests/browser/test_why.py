@@ -250,7 +250,9 @@ def test_a_long_chain_leaves_the_repairs_in_sight(serve, failed, expect):
     chain = failed.explanation.lineages[0]
     steps = tuple(replace(chain.steps[0], parts=(i + 1,)) for i in range(99))
     long = replace(chain, steps=(*steps, replace(chain.steps[0], parts=())))
-    why = serve(change(failed, lineages=(long,))).get_by_role("group", name="Explanation")
+    why = serve(change(failed, lineages=(long,))).get_by_role(
+        "group", name="Explanation"
+    )
     expect(why.locator(".mm-chain > li")).to_have_count(100)
     assert why.bounding_box()["height"] < 600
 
