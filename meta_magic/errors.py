@@ -1,6 +1,7 @@
 """Errors raised by meta_magic.
 
 * MetaMagicError
+  - BudgetError
   - DeviceTableError
   - MaterializeError
   - MissingValueError
@@ -13,6 +14,7 @@
 """
 
 __all__ = [
+    "BudgetError",
     "DeviceTableError",
     "MaterializeError",
     "MetaMagicError",
@@ -28,6 +30,10 @@ __all__ = [
 
 class MetaMagicError(Exception):
     """Base class of every error that meta_magic raises on purpose."""
+
+
+class BudgetError(MetaMagicError, ValueError):
+    """A limit of a budget is none, or of a quantity that is not known."""
 
 
 class DeviceTableError(MetaMagicError, ValueError):
