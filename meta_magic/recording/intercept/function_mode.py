@@ -33,6 +33,7 @@ from meta_magic.recording.intercept.indexing import INDEXING, prepare_index
 from meta_magic.recording.intercept.initializers import (
     IS_META,
     is_loading,
+    is_sending,
     read_initializer,
 )
 from meta_magic.recording.intercept.legacy_constructors import (
@@ -296,4 +297,4 @@ class FunctionMode(DeviceContext):
             if not is_meta and asker.f_locals[LOADED].is_meta:
                 self._findings.note("load", UNLOADABLE)
             return False  # torch warns that a copy does nothing: it is recorded
-        return is_meta
+        return is_meta and not is_sending(asker)
