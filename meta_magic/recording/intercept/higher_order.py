@@ -73,7 +73,8 @@ def is_on_constant(func: Any, args: Args) -> bool:
 
 def as_tensors(func: Any, args: Args) -> Args:
     """Return arguments with a tensor for each number where the schema wants one."""
-    declared = func._schema.arguments
+    schema = find_schema(func)
+    declared = () if schema is None else schema.arguments
     with DisableTorchFunction():
         return tuple(
             torch.tensor(value, device="cpu")
