@@ -59,6 +59,13 @@ class Device:
         basis: Whether the numbers were read on the vendor's page (``published``), as
             others quote its sheet (``quoted``), or follow from clock, cores and width
             of a vector (``derived``).
+
+    Example:
+        >>> add_devices("my-devices.toml")
+        ('my-board',)
+        >>> from meta_magic.cost.device_table import find_device
+        >>> find_device("my-board").bandwidth
+        1200000000000.0
     """
 
     name: str
@@ -140,6 +147,10 @@ def add_devices(path: "str | os.PathLike[str]") -> tuple[str, ...]:
     Raises:
         DeviceTableError: Something is missing, or no number.
         OSError: The file cannot be read.
+
+    Example:
+        >>> add_devices("my-devices.toml")
+        ('my-board',)
     """
     file = Path(path)
     found = {d.name: d for d in read_devices(file.read_text("utf-8"), file.name)}

@@ -32,6 +32,7 @@ from meta_magic.recording.intercept.factories import LIKE, Factories
 from meta_magic.recording.intercept.indexing import INDEXING, prepare_index
 from meta_magic.recording.intercept.initializers import (
     IS_META,
+    UNLOADABLE,
     is_loading,
     is_sending,
     read_initializer,
@@ -75,10 +76,6 @@ HANDLED: Final = DATA_READERS.union(
 UNLIKE_TORCH: Final = HANDLED | INDEXING
 ASKED: Final = DEVICE_QUESTIONS | {IS_META, DATA}
 """Attributes whose answer may depend on who asks, or makes another tensor."""
-
-UNLOADABLE: Final = """\
-load_state_dict cannot copy tensors on meta, which have no data, into a real module \
-(see meta_magic.materialize for the module that they are from)"""
 
 
 frame_at = sys._getframe  # replaced by what stands above the mode, and is not meant

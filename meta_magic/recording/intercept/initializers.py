@@ -28,6 +28,7 @@ from meta_magic.torch_private.module_internals import (
 __all__ = [
     "INITIALIZERS",
     "IS_META",
+    "UNLOADABLE",
     "Initializer",
     "is_loading",
     "is_sending",
@@ -39,6 +40,11 @@ IS_META: Final = torch.Tensor.is_meta
 
 SENDING: Final = str(TORCH / "distributed" / "tensor" / "_collective_utils.py")
 """The file of what ``distribute_tensor`` sends by."""
+
+UNLOADABLE: Final = (
+    "load_state_dict cannot copy tensors on meta, which have no data, into a real "
+    "module (see meta_magic.materialize for the module that they are from)"
+)
 
 LEAST_INSIDE: Final = 0.3
 """Up to which share within the bounds ``trunc_normal_`` draws in another way."""
