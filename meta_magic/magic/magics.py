@@ -20,16 +20,8 @@ from meta_magic.magic.line_options import (
 from meta_magic.magic.materialize_line import is_command, run_command
 from meta_magic.magic.repair_line import is_repair, put_repair
 from meta_magic.magic.run import Run
+from meta_magic.magic.semicolons import output_can_be_silenced
 from meta_magic.magic.tracebacks import WHOLE, show_whole
-
-try:
-    from IPython.core.magic import output_can_be_silenced
-except ImportError:  # IPython 7
-
-    def output_can_be_silenced(magic_func: Any) -> Any:  # type: ignore[misc]  # stands in for the import
-        """Leave the magic as it is: there a semicolon silences nothing."""
-        return magic_func
-
 
 __all__ = ["MetaMagics"]
 
