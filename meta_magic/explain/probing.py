@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import inf, prod
-from time import monotonic
+from time import process_time
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -35,7 +35,7 @@ MAX_NUMEL: Final = 100_000
 """How many values an operand may have on the CPU."""
 
 SECONDS: Final = 2.0
-"""After this time nothing more is asked, and counts as refused."""
+"""After this time of a processor nothing more is asked, and counts as refused."""
 
 LEAST_ARGUMENT: Final = -3
 """The least integer that is tried for an argument that is no size."""
@@ -114,10 +114,12 @@ class Probe:
         self._is_made = is_module or isinstance(function, type)
         self._device = "meta"
         self._known: dict[object, Shapes | None] = {}
-        self._end = monotonic() + (inf if record is None else SECONDS)
+        self._end = inf
         first = DEVICES[:-1] if record is not None else ()
         refusing = (one for one in first if self._look_up({}, {}, one) is None)
         self.device = next(refusing, None)
+        if record is not None:  # from here: the first call may import much
+            self._end = process_time() + SECONDS
 
     def ask_next(self) -> None:
         """Have what comes after the device that is asked first be asked first."""
@@ -161,7 +163,7 @@ class Probe:
         key = frozenset(values.items()), frozenset(texts), device
         if key not in self._known:
             ask = partial(self._ask, values, changes, device)
-            if monotonic() > self._end:
+            if process_time() > self._end:
                 self._known[key] = None
             elif self._is_careful:
                 answered = ask_child(ask, SECONDS, SECONDS)
