@@ -48,16 +48,21 @@ def find_failing(trace: Trace) -> int | None:
 
 
 def name_operands(trace: Trace, failed: FailedCall) -> FailedCall:
-    """Return a call whose operands have names: by what made it, one that had none."""
+    """Return a call whose operands have names: by what made them, if by nothing else.
+
+    What made one that is written as a call, as ``model(x)``, is another name of it.
+    """
     at = failed.frames[-1] if failed.frames else None
     is_alone = failed.function is Tensor.__bool__
-    operands = (
-        operand
-        if operand.name
-        else replace(operand, name=find_name(at, made, is_alone=is_alone))
-        for operand in failed.operands
-        for made in [find_maker(trace, operand.tensor)]
-    )
+    operands = []
+    for operand in failed.operands:
+        made = find_maker(trace, operand.tensor)
+        name = find_name(at, made, is_alone=is_alone)
+        aliases = operand.aliases
+        if "(" in operand.name and name not in {UNNAMED, operand.name}:
+            aliases = (*aliases, name)
+        named = operand.name or name
+        operands.append(replace(operand, name=named, aliases=aliases))
     return replace(failed, operands=tuple(operands))
 
 
