@@ -4,7 +4,7 @@ The operator is the oracle: nothing here knows any of them.
 """
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from math import inf, prod
 from time import process_time
@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from meta_magic.explain.argument_names import name_argument
+from meta_magic.explain.operand_tensors import make_like
 from meta_magic.recording.as_device.oracle.child import NO_ANSWER, ask_child
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.session.called_functions import call_module
-from meta_magic.trace.failed_call import ENDS, FailedCall, Operand, walk_arguments
+from meta_magic.trace.failed_call import ENDS, FailedCall, walk_arguments
 from meta_magic.trace.signature import TensorArgument
 
 __all__ = ["Change", "Probe", "Shapes", "Variable"]
@@ -30,9 +31,6 @@ DEVICES: Final = ("meta", "cpu", None)
 """What is asked, in this order; None for a recording."""
 
 MAX_CANDIDATES: Final = 24
-
-MAX_NUMEL: Final = 100_000
-"""How many values an operand may have on the CPU."""
 
 SECONDS: Final = 2.0
 """After this time of a processor nothing more is asked, and counts as refused."""
@@ -272,35 +270,3 @@ class Probe:
             if other != variable and other.operand == variable.operand and value > 0
         ]
         return prod(beside)
-
-
-def make_like(operand: Operand, sizes: Sequence[int], device: str) -> Tensor:
-    """Return a tensor with an operand's metadata, of other sizes perhaps.
-
-    Its dimensions lie in memory in the order in which the operand's do.
-
-    Raises:
-        MemoryError: It is to have values, and too many.
-    """
-    geometry = operand.geometry
-    shape, stride = tuple(sizes), geometry.stride
-    if device != "meta" and prod(shape) > MAX_NUMEL:
-        raise MemoryError
-    if stride is None:
-        steps = dense(shape)
-    elif shape == geometry.shape:
-        steps = [*stride]
-    else:
-        order = sorted(range(len(shape)), key=lambda dim: (-stride[dim], dim))
-        ordered = dense([shape[dim] for dim in order])
-        steps = [ordered[order.index(dim)] for dim in range(len(shape))]
-    tensor = torch.empty_strided(shape, steps, dtype=geometry.dtype, device=device)
-    if device != "meta":
-        tensor.zero_()
-    tensor.requires_grad_(operand.requires_grad)
-    return tensor if operand.is_leaf else tensor.clone()
-
-
-def dense(shape: Sequence[int]) -> list[int]:
-    """Return the strides of a tensor without gaps."""
-    return [prod(shape[dim + 1 :]) for dim in range(len(shape))]

@@ -89,7 +89,7 @@ def test_what_calls_a_function_of_torch_does_not_name_its_operands():
         "import functools\na, b = torch.ones(2, 3), torch.tensor([1.0])\n"
         "functools.reduce(torch.matmul, [a, b])"
     )
-    assert found.operands == ("[a, b][0]", "a", "[a, b][1]", "b")
+    assert not any("matmul" in name for name in found.operands)
 
 
 @pytest.mark.parametrize(
