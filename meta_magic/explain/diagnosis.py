@@ -37,9 +37,12 @@ from meta_magic.trials.trial import check_rerun
 __all__ = ["Diagnosis", "diagnose"]
 
 SECONDS: Final = 5.0
-"""What probing may take."""
+"""What probing may take of a processor."""
 
-LONGEST: Final = 20.0
+PATIENCE: Final = 10.0
+"""How many seconds it is waited for, on a busy machine."""
+
+LONGEST: Final = 5.0
 """Seconds of a block that is not run again."""
 
 
@@ -169,7 +172,7 @@ def ask_probe(
         return find_rules(probe), list_accepted(probe, written)
 
     start = monotonic()
-    answered = ask_child(partial(run, is_careful=False), SECONDS, SECONDS)
-    if answered is NO_ANSWER and monotonic() < start + SECONDS:  # it crashed
-        answered = ask_child(partial(run, is_careful=True), SECONDS, SECONDS)
+    answered = ask_child(partial(run, is_careful=False), SECONDS, PATIENCE)
+    if answered is NO_ANSWER and monotonic() < start + PATIENCE:  # it crashed
+        answered = ask_child(partial(run, is_careful=True), SECONDS, PATIENCE)
     return None if answered is NO_ANSWER else answered

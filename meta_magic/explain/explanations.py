@@ -1,74 +1,20 @@
 """Why a recorded block failed: where, on what, and which rule it broke."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import PurePath
 
 from meta_magic.explain.diagnosis import diagnose
 from meta_magic.explain.edited_runs import find_block
-from meta_magic.explain.explanation_text import format_explanation
+from meta_magic.explain.explanation_text import Explanation
 from meta_magic.explain.given_names import describe_module, name_operands, read_text
-from meta_magic.explain.lineage_records import Lineage
 from meta_magic.explain.program_text import Program
 from meta_magic.explain.repairs import Repair, try_edits
-from meta_magic.trace.failed_call import FailedCall, Operand
+from meta_magic.trace.failed_call import FailedCall
 from meta_magic.trace.signature import SourcePosition
 from meta_magic.trace.trace import Trace
 
 __all__ = ["Explanation", "explain"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
-    """Why a block failed; ``print`` shows it.
-
-    Attributes:
-        error: Type and text of the error.
-        line: Line of the cell, or else of the user's file; None if no line of his is
-            on the way.
-        where: The innermost place in the user's own code: ``line 12``, or of another
-            file ``model.py:12``; "" for none.
-        expression: What stands there.
-        callers: The places in the user's own code on the way there, outermost first,
-            and what stands at each.
-        module: The module that was called: class and name; "" outside of modules.
-        given: The tensors that the failed call was given.
-        rules: What it asks for, in sentences.
-        repairs: Edits of the cell with which it ran to its end, the smallest first.
-        n_tried: How many edits were tried.
-        declined: Why no edits were tried, in words; "" if some were, or there are none.
-        lineages: Where the sizes come from that are refused.
-        culprits: Lines of the cell where the mistake may be: those of repairs, then of
-            numbers that refused sizes come from, and of what made the operands.
-    """
-
-    error: str
-    line: int | None
-    where: str
-    expression: str
-    callers: tuple[tuple[str, str], ...]
-    module: str
-    given: tuple[Operand, ...]
-    rules: tuple[str, ...] = ()
-    repairs: tuple[Repair, ...] = ()
-    n_tried: int = 0
-    declined: str = ""
-    lineages: tuple[Lineage, ...] = ()
-    culprits: tuple[int, ...] = ()
-
-    @property
-    def operands(self) -> tuple[str, ...]:
-        """How the user's code writes the tensors, and what callers call them."""
-        names = (name for one in self.given for name in (one.name, *one.aliases))
-        return tuple(dict.fromkeys(names))
-
-    @property
-    def text(self) -> str:
-        """The whole of it, but for the error."""
-        return format_explanation(self)
-
-    def __str__(self) -> str:
-        return f"{self.error}\n{self.text}"
 
 
 def explain(trace: Trace) -> Explanation | None:
