@@ -27,6 +27,8 @@ FLOORS = (
     "materializing",
     "view",
     "magic",
+    "check",
+    "__main__",
 )
 """From the ground up. Folders inside of a floor are floors of their own, below it."""
 
