@@ -117,15 +117,16 @@ def collect(child: Any, request: Request, parts: list[Any], tail: deque[str]) ->
 
 def read_parts(stream: IO[bytes], parts: list[Any]) -> None:
     """Read what a child sends, up to its last word or its end."""
-    with suppress(EOFError, pickle.UnpicklingError):
+    with stream, suppress(EOFError, pickle.UnpicklingError):
         while not parts or parts[-1] != END:
             parts.append(pickle.load(stream))  # noqa: S301  our own child's
 
 
 def read_output(stream: IO[bytes], tail: deque[str]) -> None:
     """Keep the last lines that a program prints."""
-    while line := stream.readline(MAX_LINE):
-        tail.append(line.decode(errors="replace"))
+    with stream:
+        while line := stream.readline(MAX_LINE):
+            tail.append(line.decode(errors="replace"))
 
 
 def end_group(child: Any) -> None:
