@@ -1,6 +1,8 @@
 """Budgets, baselines and files of ``meta-magic check``."""
 
 import json
+import subprocess
+import sys
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -62,9 +64,6 @@ def test_several_are_checked_and_written_to_one_file_of_each_kind(check, tmp_pat
 
 
 def test_the_command_imports_no_torch(tmp_path):
-    import subprocess
-    import sys
-
     code = (
         "import sys; from meta_magic.check.commands import main; "
         "main(['check', 'none.py']); print('torch' in sys.modules)"
@@ -75,11 +74,14 @@ def test_the_command_imports_no_torch(tmp_path):
     assert run.stdout.endswith("False\n")
 
 
-def test_what_a_script_prints_is_shown_if_asked_for(check, capfd):
-    script = "print('so many words')"
-    assert "so many words" not in check("a.py", a=script)[1]
-    check("a.py", "--verbose")
-    assert "so many words" in capfd.readouterr().err
+def test_what_a_script_prints_is_shown_if_asked_for(tmp_path):
+    (tmp_path / "a.py").write_text("print('so many words')")
+    command = [sys.executable, "-m", "meta_magic", "check", "a.py", "--verbose"]
+    run = subprocess.run(
+        command, capture_output=True, text=True, cwd=tmp_path, check=True
+    )
+    assert "so many words" in run.stderr
+    assert "so many words" not in run.stdout
 
 
 def test_help_says_what_exit_codes_mean(check, capsys):
