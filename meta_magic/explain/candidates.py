@@ -17,7 +17,7 @@ from meta_magic.explain.operand_changes import (
     list_accepted_forms,
 )
 from meta_magic.explain.probing import Probe
-from meta_magic.explain.seen_numbers import Seen
+from meta_magic.explain.traced_block import Seen
 
 __all__ = ["Accepted", "list_accepted", "list_edits"]
 

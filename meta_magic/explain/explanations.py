@@ -15,10 +15,11 @@ from meta_magic.explain.given_names import (
     name_operands,
     read_text,
 )
+from meta_magic.explain.lineage_records import Lineage
 from meta_magic.explain.probing import Probe
+from meta_magic.explain.refused_sizes import trace_refused
 from meta_magic.explain.repairs import Repair, try_edits
 from meta_magic.explain.rules import find_rules
-from meta_magic.explain.seen_numbers import see_numbers
 from meta_magic.recording.as_device.oracle.child import (
     NO_ANSWER,
     ask_child,
@@ -43,6 +44,11 @@ MAX_OPERANDS: Final = 8
 
 MAX_CALLERS: Final = 4
 
+MAX_CHAINS: Final = 2
+
+MAX_CHAIN: Final = 5
+"""How many lines of a chain the text has."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
@@ -62,8 +68,9 @@ class Explanation:
         rules: What it asks for, in sentences.
         repairs: Edits of the cell with which it ran to its end, the smallest first.
         n_tried: How many edits were tried.
+        lineages: Where the sizes come from that are refused.
         culprits: Lines of the cell where the mistake may be: those of repairs, then of
-            what made the operands.
+            numbers that refused sizes come from, and of what made the operands.
     """
 
     error: str
@@ -76,6 +83,7 @@ class Explanation:
     rules: tuple[str, ...] = ()
     repairs: tuple[Repair, ...] = ()
     n_tried: int = 0
+    lineages: tuple[Lineage, ...] = ()
     culprits: tuple[int, ...] = ()
 
     @property
@@ -136,11 +144,13 @@ class Diagnosis(NamedTuple):
         rules: What it asks for, in sentences.
         lines: Where the mistake may be.
         write_edits: Given the cell, returns edits that may mend it.
+        lineages: Where the sizes come from that are refused.
     """
 
     rules: tuple[str, ...]
     lines: Sequence[int]
     write_edits: "Callable[[str], list[Edit]]"
+    lineages: tuple[Lineage, ...] = ()
 
 
 def add_findings(trace: Trace, failed: FailedCall, found: Explanation) -> Explanation:
@@ -156,6 +166,7 @@ def add_findings(trace: Trace, failed: FailedCall, found: Explanation) -> Explan
         rules=diagnosis.rules,
         repairs=repairs,
         n_tried=n_tried,
+        lineages=diagnosis.lineages,
         culprits=tuple(dict.fromkeys(lines)),
     )
 
@@ -173,12 +184,21 @@ def diagnose(trace: Trace, failed: FailedCall, line: int | None) -> Diagnosis:
     if answer is None:
         return Diagnosis((), made, lambda _: [])
     rules, accepted = answer
+    sight = trace_refused(trace, failed)
+    lineages = tuple(refused.lineage for refused in sight.refused)
 
     def write_edits(text: str) -> "list[Edit]":
-        seen = see_numbers(trace, text)
-        return list_edits(text, seen, accepted, [line or 0, *made])
+        return list_edits(text, sight.seen, accepted, [line or 0, *made])
 
-    return Diagnosis(rules, made, write_edits)
+    return Diagnosis(rules, [*list_lines(lineages), *made], write_edits, lineages)
+
+
+def list_lines(lineages: Sequence[Lineage]) -> Iterator[int]:
+    """Yield the lines of chains, those first where numbers are written."""
+    steps = [step for lineage in lineages for step in lineage.steps]
+    for step in sorted(steps, key=lambda step: not step.is_written):
+        if step.line is not None:
+            yield step.line
 
 
 def walk_lines(explanation: Explanation) -> Iterator[str]:
@@ -196,6 +216,8 @@ def walk_lines(explanation: Explanation) -> Iterator[str]:
         yield f"    {operand.name:<{width}}  {format_shape(geometry.shape)} {dtype}"
     for rule in explanation.rules:
         yield f"  {rule}"
+    for lineage in explanation.lineages[:MAX_CHAINS]:
+        yield from (f"  {line}" for line in shorten(lineage))
     if explanation.repairs:
         yield "repairs that ran"
     elif explanation.n_tried:
@@ -204,6 +226,15 @@ def walk_lines(explanation: Explanation) -> Iterator[str]:
         yield f"    line {repair.line}  {repair.before.strip()}"
         yield f"    ->{' ' * len(str(repair.line))}     {repair.after.strip()}"
         yield f"            {repair.consequence}"
+
+
+def shorten(lineage: Lineage) -> Iterator[str]:
+    """Yield the first lines of a chain."""
+    first, *rest = lineage.lines
+    yield f"why {first}"
+    yield from (f"  {line}" for line in rest[: MAX_CHAIN - 1])
+    if len(rest) >= MAX_CHAIN:
+        yield "    ..."
 
 
 def ask_probe(

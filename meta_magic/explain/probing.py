@@ -14,7 +14,7 @@ from torch import Tensor
 
 from meta_magic.explain.argument_names import name_argument
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.trace.failed_call import FailedCall, Operand, walk_arguments
+from meta_magic.trace.failed_call import ENDS, FailedCall, Operand, walk_arguments
 from meta_magic.trace.signature import TensorArgument
 
 __all__ = ["Change", "Probe", "Shapes", "Variable"]
@@ -134,6 +134,9 @@ class Probe:
                 return type(value)(items)
             if isinstance(value, Mapping):
                 return {n: build(item, (*path, n)) for n, item in value.items()}
+            if isinstance(value, slice):
+                ends = (build(getattr(value, end), (*path, end)) for end in ENDS)
+                return slice(*ends)
             is_number = type(value) is int
             return values.get(Variable(-1, path), value) if is_number else value
 

@@ -24,7 +24,15 @@ from meta_magic.torch_private.module_internals import (
 )
 from meta_magic.trace.signature import SourcePosition
 
-__all__ = ["Site", "list_names", "make_site", "name_in_modules"]
+__all__ = [
+    "NUMBER",
+    "Site",
+    "find_paths",
+    "is_shells",
+    "list_names",
+    "make_site",
+    "name_in_modules",
+]
 
 KEPT: Final = frozenset({"", "i", "ii", "iii", "dh", "ih", "oh"})
 """IPython's names for earlier values and cells, without underscores and digits."""

@@ -6,7 +6,10 @@ from typing import Any, Final
 
 from meta_magic.trace.signature import Geometry, SourcePosition
 
-__all__ = ["UNNAMED", "FailedCall", "Operand", "walk_arguments"]
+__all__ = ["ENDS", "UNNAMED", "FailedCall", "Operand", "walk_arguments"]
+
+ENDS: Final = ("start", "stop", "step")
+"""What a slice is made of."""
 
 UNNAMED: Final = "a tensor"
 """The name of an operand that no code and no call stands for."""
@@ -68,5 +71,8 @@ def walk_arguments(
     elif isinstance(value, Mapping):
         for key, item in value.items():
             yield from walk_arguments(item, (*path, key))
+    elif isinstance(value, slice):
+        for end in ENDS:
+            yield from walk_arguments(getattr(value, end), (*path, end))
     else:
         yield path, value
