@@ -41,6 +41,7 @@ def read_options(settings: Mapping[str, Any]) -> Options:
             assumed=read_assumptions(settings["assume"]),
             named=read_meaning(settings["named"]),
             check_values=settings["check_values"],
+            is_patient=True,
         )
     except ValueError as error:
         raise CheckError(str(error)) from None

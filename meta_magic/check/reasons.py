@@ -13,7 +13,11 @@ __all__ = ["describe_error", "find_reason", "is_of_ipython"]
 USAGE: Final = 2
 """The exit code by which programs say that their arguments were wrong."""
 
-NO_GPU: Final = ("NVIDIA driver", "not compiled with CUDA enabled")
+LACKING: Final = (
+    *("NVIDIA driver", "not compiled with CUDA enabled"),
+    "can't allocate memory",
+)
+"""What torch's errors say of a machine."""
 
 
 def describe_error(error: BaseException) -> str:
@@ -61,8 +65,8 @@ def find_lacking(error: BaseException) -> str | None:
     """Return what this machine has not, or meta cannot do; None if it is not that."""
     text = str(error)
     is_of_meta = isinstance(error, NotImplementedError) and "meta" in text.lower()
-    is_of_gpu = any(words in text for words in NO_GPU)
-    if is_of_meta or is_of_gpu or isinstance(error, (OSError, MemoryError)):
+    is_of_machine = any(words in text for words in LACKING)
+    if is_of_meta or is_of_machine or isinstance(error, (OSError, MemoryError)):
         return f"it needs what is not here: {describe_error(error)}"
     return None
 

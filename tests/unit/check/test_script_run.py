@@ -4,6 +4,7 @@ import pytest
 
 from meta_magic.check.script_run import run_script
 from meta_magic.check.subjects import read_subject
+from meta_magic.recording.as_device.oracle import oracle
 
 
 @pytest.fixture
@@ -75,3 +76,18 @@ def test_a_script_has_its_own_arguments(run):
 def test_a_script_may_be_written_in_another_encoding(run, tmp_path):
     (tmp_path / "b.py").write_bytes("# coding: latin-1\nx = 'é'".encode("latin-1"))
     assert run("exec(open('b.py', 'rb').read())").outcome == "right"
+
+
+def test_the_cpu_is_asked_about_each_call_however_busy_the_machine_is(run, monkeypatch):
+    for limit in ("MIN_SECONDS", "MAX_SHARE"):  # no time is left from the beginning
+        monkeypatch.setattr(oracle, limit, -1.0)
+    # Meta takes weights of another dtype, and the CPU does not.
+    script = """\
+import torch
+layer = torch.nn.LayerNorm(7)
+x = torch.zeros(3, 7, dtype=torch.float64)
+layer(x)
+"""
+    part = run(script)
+    assert part.outcome == "error"
+    assert "all inputs must share same datatype" in part.findings[0].text
