@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from meta_magic.session.called_functions import call_module
 from meta_magic.torch_private.dispatcher import schema_of
 from meta_magic.trace.failed_call import FailedCall
 
@@ -25,6 +26,9 @@ def name_argument(call: FailedCall, path: tuple[int | str, ...]) -> str:
             into it.
     """
     _, first, *inner = path
+    if call.function is call_module and first == 1:  # what the module is told
+        name, *at = map(str, inner)
+        return f"{call.receiver}.{name}" + "".join(f"[{number}]" for number in at)
     if isinstance(first, int):
         names = list_names(call.function)
         name = names[first] if first < len(names) else f"argument {first}"

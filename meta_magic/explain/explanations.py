@@ -4,20 +4,25 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import PurePath
+from time import monotonic
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from meta_magic.errors import TrialError
 from meta_magic.explain.backward_edits import list_backward_edits
 from meta_magic.explain.backward_errors import Backward, is_backward
 from meta_magic.explain.candidates import Accepted, list_accepted, list_edits
+from meta_magic.explain.explanation_text import format_explanation
 from meta_magic.explain.given_names import (
     describe_module,
     find_maker,
     name_operands,
     read_text,
+    tell_returned,
 )
 from meta_magic.explain.lineage_records import Lineage
+from meta_magic.explain.loading_errors import list_made_lines, tell_loading
 from meta_magic.explain.probing import Probe
-from meta_magic.explain.refused_sizes import trace_refused
+from meta_magic.explain.refused_sizes import Sight, trace_refused
 from meta_magic.explain.repairs import Repair, try_edits
 from meta_magic.explain.rules import find_rules
 from meta_magic.recording.as_device.oracle.child import (
@@ -26,11 +31,12 @@ from meta_magic.recording.as_device.oracle.child import (
     can_fork,
 )
 from meta_magic.session.recording import Recording
+from meta_magic.torch_private.dynamo import leave_dynamo_out
 from meta_magic.trace.failed_call import FailedCall, Operand
 from meta_magic.trace.options import Options
 from meta_magic.trace.signature import SourcePosition
 from meta_magic.trace.trace import Trace
-from meta_magic.trace.units import format_shape
+from meta_magic.trials.trial import check_rerun
 
 if TYPE_CHECKING:
     from meta_magic.explain.edits import Edit
@@ -40,14 +46,8 @@ __all__ = ["Explanation", "explain"]
 SECONDS: Final = 5.0
 """What probing may take."""
 
-MAX_OPERANDS: Final = 8
-
-MAX_CALLERS: Final = 4
-
-MAX_CHAINS: Final = 2
-
-MAX_CHAIN: Final = 5
-"""How many lines of a chain the text has."""
+LONGEST: Final = 5.0
+"""Seconds of a block that is not run again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +68,7 @@ class Explanation:
         rules: What it asks for, in sentences.
         repairs: Edits of the cell with which it ran to its end, the smallest first.
         n_tried: How many edits were tried.
+        declined: Why no edits were tried, in words; "" if some were, or there are none.
         lineages: Where the sizes come from that are refused.
         culprits: Lines of the cell where the mistake may be: those of repairs, then of
             numbers that refused sizes come from, and of what made the operands.
@@ -83,6 +84,7 @@ class Explanation:
     rules: tuple[str, ...] = ()
     repairs: tuple[Repair, ...] = ()
     n_tried: int = 0
+    declined: str = ""
     lineages: tuple[Lineage, ...] = ()
     culprits: tuple[int, ...] = ()
 
@@ -95,7 +97,7 @@ class Explanation:
     @property
     def text(self) -> str:
         """The whole of it, but for the error."""
-        return "\n".join(walk_lines(self))
+        return format_explanation(self)
 
     def __str__(self) -> str:
         return f"{self.error}\n{self.text}"
@@ -121,7 +123,9 @@ def explain(trace: Trace) -> Explanation | None:
         return add_findings(trace, name_operands(trace, failed), found)
     except Exception as error:  # noqa: BLE001  never in the place of the user's own
         words = f"This could not be explained: {type(error).__name__}: {error}"
-        return replace(found, rules=(words,))
+        return replace(found, rules=(words.partition("\n")[0],))
+    except KeyboardInterrupt:
+        return replace(found, rules=("This was interrupted while it was explained.",))
 
 
 def find_frames(trace: Trace, failed: FailedCall) -> list[SourcePosition]:
@@ -144,53 +148,89 @@ class Diagnosis(NamedTuple):
         rules: What it asks for, in sentences.
         lines: Where the mistake may be.
         write_edits: Given the cell, returns edits that may mend it.
+        operands: Tensors that it is about, and that the call was not given.
         lineages: Where the sizes come from that are refused.
+        declined: Why the block was not run again, in words.
     """
 
     rules: tuple[str, ...]
     lines: Sequence[int]
     write_edits: "Callable[[str], list[Edit]]"
+    operands: tuple[Operand, ...] = ()
     lineages: tuple[Lineage, ...] = ()
+    declined: str = ""
 
 
 def add_findings(trace: Trace, failed: FailedCall, found: Explanation) -> Explanation:
     """Return an explanation with operands, rules, and repairs that were tried."""
-    diagnosis = diagnose(trace, failed, found.line)
+    declined = find_reason(trace)
+    diagnosis = diagnose(trace, failed, found.line, declined)
+    declined = declined or diagnosis.declined
     text = trace.rerun.text if trace.rerun else None
-    edits = [] if text is None else diagnosis.write_edits(text)
+    edits = [] if text is None or declined else diagnosis.write_edits(text)
     repairs, n_tried = try_edits(trace, edits)
     lines = (*(repair.line for repair in repairs), *diagnosis.lines)
     return replace(
         found,
-        given=failed.operands,
+        given=(*failed.operands, *diagnosis.operands),
         rules=diagnosis.rules,
         repairs=repairs,
         n_tried=n_tried,
+        declined=declined if failed.function or diagnosis.rules else "",
         lineages=diagnosis.lineages,
         culprits=tuple(dict.fromkeys(lines)),
     )
 
 
-def diagnose(trace: Trace, failed: FailedCall, line: int | None) -> Diagnosis:
-    """Return what is wrong with a call that was made at a line."""
+def find_reason(trace: Trace) -> str:
+    """Return why a trace's block is not run again, in words; "" if it may be."""
+    try:
+        check_rerun(trace)
+    except TrialError as error:
+        return str(error)
+    is_long = trace.seconds > LONGEST
+    return f"it took {trace.seconds:.0f} s to fail" if is_long else ""
+
+
+def diagnose(
+    trace: Trace, failed: FailedCall, line: int | None, declined: str
+) -> Diagnosis:
+    """Return what is wrong with a call that was made at a line.
+
+    Args:
+        trace: The trace that it ended.
+        failed: The call.
+        line: The line.
+        declined: Why the block is not run again; "" if it may be.
+    """
     finding = Backward(trace, failed).find() if is_backward(failed) else None
     if finding is not None:
         at = [] if finding.line is None else [finding.line]
         write = partial(list_backward_edits, finding=finding)
-        return Diagnosis((finding.rule,), at, write)
+        return Diagnosis((finding.rule,), at, write, finding.operands)
+    loading = failed.loading
+    if loading is not None:
+        lines = list_made_lines(trace, failed, loading)
+        return Diagnosis((*tell_loading(trace, failed, loading),), lines, lambda _: [])
     calls = (find_maker(trace, operand.tensor) for operand in failed.operands)
     made = [call.line for call in calls if call and call.line]
+    told = (*failed.remarks, *tell_returned(trace, failed))
+    if told:
+        return Diagnosis(told, made, lambda _: [])
     answer = ask_probe(trace, failed)
     if answer is None:
         return Diagnosis((), made, lambda _: [])
     rules, accepted = answer
-    sight = trace_refused(trace, failed)
+    sight = Sight({}, ()) if declined else trace_refused(trace, failed)
     lineages = tuple(refused.lineage for refused in sight.refused)
 
     def write_edits(text: str) -> "list[Edit]":
         return list_edits(text, sight.seen, accepted, [line or 0, *made])
 
-    return Diagnosis(rules, [*list_lines(lineages), *made], write_edits, lineages)
+    lines = [*list_lines(lineages), *made]
+    return Diagnosis(
+        rules, lines, write_edits, lineages=lineages, declined=sight.declined
+    )
 
 
 def list_lines(lineages: Sequence[Lineage]) -> Iterator[int]:
@@ -199,42 +239,6 @@ def list_lines(lineages: Sequence[Lineage]) -> Iterator[int]:
     for step in sorted(steps, key=lambda step: not step.is_written):
         if step.line is not None:
             yield step.line
-
-
-def walk_lines(explanation: Explanation) -> Iterator[str]:
-    """Yield the lines of an explanation."""
-    for where, text in explanation.callers[-MAX_CALLERS:]:
-        yield f"{where}: {text}"
-    module = f"    in {explanation.module}" if explanation.module else ""
-    head = f"{explanation.where}: {explanation.expression}{module}".strip(": ")
-    yield from [head] if head else []
-    given = explanation.given[:MAX_OPERANDS]
-    width = max((len(operand.name) for operand in given), default=0)
-    for operand in given:
-        geometry = operand.geometry
-        dtype = str(geometry.dtype).removeprefix("torch.")
-        yield f"    {operand.name:<{width}}  {format_shape(geometry.shape)} {dtype}"
-    for rule in explanation.rules:
-        yield f"  {rule}"
-    for lineage in explanation.lineages[:MAX_CHAINS]:
-        yield from (f"  {line}" for line in shorten(lineage))
-    if explanation.repairs:
-        yield "repairs that ran"
-    elif explanation.n_tried:
-        yield f"none of {explanation.n_tried} edits that were tried ran"
-    for repair in explanation.repairs:
-        yield f"    line {repair.line}  {repair.before.strip()}"
-        yield f"    ->{' ' * len(str(repair.line))}     {repair.after.strip()}"
-        yield f"            {repair.consequence}"
-
-
-def shorten(lineage: Lineage) -> Iterator[str]:
-    """Yield the first lines of a chain."""
-    first, *rest = lineage.lines
-    yield f"why {first}"
-    yield from (f"  {line}" for line in rest[: MAX_CHAIN - 1])
-    if len(rest) >= MAX_CHAIN:
-        yield "    ..."
 
 
 def ask_probe(
@@ -249,13 +253,16 @@ def ask_probe(
         return None
     options = trace.rerun.options if trace.rerun else Options()
 
-    def answer() -> tuple[tuple[str, ...], Accepted]:
-        probe = Probe(function, failed)
+    def record(run: Callable[[], object]) -> object:  # refused is what the CPU refuses
+        return Recording("", options=options, is_probe=True).guard.run(run)
+
+    def run(*, is_careful: bool) -> tuple[tuple[str, ...], Accepted]:
+        leave_dynamo_out()
+        probe = Probe(function, failed, record, is_careful=is_careful)
         return find_rules(probe), list_accepted(probe)
 
-    def run() -> tuple[tuple[str, ...], Accepted]:  # refused is what the CPU refuses
-        recording = Recording("", options=options, is_probe=True)
-        return recording.guard.run(answer)
-
-    answered = ask_child(run, SECONDS, SECONDS)
+    start = monotonic()
+    answered = ask_child(partial(run, is_careful=False), SECONDS, SECONDS)
+    if answered is NO_ANSWER and monotonic() < start + SECONDS:  # it crashed
+        answered = ask_child(partial(run, is_careful=True), SECONDS, SECONDS)
     return None if answered is NO_ANSWER else answered

@@ -45,10 +45,12 @@ class Sight(NamedTuple):
     Attributes:
         seen: What integers the block's expressions stood for.
         refused: The sizes that the failed call refuses.
+        declined: Why there was no such run, in words; "" if there was.
     """
 
     seen: Seen
     refused: tuple[Refused, ...]
+    declined: str = ""
 
 
 def trace_refused(trace: Trace, failed: FailedCall) -> Sight:
@@ -60,8 +62,8 @@ def trace_refused(trace: Trace, failed: FailedCall) -> Sight:
     """
     try:
         return ask_run(trace, partial(answer, failed=failed))
-    except TrialError:
-        return Sight({}, ())
+    except TrialError as error:
+        return Sight({}, (), str(error))
 
 
 def answer(run: Run, *, failed: FailedCall) -> Sight:

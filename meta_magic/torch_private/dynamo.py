@@ -1,6 +1,7 @@
 """What torch imports dynamo for although it compiles nothing."""
 
 import sys
+from contextlib import nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -21,4 +22,5 @@ def leave_dynamo_out() -> None:
     if DYNAMO not in sys.modules:
         stand_in: Any = ModuleType(DYNAMO)
         stand_in.disable = lambda function, *_, **__: function
+        stand_in.set_stance = lambda *_, **__: nullcontext()
         sys.modules[DYNAMO] = torch._dynamo = stand_in
