@@ -2,6 +2,7 @@
 
 * MetaMagicError
   - BudgetError
+  - CheckError
   - DeviceTableError
   - MaterializeError
   - MissingValueError
@@ -15,6 +16,7 @@
 
 __all__ = [
     "BudgetError",
+    "CheckError",
     "DeviceTableError",
     "MaterializeError",
     "MetaMagicError",
@@ -42,6 +44,10 @@ class MetaMagicError(Exception):
 
 class BudgetError(MetaMagicError, ValueError):
     """A limit of a budget is none, or of a quantity that is not known."""
+
+
+class CheckError(MetaMagicError):
+    """What is to be checked is not there, or cannot be run; the message says why."""
 
 
 class DeviceTableError(MetaMagicError, ValueError):

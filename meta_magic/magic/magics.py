@@ -75,10 +75,12 @@ class MetaMagics(Magics):
         """Belong to ``shell``.
 
         Attributes:
+            is_patient: Of the options of recordings; a check of notebooks sets it.
             running: File name by text of the cells that are running now.
             raw_cell: The newest cell as it was typed.
         """
         super().__init__(shell)
+        self.is_patient = False
         self.running: dict[str, str] = {}
         self.raw_cell: str | None = None
 
@@ -180,6 +182,7 @@ class MetaMagics(Magics):
         name = options.out
         if name is not None and (not name.isidentifier() or iskeyword(name)):
             raise UsageError(f"%%meta: -o needs a name, and {options.out!r} is none")
+        options.is_patient = self.is_patient
         options.quiet = options.quiet or self.quiet
         options.hide = [] if options.parameters else list(self.hide)
         for setting, least in SMALLEST.items():
