@@ -3,14 +3,18 @@
 import inspect
 from collections.abc import Callable
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
+from meta_magic.session.called_functions import call_module
 from meta_magic.torch_private.dispatcher import schema_of
 from meta_magic.trace.failed_call import FailedCall
 
 __all__ = ["name_argument"]
+
+VAR_ARGS, VAR_KWARGS = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
 
 
 def name_argument(call: FailedCall, path: tuple[int | str, ...]) -> str:
@@ -22,6 +26,9 @@ def name_argument(call: FailedCall, path: tuple[int | str, ...]) -> str:
             into it.
     """
     _, first, *inner = path
+    if call.function is call_module and first == 1:  # what the module is told
+        name, *at = map(str, inner)
+        return f"{call.receiver}.{name}" + "".join(f"[{number}]" for number in at)
     if isinstance(first, int):
         names = list_names(call.function)
         name = names[first] if first < len(names) else f"argument {first}"
@@ -34,9 +41,13 @@ def name_argument(call: FailedCall, path: tuple[int | str, ...]) -> str:
 def list_names(function: Callable[..., Any]) -> tuple[str, ...]:
     """Return the names of a function's positional arguments, as far as torch tells."""
     try:
-        return tuple(inspect.signature(function).parameters)
+        named = inspect.signature(function).parameters
     except (TypeError, ValueError):  # written in C++
-        packet = getattr(torch.ops.aten, getattr(function, "__name__", ""), None)
+        named = MappingProxyType({})
+    kinds = {VAR_ARGS, VAR_KWARGS}
+    if any(one.kind not in kinds for one in named.values()):
+        return tuple(named)
+    packet = getattr(torch.ops.aten, getattr(function, "__name__", ""), None)
     overloads = [] if packet is None else packet.overloads()
     schemas = [schema_of(getattr(packet, name)) for name in overloads]
     names = [tuple(argument.name for argument in s.arguments) for s in schemas]

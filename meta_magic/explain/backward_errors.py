@@ -12,16 +12,23 @@ import torch
 
 from meta_magic.cost.asked_autograd import find_saved_slots
 from meta_magic.cost.saved_storages import SEED
-from meta_magic.explain.given_names import read_text
+from meta_magic.explain.given_names import name_result, read_text
 from meta_magic.trace.calls import OpCall
 from meta_magic.trace.edges import find_edges
-from meta_magic.trace.failed_call import FailedCall
+from meta_magic.trace.failed_call import FailedCall, Operand
+from meta_magic.trace.modules import ModuleNode, ModuleTensor
+from meta_magic.trace.signature import Geometry
 from meta_magic.trace.trace import Trace
 
 __all__ = ["Backward", "Finding", "is_backward"]
 
 IN_PLACE: Final = "modified by an inplace operation"
 """In torch's words for what was written after it was saved."""
+
+UNUSED: Final = "appears to not have been used"
+"""In torch's words for what is not in the graph that is asked."""
+
+MAX_NAMES: Final = 4
 
 MAX_CALLS: Final = 20_000
 """How many operators are looked at."""
@@ -34,11 +41,13 @@ class Finding(NamedTuple):
         rule: It, in a sentence.
         kind: ``cut``, ``freed``, or ``written``.
         line: The line of the cell where it was done, if that is one.
+        operands: The tensors that it is about.
     """
 
     rule: str
     kind: Literal["cut", "freed", "written"]
     line: int | None
+    operands: tuple[Operand, ...] = ()
 
 
 def is_backward(failed: FailedCall) -> bool:
@@ -65,6 +74,8 @@ class Backward:
         made = {call.index for call in self._calls if call.inputs}
         self._differentiated = nodes & made  # the first call of all may be among them
         self._is_write = IN_PLACE in (trace.error or "")
+        self._is_unused = UNUSED in (trace.error or "")
+        self._trace = trace
         self._failed = failed
 
     def find(self) -> Finding | None:
@@ -72,23 +83,43 @@ class Backward:
         if not (self._calls and self._failed.operands):
             return None
         if not self._failed.operands[0].requires_grad:
+            return self._find_cut() or self._find_frozen()
+        if self._is_unused:
             return self._find_cut()
         # Both may be true of a graph: which of them was met first, the error says.
         return self._find_written() if self._is_write else self._find_freed()
 
     def _find_cut(self) -> Finding | None:
         """Return where the graph was cut."""
+        asked = {operand.tensor for operand in self._failed.operands[1:]}
         for call in self._ancestors:
             above = {self._sources[call.index, i] for i, _ in enumerate(call.inputs)}
+            is_asked = any(tensor.tensor_id in asked for tensor in call.inputs)
             is_node = call.index in self._differentiated
-            if not is_node and above & self._differentiated:
+            if not is_node and (above & self._differentiated or is_asked):
                 rule = f"{tell(call)} cuts the graph: it detaches, or is under no_grad"
-                return Finding(rule, "cut", call.line)
+                return Finding(rule, "cut", call.line, describe_results(call))
+        return None
+
+    def _find_frozen(self) -> Finding | None:
+        """Return what has no gradient of all that the result was made of."""
+        name = self._failed.operands[0].name
         if self._differentiated & {call.index for call in self._ancestors}:
             return None
-        name = self._failed.operands[0].name
-        rule = f"{name} is made of nothing that requires a gradient, or under no_grad"
-        return Finding(rule, "cut", None)
+        frozen: list[Operand] = []
+        for call in self._ancestors:
+            node = find_module(self._trace, call)
+            held = [] if node is None else node.tensors
+            own = [tensor for tensor in held if tensor.kind == "parameter"]
+            if any(tensor.requires_grad for tensor in own):
+                rule = f"{tell(call)} ran under no_grad"
+                return Finding(rule, "cut", call.line, describe_results(call))
+            frozen += [describe_parameter(self._trace, call, tensor) for tensor in own]
+        rule = f"{name} is made of nothing that requires a gradient"
+        names = dict.fromkeys(operand.name for operand in frozen)
+        told = f": not even {', '.join([*names][:MAX_NAMES])} do"
+        more = told if frozen else ", or under no_grad"
+        return Finding(rule + more, "cut", None, tuple(frozen[:MAX_NAMES]))
 
     def _find_freed(self) -> Finding | None:
         """Return which earlier pass went back through the same graph."""
@@ -97,7 +128,7 @@ class Backward:
         for call in self._ancestors:
             if call.index in freed and self._find_saved(call):
                 rule = f"an earlier pass freed what {tell(call)} had saved"
-                return Finding(rule, "freed", None)
+                return Finding(rule, "freed", None, describe_results(call))
         return None
 
     def _find_written(self) -> Finding | None:
@@ -112,7 +143,8 @@ class Backward:
                 if writer is not None:
                     saved = f"what {tell(call)} saved for backward"
                     rule = f"{tell(writer)} writes into {saved}"
-                    return Finding(rule, "written", writer.line)
+                    written = describe_results(writer) + describe_results(call)
+                    return Finding(rule, "written", writer.line, written)
             writers |= {call.inputs[i].storage_id: call for i in call.writes}
         return None
 
@@ -148,6 +180,59 @@ class Backward:
 def is_first(call: OpCall) -> bool:
     """Whether a call is none of a backward pass, or that with which one begins."""
     return call.phase != "backward" or call.op == SEED
+
+
+def find_module(trace: Trace, call: OpCall) -> ModuleNode | None:
+    """Return the module that a call was made in, None outside of modules."""
+    roots = [] if call.root is None else [trace.modules[call.root]]
+    nodes = (node for root in roots for node in root.walk())
+    return next((node for node in nodes if node.fqn == call.module), None)
+
+
+def describe_parameter(trace: Trace, call: OpCall, tensor: ModuleTensor) -> Operand:
+    """Return a parameter of the module that a call was made in, as an operand."""
+    root = "" if call.root is None else trace.modules[call.root].name
+    parts = (root, call.module, tensor.name)
+    geometry = Geometry(
+        shape=tensor.shape,
+        stride=None,
+        storage_offset=None,
+        dtype=tensor.dtype,
+        device=tensor.device,
+        layout=torch.strided,
+    )
+    return Operand(
+        name=".".join(part for part in parts if part),
+        aliases=(),
+        tensor=-1,
+        geometry=geometry,
+        requires_grad=tensor.requires_grad,
+        is_leaf=True,
+    )
+
+
+def describe_results(call: OpCall) -> tuple[Operand, ...]:
+    """Return what a call made or wrote, by the name that its statement gives it."""
+    name = name_result(call.position)
+    made = call.outputs[:1] if name else ()
+    return tuple(
+        Operand(
+            name=name,
+            aliases=(),
+            tensor=tensor.tensor_id,
+            geometry=Geometry(
+                shape=tensor.shape,
+                stride=tensor.stride,
+                storage_offset=tensor.storage_offset,
+                dtype=tensor.dtype,
+                device=tensor.device,
+                layout=tensor.layout,
+            ),
+            requires_grad=bool(tensor.requires_grad),
+            is_leaf=False,
+        )
+        for tensor in made
+    )
 
 
 def tell(call: OpCall) -> str:

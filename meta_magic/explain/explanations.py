@@ -4,24 +4,30 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import PurePath
+from time import monotonic
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from meta_magic.errors import TrialError
 from meta_magic.explain.accepted import Accepted, list_accepted
 from meta_magic.explain.backward_edits import list_backward_edits
 from meta_magic.explain.backward_errors import Backward, is_backward
 from meta_magic.explain.candidates import list_edits
 from meta_magic.explain.edited_runs import Block, find_block
+from meta_magic.explain.explanation_text import format_explanation
 from meta_magic.explain.given_names import (
     describe_module,
     find_maker,
     name_operands,
     read_text,
+    tell_returned,
 )
+from meta_magic.explain.lineage_records import Lineage
+from meta_magic.explain.loading_errors import list_made_lines, tell_loading
 from meta_magic.explain.probing import Probe
 from meta_magic.explain.program_text import Program
+from meta_magic.explain.refused_sizes import Sight, trace_refused
 from meta_magic.explain.repairs import Repair, try_edits
 from meta_magic.explain.rules import find_rules
-from meta_magic.explain.seen_numbers import see_numbers
 from meta_magic.explain.situations import Situation, list_written
 from meta_magic.recording.as_device.oracle.child import (
     NO_ANSWER,
@@ -29,11 +35,12 @@ from meta_magic.recording.as_device.oracle.child import (
     can_fork,
 )
 from meta_magic.session.recording import Recording
+from meta_magic.torch_private.dynamo import leave_dynamo_out
 from meta_magic.trace.failed_call import FailedCall, Operand
 from meta_magic.trace.options import Options
 from meta_magic.trace.signature import SourcePosition
 from meta_magic.trace.trace import Trace
-from meta_magic.trace.units import format_shape
+from meta_magic.trials.trial import check_rerun
 
 if TYPE_CHECKING:
     from meta_magic.explain.edits import Edit
@@ -43,9 +50,8 @@ __all__ = ["Explanation", "explain"]
 SECONDS: Final = 5.0
 """What probing may take."""
 
-MAX_OPERANDS: Final = 8
-
-MAX_CALLERS: Final = 4
+LONGEST: Final = 5.0
+"""Seconds of a block that is not run again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +72,10 @@ class Explanation:
         rules: What it asks for, in sentences.
         repairs: Edits of the cell with which it ran to its end, the smallest first.
         n_tried: How many edits were tried.
+        declined: Why no edits were tried, in words; "" if some were, or there are none.
+        lineages: Where the sizes come from that are refused.
         culprits: Lines of the cell where the mistake may be: those of repairs, then of
-            what made the operands.
+            numbers that refused sizes come from, and of what made the operands.
     """
 
     error: str
@@ -80,6 +88,8 @@ class Explanation:
     rules: tuple[str, ...] = ()
     repairs: tuple[Repair, ...] = ()
     n_tried: int = 0
+    declined: str = ""
+    lineages: tuple[Lineage, ...] = ()
     culprits: tuple[int, ...] = ()
 
     @property
@@ -91,7 +101,7 @@ class Explanation:
     @property
     def text(self) -> str:
         """The whole of it, but for the error."""
-        return "\n".join(walk_lines(self))
+        return format_explanation(self)
 
     def __str__(self) -> str:
         return f"{self.error}\n{self.text}"
@@ -117,7 +127,9 @@ def explain(trace: Trace) -> Explanation | None:
         return add_findings(trace, name_operands(trace, failed), found)
     except Exception as error:  # noqa: BLE001  never in the place of the user's own
         words = f"This could not be explained: {type(error).__name__}: {error}"
-        return replace(found, rules=(words,))
+        return replace(found, rules=(words.partition("\n")[0],))
+    except KeyboardInterrupt:
+        return replace(found, rules=("This was interrupted while it was explained.",))
 
 
 def find_frames(trace: Trace, failed: FailedCall) -> list[SourcePosition]:
@@ -140,88 +152,122 @@ class Diagnosis(NamedTuple):
         rules: What it asks for, in sentences.
         lines: Where the mistake may be.
         write_edits: Given the program, returns edits that may mend it.
+        operands: Tensors that it is about, and that the call was not given.
+        lineages: Where the sizes come from that are refused.
+        declined: Why the block was not run again, in words.
     """
 
     rules: tuple[str, ...]
     lines: Sequence[int]
     write_edits: "Callable[[Program], list[Edit]]"
+    operands: tuple[Operand, ...] = ()
+    lineages: tuple[Lineage, ...] = ()
+    declined: str = ""
 
 
 def add_findings(trace: Trace, failed: FailedCall, found: Explanation) -> Explanation:
     """Return an explanation with operands, rules, and repairs that were tried."""
+    declined = find_reason(trace)
     block = find_block(trace)
-    diagnosis = diagnose(trace, failed, block)
+    diagnosis = diagnose(trace, failed, block, declined)
+    declined = declined or diagnosis.declined
     repairs: tuple[Repair, ...] = ()
     n_tried = 0
-    if block is not None:
+    if block is not None and not declined:
         edits = diagnosis.write_edits(Program(block.text, block.lines))
         repairs, n_tried = try_edits(trace, block, edits)
     lines = (*(repair.line for repair in repairs), *diagnosis.lines)
     return replace(
         found,
-        given=failed.operands,
+        given=(*failed.operands, *diagnosis.operands),
         rules=diagnosis.rules,
         repairs=repairs,
         n_tried=n_tried,
+        declined=declined if failed.function or diagnosis.rules else "",
+        lineages=diagnosis.lineages,
         culprits=tuple(dict.fromkeys(lines)),
     )
 
 
-def diagnose(trace: Trace, failed: FailedCall, block: Block | None) -> Diagnosis:
-    """Return what is wrong with a call that was made in a block."""
+def find_reason(trace: Trace) -> str:
+    """Return why a trace's block is not run again, in words; "" if it may be."""
+    try:
+        check_rerun(trace)
+    except TrialError as error:
+        return str(error)
+    is_long = trace.seconds > LONGEST
+    return f"it took {trace.seconds:.0f} s to fail" if is_long else ""
+
+
+def diagnose(
+    trace: Trace, failed: FailedCall, block: Block | None, declined: str
+) -> Diagnosis:
+    """Return what is wrong with a call that was made in a block.
+
+    Args:
+        trace: The trace that it ended.
+        failed: The call.
+        block: The block, if it may be edited.
+        declined: Why the block is not run again; "" if it may be.
+    """
     finding = Backward(trace, failed).find() if is_backward(failed) else None
     if finding is not None:
         at = [] if finding.line is None else [finding.line]
         write = partial(list_backward_edits, finding=finding)
-        return Diagnosis((finding.rule,), at, write)
+        return Diagnosis((finding.rule,), at, write, finding.operands)
     calls = [find_maker(trace, operand.tensor) for operand in failed.operands]
     made = [call.line for call in calls if call and call.line]
-    file = block.rerun.file if block else None
-    places = [call.position if call else None for call in calls]
-    makers = [at if at and at.file == file else None for at in places]
-    written: Sequence[int] = range(len(failed.operands))
-    if block is not None:
-        written = list_written(Program(block.text, block.lines), failed, makers)
-    rules, accepted = ask_probe(trace, failed, written) or ((), Accepted())
+    makers = [call.position if call else None for call in calls]
+    situate = partial(make_situation, trace, failed, block, makers)
+    told = (*failed.remarks, *tell_returned(trace, failed))
+    loading = failed.loading
+    if loading is not None:
+        told = (*tell_loading(trace, failed, loading),)
+        made = [*list_made_lines(trace, failed, loading)]
+    answer = None
+    if not told:
+        answer = ask_probe(trace, failed, list_written(block, failed, makers))
+    rules, accepted = answer or (told, Accepted())
+    sight = Sight({}, ()) if declined else trace_refused(trace, failed)
+    lineages = tuple(refused.lineage for refused in sight.refused)
 
     def write_edits(program: Program) -> "list[Edit]":
-        situation = Situation(
-            program=program,
-            call=failed,
-            error=trace.error or "",
-            makers=makers,
-            accepted=accepted,
-            seen=see_numbers(trace, program.text),
-        )
-        return list_edits(situation)
+        return list_edits(situate(program, accepted, sight))
 
-    return Diagnosis(rules, made, write_edits)
+    lines = [*list_lines(lineages), *made]
+    return Diagnosis(
+        rules, lines, write_edits, lineages=lineages, declined=sight.declined
+    )
 
 
-def walk_lines(explanation: Explanation) -> Iterator[str]:
-    """Yield the lines of an explanation."""
-    for where, text in explanation.callers[-MAX_CALLERS:]:
-        yield f"{where}: {text}"
-    module = f"    in {explanation.module}" if explanation.module else ""
-    head = f"{explanation.where}: {explanation.expression}{module}".strip(": ")
-    yield from [head] if head else []
-    given = explanation.given[:MAX_OPERANDS]
-    width = max((len(operand.name) for operand in given), default=0)
-    for operand in given:
-        geometry = operand.geometry
-        dtype = str(geometry.dtype).removeprefix("torch.")
-        yield f"    {operand.name:<{width}}  {format_shape(geometry.shape)} {dtype}"
-    for rule in explanation.rules:
-        yield f"  {rule}"
-    if explanation.repairs:
-        yield "repairs that ran"
-    elif explanation.n_tried:
-        yield f"none of {explanation.n_tried} edits that were tried ran"
-    for repair in explanation.repairs:
-        for at, before, after in repair.changes:
-            yield f"    line {at}  {before.strip()}"
-            yield f"    ->{' ' * len(str(at))}     {after.strip()}"
-        yield f"            {repair.consequence}"
+def make_situation(  # noqa: PLR0913, PLR0917  what is known, from several places
+    trace: Trace,
+    failed: FailedCall,
+    block: Block | None,
+    makers: Sequence[SourcePosition | None],
+    program: Program,
+    accepted: Accepted,
+    sight: Sight,
+) -> Situation:
+    """Return what is known of a failed call when edits are sought."""
+    file = block.rerun.file if block else None
+    return Situation(
+        program=program,
+        call=failed,
+        error=trace.error or "",
+        makers=[at if at and at.file == file else None for at in makers],
+        accepted=accepted,
+        seen=sight.seen if block and block.rerun.text is not None else {},
+        roots=[step for refused in sight.refused for step in refused.lineage.roots],
+    )
+
+
+def list_lines(lineages: Sequence[Lineage]) -> Iterator[int]:
+    """Yield the lines of chains, those first where numbers are written."""
+    steps = [step for lineage in lineages for step in lineage.steps]
+    for step in sorted(steps, key=lambda step: not step.is_written):
+        if step.line is not None:
+            yield step.line
 
 
 def ask_probe(
@@ -236,13 +282,16 @@ def ask_probe(
         return None
     options = trace.rerun.options if trace.rerun else Options()
 
-    def answer() -> tuple[tuple[str, ...], Accepted]:
-        probe = Probe(function, failed)
+    def record(run: Callable[[], object]) -> object:  # refused is what the CPU refuses
+        return Recording("", options=options, is_probe=True).guard.run(run)
+
+    def run(*, is_careful: bool) -> tuple[tuple[str, ...], Accepted]:
+        leave_dynamo_out()
+        probe = Probe(function, failed, record, is_careful=is_careful)
         return find_rules(probe), list_accepted(probe, written)
 
-    def run() -> tuple[tuple[str, ...], Accepted]:  # refused is what the CPU refuses
-        recording = Recording("", options=options, is_probe=True)
-        return recording.guard.run(answer)
-
-    answered = ask_child(run, SECONDS, SECONDS)
+    start = monotonic()
+    answered = ask_child(partial(run, is_careful=False), SECONDS, SECONDS)
+    if answered is NO_ANSWER and monotonic() < start + SECONDS:  # it crashed
+        answered = ask_child(partial(run, is_careful=True), SECONDS, SECONDS)
     return None if answered is NO_ANSWER else answered

@@ -1,6 +1,8 @@
 """What the operands of a failed call are called, and the module that it was made in."""
 
+import ast
 import linecache
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from typing import Final
@@ -9,8 +11,18 @@ from meta_magic.trace.calls import OpCall
 from meta_magic.trace.failed_call import UNNAMED, FailedCall
 from meta_magic.trace.signature import SourcePosition
 from meta_magic.trace.trace import Trace
+from meta_magic.trace.units import format_shape
 
-__all__ = ["describe_module", "find_maker", "name_operands", "read_text"]
+__all__ = [
+    "describe_module",
+    "find_maker",
+    "name_operands",
+    "read_text",
+    "tell_returned",
+]
+
+UNPACK: Final = "values to unpack"
+"""In Python's words for what was bound to another number of names."""
 
 MAX_BACK: Final = 1000
 """How many operators back an operand without a name is looked for."""
@@ -66,6 +78,58 @@ def find_maker(trace: Trace, tensor: int) -> OpCall | None:
         if any(output.tensor_id == tensor for output in call.outputs):
             return call
     return None
+
+
+def tell_returned(trace: Trace, failed: FailedCall) -> Iterator[str]:
+    """Yield how many values a module returned, where they were not so many names."""
+    at = failed.frames[-1] if failed.frames else None
+    if at is None or failed.function is not None or UNPACK not in (trace.error or ""):
+        return
+    for call in islice(reversed(trace.module_calls), MAX_BACK):
+        position = call.position
+        if position is not None and is_within(position, at):
+            shapes: dict[str, list[str]] = {}
+            for path, tensor in call.outputs:
+                first = path.partition(".")[0]
+                shapes.setdefault(first, []).append(format_shape(tensor.shape))
+            listed = "; ".join(" and ".join(part) for part in shapes.values())
+            yield f"{read_text(position)} returned {len(shapes)} values: {listed}"
+            return
+
+
+def is_within(position: SourcePosition, other: SourcePosition) -> bool:
+    """Whether a position stands in the line of another one."""
+    return (position.file, position.line) == (other.file, other.line)
+
+
+def name_result(position: SourcePosition | None) -> str:
+    """Return what the statement at a position writes, or keeps its result in.
+
+    The name that it binds, what has the item that it sets, or what it calls a method
+    of; "" where that is nothing.
+    """
+    if position is None:
+        return ""
+    text = "".join(linecache.getlines(position.file))
+    try:
+        nodes = [
+            node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.stmt)
+        ]
+    except SyntaxError:
+        return ""
+    ends = {node: node.end_lineno or 0 for node in nodes}
+    near = [
+        n for n in nodes if n.lineno <= position.line and ends[n] >= position.end_line
+    ]
+    node = max(near, key=lambda node: node.lineno, default=None)
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        called = node.value.func
+        return ast.unparse(called.value) if isinstance(called, ast.Attribute) else ""
+    target = node.targets[0] if isinstance(node, ast.Assign) else None
+    target = node.target if isinstance(node, (ast.AugAssign, ast.AnnAssign)) else target
+    while isinstance(target, ast.Subscript):
+        target = target.value
+    return "" if target is None else ast.unparse(target)
 
 
 def read_text(position: SourcePosition | None) -> str:

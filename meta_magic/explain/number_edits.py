@@ -39,6 +39,9 @@ RATIO: Final = 1.0
 OWN: Final = 0.4
 """How much less where it is given to what the program itself defines."""
 
+ROOT: Final = 0.15
+"""How much less where the refused size is known to come from it."""
+
 ONE: Final = 0.8
 """What it counts that a size is to be 1: this is accepted where it is broadcast."""
 
@@ -62,6 +65,7 @@ def edit_numbers(situation: Situation) -> Iterator[Edit]:
         for node in nodes:
             weight = cost + situation.weigh(node) / 2
             weight += DATA if program.is_data(node) else 0
+            weight -= ROOT if situation.is_root(node) else 0
             yield from edit_number(program, node, (wrong, right), names, weight)
         yield from edit_together(situation, nodes, right, cost)
     yield from edit_ratios(situation)

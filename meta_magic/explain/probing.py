@@ -5,7 +5,9 @@ The operator is the oracle: nothing here knows any of them.
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from math import prod
+from functools import partial
+from math import inf, prod
+from time import monotonic
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -13,8 +15,10 @@ import torch
 from torch import Tensor
 
 from meta_magic.explain.argument_names import name_argument
+from meta_magic.recording.as_device.oracle.child import NO_ANSWER, ask_child
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.trace.failed_call import FailedCall, Operand, walk_arguments
+from meta_magic.session.called_functions import call_module
+from meta_magic.trace.failed_call import ENDS, FailedCall, Operand, walk_arguments
 from meta_magic.trace.signature import TensorArgument
 
 __all__ = ["Change", "Probe", "Shapes", "Variable"]
@@ -22,7 +26,16 @@ __all__ = ["Change", "Probe", "Shapes", "Variable"]
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 """Of all tensors that a call returned."""
 
+DEVICES: Final = ("meta", "cpu", None)
+"""What is asked, in this order; None for a recording."""
+
 MAX_CANDIDATES: Final = 24
+
+MAX_NUMEL: Final = 100_000
+"""How many values an operand may have on the CPU."""
+
+SECONDS: Final = 2.0
+"""After this time nothing more is asked, and counts as refused."""
 
 LEAST_ARGUMENT: Final = -3
 """The least integer that is tried for an argument that is no size."""
@@ -60,19 +73,35 @@ class Change(NamedTuple):
 class Probe:
     """Makes one call again and again; remembers what each came to.
 
-    To be used within a recording, which refuses what the CPU refuses.
+    A device is asked first: meta, or the CPU where meta accepts the call as it was.
+    What meta accepts, the CPU is asked about, with zeros; and where these are too many,
+    or may be refused as values, a recording, which knows better and takes its time.
 
     Args:
         function: What is called.
         call: With what; all of its arguments have to be known.
+        record: Runs a function within a recording; None to ask meta alone.
+        is_careful: Whether each is asked in a child: it may end the process.
 
     Attributes:
+        function: What is called.
+        call: With what.
         values: The numbers that it depends on, as they were.
+        device: What is asked first; None if all devices accept the call as it was.
     """
 
-    def __init__(self, function: Callable[..., Any], call: FailedCall) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        call: FailedCall,
+        record: Callable[[Callable[[], Any]], Any] | None = None,
+        *,
+        is_careful: bool = False,
+    ) -> None:
+        self._is_careful = is_careful
         self.call = call
-        self._function = function
+        self.function = function
+        self.record = record
         self.values: dict[Variable, int] = {
             Variable(number, dim): size
             for number, operand in enumerate(call.operands)
@@ -81,7 +110,18 @@ class Probe:
         for path, value in walk_arguments((call.args, call.kwargs)):
             if type(value) is int:
                 self.values[Variable(-1, path)] = value
+        is_module = function is call_module
+        self._is_made = is_module or isinstance(function, type)
+        self._device = "meta"
         self._known: dict[object, Shapes | None] = {}
+        self._end = monotonic() + (inf if record is None else SECONDS)
+        first = DEVICES[:-1] if record is not None else ()
+        refusing = (one for one in first if self._look_up({}, {}, one) is None)
+        self.device = next(refusing, None)
+
+    def ask_next(self) -> None:
+        """Have what comes after the device that is asked first be asked first."""
+        self.device = DEVICES[DEVICES.index(self.device) + 1]
 
     def run(
         self,
@@ -94,15 +134,57 @@ class Probe:
             values: Numbers that are others.
             changes: By its number, what is done to an operand before.
         """
-        texts = ((number, change.text) for number, change in changes.items())
-        key = frozenset(values.items()), frozenset(texts)
-        if key not in self._known:
-            self._known[key] = self._run(values, changes)
-        return self._known[key]
+        shapes = None
+        for device in DEVICES[DEVICES.index(self.device) :]:
+            shapes = self._look_up(values, changes, device)
+            is_last = device == self.device if shapes is None else device != "meta"
+            if is_last:
+                break
+        return shapes
 
     def accepts(self, values: Mapping[Variable, int]) -> bool:
         """Whether the call returns if numbers are others."""
         return self.run(values) is not None
+
+    def seems_accepted(self, values: Mapping[Variable, int]) -> bool:
+        """Whether it does as far as a device says, which is quick."""
+        return self._look_up(values, {}, self.device) is not None
+
+    def _look_up(
+        self,
+        values: Mapping[Variable, int],
+        changes: Mapping[int, Change],
+        device: str | None,
+    ) -> Shapes | None:
+        """Return what :meth:`run` does, asking a device; a recording for None."""
+        texts = ((number, change.text) for number, change in changes.items())
+        key = frozenset(values.items()), frozenset(texts), device
+        if key not in self._known:
+            ask = partial(self._ask, values, changes, device)
+            if monotonic() > self._end:
+                self._known[key] = None
+            elif self._is_careful:
+                answered = ask_child(ask, SECONDS, SECONDS)
+                self._known[key] = None if answered is NO_ANSWER else answered
+            else:
+                self._known[key] = ask()
+        return self._known[key]
+
+    def _ask(
+        self,
+        values: Mapping[Variable, int],
+        changes: Mapping[int, Change],
+        device: str | None,
+    ) -> Shapes | None:
+        if device is None and self.record is not None:
+            run = partial(self._run, values, changes)
+            shapes: Shapes | None = self.record(run)
+            return shapes
+        self._device = device or "meta"
+        with torch.device(self._device):
+            shapes = self._run(values, changes)
+        self._device = "meta"
+        return shapes
 
     def _run(
         self, values: Mapping[Variable, int], changes: Mapping[int, Change]
@@ -127,19 +209,22 @@ class Probe:
                     for dim, size in enumerate(shape)
                 ]
                 change = changes.get(value.index)
-                tensor = make_like(operand, sizes)
+                tensor = make_like(operand, sizes, self._device)
                 return tensor if change is None else change.make(tensor)
             if type(value) in (tuple, list):
                 items = (build(item, (*path, i)) for i, item in enumerate(value))
                 return type(value)(items)
             if isinstance(value, Mapping):
                 return {n: build(item, (*path, n)) for n, item in value.items()}
+            if isinstance(value, slice):
+                ends = (build(getattr(value, end), (*path, end)) for end in ENDS)
+                return slice(*ends)
             is_number = type(value) is int
             return values.get(Variable(-1, path), value) if is_number else value
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return self._function(*build(call.args, (0,)), **build(call.kwargs, (1,)))
+            return self.function(*build(call.args, (0,)), **build(call.kwargs, (1,)))
 
     def label(self, variable: Variable) -> str:
         """Return a number in words, with its value."""
@@ -158,16 +243,25 @@ class Probe:
         value = self.values[variable]
         known = {v for v in self.values.values() if v > 0}
         totals = {prod(o.geometry.shape) for o in self.call.operands}
+        found = known | {1, value - 1, value + 1, 2 * value, value // 2}
+        found |= self._list_rests(variable)
         totals.add(prod(n for v, n in self.values.items() if n > 0 and not v.is_size))
-        found = known | {1, value - 1, value + 1}
         found |= {total // v for total in totals for v in known if total % v == 0}
         rest = self._count_others(variable)
         found |= {total // rest for total in totals if rest and total % rest == 0}
         least = 1
-        if not variable.is_size:
+        if not (variable.is_size or self._is_made):
             found |= {-2, -1, 0}
             least = LEAST_ARGUMENT
         return sorted(n for n in found if n >= least and n != value)[:MAX_CANDIDATES]
+
+    def _list_rests(self, variable: Variable) -> set[int]:
+        """Return what arguments leave of the sizes, and what they are in all."""
+        parts = [n for v, n in self.values.items() if not v.is_size and v != variable]
+        if variable.is_size:
+            return {sum(parts)}
+        sizes = [n for v, n in self.values.items() if v.is_size]
+        return {size - sum(parts) for size in sizes}
 
     def _count_others(self, variable: Variable) -> int:
         """Return the product of the numbers beside one: a rest has to divide it."""
@@ -179,24 +273,29 @@ class Probe:
         return prod(beside)
 
 
-def make_like(operand: Operand, sizes: Sequence[int]) -> Tensor:
+def make_like(operand: Operand, sizes: Sequence[int], device: str) -> Tensor:
     """Return a tensor with an operand's metadata, of other sizes perhaps.
 
     Its dimensions lie in memory in the order in which the operand's do.
+
+    Raises:
+        MemoryError: It is to have values, and too many.
     """
     geometry = operand.geometry
     shape, stride = tuple(sizes), geometry.stride
-    if stride is None or shape == geometry.shape:
-        tensor = torch.empty_strided(
-            shape, stride or dense(shape), dtype=geometry.dtype, device="meta"
-        )
+    if device != "meta" and prod(shape) > MAX_NUMEL:
+        raise MemoryError
+    if stride is None:
+        steps = dense(shape)
+    elif shape == geometry.shape:
+        steps = [*stride]
     else:
         order = sorted(range(len(shape)), key=lambda dim: (-stride[dim], dim))
-        steps = dense([shape[dim] for dim in order])
-        strides = [steps[order.index(dim)] for dim in range(len(shape))]
-        tensor = torch.empty_strided(
-            shape, strides, dtype=geometry.dtype, device="meta"
-        )
+        ordered = dense([shape[dim] for dim in order])
+        steps = [ordered[order.index(dim)] for dim in range(len(shape))]
+    tensor = torch.empty_strided(shape, steps, dtype=geometry.dtype, device=device)
+    if device != "meta":
+        tensor.zero_()
     tensor.requires_grad_(operand.requires_grad)
     return tensor if operand.is_leaf else tensor.clone()
 

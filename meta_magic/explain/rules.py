@@ -13,7 +13,9 @@ from meta_magic.explain.operand_changes import (
     list_accepted_casts,
     list_accepted_forms,
 )
+from meta_magic.explain.other_calls import tell_detached, tell_others
 from meta_magic.explain.probing import Change, Probe, Variable
+from meta_magic.explain.shape_rules import tell_shapes
 from meta_magic.trace.failed_call import UNNAMED, Operand
 
 __all__ = ["IS_ACCEPTED", "find_rules"]
@@ -24,6 +26,8 @@ IS_ACCEPTED: Final = (
 )
 
 MAX_RULES: Final = 4
+
+MAX_PARTS: Final = 4
 
 NEAR_BELOW: Final = 8
 NEAR_ABOVE: Final = 16
@@ -46,9 +50,18 @@ def find_rules(probe: Probe) -> tuple[str, ...]:
     """Return what the call asks for, in sentences; none where that cannot be said."""
     if probe.accepts({}):
         return (IS_ACCEPTED,)
-    sizes = [*relate_numbers(probe)] or [*relate_groups(probe)]
-    found = [*sizes, *tell_casts(probe)] or [*tell_forms(probe)]
+    found = list_rules(probe)
+    while not found and probe.device is not None:
+        probe.ask_next()  # this one may refuse it for reasons of its own
+        found = list_rules(probe)
     return tuple(islice(dict.fromkeys(found), MAX_RULES))
+
+
+def list_rules(probe: Probe) -> list[str]:
+    """Return what the call asks for."""
+    sizes = [*islice(relate_numbers(probe), MAX_RULES)] or [*relate_groups(probe)]
+    found = [*sizes, *(tell_detached(probe) or tell_casts(probe))]
+    return found or [*tell_shapes(probe), *tell_forms(probe), *tell_others(probe)]
 
 
 def relate_numbers(probe: Probe) -> Iterator[str]:
@@ -110,15 +123,22 @@ def follows(
     """Whether a number has to grow by a factor if others grow by 1."""
     moved = {other: probe.values[other] + 1 for other in others}
     grown = {**moved, variable: size + factor}
-    return probe.accepts(grown) and not probe.accepts({**moved, variable: size})
+    return probe.seems_accepted(grown) and not probe.seems_accepted(
+        {**moved, variable: size}
+    )
 
 
 def describe_relation(probe: Probe, variable: Variable, size: int, factor: int) -> str:
     """Return how a number follows another one, in the words between them."""
-    if probe.accepts({variable: size + 1}):
+    if probe.seems_accepted({variable: size + 1}):
         return "must be at least"
-    if probe.accepts({variable: size + size // factor}):
+    if probe.seems_accepted({variable: size + size // factor}):
         return "must be a multiple of"
+    parts = [n for n in range(2, size) if size % n == 0]
+    if factor == 1 and any(
+        probe.seems_accepted({variable: n}) for n in parts[:MAX_PARTS]
+    ):
+        return "must divide"
     return "must equal" if factor == 1 else "must be twice"
 
 
@@ -128,7 +148,7 @@ def find_limit(probe: Probe, variable: Variable, accepted: Sequence[int]) -> str
     least = 1 if variable.is_size else -NEAR_BELOW
     below = range(max(value - NEAR_BELOW, least), value)
     above = range(value + 1, value + NEAR_ABOVE + 1)
-    good = [n for n in (*below, *above) if probe.accepts({variable: n})]
+    good = [n for n in (*below, *above) if probe.seems_accepted({variable: n})]
     if good and good == list(above):
         return f"must be at least {above[0]}"
     if good and good == list(below):
@@ -178,7 +198,9 @@ def find_leaders(
         if value == size and other not in group:
             moved = {other: size + 1}
             stays = dict.fromkeys(group, size) | moved
-            if probe.accepts({**grown, **moved}) and not probe.accepts(stays):
+            if probe.seems_accepted({**grown, **moved}) and not probe.seems_accepted(
+                stays
+            ):
                 yield other
 
 

@@ -9,9 +9,10 @@ from types import MappingProxyType
 from typing import Final
 
 from meta_magic.explain.accepted import Accepted
+from meta_magic.explain.edited_runs import Block
 from meta_magic.explain.lineage_records import Step
 from meta_magic.explain.program_text import Node, Program, Spot, is_read
-from meta_magic.explain.seen_numbers import Seen
+from meta_magic.explain.traced_block import Seen
 from meta_magic.trace.failed_call import FailedCall
 from meta_magic.trace.signature import SourcePosition
 
@@ -92,6 +93,11 @@ class Situation:
         """Whether the error has to do with dtypes."""
         return DTYPES.search(self.error) is not None
 
+    def is_root(self, node: ast.expr) -> bool:
+        """Whether a refused number comes from what is written here."""
+        at = node.lineno, node.col_offset
+        return any((root.line, root.column) == at for root in self.roots)
+
     def find_operand(self, number: int) -> Iterator[ast.expr]:
         """Yield the expressions that stand for an operand on the way to the call."""
         operand = self.call.operands[number]
@@ -110,11 +116,15 @@ class Situation:
 
 
 def list_written(
-    program: Program, call: FailedCall, makers: Sequence[SourcePosition | None]
+    block: Block | None, call: FailedCall, makers: Sequence[SourcePosition | None]
 ) -> list[int]:
-    """Return the operands of a call that the program writes."""
-    situation = Situation(program=program, call=call, error="", makers=makers)
+    """Return the operands of a call that a block writes; all where it is not edited."""
     numbers = range(len(call.operands))
+    if block is None:
+        return [*numbers]
+    program = Program(block.text, block.lines)
+    own = [at if at and at.file == block.rerun.file else None for at in makers]
+    situation = Situation(program=program, call=call, error="", makers=own)
     return [n for n in numbers if next(situation.find_operand(n), None) is not None]
 
 

@@ -5,37 +5,51 @@ there the innermost operator, here the function that the user or his library cal
 else the module.
 """
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, Final
 
 from torch import Tensor, nn
 
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.signatures.entries import PLAIN
+from meta_magic.session.called_functions import (
+    Called,
+    call_module,
+    find_called,
+    is_torchs,
+)
+from meta_magic.session.loadings import Loaded, describe_loading, find_loading
 from meta_magic.session.operand_names import (
     Site,
+    list_arguments,
     list_names,
+    list_written,
     make_site,
     name_in_modules,
 )
-from meta_magic.session.raised_calls import FUNCTION
-from meta_magic.session.shown_frames import (
-    OURS,
-    PYTHONS,
-    TORCHS,
-    USERS,
-    home_of,
-    walk_traceback,
-)
+from meta_magic.session.python_checks import list_remarks
+from meta_magic.session.shown_frames import USERS, home_of, walk_traceback
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.module_internals import CALLING
 from meta_magic.torch_private.snapshot import RealTorch
 from meta_magic.trace.failed_call import FailedCall, Operand
 from meta_magic.trace.signature import OpaqueArgument, TensorArgument
 
-__all__ = ["find_failed_call"]
+__all__ = ["describe_error", "find_failed_call"]
+
+MAX_SITES: Final = 16
+
+
+def describe_error(error: BaseException) -> str:
+    """Return type and text of an error; one may fail to say its own."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001  the user's own
+        return f"{type(error).__name__}: (its text raises)"
 
 
 def find_failed_call(
@@ -55,45 +69,29 @@ def find_failed_call(
     if error is None:
         return None
     entries = [*walk_traceback(error.__traceback__)]
+    frames = [entry.tb_frame for entry in entries]
     try:
-        frame = find_frame(entries, modes)
         with RealTorch(), lending, DisableTorchFunction():
-            modules = find_modules(entries)
-            return Arguments(registry, find_sites(entries), modules).describe(frame)
+            described = Arguments(registry, find_sites(entries), find_modules(entries))
+            loaded = find_loading(frames)
+            if loaded is not None:
+                return described.describe_loading(loaded)
+            is_deep = isinstance(error, (RecursionError, MemoryError))
+            called = Called(None) if is_deep else find_called(frames, modes)
+            return described.describe(called, error)
     except Exception:  # noqa: BLE001  never in the place of the user's own
         return None
 
 
-def find_frame(
-    entries: Sequence[TracebackType], modes: Sequence[object]
-) -> FrameType | None:
-    """Return the frame of the function that was called by code that is not torch's.
-
-    Ours, of a call of a function; or else torch's, of the innermost call of a module.
-    """
-    frames = [entry.tb_frame for entry in entries]
-    others = [at for at, f in enumerate(frames) if not is_torchs(f)]
-    below = frames[max(others, default=-1) + 1 :]
-    for frame in below:
-        is_call = frame.f_code is FUNCTION
-        if is_call and any(frame.f_locals["self"] is mode for mode in modes):
-            return frame
-    called = [frame for frame in below if frame.f_code is CALLING]
-    return called[-1] if called else None
-
-
-def is_torchs(frame: FrameType) -> bool:
-    """Whether a frame runs torch's code, or what torch or we called."""
-    return home_of(frame.f_code.co_filename) in {OURS, TORCHS, PYTHONS}
-
-
 def find_sites(entries: Sequence[TracebackType]) -> list[Site]:
-    """Return the user's own frames of a traceback, and an innermost library's."""
+    """Return the user's own frames of a traceback, and an innermost library's.
+
+    Of very many, as of a recursion, those at both ends.
+    """
     own = [entry for entry in entries if not is_torchs(entry.tb_frame)]
-    last = own[-1:]
-    return [
-        make_site(entry) for entry in own if is_users(entry.tb_frame) or entry in last
-    ]
+    users = [entry for entry in own if is_users(entry.tb_frame) or entry is own[-1]]
+    ends = users[:MAX_SITES] + users[max(MAX_SITES, len(users) - MAX_SITES) :]
+    return [make_site(entry) for entry in ends]
 
 
 def find_modules(entries: Sequence[TracebackType]) -> list[nn.Module]:
@@ -121,27 +119,75 @@ class Arguments:
         self._sites = sites
         self._modules = modules
         self._operands: list[Operand] = []
+        self._numbers: dict[int, int] = {}
+        self._written: dict[int, str] = {}
         self._is_whole = True
 
-    def describe(self, frame: FrameType | None) -> FailedCall:
-        """Return the record of the call that a frame answers, or of none."""
-        given: Mapping[str, Any] = {} if frame is None else frame.f_locals
-        args = tuple(self._freeze(value) for value in given.get("args") or ())
-        kwargs = {n: self._freeze(v) for n, v in (given.get("kwargs") or {}).items()}
+    def describe(self, called: Called, error: BaseException) -> FailedCall:
+        """Return the record of a call; without one, of the tensors that are written."""
+        remarks = list_remarks(error, called, self._sites)
+        args, kwargs = called.args, called.kwargs
+        if called.function is called.module is None:
+            args = list_written(self._sites[-1:])
+        self._note_arguments(called)
+        frozen = tuple(map(self._freeze, args))
+        named = {name: self._freeze(value) for name, value in kwargs.items()}
         return FailedCall(
-            function=given.get("func"),
-            args=args,
-            kwargs=kwargs,
+            function=called.function,
+            args=frozen,
+            kwargs=named,
             operands=tuple(self._operands),
             is_whole=self._is_whole,
             frames=tuple(s.position for s in self._sites if is_users(s.frame)),
+            receiver=self._name_module(called.module),
+            remarks=remarks,
         )
+
+    def describe_loading(self, loaded: Loaded) -> FailedCall:
+        """Return the record of a state dictionary that did not fit."""
+        owner = self._name_module(loaded.module)
+        given = next(iter(self._list_arguments(None, None)), "the state")
+        loading = describe_loading(loaded, owner, given, self._number)
+        called = self.describe(Called(None, module=loaded.module), RuntimeError())
+        for name, *numbers in loading.pairs:
+            for number in numbers:
+                operand = self._operands[number]
+                aliases = (*operand.aliases, name)
+                self._operands[number] = replace(operand, aliases=aliases)
+        return replace(called, operands=(*self._operands,), loading=loading)
+
+    def _number(self, tensor: Tensor) -> int:
+        """Return the number of a tensor among the operands."""
+        if id(tensor) not in self._numbers:
+            self._numbers[id(tensor)] = len(self._operands)
+            self._operands.append(self._describe_operand(tensor))
+        return self._numbers[id(tensor)]
+
+    def _note_arguments(self, called: Called) -> None:
+        """Note how the code writes arguments that it has no names for."""
+        is_class = isinstance(called.function, type)
+        values = [*called.args, *(called.kwargs.values() if is_class else ())]
+        given = values[3:] if called.function is call_module else values
+        n_given = None if is_class else len(given)
+        written = self._list_arguments(called.function, n_given)
+        pairs = zip(given, written, strict=False)
+        self._written = {id(value): text for value, text in pairs}
+
+    def _list_arguments(self, function: object, n_given: int | None) -> list[str]:
+        """Return how the code writes the arguments of the call."""
+        last = self._sites[-1:]
+        return [t for site in last for t in list_arguments(site, function, n_given)]
+
+    def _name_module(self, module: nn.Module | None) -> str:
+        """Return how code writes a module, or else its class; "" for none."""
+        if module is None:
+            return ""
+        return (*list_names(module, self._sites), type(module).__name__)[0]
 
     def _freeze(self, value: Any) -> Any:
         """Return an argument without tensors, nor what might hold one."""
         if isinstance(value, Tensor):
-            self._operands.append(self._describe_operand(value))
-            return TensorArgument(len(self._operands) - 1)
+            return TensorArgument(self._number(value))
         if type(value) in (list, tuple):
             return type(value)(map(self._freeze, value))
         if isinstance(value, tuple):  # a size, a named one
@@ -149,14 +195,16 @@ class Arguments:
         if type(value) is dict:
             return {key: self._freeze(item) for key, item in value.items()}
         is_slice = isinstance(value, slice)
-        if type(value) in PLAIN or (is_slice and holds_integers(value)):
+        is_plain = type(value) in PLAIN or is_of_torch(value)
+        if is_plain or (is_slice and holds_integers(value)):
             return value
         self._is_whole = False
         return OpaqueArgument(type(value).__name__)
 
     def _describe_operand(self, tensor: Tensor) -> Operand:
         names = list_names(tensor, self._sites)
-        name, *aliases = names or [name_in_modules(tensor, self._modules)]
+        held = name_in_modules(tensor, self._modules)
+        name, *aliases = names or [held or self._written.get(id(tensor), "")]
         number, _, geometry = self._registry.read(tensor)
         return Operand(
             name=name,
@@ -171,6 +219,14 @@ class Arguments:
 def is_users(frame: FrameType) -> bool:
     """Whether a frame is the user's own."""
     return home_of(frame.f_code.co_filename) == USERS
+
+
+def is_of_torch(value: object) -> bool:
+    """Whether a value is a class or a function that torch has by its name."""
+    home = sys.modules.get(getattr(value, "__module__", None) or "")
+    name = getattr(value, "__qualname__", "")
+    is_torchs = home is not None and home.__name__.split(".")[0] == "torch"
+    return is_torchs and vars(home).get(name) is value
 
 
 def holds_integers(value: slice) -> bool:

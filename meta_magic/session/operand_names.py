@@ -8,6 +8,8 @@ import ast
 import linecache
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
 from types import FrameType, TracebackType
 from typing import Any, Final, NamedTuple
 
@@ -24,10 +26,26 @@ from meta_magic.torch_private.module_internals import (
 )
 from meta_magic.trace.signature import SourcePosition
 
-__all__ = ["Site", "list_names", "make_site", "name_in_modules"]
+__all__ = [
+    "NUMBER",
+    "Site",
+    "find_paths",
+    "is_shells",
+    "list_arguments",
+    "list_names",
+    "list_written",
+    "make_site",
+    "name_in_modules",
+    "read_expression",
+    "walk_parts",
+]
 
 KEPT: Final = frozenset({"", "i", "ii", "iii", "dh", "ih", "oh"})
 """IPython's names for earlier values and cells, without underscores and digits."""
+
+LOAD: Final = ast.Load()
+
+MAX_BRACKETS: Final = 2
 
 NUMBER: Final = re.compile(r"\.(\d+)(?=\.|$)")
 
@@ -49,22 +67,73 @@ class Site(NamedTuple):
 
 
 def make_site(entry: TracebackType) -> Site:
-    """Return what an entry of a traceback stands for."""
+    """Return what an entry of a traceback stands for.
+
+    Where names are bound, that is what they are bound to: the whole assignment.
+    """
     code = entry.tb_frame.f_code
     position = describe_position(code, list_spans(code)[max(entry.tb_lasti, 0) // 2])
     text = "".join(linecache.getlines(position.file))
-    return Site(entry.tb_frame, position, text, find_node(text, position))
+    node = find_node(text, position)
+    if isinstance(node, ast.stmt) and hasattr(node, "end_col_offset"):
+        position = replace(
+            position,
+            line=node.lineno,
+            end_line=node.end_lineno or node.lineno,
+            column=node.col_offset,
+            end_column=node.end_col_offset,
+        )
+    return Site(entry.tb_frame, position, text, node)
 
 
-def list_names(tensor: Tensor, sites: Sequence[Site]) -> list[str]:
-    """Return how code writes a tensor, the innermost first; none twice.
+def list_names(value: object, sites: Sequence[Site]) -> list[str]:
+    """Return how code writes a tensor or a module, the innermost first; none twice.
 
     Args:
-        tensor: The tensor.
+        value: The tensor, or the module.
         sites: The frames of the code, outermost first.
     """
-    found = (name for site in reversed(sites) for name in walk_names(tensor, site))
+    found = (name for site in reversed(sites) for name in walk_names(value, site))
     return list(dict.fromkeys(found))
+
+
+def list_written(sites: Sequence[Site]) -> list[Tensor]:
+    """Return the tensors that the expressions at some places stand for, or hold."""
+    tensors = [
+        held
+        for site in sites
+        for part in walk_parts(site)
+        for _, held in walk_tensors(read_expression(part, site.frame))
+    ]
+    return [*{id(tensor): tensor for tensor in tensors}.values()]
+
+
+def list_arguments(site: Site, function: object, n_given: int | None) -> list[str]:
+    """Return how a place writes the positional arguments of its call.
+
+    Args:
+        site: The place.
+        function: What is called, if it is no module.
+        n_given: How many arguments there are, with what a method is of; [] where that
+            does not fit what is written. None for a class, which has them by name, too.
+    """
+    node = site.node
+    if not isinstance(node, ast.Call):
+        return []
+    called = read_expression(node.func, site.frame)
+    if called not in (None, function) and not isinstance(called, nn.Module):
+        return []  # it calls what calls the function
+    owner = [node.func.value] if isinstance(node.func, ast.Attribute) else []
+    for written in (node.args, [*owner, *node.args]):
+        is_all = n_given is None or len(written) == n_given
+        if is_all and not any(map(is_starred, written)):
+            return [ast.unparse(argument) for argument in written]
+    return []
+
+
+def is_starred(node: ast.expr) -> bool:
+    """Whether an argument stands for several."""
+    return isinstance(node, ast.Starred)
 
 
 def name_in_modules(tensor: Tensor, modules: Iterable[nn.Module]) -> str:
@@ -73,25 +142,60 @@ def name_in_modules(tensor: Tensor, modules: Iterable[nn.Module]) -> str:
     return next(found, "")
 
 
-def walk_names(tensor: Tensor, site: Site) -> Iterator[str]:
-    """Yield how a frame writes a tensor: where it is, or as a variable has it."""
-    for part in [] if site.node is None else ast.walk(site.node):
-        if isinstance(part, ast.expr) and read_expression(part, site.frame) is tensor:
-            yield ast.get_source_segment(site.text, part) or ast.unparse(part)
+def walk_names(value: object, site: Site) -> Iterator[str]:
+    """Yield how a frame writes something: where it is, or as a variable has it."""
+    for part in walk_parts(site):
+        read = read_expression(part, site.frame)
+        paths = [p for p, held in walk_tensors(read) if held is value]
+        if read is value or paths:
+            written = ast.get_source_segment(site.text, part) or ast.unparse(part)
+            yield written + ("" if read is value else paths[0])
             return
-    yield from [*walk_variables(tensor, site.frame)][:1]
+    if isinstance(value, Tensor):
+        yield from [*walk_variables(value, site.frame)][:1]
+
+
+def walk_parts(site: Site) -> Iterator[ast.expr]:
+    """Yield the expressions at a place, the whole first."""
+    nodes = [] if site.node is None else [site.node]
+    while nodes:
+        node = nodes.pop(0)
+        if isinstance(node, ast.expr):
+            yield node
+        if not isinstance(getattr(node, "ctx", LOAD), ast.Store):
+            nodes += [*ast.iter_child_nodes(node)]
+
+
+def walk_tensors(value: object, path: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors that a value is, or that lists in it hold, and where."""
+    if isinstance(value, Tensor):
+        yield path, value
+    elif isinstance(value, (list, tuple, dict)) and path.count("[") < MAX_BRACKETS:
+        for at, held in walk_held(value):
+            yield from walk_tensors(held, path + at)
 
 
 def find_node(text: str, position: SourcePosition) -> ast.AST | None:
     """Return the node of a text's syntax tree that stands at a position, or None."""
     span = position.line, position.end_line, position.column, position.end_column
+    found = list_nodes(text)
+    at = [n for n in found if span == (n.lineno, n.end_lineno, *columns_of(n))]
+    node = max(at, key=lambda node: isinstance(node, ast.expr), default=None)
+    if not isinstance(getattr(node, "ctx", LOAD), ast.Store):
+        return node
+    bound = [n for n in found if isinstance(n, ast.Assign) and node in n.targets]
+    loops = [n.iter for n in found if isinstance(n, ast.For) and node is n.target]
+    return next(iter((*bound, *loops)), node)
+
+
+@lru_cache(maxsize=4)
+def list_nodes(text: str) -> tuple[ast.expr | ast.stmt, ...]:
+    """Return the expressions and statements of a text; () if it is no Python."""
     try:
-        nodes = ast.walk(ast.parse(text))
-    except (SyntaxError, ValueError):  # no Python, as a template
-        return None
-    found = (node for node in nodes if isinstance(node, (ast.expr, ast.stmt)))
-    at = (n for n in found if span == (n.lineno, n.end_lineno, *columns_of(n)))
-    return max(at, key=lambda node: isinstance(node, ast.expr), default=None)
+        nodes = [*ast.walk(ast.parse(text))]
+    except (SyntaxError, ValueError):  # as a template
+        return ()
+    return tuple(node for node in nodes if isinstance(node, (ast.expr, ast.stmt)))
 
 
 def columns_of(node: ast.expr | ast.stmt) -> tuple[int, int | None]:
@@ -140,8 +244,9 @@ def walk_variables(tensor: Tensor, frame: FrameType) -> Iterator[str]:
         for name, module in modules:
             yield from (name + path for path in find_paths(tensor, module))
         for name, value in named:
-            if type(value) in (list, tuple, dict):
-                yield from (name + at for at, v in walk_held(value) if v is tensor)
+            yield from (
+                name + at for at, v in walk_tensors(value) if at and v is tensor
+            )
 
 
 def is_shells(name: str) -> bool:

@@ -39,7 +39,7 @@ from meta_magic.recording.signatures.cache import SignatureCache
 from meta_magic.session.caches import pick_cache
 from meta_magic.session.checked_values import make_checks
 from meta_magic.session.collector import RARE_COLLECTION
-from meta_magic.session.failed_calls import find_failed_call
+from meta_magic.session.failed_calls import describe_error, find_failed_call
 from meta_magic.session.guard import Guard
 from meta_magic.session.kept_origin import keep_origin
 from meta_magic.session.note_finders import Outside, find_notes
@@ -49,7 +49,6 @@ from meta_magic.session.threads import TaskWatch, ThreadWatch
 from meta_magic.session.trees import TreeFinder, modules_in, refer_to
 from meta_magic.session.values_on_demand import ValuesOnDemand
 from meta_magic.torch_private.snapshot import RealTorch
-from meta_magic.trace.failed_call import FailedCall
 from meta_magic.trace.notes import CellSource, Note
 from meta_magic.trace.options import Options
 from meta_magic.trace.program import Program
@@ -219,7 +218,7 @@ class Recording:
             program=program,
             modules=tuple(tree.node for tree in trees),
             notes=self._find_notes(program, trees, has_failed=error is not None),
-            error=None if error is None else f"{type(error).__name__}: {error}",
+            error=None if error is None else describe_error(error),
             nbytes_real=self._real_memory.nbytes,
             seconds=seconds,
             cell=source,
@@ -237,11 +236,6 @@ class Recording:
         write = self._written
         for part in (write.calls, write.numbers, write.registry, self._lending):
             part.close()
-
-    def _find_failed_call(self, error: BaseException | None) -> FailedCall | None:
-        """Return the call that an error came from, as the user's code made it."""
-        registry = self._written.registry
-        return find_failed_call(error, self._modes, registry, self._lending)
 
     def _describe(self, namespace: Mapping[str, object]) -> list[Tree]:
         """Return the module trees as the block had them."""

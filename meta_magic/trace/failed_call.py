@@ -6,7 +6,10 @@ from typing import Any, Final
 
 from meta_magic.trace.signature import Geometry, SourcePosition
 
-__all__ = ["UNNAMED", "FailedCall", "Operand", "walk_arguments"]
+__all__ = ["ENDS", "UNNAMED", "FailedCall", "Loading", "Operand", "walk_arguments"]
+
+ENDS: Final = ("start", "stop", "step")
+"""What a slice is made of."""
 
 UNNAMED: Final = "a tensor"
 """The name of an operand that no code and no call stands for."""
@@ -35,19 +38,45 @@ class Operand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Loading:
+    """A state dictionary that did not fit a module.
+
+    Attributes:
+        owner: How the user's code writes the module, or its class.
+        given: How it writes the dictionary.
+        pairs: Names of what both have, in other sizes, each with the numbers among the
+            operands: of the module's tensor, and of the given one.
+        missing: Names that the dictionary lacks.
+        unexpected: Names that the module lacks.
+        holders: Keys of it whose values are dictionaries that have all names.
+    """
+
+    owner: str
+    given: str
+    pairs: tuple[tuple[str, int, int], ...]
+    missing: tuple[str, ...]
+    unexpected: tuple[str, ...]
+    holders: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FailedCall:
     """What raised, with what it was given, as far as torch has a part in it.
 
     It keeps nothing of the user's alive: of tensors there is the metadata alone.
 
     Attributes:
-        function: The function of torch that was called; None for a module that checks
-            what it is given itself, and for code that calls neither.
+        function: What was called of torch: a function, a class, or a function that
+            makes a module anew and calls it; None for a module that cannot be made
+            anew, and for code that calls neither.
         args: Positional arguments; a tensor stands as its number among ``operands``.
         kwargs: Keyword arguments, as well.
         operands: The tensors.
         is_whole: Whether all arguments are there: those that are no plain data are not.
         frames: The user's own lines on the way to it, outermost first.
+        receiver: How the user's code writes the module that was called; "" for none.
+        remarks: What Python's or torch's own checks found, in sentences.
+        loading: The state dictionary that did not fit, if that was it.
     """
 
     function: Callable[..., Any] | None
@@ -56,6 +85,9 @@ class FailedCall:
     operands: tuple[Operand, ...]
     is_whole: bool
     frames: tuple[SourcePosition, ...]
+    receiver: str = ""
+    remarks: tuple[str, ...] = ()
+    loading: Loading | None = None
 
 
 def walk_arguments(
@@ -68,5 +100,8 @@ def walk_arguments(
     elif isinstance(value, Mapping):
         for key, item in value.items():
             yield from walk_arguments(item, (*path, key))
+    elif isinstance(value, slice):
+        for end in ENDS:
+            yield from walk_arguments(getattr(value, end), (*path, end))
     else:
         yield path, value

@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from torch import Tensor
+
     from meta_magic.cost.advice.advice_records import Advice
     from meta_magic.cost.costs import Cost
     from meta_magic.cost.memory_timeline import Memory
     from meta_magic.cost.program_columns import Columns
     from meta_magic.explain.explanations import Explanation
+    from meta_magic.explain.lineage_records import Lineage
+    from meta_magic.trace.calls import TensorMetadata
     from meta_magic.trace.program import Program
     from meta_magic.trials.fit import Candidates, Fit
 
@@ -79,6 +83,32 @@ class Questions:
         home = import_module("meta_magic.explain.explanations")
         explanation: Explanation | None = home.explain(self)
         return explanation
+
+    def why(self, tensor: "Tensor | TensorMetadata", dim: int) -> "Lineage":
+        """Return where a size of a tensor comes from, back to the numbers written.
+
+        The block is run again in a child, with numbers that know where they come from;
+        each step is found by making its call with others.
+
+        Args:
+            tensor: A tensor that the block made or read, or its metadata from the
+                trace.
+            dim: Its dimension; from the last one if negative.
+
+        Raises:
+            IndexError: It has no such dimension.
+            TrialError: The trace has no such tensor, or the block cannot be run again.
+
+        Example:
+            >>> import meta_magic, torch
+            >>> with meta_magic.record() as trace:
+            ...     x = torch.ones(2, 3, 4).flatten(1)
+            >>> print(trace.why(x, 1).lines[0])
+            12 = 3 * 4 by flatten (line 2)
+        """
+        home = import_module("meta_magic.explain.why")
+        lineage: Lineage = home.why(self, tensor, dim)
+        return lineage
 
     def fit(
         self,

@@ -39,6 +39,8 @@ from meta_magic.trials.what_ifs import Choice, Fault, check_choices, make_choice
 
 __all__ = [
     "SECONDS",
+    "Question",
+    "ask_apart",
     "ask_trial",
     "ask_trials",
     "check_rerun",
@@ -121,6 +123,13 @@ def ask_trials(
     check_choices(choices)
     changes = [make_change(trace, own, choices) for own in sizes]
     asked = [partial(answer, check_rerun(trace), own, question) for own in changes]
+    return ask_apart(asked, seconds)
+
+
+def ask_apart(
+    asked: Sequence[Callable[[], tuple[str | None, T | None]]], seconds: float
+) -> list[T | TrialError]:
+    """Return what functions answer, each in a child; or why one does not."""
     returned = ask_children(asked, seconds, seconds)
     late = f"it crashed, or took more than {seconds:g} s", None
     told: list[tuple[str | None, Any]] = [

@@ -72,14 +72,15 @@ HANDLED: Final = DATA_READERS.union(
 """Functions that torch treats otherwise on meta, or of real tensors, than a cell."""
 
 UNLIKE_TORCH: Final = HANDLED | INDEXING
-
 ASKED: Final = DEVICE_QUESTIONS | {IS_META, DATA}
 """Attributes whose answer may depend on who asks, or makes another tensor."""
 
-UNLOADABLE: Final = (
-    "load_state_dict cannot copy tensors on meta, which have no data, into a real "
-    "module (see meta_magic.materialize for the module that they are from)"
-)
+UNLOADABLE: Final = """\
+load_state_dict cannot copy tensors on meta, which have no data, into a real module \
+(see meta_magic.materialize for the module that they are from)"""
+
+
+frame_at = sys._getframe  # replaced by what stands above the mode, and is not meant
 
 
 class FunctionMode(DeviceContext):
@@ -89,7 +90,7 @@ class FunctionMode(DeviceContext):
     each call pays for one mode instead of two.
 
     Args:
-        registry: Numbers of tensors.
+        registry: Numbers of tensors; an attribute, too.
         places: Is told which call is running.
         constants: Keeps values that come from Python.
         findings: Takes what is rarely meant, and what was put on meta by name.
@@ -120,7 +121,7 @@ class FunctionMode(DeviceContext):
         # Not the base's: its torch.device(...) would be a call to a mode outside.
         self.device = META
         self.prev_mode = None
-        self._registry = registry
+        self.registry = registry
         self._places = places
         self._constants = constants
         self._findings = findings
@@ -161,9 +162,9 @@ class FunctionMode(DeviceContext):
         """Call ``func``, on meta if it is a factory that was told no device."""
         if type(func) is MethodWrapperType and not kwargs:
             if func.__self__ in ASKED:
-                return self._tell(func, args, sys._getframe(1))
+                return self._tell(func, args, frame_at(1))
             return func(*args)  # an attribute such as ``shape``: runs no operator
-        caller = sys._getframe(1)
+        caller = frame_at(1)
         places = self._places
         before, places.running = places.running, (running := [func, caller, None, args])
         try:
@@ -255,7 +256,7 @@ class FunctionMode(DeviceContext):
         if func in PACKING:
             return self._packer.run(func, args)
         if func is DEEPCOPY:
-            return copy_deeply(args, self._registry)
+            return copy_deeply(args, self.registry)
         check_place(func, args, kwargs, self._plan.place_of(args[0]))
         if func in TO_NUMPY:
             return self._shared.give(func, args, kwargs)
@@ -271,7 +272,7 @@ class FunctionMode(DeviceContext):
             return self._tell_is_meta(func, args, asker)
         if func.__self__ is DATA:
             for tensor in args:  # that it is read of; that it is given to, and it
-                self._registry.note_alias(tensor)
+                self.registry.note_alias(tensor)
             return func(*args)
         if not (args[0].is_meta or has_left()):
             return func(*args)

@@ -70,7 +70,9 @@ def test_what_a_container_holds_is_named():
 def test_a_module_that_checks_its_input_itself_has_its_operands():
     found = explain(lambda _: nn.LSTM(3, 4)(torch.ones(5, 2, 7)))
     assert [o.name for o in found.given] == ["torch.ones(5, 2, 7)"]
-    assert found.rules == ()
+    assert found.rules == (
+        "dimension 2 of torch.ones(5, 2, 7) (7) must equal LSTM.input_size (3)",
+    )
 
 
 def test_a_module_that_is_not_made_yet_hides_no_other_names():

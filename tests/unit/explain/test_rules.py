@@ -79,7 +79,10 @@ def test_a_form_that_is_accepted_is_told_where_no_size_is():
     assert rules
     vector = torch.ones(3)
     rules = explain(lambda: torch.mm(vector, torch.ones(3, 2))).rules
-    assert rules == ("vector.unsqueeze(0) is accepted, and gives (1, 2)",)
+    assert rules == (
+        "vector has 1 dimension: 2 are accepted",
+        "vector.unsqueeze(0) is accepted, and gives (1, 2)",
+    )
 
 
 def test_what_is_not_about_sizes_is_said_to_be_about_something_else():

@@ -1,0 +1,108 @@
+"""An explanation as text: no longer than a screen, what helps most kept longest."""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from meta_magic.explain.lineage_records import Lineage
+from meta_magic.explain.repairs import Repair
+from meta_magic.trace.failed_call import Operand
+from meta_magic.trace.units import format_shape
+
+if TYPE_CHECKING:
+    from meta_magic.explain.explanations import Explanation
+
+__all__ = ["format_explanation"]
+
+MAX_LINES: Final = 25
+
+MAX_OPERANDS: Final = 8
+
+MAX_CALLERS: Final = 4
+
+MAX_CHAINS: Final = 2
+
+MAX_CHAIN: Final = 5
+"""How many lines of a chain there are."""
+
+LEAST: Final = (
+    ("chains", 6),
+    ("operands", 5),
+    ("callers", 2),
+    ("rules", 3),
+    ("chains", 3),
+    ("repairs", 7),
+)
+"""How many lines are left of each part, in the order in which they are given up."""
+
+
+def format_explanation(explanation: "Explanation") -> str:
+    """Return all of an explanation but the error, in at most ``MAX_LINES`` lines."""
+    parts = {name: [*lines] for name, lines in walk_parts(explanation)}
+    for name, least in LEAST:
+        n_over = sum(map(len, parts.values())) - MAX_LINES
+        lines = parts[name]
+        if n_over > 0 and len(lines) > least:
+            n_left = max(least, len(lines) - n_over - 1)
+            n_left = n_left if name != "repairs" else least
+            parts[name] = [*lines[:n_left], "    ..."]
+    return "\n".join(line for lines in parts.values() for line in lines)
+
+
+def walk_parts(explanation: "Explanation") -> Iterator[tuple[str, Iterator[str]]]:
+    """Yield the parts of an explanation by name, with the lines of each."""
+    callers = explanation.callers[-MAX_CALLERS:]
+    yield "callers", (f"{where}: {text}" for where, text in callers)
+    yield "head", walk_head(explanation)
+    yield "operands", walk_operands(explanation.given)
+    yield "rules", (f"  {rule}" for rule in explanation.rules)
+    yield "chains", walk_chains(explanation.lineages)
+    yield "repairs", walk_repairs(explanation)
+
+
+def walk_head(explanation: "Explanation") -> Iterator[str]:
+    """Yield the line of the place where it failed, if there is one."""
+    module = f"    in {explanation.module}" if explanation.module else ""
+    head = f"{explanation.where}: {explanation.expression}{module}".strip(": ")
+    yield from [head] if head else []
+
+
+def walk_operands(given: Sequence[Operand]) -> Iterator[str]:
+    """Yield a line for each tensor."""
+    shown = given[:MAX_OPERANDS]
+    width = max((len(operand.name) for operand in shown), default=0)
+    for operand in shown:
+        geometry = operand.geometry
+        dtype = str(geometry.dtype).removeprefix("torch.")
+        yield f"    {operand.name:<{width}}  {format_shape(geometry.shape)} {dtype}"
+    if len(given) > MAX_OPERANDS:
+        yield f"    and {len(given) - MAX_OPERANDS} more"
+
+
+def walk_chains(lineages: Sequence[Lineage]) -> Iterator[str]:
+    """Yield the first lines of the first chains."""
+    for lineage in lineages[:MAX_CHAINS]:
+        first, *rest = lineage.lines
+        yield f"  why {first}"
+        yield from (f"    {line}" for line in rest[: MAX_CHAIN - 1])
+        if len(rest) >= MAX_CHAIN:
+            yield "      ..."
+
+
+def walk_repairs(explanation: "Explanation") -> Iterator[str]:
+    """Yield the repairs, or why there are none."""
+    if explanation.repairs:
+        yield "repairs that ran"
+    elif explanation.declined:
+        yield f"no repairs were tried: {explanation.declined}"
+    elif explanation.n_tried:
+        yield f"none of {explanation.n_tried} edits that were tried ran"
+    for repair in explanation.repairs:
+        yield from walk_repair(repair)
+
+
+def walk_repair(repair: Repair) -> Iterator[str]:
+    """Yield the lines of a repair."""
+    for at, before, after in repair.changes:
+        yield f"    line {at}  {before.strip()}"
+        yield f"    ->{' ' * len(str(at))}     {after.strip()}"
+    yield f"            {repair.consequence}"

@@ -1,0 +1,253 @@
+"""The formula by which a size comes from numbers, found by trying others.
+
+A handful are proposed, and the first one that holds wherever the call was tried is
+taken: none is believed for the operator's name.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from math import prod
+from typing import Final, NamedTuple
+
+from meta_magic.explain.argument_names import name_argument
+from meta_magic.explain.dependence import Group, Target, list_moves
+from meta_magic.explain.lineage_records import evaluate
+from meta_magic.explain.probing import Probe, Variable
+
+__all__ = ["UNKNOWN", "Formula", "find_formula"]
+
+WIDEST: Final = 48
+"""By how much an operand is widened to see by which step it is read."""
+
+
+class Formula(NamedTuple):
+    """How a size comes from numbers.
+
+    Attributes:
+        text: It in Python, ``{}`` for each number; ``UNKNOWN`` where none holds. Of
+            what no number moves it is that size.
+        parts: The numbers.
+    """
+
+    text: str
+    parts: tuple[Variable, ...]
+
+    @property
+    def hands_on(self) -> bool:
+        """Whether the size is that of a number, unchanged."""
+        return self.text == "{}"
+
+
+UNKNOWN: Final = ""
+
+
+def find_formula(probe: Probe, target: Target, groups: Sequence[Group]) -> Formula:
+    """Return how a size comes from groups of numbers, of each the first operand's."""
+    chosen = [next((v for v in group if v.is_size), group[0]) for group in groups]
+    moves = [
+        (move, size)
+        for move in list_moves(probe, groups)
+        if (size := target.read(move)) is not None
+    ]
+    if not chosen:
+        return Formula(f"{target.size}", ())
+    for formula in propose(probe, target, chosen):
+        # An argument that is handed on may have limits, as of a split.
+        is_given = formula.hands_on and not formula.parts[0].is_size
+        if holds(probe, formula, target, moves[:1] if is_given else moves):
+            return formula
+    return Formula(UNKNOWN, tuple(chosen))
+
+
+def holds(
+    probe: Probe,
+    formula: Formula,
+    target: Target,
+    moves: Sequence[tuple[Mapping[Variable, int], int]],
+) -> bool:
+    """Whether a formula gives what the call returned, as it was and each time since."""
+    for move, size in [({}, target.size), *moves]:
+        values = [move.get(v, probe.values[v]) for v in formula.parts]
+        try:
+            if evaluate(formula.text, values) != size:
+                return False
+        except (ArithmeticError, ValueError):
+            return False
+    return bool(moves) or formula.hands_on
+
+
+def propose(
+    probe: Probe, target: Target, chosen: Sequence[Variable]
+) -> Iterator[Formula]:
+    """Yield formulas that may hold, the simplest first."""
+    size = target.size
+    values = [probe.values[v] for v in chosen]
+    if size is None or not chosen:
+        return
+    if len(chosen) == 1:
+        yield Formula("{}", (chosen[0],))
+    elif prod(values) == size:
+        yield Formula(" * ".join(["{}"] * len(chosen)), (*chosen,))
+    if len(chosen) == 2:  # noqa: PLR2004
+        yield from propose_pairs(chosen)
+    if len(chosen) > 1 and sum(values) == size:
+        yield Formula(" + ".join(["{}"] * len(chosen)), (*chosen,))
+    if len(chosen) == 1:
+        yield from propose_steps(values[0], size, chosen[0])
+    yield from propose_windows(probe, target, chosen)
+    yield from propose_quotients(values, size, chosen)
+
+
+def propose_steps(value: int, size: int, variable: Variable) -> Iterator[Formula]:
+    """Yield formulas of one number and a constant."""
+    sign = "+" if size > value else "-"
+    yield Formula(f"{{}} {sign} {abs(size - value)}", (variable,))
+    if value and size % value == 0:
+        yield Formula(f"{{}} * {size // value}", (variable,))
+    if size:
+        yield Formula(f"{{}} // {max(value // size, 1)}", (variable,))
+        yield Formula(f"ceil({{}} / {max(round(value / size), 1)})", (variable,))
+
+
+def propose_pairs(chosen: Sequence[Variable]) -> Iterator[Formula]:
+    """Yield formulas of two numbers, as of a slice with a start, or with a step."""
+    for pair in ((chosen[0], chosen[1]), (chosen[1], chosen[0])):
+        yield Formula("{} - {}", pair)
+        yield Formula("{} // {}", pair)
+        yield Formula("ceil({} / {})", pair)
+
+
+def propose_quotients(
+    values: Sequence[int], size: int, chosen: Sequence[Variable]
+) -> Iterator[Formula]:
+    """Yield products divided by others, as of a view with a size of -1."""
+    everything = range(len(chosen))
+    for count in range(1, len(chosen)):
+        for up in combinations(everything, count):
+            down = [i for i in everything if i not in up]
+            below = prod(values[i] for i in down)
+            above = prod(values[i] for i in up)
+            if not below or above // below != size:
+                continue
+            order = tuple(chosen[i] for i in (*up, *down))
+            over = " * ".join(["{}"] * len(up))
+            under = " * ".join(["{}"] * len(down))
+            under = f"({under})" if len(down) > 1 else under
+            yield Formula(f"{over} // {under}", order)
+
+
+def propose_windows(
+    probe: Probe, target: Target, chosen: Sequence[Variable]
+) -> Iterator[Formula]:
+    """Yield the arithmetic of convolution and pooling, and of their transposes.
+
+    By which step the operand is read is seen by widening it; what is taken away from it
+    follows, and is written as in textbooks where arguments have their usual names.
+    """
+    sizes = [v for v in chosen if v.is_size and v.operand == 0]
+    if len(sizes) != 1:
+        return
+    (read,) = sizes
+    size = target.size or 0
+    step = find_step(probe, target, read)
+    if step is not None:
+        stride, first = step
+        yield from propose_textbook(probe, chosen, read, stride)
+        shift = size * stride - probe.values[read] - first
+        sign = "+" if shift >= 0 else "-"
+        yield Formula(f"floor(({{}} {sign} {abs(shift)}) / {stride}) + 1", (read,))
+    wider = target.read({read: probe.values[read] + 1})
+    if wider is not None and wider - size > 1:
+        yield from propose_transposed(probe, chosen, read)
+        stride = wider - size
+        shift = size - (probe.values[read] - 1) * stride
+        yield Formula(f"({{}} - 1) * {stride} + {shift}", (read,))
+
+
+def find_step(probe: Probe, target: Target, read: Variable) -> tuple[int, int] | None:
+    """Return how much an operand grows for one more window, and for the first one."""
+    before = target.size or 0
+    grown: list[int] = []
+    for more in range(1, WIDEST):
+        size = target.read({read: probe.values[read] + more})
+        if size is None:
+            return None
+        if size > before + len(grown):
+            grown.append(more)
+        if len(grown) == 2:  # noqa: PLR2004
+            return grown[1] - grown[0], grown[0]
+    return None
+
+
+class Terms:
+    """Writes formulas of what a call is given by name.
+
+    Args:
+        probe: Makes the call.
+        chosen: The numbers on which the size depends; others are constants.
+        read: The size of the operand that is read.
+
+    Attributes:
+        parts: The numbers that were written so far.
+    """
+
+    def __init__(
+        self, probe: Probe, chosen: Sequence[Variable], read: Variable
+    ) -> None:
+        self.parts = [read]
+        self._values = probe.values
+        self._chosen = chosen
+        self._named: dict[str, Variable] = {}
+        for variable in (*chosen, *probe.values):
+            if not isinstance(variable.at, int):
+                name = name_argument(probe.call, variable.at).partition("[")[0]
+                self._named.setdefault(name, variable)
+            elif variable in chosen and variable != read:
+                self._named.setdefault("kernel_size", variable)
+
+    def has(self, name: str) -> bool:
+        """Whether something is given by a name."""
+        return name in self._named
+
+    def write(self, name: str, default: int) -> str:
+        """Return how what is given by a name is written."""
+        variable = self._named.get(name)
+        if variable is None or variable not in self._chosen:
+            return str(default if variable is None else self._values[variable])
+        self.parts.append(variable)
+        return "{}"
+
+
+def propose_textbook(
+    probe: Probe, chosen: Sequence[Variable], read: Variable, stride: int
+) -> Iterator[Formula]:
+    """Yield ``floor((n + 2p - d(k - 1) - 1) / s) + 1`` of what is given by name."""
+    terms = Terms(probe, chosen, read)
+    padding = terms.write("padding", 0)
+    text = "{}" if padding == "0" else f"{{}} + 2 * {padding}"
+    dilation = terms.write("dilation", 1)
+    width = terms.write("kernel_size", 1)
+    text += f" - {width}" if dilation == "1" else f" - {dilation} * ({width} - 1) - 1"
+    if terms.has("stride"):
+        steps = terms.write("stride", 1)
+        yield Formula(f"floor(({text}) / {steps}) + 1", (*terms.parts,))
+        return
+    yield Formula(f"floor(({text}) / {stride}) + 1", (*terms.parts,))
+    steps = terms.write("kernel_size", 1)  # as pooling has it
+    yield Formula(f"floor(({text}) / {steps}) + 1", (*terms.parts,))
+
+
+def propose_transposed(
+    probe: Probe, chosen: Sequence[Variable], read: Variable
+) -> Iterator[Formula]:
+    """Yield ``(n - 1)s - 2p + d(k - 1) + o + 1`` of what is given by name."""
+    terms = Terms(probe, chosen, read)
+    text = f"({{}} - 1) * {terms.write('stride', 1)}"
+    padding = terms.write("padding", 0)
+    text += "" if padding == "0" else f" - 2 * {padding}"
+    dilation = terms.write("dilation", 1)
+    width = terms.write("kernel_size", 1)
+    text += f" + {width}" if dilation == "1" else f" + {dilation} * ({width} - 1) + 1"
+    extra = terms.write("output_padding", 0)
+    text += "" if extra == "0" else f" + {extra}"
+    yield Formula(text, (*terms.parts,))

@@ -1,0 +1,230 @@
+"""See each call of a function of torch with the numbers that it is given, traced.
+
+Stands above a recording's own mode, and answers sizes with numbers that know whose
+they are. Tensors are held, and the mode below is told for good who called: it runs in a
+child that ends with its answer.
+"""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from types import FrameType, MethodWrapperType
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from meta_magic.explain.traced_numbers import (
+    SizeOf,
+    Worked,
+    regain,
+    strip_nested,
+    trace_number,
+)
+from meta_magic.recording.identities.nested_tensors import tensors_in
+from meta_magic.recording.intercept import function_mode
+from meta_magic.torch_private.modes import function_mode_stack
+from meta_magic.torch_private.tensor_internals import address_of_storage
+
+__all__ = ["Call", "CallObserver", "Node"]
+
+SHAPE: Final[Any] = Tensor.shape
+SIZE: Final[Any] = Tensor.size
+NUMEL: Final = frozenset[Any]({Tensor.numel, Tensor.nelement})
+
+
+class Node:
+    """A tensor as a call left it; a write in place makes a new one of it.
+
+    Attributes:
+        tensor: The tensor.
+        shape: Its sizes.
+        call: What returned it; None for one from outside of the block.
+        output: Which of the tensors that the call returned.
+    """
+
+    __slots__ = ("call", "output", "shape", "tensor")
+
+    def __init__(self, tensor: Tensor, call: "Call | None", output: int) -> None:
+        self.tensor = tensor
+        self.shape = read_shape(tensor)
+        self.call = call
+        self.output = output
+
+
+class Call:
+    """A call of a function of torch.
+
+    Attributes:
+        index: Which of all.
+        function: The function.
+        args: Positional arguments, as given: numbers are traced, tensors as ``Node``.
+        kwargs: Keyword arguments, as well.
+        line: The innermost line of the block's file; None if that is none.
+        outputs: What it returned.
+        has_failed: Whether it raised.
+    """
+
+    __slots__ = ("args", "function", "has_failed", "index", "kwargs", "line", "outputs")
+
+    def __init__(
+        self,
+        index: int,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        line: int | None,
+    ) -> None:
+        self.index = index
+        self.function = function
+        self.args = args
+        self.kwargs = kwargs
+        self.line = line
+        self.outputs: list[Node] = []
+        self.has_failed = False
+
+
+class CallObserver(TorchFunctionMode):
+    """Keeps the calls of torch's functions; answers sizes with traced numbers.
+
+    Args:
+        file: Name of the block's file.
+
+    Attributes:
+        calls: The calls that returned tensors, and the one that failed, in order.
+        by_number: What stands for tensors, by their number in the recording.
+        modules: Modules in whose methods a call was made, by ``id``.
+    """
+
+    def __init__(self, file: str) -> None:
+        super().__init__()
+        self.calls: list[Call] = []
+        self.by_number: dict[int, Node] = {}
+        self.modules: dict[int, nn.Module] = {}
+        self._file = file
+        self._nodes: dict[int, Node] = {}
+        self._by_storage: dict[int, Node] = {}
+        function_mode.frame_at = find_caller  # type: ignore[assignment]  # as it is used
+        modes = (
+            m
+            for m in function_mode_stack()
+            if isinstance(m, function_mode.FunctionMode)
+        )
+        self._registry = next(modes).registry
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Call a function, and keep what it was given and returned."""
+        is_attribute = type(func) is MethodWrapperType
+        if (is_attribute and func.__self__ is SHAPE) or func is SIZE:
+            return self._tell_size(*args, **(kwargs or {}))
+        if func in NUMEL:
+            return self._tell_numel(*args)
+        plain = strip_nested(args), strip_nested(dict(kwargs or {}))
+        if is_attribute and not isinstance(returned := func(*plain[0]), Tensor):
+            return returned
+        line = self._find_line(sys._getframe(1))
+        given = self._freeze(args), self._freeze(dict(kwargs or {}))
+        call = Call(len(self.calls), func, *given, line)
+        try:
+            returned = func(*plain[0], **plain[1])
+        except Exception:
+            call.has_failed = True
+            self.calls.append(call)
+            raise
+        tensors = tensors_in(returned)
+        if tensors:
+            self.calls.append(call)
+            self._number(tensors_in(*plain))  # a parameter has none before it is read
+            call.outputs = [self._add(t, call, i) for i, t in enumerate(tensors)]
+        return returned
+
+    def node_of(self, tensor: Tensor) -> Node:
+        """Return what stands for a tensor as it is now."""
+        node = self._nodes.get(id(tensor))
+        if node is not None and node.tensor is tensor:
+            return node
+        # A parameter is another object than the tensor that it was made of.
+        twin = self._by_storage.get(find_storage(tensor))
+        if twin is None or twin.shape != read_shape(tensor):
+            return self._add(tensor, None, 0)
+        return self._add(tensor, twin.call, twin.output)
+
+    def _add(self, tensor: Tensor, call: Call | None, output: int) -> Node:
+        node = self._nodes[id(tensor)] = Node(tensor, call, output)
+        self._by_storage[find_storage(tensor)] = node
+        self._number([tensor])
+        return node
+
+    def _number(self, tensors: Sequence[Tensor]) -> None:
+        for tensor in tensors:
+            seen = self._registry.find(tensor)
+            if seen is not None:
+                self.by_number[seen[0]] = self._nodes[id(tensor)]
+
+    def _tell_size(self, tensor: Tensor, dim: Any = None) -> Any:
+        node = self.node_of(tensor)
+        sizes = [trace_number(n, SizeOf(node, i)) for i, n in enumerate(node.shape)]
+        return torch.Size(sizes) if dim is None else sizes[dim]
+
+    def _tell_numel(self, tensor: Tensor) -> int:
+        sizes = self._tell_size(tensor)
+        formula = " * ".join(["{}"] * len(sizes)) or "1"
+        made: int = trace_number(tensor.numel(), Worked(formula, tuple(sizes)))
+        return made
+
+    def _freeze(self, value: Any) -> Any:
+        """Return arguments with nodes in the place of tensors."""
+        kind = type(value)
+        if isinstance(value, Tensor):
+            return self.node_of(value)
+        if kind in (list, tuple):
+            return kind(map(self._freeze, value))
+        if kind is dict:
+            return {key: self._freeze(item) for key, item in value.items()}
+        return tuple(value) if kind is torch.Size else regain(value)
+
+    def _find_line(self, frame: FrameType | None) -> int | None:
+        """Return the innermost line of the block; note whose methods are around."""
+        line = None
+        while frame is not None:
+            code = frame.f_code
+            owner = frame.f_locals.get("self") if code.co_argcount else None
+            if isinstance(owner, nn.Module):
+                self.modules[id(owner)] = owner
+            if code.co_filename == self._file:
+                line = line or frame.f_lineno
+                if code.co_name == "<module>":
+                    break
+            frame = frame.f_back
+        return line
+
+
+def find_caller(depth: int) -> FrameType:
+    """Return who called the mode below: whoever called the observer, if it did."""
+    frame = sys._getframe(depth + 1)
+    is_own = frame.f_code is CallObserver.__torch_function__.__code__
+    return frame.f_back if is_own and frame.f_back is not None else frame
+
+
+def read_shape(tensor: Tensor) -> tuple[int, ...]:
+    """Return the sizes of a tensor; none of one that has none yet."""
+    try:
+        return tuple(map(int, tensor.shape))
+    except (RuntimeError, ValueError):  # an uninitialized parameter
+        return ()
+
+
+def find_storage(tensor: Tensor) -> int:
+    """Return what tells a tensor's storage; its own address if it has none."""
+    try:
+        storage = tensor.untyped_storage()
+    except (NotImplementedError, RuntimeError, ValueError):  # sparse, not made yet
+        return id(tensor)
+    address: int = address_of_storage(storage)
+    return address

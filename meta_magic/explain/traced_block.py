@@ -1,0 +1,247 @@
+"""A block rewritten such that its numbers know where they are written.
+
+Each integer that it says becomes a traced one, and each expression that may stand for
+an integer is noted on its way. All keeps its lines and columns.
+"""
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from meta_magic.explain.traced_numbers import STAND_INS, Written, strip, trace_number
+
+__all__ = [
+    "Literal",
+    "Seen",
+    "TracedBlock",
+    "read_seen",
+    "set_literals",
+    "trace_block",
+]
+
+Seen = Mapping[int, frozenset[int]]
+"""By the number of a node among all of a tree, as ``ast.walk`` has them."""
+
+LOAD: Final = ast.Load()
+
+NOTE: Final = "__meta_magic_note__"
+WRITTEN: Final = "__meta_magic_written__"
+STAND_IN: Final = "__meta_magic_stand_in__"
+
+NUMBERS: Final = (ast.Name, ast.Attribute, ast.BinOp, ast.Call, ast.Subscript)
+"""Expressions that may stand for an integer."""
+
+REPLACED: Final = frozenset(function.__name__ for function in STAND_INS)
+
+MAX_VALUES: Final = 8
+"""How many values of one expression are kept."""
+
+MAX_LABEL: Final = 40
+
+
+class Literal(NamedTuple):
+    """An integer that a block says.
+
+    Attributes:
+        value: The integer.
+        line: Its line.
+        column: Where it begins, in UTF-8 bytes from 0.
+        end_column: Where it ends.
+        label: What it is called there: the name that it is given, or else the
+            expression that it stands in.
+    """
+
+    value: int
+    line: int
+    column: int
+    end_column: int
+    label: str
+
+
+class TracedBlock(NamedTuple):
+    """A block, rewritten.
+
+    Attributes:
+        block: Its statements.
+        literals: The integers that it says.
+    """
+
+    block: ast.Module
+    literals: tuple[Literal, ...]
+
+
+class Now(NamedTuple):
+    """What a rewritten block runs with, in the child that it runs in.
+
+    Attributes:
+        values: What its integers are.
+        seen: What its expressions stood for.
+    """
+
+    values: list[Any]
+    seen: dict[int, set[int]]
+
+
+NOW: Final = Now([], defaultdict(set))
+
+
+def note(number: int, value: Any) -> Any:
+    """Return a value, and keep it if it is an integer."""
+    plain = strip(value)
+    values = NOW.seen[number]
+    if type(plain) is int and len(values) < MAX_VALUES:
+        values.add(plain)
+    return value
+
+
+def written(number: int) -> Any:
+    """Return the integer that a block says, with its origin."""
+    return NOW.values[number]
+
+
+def stand_in(function: Any) -> Any:
+    """Return what is to be called instead of a function."""
+    try:
+        return STAND_INS.get(function, function)
+    except TypeError:  # what has no hash
+        return function
+
+
+def read_seen() -> Seen:
+    """Return what was noted."""
+    return {node: frozenset(values) for node, values in NOW.seen.items() if values}
+
+
+def set_literals(literals: Sequence[Literal], values: Mapping[int, int]) -> None:
+    """Say what the integers of a rewritten block are, before it runs.
+
+    Args:
+        literals: As they are written.
+        values: What some of them are instead.
+    """
+    NOW.seen.clear()
+    NOW.values[:] = [
+        trace_number(values.get(number, literal.value), Written(number))
+        for number, literal in enumerate(literals)
+    ]
+
+
+def trace_block(block: ast.Module) -> TracedBlock:
+    """Return a block whose numbers know where they are written; it is changed."""
+    numbers = {id(node): number for number, node in enumerate(ast.walk(block))}
+    tracing = Tracing(numbers, label_literals(block))
+    body = tracing.visit(block).body
+    names = {"note": NOTE, "written": WRITTEN, "stand_in": STAND_IN}
+    given = [ast.alias(name, alias) for name, alias in names.items()]
+    head = ast.ImportFrom(__name__, given, 0)
+    later = [n for n in body if isinstance(n, ast.ImportFrom) and is_future(n)]
+    rest = [statement for statement in body if statement not in later]
+    whole = ast.Module([*later, head, *rest], [])
+    return TracedBlock(ast.fix_missing_locations(whole), tuple(tracing.literals))
+
+
+def is_future(node: ast.ImportFrom) -> bool:
+    """Whether an import has to stand before all else."""
+    return node.module == "__future__"
+
+
+def label_literals(block: ast.Module) -> dict[int, str]:
+    """Return what the integers that stand alone are called, by ``id`` of the node."""
+    return {
+        id(part): label
+        for node in ast.walk(block)  # inner calls come later, and say it better
+        for part, label in label_parts(node)
+    }
+
+
+def label_parts(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
+    """Yield what the parts of a node are called in it."""
+    if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+        target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+        yield node.value, ast.unparse(target)
+    if isinstance(node, ast.arguments):
+        yield from ((default, one.arg) for one, default in pair_defaults(node))
+    if isinstance(node, ast.Call):
+        text = ast.unparse(node)
+        short = text if len(text) <= MAX_LABEL else f"{ast.unparse(node.func)}(...)"
+        for part in (*node.args, *node.keywords):
+            yield from ((below, f"in {short}") for below in ast.walk(part))
+        yield from ((one.value, one.arg) for one in node.keywords if one.arg)
+
+
+def pair_defaults(node: ast.arguments) -> list[tuple[ast.arg, ast.expr]]:
+    """Return the arguments of a function that have defaults, with these."""
+    named = [*node.posonlyargs, *node.args]
+    pairs = [*zip(named[len(named) - len(node.defaults) :], node.defaults, strict=True)]
+    alone = zip(node.kwonlyargs, node.kw_defaults, strict=True)
+    return [*pairs, *((argument, value) for argument, value in alone if value)]
+
+
+class Tracing(ast.NodeTransformer):
+    """Has each integer be traced, and what may stand for one noted.
+
+    Args:
+        numbers: Of each node that is noted, by ``id``.
+        labels: What integers are called, by ``id`` of the node.
+
+    Attributes:
+        literals: The integers met.
+    """
+
+    def __init__(self, numbers: Mapping[int, int], labels: Mapping[int, str]) -> None:
+        self.literals: list[Literal] = []
+        self._numbers = numbers
+        self._labels = labels
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        """Visit what is below a node, and wrap it itself."""
+        super().generic_visit(node)
+        number = self._numbers.get(id(node))
+        is_read = isinstance(getattr(node, "ctx", LOAD), ast.Load)
+        if number is None or not is_read or not isinstance(node, NUMBERS):
+            return node
+        return call(NOTE, node, ast.Constant(number), node)
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        """Have an integer know where it is written."""
+        if type(node.value) is not int or node.lineno != node.end_lineno:
+            return node
+        end = node.end_col_offset or node.col_offset
+        label = self._labels.get(id(node), "")
+        here = node.lineno, node.col_offset, end, label
+        self.literals.append(Literal(node.value, *here))
+        return call(WRITTEN, node, ast.Constant(len(self.literals) - 1))
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """Replace what makes numbers of its own."""
+        is_replaced = isinstance(node.func, ast.Name) and node.func.id in REPLACED
+        function = node.func
+        visited = self.generic_visit(node)
+        if is_replaced:
+            node.func = call(STAND_IN, function, function)
+        return visited
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        """Leave an annotation as it is."""
+        if node.value is not None:
+            node.value = self.visit(node.value)
+        return node
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        """Leave an annotation as it is."""
+        return node
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
+        """Leave a text as it is: its parts have no columns before Python 3.12."""
+        return node
+
+    def visit_MatchValue(self, node: ast.MatchValue) -> ast.AST:
+        """Leave a pattern as it is."""
+        return node
+
+
+def call(name: str, at: ast.AST, *args: ast.expr) -> ast.Call:
+    """Return a call of one of our functions, in the place of a node."""
+    function = ast.copy_location(ast.Name(name, LOAD), at)
+    return ast.copy_location(ast.Call(function, list(args), []), at)

@@ -1,0 +1,72 @@
+"""Where refused sizes come from, and which written numbers would mend them."""
+
+import pytest
+
+from meta_magic.explain.given_names import name_operands
+from meta_magic.explain.refused_sizes import Sight, solve, trace_refused
+from tests.conformance.explanations import record_cell
+
+CLASSIFIER = """import torch
+from torch import nn
+import torch.nn.functional as F
+class Classifier(nn.Module):
+    def __init__(self, w):
+        super().__init__()
+        self.conv = nn.Conv2d(1, w, 3)
+        self.fc = nn.Linear(400, 10)
+    def forward(self, x):
+        x = F.max_pool2d(self.conv(x), 2).flatten(1)
+        return self.fc(x)
+model = Classifier(16)
+out = model(torch.randn(4, 1, 14, 14))
+"""
+
+
+@pytest.fixture(scope="module")
+def trace():
+    return record_cell(CLASSIFIER, "<classifier>")
+
+
+def test_an_explanation_tells_where_both_of_the_sizes_come_from(trace):
+    found = trace.explanation
+    weight, given = sorted(found.lineages, key=lambda lineage: lineage.size)
+    assert given.lines[:3] == (
+        "576 = 16 * 6 * 6 by flatten (line 10)",
+        "  16 = conv.out_channels, written (line 12)",
+        "  6 = 12 // 2 by max_pool2d (line 10)",
+    )
+    assert weight.lines == ("400 = fc.in_features, written (line 8)",)
+    assert given.name == "dimension 1 of x (576)"
+    assert "why 400 = fc.in_features, written (line 8)" in found.text
+
+
+def test_the_lines_of_written_numbers_may_have_the_mistake(trace):
+    assert {8, 12, 13} <= {*trace.explanation.culprits}
+
+
+def test_the_text_is_no_longer_than_a_screen(trace):
+    assert len(trace.explanation.text.splitlines()) <= 25
+
+
+def test_written_numbers_are_solved_for_the_size_that_is_accepted(trace):
+    sight = trace_refused(trace, name_operands(trace, trace.failed))
+    solved = {
+        (step.line, step.value, value)
+        for refused in sight.refused
+        for step, value in solve(refused)
+    }
+    assert (8, 400, 576) in solved
+    # 400 is no multiple of 36, so no number of channels makes it.
+    assert not any(line == 12 and value * 36 == 400 for line, _, value in solved)
+
+
+def test_a_block_that_cannot_be_run_again_has_no_chains(tmp_path):
+    writing = f"open({str(tmp_path / 'made')!r}, 'w').close()\n"
+    found = record_cell(writing + CLASSIFIER, "<writes>").explanation
+    assert found.lineages == ()
+    assert found.rules
+
+
+def test_a_call_that_was_never_made_has_no_chains():
+    trace = record_cell("1 / 0\n", "<nothing>")
+    assert trace_refused(trace, trace.failed) == Sight({}, ())

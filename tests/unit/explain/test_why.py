@@ -1,0 +1,158 @@
+"""Where sizes come from: each chain is checked by a run with other numbers."""
+
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from meta_magic import record
+from meta_magic.errors import TrialError
+from meta_magic.explain.edits import Edit, apply_edit
+from tests.conformance.explanations import record_cell
+
+HEAD = "import torch\nfrom torch import nn\nimport torch.nn.functional as F\n"
+
+MLP = """
+hidden = 24
+net = nn.Sequential(nn.Linear(20, hidden), nn.ReLU(), nn.Linear(hidden, hidden * 2))
+out = net(torch.randn(8, 20))
+"""
+
+CONVOLUTIONS = """
+class Net(nn.Module):
+    def __init__(self, width=6):
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, width, 3, padding=1, stride=2)
+        self.conv2 = nn.Conv2d(width, 7, 5, dilation=2)
+        self.pool = nn.MaxPool2d(3, 2)
+    def forward(self, x):
+        x = F.relu(self.conv1(x))
+        return self.pool(self.conv2(x)).flatten(1)
+out = Net()(torch.randn(4, 1, 53, 47))
+"""
+
+ATTENTION = """
+class Block(nn.Module):
+    def __init__(self, dim, heads):
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(dim, 3 * dim)
+    def forward(self, x):
+        B, T, D = x.shape
+        q, k, v = self.qkv(x).chunk(3, dim=-1)
+        size = B, T, self.heads, D // self.heads
+        q, k = (t.view(size).transpose(1, 2) for t in (q, k))
+        return q, q @ k.transpose(-2, -1)
+tokens = torch.zeros(2, 11, dtype=torch.long)
+head, out = Block(30, 5)(nn.Embedding(50, 30)(tokens))
+"""
+
+U_NET = """
+down = nn.Conv2d(3, 4, 3, padding=1)
+up = nn.ConvTranspose2d(4, 6, 4, stride=2, padding=1)
+skip = down(torch.randn(1, 3, 16, 22))
+joined = torch.cat([up(F.max_pool2d(skip, 2)), skip], 1)
+out = F.pad(joined, (1, 2))[:, :, 3:, ::2]
+"""
+
+
+def run(text):
+    """Return what a program recorded, and its variables."""
+    trace = record_cell(HEAD + text, "<sizes>")
+    return trace, dict(vars(sys.modules["__cell__"]))
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (MLP, "out"),
+        (CONVOLUTIONS, "out"),
+        (ATTENTION, "out"),
+        (ATTENTION, "head"),
+        (U_NET, "joined"),
+        (U_NET, "out"),
+    ],
+)
+def test_with_a_written_number_changed_a_size_is_what_its_chain_says(text, name):
+    trace, variables = run(text)
+    n_compared = 0
+    for dim in range(variables[name].dim()):
+        lineage = trace.why(variables[name], dim)
+        assert lineage.size == variables[name].shape[dim]
+        for number, step in enumerate(lineage.steps):
+            for value in (2 * step.value, step.value + 5) if step.is_written else ():
+                place = {"column": step.column, "end_column": step.end_column}
+                edit = Edit(line=step.line, text=str(value), **place)
+                _, changed = run(apply_edit(HEAD + text, edit).removeprefix(HEAD))
+                if name in changed:  # else the sizes do not fit each other then
+                    n_compared += 1
+                    predicted = lineage.predict({number: value})
+                    assert predicted == changed[name].shape[dim], str(lineage)
+    assert n_compared > 1
+
+
+def test_the_roots_are_the_numbers_written_with_their_lines_and_names():
+    trace, variables = run(CONVOLUTIONS)
+    lineage = trace.why(variables["out"], 1)
+    roots = {(root.value, root.line, root.text) for root in lineage.roots}
+    assert (7, 9, "conv2.out_channels, written") in roots
+    assert (53, 14, "in torch.randn(4, 1, 53, 47), written") in roots
+    assert not any("width" in text for _, _, text in roots)
+
+
+def test_a_chain_stands_in_lines_and_says_nothing_twice():
+    trace, variables = run(U_NET.replace("22", "16"))
+    lines = trace.why(variables["joined"], 1).lines
+    assert lines == (
+        "10 = 6 + 4 by cat (line 8)",
+        "  6 = up.out_channels, written (line 6)",
+        "  4 = down.out_channels, written (line 5)",
+    )
+
+
+def test_what_a_native_function_made_is_seen_by_running_the_block_again():
+    trace, variables = run(
+        "lstm = nn.LSTM(5, 9, batch_first=True, bidirectional=True)\n"
+        "out, _ = lstm(torch.randn(3, 7, 5))\n"
+    )
+    lineage = trace.why(variables["out"], 2)
+    assert lineage.lines[0] == "18 = 2 * 9 by lstm (line 5)"
+    assert [(root.value, root.line) for root in lineage.roots] == [(9, 4)]
+    assert "seen by running the block with other numbers" in lineage.caveat
+
+
+def test_a_tensor_within_a_function_and_one_of_a_backward_pass_have_chains():
+    trace, _ = run(
+        "model = nn.Linear(6, 4)\n"
+        "F.scaled_dot_product_attention(*[torch.ones(1, 2, 5, 8)] * 3)\n"
+        "model(torch.ones(3, 6)).sum().backward()\n"
+    )
+    for call in trace.ops:
+        for output in call.outputs:
+            for dim, size in enumerate(output.shape):
+                assert trace.why(output, dim).size == size
+
+
+def test_a_size_from_outside_of_the_block_says_what_has_it():
+    model = nn.Linear(6, 4)
+    with record() as trace:
+        out = model(torch.ones(3, 6))
+    lines = trace.why(out, -1).lines
+    assert lines == ("4 = dimension 0 of model.weight, from outside of the block",)
+
+
+def test_a_dimension_that_is_none_and_a_tensor_that_was_not_met_are_refused():
+    with record() as trace:
+        out = torch.ones(3)
+    with pytest.raises(IndexError, match="1 dimensions has no dimension 1"):
+        trace.why(out, 1)
+    with pytest.raises(TrialError, match="did not meet this tensor"):
+        trace.why(torch.ones(3), 0)
+
+
+def test_data_decides_and_that_is_said():
+    trace, variables = run("out = torch.arange(6)[torch.arange(6) > 2]\n")
+    lineage = trace.why(variables["out"], 0)
+    assert lineage.size == 3
+    assert not lineage.roots or "seen by running" in lineage.caveat
