@@ -31,7 +31,17 @@ def make_situation(
         for name, node in ((program.read(n), n) for n in program.nodes if is_spot(n))
         if name in (seen or {})
     }
-    call = FailedCall(
+    return Situation(
+        program=program,
+        call=make_call(line, operands),
+        error=error,
+        accepted=accepted or Accepted(),
+        seen=numbers,
+    )
+
+
+def make_call(line, operands):
+    return FailedCall(
         function=None,
         args=(),
         kwargs={},
@@ -47,13 +57,6 @@ def make_situation(
                 function="<module>",
             ),
         ),
-    )
-    return Situation(
-        program=program,
-        call=call,
-        error=error,
-        accepted=accepted or Accepted(),
-        seen=numbers,
     )
 
 
