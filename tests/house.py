@@ -27,6 +27,9 @@ FLOORS = (
     "materializing",
     "view",
     "magic",
+    "pytest_plugin",
+    "check",
+    "__main__",
 )
 """From the ground up. Folders inside of a floor are floors of their own, below it."""
 

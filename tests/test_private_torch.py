@@ -9,6 +9,7 @@ from tests.house import MODULES
 OURS = frozenset(
     {
         "_getframe",  # of sys
+        "_exit",  # of os
         "_replace",  # of named tuples
         "_render_traceback_",  # IPython's protocol for exceptions
         "_ipython_display_",  # its protocol for what shows itself

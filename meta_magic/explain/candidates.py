@@ -1,9 +1,10 @@
 """Edits of a program that may mend a failed call, of all families, the likeliest first.
 
-Numbers (``number_edits``) and operands (``operand_edits``) by what the call accepts;
-what calls are told (``argument_edits``), what was meant of tensors (``intent_edits``)
-and of modules (``module_edits``), and what autograd refuses (``backward_edits``) by
-what people forget and mistake. Which of them help is left to a trial.
+Numbers (``number_edits``, and ``root_edits`` for those far away) and operands
+(``operand_edits``) by what the call accepts; what calls are told (``argument_edits``),
+what was meant of tensors (``intent_edits``) and of modules (``module_edits``), and what
+autograd refuses (``backward_edits``) by what people forget and mistake. Which of them
+help is left to a trial.
 """
 
 from typing import Final
@@ -15,6 +16,7 @@ from meta_magic.explain.intent_edits import edit_intents
 from meta_magic.explain.module_edits import edit_modules
 from meta_magic.explain.number_edits import edit_numbers
 from meta_magic.explain.operand_edits import edit_operands
+from meta_magic.explain.root_edits import edit_roots
 from meta_magic.explain.situations import Situation
 
 __all__ = ["list_edits"]
@@ -22,6 +24,7 @@ __all__ = ["list_edits"]
 FAMILIES: Final = (
     edit_operands,
     edit_numbers,
+    edit_roots,
     edit_arguments,
     edit_intents,
     edit_modules,

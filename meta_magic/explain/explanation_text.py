@@ -1,17 +1,15 @@
-"""An explanation as text: no longer than a screen, what helps most kept longest."""
+"""The record of an explanation, and its text: what helps most is kept longest."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import Final
 
 from meta_magic.explain.lineage_records import Lineage
 from meta_magic.explain.repairs import Repair
 from meta_magic.trace.failed_call import Operand
 from meta_magic.trace.units import format_shape
 
-if TYPE_CHECKING:
-    from meta_magic.explain.explanations import Explanation
-
-__all__ = ["format_explanation"]
+__all__ = ["Explanation"]
 
 MAX_LINES: Final = 25
 
@@ -35,7 +33,60 @@ LEAST: Final = (
 """How many lines are left of each part, in the order in which they are given up."""
 
 
-def format_explanation(explanation: "Explanation") -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Why a block failed; ``print`` shows it.
+
+    Attributes:
+        error: Type and text of the error.
+        line: Line of the cell, or else of the user's file; None if no line of his is
+            on the way.
+        where: The innermost place in the user's own code: ``line 12``, or of another
+            file ``model.py:12``; "" for none.
+        expression: What stands there.
+        callers: The places in the user's own code on the way there, outermost first,
+            and what stands at each.
+        module: The module that was called: class and name; "" outside of modules.
+        given: The tensors that the failed call was given.
+        rules: What it asks for, in sentences.
+        repairs: Edits of the cell with which it ran to its end, the smallest first.
+        n_tried: How many edits were tried.
+        declined: Why no edits were tried, in words; "" if some were, or there are none.
+        lineages: Where the sizes come from that are refused.
+        culprits: Lines of the cell where the mistake may be: those of repairs, then of
+            numbers that refused sizes come from, and of what made the operands.
+    """
+
+    error: str
+    line: int | None
+    where: str
+    expression: str
+    callers: tuple[tuple[str, str], ...]
+    module: str
+    given: tuple[Operand, ...]
+    rules: tuple[str, ...] = ()
+    repairs: tuple[Repair, ...] = ()
+    n_tried: int = 0
+    declined: str = ""
+    lineages: tuple[Lineage, ...] = ()
+    culprits: tuple[int, ...] = ()
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """How the user's code writes the tensors, and what callers call them."""
+        names = (name for one in self.given for name in (one.name, *one.aliases))
+        return tuple(dict.fromkeys(names))
+
+    @property
+    def text(self) -> str:
+        """The whole of it, but for the error."""
+        return format_explanation(self)
+
+    def __str__(self) -> str:
+        return f"{self.error}\n{self.text}"
+
+
+def format_explanation(explanation: Explanation) -> str:
     """Return all of an explanation but the error, in at most ``MAX_LINES`` lines."""
     parts = {name: [*lines] for name, lines in walk_parts(explanation)}
     for name, least in LEAST:
@@ -48,7 +99,7 @@ def format_explanation(explanation: "Explanation") -> str:
     return "\n".join(line for lines in parts.values() for line in lines)
 
 
-def walk_parts(explanation: "Explanation") -> Iterator[tuple[str, Iterator[str]]]:
+def walk_parts(explanation: Explanation) -> Iterator[tuple[str, Iterator[str]]]:
     """Yield the parts of an explanation by name, with the lines of each."""
     callers = explanation.callers[-MAX_CALLERS:]
     yield "callers", (f"{where}: {text}" for where, text in callers)
@@ -59,7 +110,7 @@ def walk_parts(explanation: "Explanation") -> Iterator[tuple[str, Iterator[str]]
     yield "repairs", walk_repairs(explanation)
 
 
-def walk_head(explanation: "Explanation") -> Iterator[str]:
+def walk_head(explanation: Explanation) -> Iterator[str]:
     """Yield the line of the place where it failed, if there is one."""
     module = f"    in {explanation.module}" if explanation.module else ""
     head = f"{explanation.where}: {explanation.expression}{module}".strip(": ")
@@ -88,7 +139,7 @@ def walk_chains(lineages: Sequence[Lineage]) -> Iterator[str]:
             yield "      ..."
 
 
-def walk_repairs(explanation: "Explanation") -> Iterator[str]:
+def walk_repairs(explanation: Explanation) -> Iterator[str]:
     """Yield the repairs, or why there are none."""
     if explanation.repairs:
         yield "repairs that ran"
@@ -102,7 +153,6 @@ def walk_repairs(explanation: "Explanation") -> Iterator[str]:
 
 def walk_repair(repair: Repair) -> Iterator[str]:
     """Yield the lines of a repair."""
-    for at, before, after in repair.changes:
-        yield f"    line {at}  {before.strip()}"
-        yield f"    ->{' ' * len(str(at))}     {after.strip()}"
+    yield f"    line {repair.line}  {repair.before.strip()}"
+    yield f"    ->{' ' * len(str(repair.line))}     {repair.after.strip()}"
     yield f"            {repair.consequence}"

@@ -7,6 +7,8 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final
 
+from torch import Tensor
+
 from meta_magic.trace.calls import OpCall
 from meta_magic.trace.failed_call import UNNAMED, FailedCall
 from meta_magic.trace.signature import SourcePosition
@@ -46,27 +48,37 @@ def find_failing(trace: Trace) -> int | None:
 
 
 def name_operands(trace: Trace, failed: FailedCall) -> FailedCall:
-    """Return a call whose operands have names: by what made it, one that had none."""
+    """Return a call whose operands have names: by what made them, if by nothing else.
+
+    What made one that is written as a call, as ``model(x)``, is another name of it.
+    """
     at = failed.frames[-1] if failed.frames else None
-    operands = (
-        operand if operand.name else replace(operand, name=find_name(at, made))
-        for operand in failed.operands
-        for made in [find_maker(trace, operand.tensor)]
-    )
+    is_alone = failed.function is Tensor.__bool__
+    operands = []
+    for operand in failed.operands:
+        made = find_maker(trace, operand.tensor)
+        name = find_name(at, made, is_alone=is_alone)
+        aliases = operand.aliases
+        if "(" in operand.name and name not in {UNNAMED, operand.name}:
+            aliases = (*aliases, name)
+        named = operand.name or name
+        operands.append(replace(operand, name=named, aliases=aliases))
     return replace(failed, operands=tuple(operands))
 
 
-def find_name(at: SourcePosition | None, made: OpCall | None) -> str:
+def find_name(at: SourcePosition | None, made: OpCall | None, *, is_alone: bool) -> str:
     """Return what a tensor is called by the call that made it.
 
     Args:
         at: Where the failed call was made.
         made: What returned the tensor, if that is known.
+        is_alone: Whether the expression there stands for the tensor.
     """
     if made is None or made.position is None:
         return UNNAMED
     if made.position == at:  # within the same expression, by a module in it
-        return f"what {made.module} returned" if made.module else UNNAMED
+        module, whole = made.module, read_text(at) if is_alone else UNNAMED
+        return f"what {module} returned" if module else whole
     name = read_text(made.position) or UNNAMED
     is_near = at is not None and at.line == made.position.line
     return name if is_near else f"{name} (line {made.position.line})"

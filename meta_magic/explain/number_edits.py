@@ -13,6 +13,7 @@ from meta_magic.explain.argument_edits import DIMS
 from meta_magic.explain.edits import Edit, join_edits
 from meta_magic.explain.program_text import Program, is_read, name_of, read_number
 from meta_magic.explain.situations import Situation
+from meta_magic.explain.traced_block import span_of
 
 __all__ = ["edit_numbers", "is_range"]
 
@@ -39,9 +40,6 @@ RATIO: Final = 1.0
 OWN: Final = 0.4
 """How much less where it is given to what the program itself defines."""
 
-ROOT: Final = 0.15
-"""How much less where the refused size is known to come from it."""
-
 ONE: Final = 0.8
 """What it counts that a size is to be 1: this is accepted where it is broadcast."""
 
@@ -65,7 +63,6 @@ def edit_numbers(situation: Situation) -> Iterator[Edit]:
         for node in nodes:
             weight = cost + situation.weigh(node) / 2
             weight += DATA if program.is_data(node) else 0
-            weight -= ROOT if situation.is_root(node) else 0
             yield from edit_number(program, node, (wrong, right), names, weight)
         yield from edit_together(situation, nodes, right, cost)
     yield from edit_ratios(situation)
@@ -117,7 +114,7 @@ def list_values(situation: Situation) -> list[tuple[ast.expr, set[int]]]:
     found = []
     for node in situation.program.find(ast.expr):
         written = read_number(node)
-        values = {*situation.seen.get(situation.program.number(node), ())}
+        values = {*situation.seen.get(span_of(node), ())}
         values |= set() if written is None else {written}
         if values:
             found.append((node, values))

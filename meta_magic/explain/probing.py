@@ -4,10 +4,10 @@ The operator is the oracle: nothing here knows any of them.
 """
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from math import inf, prod
-from time import monotonic
+from time import process_time
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from meta_magic.explain.argument_names import name_argument
+from meta_magic.explain.operand_tensors import make_like
 from meta_magic.recording.as_device.oracle.child import NO_ANSWER, ask_child
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.session.called_functions import call_module
-from meta_magic.trace.failed_call import ENDS, FailedCall, Operand, walk_arguments
+from meta_magic.trace.failed_call import ENDS, FailedCall, walk_arguments
 from meta_magic.trace.signature import TensorArgument
 
 __all__ = ["Change", "Probe", "Shapes", "Variable"]
@@ -31,11 +32,8 @@ DEVICES: Final = ("meta", "cpu", None)
 
 MAX_CANDIDATES: Final = 24
 
-MAX_NUMEL: Final = 100_000
-"""How many values an operand may have on the CPU."""
-
 SECONDS: Final = 2.0
-"""After this time nothing more is asked, and counts as refused."""
+"""After this time of a processor nothing more is asked, and counts as refused."""
 
 LEAST_ARGUMENT: Final = -3
 """The least integer that is tried for an argument that is no size."""
@@ -114,10 +112,12 @@ class Probe:
         self._is_made = is_module or isinstance(function, type)
         self._device = "meta"
         self._known: dict[object, Shapes | None] = {}
-        self._end = monotonic() + (inf if record is None else SECONDS)
+        self._end = inf
         first = DEVICES[:-1] if record is not None else ()
         refusing = (one for one in first if self._look_up({}, {}, one) is None)
         self.device = next(refusing, None)
+        if record is not None:  # from here: the first call may import much
+            self._end = process_time() + SECONDS
 
     def ask_next(self) -> None:
         """Have what comes after the device that is asked first be asked first."""
@@ -161,7 +161,7 @@ class Probe:
         key = frozenset(values.items()), frozenset(texts), device
         if key not in self._known:
             ask = partial(self._ask, values, changes, device)
-            if monotonic() > self._end:
+            if process_time() > self._end:
                 self._known[key] = None
             elif self._is_careful:
                 answered = ask_child(ask, SECONDS, SECONDS)
@@ -243,9 +243,9 @@ class Probe:
         value = self.values[variable]
         known = {v for v in self.values.values() if v > 0}
         totals = {prod(o.geometry.shape) for o in self.call.operands}
+        totals.add(prod(n for v, n in self.values.items() if n > 0 and not v.is_size))
         found = known | {1, value - 1, value + 1, 2 * value, value // 2}
         found |= self._list_rests(variable)
-        totals.add(prod(n for v, n in self.values.items() if n > 0 and not v.is_size))
         found |= {total // v for total in totals for v in known if total % v == 0}
         rest = self._count_others(variable)
         found |= {total // rest for total in totals if rest and total % rest == 0}
@@ -271,35 +271,3 @@ class Probe:
             if other != variable and other.operand == variable.operand and value > 0
         ]
         return prod(beside)
-
-
-def make_like(operand: Operand, sizes: Sequence[int], device: str) -> Tensor:
-    """Return a tensor with an operand's metadata, of other sizes perhaps.
-
-    Its dimensions lie in memory in the order in which the operand's do.
-
-    Raises:
-        MemoryError: It is to have values, and too many.
-    """
-    geometry = operand.geometry
-    shape, stride = tuple(sizes), geometry.stride
-    if device != "meta" and prod(shape) > MAX_NUMEL:
-        raise MemoryError
-    if stride is None:
-        steps = dense(shape)
-    elif shape == geometry.shape:
-        steps = [*stride]
-    else:
-        order = sorted(range(len(shape)), key=lambda dim: (-stride[dim], dim))
-        ordered = dense([shape[dim] for dim in order])
-        steps = [ordered[order.index(dim)] for dim in range(len(shape))]
-    tensor = torch.empty_strided(shape, steps, dtype=geometry.dtype, device=device)
-    if device != "meta":
-        tensor.zero_()
-    tensor.requires_grad_(operand.requires_grad)
-    return tensor if operand.is_leaf else tensor.clone()
-
-
-def dense(shape: Sequence[int]) -> list[int]:
-    """Return the strides of a tensor without gaps."""
-    return [prod(shape[dim + 1 :]) for dim in range(len(shape))]

@@ -67,7 +67,6 @@ class Program:
         self.text = text
         self._lines = [line.encode() for line in text.split("\n")]
         walked = [*ast.walk(ast.parse(text))]
-        self._numbers = {id(node): number for number, node in enumerate(walked)}
         self.nodes = [
             node
             for node in walked
@@ -92,10 +91,6 @@ class Program:
                 yield Called(node, node.func.attr, node.func.value)
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 yield Called(node, node.func.id, None)
-
-    def number(self, node: ast.AST) -> int:
-        """Return the number of a node among all of the tree."""
-        return self._numbers[id(node)]
 
     @cached_property
     def imported(self) -> frozenset[str]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
 from typing import Final, NamedTuple
 
+from meta_magic.explain.element_counts import tell_counts
 from meta_magic.explain.operand_changes import (
     list_accepted_casts,
     list_accepted_forms,
@@ -59,6 +60,9 @@ def find_rules(probe: Probe) -> tuple[str, ...]:
 
 def list_rules(probe: Probe) -> list[str]:
     """Return what the call asks for."""
+    counts = [*tell_counts(probe)]
+    if counts:
+        return counts
     sizes = [*islice(relate_numbers(probe), MAX_RULES)] or [*relate_groups(probe)]
     found = [*sizes, *(tell_detached(probe) or tell_casts(probe))]
     return found or [*tell_shapes(probe), *tell_forms(probe), *tell_others(probe)]
@@ -154,6 +158,8 @@ def find_limit(probe: Probe, variable: Variable, accepted: Sequence[int]) -> str
     if good and good == list(below):
         return f"must be at most {below[-1]}"
     steps = {after - before for before, after in pairwise(good)}
+    if steps == {1} and not {min((*below, value)), above[-1]} & {*good}:
+        return f"must be from {good[0]} to {good[-1]}"
     step = steps.pop() if len(steps) == 1 else 0
     if step > 1 and good[0] % step == 0 and len(good) > 2:  # noqa: PLR2004  two are no row
         return f"must be a multiple of {step}"

@@ -9,10 +9,9 @@ from types import MappingProxyType
 from typing import Final
 
 from meta_magic.explain.accepted import Accepted
-from meta_magic.explain.edited_runs import Block
-from meta_magic.explain.lineage_records import Step
 from meta_magic.explain.program_text import Node, Program, Spot, is_read
-from meta_magic.explain.traced_block import Seen
+from meta_magic.explain.refused_sizes import Refused
+from meta_magic.explain.traced_block import Seen, span_of
 from meta_magic.trace.failed_call import FailedCall
 from meta_magic.trace.signature import SourcePosition
 
@@ -45,7 +44,7 @@ class Situation:
         makers: Of each operand the place of the call that made it, if that is known.
         accepted: What the call accepts.
         seen: What integers the program's expressions stood for.
-        roots: The numbers in the program that the refused ones come from, if known.
+        refused: Where the sizes come from that the call refuses, if that is known.
     """
 
     program: Program
@@ -54,7 +53,7 @@ class Situation:
     makers: Sequence[SourcePosition | None] = ()
     accepted: Accepted = NOTHING
     seen: Seen = field(default_factory=lambda: MappingProxyType({}))
-    roots: Sequence[Step] = ()
+    refused: Sequence[Refused] = ()
 
     @cached_property
     def lines(self) -> tuple[int, ...]:
@@ -93,11 +92,6 @@ class Situation:
         """Whether the error has to do with dtypes."""
         return DTYPES.search(self.error) is not None
 
-    def is_root(self, node: ast.expr) -> bool:
-        """Whether a refused number comes from what is written here."""
-        at = node.lineno, node.col_offset
-        return any((root.line, root.column) == at for root in self.roots)
-
     def find_operand(self, number: int) -> Iterator[ast.expr]:
         """Yield the expressions that stand for an operand on the way to the call."""
         operand = self.call.operands[number]
@@ -116,15 +110,11 @@ class Situation:
 
 
 def list_written(
-    block: Block | None, call: FailedCall, makers: Sequence[SourcePosition | None]
+    program: Program, call: FailedCall, makers: Sequence[SourcePosition | None]
 ) -> list[int]:
-    """Return the operands of a call that a block writes; all where it is not edited."""
+    """Return the operands of a call that the program writes."""
+    situation = Situation(program=program, call=call, error="", makers=makers)
     numbers = range(len(call.operands))
-    if block is None:
-        return [*numbers]
-    program = Program(block.text, block.lines)
-    own = [at if at and at.file == block.rerun.file else None for at in makers]
-    situation = Situation(program=program, call=call, error="", makers=own)
     return [n for n in numbers if next(situation.find_operand(n), None) is not None]
 
 
@@ -134,8 +124,3 @@ def normalize(name: str) -> str:
         return ast.unparse(ast.parse(name, mode="eval"))
     except (SyntaxError, ValueError):
         return name
-
-
-def span_of(node: ast.expr) -> tuple[int, int, int | None, int | None]:
-    """Return where a node begins and ends, as a position has it."""
-    return node.lineno, node.col_offset, node.end_lineno, node.end_col_offset

@@ -20,16 +20,8 @@ from meta_magic.magic.line_options import (
 from meta_magic.magic.materialize_line import is_command, run_command
 from meta_magic.magic.repair_line import is_repair, put_repair
 from meta_magic.magic.run import Run
+from meta_magic.magic.semicolons import output_can_be_silenced
 from meta_magic.magic.tracebacks import WHOLE, show_whole
-
-try:
-    from IPython.core.magic import output_can_be_silenced
-except ImportError:  # IPython 7
-
-    def output_can_be_silenced(magic_func: Any) -> Any:  # type: ignore[misc]  # stands in for the import
-        """Leave the magic as it is: there a semicolon silences nothing."""
-        return magic_func
-
 
 __all__ = ["MetaMagics"]
 
@@ -83,10 +75,12 @@ class MetaMagics(Magics):
         """Belong to ``shell``.
 
         Attributes:
+            is_patient: Of the options of recordings; a check of notebooks sets it.
             running: File name by text of the cells that are running now.
             raw_cell: The newest cell as it was typed.
         """
         super().__init__(shell)
+        self.is_patient = False
         self.running: dict[str, str] = {}
         self.raw_cell: str | None = None
 
@@ -188,6 +182,7 @@ class MetaMagics(Magics):
         name = options.out
         if name is not None and (not name.isidentifier() or iskeyword(name)):
             raise UsageError(f"%%meta: -o needs a name, and {options.out!r} is none")
+        options.is_patient = self.is_patient
         options.quiet = options.quiet or self.quiet
         options.hide = [] if options.parameters else list(self.hide)
         for setting, least in SMALLEST.items():

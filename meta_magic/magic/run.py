@@ -178,6 +178,7 @@ def read_options(options: Any) -> "Options":
             read_assumptions(options.assume),
             read_meaning(options.named),
             options.check_values,
+            options.is_patient,
         )
     except ValueError as error:
         raise UsageError(f"%%meta: {error}") from None

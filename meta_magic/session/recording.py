@@ -99,7 +99,7 @@ class Recording:
         )
         self._lending = Lending(self._lifting, plan)
         write.calls.meet = self._lending.meet
-        self._refusals = Refusals(is_probe=is_probe)
+        self._refusals = Refusals(is_probe=is_probe, is_patient=options.is_patient)
         self._threads = ThreadWatch()
         self._tasks = TaskWatch()
         self._composites = CompositesOf(plan, write.constants.note_values)

@@ -30,6 +30,12 @@ class Note:
         kind: Short name of the rule, such as ``broadcast``.
         text: One line, without the line number.
         line: Line of the cell, or None.
+
+    Example:
+        >>> with record() as trace:
+        ...     n = torch.ones(3).sum().item()
+        >>> trace.notes[0].kind
+        'evaluated'
     """
 
     kind: str

@@ -53,6 +53,8 @@ class Options(NamedTuple):
         named: What a device means that the code names: ``plan``, while all stays on
             meta, or ``real``, as torch means it.
         check_values: Whether indices and classes are evaluated that nobody knows.
+        is_patient: Whether the CPU is asked whether it refuses a call however long that
+            takes, so that the answer does not depend on how busy the machine is.
     """
 
     cache: bool = True
@@ -62,6 +64,7 @@ class Options(NamedTuple):
     assumed: Assumed = Assumed()
     named: NamedMeaning = "plan"
     check_values: bool = False
+    is_patient: bool = False
 
 
 def read_device(name: str | None) -> tuple[DeviceName, int | None]:

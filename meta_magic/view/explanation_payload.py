@@ -3,6 +3,12 @@
 import re
 from typing import TYPE_CHECKING, Any
 
+from meta_magic.explain.explanation_text import (
+    MAX_CALLERS,
+    MAX_OPERANDS,
+    walk_repairs,
+)
+
 if TYPE_CHECKING:
     from meta_magic.explain.explanations import Explanation
     from meta_magic.explain.lineage_records import Lineage
@@ -21,13 +27,14 @@ def explanation_payload(trace: "Trace") -> dict[str, Any] | None:
     return {
         "where": found.where,
         "expression": found.expression,
-        "callers": found.callers,
+        "callers": found.callers[-MAX_CALLERS:],
         "module": found.module,
-        "given": [write_operand(operand, found) for operand in found.given],
+        "given": [write_operand(one, found) for one in found.given[:MAX_OPERANDS]],
+        "n_more": max(len(found.given) - MAX_OPERANDS, 0),
         "rules": found.rules,
         "lineages": [*map(lineage_payload, found.lineages)],
         "repairs": [write_repair(repair, trace) for repair in found.repairs],
-        "n_tried": found.n_tried,
+        "unrepaired": "" if found.repairs else next(walk_repairs(found), ""),
     }
 
 

@@ -246,6 +246,17 @@ def test_a_saved_report_has_the_chains_that_were_saved(page, failed, tmp_path, e
     assert page.errors == []
 
 
+def test_a_long_chain_leaves_the_repairs_in_sight(serve, failed, expect):
+    chain = failed.explanation.lineages[0]
+    steps = tuple(replace(chain.steps[0], parts=(i + 1,)) for i in range(99))
+    long = replace(chain, steps=(*steps, replace(chain.steps[0], parts=())))
+    why = serve(change(failed, lineages=(long,))).get_by_role(
+        "group", name="Explanation"
+    )
+    expect(why.locator(".mm-chain > li")).to_have_count(100)
+    assert why.bounding_box()["height"] < 600
+
+
 @pytest.mark.parametrize("width", [480, 1100])
 def test_a_person_can_read_it(browser, failed, width):
     page = open_page(browser, make_page(failed), width, "light")

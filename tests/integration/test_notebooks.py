@@ -65,6 +65,23 @@ SHOWN = {
         "64.4 GiB at the peak with 8-bit fits h100-sxm",
         "batch = 4: at most 14",
     ),
+    "08-meta-device": (
+        "Tensor.item() cannot be called on meta tensors",
+        "Cannot copy out of meta tensor",
+        "5.0\ntorch.Size([5, 1])\n[1. 1. 1. 1. 1.]\nAssertionError: not zero",
+        "the weights of the CPU: True",
+        "needs the value of a tensor (3,)",
+        "saved as the CPU has it: True",
+        "a and b must have same reduction dim",
+        "mat1 and mat2 shapes cannot be multiplied (3x5 and 4x8)",
+        "at the peak fits a100-sxm",
+        "FakeTensor cpu (3, 4)",
+        "4 operators on FakeTensor were not recorded",
+        "the same: (4, 6, (3, 8))",
+        "one of eight holds (512, 4096)",
+        "c10d.scatter_.default",
+        "_c10d_functional.all_reduce.default",
+    ),
 }
 BOOKS = sorted(Path(__file__).parents[2].glob("notebooks/*.ipynb"))
 

@@ -82,9 +82,8 @@ def test_with_a_written_number_changed_a_size_is_what_its_chain_says(text, name)
         assert lineage.size == variables[name].shape[dim]
         for number, step in enumerate(lineage.steps):
             for value in (2 * step.value, step.value + 5) if step.is_written else ():
-                place = {"column": step.column, "end_column": step.end_column}
-                stretch = Stretch(*place, str(value))
-                    edit = Edit(stretches=(stretch,), cost=0)
+                here = Stretch(step.line, step.column, step.end_column, str(value))
+                edit = Edit(stretches=(here,), cost=0)
                 _, changed = run(apply_edit(HEAD + text, edit).removeprefix(HEAD))
                 if name in changed:  # else the sizes do not fit each other then
                     n_compared += 1

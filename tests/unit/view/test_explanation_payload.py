@@ -54,6 +54,27 @@ def test_a_repair_is_a_whole_cell_with_its_magic(trace):
     assert sent["consequence"] == repair.consequence
 
 
+def test_without_repairs_it_is_said_why(trace):
+    found = trace.explanation
+    assert explanation_payload(trace)["unrepaired"] == ""
+    for changes, words in [
+        ({"n_tried": 7}, "none of 7 edits that were tried ran"),
+        ({"declined": "it prints"}, "no repairs were tried: it prints"),
+    ]:
+        trace.__dict__["explanation"] = replace(found, repairs=(), **changes)
+        assert explanation_payload(trace)["unrepaired"] == words
+
+
+def test_of_many_callers_and_tensors_the_nearest_are_sent(trace):
+    found = trace.explanation
+    callers = tuple((f"line {i}", "f()") for i in range(9))
+    found = replace(found, callers=callers, given=found.given * 5)
+    trace.__dict__["explanation"] = found
+    sent = explanation_payload(trace)
+    assert sent["callers"] == callers[-4:]
+    assert (len(sent["given"]), sent["n_more"]) == (8, 2)
+
+
 def test_no_file_is_sent_for_a_repair_outside_of_a_cell():
     trace = record_cell(CELL, "<failed cell>")
     assert trace.explanation.repairs

@@ -119,13 +119,14 @@ class Refusals:
     Args:
         is_probe: Whether calls are tried: what meta refuses is refused, in whichever
             words, and about all else the CPU is asked, however long that takes.
+        is_patient: Whether the CPU is asked so long in any case.
 
     Attributes:
         is_left: Whether the last call was not asked about, for want of time.
     """
 
-    def __init__(self, *, is_probe: bool = False) -> None:
-        self._oracle = Oracle(is_patient=is_probe)
+    def __init__(self, *, is_probe: bool = False, is_patient: bool = False) -> None:
+        self._oracle = Oracle(is_patient=is_probe or is_patient)
         self._is_probe = is_probe
         self._raised = 0
         self.is_left = False

@@ -46,13 +46,11 @@ function make_repair({ diff, source, consequence }, i, show_line, make_cell) {
 }
 
 /**
- * The repairs that ran, or that none did.
- * @param {Repair[]} repairs @param {number} n_tried @param {import("./chain.js").ShowLine} show_line
+ * The repairs that ran; there are some.
+ * @param {Repair[]} repairs @param {import("./chain.js").ShowLine} show_line
  * @param {MakeCell} make_cell
  */
-export function make_repairs(repairs, n_tried, show_line, make_cell) {
-  const none = n_tried ? `none of ${n_tried} edits that were tried ran` : "";
-  if (!repairs.length) return none;
+export function make_repairs(repairs, show_line, make_cell) {
   return make("div", {}, "Repairs that ran",
     make("ol", { class: "mm-repairs" }, ...repairs.map((repair, i) => make_repair(repair, i, show_line, make_cell))));
 }

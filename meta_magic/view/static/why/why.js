@@ -10,8 +10,9 @@ import { make_repairs } from "./repairs.js";
  *   a tensor, its number in the trace; `marked`: dimensions that the rules are about
  * @typedef {{where: string, expression: string, callers: [string, string][], module: string,
  *   given: Given[], rules: string[], lineages: import("./chain.js").Chain[],
- *   repairs: import("./repairs.js").Repair[], n_tried: number}} Explanation
- *   as `view/explanation_payload.py` writes it; `callers`: places on the way, and what stands there
+ *   repairs: import("./repairs.js").Repair[], n_more: number, unrepaired: string}} Explanation
+ *   as `view/explanation_payload.py` writes it; `callers`: places on the way, and what stands there;
+ *   `n_more`: tensors that are not listed; `unrepaired`: why there are no repairs, or ""
  */
 
 /** A place in the user's code, and what stands there. */
@@ -73,14 +74,14 @@ function make_given(/** @type {Given[]} */ all, /** @type {Chains} */ chains, wh
  * @param {import("./repairs.js").MakeCell} make_cell
  */
 export function make_explanation(explanation, whys, make_cell) {
-  const { where, expression, callers, module, given, rules, lineages, repairs, n_tried } = explanation;
+  const { where, expression, callers, module, given, rules, lineages, repairs, n_more, unrepaired } = explanation;
   const { show_line } = whys;
   const chains = new Chains(lineages, whys);
   const row = (...parts) => make("div", {}, ...parts);
-  return make("div", { class: "mm-why", role: "group", "aria-label": "Explanation", tabindex: 0 },
+  return make("div", { class: "mm-why", role: "group", "aria-label": "Explanation" },
     row(...callers.map(([at, text]) => row(...tell_place(at, text, show_line))),
       row(...tell_place(where, expression, show_line), module && ` in ${module}`),
-      given.length ? make_given(given, chains, whys) : "",
+      given.length ? make_given(given, chains, whys) : "", n_more ? `and ${n_more} more` : "",
       ...rules.map((rule) => row(rule)), chains.element),
-    make_repairs(repairs, n_tried, show_line, make_cell));
+    repairs.length ? make_repairs(repairs, show_line, make_cell) : unrepaired);
 }

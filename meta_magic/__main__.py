@@ -1,0 +1,10 @@
+"""``python -m meta_magic``: the same as the command ``meta-magic``."""
+
+import sys
+
+from meta_magic.check.commands import main
+
+__all__: list[str] = []
+
+if __name__ == "__main__":
+    sys.exit(main())

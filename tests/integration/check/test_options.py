@@ -1,0 +1,90 @@
+"""Budgets, baselines and files of ``meta-magic check``."""
+
+import json
+import subprocess
+import sys
+from xml.etree import ElementTree as ET
+
+import pytest
+
+LINEAR = "import torch\nmodel = torch.nn.Linear({}, 4)\nmodel(torch.zeros(2, {}))\n"
+
+
+def test_a_model_that_outgrows_its_budget_fails(check):
+    script = LINEAR.format(3, 3)  # 3 x 4 weights and 4 biases
+    assert check("a.py", "--budget", "params<=16, flops<1e15", a=script)[0] == 0
+    code, text = check("a.py", "--budget", "params<16, flops<1e15")
+    assert code == 1
+    assert "budget: params is 16 (16), and the budget is params < 16" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--budget", "beauty<3"], "'beauty' is no quantity of a budget"),
+        (["--budget", "params"], "is no limit"),
+        (["--baseline", "none.json"], "--update makes it"),
+        (["--baseline", "a.py"], "a.py is no baseline"),
+        (["--update"], "--update needs the file that --baseline names"),
+        (["--html", "no/such/folder/a.html"], "No such file"),
+    ],
+)
+def test_an_option_that_is_none_is_refused_with_the_reason(check, words, reason):
+    code, text = check("a.py", *words, a="")
+    assert code == 2
+    assert reason in text
+
+
+def test_what_changed_since_a_baseline_is_told_until_it_is_updated(check):
+    baseline = "--baseline", "trace.json"
+    code, text = check("a.py", *baseline, "--update", a=LINEAR.format(3, 3))
+    assert (code, "changed" in text) == (0, False)
+    assert "changed" not in check("a.py", *baseline)[1]
+    code, text = check("a.py", *baseline, a=LINEAR.format(5, 5))
+    assert code == 0
+    assert "changed: params: 16 -> 24 (+50.0%)" in text
+    assert "changed: model: inputs float32 (2, 3) -> float32 (2, 5)" in text
+    assert "changed" in check("a.py", *baseline, "--update")[1]
+    assert "changed" not in check("a.py", *baseline)[1]
+
+
+def test_several_are_checked_and_written_to_one_file_of_each_kind(check, tmp_path):
+    files = "--junit", "j.xml", "--sarif", "s.sarif", "--html", "h.html"
+    wrong = "import torch\ntorch.zeros(2) @ torch.zeros(3)\n"
+    right = LINEAR.format(3, 3)
+    code, text = check("a.py", "b.py", "none.py", *files, a=right, b=wrong)
+    assert code == 1
+    assert text.endswith("3 checked: 1 right, 1 error, 1 cannot be checked\n")
+    suite = ET.parse(tmp_path / "j.xml").getroot().find("testsuite")
+    assert [suite.get(n) for n in ("tests", "failures", "errors")] == ["3", "1", "1"]
+    (run,) = json.loads((tmp_path / "s.sarif").read_text())["runs"]
+    assert {"error", "unchecked"} <= {result["ruleId"] for result in run["results"]}
+    for name in ("h.html", "h-2.html"):
+        assert (tmp_path / name).read_text().startswith("<!doctype html>")
+
+
+def test_the_command_imports_no_torch(tmp_path):
+    code = (
+        "import sys; from meta_magic.check.commands import main; "
+        "main(['check', 'none.py']); print('torch' in sys.modules)"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert run.stdout.endswith("False\n")
+
+
+def test_what_a_script_prints_is_shown_if_asked_for(tmp_path):
+    (tmp_path / "a.py").write_text("print('so many words')")
+    command = [sys.executable, "-m", "meta_magic", "check", "a.py", "--verbose"]
+    run = subprocess.run(
+        command, capture_output=True, text=True, cwd=tmp_path, check=True
+    )
+    assert "so many words" in run.stderr
+    assert "so many words" not in run.stdout
+
+
+def test_help_says_what_exit_codes_mean(check, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        check("--help")
+    assert "2 something cannot be checked" in " ".join(capsys.readouterr().out.split())

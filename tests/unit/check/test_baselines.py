@@ -1,0 +1,132 @@
+import json
+
+import pytest
+from torch import nn
+
+import meta_magic
+from meta_magic.check.baselines import (
+    add_changes,
+    compare,
+    read_baseline,
+    write_baseline,
+)
+from meta_magic.check.module_shapes import describe_modules
+from meta_magic.check.verdicts import Finding, Part, Verdict
+from meta_magic.errors import CheckError
+from meta_magic.trace.budgets import measure
+
+
+def record_part(width, depth=2):
+    import torch
+
+    with meta_magic.record(as_device="cpu") as trace:
+        model = nn.Sequential(*(nn.Linear(width, width) for _ in range(depth)))
+        model(torch.zeros(1, width))
+    return Part(
+        outcome="right", measured=measure(trace), modules=describe_modules(trace)
+    )
+
+
+@pytest.fixture(scope="module")
+def part():
+    return record_part(4)
+
+
+def as_kept(part):
+    return {"measured": part.measured, "modules": part.modules}
+
+
+def test_a_module_is_described_by_what_it_takes_and_returns(part):
+    assert part.modules["model.0"] == {
+        "class": "Linear",
+        "parameters": {"weight": "float32 (4, 4)", "bias": "float32 (4,)"},
+        "inputs": ["float32 (1, 4)"],
+        "outputs": ["float32 (1, 4)"],
+    }
+
+
+def test_what_is_kept_is_read_again_and_nothing_has_changed(part, tmp_path):
+    path = tmp_path / "trace.json"
+    write_baseline(path, [Verdict(name="a.py", parts=(part,))], {})
+    before = read_baseline(path)
+    assert compare(before["a.py"], part) == []
+
+
+def test_wider_layers_change_quantities_and_shapes(part):
+    changes = compare(as_kept(part), record_part(8))
+    # Two layers of n x n weights and n biases, for 4 and for 8.
+    assert changes[0] == "params: 40 -> 144 (+260.0%)"
+    assert (
+        "model.* (2 modules): parameters weight float32 (4, 4), bias float32 (4,) -> "
+        "weight float32 (8, 8), bias float32 (8,)"
+    ) in changes
+
+
+def test_modules_that_come_and_go_are_named_without_what_is_in_them(part):
+    more = record_part(4, depth=3)
+    assert "model.2: is new: Linear" in compare(as_kept(part), more)
+    assert "model.2: is gone" in compare(as_kept(more), part)
+    inner = {"m.a": {"class": "A"}, "m.a.b": {"class": "B"}}
+    whole = Part(outcome="right", modules={"m": {"class": "M"}, **inner})
+    without = {"measured": {}, "modules": {"m": {"class": "M"}}}
+    assert compare(without, whole) == ["m.a: is new: A"]
+
+
+def test_of_many_changes_the_first_are_listed():
+    modules = {f"m{n}x": {"class": "A"} for n in range(30)}
+    lines = compare({"measured": {}, "modules": modules}, Part(outcome="right"))
+    assert len(lines) == 21
+    assert lines[-1] == "… 10 more modules"
+
+
+def test_a_verdict_gets_its_changes_as_notes(part):
+    verdict = Verdict(name="a.py", parts=(record_part(8),))
+    (changed,) = add_changes(verdict, {"a.py": as_kept(part)}).parts
+    assert {(found.rule, found.level) for found in changed.findings} == {
+        ("changed", "note")
+    }
+    assert add_changes(verdict, {}) == verdict
+
+
+def test_what_failed_is_neither_compared_nor_kept(part, tmp_path):
+    failed = Part(
+        outcome="error",
+        findings=(Finding(rule="error", level="error", text="no"),),
+        measured={"params": 1},
+    )
+    verdict = Verdict(name="a.py", parts=(failed,))
+    before = {"a.py": as_kept(part)}
+    assert add_changes(verdict, before) == verdict
+    path = tmp_path / "trace.json"
+    write_baseline(path, [verdict], before)
+    assert read_baseline(path) == before
+
+
+def test_a_baseline_that_is_not_there_is_told_how_to_make(tmp_path):
+    with pytest.raises(CheckError, match="--update makes it"):
+        read_baseline(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"version": 2, "recordings": {}}',
+        '{"version": 1, "recordings": []}',
+        '{"version": 1, "recordings": {"a.py": {}}}',
+        '{"version": 1, "recordings": {"a.py": {"measured": {"x": 1}, "modules": {}}}}',
+        json.dumps(
+            {
+                "version": 1,
+                "recordings": {"a": {"measured": {"params": "7"}, "modules": {}}},
+            }
+        ),
+    ],
+)
+def test_a_broken_baseline_is_refused(tmp_path, content):
+    path = tmp_path / "trace.json"
+    path.write_text(content)
+    with pytest.raises(CheckError, match="is no baseline"):
+        read_baseline(path)

@@ -1,0 +1,61 @@
+import pytest
+
+from meta_magic.check.reasons import describe_error, find_reason
+from meta_magic.check.subjects import Subject
+from meta_magic.check.verdicts import Request
+from meta_magic.errors import MissingValueError
+
+LACKING = "it needs what is not here:"
+REQUEST = Request(subject=Subject(name="a.py", kind="script"), seconds=7)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (MissingValueError("no value"), "no value"),
+        (KeyboardInterrupt(), "it took more than 7 s (--timeout)"),
+        (EOFError("no line"), "it asks for input, and here is none: no line"),
+        (FileNotFoundError("no file"), f"{LACKING} FileNotFoundError: no file"),
+        (
+            ModuleNotFoundError("No module named 'apples'", name="apples.pears"),
+            "it needs 'apples', which is not installed",
+        ),
+        (RuntimeError("no NVIDIA driver"), f"{LACKING} RuntimeError: no NVIDIA driver"),
+        (NotImplementedError("on Meta"), f"{LACKING} NotImplementedError: on Meta"),
+        (
+            SystemExit(2),
+            "it does not take its arguments (exit code 2); give others after --",
+        ),
+    ],
+)
+def test_what_is_not_the_programs_fault_has_a_reason(error, reason):
+    assert find_reason(error, REQUEST) == reason
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("mat1 and mat2 shapes cannot be multiplied"),
+        ModuleNotFoundError("No module named 'torch.apples'", name="torch.apples"),
+        ImportError("cannot import name 'apples' from 'torch'", name="torch"),
+        NotImplementedError(),
+        IndexError("list index out of range"),
+        SystemExit(1),
+        SystemExit("no"),
+    ],
+)
+def test_an_error_of_the_program_has_none(error):
+    assert find_reason(error, REQUEST) is None
+
+
+def test_a_line_that_looks_for_an_argument_is_told_from_others():
+    argv = []
+    with pytest.raises(IndexError) as raised:
+        argv[1]
+    assert "it needs arguments" in find_reason(raised.value, REQUEST)
+
+
+def test_an_error_is_described_by_type_and_text():
+    assert describe_error(ValueError("no")) == "ValueError: no"
+    assert describe_error(AssertionError()) == "AssertionError"
+    assert describe_error(SystemExit("no data")) == "it ended with exit code 'no data'"

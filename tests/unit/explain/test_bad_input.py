@@ -1,0 +1,159 @@
+"""Blocks that cannot be run again, odd code, and explanations that fail themselves."""
+
+import os
+
+import pytest
+import torch
+
+from meta_magic.explain import explanations
+from meta_magic.explain.probing import Probe, Variable
+from meta_magic.trace.failed_call import FailedCall, Operand
+from meta_magic.trace.signature import Geometry, TensorArgument
+from tests.conformance.explanations import record_cell
+
+HEAD = "import torch\n"
+DECORATED = """
+def decorate(f):
+    def g(*a):
+        return f(*a)
+    return g
+@decorate
+def h(x):
+    return x @ x
+h(torch.ones(2, 3))
+"""
+FAILING = "torch.ones(2, 3) @ torch.ones(2, 3)"
+RULE = "must equal dimension 0 of torch.ones(2, 3) (2)"
+
+
+def explain(text):
+    """Return what is said of a program that fails, whose own first line is 2."""
+    return record_cell(HEAD + text, "<failed cell>").explanation
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("open('{path}', 'w').close()", "it writes the file"),
+        ("import subprocess\nsubprocess.run(['true'])", "it starts a process"),
+        (
+            "import socket\nsocket.socket().connect_ex(('127.0.0.1', 9))",
+            "it uses the network",
+        ),
+    ],
+)
+def test_a_block_with_effects_is_not_run_again_and_the_reason_is_shown(
+    text, reason, tmp_path
+):
+    path = tmp_path / "written"
+    found = explain(f"{text.format(path=path)}\n{FAILING}")
+    path.unlink(missing_ok=True)
+    assert found.rules[0].endswith(RULE)
+    assert f"\nno repairs were tried: {reason}" in found.text
+    assert not path.exists()
+
+
+def test_a_block_that_took_long_is_not_run_again(monkeypatch):
+    monkeypatch.setattr(explanations, "LONGEST", 0.0)
+    found = explain(FAILING)
+    assert found.rules[0].endswith(RULE)
+    assert "no repairs were tried: it took " in found.text
+
+
+def test_without_children_the_reason_is_shown(monkeypatch):
+    monkeypatch.delattr(os, "fork")
+    found = explain(FAILING)
+    assert len(found.given) == 2
+    assert "no repairs were tried: no process can be forked here" in found.text
+
+
+@pytest.mark.parametrize(
+    ("text", "expression"),
+    [
+        ("a = torch.ones(2, 3); b = a @ a; c = 1", "a @ a"),
+        ("f = lambda x: x @ x\nf(torch.ones(2, 3))", "x @ x"),
+        ("xs = [torch.ones(2, 3)]\n[x @ x for x in xs]", "x @ x"),
+        (DECORATED, "x @ x"),
+        ("exec('x = torch.ones(2, 3)\\nx @ x')", ""),
+    ],
+)
+def test_code_of_any_form_has_its_expression(text, expression):
+    found = explain(text)
+    assert found.expression == expression
+    assert len(found.given) == 1
+    assert len(found.rules) == 1
+
+
+def test_what_calls_a_function_of_torch_does_not_name_its_operands():
+    found = explain(
+        "import functools\na, b = torch.ones(2, 3), torch.tensor([1.0])\n"
+        "functools.reduce(torch.matmul, [a, b])"
+    )
+    assert not any("matmul" in name for name in found.operands)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import json\njson.loads('{')",
+        "def f(x):\n    return f(x)\nf(torch.ones(2))",
+        "next(iter([]))",
+        "class E(Exception):\n    def __str__(self):\n        raise OSError\nraise E",
+    ],
+)
+def test_errors_that_torch_has_no_part_in_have_no_rules(text):
+    found = explain(text)
+    assert found.line is not None
+    assert (found.rules, found.repairs) == ((), ())
+    assert len(found.text.splitlines()) <= 25
+
+
+def test_an_interrupt_of_the_explanation_leaves_the_error(monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(explanations, "ask_probe", interrupt)
+    found = explain(FAILING)
+    assert found.error.startswith("RuntimeError: mat1 and mat2")
+    assert found.rules == ("This was interrupted while it was explained.",)
+
+
+def test_a_call_that_ends_the_process_is_refused():
+    def call(x):
+        if x.shape[0] != 4:
+            os.abort()
+        return x
+
+    geometry = Geometry(
+        shape=(3,),
+        stride=(1,),
+        storage_offset=0,
+        dtype=torch.float32,
+        device=torch.device("meta"),
+        layout=torch.strided,
+    )
+    operand = Operand(
+        name="x",
+        aliases=(),
+        tensor=0,
+        geometry=geometry,
+        requires_grad=False,
+        is_leaf=True,
+    )
+    failed = FailedCall(
+        function=call,
+        args=(TensorArgument(0),),
+        kwargs={},
+        operands=(operand,),
+        is_whole=True,
+        frames=(),
+    )
+    probe = Probe(call, failed, lambda run: run(), is_careful=True)
+    assert not probe.accepts({})
+    assert probe.run({Variable(0, 0): 4}) == ((4,),)
+
+
+def test_a_namespace_of_much_memory_is_no_matter():
+    found = explain(f"big = bytearray(1 << 30)\n{FAILING}")
+    assert found.rules[0].endswith(RULE)
+    assert found.repairs
