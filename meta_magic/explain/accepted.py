@@ -1,7 +1,8 @@
 """What a failed call accepts: other numbers, and operands that are changed."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from itertools import islice, pairwise, product
+from itertools import chain, islice, pairwise, product, takewhile
+from time import process_time
 from typing import Final, NamedTuple
 
 import torch
@@ -21,6 +22,9 @@ __all__ = ["Accepted", "Accepting", "list_accepted"]
 MAX_NUMBERS: Final = 40
 
 MAX_PAIRS: Final = 12
+
+SECONDS: Final = 1.0
+"""How long numbers are looked for, and how long changes after them."""
 
 
 class Accepting(NamedTuple):
@@ -61,12 +65,15 @@ def list_accepted(probe: Probe, written: Collection[int]) -> Accepted:
     """
     if probe.accepts({}):
         return Accepted(is_of_values=True)
-    numbers = dict.fromkeys((*walk_numbers(probe), *walk_groups(probe)))
+    end = process_time() + SECONDS
+    found = chain(walk_numbers(probe), walk_groups(probe))
+    numbers = dict.fromkeys(takewhile(lambda _: process_time() < end, found))
     known = {*probe.values.values()}
     # Those of other numbers first, and last what is only broadcast.
     ordered = sorted(numbers, key=lambda pair: (pair[1] == 1, pair[1] not in known))
-    changes = [*walk_changes(probe, sorted(written))]
-    if not changes:
+    all_changes = walk_changes(probe, sorted(written))
+    changes = [*takewhile(lambda _: process_time() < end + SECONDS, all_changes)]
+    if not changes and process_time() < end + SECONDS:
         changes = [*islice(walk_pairs(probe, sorted(written)), MAX_PAIRS)]
     return Accepted(tuple(ordered[:MAX_NUMBERS]), tuple(changes))
 

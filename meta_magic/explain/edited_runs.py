@@ -27,7 +27,10 @@ from meta_magic.trials.trial import record_block
 __all__ = ["Block", "Outcome", "find_block", "read_outcome", "run_edited", "screen"]
 
 SECONDS: Final = 2.0
-"""What a child may take."""
+"""What a child may compute."""
+
+PATIENCE: Final = 4.0
+"""How many seconds to wait for one, on a busy machine."""
 
 SECONDS_OF_MANY: Final = 0.5
 """After how long a child begins no other run."""
@@ -99,7 +102,7 @@ def run_edited(block: Block, edits: Sequence[Edit]) -> list[Outcome | None]:
     for start in range(0, len(edits), AT_ONCE):
         pair = edits[start : start + AT_ONCE]
         asked = [partial(run_alone, block, edit) for edit in pair]
-        answers = ask_children(asked, SECONDS, SECONDS)
+        answers = ask_children(asked, SECONDS, PATIENCE)
         found += [None if answer is NO_ANSWER else answer for answer in answers]
     return found
 
@@ -112,7 +115,7 @@ def screen(block: Block, edits: Sequence[Edit]) -> list[Edit]:
     """
     parts = [edits[first::AT_ONCE] for first in range(AT_ONCE)]
     asked = [partial(run_many, block, part) for part in parts if part]
-    answers = ask_children(asked, SECONDS, SECONDS)
+    answers = ask_children(asked, SECONDS, PATIENCE)
     kept = {edit for answer in answers if answer is not NO_ANSWER for edit in answer}
     return [edit for edit in edits if edit in kept]
 

@@ -62,11 +62,10 @@ def edit_numbers(situation: Situation) -> Iterator[Edit]:
         names = find_names(program, stood_for, right)
         for node in nodes:
             weight = cost + situation.weigh(node) / 2
-            weight += DATA if situation.program.is_data(node) else 0
-            yield from edit_number(
-                situation.program, node, (wrong, right), names, weight
-            )
+            weight += DATA if program.is_data(node) else 0
+            yield from edit_number(program, node, (wrong, right), names, weight)
         yield from edit_together(situation, nodes, right, cost)
+    yield from edit_ratios(situation)
 
 
 def weigh_pairs(situation: Situation) -> Iterator[tuple[Pair, float]]:
@@ -187,10 +186,10 @@ def edit_factors(
 ) -> Iterator[Edit]:
     """Yield edits of one factor of a product."""
     wrong, right = pair
-    for side in (node.right, node.left):
-        factor = read_number(side)
-        if factor and (factor * right) % wrong == 0 and factor * right > 0:
-            yield from program.replace(side, str(factor * right // wrong), cost)
+    for factor in reversed([n for n in ast.walk(node) if isinstance(n, ast.Constant)]):
+        value = read_number(factor)
+        if value and (value * right) % wrong == 0 and right > 0:
+            yield from program.replace(factor, str(value * right // wrong), cost)
 
 
 def edit_ratios(situation: Situation) -> Iterator[Edit]:
@@ -215,7 +214,8 @@ def is_outermost(program: Program, node: ast.expr) -> bool:
     """Whether a node is a number, or a product of numbers, and in no such product."""
     above = next(program.walk_up(node), None)
     is_in = above is not None and read_number(above) is not None
-    return read_number(node) is not None and not is_in
+    is_number = read_number(node) is not None
+    return is_number and not is_in and not is_dim(program, node)
 
 
 def edit_together(

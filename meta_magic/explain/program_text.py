@@ -27,6 +27,8 @@ FACTORIES: Final = frozenset(
 )
 """Functions of torch that make data."""
 
+COMMON: Final = frozenset({"torch", "nn", "F", "np", "numpy"})
+
 NOWHERE: Final = -1
 """The number of no function."""
 
@@ -92,9 +94,9 @@ class Program:
 
     @cached_property
     def imported(self) -> frozenset[str]:
-        """The names of what is imported."""
+        """The names of what is imported, here or as people commonly do before."""
         names = (alias.asname or alias.name for alias in self.find(ast.alias))
-        return frozenset(name.partition(".")[0] for name in names)
+        return frozenset(name.partition(".")[0] for name in names) | COMMON
 
     def find_bindings(self, lines: Iterable[int]) -> Iterator[int]:
         """Yield the lines of statements that bind the names that are read at others."""
@@ -198,8 +200,8 @@ class Program:
         at = line, column - 1
         if last is not None and end_of(last)[0] != line:
             at = end_of(last)
-        begun = self._lines[at[0] - 1][: at[1]].rstrip()
-        comma = "" if last is None else " " if begun.endswith(b",") else ", "
+        begun = self._lines[at[0] - 1][: at[1]]
+        comma = "" if last is None or begun.endswith(b", ") else ", "
         yield Edit(stretches=(Stretch(*at, at[1], comma + text),), cost=cost)
 
     def rename(self, called: Called, name: str, cost: float) -> Iterator[Edit]:

@@ -1,6 +1,7 @@
 """Repairs of a failed cell: what is changed, that it runs, and that nothing else is."""
 
 from dataclasses import replace
+from importlib import import_module
 
 import pytest
 import torch
@@ -65,8 +66,9 @@ def test_an_operand_is_cast_at_the_failing_line():
 
 
 def test_an_expression_is_put_in_brackets_before_a_method():
-    found = explain("import torch\na = torch.ones(2, 3)\ny = a @ (a + 1)")
-    assert "y = a @ ((a + 1).T)" in [repair.after for repair in found.repairs]
+    text = "import torch\na, b = torch.ones(2, 3), torch.ones(4, 3)\ny = a @ (b + 1)"
+    found = explain(text)
+    assert "y = a @ ((b + 1).T)" in [repair.after for repair in found.repairs]
 
 
 def test_what_it_does_to_parameters_is_said():
@@ -101,27 +103,11 @@ def test_what_ipython_made_of_a_line_is_not_edited():
     assert trace.explanation.repairs == ()
 
 
-TWICE = """
-import torch
-
-def scale(x, mean, std):
-    return (x - mean) / std
-
-y = scale(torch.ones(2, 3, 8, 8), torch.ones(3), torch.ones(3))
-"""
-
-
 def test_what_comes_to_the_same_is_shown_after_what_does_not():
     text = "import torch\nm = torch.nn.Linear(400, 10)\nm(torch.ones(4, 800))"
     words = [repair.consequence for repair in explain(text).repairs]
-    assert len(set(words)) == len(words)
-
-
-def test_two_names_of_a_formula_are_changed_together():
-    found = explain(TWICE)
-    after = "    return (x - mean[..., None, None]) / std[..., None, None]"
-    repair = next(r for r in found.repairs if r.after == after)
-    assert run(repair.source)["y"].shape == (2, 3, 8, 8)
+    assert words[0] != words[1]
+    assert words[2] in words[:2]
 
 
 SIZES = """
@@ -153,22 +139,20 @@ import torch
 
 def test():
     before = torch.ones(4, 3)
-    with mm.record() as trace:
-        x = before @ torch.ones(5, 2)
-    return trace
+    try:
+        with mm.record() as trace:
+            x = before @ torch.ones(5, 2)
+    except RuntimeError:
+        return trace
 """
 
 
 def test_a_block_of_a_file_is_edited_within_it(tmp_path, monkeypatch):
-    path = tmp_path / "recorded_block.py"
-    path.write_text(BLOCK.replace("as trace:", "as trace, suppress(RuntimeError):"))
-    text = "from contextlib import suppress" + path.read_text()
-    path.write_text(text)
+    (tmp_path / "recorded_block.py").write_text(BLOCK)
     monkeypatch.syspath_prepend(tmp_path)
-    trace = __import__("recorded_block").test()
-    afters = [repair.after for repair in trace.explanation.repairs]
-    assert "        x = before @ torch.ones(3, 2)" in afters
+    trace = import_module("recorded_block").test()
+    repairs = trace.explanation.repairs
+    afters = [repair.after for repair in repairs]
+    assert "            x = before @ torch.ones(3, 2)" in afters
     assert not [after for after in afters if "before =" in after]
-    source = trace.explanation.repairs[0].source
-    assert source.count("\n") == text.count("\n")
-    assert source.startswith("from contextlib import suppress")
+    assert repairs[0].source.startswith("\nimport meta_magic as mm\n")

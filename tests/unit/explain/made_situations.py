@@ -1,0 +1,94 @@
+"""A failed call in a program, for tests of what edits are thought of."""
+
+import torch
+
+from meta_magic.explain.accepted import Accepted
+from meta_magic.explain.edits import apply_edit
+from meta_magic.explain.program_text import Program
+from meta_magic.explain.situations import Situation
+from meta_magic.trace.failed_call import FailedCall, Operand
+from meta_magic.trace.signature import Geometry, SourcePosition
+
+__all__ = ["make_situation", "write_edits"]
+
+
+def make_situation(
+    text, line=1, *, operands=(), error="RuntimeError", accepted=None, seen=None
+):
+    """Return a situation.
+
+    Args:
+        text: The program.
+        line: Which of its lines failed.
+        operands: (name, shape, dtype) of what the call was given.
+        error: Type and text of the error.
+        accepted: What the call accepts.
+        seen: By expressions of the program the numbers that they stood for.
+    """
+    program = Program(text)
+    numbers = {
+        program.number(node): frozenset((seen or {})[name])
+        for name, node in ((program.read(n), n) for n in program.nodes if is_spot(n))
+        if name in (seen or {})
+    }
+    return Situation(
+        program=program,
+        call=make_call(line, operands),
+        error=error,
+        accepted=accepted or Accepted(),
+        seen=numbers,
+    )
+
+
+def make_call(line, operands):
+    return FailedCall(
+        function=None,
+        args=(),
+        kwargs={},
+        operands=tuple(make_operand(*operand) for operand in operands),
+        is_whole=True,
+        frames=(
+            SourcePosition(
+                file="<cell>",
+                line=line,
+                end_line=line,
+                column=0,
+                end_column=None,
+                function="<module>",
+            ),
+        ),
+    )
+
+
+def is_spot(node):
+    return hasattr(node, "col_offset") and hasattr(node, "ctx")
+
+
+def make_operand(name, shape, dtype=torch.float32):
+    tensor = torch.empty(shape, dtype=dtype, device="meta")
+    geometry = Geometry(
+        shape=tuple(shape),
+        stride=tensor.stride(),
+        storage_offset=0,
+        dtype=dtype,
+        device=tensor.device,
+        layout=tensor.layout,
+    )
+    return Operand(
+        name=name,
+        aliases=(),
+        tensor=0,
+        geometry=geometry,
+        requires_grad=False,
+        is_leaf=True,
+    )
+
+
+def write_edits(situation, edits):
+    """Return the lines that edits make of a program, the likeliest edit first."""
+    text = situation.program.text
+    written = []
+    for edit in sorted(edits, key=lambda edit: edit.cost):
+        lines = apply_edit(text, edit).split("\n")
+        written.append("\n".join(lines[line - 1] for line in edit.lines).strip())
+    return written
