@@ -6,6 +6,7 @@ from meta_magic.explain.accepted import Accepted
 from meta_magic.explain.edits import apply_edit
 from meta_magic.explain.program_text import Program
 from meta_magic.explain.situations import Situation
+from meta_magic.explain.traced_block import span_of
 from meta_magic.trace.failed_call import FailedCall, Operand
 from meta_magic.trace.signature import Geometry, SourcePosition
 
@@ -26,17 +27,18 @@ def make_situation(
         seen: By expressions of the program the numbers that they stood for.
     """
     program = Program(text)
-    numbers = {
-        program.number(node): frozenset((seen or {})[name])
-        for name, node in ((program.read(n), n) for n in program.nodes if is_spot(n))
-        if name in (seen or {})
+    spots = [node for node in program.nodes if hasattr(node, "ctx")]
+    spans = {
+        span_of(node): frozenset(seen[program.read(node)])
+        for node in spots
+        if seen and program.read(node) in seen
     }
     return Situation(
         program=program,
         call=make_call(line, operands),
         error=error,
         accepted=accepted or Accepted(),
-        seen=numbers,
+        seen=spans,
     )
 
 
@@ -58,10 +60,6 @@ def make_call(line, operands):
             ),
         ),
     )
-
-
-def is_spot(node):
-    return hasattr(node, "col_offset") and hasattr(node, "ctx")
 
 
 def make_operand(name, shape, dtype=torch.float32):
