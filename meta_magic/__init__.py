@@ -129,14 +129,27 @@ def __dir__() -> list[str]:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Register ``%%meta``; called by ``%load_ext meta_magic``."""
+    """Register ``%%meta``; called by ``%load_ext meta_magic``.
+
+    Example:
+        >>> load_ipython_extension(shell)  # what %load_ext meta_magic does
+        >>> shell.find_cell_magic("meta") is not None
+        True
+    """
     from meta_magic.magic.extension import load  # noqa: PLC0415  imports IPython
 
     load(shell)
 
 
 def unload_ipython_extension(shell: Any) -> None:
-    """Remove ``%%meta``; called by ``%unload_ext meta_magic``."""
+    """Remove ``%%meta``; called by ``%unload_ext meta_magic``.
+
+    Example:
+        >>> load_ipython_extension(shell)
+        >>> unload_ipython_extension(shell)  # what %unload_ext meta_magic does
+        >>> shell.find_cell_magic("meta") is None
+        True
+    """
     from meta_magic.magic.extension import unload  # noqa: PLC0415  imports IPython
 
     unload(shell)

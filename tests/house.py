@@ -27,6 +27,7 @@ FLOORS = (
     "materializing",
     "view",
     "magic",
+    "pytest_plugin",
 )
 """From the ground up. Folders inside of a floor are floors of their own, below it."""
 

@@ -2,10 +2,12 @@
 
 import subprocess
 import sys
+import tomllib
 
 import pytest
 
 import meta_magic
+from tests.house import ROOT
 
 
 def test_the_public_names_are_these():
@@ -80,3 +82,9 @@ def test_record_is_the_function_also_after_a_cell_has_run(shell):
     shell.run_cell("%%meta -q\ntorch.ones(2)").raise_error()
     shell.run_cell("import meta_magic as mm\nwith mm.record() as t: torch.ones(2)")
     assert len(shell.user_ns["t"]) == 1
+
+
+def test_the_citation_names_the_version_that_is_built():
+    project = tomllib.loads((ROOT.parent / "pyproject.toml").read_text("utf-8"))
+    citation = (ROOT.parent / ".github" / "CITATION.cff").read_text("utf-8")
+    assert f"version: {project['project']['version']}\n" in citation

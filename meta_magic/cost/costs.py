@@ -41,6 +41,12 @@ class UnknownOperator:
         n_calls: How often it was called.
         nbytes: Bytes that its calls read and wrote.
         share: Of the bytes of all calls, from 0 to 1.
+
+    Example:
+        >>> with record() as trace:
+        ...     x = torch.ops.aten.linalg_matrix_exp(torch.ones(2, 2))
+        >>> [unknown.op for unknown in trace.cost.unknown]
+        ['aten.linalg_matrix_exp.default']
     """
 
     op: str
@@ -63,6 +69,12 @@ class Cost:
         module: Of each call the number of its module, as ``OpCall.module`` has it; -1
             for none.
         lineages: Of each module that a call can belong to.
+
+    Example:
+        >>> with record() as trace:
+        ...     y = torch.ones(2, 3) @ torch.ones(3, 4)
+        >>> trace.cost.flops  # 2 * 2 * 3 * 4
+        48
     """
 
     each: tuple[OneCall, ...] = field(repr=False)

@@ -59,6 +59,13 @@ class Device:
         basis: Whether the numbers were read on the vendor's page (``published``), as
             others quote its sheet (``quoted``), or follow from clock, cores and width
             of a vector (``derived``).
+
+    Example:
+        >>> add_devices("my-devices.toml")
+        ('my-board',)
+        >>> from meta_magic.cost.device_table import find_device
+        >>> find_device("my-board").bandwidth
+        1200000000000.0
     """
 
     name: str
@@ -140,6 +147,10 @@ def add_devices(path: "str | os.PathLike[str]") -> tuple[str, ...]:
     Raises:
         DeviceTableError: Something is missing, or no number.
         OSError: The file cannot be read.
+
+    Example:
+        >>> add_devices("my-devices.toml")
+        ('my-board',)
     """
     file = Path(path)
     found = {d.name: d for d in read_devices(file.read_text("utf-8"), file.name)}
@@ -159,12 +170,21 @@ def find_device(device: str | Device) -> Device:
     name = write_name(str(device))
     if name in known:
         return known[name]
+    called = [found for found in known.values() if is_called(found, name)]
+    if len(called) == 1:
+        return called[0]
     near = get_close_matches(name, known, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else "."
     raise UnknownDeviceError(
         f"no data of a device {device!r} are known{hint} Known are "
         f"{', '.join(known)}. meta_magic.add_devices(path) adds yours."
     )
+
+
+def is_called(device: Device, name: str) -> bool:
+    """Whether each word of a name stands in the title, as of ``a100-80gb``."""
+    title = device.title.lower().replace(" ", "")
+    return all(word in title for word in name.split("-"))
 
 
 def write_name(name: str) -> str:

@@ -49,6 +49,13 @@ class Roofline:
         seconds_each: Of one call of each signature.
         is_bound_by_memory: Whether its bytes take longer than its FLOPs.
         notes: What was taken for a peak that the sheet does not have.
+
+    Example:
+        >>> with record() as trace:
+        ...     y = torch.ones(512, 512) @ torch.ones(512, 512)
+        >>> roofline = trace.cost.roofline("t4")
+        >>> round(roofline.seconds * 1e6, 1)  # 2 * 512**3 / 8.1e12 + 2**21 / 320e9
+        39.7
     """
 
     device: Device

@@ -71,12 +71,12 @@ class CallProbe:
         self._units = list_units(self.probe, keys)
         return *self._call, tuple(self._units), frozenset(self.given)
 
-    def find_formula(self, output: int, dim: int) -> Formula:
-        """Return how a size of what it returns comes from what it is given."""
+    def find_formula(self, node: Node, dim: int) -> Formula:
+        """Return how a size of what it returned comes from what it was given."""
         if not self._is_tried:
             return Formula(UNKNOWN, ())
         with torch.device("meta"):
-            target = Target(self.probe, output, dim)
+            target = Target(self.probe, node.output, dim, node.shape)
             if target.size is None:
                 return Formula(UNKNOWN, ())
             groups = find_groups(self.probe, target, self._units, self.given.keys())

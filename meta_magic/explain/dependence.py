@@ -39,19 +39,22 @@ class Target:
         probe: Makes the call.
         output: Which of the tensors.
         dim: Which dimension.
+        shape: The sizes that it had.
 
     Attributes:
-        size: It, as the call is; None if it raises.
+        size: It, as the call is; None if the call does not return the same again.
     """
 
-    def __init__(self, probe: Probe, output: int, dim: int) -> None:
+    def __init__(
+        self, probe: Probe, output: int, dim: int, shape: tuple[int, ...]
+    ) -> None:
         self._probe = probe
         self._output = output
         self._dim = dim
+        self._rank = len(shape)
         shapes = probe.run()
-        is_there = shapes is not None and output < len(shapes)
-        self._rank = len(shapes[output]) if shapes is not None and is_there else -1
-        self.size = self.read({})
+        is_same = shapes is not None and shapes[output : output + 1] == (shape,)
+        self.size = shape[dim] if is_same else None
 
     def read(self, values: Mapping[Variable, int]) -> int | None:
         """Return the size if numbers are others; None if that is refused."""

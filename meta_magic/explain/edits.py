@@ -1,14 +1,18 @@
-"""An edit of a program: a stretch of one line that is replaced."""
+"""An edit of a program: stretches of its lines, and what is to stand there.
 
-import ast
-from collections.abc import Iterator
+No edit makes lines, or takes some away: what a line is called stays.
+"""
+
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 
-__all__ = ["Edit", "add_argument", "apply_edit", "edit_node"]
+__all__ = ["Edit", "Stretch", "apply_edit", "join_edits", "sort_edits"]
+
+MAX_EDITS: Final = 80
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Edit:
+class Stretch(NamedTuple):
     """A stretch of a line, and what is to stand there.
 
     Attributes:
@@ -24,22 +28,22 @@ class Edit:
     text: str
 
 
-def edit_node(node: ast.expr | ast.stmt, text: str) -> Iterator[Edit]:
-    """Yield the edit that puts a text in the place of a node, if that is on a line."""
-    if node.lineno == node.end_lineno and node.end_col_offset is not None:
-        yield Edit(
-            line=node.lineno,
-            column=node.col_offset,
-            end_column=node.end_col_offset,
-            text=text,
-        )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edit:
+    """Stretches of a program that are replaced together.
 
+    Attributes:
+        stretches: They do not overlap.
+        cost: How unlikely it is to be what was meant; 0 to 4 or so.
+    """
 
-def add_argument(node: ast.Call, text: str, argument: str) -> Iterator[Edit]:
-    """Yield the edit that gives a call of a program one argument more."""
-    called = ast.get_source_segment(text, node) or ""
-    comma = ", " if node.args or node.keywords else ""
-    yield from edit_node(node, f"{called[:-1]}{comma}{argument})")
+    stretches: tuple[Stretch, ...]
+    cost: float
+
+    @property
+    def lines(self) -> tuple[int, ...]:
+        """The lines that are changed, in order."""
+        return tuple(sorted({stretch.line for stretch in self.stretches}))
 
 
 def apply_edit(source: str, edit: Edit, first_line: int = 1) -> str:
@@ -50,9 +54,24 @@ def apply_edit(source: str, edit: Edit, first_line: int = 1) -> str:
         edit: The edit.
         first_line: The number that the edit has for the first line of the source.
     """
-    lines = source.split("\n")
-    at = edit.line - first_line
-    line = lines[at].encode()
-    changed = line[: edit.column] + edit.text.encode() + line[edit.end_column :]
-    lines[at] = changed.decode()
-    return "\n".join(lines)
+    lines = [line.encode() for line in source.split("\n")]
+    for line, column, end, text in sorted(edit.stretches, reverse=True):
+        old = lines[line - first_line]
+        lines[line - first_line] = old[:column] + text.encode() + old[end:]
+    return b"\n".join(lines).decode()
+
+
+def join_edits(edits: Iterable[Edit], cost: float) -> Edit:
+    """Return the edit that makes several at once."""
+    stretches = (stretch for edit in edits for stretch in edit.stretches)
+    return Edit(stretches=tuple(dict.fromkeys(stretches)), cost=cost)
+
+
+def sort_edits(edits: Iterable[Edit]) -> list[Edit]:
+    """Return edits, the likeliest first, none twice."""
+    best: dict[object, Edit] = {}
+    for edit in edits:
+        known = best.get(frozenset(edit.stretches))
+        if edit.stretches and (known is None or edit.cost < known.cost):
+            best[frozenset(edit.stretches)] = edit
+    return sorted(best.values(), key=lambda edit: edit.cost)[:MAX_EDITS]

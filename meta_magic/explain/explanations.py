@@ -1,56 +1,20 @@
 """Why a recorded block failed: where, on what, and which rule it broke."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import PurePath
-from time import monotonic
-from typing import TYPE_CHECKING, Final, NamedTuple
 
-from meta_magic.errors import TrialError
-from meta_magic.explain.backward_edits import list_backward_edits
-from meta_magic.explain.backward_errors import Backward, is_backward
-from meta_magic.explain.candidates import Accepted, list_accepted, list_edits
+from meta_magic.explain.diagnosis import diagnose
+from meta_magic.explain.edited_runs import find_block
 from meta_magic.explain.explanation_text import Explanation
-from meta_magic.explain.given_names import (
-    describe_module,
-    find_maker,
-    name_operands,
-    read_text,
-    tell_returned,
-)
-from meta_magic.explain.lineage_records import Lineage
-from meta_magic.explain.loading_errors import list_made_lines, tell_loading
-from meta_magic.explain.probing import Probe
-from meta_magic.explain.refused_sizes import Sight, trace_refused
-from meta_magic.explain.repairs import try_edits
-from meta_magic.explain.rules import find_rules
-from meta_magic.recording.as_device.oracle.child import (
-    NO_ANSWER,
-    ask_child,
-    can_fork,
-)
-from meta_magic.session.recording import Recording
-from meta_magic.torch_private.dynamo import leave_dynamo_out
-from meta_magic.trace.failed_call import FailedCall, Operand
-from meta_magic.trace.options import Options
+from meta_magic.explain.given_names import describe_module, name_operands, read_text
+from meta_magic.explain.program_text import Program
+from meta_magic.explain.repairs import Repair, try_edits
+from meta_magic.trace.failed_call import FailedCall
 from meta_magic.trace.signature import SourcePosition
 from meta_magic.trace.trace import Trace
-from meta_magic.trials.trial import check_rerun
-
-if TYPE_CHECKING:
-    from meta_magic.explain.edits import Edit
 
 __all__ = ["Explanation", "explain"]
-
-SECONDS: Final = 5.0
-"""What probing may take of a processor."""
-
-PATIENCE: Final = 10.0
-"""How many seconds it is waited for, on a busy machine."""
-
-LONGEST: Final = 5.0
-"""Seconds of a block that is not run again."""
 
 
 def explain(trace: Trace) -> Explanation | None:
@@ -91,34 +55,15 @@ def locate(at: SourcePosition, frames: Sequence[SourcePosition]) -> str:
     return f"line {at.line}" if is_near else f"{PurePath(at.file).name}:{at.line}"
 
 
-class Diagnosis(NamedTuple):
-    """What is wrong with a call.
-
-    Attributes:
-        rules: What it asks for, in sentences.
-        lines: Where the mistake may be.
-        write_edits: Given the cell, returns edits that may mend it.
-        operands: Tensors that it is about, and that the call was not given.
-        lineages: Where the sizes come from that are refused.
-        declined: Why the block was not run again, in words.
-    """
-
-    rules: tuple[str, ...]
-    lines: Sequence[int]
-    write_edits: "Callable[[str], list[Edit]]"
-    operands: tuple[Operand, ...] = ()
-    lineages: tuple[Lineage, ...] = ()
-    declined: str = ""
-
-
 def add_findings(trace: Trace, failed: FailedCall, found: Explanation) -> Explanation:
     """Return an explanation with operands, rules, and repairs that were tried."""
-    declined = find_reason(trace)
-    diagnosis = diagnose(trace, failed, found.line, declined)
-    declined = declined or diagnosis.declined
-    text = trace.rerun.text if trace.rerun else None
-    edits = [] if text is None or declined else diagnosis.write_edits(text)
-    repairs, n_tried = try_edits(trace, edits)
+    block = find_block(trace)
+    diagnosis = diagnose(trace, failed, block)
+    repairs: tuple[Repair, ...] = ()
+    n_tried = 0
+    if block is not None and not diagnosis.declined:
+        edits = diagnosis.write_edits(Program(block.text, block.lines))
+        repairs, n_tried = try_edits(trace, block, edits)
     lines = (*(repair.line for repair in repairs), *diagnosis.lines)
     return replace(
         found,
@@ -126,93 +71,7 @@ def add_findings(trace: Trace, failed: FailedCall, found: Explanation) -> Explan
         rules=diagnosis.rules,
         repairs=repairs,
         n_tried=n_tried,
-        declined=declined if failed.function or diagnosis.rules else "",
+        declined=diagnosis.declined if failed.function or diagnosis.rules else "",
         lineages=diagnosis.lineages,
         culprits=tuple(dict.fromkeys(lines)),
     )
-
-
-def find_reason(trace: Trace) -> str:
-    """Return why a trace's block is not run again, in words; "" if it may be."""
-    try:
-        check_rerun(trace)
-    except TrialError as error:
-        return str(error)
-    is_long = trace.seconds > LONGEST
-    return f"it took {trace.seconds:.0f} s to fail" if is_long else ""
-
-
-def diagnose(
-    trace: Trace, failed: FailedCall, line: int | None, declined: str
-) -> Diagnosis:
-    """Return what is wrong with a call that was made at a line.
-
-    Args:
-        trace: The trace that it ended.
-        failed: The call.
-        line: The line.
-        declined: Why the block is not run again; "" if it may be.
-    """
-    finding = Backward(trace, failed).find() if is_backward(failed) else None
-    if finding is not None:
-        at = [] if finding.line is None else [finding.line]
-        write = partial(list_backward_edits, finding=finding)
-        return Diagnosis((finding.rule,), at, write, finding.operands)
-    loading = failed.loading
-    if loading is not None:
-        lines = list_made_lines(trace, failed, loading)
-        return Diagnosis((*tell_loading(trace, failed, loading),), lines, lambda _: [])
-    calls = (find_maker(trace, operand.tensor) for operand in failed.operands)
-    made = [call.line for call in calls if call and call.line]
-    told = (*failed.remarks, *tell_returned(trace, failed))
-    if told:
-        return Diagnosis(told, made, lambda _: [])
-    answer = ask_probe(trace, failed)
-    if answer is None:
-        return Diagnosis((), made, lambda _: [])
-    rules, accepted = answer
-    sight = Sight({}, ()) if declined else trace_refused(trace, failed)
-    lineages = tuple(refused.lineage for refused in sight.refused)
-
-    def write_edits(text: str) -> "list[Edit]":
-        return list_edits(text, sight.seen, accepted, [line or 0, *made])
-
-    lines = [*list_lines(lineages), *made]
-    return Diagnosis(
-        rules, lines, write_edits, lineages=lineages, declined=sight.declined
-    )
-
-
-def list_lines(lineages: Sequence[Lineage]) -> Iterator[int]:
-    """Yield the lines of chains, those first where numbers are written."""
-    steps = [step for lineage in lineages for step in lineage.steps]
-    for step in sorted(steps, key=lambda step: not step.is_written):
-        if step.line is not None:
-            yield step.line
-
-
-def ask_probe(
-    trace: Trace, failed: FailedCall
-) -> tuple[tuple[str, ...], Accepted] | None:
-    """Return the rules that a call broke and what it accepts, found in a child.
-
-    None where that cannot be found out.
-    """
-    function = failed.function
-    if function is None or not (failed.is_whole and can_fork()):
-        return None
-    options = trace.rerun.options if trace.rerun else Options()
-
-    def record(run: Callable[[], object]) -> object:  # refused is what the CPU refuses
-        return Recording("", options=options, is_probe=True).guard.run(run)
-
-    def run(*, is_careful: bool) -> tuple[tuple[str, ...], Accepted]:
-        leave_dynamo_out()
-        probe = Probe(function, failed, record, is_careful=is_careful)
-        return find_rules(probe), list_accepted(probe)
-
-    start = monotonic()
-    answered = ask_child(partial(run, is_careful=False), SECONDS, PATIENCE)
-    if answered is NO_ANSWER and monotonic() < start + PATIENCE:  # it crashed
-        answered = ask_child(partial(run, is_careful=True), SECONDS, PATIENCE)
-    return None if answered is NO_ANSWER else answered

@@ -24,7 +24,8 @@ class Formula(NamedTuple):
     """How a size comes from numbers.
 
     Attributes:
-        text: It in Python, ``{}`` for each number; ``UNKNOWN`` where none holds.
+        text: It in Python, ``{}`` for each number; ``UNKNOWN`` where none holds. Of
+            what no number moves it is that size.
         parts: The numbers.
     """
 
@@ -48,6 +49,8 @@ def find_formula(probe: Probe, target: Target, groups: Sequence[Group]) -> Formu
         for move in list_moves(probe, groups)
         if (size := target.read(move)) is not None
     ]
+    if not chosen:
+        return Formula(f"{target.size}", ())
     for formula in propose(probe, target, chosen):
         # An argument that is handed on may have limits, as of a split.
         is_given = formula.hands_on and not formula.parts[0].is_size
@@ -89,9 +92,9 @@ def propose(
         yield from propose_pairs(chosen)
     if len(chosen) > 1 and sum(values) == size:
         yield Formula(" + ".join(["{}"] * len(chosen)), (*chosen,))
-    yield from propose_windows(probe, target, chosen)
     if len(chosen) == 1:
         yield from propose_steps(values[0], size, chosen[0])
+    yield from propose_windows(probe, target, chosen)
     yield from propose_quotients(values, size, chosen)
 
 

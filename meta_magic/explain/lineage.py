@@ -15,6 +15,7 @@ from meta_magic.explain.number_names import Names
 from meta_magic.explain.observed_calls import Call, Node
 from meta_magic.explain.traced_block import Literal
 from meta_magic.explain.traced_numbers import (
+    LEAST_LOST,
     SizeOf,
     Worked,
     Written,
@@ -102,9 +103,10 @@ class Lineages:
         unresolved = []
         while len(steps) < min(len(met), MAX_STEPS):
             step, parts = self._describe(met[len(steps)])
+            step = replace(step, parts=tuple(map(place, parts)))
             if is_unknown(step, met[len(steps)]):
                 unresolved.append(refer_to(len(steps), met[len(steps)]))
-            steps.append(replace(step, parts=tuple(map(place, parts))))
+            steps.append(step)
         left = len(met) - len(steps)
         caveat = f"what comes after {MAX_STEPS} steps is left out" if left else ""
         whole = (cut(step, len(steps)) for step in steps) if left else steps
@@ -132,13 +134,14 @@ class Lineages:
             case SizeOf(node, dim):
                 name = self._names.name_tensor(node.tensor)
                 text = f"dimension {dim} of {name}, from outside of the block"
-                return Described(Step(value=value, text=text))
+                return Described(Step(value=value, text=text, formula=f"{value}"))
             case Worked(formula, parts):
                 name = self._names.name_number(number)
                 shown = formula.format(*map(strip, parts))
                 text = f"{name} = {shown}" if name else shown
                 return Described(Step(value=value, text=text, formula=formula), parts)
-        return Described(Step(value=value, text="a number of unknown origin"))
+        text = "a number of unknown origin"
+        return Described(Step(value=value, text=text, formula=f"{value}"))
 
     def _describe_literal(self, number: Any, literal: Literal) -> Step:
         """Return a number that the block says."""
@@ -147,6 +150,7 @@ class Lineages:
             label = name
         return Step(
             value=strip(number),
+            formula=f"{strip(number)}",
             text=f"{label}, written" if label else "written",
             line=literal.line,
             column=literal.column,
@@ -160,7 +164,7 @@ class Lineages:
         parts = [given[variable] for variable in formula.parts]
         values = [strip(part) for part in parts]
         text = f"by {name_function(call.function)}"
-        if formula.text:
+        if formula.text and values:
             text = f"{formula.text.format(*values)} {text}"
         elif values:
             text += f", from {', '.join(map(str, values))}"
@@ -175,7 +179,7 @@ class Lineages:
             probe = self._probe(call)
             key = probe.tie(lambda number: key_of(self._follow(number))), at
             if key not in self._formulas:  # else the same call, as in an earlier layer
-                self._formulas[key] = probe.find_formula(*at)
+                self._formulas[key] = probe.find_formula(*origin)
             self._found[call, at] = self._formulas[key]
         return self._found[call, at]
 
@@ -199,8 +203,12 @@ def key_of(number: Any) -> object:
 
 
 def is_unknown(step: Step, number: Any) -> bool:
-    """Whether no formula is known of what a call made."""
-    return not step.formula and call_of(number) is not None
+    """Whether it is not known what a size that a call made comes from.
+
+    What no number moves may be of the library's own, or come from one that was lost.
+    """
+    is_constant = bool(step.formula) and step.value < LEAST_LOST
+    return not (step.parts or is_constant) and call_of(number) is not None
 
 
 def refer_to(step: int, number: Any) -> Unresolved:

@@ -43,7 +43,7 @@ class Step:
         column: Where it is written, in UTF-8 bytes from 0; None where it is not.
         end_column: Where that ends.
         parts: Which steps it comes from, as numbers among those of the chain.
-        formula: It in Python, ``{}`` for each part; "" where none is known.
+        formula: It in Python, ``{}`` for each part; "" where it is not known.
     """
 
     value: float
@@ -99,11 +99,11 @@ class Lineage:
             if number not in known:
                 step = self.steps[number]
                 parts = [find(part) for part in step.parts]
-                is_fixed = all(known[p] == self.steps[p].value for p in step.parts)
-                if not (step.formula or is_fixed):
+                is_same = all(known[p] == self.steps[p].value for p in step.parts)
+                if not (step.formula or (parts and is_same)):
                     raise LookupError
                 known[number] = (
-                    step.value if is_fixed else evaluate(step.formula, parts)
+                    evaluate(step.formula, parts) if step.formula else step.value
                 )
             return known[number]
 
@@ -117,22 +117,31 @@ class Lineage:
         """The chain as text: what a number comes from stands below it, indented."""
         return tuple(self._walk_lines())
 
-    def _walk_lines(self) -> Iterator[str]:
-        """Yield the lines of the chain; what stood there before is not told again."""
+    def walk(self) -> Iterator[tuple[int, Step, bool]]:
+        """Yield the steps, what a number comes from below it.
+
+        Yields:
+            Depth, step, and whether what it comes from was told, and is not again.
+        """
         alike = find_alike(self.steps)
         told: set[int] = set()
         todo = [(0, 0)]
         while todo:
             number, depth = todo.pop()
             step = self.steps[number]
-            where = f" (line {step.line})" if step.line else ""
-            is_told = alike[number] in told and step.parts
-            more = " ..." if is_told else ""
-            yield f"{'  ' * depth}{step.value} = {step.text}{where}{more}"
+            is_told = alike[number] in told and bool(step.parts)
+            yield depth, step, is_told
             if not is_told:
                 parts = {alike[part]: part for part in reversed(step.parts)}
                 todo += [(part, depth + 1) for part in parts.values()]
             told.add(alike[number])
+
+    def _walk_lines(self) -> Iterator[str]:
+        """Yield the lines of the chain, and of the caveat."""
+        for depth, step, is_told in self.walk():
+            where = f" (line {step.line})" if step.line else ""
+            more = " ..." if is_told else ""
+            yield f"{'  ' * depth}{step.value} = {step.text}{where}{more}"
         if self.caveat:
             yield self.caveat
 

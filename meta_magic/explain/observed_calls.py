@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from meta_magic.explain.traced_numbers import (
     SizeOf,
     Worked,
+    regain,
     strip_nested,
     trace_number,
 )
@@ -186,7 +187,7 @@ class CallObserver(TorchFunctionMode):
             return kind(map(self._freeze, value))
         if kind is dict:
             return {key: self._freeze(item) for key, item in value.items()}
-        return tuple(value) if kind is torch.Size else value
+        return tuple(value) if kind is torch.Size else regain(value)
 
     def _find_line(self, frame: FrameType | None) -> int | None:
         """Return the innermost line of the block; note whose methods are around."""

@@ -37,44 +37,49 @@ def resolve(
     trace: Trace, lineage: Lineage, unresolved: Sequence[Unresolved]
 ) -> Lineage:
     """Return a chain whose steps without a formula come from numbers of the block."""
-    for one in unresolved:
-        if one.call >= 0 and not lineage.steps[one.step].parts:
-            literals = ask_run(trace, lambda run: tuple(run.literals))
-            moved = move_literals(trace, one, literals)
-            lineage = extend(lineage, one.step, literals, moved)
+    reached = [one for one in unresolved if one.call >= 0]
+    if not reached:
+        return lineage
+    literals = ask_run(trace, lambda run: tuple(run.literals))
+    moved = move_literals(trace, reached, literals)
+    for at, one in enumerate(reached):
+        sizes = {number: [seen[at] for seen in runs] for number, runs in moved.items()}
+        lineage = extend(lineage, one.step, literals, sizes)
     return lineage
 
 
 def move_literals(
-    trace: Trace, at: Unresolved, literals: Sequence[Literal]
-) -> dict[int, list[int | None]]:
-    """Return what a size is with each number of a block changed, where it changes."""
+    trace: Trace, reached: Sequence[Unresolved], literals: Sequence[Literal]
+) -> dict[int, list[Sequence[int | None]]]:
+    """Return what sizes are with each number of a block changed, by each change."""
     changed = [
         (number, literal.value + change)
         for number, literal in enumerate(literals[:MAX_LITERALS])
         for change in CHANGES
     ]
-    sizes: dict[int, list[int | None]] = {}
-    question = partial(read_size, at=at)
+    sizes: dict[int, list[Sequence[int | None]]] = {}
+    question = partial(read_sizes, reached=reached)
     end = monotonic() + SECONDS
     for first in range(0, len(changed), AT_ONCE):
-        if monotonic() > end:
-            break
-        batch = changed[first : first + AT_ONCE]
+        batch = changed[first : first + AT_ONCE] if monotonic() < end else []
         answers = ask_runs(trace, [{n: v} for n, v in batch], question)
         for (number, _), answer in zip(batch, answers, strict=True):
-            size = None if isinstance(answer, TrialError) else answer
-            sizes.setdefault(number, []).append(size)
+            seen: Sequence[int | None] = [None] * len(reached)
+            if not isinstance(answer, TrialError):
+                seen = answer
+            sizes.setdefault(number, []).append(seen)
     return sizes
 
 
-def read_size(run: Run, at: Unresolved) -> int | None:
-    """Return the size of what a call returned; None if it was not reached."""
+def read_sizes(run: Run, reached: Sequence[Unresolved]) -> list[int | None]:
+    """Return sizes of what calls returned; None for those that were not reached."""
     calls = run.observer.calls
-    if at.call >= len(calls) or at.output >= len(calls[at.call].outputs):
-        return None
-    shape = calls[at.call].outputs[at.output].shape
-    return shape[at.dim] if at.dim < len(shape) else None
+    sizes: list[int | None] = []
+    for at in reached:
+        made = calls[at.call].outputs if at.call < len(calls) else []
+        shape = made[at.output].shape if at.output < len(made) else ()
+        sizes.append(shape[at.dim] if at.dim < len(shape) else None)
+    return sizes
 
 
 def extend(
@@ -95,6 +100,9 @@ def extend(
     is_changed = formula not in {"", "{}"}
     shown = formula.format(*(root.value for root in roots)) if is_changed else ""
     text = f"{shown} {step.text}" if shown else step.text
+    if not roots:
+        formula = f"{step.value}"
+        text += ", whatever numbers the block says"
     known = replace(step, text=text.strip(), formula=formula, parts=tuple(parts))
     steps = (*lineage.steps[:number], known, *lineage.steps[number + 1 :], *roots)
     return replace(lineage, steps=steps, caveat=f"{step.text.strip()}: {SEEN}")
@@ -123,6 +131,7 @@ def write_root(literal: Literal) -> Step:
     """Return the step of a number that the block says."""
     return Step(
         value=literal.value,
+        formula=f"{literal.value}",
         text=f"{literal.label}, written" if literal.label else "written",
         line=literal.line,
         column=literal.column,

@@ -243,6 +243,7 @@ class Probe:
         value = self.values[variable]
         known = {v for v in self.values.values() if v > 0}
         totals = {prod(o.geometry.shape) for o in self.call.operands}
+        totals.add(prod(n for v, n in self.values.items() if n > 0 and not v.is_size))
         found = known | {1, value - 1, value + 1, 2 * value, value // 2}
         found |= self._list_rests(variable)
         found |= {total // v for total in totals for v in known if total % v == 0}

@@ -1,145 +1,173 @@
-"""Repairs of a failed cell that were tried: edits with which it runs to its end.
+"""Repairs of a failed block that were tried: edits with which it runs to its end.
 
-Each is recorded in a child process, from the variables as they were before the cell.
+Each is recorded in a child process, from the variables as they were before the block.
 """
 
-import ast
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from time import monotonic
-from typing import Any, Final
+from typing import Final, NamedTuple
 
-from meta_magic.errors import TrialError
+from meta_magic.explain.edited_runs import (
+    Block,
+    Outcome,
+    read_outcome,
+    run_edited,
+    screen,
+)
 from meta_magic.explain.edits import Edit, apply_edit
-from meta_magic.trace.rerun import Rerun
 from meta_magic.trace.trace import Trace
 from meta_magic.trace.units import format_shape
-from meta_magic.trials.trial import ask_trial
 
-__all__ = ["Outcome", "Repair", "read_outcome", "try_edits"]
+__all__ = ["Repair", "try_edits"]
 
 MAX_REPAIRS: Final = 3
 
 MAX_FOUND: Final = 6
 """After how many that run no more edits are tried."""
 
-SECONDS: Final = 2.0
-"""What a trial may take."""
+N_FIRST: Final = 4
 
-SECONDS_IN_ALL: Final = 1.0
+N_SCREENED: Final = 16
+
+MAX_SECONDS: Final = 2.0
+MAX_OF_CHILDREN: Final = 1.0
+"""What trials may take: on the clock, and of processors' time."""
+
+GROWTH: Final = 0.3
+"""What it counts at most that an edit changes the number of parameters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair:
-    """An edit with which a cell runs.
+    """An edit with which a block runs.
 
     Attributes:
-        line: The line that is changed, of the cell.
-        before: That line.
-        after: What it becomes.
-        source: The whole cell with it.
+        line: The first line that is changed, of the cell.
+        changes: (line, before, after) of each line that is changed.
+        source: The whole cell with it; of a ``with record()`` the whole file.
         consequence: What becomes of parameters and of the last tensor, in words.
     """
 
     line: int
-    before: str
-    after: str
+    changes: tuple[tuple[int, str, str], ...]
     source: str
     consequence: str
 
     @property
+    def before(self) -> str:
+        """The lines that are changed."""
+        return "\n".join(before for _, before, _ in self.changes)
+
+    @property
+    def after(self) -> str:
+        """What they become."""
+        return "\n".join(after for _, _, after in self.changes)
+
+    @property
     def diff(self) -> str:
-        """The line before and after, as a unified diff has them."""
-        return f"-{self.before}\n+{self.after}"
+        """The lines before and after, as a unified diff has them."""
+        return "\n".join(
+            f"@@ -{line} +{line} @@\n-{before}\n+{after}"
+            for line, before, after in self.changes
+        )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What became of a cell.
+class Ran(NamedTuple):
+    """An edit with which a block ran, and what came of it."""
+
+    edit: Edit
+    outcome: Outcome
+
+
+def try_edits(
+    trace: Trace, block: Block, edits: Sequence[Edit]
+) -> tuple[tuple[Repair, ...], int]:
+    """Return the edits with which a block runs, and how many were tried.
+
+    Those come first that change least, and before those that come to the same as an
+    earlier one.
+    """
+    before = read_outcome(trace).n_parameters
+    allowed = [edit for edit in edits if block.lines.issuperset(edit.lines)]
+    tried = [*run_in_order(block, allowed)]
+    ran = [Ran(edit, outcome) for edit, outcome in tried if outcome is not None]
+    ran.sort(key=lambda one: one.edit.cost + weigh(one.outcome, before))
+    firsts = {one.outcome: one for one in reversed(ran)}
+    ran.sort(key=lambda one: firsts[one.outcome] is not one)
+    repairs = (write_repair(block, one, before) for one in ran[:MAX_REPAIRS])
+    return tuple(repairs), len(tried)
+
+
+def weigh(outcome: Outcome, before: int) -> float:
+    """Return what it counts that the number of parameters is another than before."""
+    more = abs(outcome.n_parameters - before)
+    return GROWTH * min(1.0, more / before) if before else 0.0
+
+
+def run_in_order(
+    block: Block, edits: Sequence[Edit]
+) -> Iterator[tuple[Edit, Outcome | None]]:
+    """Yield the edits that were tried, and what became of the block; None if it fails.
+
+    The likeliest are run at once, of the others those that pass a screening. No more
+    are tried when time is up, or enough have helped.
+    """
+    start, first, found = Spent.read(), 0, list[Outcome]()
+    while first < len(edits) and not is_enough(found) and not start.is_over():
+        last = first + (N_SCREENED if first else N_FIRST)
+        some = edits[first:last]
+        kept = screen(block, some) if first else some
+        outcomes = dict(zip(kept, run_edited(block, kept), strict=True))
+        found += [outcome for outcome in outcomes.values() if outcome is not None]
+        yield from ((edit, outcomes.get(edit)) for edit in some)
+        first = last
+
+
+class Spent(NamedTuple):
+    """What was spent before now.
 
     Attributes:
-        n_parameters: Of all its modules.
-        shape: Of the last tensor that it made; None if it made none.
+        of_children: Seconds of processors' time, by children.
+        seconds: On the clock.
     """
 
-    n_parameters: int
-    shape: tuple[int, ...] | None
+    of_children: float
+    seconds: float
+
+    @staticmethod
+    def read() -> "Spent":
+        """Return what was spent until now."""
+        times = os.times()
+        return Spent(times.children_user + times.children_system, monotonic())
+
+    def is_over(self) -> bool:
+        """Whether what may be spent was spent since."""
+        now = Spent.read()
+        is_long = now.seconds - self.seconds > MAX_SECONDS
+        return is_long or now.of_children - self.of_children > MAX_OF_CHILDREN
 
 
-def try_edits(trace: Trace, edits: Sequence[Edit]) -> tuple[tuple[Repair, ...], int]:
-    """Return the edits with which the cell runs, and how many were tried.
-
-    Those come first that change least.
-    """
-    rerun = trace.rerun
-    if rerun is None or rerun.text is None or not trace.source:
-        return (), 0
-    before, text = count_parameters(trace), rerun.text
-    known = [edit for edit in edits if is_as_typed(trace, text, edit)]
-    tried = [*run_edits(trace, rerun, text, known)]
-    ran = [(edit, outcome) for edit, outcome in tried if outcome is not None]
-    ran.sort(key=lambda pair: abs(pair[1].n_parameters - before))
-    repairs = (write_repair(trace, edit, outcome, before) for edit, outcome in ran)
-    return tuple(repairs)[:MAX_REPAIRS], len(tried)
+def is_enough(found: Sequence[Outcome]) -> bool:
+    """Whether enough edits have helped: as many as are shown, each in its own way."""
+    return len(set(found)) >= MAX_REPAIRS or len(found) >= MAX_FOUND
 
 
-def is_as_typed(trace: Trace, text: str, edit: Edit) -> bool:
-    """Whether the line of an edit is as the user typed it, and IPython left it."""
-    typed = trace.source.split("\n")
-    at = edit.line - trace.cell.first_line
-    return 0 <= at < len(typed) and typed[at] == text.split("\n")[edit.line - 1]
-
-
-def run_edits(
-    trace: Trace, rerun: Rerun, text: str, edits: Sequence[Edit]
-) -> Iterator[tuple[Edit, Outcome | None]]:
-    """Yield the edits that were tried, and what became of the cell; None if it fails.
-
-    No more are tried when time is up, or enough have helped.
-    """
-    end, n_found = monotonic() + SECONDS_IN_ALL, 0
-    for edit in edits:
-        if monotonic() > end or n_found == MAX_FOUND:
-            return
-        edited = apply_edit(text, edit)
-        again = replace(trace, rerun=replace(rerun, text=edited))
-        try:
-            ast.parse(edited)
-            outcome = ask_trial(again, read_outcome, seconds=SECONDS)
-        except (TrialError, SyntaxError):
-            outcome = None
-        n_found += outcome is not None
-        yield edit, outcome
-
-
-def read_outcome(trace: Trace, _: Mapping[str, Any]) -> Outcome:
-    """Return what became of a cell; called in the child."""
-    last = trace.ops[-1].outputs if len(trace.ops) else ()
-    return Outcome(
-        n_parameters=count_parameters(trace),
-        shape=tuple(last[0].shape) if last else None,
-    )
-
-
-def count_parameters(trace: Trace) -> int:
-    """Return the elements of the parameters of all modules of a trace."""
-    return sum(root.n_parameters for root in trace.modules)
-
-
-def write_repair(trace: Trace, edit: Edit, outcome: Outcome, before: int) -> Repair:
+def write_repair(block: Block, ran: Ran, before: int) -> Repair:
     """Return the record of an edit that helped."""
-    first = trace.cell.first_line
-    source = apply_edit(trace.source, edit, first)
-    at = edit.line - first
+    first, outcome = block.first_line, ran.outcome
+    source = apply_edit(block.typed, ran.edit, first)
+    old, new = block.typed.split("\n"), source.split("\n")
     words = []
     if outcome.n_parameters != before:
         words.append(f"{outcome.n_parameters:,} parameters instead of {before:,}")
     if outcome.shape is not None:
         words.append(f"ends with {format_shape(outcome.shape)}")
+    lines = ran.edit.lines
     return Repair(
-        line=edit.line,
-        before=trace.source.split("\n")[at],
-        after=source.split("\n")[at],
+        line=lines[0],
+        changes=tuple((at, old[at - first], new[at - first]) for at in lines),
         source=source,
         consequence=", ".join(words),
     )

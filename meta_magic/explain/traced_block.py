@@ -7,7 +7,7 @@ an integer is noted on its way. All keeps its lines and columns.
 import ast
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from meta_magic.explain.traced_numbers import STAND_INS, Written, strip, trace_number
 
@@ -17,11 +17,15 @@ __all__ = [
     "TracedBlock",
     "read_seen",
     "set_literals",
+    "span_of",
     "trace_block",
 ]
 
-Seen = Mapping[int, frozenset[int]]
-"""By the number of a node among all of a tree, as ``ast.walk`` has them."""
+Span: TypeAlias = tuple[int, int, int | None, int | None]
+"""First line, first column, last line, column after the last."""
+
+Seen: TypeAlias = Mapping[Span, frozenset[int]]
+"""What expressions stood for, by where they are."""
 
 LOAD: Final = ast.Load()
 
@@ -80,16 +84,16 @@ class Now(NamedTuple):
     """
 
     values: list[Any]
-    seen: dict[int, set[int]]
+    seen: dict[Span, set[int]]
 
 
 NOW: Final = Now([], defaultdict(set))
 
 
-def note(number: int, value: Any) -> Any:
-    """Return a value, and keep it if it is an integer."""
+def note(span: Span, value: Any) -> Any:
+    """Return what an expression stands for, and keep it if it is an integer."""
     plain = strip(value)
-    values = NOW.seen[number]
+    values = NOW.seen[span]
     if type(plain) is int and len(values) < MAX_VALUES:
         values.add(plain)
     return value
@@ -110,7 +114,12 @@ def stand_in(function: Any) -> Any:
 
 def read_seen() -> Seen:
     """Return what was noted."""
-    return {node: frozenset(values) for node, values in NOW.seen.items() if values}
+    return {span: frozenset(values) for span, values in NOW.seen.items() if values}
+
+
+def span_of(node: ast.expr) -> Span:
+    """Return where an expression is."""
+    return node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
 
 
 def set_literals(literals: Sequence[Literal], values: Mapping[int, int]) -> None:
@@ -129,8 +138,7 @@ def set_literals(literals: Sequence[Literal], values: Mapping[int, int]) -> None
 
 def trace_block(block: ast.Module) -> TracedBlock:
     """Return a block whose numbers know where they are written; it is changed."""
-    numbers = {id(node): number for number, node in enumerate(ast.walk(block))}
-    tracing = Tracing(numbers, label_literals(block))
+    tracing = Tracing(label_literals(block))
     body = tracing.visit(block).body
     names = {"note": NOTE, "written": WRITTEN, "stand_in": STAND_IN}
     given = [ast.alias(name, alias) for name, alias in names.items()]
@@ -182,26 +190,23 @@ class Tracing(ast.NodeTransformer):
     """Has each integer be traced, and what may stand for one noted.
 
     Args:
-        numbers: Of each node that is noted, by ``id``.
         labels: What integers are called, by ``id`` of the node.
 
     Attributes:
         literals: The integers met.
     """
 
-    def __init__(self, numbers: Mapping[int, int], labels: Mapping[int, str]) -> None:
+    def __init__(self, labels: Mapping[int, str]) -> None:
         self.literals: list[Literal] = []
-        self._numbers = numbers
         self._labels = labels
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
         """Visit what is below a node, and wrap it itself."""
         super().generic_visit(node)
-        number = self._numbers.get(id(node))
         is_read = isinstance(getattr(node, "ctx", LOAD), ast.Load)
-        if number is None or not is_read or not isinstance(node, NUMBERS):
+        if not is_read or not isinstance(node, NUMBERS):
             return node
-        return call(NOTE, node, ast.Constant(number), node)
+        return call(NOTE, node, ast.Constant(span_of(node)), node)  # type: ignore[arg-type]  # a constant, too
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
         """Have an integer know where it is written."""

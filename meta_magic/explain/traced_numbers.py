@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "LEAST_LOST",
     "Origin",
     "SizeOf",
     "TracedFloat",
@@ -19,6 +20,7 @@ __all__ = [
     "Worked",
     "Written",
     "origin_of",
+    "regain",
     "strip",
     "strip_nested",
     "trace_number",
@@ -139,6 +141,19 @@ def strip_nested(value: Any) -> Any:
     return value
 
 
+LOST: Final[dict[int, Any]] = {}
+"""What ``int`` made of traced numbers in code that is not rewritten, by its value."""
+
+LEAST_LOST: Final = 5
+"""Less is more often a number that such code says itself, as the 4 of ``4 * dim``."""
+
+
+def regain(value: Any) -> Any:
+    """Return a plain integer as the traced one that was lost, if it may be that."""
+    is_lost = type(value) is int and value >= LEAST_LOST
+    return LOST.get(value, value) if is_lost else value
+
+
 def work(
     symbol: str, function: Callable[[Any, Any], Any], left: Any, right: Any
 ) -> Any:
@@ -149,8 +164,9 @@ def work(
         return left
     if type(left) is int and symbol in SYMMETRIC and (symbol, left) in NEUTRAL:
         return right
-    parts = [number for number in (left, right) if type(number) in PLAIN]
-    sides = ("{}" if type(number) in PLAIN else f"{number}" for number in (left, right))
+    both = regain(left), regain(right)
+    parts = [number for number in both if type(number) in PLAIN]
+    sides = ("{}" if type(number) in PLAIN else f"{number}" for number in both)
     value = function(strip(left), strip(right))
     return trace_number(value, Worked(f" {symbol} ".join(sides), tuple(parts)))
 
@@ -181,6 +197,15 @@ def install_rounding(name: str, formula: str) -> None:
         setattr(kind, name, change)
 
 
+def lose(self: TracedFloat) -> int:
+    """Return a plain integer, as ``int`` asks for; it is known when it is met again."""
+    value = int(strip(self))
+    LOST[value] = trace_number(value, Worked("int({})", (self,)))
+    return value
+
+
+setattr(TracedFloat, "__int__", lose)  # noqa: B010  as the others are set, below
+
 for name, symbol in (
     *(("add", "+"), ("sub", "-"), ("mul", "*"), ("truediv", "/"), ("pow", "**")),
     *(("floordiv", "//"), ("mod", "%")),
@@ -197,7 +222,7 @@ def as_integer(value: Any, *rest: Any) -> Any:
     """Stand for ``int``, which would make a number of its own."""
     if type(value) is TracedInt and not rest:
         return value
-    made = int(value, *rest)
+    made = int(strip(value), *rest)
     is_traced = type(value) is TracedFloat
     return trace_number(made, Worked("int({})", (value,))) if is_traced else made
 

@@ -32,6 +32,7 @@ class Body:
     Attributes:
         name: File name that the code was compiled under.
         first_line: Line of the whole cell at which the body begins.
+        head: What stands before the body, of the whole cell.
         text: The body as Python, at its lines of the whole cell.
     """
 
@@ -46,6 +47,7 @@ class Body:
         above = [*head, *["\n"] * gap]
         self.text = padded = "\n" * len(above) + source
         self.first_line = len(head) + 1
+        self.head = "".join(head) or ("%meta " if raw is None else "%%meta\n")
         known = raw if head and raw is not None else cell
         self.name = self._cache(padded, known) if name is None else name
         commented = [f"# {line}" if line.strip() else line for line in above]

@@ -7,6 +7,7 @@ from meta_magic.magic.debugger import UsersFrame
 from meta_magic.magic.line_options import VALUES_BY_NAME
 from meta_magic.magic.magics import MetaMagics
 from meta_magic.magic.materialize_line import COMMAND, list_values
+from meta_magic.magic.repair_line import REPAIR
 from meta_magic.magic.torch_versions import describe_untested
 from meta_magic.magic.tracebacks import WHOLE
 from meta_magic.magic.transformer import AwaitTransformer
@@ -23,7 +24,8 @@ def load(shell: Any) -> None:
     unload(shell)
     magics, transformer = MetaMagics(shell), AwaitTransformer(shell)
     MetaMagics.meta.parser.allow_abbrev = False
-    completer = LineCompleter(shell, VALUES_BY_NAME, (COMMAND, WHOLE), list_values)
+    commands = (COMMAND, WHOLE, REPAIR)
+    completer = LineCompleter(shell, VALUES_BY_NAME, commands, list_values)
     shell.register_magics(magics)
     shell.input_transformers_cleanup.append(transformer)
     shell.events.register("pre_run_cell", magics.note_cell)

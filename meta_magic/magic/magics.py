@@ -1,5 +1,7 @@
 """``%%meta`` and ``%meta``: parse the line, run the cell, show the report."""
 
+from collections.abc import Callable
+from functools import partial
 from keyword import iskeyword
 from typing import Any
 
@@ -16,19 +18,23 @@ from meta_magic.magic.line_options import (
     split_statement,
 )
 from meta_magic.magic.materialize_line import is_command, run_command
+from meta_magic.magic.repair_line import is_repair, put_repair
 from meta_magic.magic.run import Run
+from meta_magic.magic.semicolons import output_can_be_silenced
 from meta_magic.magic.tracebacks import WHOLE, show_whole
 
-try:
-    from IPython.core.magic import output_can_be_silenced
-except ImportError:  # IPython 7
-
-    def output_can_be_silenced(magic_func: Any) -> Any:  # type: ignore[misc]  # stands in for the import
-        """Leave the magic as it is: there a semicolon silences nothing."""
-        return magic_func
-
-
 __all__ = ["MetaMagics"]
+
+
+def find_command(shell: Any, line: str) -> Callable[[], object] | None:
+    """Return what the line of ``%meta`` asks for; None if it is a statement."""
+    if line.strip() == WHOLE:
+        return partial(show_whole, shell)
+    if is_repair(shell, line):
+        return partial(put_repair, shell, line)
+    if is_command(line):
+        return partial(run_command, shell, line)
+    return None
 
 
 @magics_class
@@ -101,12 +107,12 @@ class MetaMagics(Magics):
 
             %meta materialize model --device cpu
             %meta full    # shows the newest traceback with all its frames
+            %meta repair 1    # puts a repair of the newest cell into a new one
         """
         __tracebackhide__ = True
-        if cell is None and line.strip() == WHOLE:
-            return show_whole(self.shell)
-        if cell is None and is_command(line):
-            return run_command(self.shell, line)
+        command = find_command(self.shell, line) if cell is None else None
+        if command is not None:
+            return command()
         raw = self.raw_cell
         if cell is None:
             (line, cell), raw = split_statement(line), None

@@ -53,7 +53,7 @@ class Run:
         self._cell = cell
         self._raw = magics.raw_cell
         self._name = body.name
-        self._first_line = body.first_line
+        self._first_line, self._head = body.first_line, body.head
         self._error: BaseException | None = None
         self._settings = {
             "depth": options.depth,
@@ -107,7 +107,10 @@ class Run:
 
         namespace = self._shell.user_ns
         source = CellSource(
-            text=self._cell, file=self._name, first_line=self._first_line
+            text=self._cell,
+            file=self._name,
+            first_line=self._first_line,
+            head=self._head,
         )
         trace = self.recording.finish(self._error, namespace, source)
         trace = replace(trace, rerun=self._rerun)

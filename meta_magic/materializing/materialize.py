@@ -69,8 +69,7 @@ def materialize(  # noqa: PLR0913  the options of to_empty, and what fills it
         state: What a replay gives: ``"current"``, all that was done to a tensor, or
             ``"constructed"``, all before the first call of a module that has it, and
             the first backward pass and optimizer's step that came upon it.
-        progress: Called with a fraction from 0 to 1 as it goes. What it raises cancels,
-            and leaves the module as it was.
+        progress: Called with a fraction from 0 to 1. What it raises cancels.
 
     Returns:
         What filled each tensor, and which are uninitialized.
@@ -78,8 +77,7 @@ def materialize(  # noqa: PLR0913  the options of to_empty, and what fills it
     Raises:
         MaterializeError: It cannot be done as asked; the module is as it was.
     """
-    given = Arguments(module, device, init, dtype, trace, state)
-    return run_alone(given, progress)
+    return run_alone(Arguments(module, device, init, dtype, trace, state), progress)
 
 
 def prepare(  # noqa: PLR0913  those of materialize

@@ -56,6 +56,12 @@ class FilledTensor:
         dtype: Element type.
         tied_to: Name of the tensor on whose storage it lies, if that came first.
         device: Where it is now.
+
+    Example:
+        >>> with record():
+        ...     layer = nn.Linear(3, 4)
+        >>> materialize(layer).tensors[0].filled_by
+        'replay'
     """
 
     name: str
@@ -85,6 +91,12 @@ class MaterializeReport:
         n_operators: Recorded operators that ran again.
         seconds: Wall time; not compared.
         notes: What the user should know besides.
+
+    Example:
+        >>> with record():
+        ...     layer = nn.Linear(3, 4)
+        >>> materialize(layer).names("replay")
+        ('weight', 'bias')
     """
 
     module: str

@@ -13,6 +13,7 @@ from meta_magic.replaying.program_calls import Call, ProgramCalls
 from meta_magic.replaying.streams import Streams
 from meta_magic.torch_private.snapshot import RealTorch
 from meta_magic.torch_private.tensor_internals import address_of_storage
+from meta_magic.trace.calls import OpCall
 from meta_magic.trace.signature import Geometry
 from meta_magic.trace.trace import Trace
 from meta_magic.trace.units import format_bytes
@@ -55,26 +56,33 @@ def verify(
     Returns:
         One row for each difference: ``index``, ``op``, ``line`` and ``module`` of the
         call, the number of its ``output``, the ``field``, its ``recorded`` and ``real``
-        value. ``field`` is ``"not checked"`` where a call could not be made, with the
-        reason. ``attrs`` holds ``n_calls`` and ``n_checked``.
+        value; the ``field`` is ``"not checked"`` where a call could not be made, and
+        why. ``attrs`` holds ``n_calls`` and ``n_checked``.
 
     Raises:
         ReplayError: There is no such device.
+
+    Example:
+        >>> with record() as trace: y = torch.ones(2, 3) @ torch.ones(3, 4)
+        >>> len(verify(trace))  # rows that differ
+        0
     """
     import pandas as pd  # noqa: PLC0415  takes a quarter of a second
 
     place = read_device(device, ReplayError)
     bound = free_nbytes(place) // 2 if max_nbytes is None else max_nbytes
-    rows, n_unchecked = [], 0
+    rows, n_checked = [], 0
     for index, found in enumerate(Verifier(trace, place, bound).run()):
-        n_unchecked += any(row[1] == NOT_CHECKED for row in found)
-        if found:
-            call = trace.ops[index]
-            rows += [(index, call.op, call.line, call.module, *row) for row in found]
+        n_checked += all(row[1] != NOT_CHECKED for row in found)
+        rows += [(*identify(trace.ops[index]), *row) for row in found]
     frame = pd.DataFrame.from_records(rows, columns=COLUMNS)
-    n_calls = trace.program.n_calls
-    frame.attrs = {"n_calls": n_calls, "n_checked": n_calls - n_unchecked}
+    frame.attrs = {"n_calls": trace.program.n_calls, "n_checked": n_checked}
     return frame
+
+
+def identify(call: OpCall) -> tuple[object, ...]:
+    """Return what says which call a row is about."""
+    return call.index, call.op, call.line, call.module
 
 
 NOT_CHECKED: Final = "not checked"

@@ -26,8 +26,11 @@ def meta_like(tensor: Tensor) -> Tensor:
         ``torch._subclasses.meta_utils.MetaConverter``, as FakeTensorMode uses it.
 
     Example:
-        >>> with record():
-        ...     y = meta_like(real) @ torch.ones(3, 4)
+        >>> weight = torch.ones(2, 3)
+        >>> with record() as trace:
+        ...     y = meta_like(weight) @ torch.ones(3, 4)
+        >>> trace.ops[-1].outputs[0].shape
+        (2, 4)
     """
     if not isinstance(tensor, Tensor):
         raise TypeError(f"meta_like() takes a tensor, not a {type(tensor).__name__}")

@@ -21,7 +21,7 @@ from meta_magic.trace.provenance import LIMITS, ValueLimits
 from meta_magic.trace.rerun import Rerun, list_names, make_rerun
 from meta_magic.trace.trace import Trace
 
-__all__ = ["record"]
+__all__ = ["read_options", "record"]
 
 
 class record:  # noqa: N801  a context manager is named as a function
@@ -68,14 +68,12 @@ class record:  # noqa: N801  a context manager is named as a function
         named: str = "plan",
         check_values: bool = False,
     ) -> None:
-        device, n_devices = read_device(as_device)
-        self._options = Options(
+        self._options = read_options(
             cache=cache,
             limits=limits,
-            device=device,
-            assumed=read_assumptions(assume),
-            named=read_meaning(named),
-            n_devices=n_devices,
+            as_device=as_device,
+            assume=assume,
+            named=named,
             check_values=check_values,
         )
         self._handle = TraceHandle()
@@ -113,6 +111,28 @@ class record:  # noqa: N801  a context manager is named as a function
             if error is not None:
                 note_explanation(error, trace)
             del self._recording
+
+
+def read_options(  # noqa: PLR0913  all that a user may choose, by name
+    *,
+    cache: bool = True,
+    limits: ValueLimits = LIMITS,
+    as_device: str | None = None,
+    assume: str | Sequence[str] = (),
+    named: str = "plan",
+    check_values: bool = False,
+) -> Options:
+    """Return what a user chose, as :class:`record` takes it."""
+    device, n_devices = read_device(as_device)
+    return Options(
+        cache=cache,
+        limits=limits,
+        device=device,
+        assumed=read_assumptions(assume),
+        named=read_meaning(named),
+        n_devices=n_devices,
+        check_values=check_values,
+    )
 
 
 def read_variables(frame: FrameType) -> dict[str, object]:

@@ -91,6 +91,7 @@ __all__ = [
     "device_constructors",
     "device_module",
     "dispatch_mode_stack",
+    "fake_tensor_mode",
     "forward_mode_level",
     "function_mode_stack",
     "functorch_interpreter",
@@ -129,6 +130,12 @@ FLAGS = (
     "_is_in_any_mode_without_ignore_compile_internals",
 )
 """Of ``python_dispatch``: without the last, the flag that dynamo reads stays set."""
+
+fake_tensor_mode = partial(
+    torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.FAKE
+)
+"""Return the ``FakeTensorMode`` that is on, or None. Without it what a cell makes under
+one is on meta, and meets what lies on the CPU there."""
 
 forward_mode_level = partial(attrgetter("_current_level"), forward_ad)
 """Return the level of forward-mode differentiation, negative outside of it; asked at

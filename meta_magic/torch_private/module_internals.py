@@ -24,6 +24,7 @@ __all__ = [
     "hooks_with_kwargs",
     "initialize_truncated",
     "is_made",
+    "list_script_tensors",
     "names_not_persistent",
     "native_functions",
     "parameters_of",
@@ -52,6 +53,19 @@ def is_made(module: nn.Module) -> bool:
     Without it a cell whose module forgot to call that has no trace.
     """
     return hasattr(module, "_modules")
+
+
+def list_script_tensors(module: Any) -> list[tuple[Any, str, torch.Tensor]]:
+    """Return the own parameters and buffers of a scripted module, with their holder.
+
+    Without it a scripted module cannot be saved in a cell. One that is no such has none
+    here.
+    """
+    owner = getattr(module, "_c", None)
+    if owner is None:
+        return []
+    kinds: tuple[Any, ...] = (torch._C.ParameterDict, torch._C.BufferDict)
+    return [(owner, name, t) for kind in kinds for name, t in kind(owner).items()]
 
 
 def walk_modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:

@@ -12,6 +12,7 @@ from torch._C import _set_value_trace as set_value  # type: ignore[attr-defined]
 
 from meta_magic.torch_private.modes import (
     DisableTorchDispatch,
+    ExcludeKey,
     set_tracing_state,
     tracing_state,
 )
@@ -22,15 +23,23 @@ CUDNN: Final = (False, False, True, True)
 """What the tracer writes of the backends: benchmark, deterministic, enabled, tf32."""
 
 
+TRACER: Final[Any] = torch._C._parse_dispatch_key("Tracer")
+"""Without it the tracer cannot be stopped inside of an operator, and what a recording
+asks of sizes there ends in the graph."""
+
+
 class WithoutTracing:
     """Context manager in which ``torch.jit`` does not trace, and sizes are integers."""
 
     def __enter__(self) -> None:
         self._state = tracing_state()
+        self._allowed = ExcludeKey(TRACER, False)  # noqa: FBT003  torch's own
+        self._allowed.__enter__()
         set_tracing_state(None)
 
     def __exit__(self, *_: object) -> None:
         set_tracing_state(self._state)
+        self._allowed.__exit__(None, None, None)
 
 
 def trace_convolution(made: Tensor, args: Sequence[Any]) -> None:

@@ -41,6 +41,12 @@ class TensorMetadata:
         is_neg: Whether a negation is still to be done.
         place: Device on which the code wants it, while it is on ``meta``; None where
             the code names none.
+
+    Example:
+        >>> with record() as trace:
+        ...     y = torch.ones(2, 3).t()
+        >>> trace.ops[-1].outputs[0].stride
+        (1, 3)
     """
 
     tensor_id: int
@@ -114,6 +120,12 @@ class OpCall:
         raised: The error that it raised and that ended the block, its type and the
             first line of its text; None for all others. It is the last call, returned
             and wrote nothing, and may be of a function: then ``op`` is its name.
+
+    Example:
+        >>> with record() as trace:
+        ...     y = torch.ones(2, 3) @ torch.ones(3, 4)
+        >>> trace.ops[-1].op, trace.ops[-1].flops
+        ('aten.mm.default', 48)
     """
 
     index: int
@@ -181,6 +193,12 @@ class ModuleCall:
         inputs: (path, tensor) pairs of its arguments, such as ``("0", ...)`` for the
             first positional one or ``("past.1", ...)`` inside the keyword ``past``.
         outputs: (path, tensor) pairs of what it returned; empty when it raised.
+
+    Example:
+        >>> with record() as trace:
+        ...     y = nn.Linear(3, 4)(torch.ones(2, 3))
+        >>> trace.module_calls[0]
+        <ModuleCall 0: Linear float32 (2, 3) -> float32 (2, 4)>
     """
 
     index: int

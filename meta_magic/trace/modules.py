@@ -37,6 +37,12 @@ class ModuleTensor:
             when that one came first; else None.
         place: Device on which the code wants it, while it is on ``meta``; None where
             the code names none.
+
+    Example:
+        >>> with record() as trace:
+        ...     layer = nn.Linear(3, 4)
+        >>> [(tensor.name, tensor.shape) for tensor in trace.modules[0].tensors]
+        [('weight', (4, 3)), ('bias', (4,))]
     """
 
     name: str
@@ -105,6 +111,12 @@ class ModuleNode:
             anything in it.
         storages: Number of the storage of each of ``tensors``; -1 while it is lazy.
         definition: Where its class stands; None for one that was not looked at.
+
+    Example:
+        >>> with record() as trace:
+        ...     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU())
+        >>> [(node.fqn, node.class_name) for node in trace.modules[0].walk()]
+        [('', 'Sequential'), ('0', 'Linear'), ('1', 'ReLU')]
     """
 
     name: str

@@ -13,11 +13,13 @@ class CellSource:
         text: What stands below the magic's line; "" outside of IPython.
         file: File name under which it ran; not compared.
         first_line: Line of the whole cell at which the text begins, from 1.
+        head: What stands before it: the line of the magic.
     """
 
     text: str = ""
     file: str = field(default="", compare=False)
     first_line: int = 1
+    head: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +30,12 @@ class Note:
         kind: Short name of the rule, such as ``broadcast``.
         text: One line, without the line number.
         line: Line of the cell, or None.
+
+    Example:
+        >>> with record() as trace:
+        ...     n = torch.ones(3).sum().item()
+        >>> trace.notes[0].kind
+        'evaluated'
     """
 
     kind: str

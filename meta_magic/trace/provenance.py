@@ -21,6 +21,10 @@ class ValueLimits(NamedTuple):
     Attributes:
         nbytes: Bytes held at any moment.
         flops: Floating-point operations.
+
+    Example:
+        >>> with record(limits=ValueLimits(nbytes=2**30)):
+        ...     n = torch.ones(10_000, 10_000).sum().item()  # of 400 MB, not 64 MiB
     """
 
     nbytes: int = 64 * 2**20

@@ -135,6 +135,12 @@ class SourcePosition:
         column: First column, from 0, in UTF-8 bytes; None where Python kept none.
         end_column: Column after the last; None where Python kept none.
         function: Qualified name of the function that the code belongs to.
+
+    Example:
+        >>> with record() as trace:
+        ...     x = torch.ones(3)
+        >>> trace.ops[0].position.line
+        2
     """
 
     file: str

@@ -50,6 +50,12 @@ class Trace(Questions):
         rerun: What it takes to record the block again, in this process. Neither
             compared nor pickled; None for a block that was run by ``exec``.
         failed: The call that raised, as the user's code made it; as ``rerun``.
+
+    Example:
+        >>> with record() as trace:
+        ...     y = nn.Linear(3, 4)(torch.ones(2, 3))
+        >>> trace
+        <Trace: 7 operators, 1 module tree>
     """
 
     program: Program

@@ -16,15 +16,19 @@ from meta_magic.trace.rerun import Modes, Rerun, read_modes
 __all__ = ["enter_modes", "find_unbound", "parse_block", "restore_variables"]
 
 
-def parse_block(rerun: Rerun) -> ast.Module:
+def parse_block(rerun: Rerun, text: str | None = None) -> ast.Module:
     """Return the statements of a block.
+
+    Args:
+        rerun: What is known of it.
+        text: Another one that it has instead, or that its file has.
 
     Raises:
         TrialError: Its text is not known, or cannot stand by itself.
     """
     if rerun.text is not None:
-        return ast.parse(rerun.text, rerun.file)
-    text = "".join(linecache.getlines(rerun.file))
+        return ast.parse(rerun.text if text is None else text, rerun.file)
+    text = text or "".join(linecache.getlines(rerun.file))
     if not text:
         raise TrialError("its source is not known")
     entered = [

@@ -226,8 +226,18 @@ def record_block(
     block: ast.Module,
     variables: dict[str, Any],
     choose: Callable[[], AbstractContextManager[object]],
+    *,
+    is_probe: bool = False,
 ) -> Trace:
-    """Run a block under a recording of its own, which sees its choices made."""
+    """Run a block under a recording of its own, which sees its choices made.
+
+    Args:
+        rerun: What is known of the block.
+        block: Its statements.
+        variables: Its variables.
+        choose: Makes the choices.
+        is_probe: Whether it is only asked if the block runs; as of ``Recording``.
+    """
 
     def run() -> object:
         with torch.inference_mode(rerun.modes.is_inference):
@@ -235,7 +245,9 @@ def record_block(
             with choose():
                 return run_block(rerun, block, variables)
 
-    recording = Recording(rerun.file, options=rerun.options, namespace=variables)
+    recording = Recording(
+        rerun.file, options=rerun.options, namespace=variables, is_probe=is_probe
+    )
     error: BaseException | None = None
     value = None
     try:

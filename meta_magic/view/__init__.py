@@ -6,6 +6,7 @@
 report are drawn by ``static/charts`` and ``static/memory``), ``widgets`` alone of
 ipywidgets and anywidget.
 
-May import ``materializing``, ``trials``, ``session``, ``replaying``, ``cost``,
-``trace``, ``errors``. Read ``payload`` first, then ``static/data.js``, which reads it.
+May import ``materializing``, ``explain``, ``trials``, ``session``, ``replaying``,
+``cost``, ``trace``, ``errors``. Read ``payload`` first, then ``static/data.js``, which
+reads it.
 """

@@ -20,6 +20,7 @@ from meta_magic.trace.signature import Geometry, Place, Signature, SourcePositio
 from meta_magic.trace.summary import format_headline
 from meta_magic.view.column_values import columns_payload, remarks_payload
 from meta_magic.view.details_payload import details_payload, name_inputs
+from meta_magic.view.explanation_payload import explanation_payload
 from meta_magic.view.memory_payload import memory_payload
 from meta_magic.view.texts import find_texts
 from meta_magic.view.tokens import write_tokens
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = ["VERSION", "build_payload", "pack"]
 
-VERSION: Final = 4
+VERSION: Final = 5
 PHASES: Final = ("init", "forward", "backward", "optimizer", "other")
 
 
@@ -215,10 +216,9 @@ class Payload:
 
 def write_failure(trace: "Trace") -> dict[str, Any]:
     """Return what ended the block, and why; nothing did where ``error`` is None."""
-    explanation = trace.explanation
     return {
         "failure": describe_failure(trace),
-        "explanation": "" if explanation is None else explanation.text,
+        "explanation": explanation_payload(trace),
         "error": trace.error,
         "error_line": trace.error_line or 0,
     }

@@ -34,7 +34,16 @@ unpacks the latter.
 
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
-VIEWS: Final = ("shell", "tables", "flow", "source", "details", "charts", "memory")
+VIEWS: Final = (
+    "shell",
+    "why",
+    "tables",
+    "flow",
+    "source",
+    "details",
+    "charts",
+    "memory",
+)
 
 STYLES: Final = {
     "tree": ("report",),  # plain, which a report takes the place of

@@ -1,9 +1,7 @@
 """The values of a small tensor of a finished recording, in numbers and a histogram."""
 
-import threading
-from collections.abc import Callable, Mapping
 from math import prod
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -13,49 +11,27 @@ from meta_magic.replaying.evaluator import Evaluator
 from meta_magic.trace.program import HEADER, Program
 from meta_magic.trace.provenance import LIMITS
 from meta_magic.trace.units import format_shape
-from meta_magic.view.held import FORGOTTEN, find_none, hold
+from meta_magic.view.answers import Answers
+from meta_magic.view.held import hold
 
-__all__ = ["MAX_NUMEL", "ValuesOf", "describe_values"]
+__all__ = ["MAX_NUMEL", "describe_values", "values_of"]
 
 MAX_NUMEL: Final = 100_000
 N_BINS: Final = 30
 N_FIRST: Final = 10
 
-Send: TypeAlias = Callable[[dict[str, Any]], object]
 
-
-class ValuesOf:
-    """Answers what the details panel asks of a recording, in threads of its own.
+def values_of(program: Program) -> Answers[Program]:
+    """Return what answers which values the tensor at ``slot`` of ``op`` has.
 
     Args:
         program: The recording. One that keeps a tensor of the user's is held weakly.
     """
-
-    def __init__(self, program: Program) -> None:
-        self._find: Callable[[], Program | None] = hold(program, program)
-        self._lock = threading.Lock()
-
-    def forget(self) -> None:
-        """Let go of the recording."""
-        self._find = find_none
-
-    def tell(self, asked: Mapping[str, Any], send: Send) -> None:
-        """Begin to answer: ``id`` comes back with the values of ``op`` and ``slot``."""
-        threading.Thread(
-            target=self._tell, args=(asked, send), name="meta_magic values", daemon=True
-        ).start()
-
-    def _tell(self, asked: Mapping[str, Any], send: Send) -> None:
-        """Send the values of a tensor; the body of a thread, which nothing leaves."""
-        told: dict[str, Any] = {"error": FORGOTTEN}
-        with self._lock:
-            program = self._find()
-            try:
-                if program is not None:
-                    told = describe_values(program, asked["op"], asked["slot"])
-            except BaseException as error:  # noqa: BLE001  the user's own code may run
-                told = {"error": f"{type(error).__name__}: {error}"}
-        send({"kind": "values", "id": asked["id"], **told})
+    return Answers(
+        "values",
+        hold(program, program),
+        lambda program, asked: describe_values(program, asked["op"], asked["slot"]),
+    )
 
 
 def describe_values(program: Program, op: int, slot: int) -> dict[str, Any]:

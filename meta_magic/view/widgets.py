@@ -31,7 +31,7 @@ from meta_magic.view.materialize_html import render_materialize_report
 from meta_magic.view.outlook import GONE, Outlook, TimeLeft, describe_end, look_ahead
 from meta_magic.view.payload import pack
 from meta_magic.view.scripts import read_script, read_styles
-from meta_magic.view.values_of_tensors import ValuesOf
+from meta_magic.view.whys_of_sizes import answers_of
 
 if TYPE_CHECKING:
     from meta_magic.trace.modules import ModuleNode
@@ -87,8 +87,7 @@ class MaterializePanel(anywidget.AnyWidget):
         modules: Sequence[weakref.ref[nn.Module]],
         **traits: Any,
     ) -> None:
-        self._modules = tuple(modules)
-        self._names = [node.name for node in nodes]
+        self._modules, self._names = tuple(modules), [node.name for node in nodes]
         self._lock = threading.Lock()
         self._cancelled = threading.Event()
         self._thread: threading.Thread | None = None
@@ -229,6 +228,7 @@ class Report(MaterializePanel):
 
     payload = traitlets.Bytes().tag(sync=True)
     saved_id = traitlets.Unicode().tag(sync=True)  # of the saved report, to be hidden
+    cell = traitlets.Unicode().tag(sync=True)  # the front end's name of it
     settings = traitlets.Dict().tag(sync=True)
     fit_offer = traitlets.Dict().tag(sync=True)
     fit_state = traitlets.Dict().tag(sync=True)
@@ -236,24 +236,23 @@ class Report(MaterializePanel):
     stretches = traitlets.Dict().tag(sync=True)
 
     def __init__(self, trace: "Trace", *parts: Any, **traits: Any) -> None:
-        self._values = ValuesOf(trace.program)
+        self._answers = answers_of(trace)
         self._fits = FitsOf(trace, self._tell)
         super().__init__(*parts, fit_offer=offer_fits(trace), **traits)
 
     def close(self) -> None:
         """Close as any panel does, and let go of the recording."""
-        self._values.forget()
+        for answers in self._answers:
+            answers.forget()
         self._fits.forget()
         super().close()
 
     def _receive(self, _: object, content: Mapping[str, Any], __: object) -> None:
-        kind = content.get("kind")
-        if kind == "values":
-            self._values.tell(content, self.send)
-        elif kind == "fit":
+        for answers in self._answers:
+            answers.receive(content, self.send)
+        if content.get("kind") == "fit":
             self._fits.receive(content)
-        else:
-            super()._receive(_, content, __)
+        super()._receive(_, content, __)
 
 
 reports_by_key: dict[str, list[Report]] = {}
@@ -286,6 +285,7 @@ def show_report(
         [node for node, _ in pairs],
         [root for _, root in pairs],
         payload=pack(trace) if packed is None else packed,
+        cell=key,
         saved_id=saved_id,
         settings=dict(settings or {}),
     )

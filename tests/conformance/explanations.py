@@ -27,8 +27,9 @@ from typing import Final, NamedTuple
 
 import torch
 
+from meta_magic.explain.edited_runs import Outcome, read_outcome
 from meta_magic.explain.explanations import Explanation
-from meta_magic.explain.repairs import Outcome, Repair, read_outcome
+from meta_magic.explain.repairs import Repair
 from meta_magic.session.recording import Recording
 from meta_magic.trace.notes import CellSource
 from meta_magic.trace.options import Options
@@ -102,7 +103,7 @@ def record_cell(text: str, name: str) -> Trace:
 def is_as_good(repair: Repair, wanted: Outcome) -> bool:
     """Whether a program is repaired to what the known fix makes of it."""
     trace = record_cell(repair.source, "<repaired>")
-    return trace.error is None and read_outcome(trace, {}) == wanted
+    return trace.error is None and read_outcome(trace) == wanted
 
 
 def fails(repair: Repair) -> bool:
@@ -121,7 +122,7 @@ def judge(path: Path) -> Case | None:
     seconds = perf_counter() - start
     if found is None or fields["kind"] != "error":
         return None
-    wanted = read_outcome(record_cell(mend(text), "<mended>"), {})
+    wanted = read_outcome(record_cell(mend(text), "<mended>"))
     return Case(
         name=path.stem,
         is_line_right=str(found.line) == fields["line"].split(" | ")[0],
@@ -134,6 +135,20 @@ def judge(path: Path) -> Case | None:
         seconds=seconds,
         text=f"{header[1] if header else ''}\n{found}",
     )
+
+
+def describe(case: Case) -> str:
+    """Return the name of a case, and what of it is not as it should be."""
+    wanted = {
+        "line": case.is_line_right,
+        "operand": case.has_operand,
+        "culprit": case.has_culprit,
+        "rule": case.has_rule,
+        "repair": case.has_repair,
+        "runs on the CPU": not case.n_failing,
+    }
+    lacking = [name for name, is_there in wanted.items() if not is_there]
+    return f"{case.name} ({case.seconds:.2f} s) lacks: {', '.join(lacking) or '-'}"
 
 
 def read_lines(culprits: str) -> set[int]:
@@ -188,7 +203,7 @@ def main() -> None:
             cases.append(case)
             is_good = case.has_operand and case.has_repair and not case.n_failing
             if options.all or not is_good:
-                print(f"== {case.name}\n{case.text}\n", flush=True)
+                print(f"== {describe(case)}\n{case.text}\n", flush=True)
     print_table(cases)
 
 

@@ -45,12 +45,26 @@ def choose_fill(init: Init, task: Task) -> Fill:
     return CheckpointFill(task, open_checkpoint(init, task.device, FILL_BY_INIT))
 
 
+EXAMPLE: Final = """
+
+    Example:
+        >>> with record():
+        ...     layer = nn.Linear(3, 4)
+        >>> print(materialize(layer))
+        Linear on cpu: 2 tensors, 64 bytes, in ... s
+          replay: 2 (weight, bias)"""
+
+
 def list_inits(function: Function) -> Function:
-    """Put what each ``init=`` gives into a docstring, where that says INITS."""
+    """Put what each ``init=`` gives into a docstring, where that says INITS.
+
+    And an example at its end: with it the function would be too long.
+    """
     named = [f'* ``"{name}"``: {fill.gives};' for name, fill in FILL_BY_INIT.items()]
     named.append(f"* a path or a state dict: {CheckpointFill.gives}.")
     item = textwrap.TextWrapper(width=88, subsequent_indent=" " * 14)
     item.initial_indent = " " * 12
     lines = "\n".join(item.fill(line) for line in named).strip()
-    function.__doc__ = (function.__doc__ or "").replace("INITS", lines)
+    text = (function.__doc__ or "").replace("INITS", lines)
+    function.__doc__ = text.rstrip() + EXAMPLE
     return function

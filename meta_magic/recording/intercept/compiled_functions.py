@@ -8,7 +8,7 @@ when somebody imports it.
 
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -18,12 +18,14 @@ import torch
 
 from meta_magic.errors import MetaMagicError
 from meta_magic.recording.intercept.higher_order import EagerOperators
+from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.dispatcher import (
     DispatchKey,
     destroy_library,
     override_kernel,
     run_kernel,
 )
+from meta_magic.torch_private.modes import TorchDispatchMode
 from meta_magic.torch_private.replaced import (
     ATTENTION_OF_NESTED,
     CHECK_OF_FLEX_ATTENTION,
@@ -37,6 +39,11 @@ from meta_magic.torch_private.tracing import WithoutTracing, trace_convolution
 __all__ = ["EagerStance"]
 
 CONVOLUTION: Final = torch.ops.aten.convolution.default
+STRICT: Final = (
+    "torch.export.export(strict=True) traces with dynamo, which does not run under a "
+    "recording: leave strict out, or export after the cell, when "
+    "meta_magic.materialize has made the module real."
+)
 JAGGED: Final = (
     "scaled_dot_product_attention of nested tensors cannot run on meta: torch chooses "
     "its kernel by the device. Compute it under `with torch.device('cpu'):`, or with "
@@ -140,11 +147,31 @@ def build_trace(before: Any) -> Any:
             warnings.simplefilter("ignore")
             override_kernel(library, "convolution", convolve)
         try:
-            return before(*args, **kwargs)
+            with UntracedMode():  # type: ignore[no-untyped-call]  # torch's has no types
+                return before(*args, **kwargs)
         finally:
             destroy_library(library)
 
     return trace
+
+
+class Untraced:
+    """What the mode below does; apart from it, as torch wraps a direct subclass's."""
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Args = (),
+        kwargs: Kwargs | None = None,
+    ) -> Any:
+        """Call an operator while nothing is traced."""
+        with WithoutTracing():
+            return func(*args, **(kwargs or {}))
+
+
+class UntracedMode(Untraced, TorchDispatchMode):
+    """Keeps what a recording asks of tensors out of the graph that ``jit`` makes."""
 
 
 def convolve(*args: Any) -> Any:
@@ -153,6 +180,17 @@ def convolve(*args: Any) -> Any:
         made = run_kernel(CONVOLUTION, DispatchKey.Autograd, args, {})
     trace_convolution(made, args)
     return made
+
+
+def refuse_strict(export: Any) -> Any:
+    """Return ``torch.export.export`` that says why it cannot trace by dynamo."""
+
+    def export_by_running(*args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("strict"):
+            raise MetaMagicError(STRICT)
+        return export(*args, **kwargs)
+
+    return export_by_running
 
 
 def skip(_: Any) -> Any:
@@ -164,4 +202,5 @@ REPLACEMENTS: Final = (
     (CHECK_OF_FLEX_ATTENTION, let_meta_in),
     (ATTENTION_OF_NESTED, refuse_meta),
     (CHECK_OF_TRACE, skip),
+    ((torch.export, "export"), refuse_strict),
 )

@@ -1,7 +1,7 @@
 """Data that comes into a cell by ways that no mode sees, such as ``torch.load``."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 from meta_magic.recording.identities.device_plan import META, is_default_on_meta
 from meta_magic.recording.intercept.loading import Loader
 from meta_magic.recording.intercept.saving import Saver
+from meta_magic.recording.intercept.script_saving import ScriptSaver
 from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.intercept.transforms import make_below
 from meta_magic.torch_private.modes import DisableTorchDispatch
@@ -18,6 +19,8 @@ from meta_magic.torch_private.replacing import Replacements
 from meta_magic.torch_private.snapshot import WithoutModes
 
 __all__ = ["DataSources"]
+
+SCRIPTED: Final[Any] = torch.jit.RecursiveScriptModule  # type: ignore[attr-defined]  # not in its __all__
 
 
 class DataSources(Replacements):
@@ -44,6 +47,7 @@ class DataSources(Replacements):
         self._loader = loader
         self._note = note
         self._saver = saver
+        self._scripts = ScriptSaver(saver)
         self._shared = shared
 
     def __enter__(self) -> None:
@@ -55,6 +59,8 @@ class DataSources(Replacements):
             "from_dlpack": self._adopt,
         }
         self.replace_here(torch, methods)
+        scripts = {"save": self._scripts.save, "save_to_buffer": self._scripts.save}
+        self.replace_here(SCRIPTED, scripts)
         self.replace_here(DataLoader, {"__iter__": self._iterate})
         restore = {"default_restore_location": self._loader.restore}
         self.replace_here(serialization, restore)

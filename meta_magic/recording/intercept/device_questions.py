@@ -1,5 +1,6 @@
 """What a tensor answers that is asked for its device."""
 
+import inspect
 from types import FrameType
 from typing import Any, Final
 
@@ -12,8 +13,15 @@ from meta_magic.recording.identities.device_plan import META, DevicePlan
 from meta_magic.recording.identities.frame_kinds import OPTIM, PACKAGE, is_library
 from meta_magic.recording.intercept.libraries import TOLD_DEVICE
 from meta_magic.torch_private.copying import CHECKPOINTING, PICKLING
+from meta_magic.torch_private.tensor_internals import MetaConverter
 
-__all__ = ["DEVICE_QUESTIONS", "GET_DEVICE", "DeviceQuestions", "is_told_home"]
+__all__ = [
+    "DEVICE_QUESTIONS",
+    "GET_DEVICE",
+    "DeviceQuestions",
+    "as_fake",
+    "is_told_home",
+]
 
 DEVICE: Final[Any] = Tensor.device
 GET_DEVICE: Final = frozenset[Any]({Tensor.get_device, torch.get_device})
@@ -25,6 +33,9 @@ DEVICE_QUESTIONS: Final = frozenset[Any]({DEVICE, *IS_TYPE})
 
 ASKING: Final = frozenset({activation.__file__, transformer.__file__})
 """Those of torch's own files that choose kernels by the device of a tensor."""
+
+DESCRIBING: Final = inspect.getfile(MetaConverter)
+"""The file that asks where a tensor is that a fake one is to stand for."""
 
 CHOOSING: Final = (OPTIM, functional.__file__)
 """How the names of those begin that do so by its ``is_cpu`` and the like."""
@@ -63,9 +74,19 @@ class DeviceQuestions:
         if is_as_it_is or code.co_filename.startswith(PACKAGE):
             return tensor.device  # as it is: what pickles would look for data
         place = self._plan.place_of(tensor)
+        if code.co_filename == DESCRIBING:
+            return as_fake(place or self._plan.home)
         if place is not None:
             return place
         return self._plan.home if is_told_home(asker) else META
+
+
+def as_fake(device: torch.device) -> torch.device:
+    """Return where a fake tensor is that stands for one on a device.
+
+    Of an accelerator that torch does not have it would end the process.
+    """
+    return device if device.type == "cpu" else META
 
 
 def is_told_home(asker: FrameType) -> bool:

@@ -19,7 +19,7 @@ from meta_magic.recording.intercept.copies import (
     copy_flatly,
     rebuild_without_content,
 )
-from meta_magic.recording.intercept.device_questions import is_told_home
+from meta_magic.recording.intercept.device_questions import as_fake, is_told_home
 from meta_magic.recording.intercept.legacy_constructors import (
     holds_planned,
     join_values,
@@ -44,6 +44,7 @@ from meta_magic.torch_private.modes import (
     DisableTorchDispatch,
     DisableTorchFunction,
     device_constructors,
+    fake_tensor_mode,
 )
 
 __all__ = ["LIKE", "Factories"]
@@ -102,6 +103,14 @@ class Factories:
 
     def make(self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
         """Call a function that makes tensors, and keep the values that they are of."""
+        if fake_tensor_mode() is not None:
+            return self._make_fake(func, args, kwargs)
+        return self._make_planned(func, args, kwargs, caller)
+
+    def _make_planned(
+        self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType
+    ) -> Any:
+        """Call a factory where no others stand for the tensors that it makes."""
         if caller.f_code is REBUILDING:
             return self._rebuild(func, args, kwargs, caller)
         if caller.f_code.co_name in MAKE_REAL:
@@ -123,6 +132,17 @@ class Factories:
         if isinstance(data_of(func, args, kwargs), torch.Tensor):
             return make_known(*args)
         return make_below(make_known, args)
+
+    def _make_fake(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
+        """Call a factory under a ``FakeTensorMode``: on the CPU it makes what is there.
+
+        A fake tensor on a GPU that torch does not have ends the process: it is on meta.
+        """
+        named = kwargs.get("device")
+        if named is None and func not in self._constructors:
+            return func(*args, **kwargs)
+        device = torch.device(self._plan.home if named is None else named)
+        return func(*args, **{**kwargs, "device": as_fake(device)})
 
     def _keep_values(
         self, func: Any, made: Any, args: Args, kwargs: Kwargs, caller: FrameType

@@ -32,7 +32,9 @@ from meta_magic.recording.intercept.factories import LIKE, Factories
 from meta_magic.recording.intercept.indexing import INDEXING, prepare_index
 from meta_magic.recording.intercept.initializers import (
     IS_META,
+    UNLOADABLE,
     is_loading,
+    is_sending,
     read_initializer,
 )
 from meta_magic.recording.intercept.legacy_constructors import (
@@ -74,10 +76,6 @@ HANDLED: Final = DATA_READERS.union(
 UNLIKE_TORCH: Final = HANDLED | INDEXING
 ASKED: Final = DEVICE_QUESTIONS | {IS_META, DATA}
 """Attributes whose answer may depend on who asks, or makes another tensor."""
-
-UNLOADABLE: Final = """\
-load_state_dict cannot copy tensors on meta, which have no data, into a real module \
-(see meta_magic.materialize for the module that they are from)"""
 
 
 frame_at = sys._getframe  # replaced by what stands above the mode, and is not meant
@@ -297,4 +295,4 @@ class FunctionMode(DeviceContext):
             if not is_meta and asker.f_locals[LOADED].is_meta:
                 self._findings.note("load", UNLOADABLE)
             return False  # torch warns that a copy does nothing: it is recorded
-        return is_meta
+        return is_meta and not is_sending(asker)

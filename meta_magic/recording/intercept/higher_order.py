@@ -71,6 +71,19 @@ def is_on_constant(func: Any, args: Args) -> bool:
     )
 
 
+def as_tensors(func: Any, args: Args) -> Args:
+    """Return arguments with a tensor for each number where the schema wants one."""
+    schema = find_schema(func)
+    declared = () if schema is None else schema.arguments
+    with DisableTorchFunction():
+        return tuple(
+            torch.tensor(value, device="cpu")
+            if type(value) in NUMBERS and isinstance(argument.type, torch.TensorType)
+            else value
+            for value, argument in zip(args, declared, strict=False)
+        )
+
+
 def run_inside(mode: Inside, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """Run an operator so that ``mode`` sees what it calls.
 
@@ -78,9 +91,7 @@ def run_inside(mode: Inside, func: Any, args: Args, kwargs: Kwargs) -> Any:
         What it returns; ``NotImplemented`` if it has no kernel that just runs it.
     """
     if is_on_constant(func, args):
-        with DisableTorchFunction():
-            number = torch.tensor(args[0], device="cpu")
-        return run_under(mode, partial(func, number, *args[1:], **kwargs))
+        return run_under(mode, partial(func, *as_tensors(func, args), **kwargs))
     kernel = func.py_kernels.get(KERNEL)
     if kernel is None:
         return NotImplemented

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 from torch.nn import init
 
+from meta_magic.recording.identities.frame_kinds import TORCH
 from meta_magic.torch_private.dispatcher import parse_schema
 from meta_magic.torch_private.module_internals import (
     IS_ASSIGNING,
@@ -24,10 +25,26 @@ from meta_magic.torch_private.module_internals import (
     initialize_truncated,
 )
 
-__all__ = ["INITIALIZERS", "IS_META", "Initializer", "is_loading", "read_initializer"]
+__all__ = [
+    "INITIALIZERS",
+    "IS_META",
+    "UNLOADABLE",
+    "Initializer",
+    "is_loading",
+    "is_sending",
+    "read_initializer",
+]
 
 IS_META: Final = torch.Tensor.is_meta
 """The attribute that is asked for."""
+
+SENDING: Final = str(TORCH / "distributed" / "tensor" / "_collective_utils.py")
+"""The file of what ``distribute_tensor`` sends by."""
+
+UNLOADABLE: Final = (
+    "load_state_dict cannot copy tensors on meta, which have no data, into a real "
+    "module (see meta_magic.materialize for the module that they are from)"
+)
 
 LEAST_INSIDE: Final = 0.3
 """Up to which share within the bounds ``trunc_normal_`` draws in another way."""
@@ -136,6 +153,11 @@ INITIALIZER_BY_CODE: Final = {
 def read_initializer(frame: FrameType) -> Initializer | None:
     """Return the initializer that runs in ``frame``, if one does."""
     return INITIALIZER_BY_CODE.get(frame.f_code)
+
+
+def is_sending(frame: FrameType) -> bool:
+    """Whether ``frame`` sends parts of a tensor to other ranks, but none on meta."""
+    return frame.f_code.co_filename == SENDING
 
 
 def is_loading(frame: FrameType) -> bool:

@@ -92,8 +92,7 @@ class Mover:
         is_written = any(value is WRITTEN for value in given)
         place = META if is_written else self._find_place(tensor, device, caller)
         if not tensor.is_meta and place.type in ("cpu", "meta"):
-            # Torch itself knows no type of a plan.
-            return tensor.to(options["dtype"]) if func is TYPE else NotImplemented
+            return self._move_real(func, tensor, options, is_written=is_written)
         return self._move(self._lifting.take(tensor), place, options)
 
     def _find_place(self, tensor: Tensor, device: Any, caller: FrameType) -> Any:
@@ -137,6 +136,18 @@ class Mover:
             return Tensor.to(tensor, **{**options, "copy": True, "device": META})
         finally:
             plan.wanted = before
+
+    def _move_real(
+        self, func: Any, tensor: Tensor, options: Kwargs, *, is_written: bool
+    ) -> Any:
+        """Do what a function does that leaves a real tensor where it is, or on meta."""
+        if func is TYPE:  # torch itself knows no type of a plan
+            return tensor.to(options["dtype"])
+        if not is_written:
+            return NotImplemented
+        moved = Tensor.to(tensor, device=META, **options)
+        self.plan.name_all([moved], META)
+        return moved
 
     def _name_type(self, tensor: Tensor, caller: FrameType) -> Any:
         """Return the name of a tensor's type, as torch has it for that device."""

@@ -73,7 +73,7 @@ class OperatorRunner:
             kwargs: Its others.
         """
         func = table.func
-        if self._special.is_on_nested(args, kwargs):
+        if self._special.is_left_out(args, kwargs):
             return func(*args, **kwargs)
         if has_inside(func, args):
             returned = self._special.trace(func, args, kwargs)

@@ -20,7 +20,7 @@ from meta_magic.recording.intercept.value_source import ValueSource
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.trace.units import format_bytes
 
-__all__ = ["Saver"]
+__all__ = ["Saver", "is_on_meta"]
 
 Reduce: TypeAlias = Callable[[object], Any]
 """What ``reducer_override`` does: ``NotImplemented`` leaves it to pickle."""
@@ -69,25 +69,29 @@ class Saver:
         met = find_on_meta(given.arguments["obj"], module)
         if not met:
             return plain(*args, **kwargs)
-        real_by_id = dict(zip(map(id, met), self._compute(met), strict=True))
+        real_by_id = dict(zip(map(id, met), self.compute(met), strict=True))
 
         def reduce(value: object) -> Any:
             real = real_by_id.get(id(value))
             if real is None and is_on_meta(value):  # one that pickle made just now
-                (real,) = self._compute([value])
+                (real,) = self.compute([value])
             return NotImplemented if real is None else real.__reduce_ex__(PROTOCOL)
 
         given.arguments["pickle_module"] = PicklesOtherwise(module, reduce)
         saved = plain(*given.args, **given.kwargs)
+        self.note_saved("torch.save", met)
+        return saved
+
+    def note_saved(self, name: str, met: Sequence[Tensor]) -> None:
+        """Note that a function wrote what is on meta as if it was real."""
         nbytes = sum({id(t.untyped_storage()): t.nbytes for t in met}.values())
         self._note(
             "save",
-            f"torch.save wrote {count(met)} ({format_bytes(nbytes)}) with the values "
+            f"{name} wrote {count(met)} ({format_bytes(nbytes)}) with the values "
             f"that {'it' if len(met) == 1 else 'they'} would have, on the CPU",
         )
-        return saved
 
-    def _compute(self, met: Iterable[Any]) -> list[Tensor]:
+    def compute(self, met: Iterable[Any]) -> list[Tensor]:
         """Return a real tensor for each on meta.
 
         Raises:

@@ -15,15 +15,15 @@ from meta_magic.recording.identities.geometries import QUANTIZED
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.places import Places
 from meta_magic.recording.identities.tensors import Seen
+from meta_magic.recording.identities.traced_tensors import is_traced
 from meta_magic.recording.rows.findings import Findings
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.recording.signatures.entries import LiveCall, OpTable
-from meta_magic.torch_private.modes import DisableTorchFunction
+from meta_magic.torch_private.modes import DisableTorchFunction, fake_tensor_mode
 from meta_magic.torch_private.tensor_internals import n_specified
 
 __all__ = ["SpecialTensors", "explain_missing_kernel"]
 
-TRACED: Final = ("FakeTensor", "FunctionalTensor")
 ON_CPU: Final = "compute it under `with torch.device('cpu'):`"
 HINTS: Final = {
     "quantized": f"{ON_CPU}, or quantize by a tensor subclass, as torchao does",
@@ -77,8 +77,14 @@ class SpecialTensors:
             self._findings.count_unseen(names[0])
         return bool(names)
 
-    def is_on_nested(self, args: Args, kwargs: Kwargs) -> bool:
-        """Whether an operator is not recorded, as nested tensors have no shape."""
+    def is_left_out(self, args: Args, kwargs: Kwargs) -> bool:
+        """Whether an operator is not recorded: nested tensors have no shape.
+
+        And what a ``FakeTensorMode`` makes, also of nothing, stands for others.
+        """
+        if fake_tensor_mode() is not None:
+            self._findings.count_unseen("FakeTensor")
+            return True
         found = any(map(is_nested, tensors_in(args, tuple(kwargs.values()))))
         if found:
             self._findings.count_unseen("a nested tensor")
@@ -113,11 +119,6 @@ class SpecialTensors:
     def _note(self, text: str | None) -> None:
         if text is not None:
             self._findings.note("foreign", text)
-
-
-def is_traced(kind: type) -> bool:
-    """Whether tensors of a class stand for others while torch traces."""
-    return kind.__name__ in TRACED and kind.__module__.startswith("torch.")
 
 
 def is_nested(tensor: Tensor) -> bool:

@@ -22,6 +22,7 @@ from meta_magic.recording.identities.geometries import LiveGeometry
 from meta_magic.recording.identities.module_numbers import ModuleNumbers
 from meta_magic.recording.identities.places import Places, Site
 from meta_magic.recording.identities.tensors import TensorRegistry
+from meta_magic.recording.identities.traced_tensors import is_traced
 from meta_magic.recording.rows.module_trees import Tree, describe_tree
 from meta_magic.torch_private.autograd import current_autograd_node
 from meta_magic.torch_private.interrupts import unbroken
@@ -180,9 +181,13 @@ class ModuleCallRecorder:
         else:
             self._held[number] = module
 
-    def _describe(self, value: object, words: list[int], depth: int = 0) -> object:
+    def _describe(  # noqa: PLR0911  a call more for each tensor is felt
+        self, value: object, words: list[int], depth: int = 0
+    ) -> object:
         """Return what stands for ``value``; append the words of the tensors in it."""
         if isinstance(value, Tensor):
+            if type(value) is not Tensor and is_traced(type(value)):
+                return None  # its sizes may be symbols
             seen = self._registry.read(value)
             words.append(seen[0] << 1 | value.requires_grad)
             return seen[2]

@@ -45,6 +45,11 @@ def flop_formula(op: object) -> Callable[[Function], Function]:
 
     Raises:
         TypeError: ``op`` is neither.
+
+    Example:
+        >>> @flop_formula("my::scale")  # an operator of one's own
+        ... def count_scale(x):
+        ...     return x.numel()
     """
     name = name_operator(op)
 

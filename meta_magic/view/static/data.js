@@ -1,7 +1,7 @@
 // The payload that Python wrote, as columns and as records. Touches no document, so that
 // node can read it, too. `view/payload.py` writes what is read here.
 
-const VERSION = 4;
+const VERSION = 5;
 
 /** What the program was doing, by its number in the payload. */
 export const PHASES = ["init", "forward", "backward", "optimizer", "other"];
@@ -102,7 +102,7 @@ function undo_runs(lengths, n) {
 /** A trace, read-only. */
 export class TraceView {
   /** What failed and what it got, or "". @type {string} */ failure;
-  /** Why it failed, in lines, or "". @type {string} */ explanation;
+  /** Why it failed, if it did. @type {import("./why/why.js").Explanation | null} */ explanation;
   /** @type {string} */ headline;
   /** @type {string | null} */ error;
   /** Line of the cell at which it failed, or 0. @type {number} */ error_line;

@@ -118,6 +118,10 @@ export const FORMATS = {
 /** A shape as Python writes it. @param {number[]} shape */
 export const format_shape = (shape) => `(${shape.join(", ")}${shape.length === 1 ? "," : ""})`;
 
+/** The same, with an element for each size. @param {number[]} shape @param {(size: number, dim: number) => Node} make_size */
+export const list_sizes = (shape, make_size) => ["(",
+  ...shape.flatMap((size, dim) => [dim ? ", " : "", make_size(size, dim)]), shape.length === 1 ? ",)" : ")"];
+
 /** A dtype, as in `bf16`. @param {string} dtype */
 export const shorten_dtype = (dtype) => SHORT.get(dtype) ?? dtype;
 

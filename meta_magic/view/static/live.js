@@ -1,12 +1,14 @@
 // The live report, beside a kernel: with its Materialize panel, values and fits on demand.
 
+import { make_ask, show_answer } from "./asking.js";
 import { decode } from "./data.js";
-import { make_ask, make_values } from "./details/values.js";
+import { make_values } from "./details/values.js";
 import { make } from "./dom.js";
 import { add_work_out } from "./memory/work_out.js";
 import { mount_panel } from "./panel.js";
 import { keep_from_notebook, mount_report } from "./report.js";
 import { follow_scheme } from "./scheme.js";
+import { find_make_cell } from "./why/new_cell.js";
 
 const STAY = 2000; // milliseconds that the place of a live report is kept for the next
 
@@ -52,10 +54,16 @@ async function render({ model, el }) {
   follow_scheme(el);
   try {
     const trace = await decode(model.get("payload"));
-    const ask = make_ask(model);
+    const [ask, ask_why] = ["values", "why"].map((kind) => make_ask(model, kind));
     mount_report(report, trace, model.get("settings"), {
       make_values: (...tensor) => make_values(ask, ...tensor),
       make_fit: (view) => add_work_out(view, model),
+      make_cell: find_make_cell(model),
+      make_why: (asked, _, draw_chain) => {
+        const answer = make("div", { role: "status" });
+        show_answer(answer, "asking the kernel", ask_why(asked), (told) => [draw_chain(told)]);
+        return answer;
+      },
     });
     saved.hidden = true;
   } catch (error) {

@@ -2,6 +2,7 @@
 
 import { mount_charts } from "./charts/charts.js";
 import { fill, format_bytes, make, make_id, shorten_op } from "./dom.js";
+import { Lineage } from "./details/lineage.js";
 import { mount_details } from "./details/panel.js";
 import { mount_flow } from "./flow/flow.js";
 import { mount_memory } from "./memory/memory.js";
@@ -10,13 +11,17 @@ import { mount_operators } from "./tables/operators.js";
 import { Selection } from "./selection.js";
 import { mount_source } from "./source/source.js";
 import { Times } from "./times.js";
+import { make_line_link, Whys } from "./why/chain.js";
+import { make_explanation } from "./why/why.js";
 import { tell_meaning, split_line } from "./words.js";
 
 /**
  * @typedef {import("./data.js").TraceView} TraceView
  * @typedef {{depth?: number, hide?: string[], height?: number}} Settings
  * @typedef {{make_values: import("./details/parts.js").MakeValues,
- *   make_fit: (view: import("./memory/memory.js").MemoryView) => void}} Live
+ *   make_fit: (view: import("./memory/memory.js").MemoryView) => void,
+ *   make_why: import("./why/chain.js").MakeWhy,
+ *   make_cell: import("./why/repairs.js").MakeCell}} Live
  *   what there is beside a kernel alone
  * @typedef {(element: HTMLElement, trace: TraceView, selection: Selection,
  *   settings: Settings, times: Times, live: Live) => void} Mount
@@ -30,7 +35,10 @@ const VIEWS = {
 const LITTLE = 3; // operators of a cell that one line is enough for
 
 /** @type {Live} */
-const SAVED = { make_values: () => false, make_fit: () => {} };
+const SAVED = {
+  make_values: () => false, make_fit: () => {}, make_cell: null,
+  make_why: (_, call) => make("p", {}, "no kernel is asked from here: where the trace is, ", make("code", {}, call), " tells"),
+};
 
 /**
  * Keep keys from the notebook, where "dd" deletes the cell; leave it its own shortcuts.
@@ -48,24 +56,21 @@ const explain_line = (line) => split_line(line).flatMap((part, i) => [
 
 /**
  * What ran in words and numbers, and what the user should know of it.
- * @param {TraceView} trace @param {(line: number) => void} show_line
+ * @param {TraceView} trace @param {HTMLElement | ""} why @param {import("./why/chain.js").ShowLine} show_line
  */
-function make_header({ failure, explanation, headline, nbytes_by_dtype, error, error_line, notes }, show_line) {
+function make_header({ failure, headline, nbytes_by_dtype, error, error_line, notes }, why, show_line) {
   const dtypes = Object.entries(nbytes_by_dtype).map(([dtype, nbytes]) =>
     `${dtype} ${format_bytes(nbytes)}`);
   const stop = { text: `stopped by ${error}`, line: error_line };
   const items = [...error ? [stop] : [], ...notes].map((note) => {
     const { text, line } = note;
-    const link = make("button", {
-      type: "button", class: "mm-link", onclick: () => show_line(line),
-    }, `line ${line}`);
-    const words = line ? [link, `: ${text}`] : [text];
+    const words = line ? [make_line_link(line, show_line), `: ${text}`] : [text];
     return make("li", { class: note === stop && "mm-danger" }, ...words);
   });
   // Not the banner of the page, which a header would be.
   return make("header", { class: "mm-header", role: "group", "aria-label": "Summary" },
     failure && make("p", { class: "mm-danger" }, failure),
-    explanation && make("pre", { class: "mm-why" }, explanation),
+    why,
     make("p", {}, ...explain_line(headline)),
     make("div", { class: "mm-dtypes" }, dtypes.length > 1 ? dtypes.join(" · ") : ""),
     make("ul", { class: "mm-notes" }, ...items));
@@ -141,8 +146,10 @@ function make_parts(trace, selection, settings, live) {
   const views = make("div", {
     class: "mm-views", style: settings.height ? `--mm-height: ${settings.height}px` : false,
   }, ...panes);
-  const details = mount_details(trace, selection, live.make_values);
-  return { show_line, views: [
+  const lineage = new Lineage(trace);
+  const whys = new Whys(trace, lineage, live.make_why, show_line);
+  const details = mount_details({ trace, lineage, whys, make_values: live.make_values }, selection);
+  return { show_line, whys, views: [
     make("div", { class: "mm-top" }, make_tab_bar(tabs, show), details.toggle),
     make("div", { class: "mm-parts" }, views, details.element),
   ] };
@@ -162,6 +169,7 @@ export function mount_report(element, trace, settings, live = SAVED) {
     element.replaceChildren(make_line(trace, make_views));
     return;
   }
-  const { show_line, views } = make_parts(trace, selection, settings, live);
-  element.replaceChildren(make_header(trace, show_line), ...views);
+  const { show_line, whys, views } = make_parts(trace, selection, settings, live);
+  const why = trace.explanation ? make_explanation(trace.explanation, whys, live.make_cell) : "";
+  element.replaceChildren(make_header(trace, why, show_line), ...views);
 }

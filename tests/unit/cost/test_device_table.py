@@ -143,3 +143,16 @@ def test_a_file_that_lacks_something_is_refused_and_adds_nothing(tmp_path, text,
     with pytest.raises(mm.DeviceTableError, match=words):
         mm.add_devices(tmp_path / "mine.toml")
     assert "my-board" not in {device.name for device in list_devices()}
+
+
+@pytest.mark.parametrize(
+    ("called", "name"),
+    [("a100-80gb", "a100-sxm"), ("A100 40GB", "a100-sxm-40gb"), ("h200", "h200-sxm")],
+)
+def test_words_of_a_title_name_the_one_device_that_has_them(called, name):
+    assert find_device(called).name == name
+
+
+def test_words_that_two_titles_have_name_neither():
+    with pytest.raises(mm.UnknownDeviceError, match="h100"):
+        find_device("h100")

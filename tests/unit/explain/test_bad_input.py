@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from meta_magic.explain import explanations
+from meta_magic.explain import diagnosis
 from meta_magic.explain.probing import Probe, Variable
 from meta_magic.trace.failed_call import FailedCall, Operand
 from meta_magic.trace.signature import Geometry, TensorArgument
@@ -54,7 +54,7 @@ def test_a_block_with_effects_is_not_run_again_and_the_reason_is_shown(
 
 
 def test_a_block_that_took_long_is_not_run_again(monkeypatch):
-    monkeypatch.setattr(explanations, "LONGEST", 0.0)
+    monkeypatch.setattr(diagnosis, "LONGEST", 0.0)
     found = explain(FAILING)
     assert found.rules[0].endswith(RULE)
     assert "no repairs were tried: it took " in found.text
@@ -112,7 +112,7 @@ def test_an_interrupt_of_the_explanation_leaves_the_error(monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(explanations, "ask_probe", interrupt)
+    monkeypatch.setattr(diagnosis, "ask_probe", interrupt)
     found = explain(FAILING)
     assert found.error.startswith("RuntimeError: mat1 and mat2")
     assert found.rules == ("This was interrupted while it was explained.",)

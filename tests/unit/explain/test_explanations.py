@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from meta_magic import record
-from meta_magic.explain import explanations
+from meta_magic.explain import diagnosis
 
 
 class Classifier(nn.Module):
@@ -108,14 +108,14 @@ def test_the_text_is_short_and_has_each_operand_on_a_line():
 
 
 def test_an_explanation_that_fails_says_so(monkeypatch):
-    monkeypatch.setattr(explanations, "find_rules", None)
-    monkeypatch.setattr(explanations, "ask_child", lambda probe, *_: probe())
+    monkeypatch.setattr(diagnosis, "find_rules", None)
+    monkeypatch.setattr(diagnosis, "ask_child", lambda probe, *_: probe())
     found = explain(lambda model: model(torch.ones(4, 800)))
     assert found.rules[0].startswith("This could not be explained: TypeError")
 
 
 def test_without_children_the_operands_are_named_all_the_same(monkeypatch):
-    monkeypatch.setattr(explanations, "can_fork", lambda: False)
+    monkeypatch.setattr(diagnosis, "can_fork", lambda: False)
     found = explain(lambda model: model(torch.ones(4, 800)))
     assert found.given
     assert found.rules == ()

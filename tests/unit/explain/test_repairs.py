@@ -50,7 +50,7 @@ def test_a_name_is_multiplied_where_a_multiple_is_asked_for():
     repair = next(r for r in found.repairs if "2 * hidden" in r.after)
     assert repair.line == 9
     assert repair.after == "        self.fc = nn.Linear(2 * hidden, 2)"
-    assert repair.diff == f"-{repair.before}\n+{repair.after}"
+    assert repair.diff == f"@@ -9 +9 @@\n-{repair.before}\n+{repair.after}"
     assert 9 in found.culprits
     run(repair.source)
 
@@ -99,3 +99,76 @@ def test_what_ipython_made_of_a_line_is_not_edited():
     typed = CellSource(text="import torch\nx = !ls", file="<failed cell>")
     trace = replace(record_cell(text, "<failed cell>"), cell=typed)
     assert trace.explanation.repairs == ()
+
+
+TWICE = """
+import torch
+
+def scale(x, mean, std):
+    return (x - mean) / std
+
+y = scale(torch.ones(2, 3, 8, 8), torch.ones(3), torch.ones(3))
+"""
+
+
+def test_what_comes_to_the_same_is_shown_after_what_does_not():
+    text = "import torch\nm = torch.nn.Linear(400, 10)\nm(torch.ones(4, 800))"
+    words = [repair.consequence for repair in explain(text).repairs]
+    assert len(set(words)) == len(words)
+
+
+def test_two_names_of_a_formula_are_changed_together():
+    found = explain(TWICE)
+    after = "    return (x - mean[..., None, None]) / std[..., None, None]"
+    repair = next(r for r in found.repairs if r.after == after)
+    assert run(repair.source)["y"].shape == (2, 3, 8, 8)
+
+
+SIZES = """
+import torch
+from torch import nn
+conv = nn.Conv2d(1, 6, 5)
+head = nn.Linear(6 * 8 * 8, 10)
+images = torch.ones(2, 1, 20, 20)
+out = head(
+    conv(images).view(2, 6 * 8 * 8)
+)
+"""
+
+
+def test_a_repair_may_change_several_lines():
+    found = explain(SIZES)
+    repair = next(r for r in found.repairs if len(r.changes) > 1)
+    assert [line for line, _, _ in repair.changes] == [5, 8]
+    assert repair.line == 5
+    assert repair.before.count("\n") == repair.after.count("\n") == 1
+    assert repair.diff.startswith("@@ -5 +5 @@\n-head")
+    assert "\n@@ -8 +8 @@\n-" in repair.diff
+    assert run(repair.source)["out"].shape == (2, 10)
+
+
+BLOCK = """
+import meta_magic as mm
+import torch
+
+def test():
+    before = torch.ones(4, 3)
+    with mm.record() as trace:
+        x = before @ torch.ones(5, 2)
+    return trace
+"""
+
+
+def test_a_block_of_a_file_is_edited_within_it(tmp_path, monkeypatch):
+    path = tmp_path / "recorded_block.py"
+    path.write_text(BLOCK.replace("as trace:", "as trace, suppress(RuntimeError):"))
+    text = "from contextlib import suppress" + path.read_text()
+    path.write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    trace = __import__("recorded_block").test()
+    afters = [repair.after for repair in trace.explanation.repairs]
+    assert "        x = before @ torch.ones(3, 2)" in afters
+    assert not [after for after in afters if "before =" in after]
+    source = trace.explanation.repairs[0].source
+    assert source.count("\n") == text.count("\n")
+    assert source.startswith("from contextlib import suppress")

@@ -8,7 +8,7 @@ from torch import nn
 
 from meta_magic import record
 from meta_magic.errors import TrialError
-from meta_magic.explain.edits import Edit, apply_edit
+from meta_magic.explain.edits import Edit, Stretch, apply_edit
 from tests.conformance.explanations import record_cell
 
 HEAD = "import torch\nfrom torch import nn\nimport torch.nn.functional as F\n"
@@ -82,8 +82,8 @@ def test_with_a_written_number_changed_a_size_is_what_its_chain_says(text, name)
         assert lineage.size == variables[name].shape[dim]
         for number, step in enumerate(lineage.steps):
             for value in (2 * step.value, step.value + 5) if step.is_written else ():
-                place = {"column": step.column, "end_column": step.end_column}
-                edit = Edit(line=step.line, text=str(value), **place)
+                here = Stretch(step.line, step.column, step.end_column, str(value))
+                edit = Edit(stretches=(here,), cost=0)
                 _, changed = run(apply_edit(HEAD + text, edit).removeprefix(HEAD))
                 if name in changed:  # else the sizes do not fit each other then
                     n_compared += 1

@@ -12,7 +12,7 @@ from torch import nn
 from meta_magic import record
 from meta_magic.recording.identities.storage_bytes import MAX_COPIED_NBYTES
 from meta_magic.view.held import FORGOTTEN
-from meta_magic.view.values_of_tensors import ValuesOf, describe_values
+from meta_magic.view.values_of_tensors import describe_values, values_of
 from tests.unit.view.panels import TIMEOUT
 
 
@@ -113,14 +113,14 @@ def ask():
 def test_an_answer_has_the_number_of_its_question(ask):
     with record() as trace:
         torch.ones(3)
-    told = ask(ValuesOf(trace.program), id=7, op=0, slot=0)
+    told = ask(values_of(trace.program), id=7, op=0, slot=0)
     assert (told["kind"], told["id"], told["first"]) == ("values", 7, "1, 1, 1")
 
 
 def test_what_cannot_be_asked_is_told_in_words(ask):
     with record() as trace:
         torch.ones(3)
-    assert "IndexError" in ask(ValuesOf(trace.program), id=0, op=99, slot=0)["error"]
+    assert "IndexError" in ask(values_of(trace.program), id=0, op=99, slot=0)["error"]
 
 
 def test_a_recording_with_tensors_of_the_user_is_not_kept(ask):
@@ -129,7 +129,7 @@ def test_a_recording_with_tensors_of_the_user_is_not_kept(ask):
         large[:3].clone()
     op = len(trace.ops) - 1
     program = replace(trace.program)  # the last one is always kept
-    values = ValuesOf(program)
+    values = values_of(program)
     assert ask(values, id=0, op=op, slot=0)["first"] == "1, 1, 1"
     del program
     gc.collect()

@@ -1,7 +1,6 @@
 // The panel beside the views: what is known of the one thing that is selected.
 
 import { fill, make, make_id } from "../dom.js";
-import { Lineage } from "./lineage.js";
 import { describe_module } from "./module.js";
 import { describe_operator } from "./operator.js";
 import { describe_parameter, describe_tensor } from "./tensor.js";
@@ -11,7 +10,7 @@ import { describe_parameter, describe_tensor } from "./tensor.js";
  * @typedef {import("./parts.js").DetailContext} DetailContext
  */
 
-/** @type {Record<string, (context: DetailContext, index: number) => import("./parts.js").DetailPage>} */
+/** @type {Record<string, (context: DetailContext, index: number, dim?: number) => import("./parts.js").DetailPage>} */
 const DESCRIBE = {
   module: describe_module, op: describe_operator, tensor: describe_tensor,
   parameter: describe_parameter,
@@ -52,10 +51,10 @@ class DetailsPanel {
     onclick: () => this.turn(!this.is_closed),
   }, "Details");
 
-  /** @param {DetailContext["trace"]} trace @param {import("../selection.js").Selection} selection @param {DetailContext["make_values"]} make_values */
-  constructor(trace, selection, make_values) {
+  /** @param {Omit<DetailContext, "go">} context @param {import("../selection.js").Selection} selection */
+  constructor(context, selection) {
     this.selection = selection;
-    this.context = { trace, make_values, lineage: new Lineage(trace), go: this.go };
+    this.context = { ...context, go: this.go };
     this.element.hidden = true;
     fill(this.toggle, { "aria-expanded": "false", disabled: "" });
   }
@@ -96,6 +95,7 @@ class DetailsPanel {
     if (selected && !(selected.kind in DESCRIBE)) return;
     if (!this.is_led) this.trail = [];
     this.shown = selected;
+    if (selected?.dim >= 0) this.is_closed = false; // that is where the answer stands
     this.draw();
   };
 
@@ -105,7 +105,7 @@ class DetailsPanel {
     toggle.disabled = !shown;
     toggle.ariaExpanded = `${!element.hidden}`;
     if (element.hidden) return;
-    const { kind, title, under, sections } = DESCRIBE[shown.kind](this.context, shown.index);
+    const { kind, title, under, sections } = DESCRIBE[shown.kind](this.context, shown.index, shown.dim);
     const press = (name, text, onclick) => make("button", {
       type: "button", class: "mm-icon", "aria-label": name, title: name, onclick,
     }, text);
@@ -120,11 +120,10 @@ class DetailsPanel {
 
 /**
  * Make the panel, and the button that opens and closes it.
- * @param {DetailContext["trace"]} trace @param {import("../selection.js").Selection} selection
- * @param {DetailContext["make_values"]} make_values
+ * @param {Omit<DetailContext, "go">} context @param {import("../selection.js").Selection} selection
  */
-export function mount_details(trace, selection, make_values) {
-  const panel = new DetailsPanel(trace, selection, make_values);
+export function mount_details(context, selection) {
+  const panel = new DetailsPanel(context, selection);
   selection.subscribe(panel.follow);
   panel.follow(selection.current);
   return { element: panel.element, toggle: panel.toggle };

@@ -1,6 +1,6 @@
 // The parts of the panel: links to other things, and lists of terms with what they are.
 
-import { format_shape, make, shorten_dtype, shorten_op } from "../dom.js";
+import { format_shape, list_sizes, make, shorten_dtype, shorten_op } from "../dom.js";
 
 /**
  * @typedef {import("../selection.js").Selected} Selected
@@ -11,7 +11,7 @@ import { format_shape, make, shorten_dtype, shorten_op } from "../dom.js";
  * @typedef {[string, ...(DetailPart | DetailPart[] | false | undefined)[]]} DetailRow
  *   a term and what it is; left out where all of that is
  * @typedef {{trace: import("../data.js").TraceView, lineage: import("./lineage.js").Lineage,
- *   go: Go, make_values: MakeValues}} DetailContext
+ *   go: Go, make_values: MakeValues, whys: import("../why/chain.js").Whys}} DetailContext
  * @typedef {{kind: string, title: string, under: DetailPart[], sections: (HTMLElement | false)[]}}
  *   DetailPage
  */
@@ -38,6 +38,10 @@ export function link_module({ trace, go }, module) {
 export const link_tensor = ({ go }, id, { shape, dtype }) =>
   make_link(go, { kind: "tensor", index: id }, `${format_shape(shape)} ${shorten_dtype(dtype)}`,
     `tensor ${id}`);
+
+/** The shape of a tensor, each size of which leads to why it is what it is. @param {DetailContext} context @param {number} id @param {number[]} shape */
+export const link_sizes = ({ go }, id, shape) => list_sizes(shape, (size, dim) =>
+  make_link(go, { kind: "tensor", index: id, dim }, `${size}`, `why ${size}?`));
 
 /** @param {DetailContext} context @param {number} line */
 export const link_line = ({ go }, line) =>

@@ -1,18 +1,18 @@
 // A tensor, or a parameter: who made it, who reads and writes it, and where it ends.
 
-import { format_bytes, format_shape } from "../dom.js";
+import { format_bytes, format_shape, make } from "../dom.js";
 import { name_values } from "./lineage.js";
 import { describe_held } from "../tables/parameters.js";
-import { describe_layout, link_module, link_op, link_tensor, list_links, make_link, make_section, whisper } from "./parts.js";
+import { describe_layout, link_module, link_op, link_sizes, link_tensor, list_links, make_link, make_section, whisper } from "./parts.js";
 
 /**
  * @typedef {import("./parts.js").DetailContext} DetailContext
  * @typedef {import("./parts.js").DetailPage} DetailPage
  */
 
-/** What a tensor is made of. @param {import("../data.js").Geometry} geometry */
-const tell_geometry = (geometry) => [
-  ["shape", format_shape(geometry.shape)], ["dtype", geometry.dtype],
+/** What a tensor is made of. @param {DetailContext} context @param {number} id @param {import("../data.js").Geometry} geometry */
+const tell_geometry = (context, id, geometry) => [
+  ["shape", link_sizes(context, id, geometry.shape)], ["dtype", geometry.dtype],
   ["layout", describe_layout(geometry)], ["bytes", format_bytes(geometry.nbytes)],
   ["device", geometry.place ? `${geometry.device}, for ${geometry.place}` : geometry.device],
 ];
@@ -25,8 +25,8 @@ const tell_death = (context, freed) =>
 const link_ops = (context, ops) =>
   ops.length > 0 && list_links(ops, (op) => link_op(context, op));
 
-/** @param {DetailContext} context @param {number} id @returns {DetailPage} */
-export function describe_tensor(context, id) {
+/** @param {DetailContext} context @param {number} id @param {number} [dim] of which is told why @returns {DetailPage} */
+export function describe_tensor(context, id, dim) {
   const { lineage, go } = context;
   const { storage, geometry, maker, base, readers, writers, views, freed } = lineage.tensor(id);
   const owned = lineage.find_owned(storage);
@@ -36,7 +36,9 @@ export function describe_tensor(context, id) {
     kind: "tensor", title: `${format_shape(geometry.shape)} ${geometry.dtype}`,
     under: [`tensor ${id} on storage ${storage}`],
     sections: [
-      make_section("Tensor", rows(tell_geometry(geometry))),
+      dim >= 0 && make("div", {}, make("div", { class: "mm-caption" }, `Why ${geometry.shape[dim]}, dimension ${dim}`),
+        context.whys.tell(id, dim)),
+      make_section("Tensor", rows(tell_geometry(context, id, geometry))),
       make_section("Life", rows([
         ["parameter", owned >= 0
           && make_link(go, { kind: "parameter", index: owned }, lineage.owned(owned).fqn)],
@@ -51,6 +53,9 @@ export function describe_tensor(context, id) {
     ],
   };
 }
+
+/** The tensors of an operator, as slots number them. @param {import("../data.js").Operator} op */
+const list_seen = ({ inputs, outputs }) => [...inputs, ...outputs];
 
 /** Where the first values of a parameter come from. @param {DetailContext} context */
 function tell_initial(context, { storage, tensor: { is_real, is_lazy } }) {
@@ -71,12 +76,14 @@ export function describe_parameter(context, index) {
   const { shape, dtype, numel, nbytes, kind, place, name } = tensor;
   const is_it = ({ geometry }) => geometry.dtype === dtype
     && format_shape(geometry.shape) === format_shape(shape);
+  const slot = storage >= 0 && lineage.find_slot(storage, is_it);
+  const seen = slot && list_seen(context.trace.op(slot.op))[slot.slot];
   const rows = (some) => /** @type {any} */ (some);
   return {
     kind, title: fqn, under: [`${name} of `, link_module(context, module)],
     sections: [
       make_section("Tensor", rows([
-        ["shape", format_shape(shape)], ["dtype", dtype],
+        ["shape", seen ? link_sizes(context, seen.id, shape) : format_shape(shape)], ["dtype", dtype],
         ["elements", numel.toLocaleString("en")], ["bytes", format_bytes(nbytes)],
         ["state", describe_held(tensor)], ["device", place && `for ${place}`],
         ["first values", ...tell_initial(context, owned)],
@@ -88,7 +95,7 @@ export function describe_parameter(context, index) {
           link_tensor(context, id, lineage.tensor(id).geometry)), whisper(`on storage ${storage}`)],
         freed >= 0 && tell_death(context, freed),
       ])),
-      context.make_values(lineage.find_slot(storage, is_it), shape),
+      context.make_values(slot || null, shape),
     ],
   };
 }

@@ -1,19 +1,18 @@
 // The values of a small tensor, which a living kernel computes when it is asked.
 
+import { show_answer } from "../asking.js";
 import { draw, make } from "../dom.js";
 import { make_section } from "./parts.js";
 
 /**
- * @typedef {{error?: string, facts?: [string, string][], first?: string,
+ * @typedef {{facts?: [string, string][], first?: string,
  *   bins?: {counts: number[], low: string, high: string}}} ShownValues
  * @typedef {{op: number, slot: number}} Slot a tensor among those of an operator
- * @typedef {(slot: Slot) => Promise<ShownValues>} Ask
+ * @typedef {(slot: Slot) => Promise<any>} Ask
  */
 
 /** Elements of the largest tensor that is shown, as in `view/values_of_tensors.py`. */
 const MOST_VALUES = 100_000;
-export const SILENCE = 4000; // milliseconds
-export const NOT_YET = "no answer from the kernel yet: it is busy, or it was restarted or shut down";
 const BARS = { width: 240, height: 48 };
 
 /** How often values lie where, as bars. @param {NonNullable<ShownValues["bins"]>} bins */
@@ -33,25 +32,10 @@ function draw_histogram({ counts, low, high }) {
 }
 
 /** What the kernel answered. @param {ShownValues} answer @returns {(Node | string)[]} */
-function show_values({ error, facts = [], first, bins }) {
-  if (error) return [make("p", {}, error)];
+function show_values({ facts = [], first, bins }) {
   return [bins ? draw_histogram(bins) : "",
     make("dl", {}, ...[...facts, ["first", first]].flatMap(([term, value]) =>
       [make("dt", {}, term), make("dd", {}, value)]))];
-}
-
-/**
- * Return what asks the kernel for values. Its answers have the number of the question.
- * @param {{on: (event: string, callback: (content: any) => void) => void,
- *   send: (content: object) => void}} model
- * @returns {Ask}
- */
-export function make_ask(model) {
-  const waiting = [];
-  model.on("msg:custom", (content) => content?.kind === "values" && waiting[content.id]?.(content));
-  return (slot) => new Promise((resolve) => {
-    model.send({ kind: "values", id: waiting.push(resolve) - 1, ...slot });
-  });
 }
 
 /**
@@ -69,12 +53,8 @@ export function make_values(ask, slot, shape) {
   const button = make("button", {
     type: "button", class: "mm-button",
     onclick: async () => {
-      const late = setTimeout(() => answer.replaceChildren(NOT_YET), SILENCE);
       button.disabled = true;
-      answer.replaceChildren("computing…");
-      const told = await ask(slot).catch(() => ({ error: NOT_YET }));
-      clearTimeout(late);
-      answer.replaceChildren(...show_values(told));
+      await show_answer(answer, "computing…", ask(slot), show_values);
       button.disabled = false;
     },
   }, "Compute values");

@@ -13,7 +13,7 @@ import { count_levels, find_bounds, open_levels } from "./levels.js";
 import { FlowMap } from "./map.js";
 import { FlowPainter } from "./painter.js";
 import { follow_pointer } from "./pointer.js";
-import { draw_thing } from "./shapes.js";
+import { draw_thing, find_size } from "./shapes.js";
 import { list_spots } from "./spots.js";
 import { open_at_first } from "./start.js";
 import { choose_phase, find_phase, follow_values } from "./values.js";
@@ -174,7 +174,7 @@ export class Flow {
       "aria-expanded": item.kind !== "op" && String(item.is_open),
       // The second click of two is no other one: what it meets may have moved there.
       onclick: ({ detail }) => { if (detail < 2) this.act(this.clicked = item); },
-    }) : fill(group, { onclick: () => this.select_tensor(thing.values) });
+    }) : fill(group, { onclick: (event) => this.select_tensor(thing.values, find_size(event)) });
   }
 
   /** Where an item stands. @param {Item} item */
@@ -226,9 +226,9 @@ export class Flow {
     if (kind === "op" || kind === "module") this.selection.select({ kind, index }, this.svg);
   }
 
-  /** Select the tensor that a wire or a pill stands for. */
-  select_tensor([value]) {
-    if (value) this.selection.select({ kind: "tensor", index: value.tensor }, this.svg);
+  /** Select the tensor that a wire or a pill stands for, and the dimension that was clicked. */
+  select_tensor([value], dim) {
+    if (value) this.selection.select({ kind: "tensor", index: value.tensor, dim }, this.svg);
   }
 
   /** Select an item; open or close it, if it is a box. @param {Item} item */

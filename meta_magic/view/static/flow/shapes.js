@@ -29,6 +29,14 @@ function draw_wire({ kind, path, heads, label, label_x, label_y }) {
     draw("text", { x: label_x, y: label_y + 3.5 }, label));
 }
 
+/** The dimension whose size was clicked in a label; undefined beside them. @param {MouseEvent & {target: any}} event */
+export function find_size({ target, clientX, clientY }) {
+  if (target.localName !== "text") return undefined;
+  const at = new DOMPoint(clientX, clientY).matrixTransform(target.getScreenCTM().inverse());
+  const [before, rest] = [0, 1].map((i) => target.textContent.slice(0, target.getCharNumAtPosition(at) + i));
+  return /\([\d, ]*\d$/.test(rest) ? before.split("(").at(-1).split(",").length - 1 : undefined;
+}
+
 function draw_node({ item, kind, w, h, text, detail }, boxes) {
   const is_failed = text.startsWith("✗") && kind !== "open";
   const effect = item && is_leaf(item) && boxes.find_deed(item);

@@ -1,6 +1,6 @@
 // What a kernel records again to say up to which size, and with which choices, a cell fits.
 
-import { NOT_YET, SILENCE } from "../details/values.js";
+import { NOT_YET, SILENCE } from "../asking.js";
 import { format_bytes, make, make_id } from "../dom.js";
 import { choose_end, find_largest, find_peak, name_choices, resize_lives, tell_fit, tell_size } from "./growth.js";
 import { Peaks } from "./peaks.js";

@@ -60,17 +60,17 @@ export function make_heading(column, actions) {
 /**
  * The cells of a row; those of a tree are indented by its level.
  * @param {Column[]} columns
- * @param {import("./rows.js").GridValues} values @param {number} [level]
- * @param {Record<string, (value: any) => string>} [tells] what is told of a value where the pointer rests, by column
+ * @param {import("./rows.js").GridValues} values @param {number | undefined} level
+ * @param {import("./grid.js").GridView} view
  */
-export function make_cells(columns, values, level, tells = {}) {
+export function make_cells(columns, values, level, { tells = {}, makes = {} }) {
   const cells = columns.map((column) => {
     const value = values[column.name];
     const text = value === "" ? "" : (FORMATS[column.format] ?? String)(value);
     const style = column.format === "share" && `--mm-share: ${text}`;
     const tell = tells[column.name] ?? (column.format === "marks" ? tell_meanings : String);
     const title = value === "" ? "" : tell(value);
-    return make("div", { role: "gridcell", class: classify(column), title, style }, text);
+    return make("div", { role: "gridcell", class: classify(column), title, style }, ...makes[column.name]?.(values) ?? [text]);
   });
   if (level) {
     const style = `margin-left: ${Math.min(14 * level - 14, 98)}px`;

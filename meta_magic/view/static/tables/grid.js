@@ -23,11 +23,11 @@ const GRID_SPARE = 12;
  *   is_selected: (selected: Selected | null, row: any) => boolean,
  *   is_bad?: (row: any) => boolean, is_main?: (row: any) => boolean,
  *   pick: (row: any) => Selected, toggle?: (row: any) => unknown,
- *   tells?: Record<string, (value: any) => string>, beside?: Record<string, HTMLElement>}} GridView
+ *   tells?: Record<string, (value: any) => string>, makes?: Record<string, (values: GridValues) => (Node | string)[]>, beside?: Record<string, HTMLElement>}} GridView
  *   `list`: the rows to show; what hides the wanted one is opened. `follows`: whether a
  *   selection is about any row, `is_selected`: about this one. `is_bad`: whether it is shown in red. `is_main`: whether it is the one to
  *   show of several that are selected. `pick`: what a row selects. `toggle`: opens or closes a row. By
- *   column, `tells`: what the hover over a value says, `beside`: what stands in the bar with it
+ *   column, `tells`: what the hover over a value says, `makes`: what is drawn in the place of its text, `beside`: what stands in the bar with it
  */
 
 /** Shows rows; owns which there are, their order, and the one that the keys act on. */
@@ -195,7 +195,7 @@ export class Grid {
         this.active = at;
         this.choose(target.matches("i"));
       },
-    }, ...make_cells(this.columns, this.view.read(row), row.level, this.view.tells));
+    }, ...make_cells(this.columns, this.view.read(row), row.level, this.view));
   }
 
   /** Select the active row, or open or close it. @param {boolean} is_turn */

@@ -3,7 +3,7 @@
 import { find_living } from "../alive.js";
 import { PHASES } from "../data.js";
 import { make_device_select } from "../devices.js";
-import { make, shorten_op } from "../dom.js";
+import { list_sizes, make, shorten_dtype, shorten_op } from "../dom.js";
 import { ESTIMATE } from "../times.js";
 import { mount_grid } from "./grid.js";
 import { list_tensors, make_filter, add_sent } from "./rows.js";
@@ -98,6 +98,17 @@ function tell_rank(/** @type {Times} */ { each, total, device }, share) {
   return `rank ${n_longer + 1} of ${each.length} different calls by time on ${device.title}, ${ESTIMATE}`;
 }
 
+/** Tensors in a cell, as `list_tensors` has them; `ask` is told of a size that is clicked. */
+const make_tensors = (/** @type {import("../data.js").TensorSeen[]} */ tensors, ask) =>
+  tensors.flatMap(({ id, geometry: { shape, dtype } }, i) => [i ? ", " : "", ...list_sizes(shape, (size, dim) =>
+    make("span", {
+      class: "mm-dim",
+      onclick: (event) => {
+        event.stopPropagation();
+        ask({ kind: "tensor", index: id, dim });
+      },
+    }, `${size}`)), ` ${shorten_dtype(dtype)}`]);
+
 /**
  * Show the operators.
  * @param {HTMLElement} element @param {TraceView} trace
@@ -109,10 +120,13 @@ export function mount_operators(element, trace, selection, settings, times) {
   const texts = [];
   const read = (i) => read_op(trace, i, times);
   const phase_of = (i) => trace.place(i).phase;
+  const make_side = (side) => (values) => make_tensors(trace.op(values.index)[side], (selected) =>
+    selection.select(selected, grid?.element));
   const grid = mount_grid(element, selection, {
     label: "Operators", hint: "filter, as in op:mm line:7", columns: trace.columns.ops, read,
     tells: { time: (share) => tell_rank(times, share) },
     beside: { time: make_device_select(times) },
+    makes: { inputs: make_side("inputs"), outputs: make_side("outputs") },
     list: (filter, sort) => {
       const is_found = make_filter(filter);
       return sort(filter ? all.filter((i) => is_found(texts[i] ??= describe_op(read(i)))) : all);

@@ -1,0 +1,261 @@
+"""Edits of calls: what they are told otherwise, left out, or called in their place."""
+
+import ast
+from collections.abc import Iterator, Mapping
+from itertools import combinations
+from typing import Final, TypeGuard
+
+from meta_magic.explain.edits import Edit, join_edits
+from meta_magic.explain.program_text import Called, Program, read_number
+from meta_magic.explain.situations import Situation
+
+__all__ = ["DIMS", "edit_arguments"]
+
+
+def by_name(*rows: tuple[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
+    """Return rows by each of the names that stand before them."""
+    found: dict[str, tuple[str, ...]] = {}
+    for names, texts in rows:
+        for name in names.split():
+            found[name] = found.get(name, ()) + texts
+    return found
+
+
+CONVOLUTIONS: Final = "Conv1d Conv2d Conv3d conv1d conv2d conv3d"
+POOLS: Final = "MaxPool1d MaxPool2d MaxPool3d AvgPool1d AvgPool2d max_pool2d avg_pool2d"
+TRANSPOSED: Final = "ConvTranspose1d ConvTranspose2d ConvTranspose3d"
+REDUCTIONS: Final = "mean sum max min amax amin norm std var prod argmax logsumexp"
+RECURRENT: Final = "LSTM GRU RNN"
+ATTENTION: Final = (
+    "MultiheadAttention TransformerEncoderLayer TransformerDecoderLayer Transformer"
+)
+FACTORIES: Final = "randn rand zeros ones empty full tensor arange randint as_tensor"
+
+TOLD: Final = by_name(
+    (f"{RECURRENT} {ATTENTION}", ("batch_first=True",)),
+    ("pack_padded_sequence pad_packed_sequence pad_sequence", ("batch_first=True",)),
+    (
+        CONVOLUTIONS,
+        ("padding=1", 'padding="same"', "stride=2", "padding=2", "padding=3"),
+    ),
+    (POOLS, ("ceil_mode=True", "padding=1")),
+    (TRANSPOSED, ("output_padding=1", "padding=1")),
+    (REDUCTIONS, ("keepdim=True",)),
+    ("cat stack concat softmax log_softmax", ("dim=1", "dim=-1", "dim=2")),
+    ("Softmax LogSoftmax", ("dim=1", "dim=-1")),
+    ("flatten", ("1",)),
+    ("DataLoader", ("drop_last=True",)),
+    (FACTORIES, ("requires_grad=True",)),
+)
+"""What calls are told that they are not told by default."""
+
+TOLD_DTYPES: Final = by_name((FACTORIES, ("dtype=torch.float", "dtype=torch.long")))
+"""The same, where the error has to do with dtypes."""
+
+NEEDED: Final[Mapping[str, str]] = {
+    "requires_grad=True": "grad",
+    "drop_last=True": "1 value",
+}
+"""What an error has to speak of, where it matters for what a call is told."""
+
+DIMS: Final = frozenset(
+    (
+        *("cat", "stack", "concat", "softmax", "log_softmax", "mean", "sum", "argmax"),
+        *("max", "min", "squeeze", "unsqueeze", "transpose", "flatten", "gather"),
+        *("scatter", "scatter_", "index_select", "split", "chunk", "select", "narrow"),
+        *("Softmax", "LogSoftmax", "Flatten", "cumsum", "size", "repeat_interleave"),
+        *("movedim", "unbind", "swapaxes", "norm", "std", "var", "amax", "amin"),
+        *("index_add_", "sort", "topk", "unfold"),
+    )
+)
+"""Functions whose integers are dimensions."""
+
+OTHER_DIMS: Final = (1, 0, -1, 2)
+
+LEFT_OUT: Final = frozenset(
+    (
+        *(
+            "transpose",
+            "permute",
+            "t",
+            "squeeze",
+            "unsqueeze",
+            "flatten",
+            "mean",
+            "sum",
+        ),
+        *("contiguous", "detach", "long", "float", "int", "half", "double", "bool"),
+        *("softmax", "argmax", "expand", "repeat", "swapaxes", "movedim", "item"),
+        *("numpy", "to", "view", "reshape", "log_softmax", "sigmoid"),
+    )
+)
+"""Methods that are called where they should not be."""
+
+INSTEAD: Final = by_name(
+    ("view", ("reshape",)),
+    ("cat concat", ("stack",)),
+    ("stack", ("cat",)),
+    ("mm bmm dot", ("matmul",)),
+    ("expand", ("repeat",)),
+    ("hstack", ("vstack",)),
+    ("vstack", ("hstack",)),
+    ("BCELoss", ("BCEWithLogitsLoss", "CrossEntropyLoss")),
+    ("NLLLoss2d", ("NLLLoss",)),
+    ("pad_sequence", ("stack",)),
+    ("squeeze_", ("squeeze",)),
+)
+"""What is mistaken for each other."""
+
+MODULES: Final = (
+    *("BatchNorm", "Conv", "ConvTranspose", "MaxPool", "AvgPool", "Dropout"),
+    *("AdaptiveAvgPool", "AdaptiveMaxPool", "InstanceNorm"),
+)
+"""Modules of one, two and three dimensions."""
+
+LAYERS: Final = frozenset(f"{CONVOLUTIONS} {TRANSPOSED} {POOLS}".split())
+
+PASSED: Final = frozenset({"stride", "padding", "dilation", "groups"})
+"""What a layer is to be told that the function around it was told."""
+
+FLAGS: Final = frozenset({"keepdim", "batch_first", "inplace", "bidirectional"})
+
+PASS_COST, TOLD_COST, DIM_COST, DROP_COST, RENAME_COST = 0.3, 0.6, 0.8, 0.8, 0.7
+SWAP_COST, FREE_COST, FLAG_COST, OPERATOR_COST = 1.0, 0.8, 1.0, 1.2
+
+
+def edit_arguments(situation: Situation) -> Iterator[Edit]:
+    """Yield edits of calls, those near the failed call at less cost."""
+    program = situation.program
+    for called in program.calls:
+        far = situation.weigh(called.node)
+        yield from tell(situation, called, far)
+        yield from replace_called(program, called, far)
+        if called.node.lineno in situation.lines:
+            yield from turn_dims(program, called, far)
+            yield from leave_out(program, called, far)
+            yield from swap(program, called, far)
+            yield from free_sizes(program, called, far)
+    yield from edit_operators(situation)
+
+
+def tell(situation: Situation, called: Called, far: float) -> Iterator[Edit]:
+    """Yield edits that tell a call what it is not told, or the contrary."""
+    program, error = situation.program, situation.error
+    given = {keyword.arg for keyword in called.node.keywords}
+    texts = TOLD.get(called.name, ())
+    texts += TOLD_DTYPES.get(called.name, ()) if situation.is_of_dtypes else ()
+    for at, text in enumerate(texts):
+        name = text.partition("=")[0]
+        is_needed = NEEDED.get(text, "") in error
+        if name not in given and is_needed and not is_told(program, called, name):
+            cost = TOLD_COST + far + 0.2 * at
+            yield from program.add_argument(called.node, text, cost)
+    for name in PASSED & {*program.list_parameters(called.node)} - given:
+        if called.name in LAYERS and name not in program.read(called.node):
+            text = f"{name}={name}"
+            yield from program.add_argument(called.node, text, PASS_COST + far)
+    for keyword in called.node.keywords:
+        value = keyword.value
+        if keyword.arg in FLAGS and isinstance(value, ast.Constant):
+            other = str(not value.value)
+            yield from program.replace(value, other, FLAG_COST + far)
+
+
+def is_told(program: Program, called: Called, name: str) -> bool:
+    """Whether a call is told a dimension already, by its place."""
+    owner = None if called.owner is None else ast.unparse(called.owner)
+    n_given = len(called.node.args)
+    if called.name in DIMS and owner == "self":  # a module
+        return True
+    is_function = owner is None or owner.partition(".")[0] in program.imported
+    return name in {"1", "dim"} and n_given > is_function
+
+
+def turn_dims(program: Program, called: Called, far: float) -> Iterator[Edit]:
+    """Yield edits by which a call works on another dimension."""
+    if called.name not in DIMS:
+        return
+    given = [*called.node.args, *(keyword.value for keyword in called.node.keywords)]
+    for node in given:
+        value = read_number(node)
+        for at, dim in enumerate(OTHER_DIMS if value is not None else ()):
+            if dim != value:
+                yield from program.replace(node, str(dim), DIM_COST + far + 0.1 * at)
+
+
+def leave_out(program: Program, called: Called, far: float) -> Iterator[Edit]:
+    """Yield the edit that does not call a method."""
+    if called.owner is not None and called.name in LEFT_OUT:
+        end, start = called.node, called.owner
+        if end.lineno == end.end_lineno:
+            text = program.read(start)
+            is_module = text in {"torch", "F", "np", "nn.functional"}
+            kept = program.read(called.node.args[0]) if is_module else text
+            yield from program.replace(end, kept, DROP_COST + far)
+
+
+def replace_called(program: Program, called: Called, far: float) -> Iterator[Edit]:
+    """Yield edits that call what is mistaken for what is called."""
+    for other in INSTEAD.get(called.name, ()):
+        yield from program.rename(called, other, RENAME_COST + far)
+    kind, n_dims = called.name[:-2], called.name[-2:-1]
+    if kind in MODULES and called.name.endswith("d"):
+        for other in sorted({"1", "2", "3"} - {n_dims}):
+            yield from program.rename(
+                called, f"{kind}{other}d", RENAME_COST + far + 0.3
+            )
+
+
+def swap(program: Program, called: Called, far: float) -> Iterator[Edit]:
+    """Yield edits that give two arguments in the other order."""
+    args = [arg for arg in called.node.args if not isinstance(arg, ast.Starred)]
+    for first, second in combinations(
+        args[:2] if called.name != "permute" else args, 2
+    ):
+        one, other = program.read(first), program.read(second)
+        if one != other and not program.is_data(first):
+            cost = SWAP_COST + far
+            edits = (
+                *program.replace(first, other, cost),
+                *program.replace(second, one, cost),
+            )
+            yield join_edits(edits, cost)
+
+
+def free_sizes(program: Program, called: Called, far: float) -> Iterator[Edit]:
+    """Yield edits that let torch find one size of a view."""
+    if called.name not in {"view", "reshape"}:
+        return
+    args = called.node.args
+    if len(args) == 1 and not isinstance(args[0], (ast.Constant, ast.Tuple)):
+        text = f"*{program.read(args[0])}[:-1], -1"
+        yield from program.replace(args[0], text, FREE_COST + far + 0.2)
+    for at, node in enumerate(args if len(args) > 1 else ()):
+        if not isinstance(node, ast.Starred) and read_number(node) != -1:
+            yield from program.replace(node, "-1", FREE_COST + far + 0.1 * at)
+
+
+def is_product(node: ast.AST) -> TypeGuard[ast.BinOp]:
+    """Whether a node is a product of what may be tensors."""
+    if not isinstance(node, ast.BinOp):
+        return False
+    is_one = isinstance(node.op, (ast.MatMult, ast.Mult))
+    return is_one and read_number(node.left) is None is read_number(node.right)
+
+
+def edit_operators(situation: Situation) -> Iterator[Edit]:
+    """Yield edits of ``@``, ``*``, ``.T`` and of subscripts near the failed call."""
+    program = situation.program
+    for node in situation.find_near(ast.expr):
+        if is_product(node):
+            far = situation.weigh(node)
+            left, right = program.read(node.left), program.read(node.right)
+            symbol = "*" if isinstance(node.op, ast.MatMult) else "@"
+            for text, cost in (
+                (f"{left} {symbol} {right}", OPERATOR_COST),
+                (f"{right} @ {left}", SWAP_COST),
+            ):
+                yield from program.replace(node, text, cost + far)
+        if isinstance(node, ast.Attribute) and node.attr in {"T", "mT"}:
+            cost = DROP_COST + situation.weigh(node)
+            yield from program.replace(node, program.read(node.value), cost)

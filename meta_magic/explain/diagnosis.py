@@ -1,0 +1,178 @@
+"""What is wrong with a failed call: rules, lines, chains of sizes, likely edits."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from time import monotonic
+from typing import Final, NamedTuple
+
+from meta_magic.errors import TrialError
+from meta_magic.explain.accepted import Accepted, list_accepted
+from meta_magic.explain.backward_edits import list_backward_edits
+from meta_magic.explain.backward_errors import Backward, is_backward
+from meta_magic.explain.candidates import list_edits
+from meta_magic.explain.edited_runs import Block
+from meta_magic.explain.edits import Edit
+from meta_magic.explain.given_names import find_maker, tell_returned
+from meta_magic.explain.lineage_records import Lineage
+from meta_magic.explain.loading_errors import list_made_lines, tell_loading
+from meta_magic.explain.probing import Probe
+from meta_magic.explain.program_text import Program
+from meta_magic.explain.refused_sizes import Sight, trace_refused
+from meta_magic.explain.rules import find_rules
+from meta_magic.explain.situations import Situation, list_written
+from meta_magic.recording.as_device.oracle.child import (
+    NO_ANSWER,
+    ask_child,
+    can_fork,
+)
+from meta_magic.session.recording import Recording
+from meta_magic.torch_private.dynamo import leave_dynamo_out
+from meta_magic.trace.calls import OpCall
+from meta_magic.trace.failed_call import FailedCall, Operand
+from meta_magic.trace.options import Options
+from meta_magic.trace.signature import SourcePosition
+from meta_magic.trace.trace import Trace
+from meta_magic.trials.trial import check_rerun
+
+__all__ = ["Diagnosis", "diagnose"]
+
+SECONDS: Final = 5.0
+"""What probing may take of a processor."""
+
+PATIENCE: Final = 10.0
+"""How many seconds it is waited for, on a busy machine."""
+
+LONGEST: Final = 20.0
+"""Seconds of a block that is not run again."""
+
+
+class Diagnosis(NamedTuple):
+    """What is wrong with a call.
+
+    Attributes:
+        rules: What it asks for, in sentences.
+        lines: Where the mistake may be.
+        write_edits: Given the program, returns edits that may mend it.
+        operands: Tensors that it is about, and that the call was not given.
+        lineages: Where the sizes come from that are refused.
+        declined: Why the block was not run again, in words; "" if it was.
+    """
+
+    rules: tuple[str, ...]
+    lines: Sequence[int] = ()
+    write_edits: Callable[[Program], list[Edit]] = lambda _: []
+    operands: tuple[Operand, ...] = ()
+    lineages: tuple[Lineage, ...] = ()
+    declined: str = ""
+
+
+def diagnose(trace: Trace, failed: FailedCall, block: Block | None) -> Diagnosis:
+    """Return what is wrong with a call that was made in a block.
+
+    Args:
+        trace: The trace that it ended.
+        failed: The call, its operands with names.
+        block: What of it may be edited; None if nothing may.
+    """
+    declined = find_reason(trace)
+    finding = Backward(trace, failed).find() if is_backward(failed) else None
+    if finding is not None:
+        at = [] if finding.line is None else [finding.line]
+        write = partial(list_backward_edits, finding=finding)
+        return Diagnosis(
+            (finding.rule,), at, write, finding.operands, declined=declined
+        )
+    loading = failed.loading
+    if loading is not None:
+        lines = list_made_lines(trace, failed, loading)
+        return Diagnosis((*tell_loading(trace, failed, loading),), lines)
+    return diagnose_call(trace, failed, block, declined)
+
+
+def diagnose_call(
+    trace: Trace, failed: FailedCall, block: Block | None, declined: str
+) -> Diagnosis:
+    """Return what is wrong with a call that tries of others may tell."""
+    calls = [find_maker(trace, operand.tensor) for operand in failed.operands]
+    made = [call.line for call in calls if call and call.line]
+    makers = [find_place(call, block) for call in calls]
+    written: Sequence[int] = range(len(failed.operands))
+    if block is not None:
+        written = list_written(Program(block.text, block.lines), failed, makers)
+    told = (*failed.remarks, *tell_returned(trace, failed))
+    answer = None if told else ask_probe(trace, failed, written)
+    rules, accepted = answer or (told, Accepted())
+    sight = Sight({}, ()) if declined else trace_refused(trace, failed)
+    lineages = tuple(refused.lineage for refused in sight.refused)
+
+    def write_edits(program: Program) -> list[Edit]:
+        situation = Situation(
+            program=program,
+            call=failed,
+            error=trace.error or "",
+            makers=makers,
+            accepted=accepted,
+            seen=sight.seen,
+            refused=sight.refused,
+        )
+        return list_edits(situation)
+
+    return Diagnosis(
+        rules,
+        [*list_lines(lineages), *made],
+        write_edits,
+        lineages=lineages,
+        declined=declined or sight.declined,
+    )
+
+
+def find_place(call: OpCall | None, block: Block | None) -> SourcePosition | None:
+    """Return where a call was made, if that is in the block's file."""
+    at = None if call is None else call.position
+    file = None if block is None else block.rerun.file
+    return at if at is not None and at.file == file else None
+
+
+def find_reason(trace: Trace) -> str:
+    """Return why a trace's block is not run again, in words; "" if it may be."""
+    try:
+        check_rerun(trace)
+    except TrialError as error:
+        return str(error)
+    is_long = trace.seconds > LONGEST
+    return f"it took {trace.seconds:.0f} s to fail" if is_long else ""
+
+
+def list_lines(lineages: Sequence[Lineage]) -> Iterator[int]:
+    """Yield the lines of chains, those first where numbers are written."""
+    steps = [step for lineage in lineages for step in lineage.steps]
+    for step in sorted(steps, key=lambda step: not step.is_written):
+        if step.line is not None:
+            yield step.line
+
+
+def ask_probe(
+    trace: Trace, failed: FailedCall, written: Sequence[int]
+) -> tuple[tuple[str, ...], Accepted] | None:
+    """Return the rules that a call broke and what it accepts, found in a child.
+
+    None where that cannot be found out.
+    """
+    function = failed.function
+    if function is None or not (failed.is_whole and can_fork()):
+        return None
+    options = trace.rerun.options if trace.rerun else Options()
+
+    def record(run: Callable[[], object]) -> object:  # refused is what the CPU refuses
+        return Recording("", options=options, is_probe=True).guard.run(run)
+
+    def run(*, is_careful: bool) -> tuple[tuple[str, ...], Accepted]:
+        leave_dynamo_out()
+        probe = Probe(function, failed, record, is_careful=is_careful)
+        return find_rules(probe), list_accepted(probe, written)
+
+    start = monotonic()
+    answered = ask_child(partial(run, is_careful=False), SECONDS, PATIENCE)
+    if answered is NO_ANSWER and monotonic() < start + PATIENCE:  # it crashed
+        answered = ask_child(partial(run, is_careful=True), SECONDS, PATIENCE)
+    return None if answered is NO_ANSWER else answered

@@ -1,0 +1,236 @@
+"""Edits of what stood for a number, where the failed call accepts another one.
+
+What the program says of it: a number, a product of numbers, a name, or an expression.
+"""
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import permutations
+from typing import Final, TypeAlias
+
+from meta_magic.explain.argument_edits import DIMS
+from meta_magic.explain.edits import Edit, join_edits
+from meta_magic.explain.program_text import Program, is_read, name_of, read_number
+from meta_magic.explain.situations import Situation
+from meta_magic.explain.traced_block import span_of
+
+__all__ = ["edit_numbers", "is_range"]
+
+Pair: TypeAlias = tuple[int, int]
+"""A wrong number, and a right one."""
+
+LATER: Final = 0.12
+"""What it counts that a number is not the first that is accepted."""
+
+DATA: Final = 0.9
+"""What it counts that a number is of data: what people ask for is a model of these."""
+
+EXPRESSION: Final = 0.15
+"""What it counts that an expression is replaced by a number."""
+
+SMALL: Final = 0.5
+"""What it counts that a number is one of those that stand for many things."""
+
+MAX_SMALL: Final = 3
+
+RATIO: Final = 1.0
+"""What it counts that a number is scaled as another one would have to be."""
+
+OWN: Final = 0.4
+"""How much less where it is given to what the program itself defines."""
+
+ONE: Final = 0.8
+"""What it counts that a size is to be 1: this is accepted where it is broadcast."""
+
+GUESSED: Final = 0.5
+"""What it counts that a pair is none of those that were accepted."""
+
+MAX_NUMBERS: Final = 6
+"""Of how many numbers in the text of an error pairs are made."""
+
+NUMBER: Final = re.compile(r"(?<![\w.])\d+(?![\w.]|\.\d)")
+
+MAX_NAMES: Final = 2
+
+
+def edit_numbers(situation: Situation) -> Iterator[Edit]:
+    """Yield edits of numbers, the likeliest first."""
+    program, stood_for = situation.program, list_values(situation)
+    for (wrong, right), cost in weigh_pairs(situation):
+        nodes = [node for node, values in stood_for if wrong in values]
+        names = find_names(program, stood_for, right)
+        for node in nodes:
+            weight = cost + situation.weigh(node) / 2
+            weight += DATA if situation.program.is_data(node) else 0
+            yield from edit_number(
+                situation.program, node, (wrong, right), names, weight
+            )
+        yield from edit_together(situation, nodes, right, cost)
+
+
+def weigh_pairs(situation: Situation) -> Iterator[tuple[Pair, float]]:
+    """Yield what may be wrong and right, and what each counts."""
+    accepted = [pair for pair in situation.accepted.numbers if pair[1] >= 0]
+    for at, pair in enumerate(accepted):
+        is_small = 0 <= pair[0] <= MAX_SMALL
+        cost = (SMALL if is_small else 0) + (ONE if pair[1] <= 1 else 0)
+        yield pair, cost + LATER * min(at, 6)
+    told = [int(number) for number in NUMBER.findall(situation.error)]
+    numbers = [*dict.fromkeys(told)][:MAX_NUMBERS]
+    for pair in permutations(numbers, 2):
+        if pair not in accepted:
+            is_small = pair[0] <= MAX_SMALL and bool(accepted)
+            yield pair, GUESSED * (2 if accepted else 1) + (SMALL if is_small else 0)
+    for wrong in () if accepted else numbers:
+        yield (wrong, 1), GUESSED + ONE
+    yield from weigh_rows(situation)
+
+
+def weigh_rows(situation: Situation) -> Iterator[tuple[Pair, float]]:
+    """Yield how many rows a table would have to have for numbers that are too large."""
+    if situation.accepted.is_of_values and is_range(situation.error):
+        operands = [
+            (one.geometry.dtype, one.geometry.shape) for one in situation.call.operands
+        ]
+        rows = [
+            shape[0] for dtype, shape in operands if dtype.is_floating_point and shape
+        ]
+        for wrong in rows:
+            yield (wrong, wrong + 1), 0.0
+            for dtype, shape in operands:
+                if not dtype.is_floating_point:
+                    yield from (
+                        ((wrong, size), LATER) for size in shape if size > wrong
+                    )
+
+
+def is_range(error: str) -> bool:
+    """Whether an error is of a number that is too large for a table."""
+    return re.search(r"out of (range|bounds)", error) is not None
+
+
+def list_values(situation: Situation) -> list[tuple[ast.expr, set[int]]]:
+    """Return the expressions that stood for integers, and for which."""
+    found = []
+    for node in situation.program.find(ast.expr):
+        written = read_number(node)
+        values = {*situation.seen.get(span_of(node), ())}
+        values |= set() if written is None else {written}
+        if values:
+            found.append((node, values))
+    return found
+
+
+def find_names(
+    program: Program, stood_for: Iterable[tuple[ast.expr, set[int]]], right: int
+) -> dict[int, list[str]]:
+    """Return by scope the names that stood for a number, the surest first."""
+    known: dict[int, dict[str, int]] = {}
+    for node, values in stood_for:
+        if right in values and isinstance(node, (ast.Name, ast.Attribute)):
+            scope = program.find_scope(node)
+            known.setdefault(scope, {})[ast.unparse(node)] = len(values)
+    return {
+        scope: sorted(names, key=lambda name: (names[name], "." in name))[:MAX_NAMES]
+        for scope, names in known.items()
+    }
+
+
+def edit_number(
+    program: Program,
+    node: ast.expr,
+    pair: Pair,
+    names: dict[int, list[str]],
+    cost: float,
+) -> Iterator[Edit]:
+    """Yield edits of an expression that stood for a wrong number."""
+    wrong, right = pair
+    if not is_read(node) or is_dim(program, node):
+        return
+    extra = 0.0
+    if read_number(node) is None:
+        extra = EXPRESSION
+        for template in scale(wrong, right):
+            yield from program.extend(node, template, cost)
+    elif isinstance(node, ast.BinOp):
+        extra = EXPRESSION
+        yield from edit_factors(program, node, pair, cost)
+    yield from program.replace(node, str(right), cost + extra)
+    for name in names.get(program.find_scope(node), []):
+        if name != ast.unparse(node):
+            yield from program.replace(node, name, cost + extra / 2)
+
+
+def is_dim(program: Program, node: ast.expr) -> bool:
+    """Whether a number names a dimension, or has a sign before it."""
+    above = next(program.walk_up(node), None)
+    if isinstance(above, ast.keyword):
+        return above.arg in {"dim", "start_dim", "dim0", "dim1"}
+    if isinstance(above, ast.Call):
+        return name_of(above) in DIMS
+    return isinstance(above, ast.UnaryOp)
+
+
+def scale(wrong: int, right: int) -> Iterator[str]:
+    """Yield how one number is made of another, ``{}`` for it."""
+    if wrong and right % wrong == 0 and right > 0:
+        yield f"{right // wrong} * {{}}"
+    elif right > 0 and wrong % right == 0:
+        yield f"{{}} // {wrong // right}"
+    elif right == wrong + 1:
+        yield "{} + 1"
+
+
+def edit_factors(
+    program: Program, node: ast.BinOp, pair: Pair, cost: float
+) -> Iterator[Edit]:
+    """Yield edits of one factor of a product."""
+    wrong, right = pair
+    for side in (node.right, node.left):
+        factor = read_number(side)
+        if factor and (factor * right) % wrong == 0 and factor * right > 0:
+            yield from program.replace(side, str(factor * right // wrong), cost)
+
+
+def edit_ratios(situation: Situation) -> Iterator[Edit]:
+    """Yield edits that scale a number as another one would have to be."""
+    program = situation.program
+    pairs = [pair for pair in situation.accepted.numbers if min(pair) > 1]
+    ratios = dict.fromkeys(max(p) // min(p) for p in pairs if max(p) % min(p) == 0)
+    for node in situation.find_near(ast.Constant):
+        value = read_number(node)
+        for ratio in list(ratios)[:1] if value else ():
+            if value is None or is_dim(program, node):
+                continue
+            cost = RATIO + situation.weigh(node) / 2
+            cost -= OWN if program.is_for_own(node) else 0
+            cost += DATA if program.is_data(node) else 0
+            yield from program.replace(node, str(value * ratio), cost)
+            if value % ratio == 0:
+                yield from program.replace(node, str(value // ratio), cost)
+
+
+def is_outermost(program: Program, node: ast.expr) -> bool:
+    """Whether a node is a number, or a product of numbers, and in no such product."""
+    above = next(program.walk_up(node), None)
+    is_in = above is not None and read_number(above) is not None
+    return read_number(node) is not None and not is_in
+
+
+def edit_together(
+    situation: Situation, nodes: Sequence[ast.expr], right: int, cost: float
+) -> Iterator[Edit]:
+    """Yield edits of a number wherever it is written: in a statement, or all over."""
+    program = situation.program
+    written = [node for node in nodes if is_outermost(program, node)]
+    by_line: dict[int, list[ast.expr]] = {}
+    for node in written:
+        by_line.setdefault(node.lineno, []).append(node)
+    groups = [group for group in by_line.values() if len(group) > 1]
+    groups += [written] if len(by_line) > 1 else []
+    for group in groups:
+        edits = [edit for one in group for edit in program.replace(one, str(right), 0)]
+        weight = max(situation.weigh(one) for one in group) / 2 + len(by_line) / 10
+        weight += DATA if any(program.is_data(one) for one in group) else 0
+        yield join_edits(edits, cost + weight + 0.1)

@@ -1,0 +1,237 @@
+"""The text of a program with its syntax tree, and how stretches of it are rewritten."""
+
+import ast
+from collections.abc import Collection, Iterable, Iterator
+from functools import cached_property
+from typing import Final, NamedTuple, TypeAlias, TypeVar
+
+from meta_magic.explain.edits import Edit, Stretch
+
+__all__ = ["Called", "Program", "Spot", "is_read", "name_of", "read_number"]
+
+Spot: TypeAlias = ast.expr | ast.stmt | ast.keyword
+"""A node that stands somewhere in the text."""
+
+Node = TypeVar("Node", bound=ast.AST)
+
+ATOMS: Final = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)
+"""Expressions that a method can be called of without brackets."""
+
+SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+FACTORIES: Final = frozenset(
+    (
+        *("randn", "rand", "zeros", "ones", "empty", "full", "randint", "arange"),
+        *("tensor", "linspace", "normal"),
+    )
+)
+"""Functions of torch that make data."""
+
+NOWHERE: Final = -1
+"""The number of no function."""
+
+
+class Called(NamedTuple):
+    """A call, and what is called.
+
+    Attributes:
+        node: The call.
+        name: The last part of what is called: ``Linear`` of ``nn.Linear``.
+        owner: What stands before that; None if nothing does.
+    """
+
+    node: ast.Call
+    name: str
+    owner: ast.expr | None
+
+
+class Program:
+    """A program as text and as syntax tree.
+
+    Args:
+        text: The text.
+        lines: Those of its lines that matter; None for all.
+
+    Attributes:
+        text: The same.
+        nodes: The nodes of its tree at these lines, outer ones first.
+        calls: The calls among them.
+
+    Raises:
+        SyntaxError: It is no Python.
+    """
+
+    def __init__(self, text: str, lines: Collection[int] | None = None) -> None:
+        self.text = text
+        self._lines = [line.encode() for line in text.split("\n")]
+        walked = [*ast.walk(ast.parse(text))]
+        self.nodes = [
+            node
+            for node in walked
+            if lines is None or getattr(node, "lineno", None) in lines
+        ]
+        self._parents = {
+            id(below): node
+            for node in self.nodes
+            for below in ast.iter_child_nodes(node)
+        }
+        self._in_texts = {
+            id(below)
+            for node in self.nodes
+            if isinstance(node, ast.JoinedStr)
+            for below in ast.walk(node)
+        }
+        self.calls = [*self._find_calls()]
+
+    def _find_calls(self) -> Iterator[Called]:
+        for node in self.nodes:
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                yield Called(node, node.func.attr, node.func.value)
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                yield Called(node, node.func.id, None)
+
+    @cached_property
+    def imported(self) -> frozenset[str]:
+        """The names of what is imported."""
+        names = (alias.asname or alias.name for alias in self.find(ast.alias))
+        return frozenset(name.partition(".")[0] for name in names)
+
+    def find_bindings(self, lines: Iterable[int]) -> Iterator[int]:
+        """Yield the lines of statements that bind the names that are read at others."""
+        names = {
+            ast.unparse(node)
+            for line in lines
+            for node in self.find_expressions(line)
+            if isinstance(node, (ast.Name, ast.Attribute)) and is_read(node)
+        }
+        for node in self.find(ast.expr):
+            is_named = isinstance(node, (ast.Name, ast.Attribute))
+            if is_named and not is_read(node) and ast.unparse(node) in names:
+                yield node.lineno
+
+    def find(self, *kinds: type[Node]) -> list[Node]:
+        """Return the nodes of some kinds, outer ones first."""
+        return [node for node in self.nodes if isinstance(node, kinds)]
+
+    def find_expressions(self, line: int) -> list[ast.expr]:
+        """Return the expressions that begin on a line, outer ones first."""
+        return [node for node in self.find(ast.expr) if node.lineno == line]
+
+    def read(self, node: Spot) -> str:
+        """Return the text of a node."""
+        return ast.get_source_segment(self.text, node) or ast.unparse(node)
+
+    def walk_up(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Yield what a node is in, the innermost first."""
+        while id(node) in self._parents:
+            node = self._parents[id(node)]
+            yield node
+
+    def find_scope(self, node: ast.AST) -> int:
+        """Return a number for the innermost function that a node is in."""
+        found = (id(above) for above in self.walk_up(node) if isinstance(above, SCOPES))
+        return next(found, NOWHERE)
+
+    def find_statement(self, node: ast.AST) -> ast.stmt | None:
+        """Return the innermost statement that a node is in, or is."""
+        above = (node, *self.walk_up(node))
+        return next((one for one in above if isinstance(one, ast.stmt)), None)
+
+    def is_data(self, node: ast.AST) -> bool:
+        """Whether a node stands in a call that makes data."""
+        for above in self.walk_up(node):
+            if isinstance(above, ast.stmt):
+                return False
+            if isinstance(above, ast.Call):
+                return name_of(above) in FACTORIES
+        return False
+
+    def is_for_own(self, node: ast.AST) -> bool:
+        """Whether a node is an argument of what the program itself defines."""
+        calls = (one for one in self.walk_up(node) if isinstance(one, ast.Call))
+        called = next(calls, None)
+        return called is not None and name_of(called) in self.defined
+
+    @cached_property
+    def defined(self) -> frozenset[str]:
+        """The names of the program's functions and classes."""
+        names = [node.name for node in self.find(ast.FunctionDef)]
+        return frozenset([*names, *(node.name for node in self.find(ast.ClassDef))])
+
+    def list_parameters(self, node: ast.AST) -> list[str]:
+        """Return the parameters of the innermost function around a node."""
+        for above in self.walk_up(node):
+            if isinstance(above, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                return [one.arg for one in (*above.args.args, *above.args.kwonlyargs)]
+        return []
+
+    def replace(self, node: Spot, text: str, cost: float) -> Iterator[Edit]:
+        """Yield the edit that puts a text in the place of a node that is on a line."""
+        if node.lineno == node.end_lineno and id(node) not in self._in_texts:
+            where = node.lineno, node.col_offset, end_of(node)[1]
+            yield Edit(stretches=(Stretch(*where, text),), cost=cost)
+
+    def extend(self, node: ast.expr, template: str, cost: float) -> Iterator[Edit]:
+        """Yield the edit that puts text around an expression, ``{}`` for it."""
+        before, _, after = template.partition("{}")
+        is_tight = after.startswith((".", "[")) or before.endswith("* ")
+        if not isinstance(node, ATOMS) and (is_tight or after.startswith(" ")):
+            before, after = f"{before}(", f"){after}"
+        if after.startswith(" ") or before.endswith("* "):
+            above = next(self.walk_up(node), None)
+            if isinstance(above, (ast.BinOp, ast.UnaryOp, ast.Attribute)):
+                before, after = f"({before}", f"{after})"
+        start = node.lineno, node.col_offset
+        made = (
+            Stretch(*start, start[1], before),
+            Stretch(*end_of(node), end_of(node)[1], after),
+        )
+        stretches = tuple(stretch for stretch in made if stretch.text)
+        if is_read(node) and id(node) not in self._in_texts:
+            yield Edit(stretches=stretches, cost=cost)
+
+    def add_argument(self, node: ast.Call, text: str, cost: float) -> Iterator[Edit]:
+        """Yield the edit that gives a call one argument more, as its last."""
+        given: list[ast.expr | ast.keyword] = [*node.args, *node.keywords]
+        last = max(given, key=end_of, default=None)
+        line, column = end_of(node)
+        at = line, column - 1
+        if last is not None and end_of(last)[0] != line:
+            at = end_of(last)
+        begun = self._lines[at[0] - 1][: at[1]].rstrip()
+        comma = "" if last is None else " " if begun.endswith(b",") else ", "
+        yield Edit(stretches=(Stretch(*at, at[1], comma + text),), cost=cost)
+
+    def rename(self, called: Called, name: str, cost: float) -> Iterator[Edit]:
+        """Yield the edit that has another function of the same place be called."""
+        line, end = end_of(called.node.func)
+        start = end - len(called.name.encode())
+        yield Edit(stretches=(Stretch(line, start, end, name),), cost=cost)
+
+
+def name_of(call: ast.Call) -> str:
+    """Return the last part of what is called."""
+    return ast.unparse(call.func).rpartition(".")[2]
+
+
+def end_of(node: Spot) -> tuple[int, int]:
+    """Return the line and column where a node ends."""
+    return node.end_lineno or node.lineno, node.end_col_offset or 0
+
+
+def is_read(node: ast.expr) -> bool:
+    """Whether a node is read, and not assigned to."""
+    return isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
+
+
+def read_number(node: ast.AST) -> int | None:
+    """Return the integer that a number or a product of numbers is, or None."""
+    if isinstance(node, ast.Constant):
+        return node.value if type(node.value) is int else None
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        value = read_number(node.operand)
+        return None if value is None else -value
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        left, right = read_number(node.left), read_number(node.right)
+        return None if left is None or right is None else left * right
+    return None

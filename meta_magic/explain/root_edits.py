@@ -1,0 +1,36 @@
+"""Edits of the numbers that a refused size comes from, solved for what is accepted."""
+
+import ast
+from collections.abc import Iterator
+from typing import Final
+
+from meta_magic.explain.edits import Edit
+from meta_magic.explain.refused_sizes import solve
+from meta_magic.explain.situations import Situation
+
+__all__ = ["edit_roots"]
+
+LATER: Final = 0.12
+"""What it counts that a number is not the first that would do."""
+
+FAR: Final = 0.2
+"""What it counts that a size is worked out from a number, and is not that itself."""
+
+DATA: Final = 0.9
+"""What it counts that a number is of data: what people ask for is a model of these."""
+
+MAX_FOR_EACH: Final = 6
+
+
+def edit_roots(situation: Situation) -> Iterator[Edit]:
+    """Yield edits of written numbers by which a size becomes one that is accepted."""
+    program = situation.program
+    nodes = {(n.lineno, n.col_offset): n for n in program.find(ast.Constant)}
+    for refused in situation.refused:
+        solved = [*solve(refused)][:MAX_FOR_EACH]
+        for at, (step, value) in enumerate(solved):
+            node = nodes.get((step.line or 0, step.column or 0))
+            if node is not None and value > 0:
+                cost = LATER * at + (FAR if len(refused.lineage.steps) > 1 else 0)
+                cost += DATA if program.is_data(node) else 0
+                yield from program.replace(node, str(value), cost)

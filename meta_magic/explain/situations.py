@@ -1,0 +1,126 @@
+"""What is known of a failed call when edits are sought that may mend it."""
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+from typing import Final
+
+from meta_magic.explain.accepted import Accepted
+from meta_magic.explain.program_text import Node, Program, Spot, is_read
+from meta_magic.explain.refused_sizes import Refused
+from meta_magic.explain.traced_block import Seen, span_of
+from meta_magic.trace.failed_call import FailedCall
+from meta_magic.trace.signature import SourcePosition
+
+__all__ = ["Situation", "list_written"]
+
+NOTHING: Final = Accepted()
+
+FAR: Final = 0.6
+"""What it counts that an edit is at no line that has to do with the failed call."""
+
+DTYPES: Final = re.compile(r"[dst]type|Float|Long|Half|Double|Byte|Int\b|Bool|integer")
+"""What errors say that are of dtypes."""
+
+NAME: Final = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?!\()")
+
+PATH: Final = re.compile(r"[\w.\[\]]+")
+
+STEP: Final = 0.1
+"""What it counts that it is at the second line of those, and so on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Situation:
+    """A failed call in its program.
+
+    Attributes:
+        program: The program.
+        call: The call; its operands have names.
+        error: Type and text of the error.
+        makers: Of each operand the place of the call that made it, if that is known.
+        accepted: What the call accepts.
+        seen: What integers the program's expressions stood for.
+        refused: Where the sizes come from that the call refuses, if that is known.
+    """
+
+    program: Program
+    call: FailedCall
+    error: str
+    makers: Sequence[SourcePosition | None] = ()
+    accepted: Accepted = NOTHING
+    seen: Seen = field(default_factory=lambda: MappingProxyType({}))
+    refused: Sequence[Refused] = ()
+
+    @cached_property
+    def lines(self) -> tuple[int, ...]:
+        """The lines on the way to the call, innermost first, and those of makers."""
+        way = [frame.line for frame in reversed(self.call.frames)]
+        made = [at.line for at in self.makers if at]
+        bound = [*self.program.find_bindings(way)]
+        return tuple(dict.fromkeys([*way, *made, *bound]))
+
+    @property
+    def function(self) -> str:
+        """The name of what was called; "" if that is no function."""
+        return getattr(self.call.function, "__name__", "")
+
+    def find_near(self, *kinds: type[Node]) -> list[Node]:
+        """Return the nodes of some kinds at these lines."""
+        found = self.program.find(*kinds)
+        return [node for node in found if getattr(node, "lineno", 0) in self.lines]
+
+    def weigh(self, node: Spot) -> float:
+        """Return what it counts how far a node is from the failed call."""
+        if node.lineno in self.lines:
+            return min(FAR, STEP * self.lines.index(node.lineno))
+        return FAR
+
+    @cached_property
+    def tensors(self) -> frozenset[str]:
+        """The names that stand in what the operands are called."""
+        named = (n for one in self.call.operands for n in (one.name, *one.aliases))
+        made = (text for text in named if "." not in text or not PATH.fullmatch(text))
+        names = {name for text in made for name in NAME.findall(text)}
+        return frozenset(names - self.program.imported - {"self"})
+
+    @cached_property
+    def is_of_dtypes(self) -> bool:
+        """Whether the error has to do with dtypes."""
+        return DTYPES.search(self.error) is not None
+
+    def find_operand(self, number: int) -> Iterator[ast.expr]:
+        """Yield the expressions that stand for an operand on the way to the call."""
+        operand = self.call.operands[number]
+        names = {*map(normalize, (operand.name, *operand.aliases))}
+        way = [*reversed(self.call.frames)]
+        for line in (frame.line for frame in way):
+            for node in self.program.find_expressions(line):
+                if ast.unparse(node) in names and is_read(node):
+                    yield node
+        maker = self.makers[number] if number < len(self.makers) else None
+        if maker is not None and maker not in way:
+            span = maker.line, maker.column, maker.end_line, maker.end_column
+            for node in self.program.find_expressions(maker.line):
+                if span == span_of(node):
+                    yield node
+
+
+def list_written(
+    program: Program, call: FailedCall, makers: Sequence[SourcePosition | None]
+) -> list[int]:
+    """Return the operands of a call that the program writes."""
+    situation = Situation(program=program, call=call, error="", makers=makers)
+    numbers = range(len(call.operands))
+    return [n for n in numbers if next(situation.find_operand(n), None) is not None]
+
+
+def normalize(name: str) -> str:
+    """Return an expression as Python writes it."""
+    try:
+        return ast.unparse(ast.parse(name, mode="eval"))
+    except (SyntaxError, ValueError):
+        return name

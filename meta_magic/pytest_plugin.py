@@ -1,0 +1,264 @@
+"""A pytest plugin: tests that run on torch's meta device and are recorded.
+
+Nothing of torch is imported before a test asks for it. The recording lasts while pytest
+calls the test's function, and ends with the first question to it, so that models still
+have the names that the test gave them.
+"""
+
+import inspect
+import sys
+from collections.abc import Generator, Mapping
+from types import CodeType, FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from meta_magic.session.recording import Recording
+    from meta_magic.trace.calls import ModuleCall
+    from meta_magic.trace.shape_patterns import Expected
+    from meta_magic.trace.trace import Trace
+
+__all__ = ["MetaTrace", "meta_trace"]
+
+MARKER: Final = (
+    "meta(as_device=None, limits=..., assume=(), named='plan', check_values=False): "
+    "run the test's function on torch's meta device and record it, as the fixture "
+    "meta_trace does; the arguments are those of meta_magic.record()"
+)
+
+
+class MetaTrace:
+    """The recording of a test's function, and what the test asks of it.
+
+    Each question ends the recording: what the test does after the first one is not
+    recorded, and tensors of the recording stay on meta.
+
+    Args:
+        function: The test's function.
+        chosen: Options of ``meta_magic.record()``.
+    """
+
+    def __init__(self, function: Any, chosen: Mapping[str, Any]) -> None:
+        plain = inspect.unwrap(getattr(function, "__func__", function))
+        self._code: CodeType = plain.__code__
+        self._globals: dict[str, object] = plain.__globals__
+        self._chosen = chosen
+        self._recording: Recording | None = None
+        self._trace: Trace | None = None
+
+    @property
+    def trace(self) -> "Trace":
+        """The trace of all that the test did so far, and of nothing after.
+
+        Raises:
+            RuntimeError: The test's function does not run yet.
+        """
+        self.end()
+        if self._trace is None:
+            raise RuntimeError("meta_trace records the test's function, not fixtures")
+        return self._trace
+
+    def begin(self) -> None:
+        """Record from now on."""
+        from meta_magic.session.record import read_options  # noqa: PLC0415  needs torch
+        from meta_magic.session.recording import Recording  # noqa: PLC0415  as well
+
+        wrong = ""
+        try:
+            options = read_options(**self._chosen)
+        except (TypeError, ValueError) as error:
+            wrong = str(error).replace("read_options", "meta_magic.record")
+        if wrong:
+            pytest.fail(f"@pytest.mark.meta: {wrong}", pytrace=False)
+        self._recording = Recording(
+            self._code.co_filename,
+            self._code,
+            options,
+            entry_points=(MetaTrace.begin, MetaTrace.end),
+            namespace=self._globals,
+        )
+        self._recording.guard.enter()
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Record no longer.
+
+        Args:
+            error: What ended the test's function.
+        """
+        recording, self._recording = self._recording, None
+        if recording is None:
+            return
+        from meta_magic.session.shown_frames import hide_others  # noqa: PLC0415  as above
+
+        try:
+            recording.guard.leave()
+        finally:
+            if error is not None:
+                hide_others(error)
+            frame = self._find_frame(error)
+            namespace = {**self._globals, **({} if frame is None else frame.f_locals)}
+            self._trace = recording.finish(error, namespace)
+
+    def assert_shapes(
+        self, model: "nn.Module", expected: "Mapping[str, Expected]"
+    ) -> None:
+        """Fail unless modules returned tensors of these shapes, at each of their calls.
+
+        Args:
+            model: A module that the test called.
+            expected: By the name of a submodule, where ``*`` stands for one part of it
+                and ``**`` for any number, and ``""`` for the model itself: the shape of
+                the first tensor that it returns; None for any size, ``...`` for any
+                number of dimensions.
+        """
+        __tracebackhide__ = True
+        from meta_magic.trace.shape_patterns import find_misshapen  # noqa: PLC0415  as above
+
+        found = [*find_misshapen(list_calls(self.trace, model), expected)]
+        if found:
+            raise AssertionError("\n".join(found))
+
+    def assert_max(self, **limits: float) -> None:
+        """Fail if the test took more than it may.
+
+        Args:
+            limits: By the name of a quantity, ``params``, ``flops``, ``peak_nbytes``
+                or another of ``meta_magic check --budget``, what it may be at most.
+
+        Raises:
+            BudgetError: There is no such quantity; the error lists all.
+        """
+        __tracebackhide__ = True
+        from meta_magic.trace.budgets import find_overruns, make_limit  # noqa: PLC0415  as above
+
+        chosen = [make_limit(name, most) for name, most in limits.items()]
+        found = find_overruns(self.trace, chosen)
+        if found:
+            raise AssertionError("\n".join(map(str, found)))
+
+    def assert_fits(self, device: str) -> None:
+        """Fail if the test's peak of memory is larger than that of a device.
+
+        Args:
+            device: Its name, such as ``h100-sxm`` or ``a100-80gb``. What the test
+                places on an accelerator counts, if it does so; else all.
+
+        Raises:
+            UnknownDeviceError: There is no such device; the error lists all.
+        """
+        __tracebackhide__ = True
+        fit = self.trace.fit(device)
+        if not fit.fits:
+            raise AssertionError(f"{fit}\n{self.trace.memory.peak}")
+
+    def explain(self) -> str:
+        """Return why a call of torch failed that ended the test; "" if none did."""
+        explanation = None if self._trace is None else self._trace.explanation
+        is_of_torch = explanation is not None and explanation.given
+        return explanation.text if explanation and is_of_torch else ""
+
+    def _find_frame(self, error: BaseException | None) -> FrameType | None:
+        """Return the frame of the test's function, if it still has variables."""
+        step: TracebackType | None = None if error is None else error.__traceback__
+        frame: FrameType | None = sys._getframe(1)
+        frames = []
+        while step is not None:
+            frames.append(step.tb_frame)
+            step = step.tb_next
+        while frame is not None:
+            frames.append(frame)
+            frame = frame.f_back
+        return next((f for f in frames if f.f_code is self._code), None)
+
+
+def list_calls(trace: "Trace", model: "nn.Module") -> "dict[str, list[ModuleCall]]":
+    """Return the calls of a model and of all in it, by their names within it.
+
+    Raises:
+        AssertionError: It is no part of what was recorded.
+    """
+    __tracebackhide__ = True
+    for number, reference in enumerate(trace.roots):
+        root = None if reference is None else reference()
+        names = {} if root is None else {id(m): n for n, m in root.named_modules()}
+        if id(model) not in names:
+            continue
+        prefix = names[id(model)]
+        inside = f"{prefix}." if prefix else ""
+        calls: dict[str, list[ModuleCall]] = {}
+        for call in trace.module_calls:
+            name = call.module
+            if call.root == number and name is not None:
+                if name == prefix:
+                    calls.setdefault("", []).append(call)
+                elif name.startswith(inside):
+                    calls.setdefault(name.removeprefix(inside), []).append(call)
+        return calls
+    raise AssertionError(
+        f"the test neither built nor called this {type(model).__name__}"
+    )
+
+
+KEY: Final = pytest.StashKey[MetaTrace]()
+
+
+@pytest.fixture
+def meta_trace(request: pytest.FixtureRequest) -> MetaTrace:
+    """The recording of the test's function, which runs on torch's meta device.
+
+    Its ``assert_shapes``, ``assert_max`` and ``assert_fits`` fail the test; ``trace``
+    is the :class:`meta_magic.Trace` of what the test did before it asked.
+    """
+    return find_recording(request.node)
+
+
+def find_recording(item: Any) -> MetaTrace:
+    """Return the recording of a test, one for each."""
+    found: MetaTrace | None = item.stash.get(KEY, None)
+    if found is None:
+        marker = item.get_closest_marker("meta")
+        found = MetaTrace(item.obj, {} if marker is None else marker.kwargs)
+        item.stash[KEY] = found
+    return found
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the marker."""
+    config.addinivalue_line("markers", MARKER)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(
+    pyfuncitem: pytest.Function,
+) -> Generator[None, object, object]:
+    """Record the function of a test that asks for it."""
+    is_marked = pyfuncitem.get_closest_marker("meta") is not None
+    if KEY not in pyfuncitem.stash and not is_marked:
+        return (yield)
+    recording = find_recording(pyfuncitem)
+    recording.begin()
+    try:
+        returned = yield
+    except BaseException as error:
+        recording.end(error)
+        raise
+    recording.end()
+    return returned
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Say in the report of a test that torch ended why it did."""
+    report = yield
+    if KEY in item.stash and report.when == "call" and report.failed:
+        explanation = item.stash[KEY].explain()
+        if explanation:
+            report.sections.append(("meta_magic", explanation))
+    if report.when == "teardown" and KEY in item.stash:
+        del item.stash[KEY]
+    return report

@@ -1,0 +1,179 @@
+"""Limits that a recording is held to, such as ``params<7e9, peak_nbytes<80e9``."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from meta_magic.errors import BudgetError
+from meta_magic.trace.units import format_bytes, format_count, format_flops
+
+if TYPE_CHECKING:
+    from meta_magic.trace.trace import Trace
+
+__all__ = [
+    "QUANTITIES",
+    "Limit",
+    "Overrun",
+    "find_overruns",
+    "make_limit",
+    "measure",
+    "parse_budget",
+]
+
+
+class Quantity(NamedTuple):
+    """What of a recording can be limited.
+
+    Attributes:
+        help: What it is, with its unit.
+        count: Measures a trace.
+        format: Writes what was measured.
+    """
+
+    help: str
+    count: "Callable[[Trace], int]"
+    format: Callable[[int], str]
+
+
+QUANTITIES: Final[Mapping[str, Quantity]] = MappingProxyType(
+    {
+        "params": Quantity(
+            "elements of all parameters, tied ones counted once",
+            lambda trace: sum(root.n_parameters for root in trace.modules),
+            format_count,
+        ),
+        "param_nbytes": Quantity(
+            "their bytes",
+            lambda trace: sum(root.parameter_nbytes for root in trace.modules),
+            format_bytes,
+        ),
+        "buffer_nbytes": Quantity(
+            "bytes of all buffers",
+            lambda trace: sum(root.buffer_nbytes for root in trace.modules),
+            format_bytes,
+        ),
+        "peak_nbytes": Quantity(
+            "most bytes of storages that are alive at once, on all devices",
+            lambda trace: trace.memory.peak_nbytes,
+            format_bytes,
+        ),
+        "flops": Quantity(
+            "floating-point operations, 2 for each multiply-add",
+            lambda trace: trace.flops,
+            format_flops,
+        ),
+        "ops": Quantity("operator calls", lambda trace: len(trace.ops), format_count),
+    }
+)
+"""By the name that a budget has for it."""
+
+DECIMAL: Final = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
+UNITS: Final = {
+    **DECIMAL,
+    "B": 10**9,
+    **{f"{unit}B": size for unit, size in DECIMAL.items() if unit},
+    **{f"{unit}IB": 2 ** (10 * power) for power, unit in enumerate("KMGTP", 1)},
+}
+"""What may stand behind a number, in upper case."""
+
+LIMIT: Final = re.compile(
+    r"\s*(?P<name>\w+)\s*(?P<sign><=?)\s*"
+    r"(?P<number>[\d_]*\.?[\d_]+(?:e[+-]?\d+)?)\s*(?P<unit>[a-z]*)\s*",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """One limit of a budget.
+
+    Attributes:
+        quantity: Its name in ``QUANTITIES``.
+        most: What it may be.
+        is_below: Whether it must stay below that, instead of at most reach it.
+    """
+
+    quantity: str
+    most: float
+    is_below: bool = False
+
+    def __str__(self) -> str:
+        most = QUANTITIES[self.quantity].format(int(self.most))
+        return f"{self.quantity} {'<' if self.is_below else '<='} {most}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overrun:
+    """A limit that a recording does not keep.
+
+    Attributes:
+        limit: The limit.
+        value: What was measured.
+    """
+
+    limit: Limit
+    value: int
+
+    def __str__(self) -> str:
+        name = self.limit.quantity
+        value = QUANTITIES[name].format(self.value)
+        return f"{name} is {value} ({self.value:,}), and the budget is {self.limit}"
+
+
+def parse_budget(text: str) -> tuple[Limit, ...]:
+    """Return the limits that a text such as ``params<7e9, peak_nbytes<=80GB`` names.
+
+    A number may have one of ``UNITS`` behind it, in upper or lower case.
+
+    Raises:
+        BudgetError: A limit is none, or of nothing that is known.
+    """
+    return tuple(map(parse_limit, text.split(",")))
+
+
+def parse_limit(text: str) -> Limit:
+    """Return one limit.
+
+    Raises:
+        BudgetError: It is none.
+    """
+    found = LIMIT.fullmatch(text)
+    unit = None if found is None else UNITS.get(found["unit"].upper())
+    if found is None or unit is None:
+        raise BudgetError(
+            f"{text.strip()!r} is no limit; one is written as params<7e9, or as "
+            "peak_nbytes<=80GB"
+        )
+    most = float(found["number"]) * unit
+    return make_limit(found["name"], most, is_below=found["sign"] == "<")
+
+
+def make_limit(quantity: str, most: float, *, is_below: bool = False) -> Limit:
+    """Return a limit.
+
+    Raises:
+        BudgetError: There is no such quantity.
+    """
+    if quantity not in QUANTITIES:
+        known = ", ".join(QUANTITIES)
+        raise BudgetError(
+            f"{quantity!r} is no quantity of a budget; these are: {known}"
+        )
+    return Limit(quantity=quantity, most=most, is_below=is_below)
+
+
+def measure(trace: "Trace") -> dict[str, int]:
+    """Return what a recording takes, by the names of ``QUANTITIES``."""
+    return {name: quantity.count(trace) for name, quantity in QUANTITIES.items()}
+
+
+def find_overruns(trace: "Trace", limits: Iterable[Limit]) -> tuple[Overrun, ...]:
+    """Return the limits that a recording does not keep, in their order."""
+    counted = ((limit, QUANTITIES[limit.quantity].count(trace)) for limit in limits)
+    return tuple(
+        Overrun(limit=limit, value=value)
+        for limit, value in counted
+        if value > limit.most or (limit.is_below and value == limit.most)
+    )

@@ -1,0 +1,34 @@
+// Questions to a living kernel, and what is shown until it answers.
+
+import { make } from "./dom.js";
+
+export const SILENCE = 4000; // milliseconds
+export const NOT_YET = "no answer from the kernel yet: it is busy, or it was restarted or shut down";
+
+/**
+ * Return what asks the kernel for one kind of answer. Each has the number of its question.
+ * @param {{on: (event: string, callback: (content: any) => void) => void,
+ *   send: (content: object) => void}} model
+ * @param {string} kind
+ * @returns {(asked: object) => Promise<any>}
+ */
+export function make_ask(model, kind) {
+  const waiting = [];
+  model.on("msg:custom", (content) => content?.kind === kind && waiting[content.id]?.(content));
+  return (asked) => new Promise((resolve) => {
+    model.send({ kind, id: waiting.push(resolve) - 1, ...asked });
+  });
+}
+
+/**
+ * Show in an element what the kernel answers: an error in words, or what is drawn of it.
+ * @param {HTMLElement} element @param {string} meanwhile @param {Promise<any>} answer
+ * @param {(told: any) => (Node | string)[]} draw_answer
+ */
+export async function show_answer(element, meanwhile, answer, draw_answer) {
+  const late = setTimeout(() => element.replaceChildren(NOT_YET), SILENCE);
+  element.replaceChildren(meanwhile);
+  const told = await answer.catch(() => ({ error: NOT_YET }));
+  clearTimeout(late);
+  element.replaceChildren(...told.error ? [make("p", {}, told.error)] : draw_answer(told));
+}

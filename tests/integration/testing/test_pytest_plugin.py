@@ -1,0 +1,173 @@
+"""The plugin as pytest runs it, in a process of its own."""
+
+import subprocess
+import sys
+
+import pytest
+
+pytest_plugins = ["pytester"]
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+
+MODEL = """
+    import pytest, torch
+    from torch import nn
+
+    class Block(nn.Module):
+        def __init__(self, d):
+            super().__init__()
+            self.up, self.down = nn.Linear(d, 2 * d), nn.Linear(2 * d, d)
+
+        def forward(self, x):
+            return x + self.down(self.up(x).relu())
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(Block(64) for _ in range(3))
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = layer(x)
+            return x
+"""
+
+
+@pytest.fixture
+def run(pytester):
+    """Run tests with the plugin, and return what pytest made of them."""
+
+    def run_tests(tests):
+        path = pytester.makepyfile(MODEL + tests)
+        arguments = "-p", "meta_magic.pytest_plugin", "-p", "no:cacheprovider"
+        return pytester.runpytest_subprocess(*arguments, "-rA", path, timeout=120)
+
+    return run_tests
+
+
+PASSING = """
+    def test_what_a_model_returns(meta_trace):
+        model = Model()
+        model(torch.zeros(4, 8, 64))
+        meta_trace.assert_shapes(model, {"layers.*": (None, 8, 64), "": (4, ..., 64)})
+        meta_trace.assert_shapes(model.layers[1], {"up": (4, 8, 128)})
+        # Three blocks of 64 * 128 and 128 * 64 weights, and 128 + 64 biases.
+        meta_trace.assert_max(params=3 * (2 * 64 * 128 + 192), flops=1e9)
+        meta_trace.assert_fits("a100-80gb")
+        assert meta_trace.trace.modules[0].name == "model"
+
+    def test_what_takes_no_memory(meta_trace):
+        assert nn.Linear(10**6, 10**6).weight.is_meta
+
+    @pytest.mark.meta(as_device="cuda")
+    def test_kernels_of_a_device(meta_trace):
+        q = torch.zeros(1, 8, 128, 64, dtype=torch.bfloat16)
+        nn.functional.scaled_dot_product_attention(q, q, q)
+        assert "flash" in meta_trace.trace.ops[-1].op
+
+    @pytest.mark.meta
+    class TestMarked:
+        @pytest.mark.parametrize("size", [1, 2])
+        def test_each_method(self, size):
+            assert torch.ones(size).is_meta
+
+    def test_others_are_real():
+        assert not torch.ones(2).is_meta
+"""
+
+
+def test_tests_that_hold_pass_on_meta_and_others_are_left_alone(run):
+    run(PASSING).assert_outcomes(passed=6)
+
+
+FAILING = """
+    def test_shapes(meta_trace):
+        model = Model()
+        model(torch.zeros(4, 8, 64))
+        meta_trace.assert_shapes(model, {"layers.*.up": (None, 8, 64), "lairs": (1,)})
+
+    def test_maximum(meta_trace):
+        model = Model()
+        meta_trace.assert_max(params=1000, peak_nbytes=10**9)
+
+    def test_memory(meta_trace):
+        model = nn.Linear(10**5, 10**6)
+        meta_trace.assert_fits("h100-sxm")
+
+    def test_quantity(meta_trace):
+        meta_trace.assert_max(parameters=1)
+
+    def test_strange_model(meta_trace):
+        meta_trace.assert_shapes(nn.Linear(1, 1), {})
+        meta_trace.assert_shapes(nn.Linear(2, 2), {})
+
+    @pytest.mark.meta(as_devise="cuda")
+    def test_option():
+        pass
+
+    @pytest.fixture
+    def early(meta_trace):
+        return meta_trace.trace
+
+    def test_early(early):
+        pass
+"""
+
+
+def test_questions_that_fail_say_what_was_met_and_where(run):
+    result = run(FAILING)
+    result.assert_outcomes(failed=6, errors=1)
+    result.stdout.fnmatch_lines_random(
+        [
+            "E *layers.0.up (Linear) returned (4, 8, 128) in line *, not (any, 8, 64)",
+            "E *no module that was called is named 'lairs'; called were *'layers.0'*",
+            "E       AssertionError: params is 49.7 K (49,728), and the budget is *",
+            "E       AssertionError: 372.5 GiB at the peak does not fit h100-sxm *",
+            "*'parameters' is no quantity of a budget; these are: params,*",
+            "*the test neither built nor called this Linear",
+            "@pytest.mark.meta: meta_magic.record() got an unexpected *'as_devise'",
+            "*meta_trace records the test's function, not fixtures",
+        ]
+    )
+    assert "pytest_plugin.py" not in result.stdout.str().split("test_early")[0]
+
+
+BROKEN = """
+    @pytest.mark.meta
+    def test_wrong_size():
+        model = Model()
+        model(torch.zeros(4, 8, 60))
+
+    @pytest.mark.meta
+    def test_plain_failure():
+        assert torch.ones(3).sum() == 4
+"""
+
+
+def test_a_call_that_torch_refuses_is_explained_in_the_report_of_its_test(run):
+    result = run(BROKEN)
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "E *RuntimeError: mat1 and mat2 shapes cannot be multiplied (32x60 *",
+            "*- meta_magic -*",
+            "*self.up(x)*in Linear `model.layers.0.up`",
+            "*x *(4, 8, 60) float32",
+            "*dimension 2 of x (60) must equal dimension 1 of self.up.weight (64)",
+        ]
+    )
+    text = result.stdout.str()
+    assert text.count("- meta_magic -") == 1
+    assert "function_mode.py" not in text
+
+
+def test_a_run_that_asks_for_nothing_does_not_import_torch(pytester):
+    path = pytester.makepyfile("def test_nothing(): pass")
+    code = (
+        "import sys, pytest\n"
+        f"code = pytest.main(['-q', '-p', 'meta_magic.pytest_plugin', {str(path)!r}])\n"
+        "assert 'meta_magic.pytest_plugin' in sys.modules\n"
+        "assert not {'torch', 'pandas', 'IPython', 'numpy'} & sys.modules.keys()\n"
+        "sys.exit(code)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], check=False)
+    assert result.returncode == 0
