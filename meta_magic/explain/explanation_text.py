@@ -153,6 +153,7 @@ def walk_repairs(explanation: Explanation) -> Iterator[str]:
 
 def walk_repair(repair: Repair) -> Iterator[str]:
     """Yield the lines of a repair."""
-    yield f"    line {repair.line}  {repair.before.strip()}"
-    yield f"    ->{' ' * len(str(repair.line))}     {repair.after.strip()}"
+    for line, before, after in repair.changes:
+        yield f"    line {line}  {before.strip()}"
+        yield f"    ->{' ' * len(str(line))}     {after.strip()}"
     yield f"            {repair.consequence}"

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.signatures.entries import PLAIN
 from meta_magic.session.module_names import read_attributes
 from meta_magic.session.raised_calls import FUNCTION
@@ -67,13 +68,23 @@ def find_called(frames: Sequence[FrameType], modes: Sequence[object]) -> Called:
     made = None if outermost is None else read_call(outermost)
     if made is not None and isinstance(made.function, type):
         return made
+    called: list[FrameType] = []
     for frame in below:
         given = frame.f_locals
-        is_call = frame.f_code is FUNCTION
-        if is_call and any(given["self"] is mode for mode in modes):
-            return Called(given["func"], given["args"], given["kwargs"] or {})
-    called = [frame for frame in below if frame.f_code is CALLING]
+        if frame.f_code is CALLING:
+            called.append(frame)
+        elif frame.f_code is FUNCTION and any(given["self"] is m for m in modes):
+            found = Called(given["func"], given["args"], given["kwargs"] or {})
+            whole = read_module_call(called[-1]) if called else found
+            return whole if whole.function and is_prepared(whole, found) else found
     return read_module_call(called[-1]) if called else made or Called(None)
+
+
+def is_prepared(whole: Called, inner: Called) -> bool:
+    """Whether a module made other tensors of those it was given, for a call within."""
+    known = {id(tensor) for tensor in tensors_in(inner.args, inner.kwargs)}
+    given = tensors_in(whole.args, whole.kwargs)
+    return any(id(tensor) not in known for tensor in given)
 
 
 def is_torchs(frame: FrameType) -> bool:

@@ -49,6 +49,15 @@ def test_below_the_error_stands_its_explanation(run):
     assert len(below.splitlines()) <= 25
 
 
+def test_below_the_error_of_an_awaiting_cell_stands_its_explanation(run):
+    _, shown = run(
+        "%%meta\nimport asyncio\nawait asyncio.sleep(0)\nnn.LSTM(3, 4)(torch.ones(5))"
+    )
+    _, _, below = shown.partition("\nRuntimeError: ")
+    assert "line 4: nn.LSTM(3, 4)(torch.ones(5))    in LSTM" in below
+    assert below.count("Traceback") == 0
+
+
 def test_the_error_is_the_last_that_is_shown_in_full(run):
     run(MISMATCH)
     _, shown = run("%meta full")

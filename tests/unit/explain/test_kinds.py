@@ -65,7 +65,7 @@ def test_a_module_that_checks_what_it_is_given_is_probed_as_a_whole(text, rule):
         ),
         (
             "nn.Conv2d(3, 8, 3, groups=4)",
-            "in_channels (3) must be a multiple of groups (4)",
+            "in_channels (3) must be a multiple of 4",
         ),
         (
             "mask = torch.tensor([1, 0])\nnn.Parameter(mask)",
