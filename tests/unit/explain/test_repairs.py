@@ -143,6 +143,7 @@ def test():
         with mm.record() as trace:
             x = before @ torch.ones(5, 2)
     except RuntimeError:
+        assert trace.explanation  # while what the block read is still there
         return trace
 """
 
