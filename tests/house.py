@@ -44,8 +44,11 @@ UP = {
     ("trace.questions", "cost.program_columns"): "Trace.columns, for both of these",
     ("trace.questions", "trials.proofs"): "Trace.advice, as well",
     ("trace.questions", "explain.explanations"): "Trace.explanation, as well",
-    ("trace.questions", "explain.why"): "Trace.why(), as well",
-    ("trace.questions", "explain.lineage_records"): "types alone: of Trace.why()",
+    ("trace.questions", "explain.lineage.why"): "Trace.why(), as well",
+    (
+        "trace.questions",
+        "explain.lineage.lineage_records",
+    ): "types alone: of Trace.why()",
     ("trace.questions", "cost.advice.advice_records"): "types alone: of Trace.advice",
     ("trace.failure", "trace.trace"): "types alone: it tells of what Trace hands it",
     ("trace.summary", "trace.trace"): "types alone: it formats what Trace hands it",

@@ -6,20 +6,20 @@ from time import monotonic
 from typing import Final, NamedTuple
 
 from meta_magic.errors import TrialError
-from meta_magic.explain.accepted import Accepted, list_accepted
-from meta_magic.explain.backward_edits import list_backward_edits
 from meta_magic.explain.backward_errors import Backward, is_backward
-from meta_magic.explain.candidates import list_edits
 from meta_magic.explain.edited_runs import Block
-from meta_magic.explain.edits import Edit
+from meta_magic.explain.edits.accepted import Accepted, list_accepted
+from meta_magic.explain.edits.backward_edits import list_backward_edits
+from meta_magic.explain.edits.candidates import list_edits
+from meta_magic.explain.edits.edit import Edit
+from meta_magic.explain.edits.program_text import Program
+from meta_magic.explain.edits.situations import Situation, list_written
 from meta_magic.explain.given_names import find_maker, tell_returned
-from meta_magic.explain.lineage_records import Lineage
+from meta_magic.explain.lineage.lineage_records import Lineage
 from meta_magic.explain.loading_errors import list_made_lines, tell_loading
 from meta_magic.explain.probing import Probe
-from meta_magic.explain.program_text import Program
 from meta_magic.explain.refused_sizes import Sight, trace_refused
 from meta_magic.explain.rules import find_rules
-from meta_magic.explain.situations import Situation, list_written
 from meta_magic.recording.as_device.oracle.child import (
     NO_ANSWER,
     ask_child,

@@ -12,7 +12,7 @@ from time import process_time
 from typing import Final, NamedTuple
 
 from meta_magic.errors import TrialError
-from meta_magic.explain.edits import Edit, apply_edit
+from meta_magic.explain.edits.edit import Edit, apply_edit
 from meta_magic.recording.as_device.oracle.child import (
     NO_ANSWER,
     ask_children,

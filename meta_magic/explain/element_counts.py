@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from math import prod
 from typing import Final
 
-from meta_magic.explain.operand_changes import CONTIGUOUS
+from meta_magic.explain.edits.operand_changes import CONTIGUOUS
 from meta_magic.explain.probing import Probe
 
 __all__ = ["tell_counts"]

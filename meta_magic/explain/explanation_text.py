@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from meta_magic.explain.lineage_records import Lineage
+from meta_magic.explain.lineage.lineage_records import Lineage
 from meta_magic.explain.repairs import Repair
 from meta_magic.trace.failed_call import Operand
 from meta_magic.trace.units import format_shape

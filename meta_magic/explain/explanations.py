@@ -6,9 +6,9 @@ from pathlib import PurePath
 
 from meta_magic.explain.diagnosis import diagnose
 from meta_magic.explain.edited_runs import find_block
+from meta_magic.explain.edits.program_text import Program
 from meta_magic.explain.explanation_text import Explanation
 from meta_magic.explain.given_names import describe_module, name_operands, read_text
-from meta_magic.explain.program_text import Program
 from meta_magic.explain.repairs import Repair, try_edits
 from meta_magic.trace.failed_call import FailedCall
 from meta_magic.trace.signature import SourcePosition

@@ -16,7 +16,7 @@ from meta_magic.explain.edited_runs import (
     run_edited,
     screen,
 )
-from meta_magic.explain.edits import Edit, apply_edit
+from meta_magic.explain.edits.edit import Edit, apply_edit
 from meta_magic.trace.trace import Trace
 from meta_magic.trace.units import format_shape
 

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
 from typing import Final, NamedTuple
 
-from meta_magic.explain.element_counts import tell_counts
-from meta_magic.explain.operand_changes import (
+from meta_magic.explain.edits.operand_changes import (
     list_accepted_casts,
     list_accepted_forms,
 )
+from meta_magic.explain.element_counts import tell_counts
 from meta_magic.explain.other_calls import tell_detached, tell_others
 from meta_magic.explain.probing import Change, Probe, Variable
 from meta_magic.explain.shape_rules import tell_shapes

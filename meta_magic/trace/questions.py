@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from meta_magic.cost.memory_timeline import Memory
     from meta_magic.cost.program_columns import Columns
     from meta_magic.explain.explanations import Explanation
-    from meta_magic.explain.lineage_records import Lineage
+    from meta_magic.explain.lineage.lineage_records import Lineage
     from meta_magic.trace.calls import TensorMetadata
     from meta_magic.trace.program import Program
     from meta_magic.trials.fit import Candidates, Fit
@@ -106,7 +106,7 @@ class Questions:
             >>> print(trace.why(x, 1).lines[0])
             12 = 3 * 4 by flatten (line 2)
         """
-        home = import_module("meta_magic.explain.why")
+        home = import_module("meta_magic.explain.lineage.why")
         lineage: Lineage = home.why(self, tensor, dim)
         return lineage
 

@@ -11,7 +11,7 @@ from meta_magic.explain.explanation_text import (
 
 if TYPE_CHECKING:
     from meta_magic.explain.explanations import Explanation
-    from meta_magic.explain.lineage_records import Lineage
+    from meta_magic.explain.lineage.lineage_records import Lineage
     from meta_magic.explain.repairs import Repair
     from meta_magic.trace.failed_call import Operand
     from meta_magic.trace.trace import Trace

@@ -19,9 +19,9 @@ from typing import Final, NamedTuple
 import torch
 
 from meta_magic.errors import TrialError
-from meta_magic.explain.lineage_records import Lineage
-from meta_magic.explain.traced_block import Literal
-from meta_magic.explain.traced_runs import Run, ask_run, ask_runs, find_lineages
+from meta_magic.explain.lineage.lineage_records import Lineage
+from meta_magic.explain.lineage.traced_block import Literal
+from meta_magic.explain.lineage.traced_runs import Run, ask_run, ask_runs, find_lineages
 from meta_magic.trace.trace import Trace
 from tests.conformance.explanations import record_cell
 

@@ -2,11 +2,11 @@
 
 import torch
 
-from meta_magic.explain.accepted import Accepted
-from meta_magic.explain.edits import apply_edit
-from meta_magic.explain.program_text import Program
-from meta_magic.explain.situations import Situation
-from meta_magic.explain.traced_block import span_of
+from meta_magic.explain.edits.accepted import Accepted
+from meta_magic.explain.edits.edit import apply_edit
+from meta_magic.explain.edits.program_text import Program
+from meta_magic.explain.edits.situations import Situation
+from meta_magic.explain.lineage.traced_block import span_of
 from meta_magic.trace.failed_call import FailedCall, Operand
 from meta_magic.trace.signature import Geometry, SourcePosition
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from meta_magic.explain.accepted import Accepted
-from meta_magic.explain.number_edits import edit_numbers
+from meta_magic.explain.edits.accepted import Accepted
+from meta_magic.explain.edits.number_edits import edit_numbers
 from tests.unit.explain.made_situations import make_situation, write_edits
 
 

@@ -1,7 +1,7 @@
 """Operands that are written otherwise, where the call accepts that."""
 
-from meta_magic.explain.accepted import Accepted, Accepting
-from meta_magic.explain.operand_edits import edit_operands
+from meta_magic.explain.edits.accepted import Accepted, Accepting
+from meta_magic.explain.edits.operand_edits import edit_operands
 from tests.unit.explain.made_situations import make_situation, write_edits
 
 

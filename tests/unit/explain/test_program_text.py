@@ -4,8 +4,8 @@ import ast
 
 import pytest
 
-from meta_magic.explain.edits import apply_edit
-from meta_magic.explain.program_text import Program, read_number
+from meta_magic.explain.edits.edit import apply_edit
+from meta_magic.explain.edits.program_text import Program, read_number
 
 CALLS = """\
 a = f(1)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from meta_magic import record
-from meta_magic.explain.lineage_records import Lineage, Step
+from meta_magic.explain.lineage.lineage_records import Lineage, Step
 from meta_magic.trace.notes import CellSource
 from meta_magic.view.explanation_payload import explanation_payload, lineage_payload
 from tests.conformance.explanations import record_cell

@@ -6,10 +6,10 @@ from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, TypeVar
 
 from meta_magic.errors import TrialError
-from meta_magic.explain.lineage import Lineages
-from meta_magic.explain.number_names import Names
-from meta_magic.explain.observed_calls import CallObserver
-from meta_magic.explain.traced_block import Literal, set_literals, trace_block
+from meta_magic.explain.lineage.number_names import Names
+from meta_magic.explain.lineage.observed_calls import CallObserver
+from meta_magic.explain.lineage.size_lineages import Lineages
+from meta_magic.explain.lineage.traced_block import Literal, set_literals, trace_block
 from meta_magic.torch_private.dynamo import leave_dynamo_out
 from meta_magic.trace.rerun import Rerun
 from meta_magic.trace.trace import Trace

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from itertools import combinations
 from typing import Final, TypeGuard
 
-from meta_magic.explain.edits import Edit, join_edits
-from meta_magic.explain.program_text import Called, Program, read_number
-from meta_magic.explain.situations import Situation
+from meta_magic.explain.edits.edit import Edit, join_edits
+from meta_magic.explain.edits.program_text import Called, Program, read_number
+from meta_magic.explain.edits.situations import Situation
 
 __all__ = ["DIMS", "edit_arguments"]
 

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from meta_magic.explain.call_probes import CallProbe
-from meta_magic.explain.formulas import Formula
-from meta_magic.explain.lineage_records import Lineage, Step
-from meta_magic.explain.number_names import Names
-from meta_magic.explain.observed_calls import Call, Node
-from meta_magic.explain.traced_block import Literal
-from meta_magic.explain.traced_numbers import (
+from meta_magic.explain.lineage.call_probes import CallProbe
+from meta_magic.explain.lineage.formulas import Formula
+from meta_magic.explain.lineage.lineage_records import Lineage, Step
+from meta_magic.explain.lineage.number_names import Names
+from meta_magic.explain.lineage.observed_calls import Call, Node
+from meta_magic.explain.lineage.traced_block import Literal
+from meta_magic.explain.lineage.traced_numbers import (
     LEAST_LOST,
     SizeOf,
     Worked,

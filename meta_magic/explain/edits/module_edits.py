@@ -5,9 +5,9 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from meta_magic.explain.edits import Edit
-from meta_magic.explain.program_text import Called
-from meta_magic.explain.situations import Situation
+from meta_magic.explain.edits.edit import Edit
+from meta_magic.explain.edits.program_text import Called
+from meta_magic.explain.edits.situations import Situation
 
 __all__ = ["edit_modules"]
 

@@ -8,10 +8,10 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Final
 
-from meta_magic.explain.accepted import Accepted
-from meta_magic.explain.program_text import Node, Program, Spot, is_read
+from meta_magic.explain.edits.accepted import Accepted
+from meta_magic.explain.edits.program_text import Node, Program, Spot, is_read
+from meta_magic.explain.lineage.traced_block import Seen, span_of
 from meta_magic.explain.refused_sizes import Refused
-from meta_magic.explain.traced_block import Seen, span_of
 from meta_magic.trace.failed_call import FailedCall
 from meta_magic.trace.signature import SourcePosition
 

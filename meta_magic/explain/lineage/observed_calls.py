@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from meta_magic.explain.traced_numbers import (
+from meta_magic.explain.lineage.traced_numbers import (
     SizeOf,
     Worked,
     regain,

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from meta_magic.explain.accepted import Accepted, Accepting
-from meta_magic.explain.edits import Edit, join_edits
-from meta_magic.explain.operand_changes import list_forms
-from meta_magic.explain.situations import Situation
+from meta_magic.explain.edits.accepted import Accepted, Accepting
+from meta_magic.explain.edits.edit import Edit, join_edits
+from meta_magic.explain.edits.operand_changes import list_forms
+from meta_magic.explain.edits.situations import Situation
 
 __all__ = ["edit_operands"]
 

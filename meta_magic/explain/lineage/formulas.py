@@ -10,8 +10,8 @@ from math import prod
 from typing import Final, NamedTuple
 
 from meta_magic.explain.argument_names import name_argument
-from meta_magic.explain.dependence import Group, Target, list_moves
-from meta_magic.explain.lineage_records import evaluate
+from meta_magic.explain.lineage.dependence import Group, Target, list_moves
+from meta_magic.explain.lineage.lineage_records import evaluate
 from meta_magic.explain.probing import Probe, Variable
 
 __all__ = ["UNKNOWN", "Formula", "find_formula"]

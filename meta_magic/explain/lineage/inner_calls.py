@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from meta_magic.errors import TrialError
-from meta_magic.explain.observed_calls import Call, Node
-from meta_magic.explain.traced_runs import Run
+from meta_magic.explain.lineage.observed_calls import Call, Node
+from meta_magic.explain.lineage.traced_runs import Run
 from meta_magic.trace.calls import OpCall, TensorMetadata
 
 __all__ = ["find_node"]

@@ -5,16 +5,16 @@ from typing import Any, Final
 
 import torch
 
-from meta_magic.explain.dependence import Group, Target, find_groups, list_units
-from meta_magic.explain.formulas import UNKNOWN, Formula, find_formula
-from meta_magic.explain.observed_calls import Call, Node
-from meta_magic.explain.probing import Probe, Variable
-from meta_magic.explain.traced_numbers import (
+from meta_magic.explain.lineage.dependence import Group, Target, find_groups, list_units
+from meta_magic.explain.lineage.formulas import UNKNOWN, Formula, find_formula
+from meta_magic.explain.lineage.observed_calls import Call, Node
+from meta_magic.explain.lineage.traced_numbers import (
     SizeOf,
     origin_of,
     strip_nested,
     trace_number,
 )
+from meta_magic.explain.probing import Probe, Variable
 from meta_magic.trace.failed_call import FailedCall, Operand, walk_arguments
 from meta_magic.trace.signature import Geometry, TensorArgument
 

@@ -7,10 +7,10 @@ from itertools import pairwise
 from math import log
 from typing import Final
 
-from meta_magic.explain.edits import Edit, join_edits
-from meta_magic.explain.number_edits import is_range
-from meta_magic.explain.program_text import is_read, read_number
-from meta_magic.explain.situations import Situation
+from meta_magic.explain.edits.edit import Edit, join_edits
+from meta_magic.explain.edits.number_edits import is_range
+from meta_magic.explain.edits.program_text import is_read, read_number
+from meta_magic.explain.edits.situations import Situation
 
 __all__ = ["edit_intents"]
 

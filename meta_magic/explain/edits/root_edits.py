@@ -4,9 +4,9 @@ import ast
 from collections.abc import Iterator
 from typing import Final
 
-from meta_magic.explain.edits import Edit
+from meta_magic.explain.edits.edit import Edit
+from meta_magic.explain.edits.situations import Situation
 from meta_magic.explain.refused_sizes import solve
-from meta_magic.explain.situations import Situation
 
 __all__ = ["edit_roots"]
 

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-from meta_magic.explain.operand_changes import (
+from meta_magic.explain.edits.operand_changes import (
     list_accepted_casts,
     list_accepted_forms,
     list_casts,

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import permutations
 from typing import Final, TypeAlias
 
-from meta_magic.explain.argument_edits import DIMS
-from meta_magic.explain.edits import Edit, join_edits
-from meta_magic.explain.program_text import Program, is_read, name_of, read_number
-from meta_magic.explain.situations import Situation
-from meta_magic.explain.traced_block import span_of
+from meta_magic.explain.edits.argument_edits import DIMS
+from meta_magic.explain.edits.edit import Edit, join_edits
+from meta_magic.explain.edits.program_text import Program, is_read, name_of, read_number
+from meta_magic.explain.edits.situations import Situation
+from meta_magic.explain.lineage.traced_block import span_of
 
 __all__ = ["edit_numbers", "is_range"]
 

@@ -7,9 +7,9 @@ from copy import copy
 from typing import Final
 
 from meta_magic.explain.backward_errors import Finding
-from meta_magic.explain.edits import Edit, join_edits, sort_edits
-from meta_magic.explain.program_text import Called, Program
-from meta_magic.explain.situations import Situation
+from meta_magic.explain.edits.edit import Edit, join_edits, sort_edits
+from meta_magic.explain.edits.program_text import Called, Program
+from meta_magic.explain.edits.situations import Situation
 
 __all__ = ["edit_refusals", "list_backward_edits"]
 

@@ -5,11 +5,11 @@ from functools import partial
 from torch import Tensor
 
 from meta_magic.errors import TrialError
-from meta_magic.explain.inner_calls import find_node
-from meta_magic.explain.lineage import Unresolved
-from meta_magic.explain.lineage_records import Lineage
-from meta_magic.explain.perturbing import resolve
-from meta_magic.explain.traced_runs import Run, ask_run, find_lineages
+from meta_magic.explain.lineage.inner_calls import find_node
+from meta_magic.explain.lineage.lineage_records import Lineage
+from meta_magic.explain.lineage.perturbing import resolve
+from meta_magic.explain.lineage.size_lineages import Unresolved
+from meta_magic.explain.lineage.traced_runs import Run, ask_run, find_lineages
 from meta_magic.recording.identities.origins import find_origin
 from meta_magic.trace.calls import TensorMetadata
 from meta_magic.trace.trace import Trace

@@ -9,15 +9,15 @@ help is left to a trial.
 
 from typing import Final
 
-from meta_magic.explain.argument_edits import edit_arguments
-from meta_magic.explain.backward_edits import edit_refusals
-from meta_magic.explain.edits import Edit, sort_edits
-from meta_magic.explain.intent_edits import edit_intents
-from meta_magic.explain.module_edits import edit_modules
-from meta_magic.explain.number_edits import edit_numbers
-from meta_magic.explain.operand_edits import edit_operands
-from meta_magic.explain.root_edits import edit_roots
-from meta_magic.explain.situations import Situation
+from meta_magic.explain.edits.argument_edits import edit_arguments
+from meta_magic.explain.edits.backward_edits import edit_refusals
+from meta_magic.explain.edits.edit import Edit, sort_edits
+from meta_magic.explain.edits.intent_edits import edit_intents
+from meta_magic.explain.edits.module_edits import edit_modules
+from meta_magic.explain.edits.number_edits import edit_numbers
+from meta_magic.explain.edits.operand_edits import edit_operands
+from meta_magic.explain.edits.root_edits import edit_roots
+from meta_magic.explain.edits.situations import Situation
 
 __all__ = ["list_edits"]
 

@@ -9,7 +9,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from meta_magic.explain.traced_numbers import STAND_INS, Written, strip, trace_number
+from meta_magic.explain.lineage.traced_numbers import (
+    STAND_INS,
+    Written,
+    strip,
+    trace_number,
+)
 
 __all__ = [
     "Literal",

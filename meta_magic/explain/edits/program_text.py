@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
-from meta_magic.explain.edits import Edit, Stretch
+from meta_magic.explain.edits.edit import Edit, Stretch
 
 __all__ = ["Called", "Program", "Spot", "is_read", "name_of", "read_number"]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from meta_magic.explain.traced_numbers import origin_of
+from meta_magic.explain.lineage.traced_numbers import origin_of
 from meta_magic.session.operand_names import NUMBER, find_paths, is_shells
 from meta_magic.torch_private.module_internals import is_made, walk_modules
 

@@ -11,10 +11,10 @@ from time import monotonic
 from typing import Final
 
 from meta_magic.errors import TrialError
-from meta_magic.explain.lineage import Unresolved
-from meta_magic.explain.lineage_records import Lineage, Step
-from meta_magic.explain.traced_block import Literal
-from meta_magic.explain.traced_runs import Run, ask_run, ask_runs
+from meta_magic.explain.lineage.lineage_records import Lineage, Step
+from meta_magic.explain.lineage.size_lineages import Unresolved
+from meta_magic.explain.lineage.traced_block import Literal
+from meta_magic.explain.lineage.traced_runs import Run, ask_run, ask_runs
 from meta_magic.trace.trace import Trace
 
 __all__ = ["resolve"]
