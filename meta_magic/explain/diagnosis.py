@@ -36,10 +36,10 @@ from meta_magic.trials.trial import check_rerun
 
 __all__ = ["Diagnosis", "diagnose"]
 
-SECONDS: Final = 5.0
+SECONDS: Final = 3.0
 """What probing may take of a processor."""
 
-PATIENCE: Final = 10.0
+PATIENCE: Final = 6.0
 """How many seconds it is waited for, on a busy machine."""
 
 LONGEST: Final = 5.0
@@ -75,16 +75,18 @@ def diagnose(trace: Trace, failed: FailedCall, block: Block | None) -> Diagnosis
         block: What of it may be edited; None if nothing may.
     """
     declined = find_reason(trace)
+    bound = list_bound_lines(failed, block)
     finding = Backward(trace, failed).find() if is_backward(failed) else None
     if finding is not None:
         at = [] if finding.line is None else [finding.line]
         write = partial(list_backward_edits, finding=finding)
+        lines = [*at, *bound]
         return Diagnosis(
-            (finding.rule,), at, write, finding.operands, declined=declined
+            (finding.rule,), lines, write, finding.operands, declined=declined
         )
     loading = failed.loading
     if loading is not None:
-        lines = list_made_lines(trace, failed, loading)
+        lines = [*list_made_lines(trace, failed, loading), *bound]
         return Diagnosis((*tell_loading(trace, failed, loading),), lines)
     return diagnose_call(trace, failed, block, declined)
 
@@ -124,6 +126,15 @@ def diagnose_call(
         lineages=lineages,
         declined=declined or sight.declined,
     )
+
+
+def list_bound_lines(failed: FailedCall, block: Block | None) -> list[int]:
+    """Return the lines of a block that bind what is read where a call was made."""
+    if block is None:
+        return []
+    file = block.rerun.file
+    at = [frame.line for frame in failed.frames if frame.file == file][-1:]
+    return [*Program(block.text, block.lines).find_bindings(at)]
 
 
 def find_place(call: OpCall | None, block: Block | None) -> SourcePosition | None:
@@ -173,6 +184,6 @@ def ask_probe(
 
     start = monotonic()
     answered = ask_child(partial(run, is_careful=False), SECONDS, PATIENCE)
-    if answered is NO_ANSWER and monotonic() < start + PATIENCE:  # it crashed
+    if answered is NO_ANSWER and monotonic() < start + SECONDS:  # it crashed
         answered = ask_child(partial(run, is_careful=True), SECONDS, PATIENCE)
     return None if answered is NO_ANSWER else answered

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from math import inf
 from typing import Final
 
 from meta_magic.explain.edits.edit import Edit
@@ -19,6 +20,9 @@ FAR: Final = 0.2
 DATA: Final = 0.9
 """What it counts that a number is of data: what people ask for is a model of these."""
 
+MOST_DATA: Final = 8
+"""How many times as large data may become."""
+
 MAX_FOR_EACH: Final = 6
 
 
@@ -30,7 +34,8 @@ def edit_roots(situation: Situation) -> Iterator[Edit]:
         solved = [*solve(refused)][:MAX_FOR_EACH]
         for at, (step, value) in enumerate(solved):
             node = nodes.get((step.line or 0, step.column or 0))
-            if node is not None and value > 0:
+            most = inf if node is None or not program.is_data(node) else step.value
+            if node is not None and 0 < value <= MOST_DATA * most:
                 cost = LATER * at + (FAR if len(refused.lineage.steps) > 1 else 0)
                 cost += DATA if program.is_data(node) else 0
                 yield from program.replace(node, str(value), cost)
