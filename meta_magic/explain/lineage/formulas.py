@@ -16,6 +16,9 @@ from meta_magic.explain.probing import Probe, Variable
 
 __all__ = ["UNKNOWN", "Formula", "find_formula"]
 
+MOST_DIVIDED: Final = 6
+"""Of how many numbers products are divided by products."""
+
 WIDEST: Final = 48
 """By how much an operand is widened to see by which step it is read."""
 
@@ -121,8 +124,8 @@ def propose_quotients(
     values: Sequence[int], size: int, chosen: Sequence[Variable]
 ) -> Iterator[Formula]:
     """Yield products divided by others, as of a view with a size of -1."""
-    everything = range(len(chosen))
-    for count in range(1, len(chosen)):
+    everything = range(len(chosen) if len(chosen) <= MOST_DIVIDED else 0)
+    for count in range(1, len(everything)):
         for up in combinations(everything, count):
             down = [i for i in everything if i not in up]
             below = prod(values[i] for i in down)
