@@ -7,7 +7,6 @@ from dataclasses import replace
 from types import FrameType, TracebackType
 from typing import Final, cast
 
-from meta_magic.session.explanation_note import note_explanation
 from meta_magic.session.recording import Recording
 from meta_magic.session.shown_frames import hide_others
 from meta_magic.session.trace_handle import TraceHandle
@@ -106,10 +105,7 @@ class record:  # noqa: N801  a context manager is named as a function
                 hide_others(error)
             namespace = read_variables(sys._getframe(1))
             trace = self._recording.finish(error, namespace)
-            trace = replace(trace, rerun=self._rerun)
-            self._handle.fulfil(trace)
-            if error is not None:
-                note_explanation(error, trace)
+            self._handle.fulfil(replace(trace, rerun=self._rerun))
             del self._recording
 
 

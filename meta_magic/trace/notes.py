@@ -13,13 +13,13 @@ class CellSource:
         text: What stands below the magic's line; "" outside of IPython.
         file: File name under which it ran; not compared.
         first_line: Line of the whole cell at which the text begins, from 1.
-        head: What stands before it: the line of the magic.
+        head: What stands before it: the line of the magic; not compared.
     """
 
     text: str = ""
     file: str = field(default="", compare=False)
     first_line: int = 1
-    head: str = ""
+    head: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

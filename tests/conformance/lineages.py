@@ -201,6 +201,8 @@ def compare_run(
         if not made or one.output >= len(made[0][1]):
             continue
         shape = made[0][1][one.output]
+        if one.dim >= len(shape):
+            continue
         wanted = find_root(one.lineage, literal)
         predicted = one.lineage.predict({} if wanted is None else {wanted: value})
         if predicted is None:

@@ -25,6 +25,8 @@ ADVISED = {
     ("01-quickstart", 6): {"activations"},
     # AdamW takes all parameters of a model of 7 billion at once.
     ("07-will-it-fit", 4): {"foreach"},
+    # Dropout in attention of an encoder that trains: no kernel of the CPU has that.
+    ("08-meta-device", 17): {"attention"},
 }
 BOOKS = sorted(Path(__file__).parents[2].glob("notebooks/*.ipynb"))
 

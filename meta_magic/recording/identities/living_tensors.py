@@ -16,6 +16,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from meta_magic.recording.identities.traced_tensors import is_traced
 from meta_magic.torch_private.dispatcher import has_kernel
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.torch_private.tensor_internals import (
@@ -75,9 +76,10 @@ def find_versions() -> dict[int, list[dict[int, int]]]:
 
 
 def find_living() -> Iterator[Tensor]:
-    """Return all tensors that live."""
+    """Return all tensors that live, but those that stand for others."""
     objects = gc.get_objects()
-    kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, Tensor)}
+    tensors = (kind for kind in set(map(type, objects)) if issubclass(kind, Tensor))
+    kinds = {kind for kind in tensors if not is_traced(kind)}  # asked, they dispatch
     return compress(objects, map(kinds.__contains__, map(type, objects)))
 
 

@@ -41,11 +41,12 @@ def test_below_the_error_stands_its_explanation(run):
         "    Linear.weight  (3, 2) float32",
         "    Linear.bias    (3,) float32",
         f"  {where} must equal dimension 1 of Linear.weight (2)",
+        "  why 5 = in torch.ones(5), written (line 2)",
+        "  why 2 = Linear.in_features, written (line 2)",
         "repairs that ran",
         "    line 2  nn.Linear(2, 3)(torch.ones(5))",
-        "    ->      nn.Linear(2, 3)(torch.ones(2))",
-        "            ends with (3,)",
     ]
+    assert "    ->      nn.Linear(2, 3)(torch.ones(2))" in below.splitlines()
     assert len(below.splitlines()) <= 25
 
 
@@ -53,7 +54,7 @@ def test_below_the_error_of_an_awaiting_cell_stands_its_explanation(run):
     _, shown = run(
         "%%meta\nimport asyncio\nawait asyncio.sleep(0)\nnn.LSTM(3, 4)(torch.ones(5))"
     )
-    _, _, below = shown.partition("\nRuntimeError: ")
+    _, _, below = shown.partition("\nValueError: ")
     assert "line 4: nn.LSTM(3, 4)(torch.ones(5))    in LSTM" in below
     assert below.count("Traceback") == 0
 
