@@ -114,7 +114,7 @@ def test_an_interrupt_of_the_explanation_leaves_the_error(monkeypatch):
 
     monkeypatch.setattr(diagnosis, "ask_probe", interrupt)
     found = explain(FAILING)
-    assert found.error.startswith("RuntimeError: mat1 and mat2")
+    assert "mat1 and mat2" in found.error
     assert found.rules == ("This was interrupted while it was explained.",)
 
 
