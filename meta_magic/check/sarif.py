@@ -42,7 +42,6 @@ def render_sarif(verdicts: Iterable[Verdict], folder: Path) -> str:
     rules = dict.fromkeys(finding.rule for finding, _, _ in found)
     driver = {
         "name": "meta-magic",
-        "informationUri": "https://pypi.org/project/meta-magic/",
         "version": find_version(),
         "rules": [describe_rule(name) for name in rules],
     }

@@ -220,14 +220,7 @@ def describe_results(call: OpCall) -> tuple[Operand, ...]:
             name=name,
             aliases=(),
             tensor=tensor.tensor_id,
-            geometry=Geometry(
-                shape=tensor.shape,
-                stride=tensor.stride,
-                storage_offset=tensor.storage_offset,
-                dtype=tensor.dtype,
-                device=tensor.device,
-                layout=tensor.layout,
-            ),
+            geometry=tensor.geometry,
             requires_grad=bool(tensor.requires_grad),
             is_leaf=False,
         )

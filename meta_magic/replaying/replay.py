@@ -84,16 +84,6 @@ def build_tensor(
     """Return a real tensor with recorded metadata."""
     if isinstance(content, Tensor):
         return content
-    return make_view(
-        content,
-        Geometry(
-            shape=metadata.shape,
-            stride=metadata.stride,
-            storage_offset=metadata.storage_offset,
-            dtype=metadata.dtype,
-            device=metadata.device,
-            layout=metadata.layout,
-            is_conj=metadata.is_conj,
-            is_neg=metadata.is_neg,
-        ),
-    )
+    if isinstance(metadata, TensorMetadata):
+        metadata = metadata.geometry
+    return make_view(content, metadata)

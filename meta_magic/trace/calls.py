@@ -11,7 +11,7 @@ from math import prod
 import torch
 
 from meta_magic.trace.provenance import Evaluation
-from meta_magic.trace.signature import Argument, Phase, SourcePosition
+from meta_magic.trace.signature import Argument, Geometry, Phase, SourcePosition
 from meta_magic.trace.units import format_shape
 
 __all__ = ["ModuleCall", "OpCall", "TensorMetadata", "describe_flow"]
@@ -66,6 +66,21 @@ class TensorMetadata:
     def numel(self) -> int:
         """Number of elements."""
         return prod(self.shape)
+
+    @property
+    def geometry(self) -> Geometry:
+        """What it shares with tensors that are like it."""
+        return Geometry(
+            shape=self.shape,
+            stride=self.stride,
+            storage_offset=self.storage_offset,
+            dtype=self.dtype,
+            device=self.device,
+            layout=self.layout,
+            is_conj=self.is_conj,
+            is_neg=self.is_neg,
+            place=self.place,
+        )
 
     @property
     def nbytes(self) -> int:

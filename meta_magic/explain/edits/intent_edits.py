@@ -29,7 +29,7 @@ MANY: Final = re.compile(r"values to unpack|not enough values")
 
 
 def edit_intents(situation: Situation) -> Iterator[Edit]:
-    """Yield edits that say what was meant."""
+    """Yield edits that say what was meant of tensors."""
     for family in (
         keep_dimensions,
         slice_names,

@@ -25,7 +25,7 @@ LOSS: Final = re.compile(r"\w+Loss")
 
 
 def edit_modules(situation: Situation) -> Iterator[Edit]:
-    """Yield edits that say what was meant."""
+    """Yield edits of states, of what holds modules, of losses and of modes."""
     for family in (
         load_states,
         hold_modules,

@@ -11,10 +11,10 @@ from time import monotonic
 from typing import Final
 
 from meta_magic.errors import TrialError
-from meta_magic.explain.lineage.lineage_records import Lineage, Step
-from meta_magic.explain.lineage.size_lineages import Unresolved
+from meta_magic.explain.lineage.lineage_records import Lineage
+from meta_magic.explain.lineage.size_lineages import Unresolved, write_root
 from meta_magic.explain.lineage.traced_block import Literal
-from meta_magic.explain.lineage.traced_runs import Run, ask_run, ask_runs
+from meta_magic.explain.lineage.traced_runs import Run, ask_runs, list_literals
 from meta_magic.trace.trace import Trace
 
 __all__ = ["resolve"]
@@ -40,7 +40,7 @@ def resolve(
     reached = [one for one in unresolved if one.call >= 0]
     if not reached:
         return lineage
-    literals = ask_run(trace, lambda run: tuple(run.literals))
+    literals = list_literals(trace)
     moved = move_literals(trace, reached, literals)
     for at, one in enumerate(reached):
         sizes = {number: [seen[at] for seen in runs] for number, runs in moved.items()}
@@ -91,7 +91,7 @@ def extend(
     """Return a chain in which a step comes from the numbers that it was seen to."""
     step = lineage.steps[number]
     moved = {n: s for n, s in sizes.items() if {*s} - {None, step.value}}
-    roots = [write_root(literals[n]) for n in moved]
+    roots = [write_root(literals[n], literals[n].label) for n in moved]
     parts = range(len(lineage.steps), len(lineage.steps) + len(roots))
     formula = ""
     if len(moved) == 1:
@@ -125,15 +125,3 @@ def fit(value: int, size: int, seen: Sequence[int | None]) -> str:
     rest = size - slope * value
     text = "{}" if slope == 1 else f"{slope} * {{}}"
     return text if not rest else f"{text} {'+' if rest > 0 else '-'} {abs(rest)}"
-
-
-def write_root(literal: Literal) -> Step:
-    """Return the step of a number that the block says."""
-    return Step(
-        value=literal.value,
-        formula=f"{literal.value}",
-        text=f"{literal.label}, written" if literal.label else "written",
-        line=literal.line,
-        column=literal.column,
-        end_column=literal.end_column,
-    )

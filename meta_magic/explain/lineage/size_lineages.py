@@ -25,7 +25,7 @@ from meta_magic.explain.lineage.traced_numbers import (
 )
 from meta_magic.recording.identities.function_names import describe_function
 
-__all__ = ["Lineages", "Unresolved"]
+__all__ = ["Lineages", "Unresolved", "write_root"]
 
 MAX_STEPS: Final = 200
 """How many steps a chain has."""
@@ -148,14 +148,7 @@ class Lineages:
         label, name = literal.label, self._names.name_number(number)
         if name and (not label.isidentifier() or name.endswith(f".{label}")):
             label = name
-        return Step(
-            value=strip(number),
-            formula=f"{strip(number)}",
-            text=f"{label}, written" if label else "written",
-            line=literal.line,
-            column=literal.column,
-            end_column=literal.end_column,
-        )
+        return write_root(literal, label)
 
     def _describe_call(self, number: Any, call: Call) -> Described:
         """Return a size that a call made."""
@@ -188,6 +181,18 @@ class Lineages:
         if probe is None:
             probe = self._probes[call] = CallProbe(call)
         return probe
+
+
+def write_root(literal: Literal, label: str) -> Step:
+    """Return the step of a number that the block says, by what it is called there."""
+    return Step(
+        value=literal.value,
+        formula=f"{literal.value}",
+        text=f"{label}, written" if label else "written",
+        line=literal.line,
+        column=literal.column,
+        end_column=literal.end_column,
+    )
 
 
 def call_of(number: Any) -> Call | None:

@@ -17,7 +17,7 @@ from meta_magic.trials.blocks import parse_block
 from meta_magic.trials.trial import check_rerun
 from meta_magic.trials.variants import Variant, ask_variants
 
-__all__ = ["Run", "ask_run", "ask_runs", "find_lineages"]
+__all__ = ["Run", "ask_run", "ask_runs", "find_lineages", "list_literals"]
 
 T = TypeVar("T")
 
@@ -78,6 +78,15 @@ def ask_runs(
     rerun = check_rerun(trace)
     variants = [make_variant(rerun, own, question) for own in values]
     return ask_variants(trace, variants, SECONDS)
+
+
+def list_literals(trace: Trace) -> Sequence[Literal]:
+    """Return the numbers that a trace's block says.
+
+    Raises:
+        TrialError: It cannot be run again at all.
+    """
+    return trace_block(parse_block(check_rerun(trace))).literals
 
 
 def make_variant(
