@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Final
 
 from meta_magic.check.verdicts import Request
 from meta_magic.errors import CheckError
-from meta_magic.trace.budgets import QUANTITIES, parse_budget
+from meta_magic.trace.budgets import QUANTITIES, parse_amount, parse_budget
 
 __all__ = ["make_parser", "make_request", "split_line"]
 
@@ -84,10 +85,37 @@ def add_recording(check: argparse.ArgumentParser) -> None:
         help="what each may take (default: 300)",
     )
     add(
+        "--memory",
+        type=read_nbytes,
+        default=read_nbytes_of_machine(),
+        metavar="SIZE",
+        help="what each may take of this machine's memory, on Linux: 8GB (default: "
+        "half of it)",
+    )
+    add(
         "--sandbox",
         action="store_true",
         help="refuse to write files, to use the network, and to start processes",
     )
+
+
+def read_nbytes(text: str) -> int:
+    """Return a number of bytes, as it is written: 8GB.
+
+    Raises:
+        argparse.ArgumentTypeError: It is none.
+    """
+    nbytes = parse_amount(text)
+    if nbytes is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size; one is written as 8GB")
+    return int(nbytes)
+
+
+def read_nbytes_of_machine() -> int | None:
+    """Return half of this machine's memory; None where that is not known."""
+    if not hasattr(os, "sysconf"):  # Windows
+        return None
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
 def add_outcome(check: argparse.ArgumentParser) -> None:
@@ -133,6 +161,7 @@ def make_request(
         },
         limits=parse_budget(options.budget) if options.budget else (),
         seconds=options.timeout,
+        nbytes=options.memory,
         is_sandboxed=options.sandbox,
         depth=options.depth,
         has_page=options.html is not None,

@@ -6,6 +6,7 @@ from typing import Final
 
 from meta_magic.check.verdicts import Request
 from meta_magic.errors import MetaMagicError
+from meta_magic.trace.units import format_bytes
 from meta_magic.trials.sandbox import Refused
 
 __all__ = ["describe_error", "find_reason", "is_of_ipython"]
@@ -13,10 +14,8 @@ __all__ = ["describe_error", "find_reason", "is_of_ipython"]
 USAGE: Final = 2
 """The exit code by which programs say that their arguments were wrong."""
 
-LACKING: Final = (
-    *("NVIDIA driver", "not compiled with CUDA enabled"),
-    "can't allocate memory",
-)
+LACKING: Final = ("NVIDIA driver", "not compiled with CUDA enabled")
+NO_MEMORY: Final = "can't allocate memory"
 """What torch's errors say of a machine."""
 
 
@@ -37,7 +36,7 @@ def find_reason(error: BaseException, request: Request) -> str | None:
         return f"it took more than {request.seconds:g} s (--timeout)"
     if isinstance(error, ModuleNotFoundError):
         return find_missing(error.name)
-    return find_asked(error) or find_lacking(error)
+    return find_asked(error) or find_lacking(error, request.nbytes)
 
 
 def find_missing(name: str | None) -> str | None:
@@ -61,12 +60,15 @@ def find_asked(error: BaseException) -> str | None:
     return None
 
 
-def find_lacking(error: BaseException) -> str | None:
+def find_lacking(error: BaseException, nbytes: int | None) -> str | None:
     """Return what this machine has not, or meta cannot do; None if it is not that."""
     text = str(error)
+    if isinstance(error, MemoryError) or NO_MEMORY in text:
+        limit = "" if nbytes is None else f" than {format_bytes(nbytes)} (--memory)"
+        return f"it needs more memory{limit}: {describe_error(error)}"
     is_of_meta = isinstance(error, NotImplementedError) and "meta" in text.lower()
     is_of_machine = any(words in text for words in LACKING)
-    if is_of_meta or is_of_machine or isinstance(error, (OSError, MemoryError)):
+    if is_of_meta or is_of_machine or isinstance(error, OSError):
         return f"it needs what is not here: {describe_error(error)}"
     return None
 

@@ -38,6 +38,7 @@ class Request:
         settings: Of the recording, by the names of ``%%meta``'s options.
         limits: What a recording may take.
         seconds: How long all may take.
+        nbytes: What it may take of this machine's memory; None for all of it.
         is_sandboxed: Whether files, network and processes are refused.
         depth: Levels of modules that the summary shows; None for all.
         has_page: Whether the report is wanted, too.
@@ -50,6 +51,7 @@ class Request:
     settings: Mapping[str, Any] = field(default_factory=dict)
     limits: tuple[Limit, ...] = ()
     seconds: float = 300.0
+    nbytes: int | None = None
     is_sandboxed: bool = False
     depth: int | None = 1
     has_page: bool = False

@@ -6,12 +6,15 @@ import pickle
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from typing import IO
 
 from meta_magic.check.checked_process import END
 from meta_magic.check.verdicts import Finding, Part, Request
 from meta_magic.errors import CheckError
+
+with suppress(ImportError):  # on Windows
+    import resource
 
 __all__ = ["main"]
 
@@ -21,6 +24,7 @@ def main() -> None:
     atexit.register(leave)  # the first one registered is the last one that runs
     results = take_output()
     request: Request = pickle.load(sys.stdin.buffer)  # noqa: S301  our own parent's
+    limit_memory(request.nbytes)
     try:
         for part in run_subject(request):
             send(results, part)
@@ -31,6 +35,14 @@ def main() -> None:
         words = f"the check itself failed ({type(error).__name__}: {error})"
         send(results, say_unchecked(words))
     send(results, END)
+
+
+def limit_memory(nbytes: int | None) -> None:
+    """Have memory refused beyond a number of bytes; on Linux, others do not heed it."""
+    if nbytes is not None and sys.platform == "linux":
+        _, most = resource.getrlimit(resource.RLIMIT_DATA)
+        allowed = nbytes if most == resource.RLIM_INFINITY else min(nbytes, most)
+        resource.setrlimit(resource.RLIMIT_DATA, (allowed, most))
 
 
 def say_unchecked(reason: str) -> Part:

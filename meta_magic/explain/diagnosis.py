@@ -1,9 +1,10 @@
 """What is wrong with a failed call: rules, lines, chains of sizes, likely edits."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from time import monotonic
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from meta_magic.errors import TrialError
 from meta_magic.explain.backward_errors import Backward, is_backward
@@ -22,6 +23,7 @@ from meta_magic.explain.refused_sizes import Sight, trace_refused
 from meta_magic.explain.rules import find_rules
 from meta_magic.recording.as_device.oracle.child import (
     NO_ANSWER,
+    Child,
     ask_child,
     can_fork,
 )
@@ -35,6 +37,9 @@ from meta_magic.trace.trace import Trace
 from meta_magic.trials.trial import check_rerun
 
 __all__ = ["Diagnosis", "diagnose"]
+
+Found: TypeAlias = tuple[tuple[str, ...], Accepted]
+"""The rules that a call broke, and what it accepts."""
 
 SECONDS: Final = 3.0
 """What probing may take of a processor."""
@@ -102,9 +107,10 @@ def diagnose_call(
     if block is not None:
         written = list_written(Program(block.text, block.lines), failed, makers)
     told = (*failed.remarks, *tell_returned(trace, failed))
-    answer = None if told else ask_probe(trace, failed, written)
-    rules, accepted = answer or (told, Accepted())
-    sight = Sight({}, ()) if declined else trace_refused(trace, failed)
+    probe = None if told else make_probe(trace, failed, written)
+    with ask_meanwhile(probe) as wait:
+        sight = Sight({}, ()) if declined else trace_refused(trace, failed)
+        rules, accepted = wait() or (told, Accepted())
     lineages = tuple(refused.lineage for refused in sight.refused)
 
     def write_edits(program: Program) -> list[Edit]:
@@ -162,12 +168,13 @@ def list_lines(lineages: Sequence[Lineage]) -> Iterator[int]:
             yield step.line
 
 
-def ask_probe(
+def make_probe(
     trace: Trace, failed: FailedCall, written: Sequence[int]
-) -> tuple[tuple[str, ...], Accepted] | None:
-    """Return the rules that a call broke and what it accepts, found in a child.
+) -> Callable[..., Found] | None:
+    """Return what finds the rules that a call broke and what it accepts.
 
-    None where that cannot be found out.
+    It is told whether to try each call in a child: it may end the process. None where
+    that cannot be found out.
     """
     function = failed.function
     if function is None or not (failed.is_whole and can_fork()):
@@ -177,13 +184,30 @@ def ask_probe(
     def record(run: Callable[[], object]) -> object:  # refused is what the CPU refuses
         return Recording("", options=options, is_probe=True).guard.run(run)
 
-    def run(*, is_careful: bool) -> tuple[tuple[str, ...], Accepted]:
+    def run(*, is_careful: bool) -> Found:
         leave_dynamo_out()
         probe = Probe(function, failed, record, is_careful=is_careful)
         return find_rules(probe), list_accepted(probe, written)
 
+    return run
+
+
+@contextmanager
+def ask_meanwhile(
+    probe: Callable[..., Found] | None,
+) -> Iterator[Callable[[], Found | None]]:
+    """Have a child run what :func:`make_probe` returned; yield what waits for it."""
+    if probe is None:
+        yield lambda: None
+        return
     start = monotonic()
-    answered = ask_child(partial(run, is_careful=False), SECONDS, PATIENCE)
-    if answered is NO_ANSWER and monotonic() < start + SECONDS:  # it crashed
-        answered = ask_child(partial(run, is_careful=True), SECONDS, PATIENCE)
-    return None if answered is NO_ANSWER else answered
+    with Child(partial(probe, is_careful=False), SECONDS) as child:
+
+        def wait() -> Found | None:
+            answered = child.read(PATIENCE)
+            if answered is NO_ANSWER and monotonic() < start + SECONDS:  # it crashed
+                careful = partial(probe, is_careful=True)
+                answered = ask_child(careful, SECONDS, PATIENCE)
+            return None if answered is NO_ANSWER else answered
+
+        yield wait

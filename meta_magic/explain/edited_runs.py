@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from time import process_time
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from meta_magic.errors import TrialError
 from meta_magic.explain.edits.edit import Edit, apply_edit
@@ -24,15 +24,23 @@ from meta_magic.trials.blocks import parse_block, restore_variables
 from meta_magic.trials.sandbox import enter_sandbox
 from meta_magic.trials.trial import record_block
 
-__all__ = ["Block", "Outcome", "find_block", "read_outcome", "run_edited", "screen"]
+__all__ = [
+    "Block",
+    "Failure",
+    "Outcome",
+    "find_block",
+    "read_outcome",
+    "run_edited",
+    "screen",
+]
 
-SECONDS: Final = 2.0
-"""What a child may compute."""
+SECONDS: Final = 1.0
+"""What a child may compute, beside what the block took twice."""
 
 PATIENCE: Final = 4.0
 """How many seconds to wait for one, on a busy machine."""
 
-SECONDS_OF_MANY: Final = 0.5
+SECONDS_OF_MANY: Final = 0.4
 """After how long a child begins no other run."""
 
 AT_ONCE: Final = 2
@@ -50,6 +58,20 @@ class Outcome(NamedTuple):
     shape: tuple[int, ...] | None
 
 
+class Failure(NamedTuple):
+    """A block that did not come to its end.
+
+    Attributes:
+        reason: Why, in words; "" if it raised an error.
+    """
+
+    reason: str = ""
+
+
+RAISED: Final = Failure()
+NO_END: Final = Failure("it crashed, or did not end")
+
+
 class Block(NamedTuple):
     """What is run again, and what of it may be edited.
 
@@ -59,6 +81,7 @@ class Block(NamedTuple):
         typed: The same as it was typed.
         first_line: The number of the first line that was typed.
         lines: Those that may be edited: the user typed them, and they run again.
+        seconds: How long it took.
     """
 
     rerun: Rerun
@@ -66,6 +89,7 @@ class Block(NamedTuple):
     typed: str
     first_line: int
     lines: frozenset[int]
+    seconds: float
 
 
 def find_block(trace: Trace) -> Block | None:
@@ -76,11 +100,13 @@ def find_block(trace: Trace) -> Block | None:
     if rerun.text is None:
         text = "".join(linecache.getlines(rerun.file))
         lines = find_lines(rerun)
-        return Block(rerun, text, text, 1, lines) if lines else None
+        found = Block(rerun, text, text, 1, lines, trace.seconds)
+        return found if lines else None
     first, now = trace.cell.first_line, rerun.text.split("\n")
     typed = enumerate(trace.source.split("\n"), first)
     same = (at for at, line in typed if now[at - 1 : at] == [line])
-    return Block(rerun, rerun.text, trace.source, first, frozenset(same))
+    lines = frozenset(same)
+    return Block(rerun, rerun.text, trace.source, first, lines, trace.seconds)
 
 
 def find_lines(rerun: Rerun) -> frozenset[int]:
@@ -93,64 +119,88 @@ def find_lines(rerun: Rerun) -> frozenset[int]:
     return frozenset(range(body[0].lineno, last + 1))
 
 
-def run_edited(block: Block, edits: Sequence[Edit]) -> list[Outcome | None]:
-    """Return what becomes of a block by each of some edits; None where it fails.
+def run_edited(block: Block, edits: Sequence[Edit]) -> list[Outcome | Failure]:
+    """Return what becomes of a block by each of some edits.
 
-    Each has a child of its own, two at once.
+    Each has a child of its own, all at once.
     """
-    found: list[Outcome | None] = []
-    for start in range(0, len(edits), AT_ONCE):
-        pair = edits[start : start + AT_ONCE]
-        asked = [partial(run_alone, block, edit) for edit in pair]
-        answers = ask_children(asked, SECONDS, PATIENCE)
-        found += [None if answer is NO_ANSWER else answer for answer in answers]
-    return found
+    answers = ask(block, [partial(run_alone, block, edit) for edit in edits])
+    return [NO_END if answer is NO_ANSWER else answer for answer in answers]
 
 
-def screen(block: Block, edits: Sequence[Edit]) -> list[Edit]:
-    """Return the edits with which a block seems to run.
+def screen(
+    block: Block, edits: Sequence[Edit], n_wanted: int
+) -> dict[Edit, Outcome | Failure]:
+    """Return what seems to become of a block by some edits.
 
-    Many are tried in a child one after the other, which takes a third of the time;
-    those that do not come to an end there are left out.
+    Many are tried in a child one after the other, until several of them have come to
+    different outcomes: where code keeps what an earlier run of it left behind, each
+    has to be run alone after that.
+
+    Args:
+        block: The block.
+        edits: The edits.
+        n_wanted: How many outcomes are enough for a child.
+
+    Returns:
+        What became of it by those that were tried.
     """
     parts = [edits[first::AT_ONCE] for first in range(AT_ONCE)]
-    asked = [partial(run_many, block, part) for part in parts if part]
-    answers = ask_children(asked, SECONDS, PATIENCE)
-    kept = {edit for answer in answers if answer is not NO_ANSWER for edit in answer}
-    return [edit for edit in edits if edit in kept]
+    asked = [partial(run_many, block, part, n_wanted) for part in parts if part]
+    tried: dict[Edit, Outcome | Failure] = {}
+    for part, answer in zip(parts, ask(block, asked), strict=False):
+        if answer is NO_ANSWER:  # one of them ends the process, or does not end itself
+            first = part[:AT_ONCE]
+            tried |= zip(first, run_edited(block, first), strict=True)
+        else:
+            tried |= zip(part, answer, strict=False)
+    return tried
 
 
-def run_many(block: Block, edits: Sequence[Edit]) -> list[Edit]:
-    """Return the edits with which a block runs, as far as time is; in a child."""
+def ask(block: Block, asked: Sequence[Callable[[], Any]]) -> list[Any]:
+    """Return what children answer that run a block."""
+    return ask_children(asked, SECONDS + 2 * block.seconds, PATIENCE)
+
+
+def run_many(
+    block: Block, edits: Sequence[Edit], n_wanted: int
+) -> list[Outcome | Failure]:
+    """Return what becomes of a block by edits, as far as time is; in a child."""
     refused, end = enter_sandbox(), process_time() + SECONDS_OF_MANY
-    kept = []
+    outcomes: list[Outcome | Failure] = []
     for edit in edits:
-        if process_time() > end:
+        outcomes.append(run(block, edit, refused))
+        n_found = len({one for one in outcomes if isinstance(one, Outcome)})
+        if process_time() > end or n_found >= n_wanted:
             break
-        if run(block, edit) is not None and not refused:
-            kept.append(edit)
-        refused.clear()
-    return kept
+    return outcomes
 
 
-def run_alone(block: Block, edit: Edit) -> Outcome | None:
+def run_alone(block: Block, edit: Edit) -> Outcome | Failure:
     """Return what becomes of a block by an edit; called in a child."""
-    refused = enter_sandbox()
-    outcome = run(block, edit)
-    return None if refused else outcome
+    return run(block, edit, enter_sandbox())
 
 
-def run(block: Block, edit: Edit) -> Outcome | None:
-    """Return what becomes of a block by an edit, in this process."""
+def run(block: Block, edit: Edit, refused: list[str]) -> Outcome | Failure:
+    """Return what becomes of a block by an edit, in this process.
+
+    Args:
+        block: The block.
+        edit: The edit.
+        refused: What a sandbox refused; emptied.
+    """
     rerun = block.rerun
+    refused.clear()
     try:
         body = parse_block(rerun, apply_edit(block.text, edit))
         variables = restore_variables(rerun, body, {})
     except (TrialError, SyntaxError):
-        return None
+        return RAISED
     choose: Callable[[], AbstractContextManager[None]] = nullcontext
     trace = record_block(rerun, body, variables, choose, is_probe=True)
-    return read_outcome(trace) if trace.error is None else None
+    if refused:
+        return Failure(f"it {refused[0]}")
+    return RAISED if trace.error is not None else read_outcome(trace)
 
 
 def read_outcome(trace: Trace) -> Outcome:

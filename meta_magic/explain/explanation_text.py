@@ -51,7 +51,8 @@ class Explanation:
         rules: What it asks for, in sentences.
         repairs: Edits of the cell with which it ran to its end, the smallest first.
         n_tried: How many edits were tried.
-        declined: Why no edits were tried, in words; "" if some were, or there are none.
+        declined: Why no edits were tried, or one that was did not come to its end, in
+            words; "" if there is no reason but errors.
         lineages: Where the sizes come from that are refused.
         culprits: Lines of the cell where the mistake may be: those of repairs, then of
             numbers that refused sizes come from, and of what made the operands.
@@ -143,10 +144,11 @@ def walk_repairs(explanation: Explanation) -> Iterator[str]:
     """Yield the repairs, or why there are none."""
     if explanation.repairs:
         yield "repairs that ran"
+    elif explanation.n_tried:
+        reason = f": {explanation.declined}" if explanation.declined else ""
+        yield f"none of {explanation.n_tried} edits that were tried ran{reason}"
     elif explanation.declined:
         yield f"no repairs were tried: {explanation.declined}"
-    elif explanation.n_tried:
-        yield f"none of {explanation.n_tried} edits that were tried ran"
     for repair in explanation.repairs:
         yield from walk_repair(repair)
 

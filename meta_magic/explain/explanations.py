@@ -9,7 +9,7 @@ from meta_magic.explain.edited_runs import find_block
 from meta_magic.explain.edits.program_text import Program
 from meta_magic.explain.explanation_text import Explanation
 from meta_magic.explain.given_names import describe_module, name_operands, read_text
-from meta_magic.explain.repairs import Repair, try_edits
+from meta_magic.explain.repairs import Tried, try_edits
 from meta_magic.trace.failed_call import FailedCall
 from meta_magic.trace.signature import SourcePosition
 from meta_magic.trace.trace import Trace
@@ -59,19 +59,19 @@ def add_findings(trace: Trace, failed: FailedCall, found: Explanation) -> Explan
     """Return an explanation with operands, rules, and repairs that were tried."""
     block = find_block(trace)
     diagnosis = diagnose(trace, failed, block)
-    repairs: tuple[Repair, ...] = ()
-    n_tried = 0
+    tried = Tried()
     if block is not None and not diagnosis.declined:
         edits = diagnosis.write_edits(Program(block.text, block.lines))
-        repairs, n_tried = try_edits(trace, block, edits)
-    lines = (*(repair.line for repair in repairs), *diagnosis.lines)
+        tried = try_edits(trace, block, edits)
+    declined = diagnosis.declined if failed.function or diagnosis.rules else ""
+    lines = (*(repair.line for repair in tried.repairs), *diagnosis.lines)
     return replace(
         found,
         given=(*failed.operands, *diagnosis.operands),
         rules=diagnosis.rules,
-        repairs=repairs,
-        n_tried=n_tried,
-        declined=diagnosis.declined if failed.function or diagnosis.rules else "",
+        repairs=tried.repairs,
+        n_tried=tried.n_tried,
+        declined=declined or tried.reason,
         lineages=diagnosis.lineages,
         culprits=tuple(dict.fromkeys(lines)),
     )

@@ -6,11 +6,13 @@ Each is recorded in a child process, from the variables as they were before the 
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from time import monotonic
 from typing import Final, NamedTuple
 
 from meta_magic.explain.edited_runs import (
     Block,
+    Failure,
     Outcome,
     read_outcome,
     run_edited,
@@ -20,19 +22,15 @@ from meta_magic.explain.edits.edit import Edit, apply_edit
 from meta_magic.trace.trace import Trace
 from meta_magic.trace.units import format_shape
 
-__all__ = ["Repair", "try_edits"]
+__all__ = ["Repair", "Tried", "try_edits"]
 
 MAX_REPAIRS: Final = 3
 
-MAX_FOUND: Final = 6
-"""After how many that run no more edits are tried."""
-
-N_FIRST: Final = 4
-
-N_SCREENED: Final = 16
+N_SCREENED: Final = 24
+"""How many edits are tried at once."""
 
 MAX_SECONDS: Final = 2.0
-MAX_OF_CHILDREN: Final = 1.0
+MAX_OF_CHILDREN: Final = 0.6
 """What trials may take: on the clock, and of processors' time."""
 
 GROWTH: Final = 0.3
@@ -81,23 +79,37 @@ class Ran(NamedTuple):
     outcome: Outcome
 
 
-def try_edits(
-    trace: Trace, block: Block, edits: Sequence[Edit]
-) -> tuple[tuple[Repair, ...], int]:
-    """Return the edits with which a block runs, and how many were tried.
+class Tried(NamedTuple):
+    """What came of edits.
+
+    Attributes:
+        repairs: Those with which the block ran, the best first.
+        n_tried: How many were tried.
+        reason: Why one of the others did not come to an end, if it raised no error.
+    """
+
+    repairs: tuple[Repair, ...] = ()
+    n_tried: int = 0
+    reason: str = ""
+
+
+def try_edits(trace: Trace, block: Block, edits: Sequence[Edit]) -> Tried:
+    """Return the edits with which a block runs.
 
     Those come first that change least, and before those that come to the same as an
     earlier one.
     """
     before = read_outcome(trace).n_parameters
     allowed = [edit for edit in edits if block.lines.issuperset(edit.lines)]
-    tried = [*run_in_order(block, allowed)]
-    ran = [Ran(edit, outcome) for edit, outcome in tried if outcome is not None]
+    tried = [*screen_in_order(block, allowed)]
+    ran = [Ran(edit, one) for edit, one in tried if isinstance(one, Outcome)]
+    reasons = (one.reason for _, one in tried if isinstance(one, Failure))
     ran.sort(key=lambda one: one.edit.cost + weigh(one.outcome, before))
     firsts = {one.outcome: one for one in reversed(ran)}
     ran.sort(key=lambda one: firsts[one.outcome] is not one)
-    repairs = (write_repair(block, one, before) for one in ran[:MAX_REPAIRS])
-    return tuple(repairs), len(tried)
+    alone = islice(run_alone(block, [one.edit for one in ran]), MAX_REPAIRS)
+    repairs = tuple(write_repair(block, one, before) for one in alone)
+    return Tried(repairs, len(tried), next(filter(None, reasons), ""))
 
 
 def weigh(outcome: Outcome, before: int) -> float:
@@ -106,23 +118,28 @@ def weigh(outcome: Outcome, before: int) -> float:
     return GROWTH * min(1.0, more / before) if before else 0.0
 
 
-def run_in_order(
+def screen_in_order(
     block: Block, edits: Sequence[Edit]
-) -> Iterator[tuple[Edit, Outcome | None]]:
-    """Yield the edits that were tried, and what became of the block; None if it fails.
+) -> Iterator[tuple[Edit, Outcome | Failure]]:
+    """Yield the edits that were tried, and what seems to become of the block.
 
-    The likeliest are run at once, of the others those that pass a screening. No more
-    are tried when time is up, or enough have helped.
+    No more are tried when time is up, or as many have helped as are shown.
     """
-    start, first, found = Spent.read(), 0, list[Outcome]()
-    while first < len(edits) and not is_enough(found) and not start.is_over():
-        last = first + (N_SCREENED if first else N_FIRST)
-        some = edits[first:last]
-        kept = screen(block, some) if first else some
-        outcomes = dict(zip(kept, run_edited(block, kept), strict=True))
-        found += [outcome for outcome in outcomes.values() if outcome is not None]
-        yield from ((edit, outcomes.get(edit)) for edit in some)
-        first = last
+    start, left, found = Spent.read(), [*edits], set[Outcome]()
+    while left and len(found) < MAX_REPAIRS and not start.is_over():
+        some = screen(block, left[:N_SCREENED], MAX_REPAIRS)
+        found |= {one for one in some.values() if isinstance(one, Outcome)}
+        yield from some.items()
+        left = [edit for edit in left if edit not in some]
+
+
+def run_alone(block: Block, edits: Sequence[Edit]) -> Iterator[Ran]:
+    """Yield the edits with which a block runs in a child of its own."""
+    for first in range(0, len(edits), MAX_REPAIRS):
+        some = edits[first : first + MAX_REPAIRS]
+        for edit, outcome in zip(some, run_edited(block, some), strict=True):
+            if isinstance(outcome, Outcome):
+                yield Ran(edit, outcome)
 
 
 class Spent(NamedTuple):
@@ -147,11 +164,6 @@ class Spent(NamedTuple):
         now = Spent.read()
         is_long = now.seconds - self.seconds > MAX_SECONDS
         return is_long or now.of_children - self.of_children > MAX_OF_CHILDREN
-
-
-def is_enough(found: Sequence[Outcome]) -> bool:
-    """Whether enough edits have helped: as many as are shown, each in its own way."""
-    return len(set(found)) >= MAX_REPAIRS or len(found) >= MAX_FOUND
 
 
 def write_repair(block: Block, ran: Ran, before: int) -> Repair:

@@ -19,6 +19,7 @@ __all__ = [
     "find_overruns",
     "make_limit",
     "measure",
+    "parse_amount",
     "parse_budget",
 ]
 
@@ -78,11 +79,11 @@ UNITS: Final = {
 }
 """What may stand behind a number, in upper case."""
 
-LIMIT: Final = re.compile(
-    r"\s*(?P<name>\w+)\s*(?P<sign><=?)\s*"
-    r"(?P<number>[\d_]*\.?[\d_]+(?:e[+-]?\d+)?)\s*(?P<unit>[a-z]*)\s*",
+AMOUNT: Final = re.compile(
+    r"\s*(?P<number>[\d_]*\.?[\d_]+(?:e[+-]?\d+)?)\s*(?P<unit>[a-z]*)\s*",
     re.IGNORECASE,
 )
+LIMIT: Final = re.compile(r"\s*(?P<name>\w+)\s*(?P<sign><=?)(?P<most>.*)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,14 +141,20 @@ def parse_limit(text: str) -> Limit:
         BudgetError: It is none.
     """
     found = LIMIT.fullmatch(text)
-    unit = None if found is None else UNITS.get(found["unit"].upper())
-    if found is None or unit is None:
+    most = None if found is None else parse_amount(found["most"])
+    if found is None or most is None:
         raise BudgetError(
             f"{text.strip()!r} is no limit; one is written as params<7e9, or as "
             "peak_nbytes<=80GB"
         )
-    most = float(found["number"]) * unit
     return make_limit(found["name"], most, is_below=found["sign"] == "<")
+
+
+def parse_amount(text: str) -> float | None:
+    """Return a number that may have one of ``UNITS`` behind it; None if it is none."""
+    found = AMOUNT.fullmatch(text)
+    unit = None if found is None else UNITS.get(found["unit"].upper())
+    return None if found is None or unit is None else float(found["number"]) * unit
 
 
 def make_limit(quantity: str, most: float, *, is_below: bool = False) -> Limit:

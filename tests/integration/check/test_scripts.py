@@ -2,6 +2,7 @@
 
 import json
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,24 @@ while True:
     assert code == 2
     assert "it took more than 12 s (--timeout)" in text
     assert "model: Linear" in text
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="others refuse no memory")
+@pytest.mark.parametrize(
+    "line",
+    ["torch.ones(3 * 2**30, device='cpu')", "bytearray(3 * 2**30)"],
+)
+def test_a_script_that_takes_memory_is_refused_it(check, line):
+    # Real memory: what is made on meta takes none.
+    script = f"import torch\nwith torch.device('cpu'):\n    {line}\n"
+    code, text = check("big.py", "--memory", "2GB", big=script)
+    assert code == 2
+    assert "it needs more memory than 1.9 GiB (--memory)" in text
+
+
+def test_a_size_that_is_none_is_told(check):
+    with pytest.raises(SystemExit, match="2"):
+        check("a.py", "--memory", "much", a="")
 
 
 def test_a_script_that_lets_nobody_end_it_is_ended(check, monkeypatch):

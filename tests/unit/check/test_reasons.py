@@ -6,7 +6,9 @@ from meta_magic.check.verdicts import Request
 from meta_magic.errors import MissingValueError
 
 LACKING = "it needs what is not here:"
-REQUEST = Request(subject=Subject(name="a.py", kind="script"), seconds=7)
+REQUEST = Request(
+    subject=Subject(name="a.py", kind="script"), seconds=7, nbytes=3 * 2**30
+)
 
 
 @pytest.mark.parametrize(
@@ -22,6 +24,10 @@ REQUEST = Request(subject=Subject(name="a.py", kind="script"), seconds=7)
         ),
         (RuntimeError("no NVIDIA driver"), f"{LACKING} RuntimeError: no NVIDIA driver"),
         (NotImplementedError("on Meta"), f"{LACKING} NotImplementedError: on Meta"),
+        (
+            MemoryError("no room"),
+            "it needs more memory than 3.0 GiB (--memory): MemoryError: no room",
+        ),
         (
             SystemExit(2),
             "it does not take its arguments (exit code 2); give others after --",

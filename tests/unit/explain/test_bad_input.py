@@ -53,6 +53,24 @@ def test_a_block_with_effects_is_not_run_again_and_the_reason_is_shown(
     assert not path.exists()
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "print('printed', flush=True)",
+        "import os\nos.write(1, b'printed')",
+        "import threading\nthreading.Thread(target=print, args=('printed',)).start()",
+        "from matplotlib import pyplot as p\np.plot([1, 2])\np.show()\np.close()",
+    ],
+)
+def test_a_block_that_prints_plots_or_starts_threads_is_repaired_in_silence(
+    text, capfd
+):
+    found = explain(f"{text}\n{FAILING}")
+    assert found.rules[0].endswith(RULE)
+    assert found.repairs
+    assert capfd.readouterr().out.count("printed") <= 1  # what it printed itself
+
+
 def test_a_block_that_took_long_is_not_run_again(monkeypatch):
     monkeypatch.setattr(diagnosis, "LONGEST", 0.0)
     found = explain(FAILING)
@@ -112,7 +130,7 @@ def test_an_interrupt_of_the_explanation_leaves_the_error(monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(diagnosis, "ask_probe", interrupt)
+    monkeypatch.setattr(diagnosis, "make_probe", interrupt)
     found = explain(FAILING)
     assert "mat1 and mat2" in found.error
     assert found.rules == ("This was interrupted while it was explained.",)

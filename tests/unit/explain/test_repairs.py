@@ -77,13 +77,20 @@ def test_what_it_does_to_parameters_is_said():
     assert "8,010 parameters instead of 4,010" in found.text
 
 
-@pytest.mark.parametrize("last", ["open('{path}', 'w')", "while True: pass"])
-def test_a_cell_that_would_write_or_never_end_has_no_repair(last, tmp_path):
+@pytest.mark.parametrize(
+    ("last", "reason"),
+    [
+        ("open('{path}', 'w')", "it writes the file"),
+        ("while True: pass", "it crashed, or did not end"),
+        ("import os\nos.abort()", "it crashed, or did not end"),
+    ],
+)
+def test_a_cell_that_would_write_or_never_end_has_no_repair(last, reason, tmp_path):
     path = tmp_path / "written"
     text = f"import torch\nx = torch.ones(2, 3) @ torch.ones(2, 3)\n{last}"
     found = explain(text.format(path=path))
     assert found.repairs == ()
-    assert "that were tried ran" in found.text
+    assert f"that were tried ran: {reason}" in found.text
     assert not path.exists()
 
 

@@ -7,11 +7,11 @@ import select
 import signal
 import warnings
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from math import ceil
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import torch
 
@@ -20,6 +20,7 @@ with suppress(ImportError):  # on Windows, which has no children either
 
 __all__ = [
     "NO_ANSWER",
+    "Child",
     "NoAnswer",
     "ask_child",
     "ask_children",
@@ -84,17 +85,14 @@ def ask_children(
     Raises:
         OSError: No pipe can be made.
     """
-    children: list[Child] = []
-    try:
-        children.extend(Child(function, seconds) for function in functions)
+    with ExitStack() as stack:
+        begun = (Child(function, seconds) for function in functions)
+        children = [stack.enter_context(child) for child in begun]
         return [child.read(patience) for child in children]
-    finally:
-        for child in children:
-            child.end()
 
 
 class Child:
-    """A process that runs a function.
+    """A process that runs a function; it is ended where its context is left.
 
     Args:
         function: As of :func:`ask_children`.
@@ -123,6 +121,12 @@ class Child:
             return read_answer(self._reader, patience)
         except Exception:  # noqa: BLE001  no memory, or what cannot be unpickled
             return NO_ANSWER
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.end()
 
     def end(self) -> None:
         """End it, whatever it does."""
