@@ -1,6 +1,7 @@
 """Fixtures shared by all tests."""
 
 import atexit
+import signal
 
 import pytest
 import torch
@@ -9,6 +10,11 @@ from IPython.core.interactiveshell import InteractiveShell
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from traitlets.config import Config
+
+
+def pytest_configure():
+    """A shell has jobs in the background ignore interrupts; tests send some."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def torch_state():

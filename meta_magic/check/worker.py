@@ -3,6 +3,7 @@
 import atexit
 import os
 import pickle
+import signal
 import sys
 import traceback
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ __all__ = ["main"]
 def main() -> None:
     """Run the subject that the standard input names, and send what came of it."""
     atexit.register(leave)  # the first one registered is the last one that runs
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job may ignore it
     results = take_output()
     request: Request = pickle.load(sys.stdin.buffer)  # noqa: S301  our own parent's
     limit_memory(request.nbytes)
