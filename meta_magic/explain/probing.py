@@ -32,8 +32,14 @@ DEVICES: Final = ("meta", "cpu", None)
 
 MAX_CANDIDATES: Final = 24
 
-SECONDS: Final = 2.0
+MAX_NUMEL: Final = 2**20
+"""Elements of a result beyond which the CPU is not asked to compute it."""
+
+SECONDS: Final = 0.6
 """After this time of a processor nothing more is asked, and counts as refused."""
+
+PATIENCE: Final = 2.0
+"""How many seconds a child may take that is asked."""
 
 LEAST_ARGUMENT: Final = -3
 """The least integer that is tried for an argument that is no size."""
@@ -74,6 +80,7 @@ class Probe:
     A device is asked first: meta, or the CPU where meta accepts the call as it was.
     What meta accepts, the CPU is asked about, with zeros; and where these are too many,
     or may be refused as values, a recording, which knows better and takes its time.
+    Constructors check their arguments themselves, on meta as well.
 
     Args:
         function: What is called.
@@ -136,8 +143,11 @@ class Probe:
         """
         shapes = None
         for device in DEVICES[DEVICES.index(self.device) :]:
+            if device == "cpu" and shapes and max(map(prod, shapes)) > MAX_NUMEL:
+                continue
             shapes = self._look_up(values, changes, device)
-            is_last = device == self.device if shapes is None else device != "meta"
+            is_sure = device != "meta" or isinstance(self.function, type)
+            is_last = device == self.device if shapes is None else is_sure
             if is_last:
                 break
         return shapes
@@ -164,7 +174,7 @@ class Probe:
             if process_time() > self._end:
                 self._known[key] = None
             elif self._is_careful:
-                answered = ask_child(ask, SECONDS, SECONDS)
+                answered = ask_child(ask, PATIENCE, PATIENCE)
                 self._known[key] = None if answered is NO_ANSWER else answered
             else:
                 self._known[key] = ask()

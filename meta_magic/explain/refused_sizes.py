@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-import torch
-
 from meta_magic.errors import TrialError
 from meta_magic.explain.lineage.call_probes import CallProbe
 from meta_magic.explain.lineage.lineage_records import Lineage, Step
@@ -75,11 +73,9 @@ def answer(run: Run, *, failed: FailedCall) -> Sight:
     probe, given = find_given(run, failed, function)
     lineages = find_lineages(run)
     refused = []
-    with torch.device("meta"):
-        for variable, accepted in list_refused(probe, given):
-            name = probe.label(variable)
-            lineage, _ = lineages.why(name, given[variable])
-            refused.append(Refused(lineage, accepted))
+    for variable, accepted in list_refused(probe, given):
+        lineage, _ = lineages.why(probe.label(variable), given[variable])
+        refused.append(Refused(lineage, accepted))
     return Sight(seen, tuple(drop_alike(refused)))
 
 

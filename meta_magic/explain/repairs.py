@@ -26,9 +26,6 @@ __all__ = ["Repair", "Tried", "try_edits"]
 
 MAX_REPAIRS: Final = 3
 
-N_SCREENED: Final = 24
-"""How many edits are tried at once."""
-
 MAX_SECONDS: Final = 2.0
 MAX_OF_CHILDREN: Final = 0.6
 """What trials may take: on the clock, and of processors' time."""
@@ -127,7 +124,7 @@ def screen_in_order(
     """
     start, left, found = Spent.read(), [*edits], set[Outcome]()
     while left and len(found) < MAX_REPAIRS and not start.is_over():
-        some = screen(block, left[:N_SCREENED], MAX_REPAIRS)
+        some = screen(block, left, MAX_REPAIRS)
         found |= {one for one in some.values() if isinstance(one, Outcome)}
         yield from some.items()
         left = [edit for edit in left if edit not in some]

@@ -19,6 +19,7 @@ from meta_magic.recording.signatures.entries import PLAIN
 from meta_magic.session.module_names import read_attributes
 from meta_magic.session.raised_calls import FUNCTION
 from meta_magic.session.shown_frames import OURS, PYTHONS, TORCHS, home_of
+from meta_magic.torch_private.modes import EnableTorchFunction
 from meta_magic.torch_private.module_internals import (
     CALLING,
     buffers_of,
@@ -197,7 +198,7 @@ def is_alike(module: nn.Module, told: Mapping[str, Any]) -> bool:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            with torch.device("meta"):
+            with EnableTorchFunction(), torch.device("meta"):
                 made = type(module)(**told)
         except (TypeError, ValueError, RuntimeError, AssertionError):
             return False

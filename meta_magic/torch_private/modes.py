@@ -23,6 +23,9 @@ from torch._C import _DisableFuncTorch as BelowTransforms
 # Without it a served function's outputs would be recorded as operators.
 from torch._C import _DisableTorchDispatch as DisableTorchDispatch
 
+# Without it a module that is made on meta where these are disabled takes real memory.
+from torch._C import _EnableTorchFunction as EnableTorchFunction
+
 # Without it a signature could be served although the kernel would now refuse.
 from torch._C import _get_deterministic_algorithms as is_deterministic
 
@@ -86,6 +89,7 @@ __all__ = [
     "DisableAutocast",
     "DisableTorchDispatch",
     "DisableTorchFunction",
+    "EnableTorchFunction",
     "ExcludeKey",
     "TorchDispatchMode",
     "device_constructors",

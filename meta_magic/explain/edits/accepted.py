@@ -23,7 +23,7 @@ MAX_NUMBERS: Final = 40
 
 MAX_PAIRS: Final = 12
 
-SECONDS: Final = 1.0
+SECONDS: Final = 0.25
 """How long numbers are looked for, and how long changes after them."""
 
 

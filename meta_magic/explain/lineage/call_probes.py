@@ -75,12 +75,11 @@ class CallProbe:
         """Return how a size of what it returned comes from what it was given."""
         if not self._is_tried:
             return Formula(UNKNOWN, ())
-        with torch.device("meta"):
-            target = Target(self.probe, node.output, dim, node.shape)
-            if target.size is None:
-                return Formula(UNKNOWN, ())
-            groups = find_groups(self.probe, target, self._units, self.given.keys())
-            return find_formula(self.probe, target, groups)
+        target = Target(self.probe, node.output, dim, node.shape)
+        if target.size is None:
+            return Formula(UNKNOWN, ())
+        groups = find_groups(self.probe, target, self._units, self.given.keys())
+        return find_formula(self.probe, target, groups)
 
 
 def freeze(value: Any, nodes: list[Node]) -> Any:

@@ -175,3 +175,10 @@ def test_a_namespace_of_much_memory_is_no_matter():
     found = explain(f"big = bytearray(1 << 30)\n{FAILING}")
     assert found.rules[0].endswith(RULE)
     assert found.repairs
+
+
+def test_a_layer_that_fits_in_no_memory_is_called_again_without_any():
+    found = explain(
+        "lstm = torch.nn.LSTM(10**7, 10**7)\nlstm(torch.ones(5, 3, 10**7 + 1))"
+    )
+    assert "dimension 2 of" in found.rules[0]
