@@ -40,7 +40,7 @@ SECONDS: Final = 1.0
 PATIENCE: Final = 4.0
 """How many seconds to wait for one, on a busy machine."""
 
-SECONDS_OF_MANY: Final = 0.4
+SECONDS_OF_MANY: Final = 0.25
 """After how long a child begins no other run."""
 
 AT_ONCE: Final = 2

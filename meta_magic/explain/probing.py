@@ -35,7 +35,7 @@ MAX_CANDIDATES: Final = 24
 MAX_NUMEL: Final = 2**20
 """Elements of a result beyond which the CPU is not asked to compute it."""
 
-SECONDS: Final = 0.6
+SECONDS: Final = 0.4
 """After this time of a processor nothing more is asked, and counts as refused."""
 
 PATIENCE: Final = 2.0
