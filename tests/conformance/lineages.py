@@ -12,6 +12,7 @@ import datetime as dt
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 from time import perf_counter
 from typing import Final, NamedTuple
@@ -105,25 +106,31 @@ class Asked(NamedTuple):
         call: Which of the observed calls returned the tensor.
         output: Which of its tensors.
         dim: Which dimension.
-        lineage: The chain.
+        lineage: The chain; None where the block is run with other numbers for it.
     """
 
     call: int
     output: int
     dim: int
-    lineage: Lineage
+    lineage: Lineage | None
 
 
 class Shapes(NamedTuple):
     """What a run made.
 
     Attributes:
-        calls: Of each call its function, and the shapes that it returned.
+        calls: Of each call its function, its line, and the shapes that it returned.
         has_failed: Whether it ended with an error.
     """
 
-    calls: list[tuple[str, list[tuple[int, ...]]]]
+    calls: list[tuple[str, int | None, list[tuple[int, ...]]]]
     has_failed: bool
+
+    def count_same(self, other: "Shapes") -> int:
+        """Return how many calls are the same as of another run, from the first on."""
+        pairs = zip(self.calls, other.calls, strict=False)
+        same = takewhile(lambda pair: pair[0][:2] == pair[1][:2], pairs)
+        return sum(1 for _ in same)
 
 
 def ask(run: Run) -> tuple[list[Asked], list[Literal]]:
@@ -131,19 +138,20 @@ def ask(run: Run) -> tuple[list[Asked], list[Literal]]:
     calls = [call for call in run.observer.calls if call.outputs]
     chosen = calls[:: max(len(calls) // N_CALLS, 1)]
     lineages = find_lineages(run)
-    asked = [
-        Asked(call.index, output, dim, lineages.why_size("", node, dim)[0])
-        for call in chosen
-        for output, node in enumerate(call.outputs)
-        for dim in range(len(node.shape))
-    ]
+    asked = []
+    for call in chosen:
+        for output, node in enumerate(call.outputs):
+            for dim in range(len(node.shape)):
+                lineage, unresolved = lineages.why_size("", node, dim)
+                known = None if unresolved else lineage
+                asked.append(Asked(call.index, output, dim, known))
     return asked, list(run.literals)
 
 
 def read_shapes(run: Run) -> Shapes:
     """Return of each call of a run its function, and the shapes that it returned."""
     calls = [
-        (str(call.function), [node.shape for node in call.outputs])
+        (str(call.function), call.line, [node.shape for node in call.outputs])
         for call in run.observer.calls
     ]
     return Shapes(calls, has_failed=run.trace.error is not None)
@@ -154,11 +162,14 @@ def compare(trace: Trace) -> Counter[str]:
     found: Counter[str] = Counter()
     asked, literals = ask_run(trace, ask)
     found["sizes"] = len(asked)
-    for one in asked:
-        found["with a number that is written"] += bool(one.lineage.roots)
-        found["steps"] += len(one.lineage.steps)
+    for lineage in (one.lineage for one in asked):
+        if lineage is None:
+            found["left to runs with other numbers"] += 1
+            continue
+        found["with a number that is written"] += bool(lineage.roots)
+        found["steps"] += len(lineage.steps)
         found["without formula"] += sum(
-            bool(step.parts) and not step.formula for step in one.lineage.steps
+            bool(step.parts) and not step.formula for step in lineage.steps
         )
     before = ask_run(trace, read_shapes)
     changes = [
@@ -190,29 +201,36 @@ def compare_run(
 ) -> Iterator[str]:
     """Yield for each size that a changed run has as well what its chain says of it.
 
-    Where sizes do not fit each other then, that is up to the error; where there are
-    other layers then, no tensor is known to be the same one.
+    Where sizes do not fit each other then, that is up to the error. Where other layers
+    are made then, or from where on other batches, no tensor is known to be the same.
     """
     if not after.has_failed and len(after.calls) != len(before.calls):
         yield "runs of other layers"
         return
+    n_same = before.count_same(after)
     for one in asked:
-        made = after.calls[one.call : one.call + 1]
-        if not made or one.output >= len(made[0][1]):
+        if one.call >= n_same:
+            yield "after an error, or another call"
             continue
-        shape = made[0][1][one.output]
-        if one.dim >= len(shape):
+        size = read_size(after.calls[one.call][2], one)
+        if one.lineage is None or size is None:
             continue
         wanted = find_root(one.lineage, literal)
         predicted = one.lineage.predict({} if wanted is None else {wanted: value})
         if predicted is None:
             yield "not predicted"
-        elif predicted == shape[one.dim]:
+        elif predicted == size:
             yield "as predicted" if wanted is None else "as predicted, of a root"
         else:
             yield "WRONG"
             told = f"{one.lineage}\n{literal} -> {value}: {predicted}"
-            print(f"{told} instead of {shape[one.dim]}", flush=True)
+            print(f"{told} instead of {size}", flush=True)
+
+
+def read_size(shapes: Sequence[tuple[int, ...]], asked: Asked) -> int | None:
+    """Return the size that is asked about, of what a call returned; None for none."""
+    shape = shapes[asked.output] if asked.output < len(shapes) else ()
+    return shape[asked.dim] if asked.dim < len(shape) else None
 
 
 def find_root(lineage: Lineage, literal: Literal) -> int | None:

@@ -6,6 +6,7 @@ from math import inf
 from typing import Final
 
 from meta_magic.explain.edits.edit import Edit
+from meta_magic.explain.edits.program_text import Program
 from meta_magic.explain.edits.situations import Situation
 from meta_magic.explain.refused_sizes import solve
 
@@ -25,6 +26,9 @@ MOST_DATA: Final = 8
 
 MAX_FOR_EACH: Final = 6
 
+NEUTRAL: Final = {ast.Add: 0, ast.Sub: 0, ast.Mult: 1, ast.FloorDiv: 1}
+"""What changes nothing on the right of an operator."""
+
 
 def edit_roots(situation: Situation) -> Iterator[Edit]:
     """Yield edits of written numbers by which a size becomes one that is accepted."""
@@ -35,7 +39,26 @@ def edit_roots(situation: Situation) -> Iterator[Edit]:
         for at, (step, value) in enumerate(solved):
             node = nodes.get((step.line or 0, step.column or 0))
             most = inf if node is None or not program.is_data(node) else step.value
-            if node is not None and 0 < value <= MOST_DATA * most:
+            if node is not None and value <= MOST_DATA * most:
                 cost = LATER * at + (FAR if len(refused.lineage.steps) > 1 else 0)
                 cost += DATA if program.is_data(node) else 0
-                yield from program.replace(node, str(value), cost)
+                yield from drop(program, node, value, cost)
+                if value > 0:
+                    yield from program.replace(node, str(value), cost)
+
+
+def drop(program: Program, node: ast.expr, value: int, cost: float) -> Iterator[Edit]:
+    """Yield the edit that takes a number away which as another would change nothing.
+
+    As of ``width + 3`` or ``2 * width``, for which ``width`` is left.
+    """
+    above = next(program.walk_up(node), None)
+    if not isinstance(above, ast.BinOp) or NEUTRAL.get(type(above.op)) != value:
+        return
+    if node is above.left and not isinstance(above.op, (ast.Add, ast.Mult)):
+        return
+    other = above.right if node is above.left else above.left
+    text = program.read(other)
+    yield from program.replace(
+        above, f"({text})" if isinstance(other, ast.BinOp) else text, cost
+    )

@@ -101,8 +101,10 @@ def move_together(probe: Probe, target: Target, stuck: Sequence[Group]) -> list[
         value = probe.values[unit[0]]
         equal = [u for u in stuck if probe.values[u[0]] == value and u != unit]
         pairs = [(*unit, *other) for other in equal]
-        whole = tuple(v for one in (unit, *equal) for v in one)
-        for group in [] if unit in done else [*pairs, whole]:
+        # Of square images that are stacked all heights are one, and all widths.
+        alike = [other for other in equal if other[0].at == unit[0].at]
+        wholes = [join((unit, *alike)), join((unit, *equal))]
+        for group in [] if unit in done else [*pairs, *wholes]:
             moved = [
                 target.read(dict.fromkeys(group, value + step)) for step in steps(value)
             ]
@@ -112,6 +114,11 @@ def move_together(probe: Probe, target: Target, stuck: Sequence[Group]) -> list[
                 done |= {one for one in stuck if {*one} <= {*group}}
                 break
     return groups
+
+
+def join(units: Sequence[Group]) -> Group:
+    """Return the numbers of several units as one."""
+    return tuple(variable for unit in units for variable in unit)
 
 
 def find_kept_products(

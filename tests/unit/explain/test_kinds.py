@@ -190,7 +190,8 @@ def test_arguments_that_forward_lacks_are_told_with_its_line():
 
 def test_tensors_that_an_assertion_is_about_are_named():
     found = explain("x = torch.ones(4, 5)\nassert x.shape[1] == 4, 'not 4'")
-    assert (found.expression, names(found)) == ("x.shape[1] == 4", ["x"])
+    assert "x.shape[1] == 4" in found.expression  # from Python 3.12 on the statement
+    assert names(found) == ["x"]
 
 
 def test_the_truth_of_many_is_of_the_expression():

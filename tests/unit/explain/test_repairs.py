@@ -164,3 +164,21 @@ def test_a_block_of_a_file_is_edited_within_it(tmp_path, monkeypatch):
     assert "            x = before @ torch.ones(3, 2)" in afters
     assert not [after for after in afters if "before =" in after]
     assert repairs[0].source.startswith("\nimport meta_magic as mm\n")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "left"),
+    [
+        ("width + 3", "width"),
+        ("2 * width", "width"),
+        ("(width + 1) * 3", "(width + 1)"),
+    ],
+)
+def test_a_number_that_should_change_nothing_is_taken_away(sizes, left):
+    n = eval(left, {"width": 7})
+    found = explain(
+        "import torch\nwidth = 7\n"
+        f"lin = torch.nn.Linear({sizes}, 5)\nout = lin(torch.ones(4, {n}))"
+    )
+    wanted = f"lin = torch.nn.Linear({left}, 5)"
+    assert wanted in [repair.after for repair in found.repairs]

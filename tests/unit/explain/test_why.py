@@ -156,3 +156,11 @@ def test_data_decides_and_that_is_said():
     lineage = trace.why(variables["out"], 0)
     assert lineage.size == 3
     assert not lineage.roots or "seen by running" in lineage.caveat
+
+
+def test_heights_and_widths_of_square_images_are_told_apart():
+    text = "x = torch.rand(4, 1, 28, 28)\nout = torch.stack([*x, *x])"
+    trace = record_cell(HEAD + text, "<cell>")
+    out = vars(sys.modules["__cell__"])["out"]
+    columns = [[root.column for root in trace.why(out, dim).roots] for dim in (2, 3)]
+    assert columns == [[21], [25]]  # x = torch.rand(4, 1, 28, 28)
