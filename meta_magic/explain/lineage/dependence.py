@@ -81,7 +81,8 @@ def find_groups(
     for unit in units:
         value = probe.values[unit[0]]
         sizes = [
-            target.read(dict.fromkeys(unit, value + step)) for step in steps(value)
+            target.read(dict.fromkeys(unit, value + step))
+            for step in steps(unit, value)
         ]
         if any(size not in {None, target.size} for size in sizes):
             groups.append(unit)
@@ -106,7 +107,8 @@ def move_together(probe: Probe, target: Target, stuck: Sequence[Group]) -> list[
         wholes = [join((unit, *alike)), join((unit, *equal))]
         for group in [] if unit in done else [*pairs, *wholes]:
             moved = [
-                target.read(dict.fromkeys(group, value + step)) for step in steps(value)
+                target.read(dict.fromkeys(group, value + step))
+                for step in steps(group, value)
             ]
             if any(size not in {None, target.size} for size in moved):
                 groups.append(group)
@@ -167,9 +169,10 @@ def is_end(variable: Variable) -> bool:
     }
 
 
-def steps(value: int) -> tuple[int, ...]:
-    """Return by how much a number is changed to see what comes of it."""
-    return (1, 2, value) if value > 2 else (1, 2)  # noqa: PLR2004
+def steps(group: Group, value: int) -> tuple[int, ...]:
+    """Return by how much numbers are changed to see what comes of it."""
+    more = (1, 2, value) if value > 2 else (1, 2)  # noqa: PLR2004
+    return (*more, -1) if any(map(is_end, group)) else more  # a slice may be cut
 
 
 def list_moves(probe: Probe, groups: Sequence[Group]) -> list[dict[Variable, int]]:
@@ -178,6 +181,7 @@ def list_moves(probe: Probe, groups: Sequence[Group]) -> list[dict[Variable, int
     alone = [(group,) for group in groups]
     moves = [(1, moving) for moving in (*alone, *pairs)]
     moves += [(3, moving) for moving in alone]
+    moves += [(-1, (group,)) for group in groups if any(map(is_end, group))]
     changed = [
         {
             variable: probe.values[variable] + step * (i + 1)

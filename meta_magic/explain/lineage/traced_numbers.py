@@ -5,7 +5,7 @@ attributes of modules, configurations. It is lost where C makes a number of its 
 """
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import torch
@@ -234,5 +234,42 @@ def length_of(value: Any) -> int:
     return len(value)
 
 
-STAND_INS: Final[Mapping[Any, Callable[..., Any]]] = {int: as_integer, len: length_of}
+class TracedRange(Sequence[Any]):
+    """A range whose numbers know where it begins, and by which step they go on.
+
+    Args:
+        start: The first number.
+        stop: Where it ends.
+        step: From one to the next.
+    """
+
+    def __init__(self, start: Any, stop: Any, step: Any) -> None:
+        self._start, self._step = start, step
+        self._plain = range(strip(start), strip(stop), strip(step))
+
+    def __len__(self) -> int:
+        return len(self._plain)
+
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, slice):
+            return self._plain[at]
+        count = range(len(self._plain))[at]
+        return self._start + count * self._step if count else self._start
+
+
+def range_of(*ends: Any) -> Any:
+    """Stand for ``range``, which makes numbers of its own."""
+    plain = slice(*ends)
+    start = 0 if plain.start is None else plain.start
+    step = 1 if plain.step is None else plain.step
+    if not ends or {type(start), type(step)} == {int}:
+        return range(*map(strip, ends))
+    return TracedRange(start, plain.stop, step)
+
+
+STAND_INS: Final[Mapping[Any, Callable[..., Any]]] = {
+    int: as_integer,
+    len: length_of,
+    range: range_of,
+}
 """What is called instead of functions in C that make numbers."""

@@ -76,9 +76,9 @@ def test_what_lies_in_circles_is_freed_by_the_collector():
             self.me, self.x = self, torch.ones(1000)
 
     with record() as trace:
-        for _ in range(4_000):  # 16 MB; 1.4 MB on the CPU
+        for _ in range(4_000):  # 16 MB; on the CPU 1.4, or 6 from Python 3.13 on
             Node()
-    assert trace.memory.peak_nbytes < 4_000_000
+    assert trace.memory.peak_nbytes < 8_000_000
 
 
 def test_coordinates_themselves_take_no_bytes():

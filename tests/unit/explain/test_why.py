@@ -11,6 +11,12 @@ from meta_magic.errors import TrialError
 from meta_magic.explain.edits.edit import Edit, Stretch, apply_edit
 from tests.conformance.explanations import record_cell
 
+LOOP = """
+x = torch.zeros(340, 6)
+parts = [x[i + 1 : i + 999].reshape(-1, 2) for i in range(2, 60, 9)]
+part = parts[1]
+"""
+
 HEAD = "import torch\nfrom torch import nn\nimport torch.nn.functional as F\n"
 
 MLP = """
@@ -72,6 +78,7 @@ def run(text):
         (ATTENTION, "head"),
         (U_NET, "joined"),
         (U_NET, "out"),
+        (LOOP, "part"),
     ],
 )
 def test_with_a_written_number_changed_a_size_is_what_its_chain_says(text, name):
@@ -164,3 +171,9 @@ def test_heights_and_widths_of_square_images_are_told_apart():
     out = vars(sys.modules["__cell__"])["out"]
     columns = [[root.column for root in trace.why(out, dim).roots] for dim in (2, 3)]
     assert columns == [[21], [25]]  # x = torch.rand(4, 1, 28, 28)
+
+
+def test_numbers_of_a_loop_come_from_its_range():
+    trace, variables = run(LOOP)
+    roots = trace.why(variables["part"], 0).roots
+    assert sum("in range(2, 60, 9)" in root.text for root in roots) == 2
