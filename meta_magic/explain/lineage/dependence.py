@@ -191,4 +191,7 @@ def list_moves(probe: Probe, groups: Sequence[Group]) -> list[dict[Variable, int
         for step, moving in moves
     ]
     doubled = [{v: 2 * probe.values[v] for v in group} for group in groups]
-    return [*changed, *doubled]
+    whole = join(groups)  # sizes of 1 that are broadcast are one as others
+    is_one = len(groups) > 1 and {probe.values[v] for v in whole} == {1}
+    together = [dict.fromkeys(whole, 2)] if is_one else []
+    return [*changed, *doubled, *together]

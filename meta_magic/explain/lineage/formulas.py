@@ -89,7 +89,9 @@ def propose(
         return
     if len(chosen) == 1:
         yield Formula("{}", (chosen[0],))
-    elif prod(values) == size:
+    elif {*values} == {size}:
+        yield Formula(f"max({', '.join(['{}'] * len(chosen))})", (*chosen,))
+    if len(chosen) > 1 and prod(values) == size:
         yield Formula(" * ".join(["{}"] * len(chosen)), (*chosen,))
     if len(chosen) == 2:  # noqa: PLR2004
         yield from propose_pairs(chosen)

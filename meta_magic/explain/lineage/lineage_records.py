@@ -14,6 +14,7 @@ FUNCTIONS: Final = {
     "abs": abs,
     "round": round,
     "int": int,
+    "max": max,
 }
 """What formulas call."""
 

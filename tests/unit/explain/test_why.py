@@ -11,6 +11,11 @@ from meta_magic.errors import TrialError
 from meta_magic.explain.edits.edit import Edit, Stretch, apply_edit
 from tests.conformance.explanations import record_cell
 
+BROADCAST = """
+x = torch.zeros(1, 5)
+out = x[:, None] @ x[..., None] + x[:, None] + torch.ones(1, 1, 5)
+"""
+
 LOOP = """
 x = torch.zeros(340, 6)
 parts = [x[i + 1 : i + 999].reshape(-1, 2) for i in range(2, 60, 9)]
@@ -79,6 +84,7 @@ def run(text):
         (U_NET, "joined"),
         (U_NET, "out"),
         (LOOP, "part"),
+        (BROADCAST, "out"),
     ],
 )
 def test_with_a_written_number_changed_a_size_is_what_its_chain_says(text, name):
