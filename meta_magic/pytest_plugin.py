@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
     from meta_magic.session.recording import Recording
@@ -48,6 +49,7 @@ class MetaTrace:
         self._chosen = chosen
         self._recording: Recording | None = None
         self._trace: Trace | None = None
+        self._drawn: torch.Tensor | None = None
 
     @property
     def trace(self) -> "Trace":
@@ -63,7 +65,9 @@ class MetaTrace:
 
     def begin(self) -> None:
         """Record from now on."""
-        from meta_magic.session.record import read_options  # noqa: PLC0415  needs torch
+        import torch  # noqa: PLC0415  no test before this one asked for it
+
+        from meta_magic.session.record import read_options  # noqa: PLC0415  as well
         from meta_magic.session.recording import Recording  # noqa: PLC0415  as well
 
         wrong = ""
@@ -80,6 +84,7 @@ class MetaTrace:
             entry_points=(MetaTrace.begin, MetaTrace.end),
             namespace=self._globals,
         )
+        self._drawn = torch.get_rng_state()
         self._recording.guard.enter()
 
     def end(self, error: BaseException | None = None) -> None:
@@ -101,6 +106,13 @@ class MetaTrace:
             frame = self._find_frame(error)
             namespace = {**self._globals, **({} if frame is None else frame.f_locals)}
             self._trace = recording.finish(error, namespace)
+
+    def close(self) -> None:
+        """Leave torch's generator as it was: no test goes on from another's draws."""
+        if self._drawn is not None:
+            import torch  # noqa: PLC0415  it is there
+
+            torch.set_rng_state(self._drawn)
 
     def assert_shapes(
         self, model: "nn.Module", expected: "Mapping[str, Expected]"
@@ -152,7 +164,11 @@ class MetaTrace:
         __tracebackhide__ = True
         fit = self.trace.fit(device)
         if not fit.fits:
-            raise AssertionError(f"{fit}\n{self.trace.memory.peak}")
+            from meta_magic.trace.units import format_bytes  # noqa: PLC0415  as above
+
+            sums = self.trace.memory.peak.by_category.items()
+            parts = (f"{name} {format_bytes(nbytes)}" for name, nbytes in sums)
+            raise AssertionError(f"{fit}\nat the peak: {', '.join(parts)}")
 
     def explain(self) -> str:
         """Return why a call of torch failed that ended the test; "" if none did."""
@@ -245,7 +261,10 @@ def pytest_pyfunc_call(
     except BaseException as error:
         recording.end(error)
         raise
-    recording.end()
+    else:
+        recording.end()
+    finally:
+        recording.close()
     return returned
 
 

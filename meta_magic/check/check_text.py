@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 from textwrap import indent
 from typing import Final
 
-from meta_magic.check.verdicts import Finding, Outcome, Part, Verdict
+from meta_magic.check.verdicts import UNRUN, Finding, Outcome, Part, Verdict
+from meta_magic.trace.notes import FAILS
 
 __all__ = ["format_total", "format_verdict"]
 
@@ -46,10 +47,12 @@ def format_finding(found: Finding, part: Part) -> str:
     """Return a finding on one line; "" for what the rest of a recording's text says."""
     if found.rule == "unchecked":
         return f"why: {found.text}{describe_place(found, part)}"
+    if found.rule == FAILS:
+        return f"error: {found.text}{describe_place(found, part)}"
     is_told = found.rule == "error" and not part.traceback
     if is_told or found.rule in {"budget", "changed"}:
         return f"{found.rule}: {found.text}{describe_place(found, part)}"
-    return ""
+    return f"note: {found.text}" if found.rule == UNRUN else ""
 
 
 def describe_place(found: Finding, part: Part) -> str:

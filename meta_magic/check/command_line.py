@@ -11,8 +11,12 @@ from typing import Final
 from meta_magic.check.verdicts import Request
 from meta_magic.errors import CheckError
 from meta_magic.trace.budgets import QUANTITIES, parse_amount, parse_budget
+from meta_magic.trace.units import format_bytes
 
 __all__ = ["make_parser", "make_request", "split_line"]
+
+LEAST_NBYTES: Final = 2**29
+"""What Python and torch take for themselves."""
 
 EXIT_CODES: Final = (
     "Exit codes: 0 all is right; 1 a program fails, or is over its budget; 2 something "
@@ -54,16 +58,30 @@ def add_recording(check: argparse.ArgumentParser) -> None:
     """Add what is said of a recording."""
     group = check.add_argument_group("how to run it")
     add = group.add_argument
-    add("--as", dest="as_device", metavar="DEVICE", help="as of %%meta: cpu, cuda")
-    add("--named", default="plan", metavar="MEANING", help="as of %%meta: plan, real")
+    add(
+        "--as",
+        dest="as_device",
+        metavar="DEVICE",
+        help="whose kernels: cpu (default), cuda",
+    )
+    add(
+        "--named",
+        default="plan",
+        metavar="MEANING",
+        help="what a named device means: plan (all stays on meta) or real",
+    )
     add(
         "--assume",
         action="append",
         default=[],
         metavar="WHAT",
-        help="as of %%meta: routing=uniform, ...",
+        help="what holds for unknown values: routing=uniform, value=3, ...",
     )
-    add("--check-values", action="store_true", help="as of %%meta")
+    add(
+        "--check-values",
+        action="store_true",
+        help="compute indices and classes, and refuse those out of range",
+    )
     add(
         "--args",
         default="[]",
@@ -108,6 +126,9 @@ def read_nbytes(text: str) -> int:
     nbytes = parse_amount(text)
     if nbytes is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no size; one is written as 8GB")
+    if nbytes < LEAST_NBYTES:
+        least = format_bytes(LEAST_NBYTES)
+        raise argparse.ArgumentTypeError(f"{text!r} is too little: at least {least}")
     return int(nbytes)
 
 

@@ -5,16 +5,18 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeAlias
 
+from meta_magic.check.lacking import describe_error
 from meta_magic.check.module_shapes import describe_modules
-from meta_magic.check.reasons import describe_error, find_reason, is_of_ipython
-from meta_magic.check.verdicts import Finding, Part, Request, worst_of
+from meta_magic.check.reasons import find_reason, is_of_ipython
+from meta_magic.check.verdicts import UNRUN, Finding, Part, Request, worst_of
 from meta_magic.errors import CheckError
 from meta_magic.session.shown_frames import PYTHONS, USERS, choose_frames, home_of
 from meta_magic.trace.budgets import find_overruns, measure
+from meta_magic.trace.notes import FAILS
 from meta_magic.trace.summary import format_summary
 
 if TYPE_CHECKING:
-    from meta_magic.check.verdicts import Outcome
+    from meta_magic.check.verdicts import Level, Outcome
     from meta_magic.trace.trace import Trace
 
 __all__ = ["Judge", "Locate", "judge_unread"]
@@ -56,6 +58,7 @@ class Judge:
             *self._find_end(error, reason, shown),
             *self._find_overruns(trace),
             *self._find_notes(trace),
+            *([] if error else find_unrun(trace)),
         )
         outcomes: list[Outcome] = [
             "unchecked" if found.rule == "unchecked" else "error"
@@ -114,9 +117,21 @@ class Judge:
     def _find_notes(self, trace: "Trace") -> Iterator[Finding]:
         for note in trace.notes:
             file, line = self._locate(trace.cell.file, note.line)
+            level: Level = "error" if note.kind == FAILS else "note"
             yield Finding(
-                rule=note.kind, level="note", text=note.text, file=file, line=line
+                rule=note.kind, level=level, text=note.text, file=file, line=line
             )
+
+
+def find_unrun(trace: "Trace") -> Iterator[Finding]:
+    """Yield what of a recording that is right was not checked."""
+    if trace.modules and not trace.module_calls:
+        text = "no module was called: what it would do with data is not checked"
+    elif not (trace.modules or len(trace.ops)):
+        text = "nothing of torch was called: nothing is checked"
+    else:
+        return
+    yield Finding(rule=UNRUN, level="note", text=text)
 
 
 def render(trace: "Trace") -> str:

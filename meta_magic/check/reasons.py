@@ -4,28 +4,15 @@ import importlib.util
 import linecache
 from typing import Final
 
+from meta_magic.check.lacking import find_lacking
 from meta_magic.check.verdicts import Request
 from meta_magic.errors import MetaMagicError
-from meta_magic.trace.units import format_bytes
 from meta_magic.trials.sandbox import Refused
 
-__all__ = ["describe_error", "find_reason", "is_of_ipython"]
+__all__ = ["find_reason", "is_of_ipython"]
 
 USAGE: Final = 2
 """The exit code by which programs say that their arguments were wrong."""
-
-LACKING: Final = ("NVIDIA driver", "not compiled with CUDA enabled")
-NO_MEMORY: Final = "can't allocate memory"
-"""What torch's errors say of a machine."""
-
-
-def describe_error(error: BaseException) -> str:
-    """Return an error's type and text."""
-    if isinstance(error, SystemExit):
-        return f"it ended with exit code {error.code!r}"
-    text = str(error)
-    name = type(error).__name__
-    return f"{name}: {text}" if text else name
 
 
 def find_reason(error: BaseException, request: Request) -> str | None:
@@ -57,19 +44,6 @@ def find_asked(error: BaseException) -> str | None:
         return f"it needs arguments; give them after -- ({error})"
     if isinstance(error, EOFError):
         return f"it asks for input, and here is none: {error}"
-    return None
-
-
-def find_lacking(error: BaseException, nbytes: int | None) -> str | None:
-    """Return what this machine has not, or meta cannot do; None if it is not that."""
-    text = str(error)
-    if isinstance(error, MemoryError) or NO_MEMORY in text:
-        limit = "" if nbytes is None else f" than {format_bytes(nbytes)} (--memory)"
-        return f"it needs more memory{limit}: {describe_error(error)}"
-    is_of_meta = isinstance(error, NotImplementedError) and "meta" in text.lower()
-    is_of_machine = any(words in text for words in LACKING)
-    if is_of_meta or is_of_machine or isinstance(error, OSError):
-        return f"it needs what is not here: {describe_error(error)}"
     return None
 
 

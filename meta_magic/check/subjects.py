@@ -52,7 +52,9 @@ def read_subject(text: str) -> Subject:
         raise CheckError("it is a folder; name scripts, notebooks or functions")
     found = FUNCTION.fullmatch(text)
     if found is None:
-        raise CheckError("there is no such file, and no function of a module is named")
+        raise CheckError(
+            "there is no such file; a function is named as pkg.module:function"
+        )
     home, function = Path(found["home"]), found["function"]
     if home.is_file():
         file = home.resolve()

@@ -8,6 +8,7 @@ from meta_magic.check.subjects import Subject
 from meta_magic.trace.budgets import Limit
 
 __all__ = [
+    "UNRUN",
     "Finding",
     "Level",
     "Outcome",
@@ -23,6 +24,10 @@ Level: TypeAlias = Literal["error", "warning", "note"]
 
 EXIT_CODES: Final[Mapping[Outcome, int]] = {"error": 1, "unchecked": 2, "right": 0}
 """By outcome, the worst first."""
+
+
+UNRUN: Final = "unrun"
+"""The rule of findings on what was not checked, as it did not run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +67,8 @@ class Finding:
     """One thing that was found.
 
     Attributes:
-        rule: Its short name: ``error``, ``unchecked``, ``budget``, ``changed``, or the
-            kind of a note.
+        rule: Its short name: ``error``, ``unchecked``, ``budget``, ``changed``,
+            ``unrun``, or the kind of a note.
         level: How bad it is.
         text: What it is, in words.
         file: Where it is, in full; None if that is not known.

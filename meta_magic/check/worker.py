@@ -11,6 +11,7 @@ from contextlib import redirect_stderr, redirect_stdout, suppress
 from typing import IO
 
 from meta_magic.check.checked_process import END
+from meta_magic.check.lacking import find_lacking
 from meta_magic.check.verdicts import Finding, Part, Request
 from meta_magic.errors import CheckError
 
@@ -33,9 +34,11 @@ def main() -> None:
     except CheckError as error:
         send(results, say_unchecked(str(error)))
     except Exception as error:  # noqa: BLE001  ours: the program's own are in its part
-        traceback.print_exc()
-        words = f"the check itself failed ({type(error).__name__}: {error})"
-        send(results, say_unchecked(words))
+        reason = find_lacking(error, request.nbytes)
+        if reason is None:
+            traceback.print_exc()
+            reason = f"the check itself failed ({type(error).__name__}: {error})"
+        send(results, say_unchecked(reason))
     send(results, END)
 
 

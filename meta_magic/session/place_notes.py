@@ -12,7 +12,7 @@ from meta_magic.recording.identities.geometries import LiveGeometry
 from meta_magic.recording.signatures.entries import OpTable
 from meta_magic.replaying.operators import find_function
 from meta_magic.replaying.program_calls import ProgramCalls
-from meta_magic.trace.notes import Note
+from meta_magic.trace.notes import FAILS, Note
 from meta_magic.trace.program import Program
 from meta_magic.trace.sequences import OpCalls
 from meta_magic.trace.signature import Geometry, Signature
@@ -64,7 +64,7 @@ def find_unnamed(program: Program) -> Iterator[Note]:
             if (call.line, clash.place) not in noted:
                 noted.add((call.line, clash.place))
                 yield Note(
-                    kind="place",
+                    kind=FAILS,
                     text=f"{call.op} took a tensor that no device was named for, with "
                     f"one on {clash.place}: for real it would lie on the CPU, and this "
                     "would fail",

@@ -1,8 +1,12 @@
 """What is told of a recording besides its calls: notes, and the cell as written."""
 
 from dataclasses import dataclass, field
+from typing import Final
 
-__all__ = ["CellSource", "Note"]
+__all__ = ["FAILS", "CellSource", "Note"]
+
+FAILS: Final = "fails"
+"""The kind of notes on what would raise an error on the device that the code names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

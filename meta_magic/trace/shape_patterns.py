@@ -80,5 +80,7 @@ def write_expected(expected: Expected) -> str:
 def describe_missing(pattern: str, names: Sequence[str]) -> str:
     """Return in words that no module was called that is so named."""
     near = get_close_matches(pattern, names, n=3, cutoff=0.3) or names[:3]
-    words = ", ".join(repr(name) for name in near) or "none"
+    words = ", ".join(repr(name) if name else "'' (the model)" for name in near)
+    words += ", ..." if len(near) < len(names) else ""
+    words = words or "none"
     return f"no module that was called is named {pattern!r}; called were {words}"

@@ -157,7 +157,7 @@ def check_rerun(trace: Trace) -> Rerun:
         TrialError: That cannot be.
     """
     if trace.rerun is None:
-        raise TrialError("it was run by `exec`, or comes from another process")
+        raise TrialError("only a cell, or a `with record()` in a file, is run again")
     if not can_fork():
         raise TrialError("no process can be forked here")
     return trace.rerun

@@ -4,6 +4,7 @@ In the child that ran the block with traced numbers: each step is found by makin
 call again with other numbers, and no rule of any operator is written here.
 """
 
+import ast
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
@@ -137,11 +138,27 @@ class Lineages:
                 return Described(Step(value=value, text=text, formula=f"{value}"))
             case Worked(formula, parts):
                 name = self._names.name_number(number)
-                shown = formula.format(*map(strip, parts))
+                formula, below = self._put_in(formula, parts)
+                shown = formula.format(*map(strip, below))
                 text = f"{name} = {shown}" if name else shown
-                return Described(Step(value=value, text=text, formula=formula), parts)
+                return Described(Step(value=value, text=text, formula=formula), below)
         text = "a number of unknown origin"
         return Described(Step(value=value, text=text, formula=f"{value}"))
+
+    def _put_in(self, formula: str, parts: Sequence[Any]) -> tuple[str, Sequence[Any]]:
+        """Return arithmetic with that of its parts in it, of those without a name."""
+        whole: list[Any] = []
+        texts = []
+        for part in parts:
+            origin = origin_of(part)
+            if isinstance(origin, Worked) and not self._names.name_number(part):
+                inner, below = self._put_in(*origin)
+                texts.append(f"({inner})" if is_loose(inner, formula) else inner)
+                whole += below
+            else:
+                texts.append("{}")
+                whole.append(part)
+        return formula.format(*texts), whole
 
     def _describe_literal(self, number: Any, literal: Literal) -> Step:
         """Return a number that the block says."""
@@ -193,6 +210,17 @@ def write_root(literal: Literal, label: str) -> Step:
         column=literal.column,
         end_column=literal.end_column,
     )
+
+
+def is_loose(inner: str, outer: str) -> bool:
+    """Whether arithmetic needs brackets in other arithmetic."""
+    within, around = (
+        ast.parse(text.replace("{}", "n"), mode="eval").body for text in (inner, outer)
+    )
+    if not isinstance(within, (ast.BinOp, ast.UnaryOp)):
+        return False
+    is_same = isinstance(around, ast.BinOp) and type(around.op) is type(within.op)
+    return not (is_same and isinstance(within.op, (ast.Add, ast.Mult)))
 
 
 def call_of(number: Any) -> Call | None:

@@ -101,9 +101,33 @@ def test_a_script_that_takes_memory_is_refused_it(check, line):
     assert "it needs more memory than 1.9 GiB (--memory)" in text
 
 
-def test_a_size_that_is_none_is_told(check):
+@pytest.mark.parametrize("size", ["much", "8", "0", "-5GB"])
+def test_a_size_that_is_none_or_too_little_is_told(check, size):
     with pytest.raises(SystemExit, match="2"):
-        check("a.py", "--memory", "much", a="")
+        check("a.py", f"--memory={size}", a="")
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "words"),
+    [
+        ("x = 1", 0, "note: nothing of torch was called: nothing is checked"),
+        (
+            "from torch import nn\nm = nn.Linear(3, 4)",
+            0,
+            "note: no module was called: what it would do with data is not checked",
+        ),
+        (
+            "import torch\nm = torch.nn.Linear(3, 4).cuda()\nm(torch.ones(2, 3))",
+            1,
+            "error: aten.addmm.default took a tensor that no device was named for",
+        ),
+    ],
+)
+def test_what_is_not_checked_and_what_would_fail_elsewhere_is_said(
+    check, script, code, words
+):
+    found, text = check("a.py", a=script)
+    assert (found, words in text) == (code, True)
 
 
 def test_a_script_that_lets_nobody_end_it_is_ended(check, monkeypatch):

@@ -171,3 +171,18 @@ def test_a_run_that_asks_for_nothing_does_not_import_torch(pytester):
     )
     result = subprocess.run([sys.executable, "-c", code], check=False)
     assert result.returncode == 0
+
+
+DRAWING = """
+    def test_of_a_large_model(meta_trace):
+        nn.Linear(100_000, 100_000)
+        with pytest.raises(AssertionError, match="at the peak: parameter 37"):
+            meta_trace.assert_fits("t4")
+
+    def test_of_a_value(meta_trace):
+        assert nn.Linear(4, 2)(torch.randn(3, 4)).sum().item() != 0
+"""
+
+
+def test_no_test_goes_on_from_what_another_one_drew(run):
+    run(DRAWING).assert_outcomes(passed=2)

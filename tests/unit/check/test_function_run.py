@@ -87,7 +87,7 @@ def test_arguments_are_json_or_a_factorys(call, options):
             "torch has no dtype 'float3'",
         ),
         ("own_models:double", {"factory": "own_models:no"}, "no function 'no'"),
-        ("own_models:double", {"factory": "no"}, "no function of a module is named"),
+        ("own_models:double", {"factory": "no"}, "a function is named as"),
     ],
 )
 def test_what_cannot_be_called_is_refused_with_the_reason(call, name, options, reason):

@@ -124,6 +124,16 @@ def test_a_chain_stands_in_lines_and_says_nothing_twice():
     )
 
 
+def test_arithmetic_of_numbers_without_names_stands_in_one_line():
+    text = "fc = nn.Linear((1 + 3) * 7 * 6, 5)\nout = fc.weight"
+    trace, variables = run(text)
+    first, *rest = trace.why(variables["out"], 1).lines
+    assert first == "168 = fc.in_features = (1 + 3) * 7 * 6"
+    values = [line.strip().partition(" = ")[0] for line in rest]
+    assert values == ["1", "3", "7", "6"]
+    assert all(line.endswith("written (line 4)") for line in rest)
+
+
 def test_what_a_native_function_made_is_seen_by_running_the_block_again():
     trace, variables = run(
         "lstm = nn.LSTM(5, 9, batch_first=True, bidirectional=True)\n"

@@ -37,8 +37,8 @@ FAILS = {
 @pytest.mark.parametrize("cache", [True, False])
 @pytest.mark.parametrize("name", FAILS)
 def test_what_would_fail_for_real_is_noted(name, cache):
-    notes_on(FAILS[name], "place")  # so that the next one may find it known
-    (text,) = notes_on(FAILS[name], "place", cache=cache)
+    notes_on(FAILS[name], "fails")  # so that the next one may find it known
+    (text,) = notes_on(FAILS[name], "fails", cache=cache)
     assert "took a tensor that no device was named for, with one on cuda:0" in text
     assert text.endswith("for real it would lie on the CPU, and this would fail")
 
@@ -78,7 +78,7 @@ WORKS = {
 
 @pytest.mark.parametrize("name", WORKS)
 def test_what_would_work_for_real_is_not_noted(name):
-    assert notes_on(WORKS[name], "place") == []
+    assert notes_on(WORKS[name], "fails") == []
 
 
 def test_a_note_says_the_line():
@@ -88,7 +88,7 @@ def test_a_note_says_the_line():
             on_cuda(3) + weights
             on_cuda(3) * weights
     first = test_a_note_says_the_line.__code__.co_firstlineno
-    lines = [note.line for note in trace.notes if note.kind == "place"]
+    lines = [note.line for note in trace.notes if note.kind == "fails"]
     assert lines == [first + 4, first + 5]
 
 
@@ -98,7 +98,7 @@ def test_what_backward_itself_makes_is_not_noted():
         x[:, 1].unfold(0, 2, 1).prod().backward()
         (x.grad * on_cuda(3)).sum()
 
-    assert notes_on(run, "place") == []
+    assert notes_on(run, "fails") == []
 
 
 TOLD = """
@@ -129,7 +129,7 @@ def test_what_a_library_is_told_of_a_placed_tensor_is_named(tmp_path, monkeypatc
         assert str(told.count(torch.ones(3)).device) == "meta"
         told.add(x) + told.count(x)
 
-    assert notes_on(run, "place", as_device="cuda") == []
+    assert notes_on(run, "fails", as_device="cuda") == []
 
 
 def test_to_empty_stays_on_meta_and_offers_materialize():
