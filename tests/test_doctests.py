@@ -1,5 +1,6 @@
 """Every public name has an example in its docstring, and the examples are true."""
 
+import builtins
 import doctest
 import importlib
 import inspect
@@ -35,6 +36,9 @@ OTHERS = [
 def names(tmp_path, monkeypatch):
     """What an example knows: the public names, torch, and two files."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        builtins, "_", None, raising=False
+    )  # Python keeps results there
     for name, text in FILES.items():
         (tmp_path / name).write_text(text, "utf-8")
     public = {name: getattr(meta_magic, name) for name in meta_magic.__all__}

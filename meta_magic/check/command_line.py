@@ -95,6 +95,11 @@ def add_recording(check: argparse.ArgumentParser) -> None:
         metavar="MODULE:FUNCTION",
         help="returns the arguments of functions: a tuple, a dict, or both as a pair",
     )
+    add_limits(group.add_argument)
+
+
+def add_limits(add: Callable[..., object]) -> None:
+    """Add what a subject may take and do."""
     add(
         "--timeout",
         type=float,

@@ -37,7 +37,7 @@ __all__ = [
 SECONDS: Final = 1.0
 """What a child may compute, beside what the block took twice."""
 
-PATIENCE: Final = 4.0
+PATIENCE: Final = 6.0
 """How many seconds to wait for one, on a busy machine."""
 
 SECONDS_OF_MANY: Final = 0.25
