@@ -82,6 +82,12 @@ def add_recording(check: argparse.ArgumentParser) -> None:
         action="store_true",
         help="compute indices and classes, and refuse those out of range",
     )
+    add_limits(group.add_argument)
+    add_arguments(group.add_argument)
+
+
+def add_arguments(add: Callable[..., object]) -> None:
+    """Add what functions are called with."""
     add(
         "--args",
         default="[]",
@@ -95,7 +101,6 @@ def add_recording(check: argparse.ArgumentParser) -> None:
         metavar="MODULE:FUNCTION",
         help="returns the arguments of functions: a tuple, a dict, or both as a pair",
     )
-    add_limits(group.add_argument)
 
 
 def add_limits(add: Callable[..., object]) -> None:

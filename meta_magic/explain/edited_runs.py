@@ -18,6 +18,7 @@ from meta_magic.recording.as_device.oracle.child import (
     ask_children,
     can_fork,
 )
+from meta_magic.torch_private.dynamo import leave_dynamo_out
 from meta_magic.trace.rerun import Rerun
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.blocks import parse_block, restore_variables
@@ -166,7 +167,7 @@ def run_many(
     block: Block, edits: Sequence[Edit], n_wanted: int
 ) -> list[Outcome | Failure]:
     """Return what becomes of a block by edits, as far as time is; in a child."""
-    refused, end = enter_sandbox(), process_time() + SECONDS_OF_MANY
+    refused, end = enter_trial(), process_time() + SECONDS_OF_MANY
     outcomes: list[Outcome | Failure] = []
     for edit in edits:
         outcomes.append(run(block, edit, refused))
@@ -178,7 +179,13 @@ def run_many(
 
 def run_alone(block: Block, edit: Edit) -> Outcome | Failure:
     """Return what becomes of a block by an edit; called in a child."""
-    return run(block, edit, enter_sandbox())
+    return run(block, edit, enter_trial())
+
+
+def enter_trial() -> list[str]:
+    """Refuse side effects, and torch's own first of all, as :func:`enter_sandbox`."""
+    leave_dynamo_out()  # a kernel that the block did not come to may import it
+    return enter_sandbox()
 
 
 def run(block: Block, edit: Edit, refused: list[str]) -> Outcome | Failure:

@@ -71,7 +71,7 @@ def add_findings(trace: Trace, failed: FailedCall, found: Explanation) -> Explan
         rules=diagnosis.rules,
         repairs=tried.repairs,
         n_tried=tried.n_tried,
-        declined=declined or tried.reason,
+        declined=declined or ("" if tried.repairs else tried.reason),
         lineages=diagnosis.lineages,
         culprits=tuple(dict.fromkeys(lines)),
     )

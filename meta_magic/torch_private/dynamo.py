@@ -15,9 +15,9 @@ __all__ = ["leave_dynamo_out"]
 def leave_dynamo_out() -> None:
     """Have torch's own functions do without dynamo where it is not there yet, for good.
 
-    To be called in a child that runs nothing of the user's any more. Without it the
-    first of torch's kernels in Python imports dynamo, which takes a second, and writes
-    files, which no trial may.
+    To be called in a child that runs nothing of the user's any more, or only tries
+    whether it runs. Without it the first of torch's kernels in Python imports dynamo,
+    which takes a second, and writes files, which no trial may.
     """
     if DYNAMO not in sys.modules:
         stand_in: Any = ModuleType(DYNAMO)

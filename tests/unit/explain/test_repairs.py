@@ -1,5 +1,7 @@
 """Repairs of a failed cell: what is changed, that it runs, and that nothing else is."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from importlib import import_module
 
@@ -71,9 +73,11 @@ def test_an_expression_is_put_in_brackets_before_a_method():
     assert "y = a @ ((b + 1).T)" in [repair.after for repair in found.repairs]
 
 
+WIDE = "import torch\nm = torch.nn.Linear(400, 10)\nm(torch.ones(4, 800)).relu()"
+
+
 def test_what_it_does_to_parameters_is_said():
-    text = "import torch\nm = torch.nn.Linear(400, 10)\nm(torch.ones(4, 800))"
-    found = explain(text)
+    found = explain(WIDE)
     assert "8,010 parameters instead of 4,010" in found.text
 
 
@@ -182,3 +186,10 @@ def test_a_number_that_should_change_nothing_is_taken_away(sizes, left):
     )
     wanted = f"lin = torch.nn.Linear({left}, 5)"
     assert wanted in [repair.after for repair in found.repairs]
+
+
+def test_the_first_failing_block_of_a_process_has_repairs():
+    code = f"from tests.unit.explain.test_repairs import *; print(explain({WIDE!r}))"
+    command = [sys.executable, "-c", code]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "nn.Linear(800, 10)" in said
