@@ -58,7 +58,7 @@ class Judge:
             *self._find_end(error, reason, shown),
             *self._find_overruns(trace),
             *self._find_notes(trace),
-            *([] if error else find_unrun(trace)),
+            *([] if error or name else find_unrun(trace)),  # many cells only import
         )
         outcomes: list[Outcome] = [
             "unchecked" if found.rule == "unchecked" else "error"

@@ -28,6 +28,9 @@ from meta_magic.recording.identities.function_names import describe_function
 
 __all__ = ["Lineages", "Unresolved", "write_root"]
 
+MAX_NESTED: Final = 3
+"""How deep arithmetic stands in one step: that of a loop has no end."""
+
 MAX_STEPS: Final = 200
 """How many steps a chain has."""
 
@@ -145,14 +148,17 @@ class Lineages:
         text = "a number of unknown origin"
         return Described(Step(value=value, text=text, formula=f"{value}"))
 
-    def _put_in(self, formula: str, parts: Sequence[Any]) -> tuple[str, Sequence[Any]]:
+    def _put_in(
+        self, formula: str, parts: Sequence[Any], depth: int = MAX_NESTED
+    ) -> tuple[str, Sequence[Any]]:
         """Return arithmetic with that of its parts in it, of those without a name."""
         whole: list[Any] = []
         texts = []
         for part in parts:
             origin = origin_of(part)
-            if isinstance(origin, Worked) and not self._names.name_number(part):
-                inner, below = self._put_in(*origin)
+            is_named = bool(self._names.name_number(part))
+            if isinstance(origin, Worked) and depth and not is_named:
+                inner, below = self._put_in(*origin, depth - 1)
                 texts.append(f"({inner})" if is_loose(inner, formula) else inner)
                 whole += below
             else:

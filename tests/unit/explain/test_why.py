@@ -134,6 +134,14 @@ def test_arithmetic_of_numbers_without_names_stands_in_one_line():
     assert all(line.endswith("written (line 4)") for line in rest)
 
 
+def test_arithmetic_of_a_long_loop_stays_in_steps():
+    text = "n = 1\nfor _ in range(60):\n    n = (n + 1) + (n - n)\nout = torch.ones(n)"
+    trace, variables = run(text)
+    lineage = trace.why(variables["out"], 0)
+    assert lineage.size == 61
+    assert max(len(step.formula) for step in lineage.steps) < 200
+
+
 def test_what_a_native_function_made_is_seen_by_running_the_block_again():
     trace, variables = run(
         "lstm = nn.LSTM(5, 9, batch_first=True, bidirectional=True)\n"
