@@ -8,6 +8,7 @@ from typing import Final
 from meta_magic.explain.edits.edit import Edit
 from meta_magic.explain.edits.program_text import Program
 from meta_magic.explain.edits.situations import Situation
+from meta_magic.explain.lineage.lineage_records import Lineage
 from meta_magic.explain.refused_sizes import solve
 
 __all__ = ["edit_roots"]
@@ -16,7 +17,9 @@ LATER: Final = 0.12
 """What it counts that a number is not the first that would do."""
 
 FAR: Final = 0.2
-"""What it counts that a size is worked out from a number, and is not that itself."""
+WORKED: Final = 0.1
+"""What it counts that a size comes from a number by calls, or by arithmetic alone, and
+is not that itself."""
 
 DATA: Final = 0.9
 """What it counts that a number is of data: what people ask for is a model of these."""
@@ -36,15 +39,24 @@ def edit_roots(situation: Situation) -> Iterator[Edit]:
     nodes = {(n.lineno, n.col_offset): n for n in program.find(ast.Constant)}
     for refused in situation.refused:
         solved = [*solve(refused)][:MAX_FOR_EACH]
+        distance = weigh(refused.lineage)
         for at, (step, value) in enumerate(solved):
             node = nodes.get((step.line or 0, step.column or 0))
             most = inf if node is None or not program.is_data(node) else step.value
             if node is not None and value <= MOST_DATA * most:
-                cost = LATER * at + (FAR if len(refused.lineage.steps) > 1 else 0)
+                cost = LATER * at + distance
                 cost += DATA if program.is_data(node) else 0
                 yield from drop(program, node, value, cost)
                 if value > 0:
                     yield from program.replace(node, str(value), cost)
+
+
+def weigh(lineage: Lineage) -> float:
+    """Return what it counts how a size comes from the numbers that are written."""
+    if len(lineage.steps) == 1:
+        return 0.0
+    is_made = any(step.line and not step.is_written for step in lineage.steps)
+    return FAR if is_made else WORKED
 
 
 def drop(program: Program, node: ast.expr, value: int, cost: float) -> Iterator[Edit]:

@@ -172,7 +172,9 @@ def test_a_call_that_ends_the_process_is_refused():
 
 
 def test_a_namespace_of_much_memory_is_no_matter():
-    found = explain(f"big = bytearray(1 << 30)\n{FAILING}")
+    big = bytearray(1 << 30)
+    found = explain(FAILING)
+    assert len(big) == 1 << 30
     assert found.rules[0].endswith(RULE)
     assert found.repairs
 

@@ -71,5 +71,5 @@ def test_the_text_says_what_a_run_does(name):
 def test_what_cannot_be_run_again_says_why():
     variables = {"record": record}
     exec("with record() as trace:\n    pass", variables)
-    with pytest.raises(TrialError, match="exec"):
+    with pytest.raises(TrialError, match="is run again"):
         Recordings(variables["trace"]).list_sizes()

@@ -241,7 +241,7 @@ def test_a_block_that_does_not_end_is_ended(tmp_path, text):
 def test_a_block_of_exec_cannot_be_run_again():
     variables = {"record": record}
     exec("with record() as trace:\n    pass", variables)
-    with pytest.raises(TrialError, match="exec"):
+    with pytest.raises(TrialError, match="is run again"):
         ask_trial(variables["trace"], count)
 
 
