@@ -2,11 +2,12 @@
 
 import argparse
 import json
-import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
+
+import psutil
 
 from meta_magic.check.verdicts import Request
 from meta_magic.errors import CheckError
@@ -115,7 +116,7 @@ def add_limits(add: Callable[..., object]) -> None:
     add(
         "--memory",
         type=read_nbytes,
-        default=read_nbytes_of_machine(),
+        default=psutil.virtual_memory().total // 2,
         metavar="SIZE",
         help="what each may take of this machine's memory, on Linux: 8GB (default: "
         "half of it)",
@@ -140,13 +141,6 @@ def read_nbytes(text: str) -> int:
         least = format_bytes(LEAST_NBYTES)
         raise argparse.ArgumentTypeError(f"{text!r} is too little: at least {least}")
     return int(nbytes)
-
-
-def read_nbytes_of_machine() -> int | None:
-    """Return half of this machine's memory; None where that is not known."""
-    if not hasattr(os, "sysconf"):  # Windows
-        return None
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
 def add_outcome(check: argparse.ArgumentParser) -> None:

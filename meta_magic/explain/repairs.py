@@ -26,6 +26,9 @@ __all__ = ["Repair", "Tried", "try_edits"]
 
 MAX_REPAIRS: Final = 3
 
+MAX_ALONE: Final = 6
+"""How many that seem to help are run once more."""
+
 MAX_SECONDS: Final = 2.0
 MAX_OF_CHILDREN: Final = 0.6
 """What trials may take: on the clock, and of processors' time."""
@@ -104,7 +107,8 @@ def try_edits(trace: Trace, block: Block, edits: Sequence[Edit]) -> Tried:
     ran.sort(key=lambda one: one.edit.cost + weigh(one.outcome, before))
     firsts = {one.outcome: one for one in reversed(ran)}
     ran.sort(key=lambda one: firsts[one.outcome] is not one)
-    alone = islice(run_alone(block, [one.edit for one in ran]), MAX_REPAIRS)
+    likely = [one.edit for one in ran[:MAX_ALONE]]
+    alone = islice(run_alone(block, likely), MAX_REPAIRS)
     repairs = tuple(write_repair(block, one, before) for one in alone)
     return Tried(repairs, len(tried), next(filter(None, reasons), ""))
 
