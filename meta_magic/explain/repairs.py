@@ -33,6 +33,9 @@ MAX_SECONDS: Final = 2.0
 MAX_OF_CHILDREN: Final = 0.6
 """What trials may take: on the clock, and of processors' time."""
 
+SOLVED: Final = 0.6
+"""How much earlier what is solved is tried: a large block is not run often."""
+
 GROWTH: Final = 0.3
 """What it counts at most that an edit changes the number of parameters."""
 
@@ -126,7 +129,8 @@ def screen_in_order(
 
     No more are tried when time is up, or as many have helped as are shown.
     """
-    start, left, found = Spent.read(), [*edits], set[Outcome]()
+    start, found = Spent.read(), set[Outcome]()
+    left = sorted(edits, key=lambda edit: edit.cost - SOLVED * edit.is_solved)
     while left and len(found) < MAX_REPAIRS and not start.is_over():
         some = screen(block, left, MAX_REPAIRS)
         found |= {one for one in some.values() if isinstance(one, Outcome)}

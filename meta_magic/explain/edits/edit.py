@@ -35,10 +35,13 @@ class Edit:
     Attributes:
         stretches: They do not overlap.
         cost: How unlikely it is to be what was meant; 0 to 4 or so.
+        is_solved: Whether the call accepts what comes of it, as far as is known: it is
+            tried before others that are meant as likely.
     """
 
     stretches: tuple[Stretch, ...]
     cost: float
+    is_solved: bool = False
 
     @property
     def lines(self) -> tuple[int, ...]:

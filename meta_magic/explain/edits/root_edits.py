@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from dataclasses import replace
 from math import inf
 from typing import Final
 
@@ -47,8 +48,10 @@ def edit_roots(situation: Situation) -> Iterator[Edit]:
                 cost = LATER * at + distance
                 cost += DATA if program.is_data(node) else 0
                 yield from drop(program, node, value, cost)
-                if value > 0:
-                    yield from program.replace(node, str(value), cost)
+                for edit in (
+                    program.replace(node, str(value), cost) if value > 0 else ()
+                ):
+                    yield replace(edit, is_solved=True)
 
 
 def weigh(lineage: Lineage) -> float:

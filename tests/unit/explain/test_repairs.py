@@ -8,6 +8,9 @@ from importlib import import_module
 import pytest
 import torch
 
+from meta_magic.explain import repairs
+from meta_magic.explain.edited_runs import RAISED
+from meta_magic.explain.edits.edit import Edit
 from meta_magic.trace.notes import CellSource
 from tests.conformance.explanations import record_cell
 
@@ -193,3 +196,17 @@ def test_the_first_failing_block_of_a_process_has_repairs():
     command = [sys.executable, "-c", code]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "nn.Linear(800, 10)" in said
+
+
+def test_what_is_solved_is_tried_before_what_is_as_likely(monkeypatch):
+    tried = []
+
+    def screen(block, edits, n_wanted):
+        tried.extend(edits)
+        return dict.fromkeys(edits, RAISED)
+
+    monkeypatch.setattr(repairs, "screen", screen)
+    likely, solved = Edit((), cost=1.0), Edit((), cost=1.5, is_solved=True)
+    unlikely = Edit((), cost=3.0, is_solved=True)
+    assert [*repairs.screen_in_order(None, [likely, solved, unlikely])]
+    assert tried == [solved, likely, unlikely]
