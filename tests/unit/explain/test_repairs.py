@@ -206,7 +206,9 @@ def test_what_is_solved_is_tried_before_what_is_as_likely(monkeypatch):
         return dict.fromkeys(edits, RAISED)
 
     monkeypatch.setattr(repairs, "screen", screen)
-    likely, solved = Edit((), cost=1.0), Edit((), cost=1.5, is_solved=True)
-    unlikely = Edit((), cost=3.0, is_solved=True)
+    likely = Edit(stretches=(), cost=1.0)
+    solved, unlikely = (
+        Edit(stretches=(), cost=cost, is_solved=True) for cost in (1.5, 3.0)
+    )
     assert [*repairs.screen_in_order(None, [likely, solved, unlikely])]
     assert tried == [solved, likely, unlikely]
