@@ -51,6 +51,7 @@ from meta_magic.session.values_on_demand import ValuesOnDemand
 from meta_magic.torch_private.snapshot import RealTorch
 from meta_magic.trace.notes import CellSource, Note
 from meta_magic.trace.options import Options
+from meta_magic.trace.paused_collector import paused_collector
 from meta_magic.trace.program import Program
 from meta_magic.trace.trace import Trace
 
@@ -190,6 +191,7 @@ class Recording:
         """Operator calls recorded so far; may be read from another thread."""
         return self._clock.now
 
+    @paused_collector()
     def finish(
         self,
         error: BaseException | None = None,

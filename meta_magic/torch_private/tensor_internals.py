@@ -14,6 +14,9 @@ from torch import Generator, Tensor, TypedStorage, UntypedStorage
 # Without it a materialized parameter is a new object, and an optimizer keeps the old.
 from torch._C import _swap_tensor_impl as swap_tensor_impl
 
+# Without it what a call is given is compared one attribute after the other.
+from torch._C._dynamo.guards import TensorGuards
+
 # Without it a convolution's output does not have the strides of any device.
 from torch._prims_common import suggest_memory_format
 
@@ -31,6 +34,7 @@ __all__ = [
     "is_counted_with",
     "is_view",
     "is_zero_tensor",
+    "make_guard",
     "mark_coalesced",
     "n_specified",
     "negate_lazily",
@@ -117,6 +121,18 @@ def is_view(tensor: Tensor) -> bool:
 def is_zero_tensor(tensor: Tensor) -> bool:
     """Whether a tensor stands for zeros without memory; one such is not served."""
     return tensor._is_zerotensor()
+
+
+def make_guard(tensors: Sequence[Tensor]) -> Callable[..., bool]:
+    """Return what says whether others are like some tensors, in type and metadata.
+
+    In dtype, device, sizes, strides and ``requires_grad``, and in what torch would do
+    of them: not those that are lazily conjugated, nor within a transform. It holds
+    none of them. One that stands twice is like none.
+    """
+    guards = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+    check: Callable[..., bool] = guards.check
+    return check
 
 
 def mark_coalesced(tensor: Tensor, *, is_coalesced: bool) -> Tensor:

@@ -5,7 +5,7 @@ only while storage and geometry agree. Tensors themselves are never weakly refer
 ``torch.utils.swap_tensors`` would then refuse them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 import torch
@@ -17,7 +17,6 @@ from meta_magic.recording.identities.geometries import (
     LiveGeometry,
 )
 from meta_magic.recording.identities.storages import StorageRef, StorageRegistry
-from meta_magic.torch_private.tensor_internals import address_of_storage
 
 __all__ = ["Seen", "TensorRegistry"]
 
@@ -29,6 +28,7 @@ class TensorRegistry(StorageRegistry):
     """The numbers of the tensors that one recording meets, and of their storages.
 
     Attributes:
+        seen_by_id: What was last seen at each address; perhaps another is there now.
         forget: Takes the ``id()`` of a tensor that was just made, and None: it is new,
             whatever was there before.
 
@@ -50,12 +50,12 @@ class TensorRegistry(StorageRegistry):
         self._geometries = geometries
         # Only one that was met is told from the rest, which its strides do not do.
         self._has_negatives = False
-        self._seen_by_id: dict[int, Seen] = {}
-        self.forget = self._seen_by_id.pop
+        self.seen_by_id: dict[int, Seen] = {}
+        self.forget = self.seen_by_id.pop
 
     def read(self, tensor: Tensor) -> Seen:
         """Return what is known of ``tensor``; number it when it is new."""
-        seen = self._seen_by_id.get(id(tensor))
+        seen = self.seen_by_id.get(id(tensor))
         try:
             if seen is not None and self._is_as_seen(tensor, seen):
                 return seen
@@ -70,10 +70,7 @@ class TensorRegistry(StorageRegistry):
             tensor.dtype is geometry.dtype
             and tensor.shape == geometry.shape
             and storage is not None
-            and self._storage_by_address.get(
-                address_of_storage(tensor.untyped_storage())
-            )
-            is storage
+            and storage.is_of(tensor.untyped_storage())
             and tensor.stride() == geometry.stride
             and tensor.storage_offset() == geometry.offset
             and not self._has_negatives
@@ -81,7 +78,7 @@ class TensorRegistry(StorageRegistry):
 
     def find(self, tensor: Tensor) -> Seen | None:
         """Return what is known of ``tensor`` if it was seen before as it is now."""
-        seen = self._seen_by_id.get(id(tensor))
+        seen = self.seen_by_id.get(id(tensor))
         if seen is None or self._is_as_seen(tensor, seen):
             return seen
         ref = self._find_ref(tensor)
@@ -91,6 +88,12 @@ class TensorRegistry(StorageRegistry):
         if seen[1] is ref and seen[2] is geometry:
             return seen
         return self._rename(tensor, seen, ref, geometry)
+
+    def verify(self, tensors: Iterable[Tensor]) -> None:
+        """Forget what was seen at the addresses of others than are there now."""
+        for tensor in tensors:
+            if self.find(tensor) is None:
+                self.forget(id(tensor), None)
 
     def _rename(
         self,
@@ -102,7 +105,7 @@ class TensorRegistry(StorageRegistry):
         """Return a tensor that is as seen but for its place; None if it is not."""
         if not is_renamed(seen, storage, geometry):
             return None
-        renamed = self._seen_by_id[id(tensor)] = (seen[0], storage, geometry)
+        renamed = self.seen_by_id[id(tensor)] = (seen[0], storage, geometry)
         return renamed
 
     def geometry_of(self, tensor: Tensor) -> LiveGeometry:
@@ -130,7 +133,7 @@ class TensorRegistry(StorageRegistry):
         storages = self.storage_by_tensor
         number = len(storages)
         storages.append(ref.number)
-        self._seen_by_id[id(tensor)] = (number, ref, geometry)
+        self.seen_by_id[id(tensor)] = (number, ref, geometry)
         return number
 
     def add_served(
@@ -138,17 +141,17 @@ class TensorRegistry(StorageRegistry):
     ) -> None:
         """Note a tensor that was given its numbers before it was made."""
         ref = self._refer_to(tensor.untyped_storage(), storage, geometry.place)
-        self._seen_by_id[id(tensor)] = (number, ref, geometry)
+        self.seen_by_id[id(tensor)] = (number, ref, geometry)
 
     def add_known(self, tensor: Tensor, number: int, geometry: LiveGeometry) -> None:
         """Note a tensor on a storage that was met before, whose number is known."""
-        self._seen_by_id[id(tensor)] = (number, self.storage_of(tensor), geometry)
+        self.seen_by_id[id(tensor)] = (number, self.storage_of(tensor), geometry)
 
     def add_view(self, tensor: Tensor, base: Seen, geometry: LiveGeometry) -> int:
         """Number a tensor just made on the storage of ``base``."""
         number = len(self.storage_by_tensor)
         self.storage_by_tensor.append(self.storage_by_tensor[base[0]])
-        self._seen_by_id[id(tensor)] = (number, base[1], geometry)
+        self.seen_by_id[id(tensor)] = (number, base[1], geometry)
         return number
 
     def add_output(self, tensor: Tensor, place: torch.device | None) -> Seen:
@@ -175,14 +178,14 @@ class TensorRegistry(StorageRegistry):
             self.aliased.update(ref.number for ref in (seen[1], storage) if ref)
             return self._add(tensor, storage, geometry)
         renewed = (seen[0], storage, geometry)
-        self._seen_by_id[id(tensor)] = renewed
+        self.seen_by_id[id(tensor)] = renewed
         return renewed
 
     def close(self) -> None:
         """Let go of all storages, and hear of no more deaths."""
         self.note_deaths()
         self._storage_by_address.clear()
-        self._seen_by_id.clear()
+        self.seen_by_id.clear()
 
     def _add(
         self, tensor: Tensor, storage: StorageRef | None, geometry: LiveGeometry
@@ -195,7 +198,7 @@ class TensorRegistry(StorageRegistry):
         self._has_negatives |= geometry.record.is_neg
         seen = (len(self.storage_by_tensor), storage, geometry)
         self.storage_by_tensor.append(number_of_storage)
-        self._seen_by_id[id(tensor)] = seen
+        self.seen_by_id[id(tensor)] = seen
         return seen
 
 

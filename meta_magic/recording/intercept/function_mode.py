@@ -46,7 +46,7 @@ from meta_magic.recording.intercept.lifted.lifting import Lifting
 from meta_magic.recording.intercept.mixed_devices import explain_mix
 from meta_magic.recording.intercept.moves import MOVES, Mover
 from meta_magic.recording.intercept.packed_sequences import PACKING, Packer
-from meta_magic.recording.intercept.served_functions import ServedFunctions
+from meta_magic.recording.intercept.served_functions import UNKNOWN, ServedFunctions
 from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.intercept.watched_calls import WatchedFunctions
 from meta_magic.recording.rows.constants import VALUE_FUNCTIONS, Constants
@@ -76,7 +76,6 @@ HANDLED: Final = DATA_READERS.union(
 UNLIKE_TORCH: Final = HANDLED | INDEXING
 ASKED: Final = DEVICE_QUESTIONS | {IS_META, DATA}
 """Attributes whose answer may depend on who asks, or makes another tensor."""
-
 
 frame_at = sys._getframe  # replaced by what stands above the mode, and is not meant
 
@@ -150,7 +149,7 @@ class FunctionMode(DeviceContext):
     def __exit__(self, *_: object) -> None:
         pop_function_mode()
 
-    def __torch_function__(  # noqa: C901, PLR0911, PLR0912  a method more is felt
+    def __torch_function__(  # noqa: C901, PLR0911, PLR0912, PLR0915  a method more is felt
         self,
         func: Any,
         types: Sequence[type],
@@ -166,23 +165,28 @@ class FunctionMode(DeviceContext):
         places = self._places
         before, places.running = places.running, (running := [func, caller, None, args])
         try:
+            is_served = self._is_serving and self._served.can_serve(func)
+            if is_served and func not in HANDLED and not self._autocast.is_on:
+                returned = self._served.answer(func, args, kwargs)
+                if returned is not UNKNOWN:
+                    return returned
             if func in UNLIKE_TORCH and args:
                 if func in HANDLED:
                     returned = self._handle(func, args, kwargs or {}, caller)
                     if returned is not NotImplemented:
                         return returned
                 else:
-                    func, args = prepare_index(
-                        func, args, self._attention.device, self._constants.note_values
-                    )
+                    device, note = self._attention.device, self._constants.note_values
+                    func, args = prepare_index(func, args, device, note)
             if self._autocast.is_on:
                 args, kwargs = self._lifting.lift_mixed(func, args, kwargs or {})
             names_device = kwargs and kwargs.get("device") is not None
-            if self._is_serving and not names_device and self._served.can_serve(func):
+            if is_served and not names_device:
                 return self._served.serve(func, args, kwargs)
+            kwargs = kwargs or {}
             if names_device or func in self._makers:
-                return self._factories.make(func, args, kwargs or {}, caller)
-            return func(*args, **(kwargs or {}))
+                return self._factories.make(func, args, kwargs, caller)
+            return func(*args, **kwargs)
         except Exception as error:
             again = self._prepare(error, func, args, kwargs or {})
             if again is None:

@@ -1,19 +1,29 @@
 """Answer whole calls of torch's functions that were seen before."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 from meta_magic.recording.as_device.attention import AttentionOf
+from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.value_checks import ValueChecks
 from meta_magic.recording.rows.row_writer import RowWriter
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.recording.signatures.cache import SignatureCache
 from meta_magic.recording.signatures.function_keys import build_key, is_alone, is_pure
-from meta_magic.recording.signatures.templates import Argument, learn
+from meta_magic.recording.signatures.templates import (
+    UNSEEN,
+    Operands,
+    Template,
+    learn,
+)
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
+from meta_magic.torch_private.tensor_internals import make_guard
 
-__all__ = ["ServedFunctions"]
+__all__ = ["UNKNOWN", "ServedFunctions"]
+
+UNKNOWN: Final = object()
+"""Stands for what a call returns that is to be run."""
 
 
 class ServedFunctions:
@@ -53,41 +63,72 @@ class ServedFunctions:
             known = self._is_pure_by_function[func] = is_pure(func)
         return known and is_alone()
 
+    def answer(self, func: Any, args: Args, kwargs: Kwargs | None) -> Any:
+        """Return what a call returns whose like was seen before; UNKNOWN of others."""
+        registry, rows = self._registry, self._rows
+        if registry.freed:
+            registry.note_deaths()
+        key, operands = build_key(registry, func, args, kwargs)
+        template = self._template_by_key.get(key)
+        if (
+            template is None
+            or not template.fits(*operands.tensors)
+            or not operands.are_as_seen()
+            or (template.allowed and self._checks.is_suspect(template, operands))
+        ):
+            return UNKNOWN
+        if template.is_native:
+            return self._make_views(template, operands, func, args, kwargs)
+        if template.kernel:
+            self._attention.note(template.kernel, template.n_rows)
+        return rows.append_function(template, operands)
+
+    def _make_views(
+        self,
+        template: Template,
+        operands: Operands,
+        func: Any,
+        args: Args,
+        kwargs: Kwargs | None,
+    ) -> Any:
+        """Have torch make views, and record that."""
+        tensors, seens = operands
+        for index, _ in template.first_reads:
+            if seens[index][0] == UNSEEN:  # met before there is a second one on it
+                self._registry.storage_of(tensors[index])
+        with DisableTorchDispatch():
+            views = func(*args, **(kwargs or {}))
+        self._rows.append_views(template, operands, views)
+        return views
+
     def serve(self, func: Any, args: Args, kwargs: Kwargs | None) -> Any:
-        """Answer a call that was seen before; else run it, and watch what it does."""
-        rows, attention = self._rows, self._attention
-        if self._registry.freed:
-            self._registry.note_deaths()
-        key, inputs = build_key(self._registry, func, args, kwargs)
+        """Run a call that could not be answered, and watch what it does.
+
+        If it could not as other tensors were seen where its arguments are now, or the
+        last such call was given parameters, say: answer it.
+        """
+        registry = self._registry
+        registry.note_deaths()
+        registry.verify(tensors_in(args, kwargs or {}))
+        key, operands = build_key(registry, func, args, kwargs)
         if key is None:
             return func(*args, **(kwargs or {}))
         template = self._template_by_key.get(key)
-        if template is not None and not (
-            template.allowed and self._checks.is_suspect(template, inputs)
-        ):
-            if template.is_native:
-                for index, _ in template.first_reads:
-                    if inputs[index][1] < 0:  # met before there is a second one on it
-                        self._registry.storage_of(inputs[index][0])
-                with DisableTorchDispatch():
-                    views = func(*args, **(kwargs or {}))
-                rows.append_views(template, inputs, views)
-                return views
-            if template.kernel:
-                attention.note(template.kernel, template.n_rows)
-            return rows.append_function(template, inputs)
-        return self._learn(key, inputs, func, lambda: func(*args, **(kwargs or {})))
+        if template is not None:
+            template.fits = make_guard(operands.tensors)
+            returned = self.answer(func, args, kwargs)
+            if returned is not UNKNOWN:
+                return returned
+        return self._learn(key, operands, lambda: func(*args, **(kwargs or {})))
 
-    def _learn(
-        self, key: Any, inputs: Sequence[Argument], func: Any, call: Callable[[], Any]
-    ) -> Any:
+    def _learn(self, key: Any, operands: Operands, call: Callable[[], Any]) -> Any:
         """Run a call that was not seen before, and keep what it did."""
         n_kernels = self._attention.n_chosen
-        captured = self._rows.watch(inputs, call)
+        captured = self._rows.watch(operands.tensors, call)
         with DisableTorchFunction():
             template = learn(self._registry, captured)
         if template is None:  # a view, say: not worth a key the next time
-            self._is_pure_by_function[func] = False
+            self._is_pure_by_function[key[0]] = False
         else:
             template.kernel = self._attention.last_chosen(since=n_kernels)
             self._template_by_key[key] = template

@@ -22,7 +22,7 @@ from meta_magic.recording.rows.value_bounds import Bounds
 from meta_magic.recording.signatures.allowed_values import Allowed
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.recording.signatures.entries import Entry
-from meta_magic.recording.signatures.templates import Argument, Template
+from meta_magic.recording.signatures.templates import Operands, Template
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.trace.options import Options
 from meta_magic.trace.program import HEADER
@@ -118,12 +118,12 @@ class ValueChecks:
             if answer is Verdict.UNKNOWN:
                 self._findings.note("unchecked", f"{func}: {wrong}; {NO_WORD}")
 
-    def is_suspect(self, template: Template, inputs: Sequence[Argument]) -> bool:
+    def is_suspect(self, template: Template, operands: Operands) -> bool:
         """Whether a function is to be run and not served, as it may be refused."""
         self._known.read_on()
         for index, allowed in template.allowed:
-            tensor, _, geometry = inputs[index]
-            ref = self._registry.storage_of(tensor)
+            geometry = operands.seens[index][2]
+            ref = self._registry.storage_of(operands.tensors[index])
             if ref is None:
                 return True
             operand = Operand(ref.number, geometry.record, allowed)

@@ -20,8 +20,13 @@ class WatchedFunctions(ServedFunctions):
         vars(self).update(vars(plain))
         self._shared = shared
 
+    def answer(self, func: Any, args: Args, kwargs: Kwargs | None) -> Any:
+        """Return what a call returns whose like was seen before; UNKNOWN of others."""
+        self._shared.take_in(tensors_in(args, kwargs or {}))
+        return super().answer(func, args, kwargs)
+
     def serve(self, func: Any, args: Args, kwargs: Kwargs | None) -> Any:
-        """Answer a call that was seen before; else run it."""
+        """Run a call that could not be answered, and watch what it does."""
         self._shared.take_in(tensors_in(args, kwargs or {}))
         return super().serve(func, args, kwargs)
 

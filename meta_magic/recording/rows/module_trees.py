@@ -3,9 +3,10 @@
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from types import NoneType
+from types import FunctionType, NoneType
 from typing import Final, TypeAlias
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
@@ -27,6 +28,7 @@ from meta_magic.trace.modules import ModuleNode, ModuleTensor
 
 NOT_TENSORS: Final = frozenset(
     {bool, int, float, str, dict, OrderedDict, set, NoneType}
+    | {list, tuple, torch.Size, torch.dtype, torch.device, FunctionType}
 )
 """Types of most of what a module holds; asking each whether it is a tensor is slow."""
 
@@ -244,7 +246,10 @@ def own_tensors(module: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
     for name, buffer in buffers_of(module).items():
         if buffer is not None:
             yield name, "buffer", buffer
-    for name, value in module.__dict__.items():
+    held = module.__dict__
+    if NOT_TENSORS.issuperset(map(type, held.values())):
+        return
+    for name, value in held.items():
         kind = type(value)
         # Not isinstance: a configuration would be asked for its class, slowly.
         if kind not in NOT_TENSORS and issubclass(kind, Tensor):

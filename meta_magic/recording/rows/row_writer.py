@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
+from torch import Tensor
 
 from meta_magic.recording.identities.clock import Clock
 from meta_magic.recording.identities.geometries import LiveGeometry
@@ -13,7 +14,12 @@ from meta_magic.recording.rows.draws import Draws
 from meta_magic.recording.rows.module_calls import ModuleCallRecorder
 from meta_magic.recording.rows.storage_roles import StorageRoles
 from meta_magic.recording.signatures.entries import Entry
-from meta_magic.recording.signatures.templates import Argument, Captured, Template
+from meta_magic.recording.signatures.templates import (
+    UNSEEN,
+    Captured,
+    Operands,
+    Template,
+)
 from meta_magic.torch_private.autograd import (
     current_autograd_node,
     next_sequence_number,
@@ -28,6 +34,8 @@ __all__ = ["RowWriter", "make_tensor"]
 
 META: Final = torch.device("meta")
 FLUSH_AT: Final = 16384
+ALONE: Final = (0,)
+"""Storages of what makes one tensor, on a new one."""
 
 empty_strided = torch.empty_strided
 
@@ -138,7 +146,7 @@ class RowWriter:
         self.words.extend(self._buffer)
         self._buffer.clear()
 
-    def watch(self, inputs: Sequence[Argument], call: Callable[[], Any]) -> Captured:
+    def watch(self, tensors: Sequence[Tensor], call: Callable[[], Any]) -> Captured:
         """Run the call of a torch function, and return what it did."""
         if self._registry.freed:
             self._registry.note_deaths()
@@ -152,48 +160,49 @@ class RowWriter:
         if self._registry.freed:
             self._registry.note_deaths()
         deaths = self._registry.deaths[n_deaths:]
-        return Captured(
-            [tensor for tensor, _, _ in inputs], returned, rows, now, deaths
-        )
+        return Captured(tensors, returned, rows, now, deaths)
 
-    def append_function(self, template: Template, inputs: Sequence[Argument]) -> Any:
+    def append_function(self, template: Template, operands: Operands) -> Any:
         """Append the rows of a function's call, and return what it returns."""
-        return self._make_outputs(template, *self._append_template(template, inputs))
+        return self._make_outputs(template, *self._append_template(template, operands))
 
-    def append_views(
-        self, template: Template, inputs: Sequence[Argument], views: Any
-    ) -> None:
+    def append_views(self, template: Template, operands: Operands, views: Any) -> None:
         """Append the rows of a function that made views, and number those."""
-        made, _ = self._append_template(template, inputs)
+        made, _ = self._append_template(template, operands)
         tensors = (views,) if template.container is None else views
         for tensor, (index, _, geometry) in zip(tensors, template.outputs, strict=True):
             self._registry.add_known(tensor, made[index], geometry)
 
     @unbroken
     def _append_template(
-        self, template: Template, inputs: Sequence[Argument]
+        self, template: Template, operands: Operands
     ) -> tuple[Sequence[int], Sequence[int]]:
         """Append the rows of a function's call; return the numbers of what it makes."""
-        place, module, last = self._locate()
+        calls, clock = self._calls, self._clock
+        place, owner, last = self._places.locate_operator(calls.entry, calls.site)
         sequence = next_sequence_number()
         if sequence != self._last_sequence:  # a function of the user's own began
             self._last_sequence = sequence
-            self.forward_by_sequence[sequence - 1] = (self._clock.now, place)
-        arguments = [number for _, number, _ in inputs]
-        made, storages = self._number_made(template, inputs, arguments)
+            self.forward_by_sequence[sequence - 1] = (clock.now, place)
+        arguments = [number for number, _, _ in operands.seens]
+        made, storages = self._number_made(template, operands, arguments)
         numbers = self._numbers_by_template.get(template)
         if numbers is None:
             numbers = self._numbers_by_template[template] = self._add_entries(template)
-        values = [*numbers, place, module, last, GOES_ON, *arguments, *made]
-        self._buffer += template.pick(values)
+        module = calls.word or owner
+        self._buffer += template.pick(
+            [*numbers, place, module, last, GOES_ON, *arguments, *made]
+        )
         if len(self._buffer) > FLUSH_AT:
             self.flush()
-        now = self._clock.now
-        for after, storage in template.deaths:
-            self._registry.deaths.extend((now + after, storages[storage]))
-        self._clock.now = now + template.n_rows
-        for row, drawn_on in template.random_rows:
-            self.draws.note(now + row, drawn_on=drawn_on)
+        now = clock.now
+        clock.now = now + template.n_rows
+        if template.deaths:
+            for after, storage in template.deaths:
+                self._registry.deaths.extend((now + after, storages[storage]))
+        if template.random_rows:
+            for row, drawn_on in template.random_rows:
+                self.draws.note(now + row, drawn_on=drawn_on)
         return made, storages
 
     def _add_entry(self, entry: Entry) -> int:
@@ -224,7 +233,7 @@ class RowWriter:
         return places.locate_backward(), 0
 
     def _number_made(
-        self, template: Template, inputs: Sequence[Argument], arguments: list[int]
+        self, template: Template, operands: Operands, arguments: list[int]
     ) -> tuple[Sequence[int], Sequence[int]]:
         """Number what a function makes, and the arguments that were never seen.
 
@@ -236,14 +245,14 @@ class RowWriter:
         """
         registry = self._registry
         storage_by_tensor = registry.storage_by_tensor
-        if -1 not in arguments:
+        if UNSEEN not in arguments:
             return self._number_in_a_row(template, arguments)
         made: list[int] = []
         storages: list[int] = []
         unseen = [read for read in template.first_reads if arguments[read[0]] < 0]
         for index, storage in enumerate(template.storages):
             while unseen and unseen[0][1] == index:
-                self._number_argument(unseen.pop(0)[0], inputs, arguments)
+                self._number_argument(unseen.pop(0)[0], operands, arguments)
             made.append(len(storage_by_tensor))
             if storage < 0:
                 number = storage_by_tensor[arguments[~storage]]
@@ -264,6 +273,9 @@ class RowWriter:
         storage_by_tensor = registry.storage_by_tensor
         n_tensors, n_storages = len(storage_by_tensor), registry.n_storages
         registry.n_storages = n_storages + template.n_storages
+        if template.storages == ALONE:
+            storage_by_tensor.append(n_storages)
+            return (n_tensors,), (n_storages,)
         storage_by_tensor.extend(
             [
                 n_storages + s if s >= 0 else storage_by_tensor[arguments[~s]]
@@ -276,11 +288,11 @@ class RowWriter:
         )
 
     def _number_argument(
-        self, index: int, inputs: Sequence[Argument], arguments: list[int]
+        self, index: int, operands: Operands, arguments: list[int]
     ) -> None:
-        tensor, _, geometry = inputs[index]
+        tensor, (_, _, geometry) = operands.tensors[index], operands.seens[index]
         number = self._registry.add_seen(tensor, geometry)
-        for other, (same, _, _) in enumerate(inputs):
+        for other, same in enumerate(operands.tensors):
             if same is tensor:
                 arguments[other] = number
 
@@ -288,13 +300,16 @@ class RowWriter:
         self, template: Template, made: Sequence[int], storages: Sequence[int]
     ) -> Any:
         returned = []
-        with DisableTorchDispatch():
+        below = DisableTorchDispatch()  # in force already; ``with`` takes as long again
+        try:
             for index, storage, geometry in template.outputs:
                 tensor = make_tensor(geometry)
                 self._registry.add_served(
                     tensor, made[index], storages[storage], geometry
                 )
                 returned.append(tensor)
+        finally:
+            del below
         if template.container is None:
             return returned[0]
         return template.container(returned)

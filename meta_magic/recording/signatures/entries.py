@@ -13,7 +13,6 @@ from meta_magic.recording.identities.geometries import LiveGeometry
 from meta_magic.recording.identities.tensors import Seen
 from meta_magic.recording.signatures.allowed_values import find_allowed
 from meta_magic.torch_private.dispatcher import OpOverload, find_schema, has_kernel
-from meta_magic.torch_private.tensor_internals import address_of_storage
 from meta_magic.trace.signature import Signature
 
 __all__ = [
@@ -235,7 +234,7 @@ def sharing_of(inputs: Sequence[tuple[Tensor, Seen]]) -> tuple[object, ...]:
 
 def sharing(tensors: Sequence[Tensor]) -> tuple[object, ...]:
     """Return which tensors are the same or share a storage; () if none do."""
-    storages = [address_of_storage(tensor.untyped_storage()) for tensor in tensors]
+    storages = [id(tensor.untyped_storage()) for tensor in tensors]
     if len(set(storages)) == len(storages):
         return ()
     ids = list(map(id, tensors))

@@ -10,18 +10,18 @@ gradient is recorded for it, and no other mode, transform, autocast or tracer is
 What a function did is learnt by watching it once; see :mod:`templates`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import BuiltinFunctionType, MethodDescriptorType
 from typing import Any, Final
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import Tensor
+from torch.nn import Parameter, functional
 
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.recording.signatures.entries import PLAIN, plain_float, sharing
-from meta_magic.recording.signatures.templates import Argument
+from meta_magic.recording.signatures.templates import UNSEEN, Operands
 from meta_magic.torch_private.attention_operators import attention_priorities
 from meta_magic.torch_private.autograd import current_autograd_node
 from meta_magic.torch_private.modes import (
@@ -55,6 +55,9 @@ SWITCHES: Final[tuple[Callable[[], bool], ...]] = (
     torch.backends.cuda.math_sdp_enabled,
 )
 """They decide which kernel attention is."""
+
+BEYOND_ARGUMENTS: Final = frozenset({ATTENTION, *PYTHON_FUNCTIONS})
+"""Functions whose operators are not decided by their arguments alone."""
 
 default_dtype = torch.get_default_dtype
 is_grad_enabled = torch.is_grad_enabled
@@ -97,53 +100,66 @@ def build_key(
     function: Any,
     args: Args,
     kwargs: Kwargs | None,
-) -> tuple[tuple[object, ...] | None, list[Argument]]:
+) -> tuple[tuple[object, ...] | None, Operands]:
     """Return what decides a call's operators, and the tensors among its arguments.
 
-    The key is None if the call cannot be served: a gradient is recorded for it, or an
-    argument is neither a strided meta tensor nor a plain value.
+    These are taken for what was last seen at their addresses. The key is None if the
+    call cannot be served: a gradient is recorded for it, or an argument is neither a
+    strided meta tensor nor a plain value.
     """
-    inputs: list[Argument] = []
+    operands = Operands([], [])
     key: list[object] = [
         function,
         default_dtype(),
         is_deterministic(),
         is_inference_mode(),
     ]
-    if function in PYTHON_FUNCTIONS:
-        names, name = PYTHON_FUNCTIONS[function]
-        key.append(names.get(name))
-    elif function is ATTENTION:
-        key += (*attention_priorities(), *(is_on() for is_on in SWITCHES))
-    is_servable = extend_key(registry, args, key, inputs)
+    if function in BEYOND_ARGUMENTS:
+        key += read_beyond(function)
+    is_servable = extend_key(registry, args, key, operands)
     if is_servable and kwargs:
         key += kwargs
-        is_servable = extend_key(registry, kwargs.values(), key, inputs)
+        is_servable = extend_key(registry, kwargs.values(), key, operands)
     if not is_servable:
-        return None, inputs
-    if len(inputs) > 1:
-        key += sharing([tensor for tensor, _, _ in inputs])
-    return tuple(key), inputs
+        return None, operands
+    if len(operands.tensors) > 1:
+        key += sharing(operands.tensors)
+    return tuple(key), operands
 
 
-def extend_key(  # noqa: C901, PLR0912  one branch for each kind of value
+def read_beyond(function: Any) -> Iterator[object]:
+    """Yield what decides the operators of a function beside its arguments."""
+    if function is ATTENTION:
+        yield from attention_priorities()
+        yield from (is_on() for is_on in SWITCHES)
+    else:
+        names, name = PYTHON_FUNCTIONS[function]
+        yield names.get(name)
+
+
+def extend_key(  # noqa: C901, PLR0912, PLR0915  one branch for each kind of value
     registry: TensorRegistry,
     values: Iterable[Any],
     key: list[object],
-    inputs: list[Argument],
+    operands: Operands,
 ) -> bool:
     """Append what stands for ``values``, and their tensors; False if one cannot be."""
+    tensors, seens = operands
+    seen_by_id = registry.seen_by_id
     for value in values:
         kind = type(value)
-        if kind is Tensor or kind is nn.Parameter:
-            seen = registry.find(value)
-            geometry = seen[2] if seen is not None else registry.geometry_of(value)
+        if kind is Tensor or kind is Parameter:
+            seen = seen_by_id.get(id(value))
+            if seen is None:
+                seen = UNSEEN, None, registry.geometry_of(value)
+            geometry = seen[2]
             if not geometry.is_servable:
                 return False
             if value.requires_grad and is_grad_enabled():
                 return False
             key.append(geometry)
-            inputs.append((value, -1 if seen is None else seen[0], geometry))
+            tensors.append(value)
+            seens.append(seen)
         elif kind is int or value is None:
             key.append(value)
         elif kind is float or kind is complex:
@@ -154,11 +170,11 @@ def extend_key(  # noqa: C901, PLR0912  one branch for each kind of value
         elif kind is slice:
             key.append(kind)
             bounds = (value.start, value.stop, value.step)
-            if not extend_key(registry, bounds, key, inputs):
+            if not extend_key(registry, bounds, key, operands):
                 return False
         elif kind in SEQUENCES:
             key.append((kind, len(value)))
-            if not extend_key(registry, value, key, inputs):
+            if not extend_key(registry, value, key, operands):
                 return False
         else:
             return False

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,15 +13,41 @@ from meta_magic.recording.signatures.allowed_values import Allowed
 from meta_magic.recording.signatures.entries import Entry, Kind
 from meta_magic.recording.signatures.servable import is_as_empty_strided
 from meta_magic.torch_private.modes import DisableTorchDispatch
-from meta_magic.torch_private.tensor_internals import is_view, version_of
+from meta_magic.torch_private.tensor_internals import is_view, make_guard, version_of
 from meta_magic.trace.program import HEADER
 
-__all__ = ["Argument", "Captured", "Template", "learn"]
+__all__ = ["UNSEEN", "Captured", "Operands", "Template", "learn"]
 
 VIEWS: Final = frozenset({Kind.VIEW, Kind.VIEW_MANY})
 
-Argument: TypeAlias = tuple[Tensor, int, LiveGeometry]
-"""A tensor argument, its number (-1 if it was never seen), and its geometry."""
+UNSEEN: Final = -1
+"""Stands for the number of a tensor that has none yet."""
+
+
+class Operands(NamedTuple):
+    """The tensors among a function's arguments.
+
+    Attributes:
+        tensors: They themselves.
+        seens: What is known of each; its number is ``UNSEEN`` if it was never seen.
+    """
+
+    tensors: list[Tensor]
+    seens: list[Seen]
+
+    def are_as_seen(self) -> bool:
+        """Whether these are the tensors that were seen at their addresses.
+
+        As far as type, dtype, sizes and strides do not tell.
+        """
+        for tensor, (_, storage, geometry) in zip(*self):  # noqa: B905  it takes time
+            if storage is not None and not (
+                storage() is tensor.untyped_storage()
+                and storage.address
+                and tensor.storage_offset() == geometry.offset
+            ):
+                return False
+        return True
 
 
 class Template:
@@ -45,6 +71,8 @@ class Template:
         deaths: Pairs (operators made before, storage) of the storages that it frees.
         outputs: (tensor, storage, geometry) of each tensor that it returns.
         container: ``tuple`` or ``list`` if it returns one, None for a lone tensor.
+        fits: Whether tensors have the type, dtype, sizes and strides of those that the
+            last call was given, and torch the same modes for them.
         allowed: What some arguments may hold, by their index: operators refuse others.
         kernel: Which kernel it is, if it is attention; else "".
         is_native: Whether it makes views alone. Those are cheap and autograd tells
@@ -57,6 +85,7 @@ class Template:
         "deaths",
         "entries",
         "first_reads",
+        "fits",
         "is_native",
         "kernel",
         "n_rows",
@@ -80,8 +109,9 @@ class Template:
     kernel: str
     is_native: bool
 
-    def __init__(self) -> None:
+    def __init__(self, fits: Callable[..., bool]) -> None:
         self.kernel = ""
+        self.fits = fits
 
 
 class Captured(NamedTuple):
@@ -120,7 +150,7 @@ def learn(registry: TensorRegistry, captured: Captured) -> Template | None:
         return None
     if not is_native and len(storages) < len(outputs):
         return None
-    template = Template()
+    template = Template(make_guard(captured.inputs))
     template.entries = tuple(numbering.entries)
     template.pick = itemgetter(*numbering.find_picks())
     template.n_rows = len(captured.rows)

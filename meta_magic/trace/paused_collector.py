@@ -1,0 +1,22 @@
+"""Let Python's garbage collector rest while objects are built that all stay."""
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["paused_collector"]
+
+
+@contextmanager
+def paused_collector() -> Iterator[None]:
+    """Have no garbage looked for within, if it was before.
+
+    Each look takes time for all objects that were made so far.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
