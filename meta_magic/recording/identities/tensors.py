@@ -5,7 +5,7 @@ only while storage and geometry agree. Tensors themselves are never weakly refer
 ``torch.utils.swap_tensors`` would then refuse them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import TypeAlias
 
 import torch
@@ -177,6 +177,16 @@ class TensorRegistry(StorageRegistry):
         renewed = (seen[0], storage, geometry)
         self._seen_by_id[id(tensor)] = renewed
         return renewed
+
+    def list_tensors(self, storages: Container[int]) -> frozenset[tuple[int, int]]:
+        """Return storage and ``id()`` of the tensors last seen on some storages."""
+        return frozenset(
+            [
+                (ref.number, key)
+                for key, (_, ref, _) in self._seen_by_id.items()
+                if ref is not None and ref.number in storages
+            ]
+        )
 
     def close(self) -> None:
         """Let go of all storages, and hear of no more deaths."""
