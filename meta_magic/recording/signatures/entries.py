@@ -103,6 +103,8 @@ class Entry:
             operator that makes a ``VIEW_MANY``, or a ``VIEW`` where ``as_strided`` will
             not do.
         is_random: Whether it would draw from a generator.
+        is_on_real: Whether its calls take one real tensor, and make none: they are run,
+            but nothing of what comes of it is new.
         is_unasked: Whether nobody knows if the CPU refuses its calls.
         allowed: What the values may be of what is read, where an operator refuses
             others.
@@ -115,6 +117,7 @@ class Entry:
         "allowed",
         "changes",
         "drawn_on",
+        "is_on_real",
         "is_random",
         "is_unasked",
         "kind",
@@ -136,6 +139,7 @@ class Entry:
         self.kind = kind
         self.rebuild = rebuild
         self.is_random = False
+        self.is_on_real = False
         self.is_unasked = False
         self.allowed = find_allowed(signature)
         self.changes: Any = None
