@@ -63,6 +63,10 @@ class TensorRegistry(StorageRegistry):
             pass
         return self._read_anew(tensor, seen)
 
+    def read_again(self, tensor: Tensor) -> Seen:
+        """Return what is known of a tensor that was just read."""
+        return self._seen_by_id.get(id(tensor)) or self.read(tensor)
+
     def _is_as_seen(self, tensor: Tensor, seen: Seen) -> bool:
         """Whether a tensor at a known address is the one that was seen there."""
         geometry, storage = seen[2], seen[1]

@@ -226,10 +226,11 @@ def plain_float(value: Any) -> object:
     by its sign, which no text has.
     """
     kind = type(value)
-    is_nan = kind is float and value != value  # noqa: PLR0124  only nan does so
-    if is_nan:
+    if kind is float and value:
+        if value == value:  # noqa: PLR0124  but for nan
+            return (kind, value)
         return (kind, copysign(1, value), repr(value))
-    return (kind, value if kind is float and value else repr(value))
+    return (kind, repr(value))
 
 
 def sharing_of(inputs: Sequence[tuple[Tensor, Seen]]) -> tuple[object, ...]:
