@@ -2,14 +2,13 @@
 
 import weakref
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 from torch import nn
 
-from meta_magic.recording.identities.origins import (
-    Origin,
-    keep_origins,
-    look_for_versions,
-)
+from meta_magic.recording.identities.left_versions import look_for_versions
+from meta_magic.recording.identities.origins import Origin, keep_origins
+from meta_magic.recording.identities.storages import StorageRef
 from meta_magic.recording.rows.module_trees import Tree, read_versions
 from meta_magic.session.program_builder import Written
 from meta_magic.trace.program import Program
@@ -53,7 +52,19 @@ def keep_origin(
         places={r.number: r.place for r in refs if r.place is not None},
         checksums=write.constants.sum_made(ref for ref in refs if ref.number in owned),
     )
+    refs = list_changed(program, refs, aliased)
+    origin.met = write.registry.list_tensors({ref.number for ref in refs})
+    keep_origins(origin, refs)
+
+
+def list_changed(
+    program: Program, refs: list[StorageRef], aliased: AbstractSet[int]
+) -> list[StorageRef]:
+    """Return the storages but those that were only read.
+
+    These are as they were made, by the same tensors.
+    """
     passed = {imported.storage for imported in program.imports}
-    if passed:  # what was only read is as it was made, by the same tensors
+    if passed:
         passed -= program.n_writes_by_storage.keys() | aliased
-    keep_origins(origin, (ref for ref in refs if ref.number not in passed))
+    return [ref for ref in refs if ref.number not in passed]

@@ -28,6 +28,8 @@ class LiveGeometry:
         is_in_rows: Whether its strides are those of a new tensor of its shape, and
             mean something: it has elements.
         is_meta: Whether it lies on the meta device.
+        is_real: Whether it is that of a dense tensor in memory, with its numbers as
+            they are.
         is_servable: Whether a tensor with it can be made by ``empty_strided``.
         as_strided: What ``as_strided`` takes to make a view with it.
     """
@@ -37,6 +39,7 @@ class LiveGeometry:
         "dtype",
         "is_in_rows",
         "is_meta",
+        "is_real",
         "is_servable",
         "offset",
         "place",
@@ -58,11 +61,13 @@ class LiveGeometry:
         self.is_in_rows = record.stride is None or (
             record.stride == strides_of_rows(record.shape) and 0 not in record.shape
         )
-        self.is_servable = (
-            self.is_meta
-            and record.layout is torch.strided
+        is_dense = (
+            record.layout is torch.strided
+            and record.stride is not None
             and not (record.is_conj or record.is_neg or record.dtype in QUANTIZED)
         )
+        self.is_servable = self.is_meta and is_dense
+        self.is_real = record.device.type == "cpu" and is_dense
 
 
 class GeometryTable:

@@ -8,11 +8,18 @@ are held weakly; a program is kept while one of its storages lives.
 import threading
 import weakref
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Container,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, Final, NamedTuple
 
 import torch
 from torch import Tensor, UntypedStorage, nn
@@ -21,8 +28,6 @@ from meta_magic.recording.identities.living_tensors import (
     LivingTensors,
     is_counted,
     is_last,
-    is_uncounted,
-    make_counters,
     read_version,
 )
 from meta_magic.recording.identities.storages import StorageRef
@@ -31,13 +36,33 @@ from meta_magic.trace.program import Import, Program
 
 __all__ = [
     "Origin",
+    "Running",
     "find_origin",
     "find_place",
     "has_origins",
     "keep_origins",
     "living_of",
-    "look_for_versions",
 ]
+
+
+class Running(NamedTuple):
+    """What a running recording has to do with earlier ones.
+
+    Attributes:
+        met: What it met of them.
+        find_written: Returns the storages that it wrote so far, and perhaps others.
+    """
+
+    met: Collection[Import] = ()
+    find_written: Callable[[], Container[int]] = frozenset[int]
+
+    def has_written(self) -> bool:
+        """Whether it may have written what was as an earlier one left it."""
+        fresh = [imported.storage for imported in self.met if not imported.is_stale]
+        return bool(fresh) and any(map(self.find_written().__contains__, fresh))
+
+
+NO_RECORDING: Final = Running()
 
 
 @dataclass(eq=False)
@@ -60,11 +85,15 @@ class Origin:
         owners: Address of each storage, and how many tensors lay on it.
         checksums: Of those that are real and that the block made.
         places: Devices that the code names for storages, for the device plan.
+        met: Storage and ``id`` of the tensors met on what the block made or wrote.
+        order: How many recordings ended before it, and it.
+        n_ended: How many ended by now.
         has_left_places: Whether any recording of this process left such: until then
             nothing is looked up.
     """
 
     has_left_places: ClassVar[bool] = False
+    n_ended: ClassVar[int] = 0
     program: Program
     generator_state: bytes | None = None
     last_draw: int = -1
@@ -75,6 +104,8 @@ class Origin:
     owners: dict[int, tuple[int, int]] = field(default_factory=dict)
     checksums: dict[int, int] = field(default_factory=dict)
     places: dict[int, torch.device] = field(default_factory=dict)
+    met: AbstractSet[tuple[int, int]] = frozenset()
+    order: int = 0
 
     def is_stale(
         self,
@@ -82,7 +113,7 @@ class Origin:
         version: int,
         storage: int,
         living: LivingTensors,
-        met: Collection[Import] = (),
+        running: Running = NO_RECORDING,
     ) -> bool:
         """Whether a tensor was written since, outside of any recording.
 
@@ -93,10 +124,12 @@ class Origin:
             version: How often it was written by now.
             storage: Number of its storage here.
             living: Where to look for those others.
-            met: What the running recording met of earlier ones.
+            running: The recording that runs.
         """
         if self._is_stale(tensor, version, storage, living):
-            if not is_known_elsewhere(tensor, version, met, living):
+            if self._is_latest(tensor, storage) and not running.has_written():
+                return True
+            if not is_known_elsewhere(tensor, version, running.met, living):
                 return True
             on_it = living.on(self.owners[storage][0])
             return self._has_stale([g for g in on_it if id(tensor) not in g], storage)
@@ -119,6 +152,14 @@ class Origin:
         if not has_others and count_owners(address) <= n_owners:
             return False
         return self._has_stale(living.on(address), storage)
+
+    def _is_latest(self, tensor: Tensor, storage: int) -> bool:
+        """Whether no recording that ended can have recorded what a tensor counts since.
+
+        Not even as writes of another storage, where something counts with it.
+        """
+        is_known = (storage, id(tensor)) in self.met
+        return is_known and self.order == Origin.n_ended
 
     def knows(self, tensor: Tensor, version: int, storage: int) -> bool:
         """Whether all writes that were counted by now were recorded."""
@@ -148,7 +189,10 @@ class Origin:
 
     @cached_property
     def _known_by_storage(self) -> dict[int, dict[int, int]]:
-        return by_storage(self.versions)
+        found: dict[int, dict[int, int]] = {}
+        for (storage, key), version in self.versions.items():
+            found.setdefault(storage, {})[key] = version
+        return found
 
     @cached_property
     def _n_counted(self) -> Counter[int]:
@@ -184,52 +228,6 @@ def is_known_elsewhere(
     return False
 
 
-def by_storage(versions: Mapping[tuple[int, int], int]) -> dict[int, dict[int, int]]:
-    """Return versions by ``id``, by storage."""
-    found: dict[int, dict[int, int]] = {}
-    for (storage, key), version in versions.items():
-        found.setdefault(storage, {})[key] = version
-    return found
-
-
-def look_for_versions(
-    program: Program,
-    refs: Iterable[StorageRef],
-    aliased: AbstractSet[int],
-    known: dict[tuple[int, int], int],
-) -> dict[int, list[tuple[Tensor, int]]]:
-    """Look for the versions that no count of operators says and that are not known.
-
-    Args:
-        program: What was recorded.
-        refs: The storages that live.
-        aliased: Those of which some tensors count their own writes.
-        known: The versions that were read, by storage and ``id``; takes those found.
-
-    Returns:
-        As :attr:`Origin.counters` has it.
-    """
-    suspects = aliased | program.count_writes(is_uncounted).keys()
-    n_known = Counter(storage for storage, _ in known) if suspects else Counter()
-    living, apart = LivingTensors(), {}
-    for ref in refs:
-        number, storage = ref.number, ref() if ref.number in suspects else None
-        if storage is None:
-            continue
-        n_wanted = count_owners(ref.address) if number in aliased else 1
-        if n_known[number] < n_wanted:
-            groups = living.on(ref.address)
-            for group in groups:
-                known.update({(number, key): v for key, v in group.items()})
-            if len(groups) > 1:
-                apart[ref.address] = number
-    made = make_counters(apart) if apart else {}
-    return {
-        apart[address]: [(counter, read_version(counter)) for counter in counters]
-        for address, counters in made.items()
-    }
-
-
 class OriginRef(weakref.ref[UntypedStorage]):
     """Weak reference to a storage that knows which recording made it."""
 
@@ -249,6 +247,8 @@ def keep_origins(origin: Origin, refs: Iterable[StorageRef]) -> None:
     if origin.places:
         Origin.has_left_places = True
     with lock:
+        Origin.n_ended += 1
+        origin.order = Origin.n_ended
         forget_dead()
         for ref in refs:
             storage = ref()

@@ -5,7 +5,7 @@ only while storage and geometry agree. Tensors themselves are never weakly refer
 ``torch.utils.swap_tensors`` would then refuse them.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import TypeAlias
 
 import torch
@@ -62,6 +62,10 @@ class TensorRegistry(StorageRegistry):
         except (RuntimeError, ValueError):  # an uninitialized parameter
             pass
         return self._read_anew(tensor, seen)
+
+    def read_again(self, tensor: Tensor) -> Seen:
+        """Return what is known of a tensor that was just read."""
+        return self.seen_by_id.get(id(tensor)) or self.read(tensor)
 
     def _is_as_seen(self, tensor: Tensor, seen: Seen) -> bool:
         """Whether a tensor at a known address is the one that was seen there."""
@@ -180,6 +184,16 @@ class TensorRegistry(StorageRegistry):
         renewed = (seen[0], storage, geometry)
         self.seen_by_id[id(tensor)] = renewed
         return renewed
+
+    def list_tensors(self, storages: Container[int]) -> frozenset[tuple[int, int]]:
+        """Return storage and ``id()`` of the tensors last seen on some storages."""
+        return frozenset(
+            [
+                (ref.number, key)
+                for key, (_, ref, _) in self.seen_by_id.items()
+                if ref is not None and ref.number in storages
+            ]
+        )
 
     def close(self) -> None:
         """Let go of all storages, and hear of no more deaths."""

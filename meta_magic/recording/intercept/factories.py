@@ -45,6 +45,7 @@ from meta_magic.torch_private.modes import (
     DisableTorchFunction,
     device_constructors,
     fake_tensor_mode,
+    functorch_interpreter,
 )
 
 __all__ = ["LIKE", "Factories"]
@@ -105,7 +106,14 @@ class Factories:
         """Call a function that makes tensors, and keep the values that they are of."""
         if fake_tensor_mode() is not None:
             return self._make_fake(func, args, kwargs)
-        return self._make_planned(func, args, kwargs, caller)
+        is_transformed = functorch_interpreter() is not None and func in VALUE_FUNCTIONS
+        if not is_transformed or isinstance(data_of(func, args, kwargs), torch.Tensor):
+            return self._make_planned(func, args, kwargs, caller)
+
+        def make(*below: Any) -> Any:
+            return self._make_planned(func, below, kwargs, caller)
+
+        return make_below(make, args)
 
     def _make_planned(
         self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType
@@ -122,16 +130,10 @@ class Factories:
         while caller.f_code.co_filename == OPS and caller.f_back is not None:
             caller = caller.f_back
         make = self._make if kwargs.get("device") is None else self._make_named
+        made = make(func, args, kwargs, caller)
         if func not in VALUE_FUNCTIONS:
-            return make(func, args, kwargs, caller)
-
-        def make_known(*args: Any) -> Any:
-            made = make(func, args, kwargs, caller)
-            return self._keep_values(func, made, args, kwargs, caller)
-
-        if isinstance(data_of(func, args, kwargs), torch.Tensor):
-            return make_known(*args)
-        return make_below(make_known, args)
+            return made
+        return self._keep_values(func, made, args, kwargs, caller)
 
     def _make_fake(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
         """Call a factory under a ``FakeTensorMode``: on the CPU it makes what is there.

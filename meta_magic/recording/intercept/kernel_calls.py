@@ -1,31 +1,22 @@
 """Call the kernel of an operator, see to it that its result is right, and record it."""
 
 from collections.abc import Sequence
-from contextlib import suppress
-from functools import partial
 from typing import Any, Final
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import increment_version
 
-from meta_magic.errors import MissingValueError
-from meta_magic.recording.as_device.adjustments import ADJUSTMENTS
-from meta_magic.recording.as_device.corrections import CORRECTIONS
-from meta_magic.recording.as_device.cpu_kernels import lay_out_written
 from meta_magic.recording.as_device.joined_places import join_places
-from meta_magic.recording.as_device.layouts import lay_out_made, lay_out_moved
 from meta_magic.recording.as_device.oracle.refused_calls import Refusals
-from meta_magic.recording.as_device.short_kernels import SHORT_KERNELS
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.generator_places import check_generator
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import Seen, TensorRegistry
+from meta_magic.recording.intercept.kernel_runs import KernelRuns
 from meta_magic.recording.intercept.lifted.lifting import Lifting
-from meta_magic.recording.intercept.mixed_devices import check_devices, explain_mix
+from meta_magic.recording.intercept.mixed_devices import check_devices
 from meta_magic.recording.intercept.special_tensors import (
     SpecialTensors,
-    explain_missing_kernel,
 )
 from meta_magic.recording.intercept.value_checks import ValueChecks
 from meta_magic.recording.intercept.value_source import ValueSource
@@ -39,14 +30,9 @@ from meta_magic.recording.signatures.cache import SignatureCache
 from meta_magic.recording.signatures.entries import Entry, LiveCall, OpTable, sharing_of
 from meta_magic.recording.signatures.operator_keys import Key, has_opaque
 from meta_magic.torch_private.modes import DisableTorchDispatch
-from meta_magic.trace.options import DeviceName
 
 __all__ = ["KernelCalls"]
 
-UNMADE: Final = (
-    "real numbers were drawn without those that the cell draws before them on meta, "
-    "which would take too much (see torch.manual_seed, --value-flops)"
-)
 PAST_TORCH: Final = "a real tensor was written unseen by torch, as numpy does it"
 
 
@@ -95,10 +81,10 @@ class KernelCalls:
         self._real_memory = real_memory
         self._special = special
         self._findings = findings
-        self._values = values
         self.plan = plan
         self.lifting = lifting
         self._refusals = refusals
+        self._runs = KernelRuns(rows, findings, values, refusals)
         self.checks = checks
         self._opaque_entries: dict[object, Entry] = {}
 
@@ -126,7 +112,7 @@ class KernelCalls:
         draw = Drawing(given) if table.draws(args, kwargs) else None
         if draw is not None and draw.generator is not None:
             check_generator(draw.generator, place)
-        returned = self._run(table, key, given, draw, self.plan.kernels_at(place))
+        returned = self._runs.run(table, key, given, draw, self.plan.kernels_at(place))
         if registry.freed:
             registry.note_deaths()
         made = tensors_in(returned)
@@ -140,6 +126,32 @@ class KernelCalls:
         self._rows.append(self._intern(table, key, call, words), words)
         if draw is not None and not draw.is_real:
             self._rows.note_draw(words, draw.generator)
+        return returned
+
+    def call_on_real(
+        self, entry: Entry, table: OpTable, words: list[int], args: Args, kwargs: Kwargs
+    ) -> Any:
+        """Call a kernel on one real tensor, which makes nothing new, and record that.
+
+        Args:
+            entry: Its signature, one with ``is_on_real``.
+            table: The operator.
+            words: The row of the call.
+            args: Its positional arguments.
+            kwargs: Its others.
+        """
+        registry = self._registry
+        real = tensors_in(args, kwargs)[0]
+        seen = registry.read(real)
+        given = Given(args, kwargs, [(real, seen)])
+        if self._is_to_lift(table, given, given.inputs):
+            return NotImplemented
+        kernels = self.plan.kernels_at(seen[2].place)
+        returned = self._runs.run_or_rescue(table, given, None, kernels)
+        if table.written:
+            self._constants.note_made(given.inputs)
+            words.append(seen[0])
+        self._rows.append(entry, words)
         return returned
 
     def _is_to_lift(self, table: OpTable, given: Given, reals: Inputs) -> bool:
@@ -192,89 +204,6 @@ class KernelCalls:
         elif table.written and not call.outputs:  # as lists of tensors are written
             self._constants.note_made(call.inputs)
         self._special.check(table, call)
-
-    def _run(
-        self,
-        table: OpTable,
-        key: Key,
-        given: Given,
-        draw: Drawing | None,
-        kernels: DeviceName,
-    ) -> Any:
-        """Call an operator, or refuse it as the device does."""
-        if not self._refusals.is_due(table, key, given, kernels):
-            return self._run_or_rescue(table, given, draw, kernels)
-        if table.written or table.reads_data:  # meta resizes it, or values are read
-            self._refusals.check(table, given, kernels)
-            return self._run_or_rescue(table, given, draw, kernels)
-        returned = self._run_or_rescue(table, given, draw, kernels)
-        return self._refusals.check(table, given, kernels, returned)
-
-    def _run_or_rescue(
-        self, table: OpTable, given: Given, draw: Drawing | None, kernels: DeviceName
-    ) -> Any:
-        """Call an operator; one that draws for real from where plain meta would."""
-        args, kwargs, inputs = given
-        try:
-            if draw is None or not draw.is_real:
-                return self._run_on_meta(table, given, kernels)
-            call = partial(table.func, *args, **kwargs)
-            return self._rows.draw_for_real(draw.generator, call, self._find_state)
-        except Exception as error:
-            failures = self._findings.failures
-            failure = self._findings.locate(str(table.func))
-            is_first = failure not in failures
-            failures[failure] = None
-            returned = self._rescue(table, given)
-            if returned is NotImplemented:
-                returned = self._refusals.rescue(table, given, kernels, error)
-            if returned is NotImplemented:
-                explain_mix(error, [tensor for tensor, _ in inputs])
-                explain_missing_kernel(error, table.name, inputs)
-                raise
-            if is_first:
-                del failures[failure]
-            return returned
-
-    def _find_state(self, source: int) -> Tensor | None:
-        """Return where a generator would stand, had all draws been made."""
-        state = self._values.state_at(source)
-        if state is None:
-            self._findings.note("draw", UNMADE)
-            self._findings.doubt(UNMADE)
-        return state
-
-    def _run_on_meta(self, table: OpTable, given: Given, kernels: DeviceName) -> Any:
-        """Call an operator, and see to it that all is as it would be on the device."""
-        args, kwargs, _ = given
-        short = None if kernels == "meta" else SHORT_KERNELS.get(table.name)
-        returned = (short or table.func)(*args, **kwargs)
-        if table.counts_writes:
-            increment_version(args[0])
-        if table.has_out and kernels == "cpu":
-            lay_out_written(table.func, given)
-        adjust = ADJUSTMENTS[kernels].get(table.name)
-        if adjust is not None:
-            returned = adjust(returned, *args, **kwargs)
-        if kernels == "cpu" and table.makes_new:
-            returned = lay_out_made(table.func, given, returned)
-        return returned
-
-    def _rescue(self, table: OpTable, given: Given) -> Any:
-        """Return what an operator returns that failed on meta, or NotImplemented."""
-        correct = CORRECTIONS.get(table.name)
-        if correct is not None and all(seen[2].is_meta for _, seen in given.inputs):
-            with suppress(Exception):  # of wrong arguments: the CPU says of which
-                return correct(*given.args, **given.kwargs)
-        try:
-            returned = self._values.evaluate(table, given)
-        except MissingValueError:
-            if not table.is_foreign:  # else what it lacks is a kernel for meta
-                raise
-            return NotImplemented
-        if isinstance(returned, Tensor) and not returned.is_meta:
-            return lay_out_moved(returned, given.args[0])
-        return returned
 
     def _find_place(self, table: OpTable, given: Given) -> torch.device | None:
         """Return where an operator puts what it makes; refuse where it cannot be."""

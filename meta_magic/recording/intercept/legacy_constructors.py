@@ -119,7 +119,7 @@ def read_new(args: Args) -> tuple[Any, Args] | None:
 
 def holds_planned(data: object) -> bool:
     """Whether a list of values holds tensors on meta."""
-    is_list = isinstance(data, (list, tuple))
+    is_list = isinstance(data, (list, tuple)) and len(data) > 0
     return is_list and any(tensor.is_meta for tensor in tensors_in(data))
 
 

@@ -18,6 +18,8 @@ from meta_magic.torch_private.dispatcher import DispatchKey, has_kernel
 from meta_magic.torch_private.modes import (
     DisableTorchFunction,
     ExcludeKey,
+    fake_tensor_mode,
+    n_dispatch_modes,
     pop_dispatch_mode,
     push_dispatch_mode,
 )
@@ -73,23 +75,29 @@ class OperatorRunner:
             kwargs: Its others.
         """
         func = table.func
+        entry = table.entries.get(key)
+        if entry is not None and entry.is_on_real and is_unwatched():
+            return self._kernels.call_on_real(entry, table, words, args, kwargs)
         if self._special.is_left_out(args, kwargs):
             return func(*args, **kwargs)
+        returned: Any = NotImplemented
         if has_inside(func, args):
             returned = self._special.trace(func, args, kwargs)
             if returned is NotImplemented:
                 returned = run_inside(mode, func, args, kwargs)
-            if returned is not NotImplemented:
-                return returned
-        if func in LEGACY and self._places.function is None:
-            made = run_unasked(mode, func, args, kwargs)
-            if made is not NotImplemented:
-                return made
-        returned = self._kernels.call(table, key, words, args, kwargs)
-        if returned is not NotImplemented:
-            return returned
+        is_legacy = func in LEGACY and self._places.function is None
+        if returned is NotImplemented and is_legacy:
+            returned = run_unasked(mode, func, args, kwargs)
+        if returned is NotImplemented:
+            returned = self._kernels.call(table, key, words, args, kwargs)
+        is_done = returned is not NotImplemented
+        return returned if is_done else self._lift(mode, table, args, kwargs)
+
+    def _lift(self, mode: Any, table: OpTable, args: Args, kwargs: Kwargs) -> Any:
+        """Run an operator once its real tensors are on meta."""
         lift = self._kernels.lifting.lift_arguments
-        return mode.__torch_dispatch__(func, (), lift(args, table), lift(kwargs, table))
+        lifted = lift(args, table), lift(kwargs, table)
+        return mode.__torch_dispatch__(table.func, (), *lifted)
 
     def take_apart(self, mode: Any, table: OpTable, args: Args, kwargs: Kwargs) -> Any:
         """Run what torch makes of an operator, so that the mode sees that.
@@ -104,6 +112,11 @@ class OperatorRunner:
                 return self._attention.decompose(table.func, args, kwargs)
         finally:
             pop_dispatch_mode()
+
+
+def is_unwatched() -> bool:
+    """Whether no other mode is to see an operator."""
+    return not n_dispatch_modes() and fake_tensor_mode() is None
 
 
 def is_undivided(args: Args) -> bool:

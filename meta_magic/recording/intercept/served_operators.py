@@ -44,7 +44,7 @@ class ServedOperators:
         """Return the entry that alone answers a call, if there is one."""
         entry = table.entries.get(key)
         if entry is not None and entry.kind != RUN:
-            if entry.kind != IN_PLACE:
+            if entry.kind != IN_PLACE or len(words) == HEADER + 1:
                 return entry
             # What is written must not be read through another tensor as well.
             storage_by_tensor = self._registry.storage_by_tensor
@@ -96,7 +96,7 @@ class ServedOperators:
             base, made = args[0], entry.outputs[0]
             make = entry.rebuild
             view = as_strided(base, *made.as_strided) if make is None else make(base)
-            words.append(registry.add_view(view, registry.read(base), made))
+            words.append(registry.add_view(view, registry.read_again(base), made))
             return view
         if kind == IN_PLACE:
             where = entry.rebuild
@@ -106,7 +106,7 @@ class ServedOperators:
                 increment_version(args[0])
                 return None
             written = args[where] if isinstance(where, int) else kwargs[where]
-            words.append(registry.read(written)[0])
+            words.append(registry.read_again(written)[0])
             return written
         return self._make_many(entry, words, args, kwargs)
 
@@ -116,7 +116,7 @@ class ServedOperators:
         """Do so where that is a list or a tuple."""
         registry = self._registry
         if entry.kind == VIEW_MANY:
-            views, base = entry.rebuild(*args, **kwargs), registry.read(args[0])
+            views, base = entry.rebuild(*args, **kwargs), registry.read_again(args[0])
             words += [
                 registry.add_view(view, base, made)
                 for view, made in zip(views, entry.outputs, strict=True)

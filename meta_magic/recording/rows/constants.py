@@ -68,8 +68,9 @@ class Constants:
         self._registry.note_deaths()  # its address may have been another's
         ref = self._registry.storage_of(made)
         if ref is not None:
-            self._registry.note_size(ref, real.untyped_storage().nbytes())
-            self._keep(ref, real.untyped_storage())
+            storage = real.untyped_storage()
+            self._registry.note_size(ref, storage.nbytes())
+            self._keep(ref, storage)
 
     def keep_lifted(
         self,

@@ -1,12 +1,13 @@
 """The meta storages of a recording that earlier recordings made."""
 
+from collections.abc import Callable, Container
 from typing import Final
 
 import torch
 from torch import Tensor, UntypedStorage
 
 from meta_magic.recording.identities.living_tensors import LivingTensors, read_version
-from meta_magic.recording.identities.origins import find_origin
+from meta_magic.recording.identities.origins import Running, find_origin
 from meta_magic.trace.program import Import
 
 __all__ = ["Imports"]
@@ -30,6 +31,7 @@ class Imports:
         self.aliased: set[int] = set()
         self._imports: dict[int, Import] = {}
         self._living = LivingTensors()
+        self._running = Running(self._imports.values())
 
     def note(
         self, tensor: Tensor, number: int, storage: UntypedStorage
@@ -60,10 +62,14 @@ class Imports:
             nbytes=storage.nbytes(),
             version=version,
             is_stale=origin.is_stale(
-                tensor, version, there, self._living, self._imports.values()
+                tensor, version, there, self._living, self._running
             ),
         )
         return origin.places.get(there)
+
+    def follow(self, find_written: Callable[[], Container[int]]) -> None:
+        """Take what returns the storages that the recording wrote so far."""
+        self._running = self._running._replace(find_written=find_written)
 
     def build(self) -> tuple[Import, ...]:
         """Return all that were found."""

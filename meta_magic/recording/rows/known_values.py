@@ -5,7 +5,7 @@ bounds that its signature says. Nothing is kept for it as operators run: the row
 read when somebody asks, and those of earlier recordings, where tensors come from these.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Final, TypeAlias
 
 import torch
@@ -188,6 +188,12 @@ class GrowingValues(KnownValues):
         self._registry = registry
         self._rows = rows
         self._met: list[Changes] = []
+        imports.follow(self.find_written)
+
+    def find_written(self) -> Container[int]:
+        """Return the storages that were written so far, or made of whole numbers."""
+        self.read_on()
+        return self.row_by_storage
 
     def read_on(self) -> None:
         """Read the rows that were written since: before anything else is asked."""

@@ -6,7 +6,7 @@ from meta_magic.recording.identities.geometries import GeometryTable
 from meta_magic.recording.signatures.alike import generalize, is_floating
 from meta_magic.recording.signatures.descriptions import describe_signature
 from meta_magic.recording.signatures.entries import Entry, Kind, LiveCall, OpTable
-from meta_magic.recording.signatures.servable import choose_kind
+from meta_magic.recording.signatures.servable import choose_kind, is_on_real
 
 __all__ = ["SignatureCache"]
 
@@ -68,6 +68,8 @@ class SignatureCache:
             entry.is_random = table.draws(call.args, call.kwargs)
             if entry.is_random:
                 entry.drawn_on = signature.accelerator
+            elif self.is_serving and not entry.allowed:
+                entry.is_on_real = is_on_real(table, call)
             if kind and table.is_elementwise and is_floating(signature):
                 table.alike.setdefault(generalize(key), entry)
         return entry

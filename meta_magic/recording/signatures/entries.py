@@ -102,6 +102,8 @@ class Entry:
             operator that makes a ``VIEW_MANY``, or a ``VIEW`` where ``as_strided`` will
             not do.
         is_random: Whether it would draw from a generator.
+        is_on_real: Whether its calls take one real tensor, and make none: they are run,
+            but nothing of what comes of it is new.
         is_unasked: Whether nobody knows if the CPU refuses its calls.
         allowed: What the values may be of what is read, where an operator refuses
             others.
@@ -114,6 +116,7 @@ class Entry:
         "allowed",
         "changes",
         "drawn_on",
+        "is_on_real",
         "is_random",
         "is_unasked",
         "kind",
@@ -135,6 +138,7 @@ class Entry:
         self.kind = kind
         self.rebuild = rebuild
         self.is_random = False
+        self.is_on_real = False
         self.is_unasked = False
         self.allowed = find_allowed(signature)
         self.changes: Any = None
@@ -221,10 +225,11 @@ def plain_float(value: Any) -> object:
     by its sign, which no text has.
     """
     kind = type(value)
-    is_nan = kind is float and value != value  # noqa: PLR0124  only nan does so
-    if is_nan:
+    if kind is float and value:
+        if value == value:  # noqa: PLR0124  but for nan
+            return (kind, value)
         return (kind, copysign(1, value), repr(value))
-    return (kind, value if kind is float and value else repr(value))
+    return (kind, repr(value))
 
 
 def sharing_of(inputs: Sequence[tuple[Tensor, Seen]]) -> tuple[object, ...]:

@@ -44,6 +44,8 @@ def build_operator_key(
             words.append(seen[0])
         elif kind is int or value is None:
             parts.append(value)
+        elif kind is float:
+            parts.append(plain_float(value))
         elif kind is list and value and type(value[0]) is int:
             parts.append(tuple(value))
         else:
@@ -58,17 +60,17 @@ def build_operator_key(
 def encode(read: Callable[[Tensor], Seen], value: Any, words: list[int]) -> object:
     """Return what stands for any ``value`` in a key; append its tensors' words."""
     kind = type(value)
+    if kind is float or kind is complex:
+        return plain_float(value)
+    if kind in PLAIN:
+        return (kind, value)
+    if kind is list or kind is tuple:
+        return tuple([encode(read, item, words) for item in value])
     if isinstance(value, Tensor):
         seen = read(value)
         words.append(seen[0])
         return seen[2]
-    if kind is list or kind is tuple:
-        return tuple([encode(read, item, words) for item in value])
-    if kind is float or kind is complex:
-        return plain_float(value)
-    if kind not in PLAIN:
-        return describe_opaque(value)  # never by its id(), which others get again
-    return (kind, value)
+    return describe_opaque(value)  # never by its id(), which others get again
 
 
 def has_opaque(key: Key) -> bool:

@@ -20,7 +20,7 @@ from meta_magic.recording.identities.tensors import Seen
 from meta_magic.recording.signatures.entries import Kind, LiveCall, OpTable
 from meta_magic.torch_private.tensor_internals import is_zero_tensor
 
-__all__ = ["COUNTED", "choose_kind", "is_as_empty_strided"]
+__all__ = ["COUNTED", "choose_kind", "is_as_empty_strided", "is_on_real"]
 
 META: Final = torch.device("meta")
 """Not by name, which is how a cell would say it, where the function mode is on."""
@@ -103,6 +103,25 @@ def choose_in_place(table: OpTable, call: LiveCall) -> tuple[Kind, Any]:
             if argument_at(where, call) is returned:
                 return Kind.IN_PLACE, where
     return Kind.RUN, None
+
+
+def is_on_real(table: OpTable, call: LiveCall) -> bool:
+    """Whether a call reads a real tensor, or writes it in place, and makes no other.
+
+    As an optimizer counts its steps.
+    """
+    func = table.func
+    is_plain = table.name.startswith("aten.") and not (table.has_out or table.is_loose)
+    if not is_plain or len(call.inputs) != 1 or torch.Tag.inplace_view in func.tags:
+        return False
+    real, before = call.inputs[0]
+    return (
+        type(real) in (Tensor, torch.nn.Parameter)
+        and before[2].is_real
+        and "device" not in call.kwargs
+        and all(made is real and after == before for made, after in call.outputs)
+        and (call.returned is real) == bool(table.written)
+    )
 
 
 def is_read_elsewhere(table: OpTable, call: LiveCall) -> bool:

@@ -70,7 +70,23 @@ def take_parts():
         x[:, at][1] + c[0] + d[-1]
 
 
+def count_real_steps():
+    with torch.device("cpu"):
+        real = torch.ones(())
+    for step in range(3):
+        real += 1
+        assert real.item() == 2 + step
+    real.numpy()[()] = 7
+    real += 1
+    assert real.item() == 8
+    with torch.device("cpu"):
+        other = torch.ones(1)
+    for size in (2, 2, 3):
+        other.resize_(size)
+
+
 PROGRAMS = (
+    count_real_steps,
     call_functions,
     take_parts,
     call_own_function,
