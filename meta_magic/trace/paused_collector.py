@@ -1,0 +1,26 @@
+"""Let Python's garbage collector rest while objects are built that all stay."""
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["paused_collector"]
+
+
+@contextmanager
+def paused_collector() -> Iterator[None]:
+    """Have no garbage looked for within, if it was before.
+
+    Each look takes time for all objects that were made so far; of millions, as much as
+    they took to build. So all count as old afterwards, which are looked at most rarely.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            if not gc.get_freeze_count():  # what the user froze is to stay so
+                gc.freeze()
+                gc.unfreeze()
+            gc.enable()
