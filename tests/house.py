@@ -52,6 +52,8 @@ UP = {
     ("trace.questions", "cost.advice.advice_records"): "types alone: of Trace.advice",
     ("trace.failure", "trace.trace"): "types alone: it tells of what Trace hands it",
     ("trace.summary", "trace.trace"): "types alone: it formats what Trace hands it",
+    ("trace.table", "trace.trace"): "types alone, as well",
+    ("trace.flow_columns", "trace.trace"): "types alone, as well",
     ("cost.rooflines", "cost.costs"): "types alone: it reads what Cost hands it",
     ("cost.cost_table", "cost.costs"): "types alone, as well",
     ("cost.cost_text", "cost.costs"): "types alone, as well",

@@ -19,7 +19,7 @@ from meta_magic.cost.cost_table import build_cost_table
 from meta_magic.cost.cost_text import format_cost
 from meta_magic.cost.device_table import find_device
 from meta_magic.cost.lineages import Lineage, build_lineages
-from meta_magic.cost.program_columns import PHASES, Integers, find_holders
+from meta_magic.cost.program_columns import PHASES, Integers
 from meta_magic.cost.rooflines import Roofline, build_roofline
 from meta_magic.trace.signature import Phase
 
@@ -212,6 +212,6 @@ def build_cost(trace: "Trace") -> Cost:
         each=tuple(map(count_one, program.signatures)),
         signature=columns.signature[:n_calls],
         phase=columns.phase[:n_calls],
-        module=find_holders(program, columns)[:n_calls],
+        module=columns.find_holders(program)[:n_calls],
         lineages=build_lineages(program, trace.modules),
     )

@@ -127,7 +127,7 @@ class Memory:
         program, columns = self.account.program, self.account.columns
         ops = [signature.op for signature in program.signatures]
         first = {
-            "op": [ops[number] for number in columns.signature],
+            "op": np.asarray(ops, object)[columns.signature],
             "phase": np.asarray(PHASES)[columns.phase],
             "live_nbytes": self._live,
         }

@@ -15,7 +15,7 @@ from meta_magic.cost.kept_bytes import KEPT
 from meta_magic.trace.program import GOES_ON, HEADER, MODULE_HEADER, TIED, Program
 from meta_magic.trace.signature import Geometry, Phase, Signature
 
-__all__ = ["PHASES", "Columns", "Flags", "Integers", "find_holders", "read_columns"]
+__all__ = ["PHASES", "Columns", "Flags", "Integers", "read_columns"]
 
 Integers: TypeAlias = NDArray[np.int64]
 Flags: TypeAlias = NDArray[np.bool_]
@@ -38,11 +38,13 @@ class Columns:
             before.
         module: Of each call the number of the module that it ran in; -1 for none. A
             backward call outside of modules belongs to that of its forward call.
-        is_called: Of each call whether that module was called, and not just built.
+        module_call: Of each call the module call that it ran in; -1 for none, as
+            while a module is built.
         first: Of each call where its tensors begin in the columns below, and at last
             how many there are.
         call: Of each tensor the call.
         slot: Of each tensor its slot, counted over all signatures.
+        tensor: Of each tensor its number.
         storage: Of each tensor its storage.
         nbytes: Of each tensor the bytes that its storage has, if it is first met so.
         is_made: Of each tensor whether it is returned, and not read.
@@ -59,16 +61,35 @@ class Columns:
     forward: Integers
     goes_on: Flags
     module: Integers
-    is_called: Flags
+    module_call: Integers
     first: Integers
     call: Integers
     slot: Integers
+    tensor: NDArray[np.uint32]
     storage: Integers
     nbytes: Integers
     is_made: Flags
     is_written: Flags
     location: Integers
     locations: tuple[str | None, ...]
+
+    def find_holders(self, program: Program) -> Integers:
+        """Return the module that each call belongs to, as ``OpCall.module``; or -1.
+
+        That which it ran in; outside of module calls, that which holds the first of
+        what it makes, or else of what it writes, if one does.
+        """
+        module = self.module.copy()
+        holder_by_storage = np.full(self.n_storages, -1)
+        for storage, number in program.owner_by_storage:
+            holder_by_storage[storage] = number
+        holder = holder_by_storage[self.storage]
+        is_held = (holder >= 0) & (self.module_call < 0)[self.call]
+        for is_meant in (self.is_written, self.is_made):  # what is made comes last
+            # Of several numbers written to one place the last one stays.
+            tensors = np.flatnonzero(is_held & is_meant)[::-1]
+            module[self.call[tensors]] = holder[tensors]
+        return module
 
 
 def read_columns(program: Program) -> Columns:
@@ -84,6 +105,7 @@ def read_columns(program: Program) -> Columns:
     storages = np.frombuffer(program.storage_by_tensor, np.uint32)
     slots = SlotTable(program.signatures)
     slot = position + (slots.first[signature] - first[:-1])[call]
+    tensor = words[position + HEADER * (call + 1)]
     forward = np.where(last >= TIED, last - TIED, -1)
     module_word = find_module_words(module_word, forward)
     return Columns(
@@ -95,11 +117,12 @@ def read_columns(program: Program) -> Columns:
         forward=forward,
         goes_on=last == GOES_ON,
         module=find_modules(program, module_word),
-        is_called=(module_word > 0) & (module_word & 1 == 0),
+        module_call=np.where(module_word & 1, -1, (module_word >> 1) - 1),
         first=first,
         call=call,
         slot=slot,
-        storage=storages[words[position + HEADER * (call + 1)]].astype(np.int64),
+        tensor=tensor,
+        storage=storages[tensor].astype(np.int64),
         nbytes=slots.nbytes[slot],
         is_made=slots.is_made[slot],
         is_written=slots.is_written[slot],
@@ -203,22 +226,3 @@ def find_modules(program: Program, words: Integers) -> Integers:
     called = np.append(rows[::MODULE_HEADER], -1)  # the last for calls in none
     is_built = words & 1 == 1
     return np.where(is_built, words >> 1, called[np.where(is_built, 0, words >> 1) - 1])
-
-
-def find_holders(program: Program, columns: Columns) -> Integers:
-    """Return the module that each call belongs to, as ``OpCall.module`` has it; or -1.
-
-    That which it ran in; outside of module calls, that which holds the first of what
-    it makes, or else of what it writes, if one does.
-    """
-    module = columns.module.copy()
-    holder_by_storage = np.full(columns.n_storages, -1)
-    for storage, number in program.owner_by_storage:
-        holder_by_storage[storage] = number
-    holder = holder_by_storage[columns.storage]
-    is_held = (holder >= 0) & ~columns.is_called[columns.call]
-    for is_meant in (columns.is_written, columns.is_made):  # what is made comes last
-        # Of several numbers written to one place the last one stays.
-        tensors = np.flatnonzero(is_held & is_meant)[::-1]
-        module[columns.call[tensors]] = holder[tensors]
-    return module

@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from meta_magic.cost.program_columns import Columns, Flags, Integers
+from meta_magic.trace.firsts import find_firsts
 from meta_magic.trace.program import Program
 
 __all__ = ["Lives", "add_up", "find_lives", "order_stretches", "read_deaths"]
@@ -45,9 +46,7 @@ def find_lives(program: Program, columns: Columns) -> Lives:
     A storage that is older than the program is counted from the first call that meets
     it.
     """
-    first = np.full(columns.n_storages, -1)
-    # Of several numbers written to one place the last one stays.
-    first[columns.storage[::-1]] = np.arange(len(columns.call))[::-1]
+    first = find_firsts(columns.storage, columns.n_storages)
     rows = find_plain(program, columns, first)
     changes = find_changes(program, columns, rows[:, 1])
     is_plain = first >= 0

@@ -21,9 +21,11 @@ from meta_magic.trace.remarks import (
     find_raised,
 )
 
-__all__ = ["OP_COLUMNS", "OpColumn", "Wire"]
+__all__ = ["OP_COLUMNS", "Decider", "OpColumn", "Wire"]
 
 Wire: TypeAlias = Literal["held", "call", "signature"] | Callable[[Program], list[Span]]
+
+Decider: TypeAlias = Literal["call", "signature", "place", "module"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,7 @@ class OpColumn(Column):
             ``held``: it has them, for other views need them, too. A function: yields
             the stretches of operators that have a value.
         is_in_table: Whether ``to_pandas()`` has it, too, and not the report alone.
+        decided_by: Calls of the same one have the same value: it is read of the first.
     """
 
     type: str
@@ -49,6 +52,7 @@ class OpColumn(Column):
     read: Callable[[OpCall], object] | None = None
     wire: Wire = "call"
     is_in_table: bool = True
+    decided_by: Decider = "call"
 
     @property
     def reader(self) -> Callable[[OpCall], object]:
@@ -72,6 +76,7 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         format="function",
         width=130,
         wire="held",
+        decided_by="place",
     ),
     OpColumn(
         name="op",
@@ -80,6 +85,7 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         is_pinned=True,
         width=190,
         wire="held",
+        decided_by="signature",
     ),
     OpColumn(
         name="module",
@@ -87,6 +93,7 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         help="Name of the module within its root, as state_dict keys it.",
         width=180,
         wire="held",
+        decided_by="module",
     ),
     OpColumn(
         name="place",
@@ -95,6 +102,7 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         width=76,
         is_optional=True,
         wire="signature",
+        decided_by="signature",
     ),
     OpColumn(
         name="inputs",
@@ -127,6 +135,7 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         width=112,
         align="right",
         wire="held",
+        decided_by="signature",
     ),
     OpColumn(
         name="nbytes_read",
@@ -136,6 +145,7 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         format="bytes",
         align="right",
         wire="held",
+        decided_by="signature",
     ),
     OpColumn(
         name="nbytes_written",
@@ -146,6 +156,7 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         width=148,
         align="right",
         wire="held",
+        decided_by="signature",
     ),
     OpColumn(
         name="intensity",
@@ -157,6 +168,7 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         align="right",
         wire="held",
         is_extra=True,
+        decided_by="signature",
     ),
     OpColumn(
         name="time",
@@ -195,6 +207,7 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         width=80,
         wire="held",
         is_extra=True,
+        decided_by="place",
     ),
     OpColumn(
         name="line",
@@ -204,6 +217,7 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         align="right",
         wire="held",
         is_extra=True,
+        decided_by="place",
     ),
     OpColumn(
         name="kernel",
@@ -244,6 +258,7 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         width=66,
         wire="held",
         is_extra=True,
+        decided_by="signature",
     ),
     OpColumn(
         name="writes",
@@ -252,6 +267,7 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         width=72,
         wire="held",
         is_extra=True,
+        decided_by="signature",
     ),
     OpColumn(
         name="root",
@@ -261,6 +277,7 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         align="right",
         wire="held",
         is_extra=True,
+        decided_by="module",
     ),
     OpColumn(
         name="module_call",
@@ -277,6 +294,7 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         width=160,
         wire="held",
         is_extra=True,
+        decided_by="place",
     ),
 )
 """In the order in which the browser shows them."""

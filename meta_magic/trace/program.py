@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final, TypeAlias
 
+import numpy as np
+
 from meta_magic.trace.growing import Growing
 from meta_magic.trace.provenance import (
     Assumption,
@@ -269,6 +271,14 @@ class Program:
             for offset in self.offsets[:-1]
             for index in writes[words[offset]]
         )
+
+    def count_signatures(self) -> list[int]:
+        """Return how many calls each signature has."""
+        words = np.frombuffer(self.words, np.uint32)
+        starts = np.frombuffer(self.offsets, np.uint32)[:-1]
+        n_signatures = len(self.signatures)
+        counts: list[int] = np.bincount(words[starts], minlength=n_signatures).tolist()
+        return counts
 
     def signature_numbers(self) -> Iterator[int]:
         """Yield the signature of each call in turn."""

@@ -3,12 +3,12 @@
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from typing import Generic, NamedTuple, TypeVar, overload
+from typing import Generic, TypeVar, overload
 
 from meta_magic.trace.calls import ModuleCall, OpCall, TensorMetadata
 from meta_magic.trace.downstream import find_assumed
 from meta_magic.trace.formulas.call_costs import count_costs
-from meta_magic.trace.program import HEADER, MODULE_HEADER, TIED, Program, Structure
+from meta_magic.trace.program import HEADER, MODULE_HEADER, TIED, Program
 from meta_magic.trace.remarks import find_raised
 from meta_magic.trace.signature import Argument, Geometry, Phase, TensorArgument
 
@@ -73,59 +73,29 @@ class Rows(Sequence[Record], Generic[Record]):
         )
 
 
-class ModulePlace(NamedTuple):
-    """Where an operator call belongs.
-
-    Attributes:
-        module: Number of the module in ``Program.modules``, or None.
-        call: Index of the module call, or None.
-        forward: For a backward operator, its forward operator, or None.
-    """
-
-    module: int | None
-    call: int | None
-    forward: int | None
-
-
-class ModuleRow(NamedTuple):
-    """A module call as it stands in the program.
-
-    Attributes:
-        module: Number of the module in ``Program.modules``.
-        parent: Index of the call around it, or -1.
-        position: Index into ``Program.positions``, or -1.
-        line: Line of the cell, or 0.
-        first_op: Its first operator.
-        end_op: The operator after its last.
-        structure: The tensors that it took and returned.
-    """
-
-    module: int
-    parent: int
-    position: int
-    line: int
-    first_op: int
-    end_op: int
-    structure: Structure
-
-
 class OpCalls(Rows[OpCall]):
     """The operator calls of a program, in the order in which torch made them.
 
     With the one that raised, if one did, as the last.
+
+    Attributes:
+        raised_by_call: What ``OpCall.raised`` is of the calls that have it.
+        evaluation_by_call: The same of ``OpCall.evaluation``.
+        kernel_by_call: The same of ``OpCall.kernel``.
+        assumed_by_call: The same of ``OpCall.assumed``.
     """
 
     def __init__(self, program: Program) -> None:
         super().__init__(program.with_raised)
-        self._raised_by_call = {first: text for first, _, text in find_raised(program)}
+        self.raised_by_call = {first: text for first, _, text in find_raised(program)}
         self._owner_by_storage = dict(program.owner_by_storage)
-        self._evaluation_by_call = {e.call: e for e in program.evaluations}
-        self._kernel_by_call = {
+        self.evaluation_by_call = {e.call: e for e in program.evaluations}
+        self.kernel_by_call = {
             call: choice.text
             for choice in program.kernels
             for call in range(choice.first_op, choice.end_op)
         }
-        self._assumed_by_call = find_assumed(program)
+        self.assumed_by_call = find_assumed(program)
         signatures = self._program.signatures
         self._costs = cache(lambda number: count_costs(signatures[number]))
 
@@ -167,48 +137,16 @@ class OpCalls(Rows[OpCall]):
             function=place.function,
             forward=forward,
             **self._costs(words[offset]),
-            evaluation=self._evaluation_by_call.get(index),
-            kernel=self._kernel_by_call.get(index),
-            assumed=self._assumed_by_call.get(index),
-            raised=self._raised_by_call.get(index),
+            evaluation=self.evaluation_by_call.get(index),
+            kernel=self.kernel_by_call.get(index),
+            assumed=self.assumed_by_call.get(index),
+            raised=self.raised_by_call.get(index),
         )
 
     def phase(self, index: int) -> Phase:
         """Return what the program was doing at a call, without building its record."""
         offset = self._program.offsets[index]
         return self._program.places[self._words[offset + 1] - 1].phase
-
-    def place_numbers(self) -> Iterator[int]:
-        """Yield where each call came from, as an index into ``Program.places``."""
-        words = self._words
-        return (words[offset + 1] - 1 for offset in self._program.offsets[:-1])
-
-    def tensor_numbers(self) -> Iterator[int]:
-        """Yield the numbers of all tensors of each call, read and then returned."""
-        offsets = self._program.offsets
-        for index in range(len(self)):
-            yield from self._words[offsets[index] + HEADER : offsets[index + 1]]
-
-    def module_places(self) -> Iterator["ModulePlace"]:
-        """Yield to which module each call belongs, without building its record."""
-        program, words = self._program, self._words
-        for index in range(len(self)):
-            offset, end = program.offsets[index], program.offsets[index + 1]
-            signature = program.signatures[words[offset]]
-            forward = forward_of(words[offset + 3])
-            word = self._module_word(offset, forward)
-            start = offset + HEADER
-            written = (
-                *words[start + len(signature.inputs) : end],
-                *(words[start + i] for i in signature.writes),
-            )
-            yield ModulePlace(
-                module=self._module_number(
-                    word, map(self._storages.__getitem__, written)
-                ),
-                call=call_of(word),
-                forward=forward,
-            )
 
     def _module_word(self, offset: int, forward: int | None) -> int:
         word = self._words[offset + 2]
@@ -259,21 +197,6 @@ class ModuleCalls(Rows[ModuleCall]):
             inputs=tuple((path, self._value(next(words), g)) for path, g in inputs),
             outputs=tuple((path, self._value(next(words), g)) for path, g in outputs),
         )
-
-    def rows(self) -> Iterator[ModuleRow]:
-        """Yield the calls without building their records."""
-        for start in range(0, len(self._module_rows), MODULE_HEADER):
-            row = self._module_rows[start : start + MODULE_HEADER]
-            number, parent, position, line, first_op, end_op, values = row
-            yield ModuleRow(
-                module=number,
-                parent=parent - 1,
-                position=position - 1,
-                line=line,
-                first_op=first_op,
-                end_op=end_op,
-                structure=self._program.structures[self._values[values]],
-            )
 
     def _value(self, word: int, geometry: Geometry) -> TensorMetadata:
         return self._tensor(word >> 1, geometry, requires_grad=bool(word & 1))

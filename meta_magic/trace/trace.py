@@ -1,6 +1,5 @@
 """The trace: a recorded program and the questions that can be put to it."""
 
-from collections import Counter
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from importlib import import_module
@@ -100,14 +99,15 @@ class Trace(Questions):
     @property
     def flops(self) -> int:
         """FLOPs of the operators that have a formula; see :attr:`OpCall.flops`."""
-        counts = Counter(self.program.signature_numbers())
-        signatures = self.program.signatures
-        return sum(n * (count_flops(signatures[s]) or 0) for s, n in counts.items())
+        counts = zip(
+            self.program.signatures, self.program.count_signatures(), strict=True
+        )
+        return sum(n * (count_flops(signature) or 0) for signature, n in counts if n)
 
     @list_columns
     def to_pandas(self) -> "pd.DataFrame":
         """Return one row per operator call, columns named as the fields of OpCall."""
-        return build_table(self.ops)
+        return build_table(self)
 
     def show(self, *, depth: int | None = None, height: int = 420) -> None:
         """Show the report in a notebook, or print the summary where there is none.

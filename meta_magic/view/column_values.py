@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from meta_magic.trace import module_columns, op_columns
 from meta_magic.trace.columns import Column
+from meta_magic.trace.firsts import find_firsts
 from meta_magic.trace.module_columns import Run
 from meta_magic.trace.op_columns import OpColumn, Wire
 
@@ -51,11 +52,8 @@ def remarks_payload(trace: "Trace") -> dict[str, Any]:
 def find_samples(trace: "Trace") -> list["OpCall | None"]:
     """Return the first call of each signature; None for one that no call has."""
     program = trace.program.with_raised
-    samples: list[OpCall | None] = [None] * len(program.signatures)
-    for index, number in enumerate(program.signature_numbers()):
-        if samples[number] is None:
-            samples[number] = trace.ops[index]
-    return samples
+    firsts = find_firsts(trace.columns.signature, len(program.signatures))
+    return [None if index < 0 else trace.ops[index] for index in firsts.tolist()]
 
 
 def write_op_column(

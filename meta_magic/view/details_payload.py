@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from meta_magic.cost.storage_lives import read_deaths
 from meta_magic.trace.modules import ModuleClass
 from meta_magic.trace.signature import Argument, Signature, TensorArgument
 from meta_magic.view.brief_settings import shorten_settings
@@ -22,13 +23,13 @@ def details_payload(trace: "Trace") -> dict[str, Any]:
     nodes = [node for root in trace.modules for node in root.walk()]
     settings: Table[tuple[str, ModuleClass | None]] = Table(write_settings)
     definitions: Table[ModuleClass | None] = Table(write_class)
-    storages = (number for node in nodes for number in node.storages)
+    storages = [number for node in nodes for number in node.storages]
     return {
         "settings_of": [settings.of((n.settings, n.definition)) for n in nodes],
         "settings": settings.rows,
         "definition_of": [definitions.of(node.definition) for node in nodes],
         "definitions": definitions.rows,
-        "storages": [*as_differences(storages)],
+        "storages": as_differences(storages),
         "deaths": write_deaths(trace.program),
     }
 
@@ -50,11 +51,8 @@ def write_class(found: ModuleClass | None) -> dict[str, Any]:
 
 def write_deaths(program: "Program") -> dict[str, list[int]]:
     """Return which storages were freed, and how many operators ran before each."""
-    words = memoryview(program.deaths).cast("I")
-    return {
-        "n_ops": [*as_differences(words[::2])],
-        "storage": [*as_differences(words[1::2])],
-    }
+    n_ops, storage = read_deaths(program).T
+    return {"n_ops": as_differences(n_ops), "storage": as_differences(storage)}
 
 
 def name_inputs(signature: Signature) -> list[str]:

@@ -34,14 +34,15 @@ def memory_payload(trace: "Trace") -> dict[str, Any]:
     order = order_stretches(lives)
     storage, start, stop = lives.storage[order], lives.start[order], lives.stop[order]
     sizes: Table[int] = Table(int)
+    distinct, number = np.unique(lives.nbytes[order], return_inverse=True)
     return {
         "categories": [*CATEGORIES],
         "places": [*account.places],
         "accelerator": find_accelerator(memory),
-        "storage": [*as_differences(storage.tolist())],
-        "start": [*as_differences(start.tolist())],
+        "storage": as_differences(storage),
+        "start": as_differences(start),
         "length": np.where(stop >= n_calls, 0, stop - start).tolist(),
-        "nbytes": [*map(sizes.of, lives.nbytes[order].tolist())],
+        "nbytes": sizes.all_of(distinct.tolist(), number),
         "sizes": sizes.rows,
         "category": account.category[storage].tolist(),
         "place": account.place[storage].tolist(),

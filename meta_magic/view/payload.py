@@ -11,11 +11,15 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from meta_magic.cost.call_work import OneCall, count_one
+from meta_magic.cost.program_columns import Integers
 from meta_magic.trace.deep_trees import at_any_depth
 from meta_magic.trace.failure import describe_failure
 from meta_magic.trace.function_calls import first_operators
 from meta_magic.trace.modules import ModuleNode
+from meta_magic.trace.program import MODULE_HEADER
 from meta_magic.trace.signature import Geometry, Place, Signature, SourcePosition
 from meta_magic.trace.summary import format_headline
 from meta_magic.view.column_values import columns_payload, remarks_payload
@@ -87,7 +91,7 @@ class Payload:
             ),
             "places": as_columns([*map(self._write_place, program.places)]),
             "ops": self._write_ops(),
-            "storages": [*as_deltas(memoryview(program.storage_by_tensor).cast("I"))],
+            "storages": as_deltas(np.frombuffer(program.storage_by_tensor, np.uint32)),
             "owners": [
                 [storage, self._find_module(number)]
                 for storage, number in program.owner_by_storage
@@ -165,45 +169,47 @@ class Payload:
         for child in node.children:
             yield from self._write_modules(child, root, number)
 
-    def _find_module(self, number: int | None) -> int:
+    def _find_module(self, number: int) -> int:
         """Return the row of a module by its number in the program, or -1."""
-        if number is None:
-            return -1
         root, fqn, _ = self._program.modules[number]
         if root is None or fqn is None:
             return -1
         return self._module_by_place.get((root, fqn), -1)
 
+    def _find_modules(self, numbers: Integers) -> list[int]:
+        """Return the rows of many modules; -1 for the number -1, too."""
+        rows = [*map(self._find_module, range(len(self._program.modules))), -1]
+        found: list[int] = np.asarray(rows)[numbers].tolist()
+        return found
+
     def _write_ops(self) -> dict[str, list[int]]:
-        ops = self._trace.ops
-        places = [*ops.module_places()]
+        columns = self._trace.columns
+        back = np.arange(columns.n_calls) - columns.forward
         return {
-            "signature": [*self._program.signature_numbers()],
-            "place": [*ops.place_numbers()],
-            "module": [self._find_module(place.module) for place in places],
-            "call": [-1 if p.call is None else p.call for p in places],
-            "forward": [
-                0 if p.forward is None else index - p.forward
-                for index, p in enumerate(places)
-            ],
+            "signature": columns.signature.tolist(),
+            "place": columns.place.tolist(),
+            "module": self._find_modules(columns.find_holders(self._program)),
+            "call": columns.module_call.tolist(),
+            "forward": np.where(columns.forward < 0, 0, back).tolist(),
             "functions": count_runs(first_operators(self._program)),
-            "tensors": [*as_deltas(ops.tensor_numbers())],
+            "tensors": as_deltas(columns.tensor),
         }
 
     def _write_calls(self) -> dict[str, list[Any]]:
         structures: Table[Any] = Table(self._write_structure)
-        rows, positions = [*self._trace.module_calls.rows()], self._program.positions
+        program = self._program
+        words = np.frombuffer(program.module_rows, np.uint32).astype(np.int64)
+        rows = words.reshape(-1, MODULE_HEADER).T
+        module, parent, position, line, first_op, end_op, values = rows
+        structure = np.frombuffer(program.module_values, np.uint32).astype(np.int64)
         return {
-            "module": [self._find_module(row.module) for row in rows],
-            "parent": [row.parent for row in rows],
-            "line": [row.line for row in rows],
-            "position": [
-                -1 if row.position < 0 else self._positions.of(positions[row.position])
-                for row in rows
-            ],
-            "first": [*as_differences(row.first_op for row in rows)],
-            "length": [row.end_op - row.first_op for row in rows],
-            "structure": [structures.of(row.structure) for row in rows],
+            "module": self._find_modules(module),
+            "parent": (parent - 1).tolist(),
+            "line": line.tolist(),
+            "position": self._positions.all_of(program.positions, position - 1),
+            "first": as_differences(first_op),
+            "length": (end_op - first_op).tolist(),
+            "structure": structures.all_of(program.structures, structure[values]),
             "structures": structures.rows,
         }
 

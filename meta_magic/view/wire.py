@@ -1,10 +1,14 @@
 """Single records on the wire, and the tables in which each stands once."""
 
-import itertools
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from math import prod
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
+from meta_magic.cost.program_columns import Integers
+from meta_magic.trace.firsts import find_firsts
 from meta_magic.trace.modules import ModuleTensor
 from meta_magic.trace.signature import Argument, Geometry, Signature, SourcePosition
 from meta_magic.trace.signature import TensorArgument as Stand
@@ -22,6 +26,8 @@ __all__ = [
 ]
 
 MAX_TEXT: Final = 300
+
+Numbers: TypeAlias = Integers | NDArray[np.uint32] | Sequence[int]
 
 Item = TypeVar("Item", bound=Hashable)
 
@@ -42,6 +48,22 @@ class Table(Generic[Item]):
             self.rows.append(None)
             self.rows[number] = self._write(item)
         return number
+
+    def all_of(self, items: Sequence[Item], numbers: Integers) -> list[int]:
+        """Return the numbers of many items, of which there are few different ones.
+
+        Args:
+            items: The different ones.
+            numbers: Of each of the many its index in ``items``; -1 for none, which has
+                the number -1, too.
+        """
+        firsts = find_firsts(numbers + 1, len(items) + 1)[1:]
+        found = np.full(len(items) + 1, -1)  # the last for none
+        for index in np.argsort(firsts):
+            if firsts[index] >= 0:
+                found[index] = self.of(items[index])
+        chosen: list[int] = found[numbers].tolist()
+        return chosen
 
 
 def write_geometry(geometry: Geometry) -> dict[str, Any]:
@@ -89,23 +111,21 @@ def write_tensor(tensor: ModuleTensor) -> dict[str, Any]:
     }
 
 
-def as_deltas(numbers: Iterable[int]) -> Iterator[int]:
-    """Yield how far each number lies below the first one not met; 0 for that itself.
+def as_deltas(numbers: Numbers) -> list[int]:
+    """Return how far each number lies below the first one not met; 0 for that itself.
 
     Layers that are alike then read alike.
     """
-    n_met = 0
-    for number in numbers:
-        yield n_met - number
-        n_met = max(n_met, number + 1)
+    found = np.asarray(numbers, np.int64)
+    n_met = np.maximum.accumulate(found + 1)
+    deltas: list[int] = (np.append(0, n_met[:-1]) - found).tolist()
+    return deltas[: len(found)]
 
 
-def as_differences(numbers: Iterable[int]) -> Iterator[int]:
-    """Yield the first number, and then the step to each next one."""
-    before = 0
-    for number in numbers:
-        yield number - before
-        before = number
+def as_differences(numbers: Numbers) -> list[int]:
+    """Return the first number, and then the step to each next one."""
+    differences: list[int] = np.diff(np.asarray(numbers, np.int64), prepend=0).tolist()
+    return differences
 
 
 def as_columns(records: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
@@ -114,9 +134,12 @@ def as_columns(records: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     return {name: [record[name] for record in records] for name in names}
 
 
-def count_runs(numbers: Iterable[int]) -> list[int]:
+def count_runs(numbers: Numbers) -> list[int]:
     """Return how often each number stands in a row."""
-    return [sum(1 for _ in run) for _, run in itertools.groupby(numbers)]
+    found = np.asarray(numbers, np.int64)
+    starts = np.flatnonzero(np.diff(found, prepend=found[:1] - 1))
+    counts: list[int] = np.diff(starts, append=len(found)).tolist()
+    return counts
 
 
 def format_arguments(signature: Signature) -> str:

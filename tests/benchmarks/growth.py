@@ -1,7 +1,8 @@
 """Whether a recording of a million operators stays as quick and small as it began.
 
 ``python -m tests.benchmarks.growth`` prints what it measured, for operators in a loop
-and for operators that modules call.
+and for operators that modules call, and what it takes to ask such a recording;
+``--cells 300`` what each of so many cells of one kernel takes.
 """
 
 import argparse
@@ -9,19 +10,58 @@ import gc
 import pickle
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
+from types import MappingProxyType
+from typing import Final
 
+import pandas as pd
 import torch
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
 from torch import nn
 
 import meta_magic as mm
+from meta_magic.view.payload import build_payload, pack
 
 N_TENTHS = 10
 N_TRACED = 100_000
 """Operators that tracemalloc watches: it makes each several times slower."""
+
+CELL: Final = """%%meta
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Dropout())
+optimizer = torch.optim.Adam(model.parameters())
+for step in range(4):
+    optimizer.zero_grad()
+    model(torch.randn({rows}, 8)).sum().backward()
+    optimizer.step()
+"""
+"""A cell of one kernel; its sizes repeat after ``N_SIZES`` cells."""
+
+N_SIZES: Final = 10
+N_COMPARED: Final = 30
+"""Cells whose median is shown, of the first ones and of the last ones."""
+
+QUESTIONS: Final[Mapping[str, Callable[[mm.Trace], object]]] = MappingProxyType(
+    {
+        "print(trace), at first": str,
+        "print(trace)": str,
+        "trace.cost.flops": lambda trace: trace.cost.flops,
+        "trace.memory.live_nbytes": lambda trace: trace.memory.live_nbytes,
+        "1,000 of trace.ops": lambda trace: [
+            trace.ops[len(trace) * i // 1000] for i in range(1000)
+        ],
+        "payload": build_payload,
+        "payload, packed": pack,
+        "trace.cost.to_pandas()": lambda trace: trace.cost.to_pandas(),
+        "trace.memory.to_pandas()": lambda trace: trace.memory.to_pandas(),
+        "trace.to_pandas()": lambda trace: trace.to_pandas(),
+    }
+)
+"""What a long recording is asked, in this order: later ones find what others kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +194,43 @@ def measure_traced(body: Body) -> tuple[int, int]:
     return held // n, peak // n
 
 
+def measure_question(ask: Callable[[mm.Trace], object], trace: mm.Trace) -> float:
+    """Return the CPU time of a question, its answer thrown away afterwards."""
+    start = time.process_time()
+    answer = ask(trace)
+    seconds = time.process_time() - start
+    del answer
+    return seconds
+
+
+def print_answers(trace: mm.Trace) -> None:
+    """Ask a recording everything, and print how long each answer took."""
+    pd.DataFrame({"index": [0]})  # its import, which the first would pay for
+    print("  CPU seconds to answer")
+    for name, ask in QUESTIONS.items():
+        print(f"    {name:<25} {measure_question(ask, trace):7.3f}")
+
+
+def print_cells(n_cells: int) -> None:
+    """Run so many cells in one kernel; print the first ones beside the last ones."""
+    shell = InteractiveShell()
+    shell.run_cell("%load_ext meta_magic\nimport torch")
+    seconds, nbytes = [], []
+    for number in range(n_cells):
+        cell = CELL.format(rows=number % N_SIZES + 2)
+        start = time.process_time()
+        with capture_output():
+            shell.run_cell(cell, store_history=True).raise_error()
+        seconds.append(time.process_time() - start)
+        gc.collect()
+        nbytes.append(read_rss())
+    print(f"\n{n_cells} cells in one kernel")
+    first, last = median(seconds[1 : N_COMPARED + 1]), median(seconds[-N_COMPARED:])
+    print(f"  CPU milliseconds: {1e3 * first:.1f} at first, {1e3 * last:.1f} at last")
+    grown = (nbytes[-1] - nbytes[N_COMPARED]) / (n_cells - N_COMPARED - 1)
+    print(f"  resident bytes for each more: {grown:,.0f}")
+
+
 def print_growth(body: Body, n_operators: int) -> None:
     """Measure one body and print what was found."""
     growth = measure_growth(body, n_operators)
@@ -172,6 +249,7 @@ def print_growth(body: Body, n_operators: int) -> None:
     print(f"    {'all columns':<20} {sum(columns.values()) / n:7.1f}")
     print(f"    {'pickled':<20} {len(pickle.dumps(growth.trace)) / n:7.1f}")
     print(f"    {'resident':<20} {growth.nbytes_rss / n:7.1f}")
+    print_answers(growth.trace)
     del growth
     held, peak = measure_traced(body)
     print(f"    {'tracemalloc':<20} {held:7} (peak {peak}), {N_TRACED:,} operators")
@@ -183,7 +261,11 @@ def main() -> None:
     names = [body.name for body in BODIES]
     parser.add_argument("--operators", type=int, default=1_000_000)
     parser.add_argument("--bodies", nargs="+", choices=names, default=names)
+    parser.add_argument("--cells", type=int, help="measure so many cells instead")
     options = parser.parse_args()
+    if options.cells:
+        print_cells(options.cells)
+        return
     for body in BODIES:
         if body.name in options.bodies:
             print_growth(body, options.operators)
