@@ -111,7 +111,7 @@ def find_doubtful(
     np.maximum.at(end, lives.storage, lives.stop)
     is_left = is_differentiated[columns.call] & ~is_known[columns.storage]
     is_left &= end[columns.storage] > back[columns.call]
-    return np.unique(columns.call[is_left])
+    return np.flatnonzero(np.bincount(columns.call[is_left]))
 
 
 def ask(
