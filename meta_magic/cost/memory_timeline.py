@@ -142,7 +142,7 @@ class Memory:
 
     def _places(self) -> Iterator[tuple[str, Integers]]:
         of_stretch = self.account.place[self.account.lives.storage]
-        for number in np.unique(of_stretch):
+        for number in sorted(set(of_stretch.tolist())):
             yield self.account.places[number], self._add_up(of_stretch == number)
 
     def _add_up(self, is_chosen: Flags) -> Integers:

@@ -7,6 +7,7 @@ import numpy as np
 
 from meta_magic.cost.asked_autograd import find_saved_slots
 from meta_magic.cost.program_columns import PHASES, Columns, Flags, Integers
+from meta_magic.torch_private.dynamo import KernelsWithoutDynamo
 from meta_magic.trace.program import MODULE_HEADER
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def find_doubtful(
     np.maximum.at(end, lives.storage, lives.stop)
     is_left = is_differentiated[columns.call] & ~is_known[columns.storage]
     is_left &= end[columns.storage] > back[columns.call]
-    return np.unique(columns.call[is_left])
+    return np.flatnonzero(np.bincount(columns.call[is_left]))
 
 
 def ask(
@@ -134,9 +135,10 @@ def ask(
         n_inputs = len(program.signatures[number].inputs)
         read = columns.storage[first[call] : first[call] + n_inputs]
         calls_by_kind[number, tuple(is_needed[read].tolist())].append(call)
-    found = [
-        columns.storage[first[alike] + slot]
-        for (number, needed), alike in calls_by_kind.items()
-        for slot in find_saved_slots(program.signatures[number], needed)
-    ]
+    with KernelsWithoutDynamo():
+        found = [
+            columns.storage[first[alike] + slot]
+            for (number, needed), alike in calls_by_kind.items()
+            for slot in find_saved_slots(program.signatures[number], needed)
+        ]
     return np.concatenate([np.empty(0, np.int64), *found])

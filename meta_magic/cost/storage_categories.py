@@ -53,11 +53,11 @@ def find_categories(
         lives: When its storages live.
     """
     facts = program.facts
-    owned = find_owned(facts, modules)
+    owned, died = find_owned(facts, modules), read_deaths(program)[:, 1]
     accumulating = [call for call, _ in facts.accumulated]
     kinds = np.full(columns.n_storages, TEMPORARY)
     for category, storages in (
-        (OUTPUT, np.setdiff1d(lives.storage, read_deaths(program)[:, 1])),
+        (OUTPUT, lives.storage[~np.isin(lives.storage, died)]),
         (SAVED, find_saved(program, columns, lives, owned.trained)),
         (INPUT, find_data(columns, lives)),
         (GRADIENT, facts.assigned),

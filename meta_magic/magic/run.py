@@ -11,6 +11,7 @@ from meta_magic.magic.cell import Body
 from meta_magic.magic.progress import ProgressLine
 from meta_magic.magic.reports import build_outputs, find_cell_id, is_notebook
 from meta_magic.magic.tracebacks import add_below, trim_traceback
+from meta_magic.session.collector import RARE_COLLECTION
 
 if TYPE_CHECKING:
     from meta_magic.session.recording import Recording
@@ -61,7 +62,8 @@ class Run:
             "hide": options.hide,
         }
         namespace = self._shell.user_ns
-        self.recording, self._rerun = start_recording(body, options, namespace)
+        with RARE_COLLECTION:  # of what is imported, all stays
+            self.recording, self._rerun = start_recording(body, options, namespace)
         self.interrupts = make_interrupts()
         self._progress = ProgressLine(
             lambda: self.recording.n_operators, is_kernel=is_notebook(self._shell)
@@ -81,6 +83,10 @@ class Run:
 
     def finish(self) -> None:
         """Keep the trace and show it."""
+        with RARE_COLLECTION:
+            self._finish()
+
+    def _finish(self) -> None:
         outputs = None
         try:
             if self._raw is not None and self._is_outermost:

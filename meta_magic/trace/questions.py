@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from meta_magic.explain.explanations import Explanation
     from meta_magic.explain.lineage.lineage_records import Lineage
     from meta_magic.trace.calls import TensorMetadata
+    from meta_magic.trace.failed_call import FailedCall
     from meta_magic.trace.program import Program
     from meta_magic.trials.fit import Candidates, Fit
 
@@ -29,6 +30,7 @@ class Questions:
     """The questions that can be put to a trace, of its program."""
 
     program: "Program"
+    failed: "FailedCall | None"
 
     @cached_property
     def columns(self) -> "Columns":
@@ -80,6 +82,8 @@ class Questions:
 
         The rule is found by calls with other sizes and dtypes, in a child process.
         """
+        if self.failed is None:
+            return None
         home = import_module("meta_magic.explain.explanations")
         explanation: Explanation | None = home.explain(self)
         return explanation

@@ -3,12 +3,6 @@
 import re
 from typing import TYPE_CHECKING, Any
 
-from meta_magic.explain.explanation_text import (
-    MAX_CALLERS,
-    MAX_OPERANDS,
-    walk_repairs,
-)
-
 if TYPE_CHECKING:
     from meta_magic.explain.explanations import Explanation
     from meta_magic.explain.lineage.lineage_records import Lineage
@@ -24,6 +18,12 @@ def explanation_payload(trace: "Trace") -> dict[str, Any] | None:
     found = trace.explanation
     if found is None:
         return None
+    from meta_magic.explain.explanation_text import (  # noqa: PLC0415  few fail
+        MAX_CALLERS,
+        MAX_OPERANDS,
+        walk_repairs,
+    )
+
     return {
         "where": found.where,
         "expression": found.expression,

@@ -6,6 +6,7 @@ forbidden, the folded module tree as plain HTML is left.
 
 import json
 from collections.abc import Mapping
+from functools import cache
 from html import escape
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -64,7 +65,7 @@ def render_snapshot(
         uid: ``id`` of the element, by which a live report finds and hides it.
         settings: ``depth``, ``hide`` and ``height``.
     """
-    data = ", ".join(map(write_packed, (pack_report(), packed)))
+    data = f"{write_report()}, {write_packed(packed)}"
     start = f'report.start("{uid}", {json.dumps(dict(settings))}, {data})'
     # A name may hold half a character, which no file can.
     tree = render_html(trace, settings.get("depth")).encode("utf-8", "replace").decode()
@@ -73,6 +74,12 @@ def render_snapshot(
         f"<style>{HIDE_ORPHAN}{WAIT}</style>"
         f'<script type="module">{read_script("starter")};{start}</script>'
     )
+
+
+@cache
+def write_report() -> str:
+    """Return script and styles of a saved report, the same in each, as an argument."""
+    return write_packed(pack_report())
 
 
 def write_packed(data: bytes) -> str:

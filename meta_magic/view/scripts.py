@@ -71,12 +71,18 @@ def list_scripts(last: Path, met: Collection[Path] = ()) -> list[Path]:
 
 def join_scripts(kind: Kind) -> str:
     """Return a report's JavaScript as the constant ``report``, the last's default."""
-    parts = [path.read_text("utf-8") for path in list_scripts(STATIC / f"{kind}.js")]
-    script = IMPORT.sub("", "\n".join(parts))
+    script = "".join(map(strip_script, list_scripts(STATIC / f"{kind}.js")))
+    return f"const report = (() => {{\n{script}}})();\n"
+
+
+@cache
+def strip_script(path: Path) -> str:
+    """Return what a browser needs of a script that others stand before and behind."""
+    script = IMPORT.sub("", path.read_text("utf-8"))
     script = EXPORT.sub(lambda met: f"return {met[1]}" if met[1] else "", script)
     for pattern in (COMMENT, INDENT):
         script = pattern.sub("", script)
-    return f"const report = (() => {{\n{script}}})();\n"
+    return script
 
 
 def join_styles(name: str) -> str:

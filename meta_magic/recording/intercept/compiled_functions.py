@@ -25,6 +25,7 @@ from meta_magic.torch_private.dispatcher import (
     override_kernel,
     run_kernel,
 )
+from meta_magic.torch_private.dynamo import KernelsWithoutDynamo
 from meta_magic.torch_private.modes import TorchDispatchMode
 from meta_magic.torch_private.replaced import (
     ATTENTION_OF_NESTED,
@@ -88,6 +89,7 @@ class EagerStance:
     def __init__(self) -> None:
         self._stance: Any = None
         self._finder = OnImport(self._force_eager)
+        self._kernels = KernelsWithoutDynamo()
         self._operators = EagerOperators()
         self._replacements = Replacements()
 
@@ -96,6 +98,7 @@ class EagerStance:
             self._force_eager()  # first: it may refuse
         else:
             sys.meta_path.insert(0, self._finder)
+        self._kernels.__enter__()
         self._operators.__enter__()
         for function, build in REPLACEMENTS:
             if hasattr(*function):  # not in every version of torch
@@ -105,6 +108,7 @@ class EagerStance:
 
     def __exit__(self, *exception: object) -> None:
         self._operators.__exit__(*exception)
+        self._kernels.__exit__(*exception)
         self._replacements.restore()
         if self._finder in sys.meta_path:
             sys.meta_path.remove(self._finder)
@@ -113,6 +117,7 @@ class EagerStance:
             stance.__exit__(*exception)
 
     def _force_eager(self) -> None:
+        self._kernels.__exit__()
         self._stance = torch.compiler.set_stance("force_eager")
         self._stance.__enter__()
 

@@ -69,9 +69,41 @@ assert stats["unique_graphs"] == 1, stats
 """
 
 
-def test_the_first_cell_that_compiles_runs_eagerly_and_later_code_compiles():
+ARITHMETIC = """
+import sys, torch
+from meta_magic import record
+
+def list_left():
+    return [f for _, f in list_left_alone() if "__dynamo_disable" in vars(f)]
+
+with record() as trace:
+    x = (torch.ones(3, 4) * 2 + 1).softmax(-1)
+    with record():
+        x.sigmoid()
+    y = x.div(2).pow(3)
+assert [call.op for call in trace.ops][-1] == "aten.pow.Tensor_Scalar"
+assert "torch._dynamo" not in sys.modules
+from meta_magic.torch_private.dynamo import list_left_alone
+assert len(list_left_alone()) > 100
+assert not list_left()
+with record():
+    torch.ones(3) * 2
+    assert len(list_left()) > 100
+    import torch._dynamo
+    assert not list_left()
+    torch.ones(3) * 3
+torch._refs.add(torch.ones(2), 1)
+assert any(vars(f)["__dynamo_disable"] is not f for f in list_left())
+compiled = torch.compile(lambda x: x * 2 + 1, backend="eager", fullgraph=True)
+assert compiled(torch.ones(2)).tolist() == [3, 3]
+assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+"""
+
+
+@pytest.mark.parametrize("program", [FIRST, ARITHMETIC], ids=["compiles", "computes"])
+def test_the_first_cell_runs_eagerly_and_later_code_compiles(program):
     result = subprocess.run(
-        [sys.executable, "-c", FIRST],
+        [sys.executable, "-c", program],
         cwd=Path(meta_magic.__file__).parents[1],
         capture_output=True,
         text=True,
