@@ -9,7 +9,7 @@ from torch import nn
 import meta_magic as mm
 from tests.benchmarks.counts import Count, count_calls
 from tests.benchmarks.models import CELLS, Cell, Workload
-from tests.benchmarks.record import forget_signatures
+from tests.benchmarks.recorders import forget_signatures
 
 __all__ = ["NAMES", "count_cells"]
 

@@ -1,165 +1,30 @@
 """How long a cell takes while it is recorded, beside plain meta and other tools.
 
 ``python -m tests.benchmarks.record`` prints a Markdown table. All tools run in one
-process, in turn, so that what loads the machine loads each of them alike.
+process, in turn, so that what loads the machine loads each of them alike. With
+``--memory`` another one: by how much the resident memory grows in a first run, each in
+a process of its own.
 """
 
 import argparse
 import gc
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from importlib import import_module
+from multiprocessing import get_context
+from pathlib import Path
 from statistics import median
-from typing import Any
 
 import torch
-from torch.utils._debug_mode import DebugMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import FlopCounterMode
 
-import meta_magic as mm
-from tests.benchmarks.models import CELLS, Cell, Workload
-
-PLAIN = "plain"
+from tests.benchmarks.models import CELLS, Cell, Workload, build_forward
+from tests.benchmarks.peaks import read_status
+from tests.benchmarks.recorders import PLAIN, TOOLS, CountingMode, Tool
 
 
 class TimeLimitError(BaseException):
     """A run took too long; no ``Exception``, so that no tool catches it."""
-
-
-class Nothing:
-    """What the do-nothing mode does; a mixin, so that torch does not import dynamo."""
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        return func(*args, **(kwargs or {}))
-
-
-class NothingMode(Nothing, TorchDispatchMode):
-    """The least that any dispatch mode costs."""
-
-
-class Counting:
-    """What the counting mode does; a mixin for the same reason."""
-
-    n_operators = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        self.n_operators += 1
-        return func(*args, **(kwargs or {}))
-
-
-class CountingMode(Counting, TorchDispatchMode):
-    """Counts the operators that torch runs."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tool:
-    """One column of the table.
-
-    Attributes:
-        name: How the column is called, also on the command line.
-        run: Runs a workload once under the tool.
-        takes_model: Whether the tool calls the model itself, so that it can be
-            compared on forwards alone.
-    """
-
-    name: str
-    run: Callable[[Workload], object]
-    takes_model: bool = False
-
-
-def run_plain(workload: Workload) -> None:
-    """Run without any tool."""
-    with torch.device("meta"):
-        workload.run()
-
-
-def run_dispatch(workload: Workload) -> None:
-    """Run under a dispatch mode that does nothing."""
-    with torch.device("meta"), NothingMode():
-        workload.run()
-
-
-def run_record(workload: Workload) -> None:
-    """Record, with the signatures that earlier recordings left."""
-    with mm.record():
-        workload.run()
-
-
-def forget_signatures() -> None:
-    """Begin anew, as the first cell of a session, which knows no signature yet."""
-    import_module("meta_magic.session.caches").shared_cache_by_device.clear()
-
-
-def run_record_cold(workload: Workload) -> None:
-    """Record as the first cell of a session does."""
-    forget_signatures()
-    with mm.record():
-        workload.run()
-
-
-def run_record_uncached(workload: Workload) -> None:
-    """Record, and run every kernel."""
-    with mm.record(cache=False):
-        workload.run()
-
-
-def run_debug_mode(workload: Workload) -> None:
-    """Run under torch's own recorder, with its defaults: operators alone."""
-    with torch.device("meta"), DebugMode():
-        workload.run()
-
-
-def run_flop_counter(workload: Workload) -> None:
-    """Run under torch's FLOP counter."""
-    with torch.device("meta"), FlopCounterMode(display=False):
-        workload.run()
-
-
-def run_torchinfo(workload: Workload) -> None:
-    """Let torchinfo call the model and make its summary, and print nothing."""
-    import torchinfo
-
-    with torch.device("meta"):
-        torchinfo.summary(
-            workload.model, input_data=workload.inputs, device="meta", verbose=0
-        )
-
-
-def run_torchview(workload: Workload) -> None:
-    """Let torchview call the model and write its graph as DOT, and lay nothing out.
-
-    With every module open: at its default depth it fails for language models.
-    """
-    import torchview
-
-    with torch.device("meta"):
-        torchview.draw_graph(
-            workload.model,
-            input_data=workload.inputs,
-            device="meta",
-            depth=float("inf"),
-        )
-
-
-TOOLS = (
-    Tool(name=PLAIN, run=run_plain),
-    Tool(name="nothing", run=run_dispatch),
-    Tool(name="record", run=run_record),
-    Tool(name="record-cold", run=run_record_cold),
-    Tool(name="record-uncached", run=run_record_uncached),
-    Tool(name="debugmode", run=run_debug_mode),
-    Tool(name="flopcounter", run=run_flop_counter),
-    Tool(name="torchinfo", run=run_torchinfo, takes_model=True),
-    Tool(name="torchview", run=run_torchview, takes_model=True),
-)
 
 
 @contextmanager
@@ -185,14 +50,8 @@ def root_cause(error: BaseException) -> BaseException:
     return error
 
 
-def warm_up(tool: Tool, workload: Workload, limit: float) -> str | None:
-    """Run a tool once, unmeasured, and say what keeps it from being measured.
-
-    Returns:
-        What to print in its place; None if it can be measured.
-    """
-    if tool.takes_model and not workload.is_forward:
-        return ""
+def run_once(tool: Tool, workload: Workload, limit: float) -> str:
+    """Run a tool, and return what keeps it from being measured; "" if nothing does."""
     try:
         with time_limit(limit):
             tool.run(workload)
@@ -200,7 +59,25 @@ def warm_up(tool: Tool, workload: Workload, limit: float) -> str | None:
         return f"> {limit:g} s"
     except Exception as error:
         return f"fails ({type(root_cause(error)).__name__})"
-    return None
+    return ""
+
+
+def build_workload(cell: Cell, tool: Tool) -> Workload | str:
+    """Return what a tool runs, built under what it needs; or why it runs nothing."""
+    try:
+        with tool.place():
+            workload = cell.build()
+    except Exception as error:
+        return f"fails ({type(root_cause(error)).__name__})"
+    return "" if tool.takes_model and not workload.is_forward else workload
+
+
+def warm_up(tool: Tool, cell: Cell, limit: float) -> Workload | str:
+    """Return what a tool ran once, unmeasured; or what to print in its place."""
+    workload = build_workload(cell, tool)
+    if isinstance(workload, str):
+        return workload
+    return run_once(tool, workload, limit) or workload
 
 
 def measure(tool: Tool, workload: Workload) -> float:
@@ -212,16 +89,16 @@ def measure(tool: Tool, workload: Workload) -> float:
 
 
 def measure_rounds(
-    tools: Sequence[Tool], workload: Workload, n_rounds: int
+    workloads: Sequence[tuple[Tool, Workload]], n_rounds: int
 ) -> dict[str, list[float]]:
     """Return the CPU seconds of each tool, one for each round.
 
     Each round begins with another tool, so that none always follows the same one.
     """
-    seconds: dict[str, list[float]] = {tool.name: [] for tool in tools}
+    seconds: dict[str, list[float]] = {tool.name: [] for tool, _ in workloads}
     for n in range(n_rounds):
-        first = n % len(tools)
-        for tool in (*tools[first:], *tools[:first]):
+        first = n % len(workloads)
+        for tool, workload in (*workloads[first:], *workloads[:first]):
             seconds[tool.name].append(measure(tool, workload))
     return seconds
 
@@ -248,21 +125,60 @@ def build_row(
     cell: Cell, tools: Sequence[Tool], n_rounds: int, limit: float
 ) -> list[str]:
     """Measure a cell and return its row of the table."""
-    with torch.device("meta"):
-        workload = cell.build()
-    n_operators = count_operators(workload)
-    texts = {tool.name: warm_up(tool, workload, limit) for tool in tools}
-    able = [tool for tool in tools if texts[tool.name] is None]
-    seconds = measure_rounds(able, workload, n_rounds)
-    for tool in able:
-        texts[tool.name] = format_ratio(tool.name, seconds)
+    warm = {tool: warm_up(tool, cell, limit) for tool in tools}
+    able = [(tool, w) for tool, w in warm.items() if isinstance(w, Workload)]
+    seconds = measure_rounds(able, n_rounds)
+    texts = {tool.name: text for tool, text in warm.items() if isinstance(text, str)}
+    texts |= {name: format_ratio(name, seconds) for name in seconds}
     texts[PLAIN] = f"{1000 * median(seconds[PLAIN]):.1f}"
-    return [cell.name, f"{n_operators:,}", *(text or "" for text in texts.values())]
+    n_operators = count_operators(able[0][1])
+    return [cell.name, f"{n_operators:,}", *(texts[tool.name] for tool in tools)]
+
+
+def build_small() -> Workload:
+    """One Linear: what a tool imports at its first run is no part of a cell's."""
+    return build_forward(torch.nn.Linear(4, 3), torch.zeros(2, 4))
+
+
+def weigh(n_cell: int, n_tool: int, limit: float) -> str:
+    """Return by how many MiB the memory of this process grows in a first run (Linux).
+
+    Args:
+        n_cell: Which of ``CELLS``.
+        n_tool: Which of ``TOOLS``.
+        limit: Seconds that it may take.
+    """
+    tool = TOOLS[n_tool]
+    warm_up(tool, Cell(name="small", build=build_small), limit)
+    workload = build_workload(CELLS[n_cell], tool)
+    if isinstance(workload, str):
+        return workload
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # forgets VmHWM
+    before = read_status("VmRSS")
+    failure = run_once(tool, workload, limit)
+    return failure or f"{(read_status('VmHWM') - before) / 2**20:.1f}"
+
+
+def build_weights(cell: Cell, tools: Sequence[Tool], limit: float) -> list[str]:
+    """Weigh a cell and return its row of the table, a process for each tool."""
+    texts = []
+    for tool in tools:
+        with get_context("spawn").Pool(1) as pool:
+            given = CELLS.index(cell), TOOLS.index(tool), limit
+            texts.append(pool.apply(weigh, given))
+    return [cell.name, *texts]
 
 
 def format_line(texts: Sequence[str]) -> str:
     """Return one line of a Markdown table."""
     return f"| {' | '.join(texts)} |"
+
+
+def print_head(names: Sequence[str]) -> None:
+    """Print the first two lines of a table."""
+    print(format_line(names))
+    print(format_line(["---", *["--:"] * (len(names) - 1)]))
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -272,6 +188,7 @@ def parse_arguments() -> argparse.Namespace:
     tools = [tool.name for tool in TOOLS]
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--limit", type=float, default=60.0, help="seconds for a run")
+    parser.add_argument("--memory", action="store_true", help="instead of time")
     parser.add_argument("--cells", nargs="+", choices=cells, default=cells)
     parser.add_argument("--tools", nargs="+", choices=tools, default=tools)
     return parser.parse_args()
@@ -281,17 +198,22 @@ def main() -> None:
     """Print the table, row by row as it is measured."""
     options = parse_arguments()
     tools = [tool for tool in TOOLS if tool.name in {PLAIN, *options.tools}]
+    cells = [cell for cell in CELLS if cell.name in options.cells]
+    if options.memory:
+        print(f"torch {torch.__version__}; MiB that a first run adds to the process\n")
+        print_head(["cell", *(tool.name for tool in tools)])
+        for cell in cells:
+            print(format_line(build_weights(cell, tools, options.limit)), flush=True)
+        return
     print(
         f"torch {torch.__version__}; CPU time as a multiple of plain meta, for record "
         f"also how many times faster than it; median of {options.rounds} rounds\n"
     )
     names = (f"{PLAIN}, ms" if tool.name == PLAIN else tool.name for tool in tools)
-    print(format_line(["cell", "operators", *names]))
-    print(format_line(["---", *["--:"] * (len(tools) + 1)]))
-    for cell in CELLS:
-        if cell.name in options.cells:
-            row = build_row(cell, tools, options.rounds, options.limit)
-            print(format_line(row), flush=True)
+    print_head(["cell", "operators", *names])
+    for cell in cells:
+        row = build_row(cell, tools, options.rounds, options.limit)
+        print(format_line(row), flush=True)
 
 
 if __name__ == "__main__":

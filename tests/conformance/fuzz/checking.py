@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import meta_magic as mm
-from tests.benchmarks.record import forget_signatures
+from tests.benchmarks.recorders import forget_signatures
 from tests.conformance.fuzz.comparing import compare_runs, compare_traces
 from tests.conformance.fuzz.findings import Finding
 from tests.conformance.fuzz.programs import Program
