@@ -27,7 +27,7 @@ def build_llama():
 
 
 class Mixed(nn.Module):
-    """A layer whose tensors are drawn in many ways, some of them twice."""
+    """A layer whose tensors are drawn in many ways; some draws nothing needs."""
 
     def __init__(self, width, dtype):
         super().__init__()
@@ -43,6 +43,7 @@ class Mixed(nn.Module):
         self.register_buffer("drops", torch.empty(width, dtype=dtype).bernoulli_(0.4))
         self.register_buffer("drawn", torch.multinomial(torch.ones(width), 3))
         self.register_buffer("noise", functional.dropout(torch.ones(width, 2)))
+        torch.empty(width).uniform_()
 
 
 def build_mixed(dtype=torch.float32):
