@@ -5,12 +5,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import torch
 from torch import nn
 
 from meta_magic.materializing.targets import Target
 from meta_magic.replaying.execution import Execution
 from meta_magic.replaying.part import Part
-from meta_magic.replaying.rates import Rates, count_products, estimate_seconds
+from meta_magic.replaying.rates import count_products, estimate_seconds, measure_rates
 from meta_magic.replaying.steps import StepKind
 from meta_magic.replaying.uses import USES, Uses, find_phases
 from meta_magic.torch_private.module_internals import walk_modules
@@ -76,15 +77,16 @@ class Forecast:
 def forecast_replays(
     module: nn.Module,
     replays: Sequence[tuple[Execution, Mapping[int, Target]]],
-    rates: Rates,
+    device: torch.device,
 ) -> Forecast:
     """Return what some replays would do.
 
     Args:
         module: What is made real.
         replays: The replays, with their targets by storage.
-        rates: What the device does.
+        device: Where.
     """
+    rates = measure_rates(device)
     uses: Counter[Phase] = Counter()
     needing: list[Target] = []
     for replay, targets in replays:
@@ -99,7 +101,7 @@ def forecast_replays(
         uses=tuple((use, uses[use]) for use in USES if uses[use]),
         needed_by=tuple(group_needing(module, needing)),
         flops=sum(count_products(step.call.signature)[0] for step in run),
-        seconds=sum(estimate_seconds(step, rates) for step in steps),
+        seconds=sum(estimate_seconds(step, rates, device) for step in steps),
     )
 
 

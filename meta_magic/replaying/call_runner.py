@@ -16,6 +16,7 @@ from meta_magic.replaying.operators import default_generator
 from meta_magic.replaying.program_calls import Call, ProgramCalls
 from meta_magic.replaying.program_draws import Draw
 from meta_magic.replaying.streams import Streams
+from meta_magic.replaying.word_counts import count_words
 from meta_magic.torch_private.tensor_internals import address_of_storage
 from meta_magic.trace.signature import Geometry
 
@@ -55,7 +56,9 @@ class CallRunner:
         """
         if call.operator.is_setting:
             return [self._set(call.outputs[0], call.signature.outputs[0])]
-        generator = None if draw is None else self._prepare(call, draw)
+        generator = None
+        if draw is not None:
+            generator = self.streams.prepare(draw, call.device_on(self.device))
         returned = self._call(call, tensors, generator)
         if draw is not None:
             self.streams.note(draw)
@@ -72,7 +75,7 @@ class CallRunner:
     def use_up(
         self, call: Call, draw: Draw, pieces: Iterable[Sequence[Tensor]]
     ) -> None:
-        """Make a call for the random numbers that it uses up.
+        """Make a call for the random numbers that it uses up, or skip these.
 
         Args:
             call: The call.
@@ -82,7 +85,11 @@ class CallRunner:
         Raises:
             ReplayError: It raised.
         """
-        generator = self._prepare(call, draw)
+        device, n_words = call.device_on(self.device), count_words(call, self.device)
+        if n_words is not None:
+            self.streams.skip(draw, device, n_words)
+            return
+        generator = self.streams.prepare(draw, device)
         for tensors in pieces:
             self._call(call, tensors, generator)
         self.streams.note(draw)
@@ -171,12 +178,6 @@ class CallRunner:
                 f"{self._recorded.describe(call)} draws random numbers, which its "
                 "registration does not say (torch.Tag.nondeterministic_seeded)"
             )
-
-    def _prepare(self, call: Call, draw: Draw) -> Generator:
-        device = (*call.signature.inputs, *call.signature.outputs)[0].device
-        return self.streams.prepare(
-            draw, self.device if device.type == "meta" else device
-        )
 
     def _keep(
         self,

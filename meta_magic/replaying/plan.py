@@ -24,6 +24,7 @@ from meta_magic.replaying.program_calls import Call, ProgramCalls
 from meta_magic.replaying.program_draws import Draw
 from meta_magic.replaying.refusals import check_assumptions, check_given
 from meta_magic.replaying.steps import Plan, Request, Step, StepKind
+from meta_magic.replaying.word_counts import count_words
 
 __all__ = ["plan_replay"]
 
@@ -58,7 +59,7 @@ class Planner:
     ) -> None:
         self._recorded = recorded
         self._wanted = request.storages
-        self._request = request
+        self._request, self._device = request, device
         known = recorded.program.randomness.known if device.type == "cpu" else ()
         self._known = {draw for draw, _ in known}
         self._kept: Mapping[int, int] = {}
@@ -267,11 +268,12 @@ class Planner:
     def _add_draw(self, index: int) -> None:
         """Add a call for its draw: in place where there is memory, else on its own."""
         call, births = self._call(index), self._recorded.births
-        has_memory = not call.operator.draws_by_shape and all(
+        is_apart = call.operator.draws_by_shape or not all(
             births[s] in self._kinds and self._kinds[births[s]] != StepKind.DRAW
             for s in {*call.inputs, *call.outputs}
         )
-        self._kinds[index] = StepKind.RUN if has_memory else StepKind.DRAW
+        is_apart = is_apart or count_words(call, self._device) is not None  # skipped
+        self._kinds[index] = StepKind.DRAW if is_apart else StepKind.RUN
 
     def _order(self) -> Iterator[Step]:
         """Yield the steps, each with what may go after it."""

@@ -3,6 +3,8 @@
 from array import array
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import torch
+
 from meta_magic.replaying.assumed_operator import AssumedOperator
 from meta_magic.replaying.attention_operator import HOMES, AttentionOperator
 from meta_magic.replaying.choosy_operators import CHOOSY
@@ -63,6 +65,11 @@ class Call(NamedTuple):
     def drawn(self) -> Geometry:
         """What it draws into: its first argument, else what it makes."""
         return (*self.signature.inputs, *self.signature.outputs)[0]
+
+    def device_on(self, device: torch.device) -> torch.device:
+        """Return where it draws, given what stands for meta."""
+        own = self.drawn.device
+        return device if own.type == "meta" else own
 
     def fills(self, index: int, nbytes: int) -> bool:
         """Whether it overwrites a whole storage, that of an argument it overwrites.

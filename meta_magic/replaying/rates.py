@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import torch
 
 from meta_magic.replaying.steps import Step, StepKind
+from meta_magic.replaying.word_counts import count_words
 from meta_magic.torch_private.snapshot import RealTorch
 from meta_magic.trace.formulas.operations import count_flops
 from meta_magic.trace.signature import Signature
@@ -89,11 +90,16 @@ def wait_for(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def estimate_seconds(step: Step, rates: Rates) -> float:
-    """Return about how long a step takes."""
+def estimate_seconds(step: Step, rates: Rates, device: torch.device) -> float:
+    """Return about how long a step takes on a device, which does as much in a second.
+
+    What is skipped takes a moment, however much it would draw.
+    """
     seconds = 1 / rates.steps
     call, signature = step.call, step.call.signature
     if step.kind == StepKind.ALLOCATE or signature.is_view:
+        return seconds
+    if step.kind == StepKind.DRAW and count_words(call, device) is not None:
         return seconds
     if step.draw is not None:
         return seconds + prod(call.drawn.shape) / rates.drawn

@@ -5,8 +5,9 @@ from typing import Final
 
 from meta_magic.replaying.program_calls import Call
 from meta_magic.replaying.usage import is_dense
+from meta_magic.trace.signature import Geometry
 
-__all__ = ["split_draw"]
+__all__ = ["is_in_order", "split_draw"]
 
 MAX_DRAWN: Final = 2**20
 GROUP: Final = 16
@@ -19,9 +20,7 @@ def split_draw(call: Call) -> list[int]:
     only the whole call does that.
     """
     geometry = call.drawn
-    strides = list(geometry.stride or ())
-    is_in_order = strides == sorted(strides, reverse=True)
-    if not (call.operator.can_split and is_dense(geometry) and is_in_order):
+    if not (call.operator.can_split and is_in_order(geometry)):
         return []
     whole, rest = divmod(prod(geometry.shape), MAX_DRAWN)
     pieces = [MAX_DRAWN] * whole
@@ -30,3 +29,9 @@ def split_draw(call: Call) -> list[int]:
     elif rest:
         pieces.append(rest)
     return pieces
+
+
+def is_in_order(geometry: Geometry) -> bool:
+    """Whether elements lie in memory one after the other, without gaps."""
+    strides = list(geometry.stride or ())
+    return is_dense(geometry) and strides == sorted(strides, reverse=True)

@@ -10,6 +10,7 @@ from meta_magic.errors import ReplayError
 from meta_magic.replaying.kept import Kept
 from meta_magic.replaying.operators import default_generator
 from meta_magic.replaying.program_draws import Draw
+from meta_magic.replaying.word_counts import go_on
 from meta_magic.trace.program import EarlierEnd, Randomness
 
 __all__ = ["Streams"]
@@ -39,6 +40,7 @@ class Streams:
         self._device = device
         self._generators: dict[tuple[int, str], Generator] = {}
         self._stands: dict[int, int] = {}
+        self._skipped: dict[int, tuple[Generator, int]] = {}
         self._saved: dict[int, dict[str, Tensor]] = {}
         self._given: dict[int, StateOn] = {}
         self._kept: Kept | None = None
@@ -48,6 +50,27 @@ class Streams:
 
     def prepare(self, draw: Draw, device: torch.device) -> Generator:
         """Return the generator of a draw on ``device``, where the draw began."""
+        generator = self._bring(draw, device)
+        self._make_up(draw.generator)
+        return generator
+
+    def skip(self, draw: Draw, device: torch.device, n_words: int) -> None:
+        """Note that a draw need not be made, of which its words are known.
+
+        They are made up for when somebody asks for the generator.
+        """
+        generator = self._bring(draw, device)
+        _, before = self._skipped.get(draw.generator, (generator, 0))
+        self._skipped[draw.generator] = generator, before + n_words
+        self.note(draw)
+
+    def _make_up(self, number: int) -> None:
+        """Let a generator of the CPU go on by what was skipped."""
+        if number in self._skipped:
+            go_on(*self._skipped.pop(number))
+
+    def _bring(self, draw: Draw, device: torch.device) -> Generator:
+        """Return the generator of a draw, where that began but for what was skipped."""
         kind = self._randomness.generators[draw.generator]
         is_own = draw.generator and kind
         is_elsewhere = is_own and torch.device(kind).type != device.type
@@ -76,6 +99,7 @@ class Streams:
         """Note that a draw was made."""
         self._stands[draw.generator] = source = 2 * draw.number + 2
         if self._keeps or source in self._returned_to:
+            self._make_up(draw.generator)
             self._saved[source] = {
                 device: generator.get_state()
                 for (number, device), generator in self._generators.items()
@@ -136,6 +160,7 @@ class Streams:
 
     def _return_to(self, draw: Draw) -> None:
         source = draw.source
+        self._make_up(draw.generator)
         for (number, device), generator in self._generators.items():
             if number != draw.generator:
                 continue

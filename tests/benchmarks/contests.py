@@ -15,6 +15,7 @@ import meta_magic as mm
 __all__ = [
     "BUILDS",
     "EMPTY",
+    "LAST",
     "LOAD",
     "READ",
     "REPLAY",
@@ -29,6 +30,7 @@ __all__ = [
 PAGE_NBYTES = 4096
 
 REPLAY = "replay, eager"
+LAST = "replay of the last layer, its draws alone"
 EMPTY = "empty, to_empty"
 LOAD = "load, assign"
 READ = "load, assign; read"
@@ -43,6 +45,14 @@ LLAMA = {
     "num_attention_heads": 32,
     "num_key_value_heads": 4,
     "vocab_size": 32_000,
+}
+LLAMA_70B = {
+    "hidden_size": 8192,
+    "intermediate_size": 28_672,
+    "num_hidden_layers": 80,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "vocab_size": 128_256,
 }
 TINY = {
     "hidden_size": 64,
@@ -70,6 +80,11 @@ def build_llama(options: Options) -> nn.Module:
     return LlamaForCausalLM(LlamaConfig(**(LLAMA | options)))
 
 
+def build_last_layer(options: Options) -> nn.Module:
+    """Last decoder layer of Llama-3-70B, built with all before it; float32."""
+    return build_llama(LLAMA_70B | options).model.layers[-1]
+
+
 def build_hybrid(options: Options) -> nn.Module:
     """Llama in bfloat16, with rotary buffers that no checkpoint has."""
     return build_llama(options).bfloat16()
@@ -85,6 +100,7 @@ def build_bare(options: Options) -> nn.Module:
 BUILDS: dict[str, Build] = {
     "gpt2": build_gpt2,
     "llama-1b": build_llama,
+    "llama-70b": build_last_layer,
     "llama-1b-bf16": build_hybrid,
     "llama-1b-bf16-bare": build_bare,
 }
@@ -131,6 +147,16 @@ def build_on_meta(build: Build, options: Options) -> nn.Module:
         return build(options)
 
 
+def draw_layer(layer: nn.Module) -> nn.Module:
+    """Draw the weights of a layer as its model would, if no others came before."""
+    layer.to_empty(device="cpu")
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(0.0, 0.02)
+    return layer
+
+
 def assign_file(path: Path, model: nn.Module) -> nn.Module:
     """Load as one does without materialize; non-persistent buffers stay on meta."""
     model.load_state_dict(load_file(path), assign=True)
@@ -154,6 +180,10 @@ def list_contests(path: Path, options: Options) -> list[Contest]:
         eager = Way(prepare=lambda: options, run=BUILDS[name])
         ours = Way(prepare=recorded, run=mm.materialize)
         contests.append(Contest(name=REPLAY, model=name, ways=(ours, eager)))
+    last = BUILDS["llama-70b"]
+    ours = Way(prepare=partial(record, last, options), run=mm.materialize)
+    theirs = Way(prepare=partial(build_on_meta, last, options), run=draw_layer)
+    contests.append(Contest(name=LAST, model="llama-70b", ways=(ours, theirs)))
     for name in ("gpt2", "llama-1b"):
         plain = partial(build_on_meta, BUILDS[name], options)
         ours = Way(prepare=plain, run=partial(mm.materialize, init="empty"))

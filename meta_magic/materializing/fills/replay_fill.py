@@ -95,16 +95,17 @@ class ReplayFill:
     @cached_property
     def _costs(self) -> list[list[int]]:
         """About how many nanoseconds each step of each share takes."""
-        rates = measure_rates(self._device)
+        device = self._device
+        rates = measure_rates(device)
         return [
-            [int(1e9 * estimate_seconds(step, rates)) for step in share.replay.steps]
+            [int(1e9 * estimate_seconds(s, rates, device)) for s in share.replay.steps]
             for share in self._shares
         ]
 
     def forecast(self) -> Forecast:
         """Return what is replayed, for what, and about how long that takes."""
         replays = [(s.replay, s.located.target_by_storage) for s in self._shares]
-        return forecast_replays(self._module, replays, measure_rates(self._device))
+        return forecast_replays(self._module, replays, self._device)
 
     def peak_nbytes(self) -> int:
         """Return the most bytes that will be held at any moment."""

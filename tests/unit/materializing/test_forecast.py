@@ -12,6 +12,7 @@ from meta_magic.materializing.materialize import prepare
 from meta_magic.replaying.rates import Rates, estimate_seconds, measure_rates
 from tests.unit.materializing.trainable import convolutions
 
+CPU = torch.device("cpu")
 IMAGES = (2, 1, 4, 4)
 
 
@@ -142,7 +143,7 @@ def test_a_step_takes_its_flops_its_bytes_and_a_moment():
     rates = Rates(large=2**27, small=1, nbytes=2**20, drawn=1, steps=1)
     (product,) = [s for s in steps if s.call.signature.op == "aten.mm.default"]
     # 2 * 512 * 512 * 256 FLOPs; float32: 1 MiB, half a MiB, and half a MiB returned.
-    assert estimate_seconds(product, rates) == 1 + 1 + 2
+    assert estimate_seconds(product, rates, CPU) == 1 + 1 + 2
 
 
 def test_a_draw_takes_what_its_numbers_take():
@@ -151,7 +152,7 @@ def test_a_draw_takes_what_its_numbers_take():
     steps = prepare(model).fill._shares[0].replay.steps
     rates = Rates(large=1, small=1, nbytes=1, drawn=10, steps=1)
     (draw,) = [s for s in steps if s.draw is not None]
-    assert estimate_seconds(draw, rates) == 1 + 2
+    assert estimate_seconds(draw, rates, CPU) == 1 + 2
 
 
 def test_a_recurrent_layer_is_counted_as_its_products():
@@ -174,7 +175,6 @@ def test_to_forecast_is_no_part_of_a_recording():
 
 
 def test_what_a_device_does_is_measured_once():
-    cpu = torch.device("cpu")
-    rates = measure_rates(cpu)
+    rates = measure_rates(CPU)
     assert all(rate > 0 for rate in rates)
-    assert measure_rates(cpu) is rates
+    assert measure_rates(CPU) is rates
