@@ -26,6 +26,7 @@ from meta_magic.recording.intercept.legacy_constructors import (
     read_new,
 )
 from meta_magic.recording.intercept.libraries import ADOPTED, MAKE_REAL
+from meta_magic.recording.intercept.lifted.liftable import is_wanted
 from meta_magic.recording.intercept.named_devices import (
     REAL_FACTORY_FILES,
     is_meant,
@@ -48,7 +49,7 @@ from meta_magic.torch_private.modes import (
     functorch_interpreter,
 )
 
-__all__ = ["LIKE", "Factories"]
+__all__ = ["LIKE", "NEW", "Factories"]
 
 OPS: Final = str(TORCH / "_ops.py")
 """Stands between an operator and who calls it."""
@@ -66,6 +67,7 @@ TO_EMPTY: Final = frozenset(
 )
 """What ``Module.to_empty`` makes each tensor with."""
 
+NEW: Final[Any] = torch.Tensor.new
 LIKE: Final = frozenset[Any](
     {torch.empty_like, torch.full_like, torch.ones_like, torch.rand_like}
     | {torch.randint_like, torch.randn_like, torch.zeros_like}
@@ -162,6 +164,17 @@ class Factories:
                 return self._shared.adopt(data, func(data, device="cpu"), made)
         self._constants.note_values(made, func, args, kwargs)
         return made
+
+    def make_alike(
+        self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType
+    ) -> Any:
+        """Plan what is made like a real tensor, or by ``x.new``; as ``make_like``."""
+        is_meta = args[0].is_meta
+        if not is_meta and not is_wanted(args[0]):
+            return NotImplemented
+        if func is NEW:
+            return self.make_new(args, kwargs, caller)
+        return NotImplemented if is_meta else self.make_like(func, args, kwargs, caller)
 
     def make_like(
         self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType

@@ -28,7 +28,7 @@ from meta_magic.recording.intercept.device_questions import (
     DeviceQuestions,
 )
 from meta_magic.recording.intercept.dispatch_mode import DispatchMode
-from meta_magic.recording.intercept.factories import LIKE, Factories
+from meta_magic.recording.intercept.factories import LIKE, NEW, Factories
 from meta_magic.recording.intercept.indexing import INDEXING, prepare_index
 from meta_magic.recording.intercept.initializers import (
     IS_META,
@@ -41,7 +41,7 @@ from meta_magic.recording.intercept.legacy_constructors import (
     NUMBER_READERS,
     read_number,
 )
-from meta_magic.recording.intercept.lifted.liftable import MustLend, is_wanted
+from meta_magic.recording.intercept.lifted.liftable import MustLend
 from meta_magic.recording.intercept.lifted.lifting import Lifting
 from meta_magic.recording.intercept.mixed_devices import explain_mix
 from meta_magic.recording.intercept.moves import MOVES, Mover
@@ -67,13 +67,11 @@ __all__ = ["FunctionMode"]
 
 DATA: Final[Any] = torch.Tensor.data
 PIN_MEMORY: Final[Any] = torch.Tensor.pin_memory
-NEW: Final[Any] = torch.Tensor.new
 HANDLED: Final = DATA_READERS.union(
     {DEEPCOPY, NEW}, MOVES, GET_DEVICE, NUMBER_READERS.keys() | PACKING, LIKE
 )
 """Functions that torch treats otherwise on meta, or of real tensors, than a cell."""
 
-UNLIKE_TORCH: Final = HANDLED | INDEXING
 ASKED: Final = DEVICE_QUESTIONS | {IS_META, DATA}
 """Attributes whose answer may depend on who asks, or makes another tensor."""
 
@@ -149,7 +147,7 @@ class FunctionMode(DeviceContext):
     def __exit__(self, *_: object) -> None:
         pop_function_mode()
 
-    def __torch_function__(  # noqa: C901, PLR0911, PLR0912, PLR0915  a method more is felt
+    def __torch_function__(
         self,
         func: Any,
         types: Sequence[type],
@@ -165,28 +163,16 @@ class FunctionMode(DeviceContext):
         places = self._places
         before, places.running = places.running, (running := [func, caller, None, args])
         try:
-            is_served = self._is_serving and self._served.can_serve(func)
-            if is_served and func not in HANDLED and not self._autocast.is_on:
+            if (
+                self._is_serving
+                and func not in HANDLED
+                and self._served.can_serve(func)
+                and not self._autocast.is_on
+            ):
                 returned = self._served.answer(func, args, kwargs)
                 if returned is not UNKNOWN:
                     return returned
-            if func in UNLIKE_TORCH and args:
-                if func in HANDLED:
-                    returned = self._handle(func, args, kwargs or {}, caller)
-                    if returned is not NotImplemented:
-                        return returned
-                else:
-                    device, note = self._attention.device, self._constants.note_values
-                    func, args = prepare_index(func, args, device, note)
-            if self._autocast.is_on:
-                args, kwargs = self._lifting.lift_mixed(func, args, kwargs or {})
-            names_device = kwargs and kwargs.get("device") is not None
-            if is_served and not names_device:
-                return self._served.serve(func, args, kwargs)
-            kwargs = kwargs or {}
-            if names_device or func in self._makers:
-                return self._factories.make(func, args, kwargs, caller)
-            return func(*args, **kwargs)
+            return self._run(func, args, kwargs or {}, caller)
         except Exception as error:
             again = self._prepare(error, func, args, kwargs or {})
             if again is None:
@@ -194,6 +180,24 @@ class FunctionMode(DeviceContext):
         finally:
             places.running = before
         return self._call_again(func, *again, running)
+
+    def _run(self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
+        """Call a function whose like was not seen before, or that is never served."""
+        if func in HANDLED and args:
+            returned = self._handle(func, args, kwargs, caller)
+            if returned is not NotImplemented:
+                return returned
+        elif func in INDEXING and args:
+            device, note = self._attention.device, self._constants.note_values
+            func, args = prepare_index(func, args, device, note)
+        if self._autocast.is_on:
+            args, kwargs = self._lifting.lift_mixed(func, args, kwargs)
+        names_device = kwargs and kwargs.get("device") is not None
+        if not names_device and self._is_serving and self._served.can_serve(func):
+            return self._served.serve(func, args, kwargs)
+        if names_device or func in self._makers:
+            return self._factories.make(func, args, kwargs, caller)
+        return func(*args, **kwargs)
 
     def _prepare(
         self, error: Exception, func: Any, args: Args, kwargs: Kwargs
@@ -231,25 +235,13 @@ class FunctionMode(DeviceContext):
         if func in MOVES:
             return self._mover.move(func, args, kwargs, caller)
         if func in LIKE or func is NEW:
-            return self._make_like(func, args, kwargs, caller)
+            return self._factories.make_alike(func, args, kwargs, caller)
         if func in GET_DEVICE and (args[0].is_meta or has_left()):
             return self._questions.number(args[0], caller)
         if not args[0].is_meta:
             is_pinned = func is PIN_MEMORY and not has_gpu()
             return args[0] if is_pinned else NotImplemented
         return self._read_data(func, args, kwargs)
-
-    def _make_like(
-        self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType
-    ) -> Any:
-        """Plan what is made like a real tensor, or by ``x.new``; as ``_handle``."""
-        is_meta = args[0].is_meta
-        if not is_meta and not is_wanted(args[0]):
-            return NotImplemented
-        if func is NEW:
-            return self._factories.make_new(args, kwargs, caller)
-        make = self._factories.make_like
-        return NotImplemented if is_meta else make(func, args, kwargs, caller)
 
     def _read_data(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
         """Call a method that reads data, or copies it; as ``_handle``."""

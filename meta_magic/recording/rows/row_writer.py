@@ -11,15 +11,11 @@ from meta_magic.recording.identities.geometries import LiveGeometry
 from meta_magic.recording.identities.places import Places
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.rows.draws import Draws
+from meta_magic.recording.rows.made_numbers import MadeNumbers
 from meta_magic.recording.rows.module_calls import ModuleCallRecorder
 from meta_magic.recording.rows.storage_roles import StorageRoles
 from meta_magic.recording.signatures.entries import Entry
-from meta_magic.recording.signatures.templates import (
-    UNSEEN,
-    Captured,
-    Operands,
-    Template,
-)
+from meta_magic.recording.signatures.templates import Captured, Operands, Template
 from meta_magic.torch_private.autograd import (
     current_autograd_node,
     next_sequence_number,
@@ -34,8 +30,6 @@ __all__ = ["RowWriter", "make_tensor"]
 
 META: Final = torch.device("meta")
 FLUSH_AT: Final = 16384
-ALONE: Final = (0,)
-"""Storages of what makes one tensor, on a new one."""
 
 empty_strided = torch.empty_strided
 
@@ -70,6 +64,7 @@ class RowWriter:
         self.words = Growing()
         self.entries: list[Entry] = []
         self._registry = registry
+        self._made = MadeNumbers(registry)
         self._clock = clock
         self._places = places
         self._calls = calls
@@ -185,7 +180,7 @@ class RowWriter:
             self._last_sequence = sequence
             self.forward_by_sequence[sequence - 1] = (clock.now, place)
         arguments = [number for number, _, _ in operands.seens]
-        made, storages = self._number_made(template, operands, arguments)
+        made, storages = self._made.number(template, operands, arguments)
         numbers = self._numbers_by_template.get(template)
         if numbers is None:
             numbers = self._numbers_by_template[template] = self._add_entries(template)
@@ -231,70 +226,6 @@ class RowWriter:
             return places.backward_of(forward[1]), forward[0] + TIED
         self.roles.note_node(self._clock.now, node)
         return places.locate_backward(), 0
-
-    def _number_made(
-        self, template: Template, operands: Operands, arguments: list[int]
-    ) -> tuple[Sequence[int], Sequence[int]]:
-        """Number what a function makes, and the arguments that were never seen.
-
-        In the order in which the dispatcher would have met them, so that a recording
-        does not depend on what was recorded before.
-
-        Returns:
-            The numbers of the tensors made, and of the storages made.
-        """
-        registry = self._registry
-        storage_by_tensor = registry.storage_by_tensor
-        if UNSEEN not in arguments:
-            return self._number_in_a_row(template, arguments)
-        made: list[int] = []
-        storages: list[int] = []
-        unseen = [read for read in template.first_reads if arguments[read[0]] < 0]
-        for index, storage in enumerate(template.storages):
-            while unseen and unseen[0][1] == index:
-                self._number_argument(unseen.pop(0)[0], operands, arguments)
-            made.append(len(storage_by_tensor))
-            if storage < 0:
-                number = storage_by_tensor[arguments[~storage]]
-            elif storage < len(storages):
-                number = storages[storage]
-            else:
-                number = registry.n_storages
-                registry.n_storages = number + 1
-                storages.append(number)
-            storage_by_tensor.append(number)
-        return made, storages
-
-    def _number_in_a_row(
-        self, template: Template, arguments: list[int]
-    ) -> tuple[Sequence[int], Sequence[int]]:
-        """Number what a function makes when all its arguments have numbers."""
-        registry = self._registry
-        storage_by_tensor = registry.storage_by_tensor
-        n_tensors, n_storages = len(storage_by_tensor), registry.n_storages
-        registry.n_storages = n_storages + template.n_storages
-        if template.storages == ALONE:
-            storage_by_tensor.append(n_storages)
-            return (n_tensors,), (n_storages,)
-        storage_by_tensor.extend(
-            [
-                n_storages + s if s >= 0 else storage_by_tensor[arguments[~s]]
-                for s in template.storages
-            ]
-        )
-        return (
-            range(n_tensors, len(storage_by_tensor)),
-            range(n_storages, registry.n_storages),
-        )
-
-    def _number_argument(
-        self, index: int, operands: Operands, arguments: list[int]
-    ) -> None:
-        tensor, (_, _, geometry) = operands.tensors[index], operands.seens[index]
-        number = self._registry.add_seen(tensor, geometry)
-        for other, same in enumerate(operands.tensors):
-            if same is tensor:
-                arguments[other] = number
 
     def _make_outputs(
         self, template: Template, made: Sequence[int], storages: Sequence[int]

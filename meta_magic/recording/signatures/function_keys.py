@@ -137,14 +137,13 @@ def read_beyond(function: Any) -> Iterator[object]:
         yield names.get(name)
 
 
-def extend_key(  # noqa: C901, PLR0912, PLR0915  one branch for each kind of value
+def extend_key(  # noqa: C901, PLR0912  one branch for each kind of value
     registry: TensorRegistry,
     values: Iterable[Any],
     key: list[object],
     operands: Operands,
 ) -> bool:
     """Append what stands for ``values``, and their tensors; False if one cannot be."""
-    tensors, seens = operands
     seen_by_id = registry.seen_by_id
     for value in values:
         kind = type(value)
@@ -152,29 +151,22 @@ def extend_key(  # noqa: C901, PLR0912, PLR0915  one branch for each kind of val
             seen = seen_by_id.get(id(value))
             if seen is None:
                 seen = UNSEEN, None, registry.geometry_of(value)
-            geometry = seen[2]
-            if not geometry.is_servable:
+            is_graph = value.requires_grad and is_grad_enabled()
+            if is_graph or not seen[2].is_servable:
                 return False
-            if value.requires_grad and is_grad_enabled():
-                return False
-            key.append(geometry)
-            tensors.append(value)
-            seens.append(seen)
+            key.append(seen[2])
+            operands.tensors.append(value)
+            operands.seens.append(seen)
         elif kind is int or value is None:
             key.append(value)
         elif kind is float or kind is complex:
             key.append(plain_float(value))
         elif kind in PLAIN:
-            key.append(kind)
-            key.append(value)
-        elif kind is slice:
-            key.append(kind)
-            bounds = (value.start, value.stop, value.step)
-            if not extend_key(registry, bounds, key, operands):
-                return False
-        elif kind in SEQUENCES:
-            key.append((kind, len(value)))
-            if not extend_key(registry, value, key, operands):
+            key += kind, value
+        elif kind is slice or kind in SEQUENCES:
+            items = (value.start, value.stop, value.step) if kind is slice else value
+            key.append((kind, len(items)))
+            if not extend_key(registry, items, key, operands):
                 return False
         else:
             return False
