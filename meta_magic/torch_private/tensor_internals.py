@@ -128,11 +128,19 @@ def make_guard(tensors: Sequence[Tensor]) -> Callable[..., bool]:
 
     In dtype, device, sizes, strides and ``requires_grad``, and in what torch would do
     of them: not those that are lazily conjugated, nor within a transform. It holds
-    none of them. One that stands twice is like none.
+    none of them. Where one of them stands again, it looks at the first place alone.
     """
-    guards = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+    ids = [*map(id, tensors)]
+    firsts = [index for index, one in enumerate(ids) if ids.index(one) == index]
+    guards = TensorGuards(
+        *[tensors[index] for index in firsts],
+        dynamic_dims_sizes=None,
+        dynamic_dims_strides=None,
+    )
     check: Callable[..., bool] = guards.check
-    return check
+    if len(firsts) == len(ids):
+        return check
+    return lambda *others: check(*[others[index] for index in firsts])  # else it fails
 
 
 def mark_coalesced(tensor: Tensor, *, is_coalesced: bool) -> Tensor:

@@ -104,8 +104,8 @@ class ServedFunctions:
     def serve(self, func: Any, args: Args, kwargs: Kwargs | None) -> Any:
         """Run a call that could not be answered, and watch what it does.
 
-        If it could not as other tensors were seen where its arguments are now, or the
-        last such call was given parameters, say: answer it.
+        If it could not as others were seen at the addresses of its arguments, or as
+        the last such call was given parameters, say: answer it.
         """
         registry = self._registry
         registry.note_deaths()
@@ -115,7 +115,8 @@ class ServedFunctions:
             return func(*args, **(kwargs or {}))
         template = self._template_by_key.get(key)
         if template is not None:
-            template.fits = make_guard(operands.tensors)
+            if not template.fits(*operands.tensors):
+                template.fits = make_guard(operands.tensors)
             returned = self.answer(func, args, kwargs)
             if returned is not UNKNOWN:
                 return returned

@@ -85,8 +85,20 @@ def count_real_steps():
         other.resize_(size)
 
 
+def meet_others_at_addresses():
+    layer, x = nn.Linear(4, 4), torch.ones(3, 4)
+    with torch.no_grad():
+        for size in (3, 4, 3, 4):
+            cached = torch.tensor([])
+            x = torch.cat([cached, layer(torch.ones(size, 4)[:3])])
+            functional.linear(x * x, torch.ones(4, 4), layer.bias)
+            x.data = x[1:] + x[:1]
+            del cached
+
+
 PROGRAMS = (
     count_real_steps,
+    meet_others_at_addresses,
     call_functions,
     take_parts,
     call_own_function,

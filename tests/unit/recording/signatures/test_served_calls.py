@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 import meta_magic
+from meta_magic.recording.intercept import served_functions
+from meta_magic.session.caches import shared_cache_by_device
 from meta_magic.session.record import record
 
 both = pytest.mark.parametrize("cache", [True, False])
@@ -195,3 +198,33 @@ def test_what_is_written_into_one_of_several_views_counts_for_all(cache):
             second.add_(n_writes)
             assert (x._version, first._version) == (n_writes, n_writes)
         assert x.tolist() == [0, 0, 0, 6, 6, 6]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x, y: x * x,
+        lambda x, y: torch.cat([x, y, x]),
+        lambda x, y: x + y.clone(),
+        functional.linear,
+        lambda x, y: functional.linear(x, nn.Parameter(y)),
+        lambda x, y: functional.scaled_dot_product_attention(x, x, y),
+        lambda x, y: x.transpose(0, 1)[..., 1:],
+    ],
+)
+def test_a_function_is_learnt_once(monkeypatch, call):
+    shared_cache_by_device.clear()
+    learnt, learn = [], served_functions.learn
+    monkeypatch.setattr(
+        served_functions, "learn", lambda *given: learnt.append(0) or learn(*given)
+    )
+    with record(), torch.no_grad():
+        x, y = torch.ones(4, 4), torch.ones(4, 4)
+        call(x, y)
+        n_learnt = len(learnt)
+        for _ in range(5):
+            call(x, y)
+            call(y, x.clone())
+    assert n_learnt
+    # That ``y`` is a parameter's storage, say, is another case.
+    assert len(learnt) <= 2 * n_learnt

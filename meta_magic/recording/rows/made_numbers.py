@@ -1,0 +1,87 @@
+"""Number what functions make that are served, as if their operators had run."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from meta_magic.recording.identities.tensors import TensorRegistry
+from meta_magic.recording.signatures.templates import UNSEEN, Operands, Template
+
+__all__ = ["MadeNumbers"]
+
+ALONE: Final = (0,)
+"""Storages of what makes one tensor, on a new one."""
+
+
+class MadeNumbers:
+    """Gives out the numbers of tensors and storages that are still to be made.
+
+    Args:
+        registry: Numbers of tensors and storages.
+    """
+
+    def __init__(self, registry: TensorRegistry) -> None:
+        self._registry = registry
+
+    def number(
+        self, template: Template, operands: Operands, arguments: list[int]
+    ) -> tuple[Sequence[int], Sequence[int]]:
+        """Number what a function makes, and the arguments that were never seen.
+
+        In the order in which the dispatcher would have met them, so that a recording
+        does not depend on what was recorded before.
+
+        Returns:
+            The numbers of the tensors made, and of the storages made.
+        """
+        registry = self._registry
+        storage_by_tensor = registry.storage_by_tensor
+        if UNSEEN not in arguments:
+            return self._number_in_a_row(template, arguments)
+        made: list[int] = []
+        storages: list[int] = []
+        unseen = [read for read in template.first_reads if arguments[read[0]] < 0]
+        for index, storage in enumerate(template.storages):
+            while unseen and unseen[0][1] == index:
+                self._number_argument(unseen.pop(0)[0], operands, arguments)
+            made.append(len(storage_by_tensor))
+            if storage < 0:
+                number = storage_by_tensor[arguments[~storage]]
+            elif storage < len(storages):
+                number = storages[storage]
+            else:
+                number = registry.n_storages
+                registry.n_storages = number + 1
+                storages.append(number)
+            storage_by_tensor.append(number)
+        return made, storages
+
+    def _number_in_a_row(
+        self, template: Template, arguments: list[int]
+    ) -> tuple[Sequence[int], Sequence[int]]:
+        """Number what a function makes when all its arguments have numbers."""
+        registry = self._registry
+        storage_by_tensor = registry.storage_by_tensor
+        n_tensors, n_storages = len(storage_by_tensor), registry.n_storages
+        registry.n_storages = n_storages + template.n_storages
+        if template.storages == ALONE:
+            storage_by_tensor.append(n_storages)
+            return (n_tensors,), (n_storages,)
+        storage_by_tensor.extend(
+            [
+                n_storages + s if s >= 0 else storage_by_tensor[arguments[~s]]
+                for s in template.storages
+            ]
+        )
+        return (
+            range(n_tensors, len(storage_by_tensor)),
+            range(n_storages, registry.n_storages),
+        )
+
+    def _number_argument(
+        self, index: int, operands: Operands, arguments: list[int]
+    ) -> None:
+        tensor, (_, _, geometry) = operands.tensors[index], operands.seens[index]
+        number = self._registry.add_seen(tensor, geometry)
+        for other, same in enumerate(operands.tensors):
+            if same is tensor:
+                arguments[other] = number
