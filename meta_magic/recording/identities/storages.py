@@ -36,10 +36,6 @@ class StorageRef(weakref.ref[UntypedStorage]):
     address: int
     place: torch.device | None
 
-    def is_of(self, storage: UntypedStorage) -> bool:
-        """Whether it stands for a storage, and no other has taken its place."""
-        return self() is storage and self.address != 0
-
 
 class StorageRegistry:
     """The numbers of the storages that one recording meets, and what holds of them.

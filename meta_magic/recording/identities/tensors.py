@@ -74,7 +74,8 @@ class TensorRegistry(StorageRegistry):
             tensor.dtype is geometry.dtype
             and tensor.shape == geometry.shape
             and storage is not None
-            and storage.is_of(tensor.untyped_storage())
+            and storage() is tensor.untyped_storage()
+            and storage.address != 0
             and tensor.stride() == geometry.stride
             and tensor.storage_offset() == geometry.offset
             and not self._has_negatives

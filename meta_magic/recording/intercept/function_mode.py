@@ -165,8 +165,8 @@ class FunctionMode(DeviceContext):
         try:
             if (
                 self._is_serving
+                and self._served.is_known(func)
                 and func not in HANDLED
-                and self._served.can_serve(func)
                 and not self._autocast.is_on
             ):
                 returned = self._served.answer(func, args, kwargs)

@@ -38,6 +38,7 @@ class ServedFunctions:
 
     Attributes:
         is_serving: Whether anything may be served at all.
+        is_known: Whether a function was met that may be.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class ServedFunctions:
         self._checks = checks
         self._template_by_key = cache.template_by_key
         self._is_pure_by_function = cache.is_pure_by_function
+        self.is_known = cache.is_pure_by_function.get
 
     def can_serve(self, func: Any) -> bool:
         """Whether a function is pure, and nothing else looks on."""
@@ -65,6 +67,8 @@ class ServedFunctions:
 
     def answer(self, func: Any, args: Args, kwargs: Kwargs | None) -> Any:
         """Return what a call returns whose like was seen before; UNKNOWN of others."""
+        if not is_alone():
+            return UNKNOWN
         registry, rows = self._registry, self._rows
         if registry.freed:
             registry.note_deaths()
