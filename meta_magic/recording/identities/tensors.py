@@ -95,9 +95,13 @@ class TensorRegistry(StorageRegistry):
         return self._rename(tensor, seen, ref, geometry)
 
     def verify(self, tensors: Iterable[Tensor]) -> None:
-        """Forget what was seen at the addresses of others than are there now."""
+        """Forget what was seen at the addresses of others than are there now.
+
+        Of what has no storage, such as sparse tensors, nobody can tell.
+        """
         for tensor in tensors:
-            if self.find(tensor) is None:
+            _, storage, _ = self.seen_by_id.get(id(tensor), (0, None, None))
+            if storage is not None and self.find(tensor) is None:
                 self.forget(id(tensor), None)
 
     def _rename(

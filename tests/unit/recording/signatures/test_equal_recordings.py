@@ -96,8 +96,16 @@ def meet_others_at_addresses():
             del cached
 
 
+def add_sparse_tensors():
+    at = torch.tensor([[0, 1], [0, 1]])
+    made = torch.sparse_coo_tensor(at, torch.ones(2), (2, 2))
+    for _ in range(2):
+        (torch.ones(2, 2) + made) * made.to_dense()
+
+
 PROGRAMS = (
     count_real_steps,
+    add_sparse_tensors,
     meet_others_at_addresses,
     call_functions,
     take_parts,
