@@ -69,10 +69,9 @@ class ServedFunctions:
         """Return what a call returns whose like was seen before; UNKNOWN of others."""
         if not is_alone():
             return UNKNOWN
-        registry, rows = self._registry, self._rows
-        if registry.freed:
-            registry.note_deaths()
-        key, operands = build_key(registry, func, args, kwargs)
+        if self._registry.freed:
+            self._registry.note_deaths()
+        key, operands = build_key(self._registry, func, args, kwargs)
         template = self._template_by_key.get(key)
         if (
             template is None
@@ -85,7 +84,7 @@ class ServedFunctions:
             return self._make_views(template, operands, func, args, kwargs)
         if template.kernel:
             self._attention.note(template.kernel, template.n_rows)
-        return rows.append_function(template, operands)
+        return self._rows.append_function(template, operands)
 
     def _make_views(
         self,

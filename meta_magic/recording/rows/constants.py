@@ -66,6 +66,7 @@ class Constants:
         with DisableTorchFunction(), DisableTorchDispatch():
             real = function(*args, **{**kwargs, "dtype": made.dtype, "device": "cpu"})
         self._registry.note_deaths()  # its address may have been another's
+        self._registry.verify((made,))
         ref = self._registry.storage_of(made)
         if ref is not None:
             storage = real.untyped_storage()
