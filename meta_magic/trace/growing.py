@@ -8,8 +8,8 @@ import numpy as np
 
 __all__ = ["Growing"]
 
-ROOM: Final = 2**12
-"""For how many there is room at first."""
+ROOM: Final = 2**8
+"""For how many there is room at first: small cells have few, and are kept for long."""
 
 
 class Growing:
