@@ -45,6 +45,9 @@ class Run:
     Attributes:
         recording: Records the cell.
         interrupts: Takes those that come before and after the guard does.
+
+    Raises:
+        UsageError: torch is not installed, or an option is none.
     """
 
     def __init__(self, magics: Magics, options: Any, body: Body, cell: str) -> None:
@@ -62,9 +65,9 @@ class Run:
             "hide": options.hide,
         }
         namespace = self._shell.user_ns
-        with RARE_COLLECTION:  # of what is imported, all stays
-            self.recording, self._rerun = start_recording(body, options, namespace)
         self.interrupts = make_interrupts()
+        with self.interrupts, RARE_COLLECTION:  # of what is imported, all stays
+            self.recording, self._rerun = start_recording(body, options, namespace)
         self._progress = ProgressLine(
             lambda: self.recording.n_operators, is_kernel=is_notebook(self._shell)
         )
@@ -127,9 +130,17 @@ class Run:
 
 
 def make_interrupts() -> "Interrupts":
-    """Return what takes interrupts; they wait where a thread starts and ends."""
-    from meta_magic.torch_private.interrupts import Interrupts, unbroken  # noqa: PLC0415  needs torch
+    """Return what takes interrupts; they wait where a thread starts and ends.
 
+    Raises:
+        UsageError: torch is not installed.
+    """
+    try:
+        from meta_magic.torch_private.interrupts import Interrupts, unbroken  # noqa: PLC0415  needs torch
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise UsageError(NO_TORCH) from None
     unbroken(ProgressLine.start)
     unbroken(ProgressLine.finish)
     return Interrupts()
@@ -141,15 +152,11 @@ def start_recording(
     """Return a new recording, and what it takes to make it again, if that can be.
 
     Raises:
-        UsageError: torch is not installed, or an option is none.
+        UsageError: An option is none.
     """
-    try:
-        from meta_magic.session.recording import Recording  # noqa: PLC0415  needs torch
-        from meta_magic.trace.rerun import make_rerun  # noqa: PLC0415  as well
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise UsageError(NO_TORCH) from None
+    from meta_magic.session.recording import Recording  # noqa: PLC0415  needs torch
+    from meta_magic.trace.rerun import make_rerun  # noqa: PLC0415  as well
+
     chosen = read_options(options)
     rerun = make_rerun(
         text=body.text,
