@@ -11,12 +11,8 @@ from meta_magic.recording.rows.row_writer import RowWriter
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.recording.signatures.cache import SignatureCache
 from meta_magic.recording.signatures.function_keys import build_key, is_alone, is_pure
-from meta_magic.recording.signatures.templates import (
-    UNSEEN,
-    Operands,
-    Template,
-    learn,
-)
+from meta_magic.recording.signatures.learning import learn
+from meta_magic.recording.signatures.templates import UNSEEN, Operands, Template
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.torch_private.tensor_internals import make_guard
 

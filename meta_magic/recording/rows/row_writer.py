@@ -15,7 +15,8 @@ from meta_magic.recording.rows.made_numbers import MadeNumbers
 from meta_magic.recording.rows.module_calls import ModuleCallRecorder
 from meta_magic.recording.rows.storage_roles import StorageRoles
 from meta_magic.recording.signatures.entries import Entry
-from meta_magic.recording.signatures.templates import Captured, Operands, Template
+from meta_magic.recording.signatures.learning import Captured
+from meta_magic.recording.signatures.templates import Operands, Template
 from meta_magic.torch_private.autograd import (
     current_autograd_node,
     next_sequence_number,
@@ -113,10 +114,14 @@ class RowWriter:
             words: Its row.
             generator: What it was told to draw from.
         """
-        registry = self._registry
-        is_aside = registry.has_aside and any(map(registry.is_aside, words[HEADER:]))
         planned = self.entries[words[0]].drawn_on
+        is_aside = self._is_aside(words[HEADER:])
         self.draws.note(self._clock.now - 1, generator, planned, is_aside=is_aside)
+
+    def _is_aside(self, numbers: Sequence[int]) -> bool:
+        """Whether the cell put one of some tensors on meta by name."""
+        registry = self._registry
+        return registry.has_aside and any(map(registry.is_aside, numbers))
 
     def draw_for_real(
         self,
@@ -196,8 +201,10 @@ class RowWriter:
             for after, storage in template.deaths:
                 self._registry.deaths.extend((now + after, storages[storage]))
         if template.random_rows:
-            for row, drawn_on in template.random_rows:
-                self.draws.note(now + row, drawn_on=drawn_on)
+            for row, drawn_on, read in template.random_rows:
+                numbers = [arguments[i] if i >= 0 else made[~i] for i in read]
+                is_aside = self._is_aside(numbers)
+                self.draws.note(now + row, None, drawn_on, is_aside=is_aside)
         return made, storages
 
     def _add_entry(self, entry: Entry) -> int:

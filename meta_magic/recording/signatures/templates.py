@@ -1,27 +1,25 @@
-"""What torch's functions do, learnt by watching one call of each kind."""
+"""What torch's functions do, as far as it was learnt."""
 
 from collections.abc import Callable, Sequence
-from operator import itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from meta_magic.recording.identities.geometries import LiveGeometry
-from meta_magic.recording.identities.tensors import Seen, TensorRegistry
+from meta_magic.recording.identities.tensors import Seen
 from meta_magic.recording.signatures.allowed_values import Allowed
-from meta_magic.recording.signatures.entries import Entry, Kind
-from meta_magic.recording.signatures.servable import is_as_empty_strided
-from meta_magic.torch_private.modes import DisableTorchDispatch
-from meta_magic.torch_private.tensor_internals import is_view, make_guard, version_of
-from meta_magic.trace.program import HEADER
+from meta_magic.recording.signatures.entries import Entry
 
-__all__ = ["UNSEEN", "Captured", "Operands", "Template", "learn"]
-
-VIEWS: Final = frozenset({Kind.VIEW, Kind.VIEW_MANY})
+__all__ = ["UNSEEN", "Draw", "Operands", "Template"]
 
 UNSEEN: Final = -1
 """Stands for the number of a tensor that has none yet."""
+
+Draw: TypeAlias = tuple[int, torch.device | None, Sequence[int]]
+"""A row that would draw from a generator: its index, the device whose generator that
+would be, as planned, if it is not the CPU's, and the row's tensors, each an argument
+or the complement (``~i``) of a tensor made."""
 
 
 class Operands(NamedTuple):
@@ -61,8 +59,7 @@ class Template:
         entries: The signatures of its operators, each once.
         pick: Returns the words of its rows, out of that list.
         n_rows: Operators that it makes.
-        random_rows: Those of them that would draw from a generator, and the device
-            whose that would be, as planned, if it is not the CPU.
+        random_rows: Those of them that would draw from a generator.
         first_reads: (argument, tensors made before) in the order of first reading:
             an argument that was never seen gets its number at that moment.
         n_storages: Storages that it makes.
@@ -98,7 +95,7 @@ class Template:
     entries: tuple[Entry, ...]
     pick: Callable[[Sequence[int]], tuple[int, ...]]
     n_rows: int
-    random_rows: tuple[tuple[int, torch.device | None], ...]
+    random_rows: tuple[Draw, ...]
     n_storages: int
     first_reads: tuple[tuple[int, int], ...]
     storages: tuple[int, ...]
@@ -112,183 +109,3 @@ class Template:
     def __init__(self, fits: Callable[..., bool]) -> None:
         self.kernel = ""
         self.fits = fits
-
-
-class Captured(NamedTuple):
-    """What was seen of one call.
-
-    Attributes:
-        inputs: The tensors among its arguments.
-        returned: What it returned.
-        rows: Entry and words of each operator it made.
-        clock: Operators recorded before it.
-        deaths: Pairs as in :class:`TensorRegistry`, of what was freed meanwhile.
-    """
-
-    inputs: Sequence[Tensor]
-    returned: object
-    rows: Sequence[tuple[Entry, Sequence[int]]]
-    clock: int
-    deaths: Sequence[int]
-
-
-def learn(registry: TensorRegistry, captured: Captured) -> Template | None:
-    """Return the template of a call that was watched, or None if it has none."""
-    if not captured.rows:
-        return None
-    returned = captured.returned
-    container = type(returned) if type(returned) in (tuple, list) else None
-    tensors: Any = (returned,) if container is None else returned
-    numbering = Numbering(registry, captured)
-    if not all(numbering.add(*row) for row in captured.rows):
-        return None
-    is_native = all(entry.kind in VIEWS for entry, _ in captured.rows)
-    outputs = [numbering.find_output(tensor, is_native=is_native) for tensor in tensors]
-    found = tuple(output for output in outputs if output is not None)
-    storages = {storage for _, storage, _ in found}
-    if not outputs or len(found) < len(outputs):
-        return None
-    if not is_native and len(storages) < len(outputs):
-        return None
-    template = Template(make_guard(captured.inputs))
-    template.entries = tuple(numbering.entries)
-    template.pick = itemgetter(*numbering.find_picks())
-    template.n_rows = len(captured.rows)
-    template.random_rows = tuple(
-        (index, entry.drawn_on)
-        for index, (entry, _) in enumerate(captured.rows)
-        if entry.is_random
-    )
-    template.first_reads = tuple(numbering.first_reads.items())
-    template.storages = tuple(numbering.storages)
-    template.n_storages = numbering.n_storages
-    template.deaths = numbering.find_deaths(storages)
-    template.outputs = found
-    template.container, template.is_native = container, is_native
-    template.allowed = numbering.find_allowed()
-    return template
-
-
-class Numbering:
-    """Translates the numbers of one recording into those within one call.
-
-    Attributes:
-        entries: The signatures met, with their index.
-        first_reads: For each argument read, the tensors made before.
-        storages: As in :class:`Template`.
-        n_storages: As in :class:`Template`.
-    """
-
-    def __init__(self, registry: TensorRegistry, captured: Captured) -> None:
-        self.entries: dict[Entry, int] = {}
-        self.first_reads: dict[int, int] = {}
-        self.storages: list[int] = []
-        self._registry = registry
-        self._captured = captured
-        self._rows: list[tuple[int, list[int]]] = []
-        self._index_by_tensor: dict[int, int] = {}
-        self._index_by_storage: dict[int, int] = {}
-        self.n_storages = 0
-        for index, tensor in enumerate(captured.inputs):
-            seen = registry.find(tensor)
-            if seen is not None:  # else no operator read it
-                self._index_by_tensor.setdefault(seen[0], index)
-                storage = registry.storage_by_tensor[seen[0]]
-                self._index_by_storage.setdefault(storage, ~index)
-
-    def add(self, entry: Entry, words: Sequence[int]) -> bool:
-        """Translate one row.
-
-        Returns:
-            False if the function reads a tensor that is neither an argument nor its
-            own, or writes memory that is not its own, as through a view.
-        """
-        split = HEADER + len(entry.signature.inputs)
-        reads = [self._index_by_tensor.get(number) for number in words[HEADER:split]]
-        known = [index for index in reads if index is not None]
-        if not entry.kind or len(known) < len(reads):
-            return False
-        storages = self._registry.storage_by_tensor
-        written = (storages[words[HEADER + i]] for i in entry.signature.writes)
-        if any(self._index_by_storage.get(storage, -1) < 0 for storage in written):
-            return False
-        for index in known:
-            if index >= 0:
-                self.first_reads.setdefault(index, len(self.storages))
-        returned = [self._index_of_output(number) for number in words[split:]]
-        number = self.entries.setdefault(entry, len(self.entries))
-        self._rows.append((number, [*known, *returned]))
-        return True
-
-    def _index_of_output(self, number: int) -> int:
-        """Return the index of a tensor that an operator returned, new or written."""
-        index = self._index_by_tensor.get(number)
-        if index is None:
-            index = self._index_by_tensor[number] = ~len(self.storages)
-            storage = self._registry.storage_by_tensor[number]
-            if storage not in self._index_by_storage:
-                self._index_by_storage[storage] = self.n_storages
-                self.n_storages += 1
-            self.storages.append(self._index_by_storage[storage])
-        return index
-
-    def find_picks(self) -> tuple[int, ...]:
-        """Return where each word of the rows stands in the list described there."""
-        place = len(self.entries)
-        arguments = place + HEADER
-        made = arguments + len(self._captured.inputs)
-        picks: list[int] = []
-        for number, indices in self._rows:
-            picks += (number, place, place + 1, place + (3 if picks else 2))
-            picks += (arguments + i if i >= 0 else made + ~i for i in indices)
-        return tuple(picks)
-
-    def find_allowed(self) -> tuple[tuple[int, Allowed], ...]:
-        """Return what the arguments may hold that operators refuse otherwise."""
-        entries = [*self.entries]
-        return tuple(
-            (indices[allowed.position], allowed)
-            for number, indices in self._rows
-            for allowed in entries[number].allowed
-            if indices[allowed.position] >= 0
-        )
-
-    def find_output(
-        self, tensor: object, *, is_native: bool
-    ) -> tuple[int, int, LiveGeometry] | None:
-        """Return tensor, storage and geometry of what a function returned.
-
-        None if it is not new, or if it is neither made by torch (``is_native``) nor
-        just what ``empty_strided`` would make.
-        """
-        seen = self._registry.find(tensor) if type(tensor) is Tensor else None
-        if seen is None or not isinstance(tensor, Tensor):
-            return None
-        index = self._index_by_tensor.get(seen[0], 0)
-        storage_number = self._registry.storage_by_tensor[seen[0]]
-        storage = self._index_by_storage.get(storage_number, -1)
-        if index >= 0 or not (is_native or (storage >= 0 and is_plain(tensor, seen))):
-            return None
-        return ~index, storage, seen[2]
-
-    def find_deaths(self, returned: set[int]) -> tuple[tuple[int, int], ...]:
-        """Return when each storage dies that the call made and did not return."""
-        pairs = zip(
-            self._captured.deaths[::2], self._captured.deaths[1::2], strict=True
-        )
-        deaths = [
-            (clock - self._captured.clock, self._index_by_storage[storage])
-            for clock, storage in pairs
-            if self._index_by_storage.get(storage, -1) >= 0
-        ]
-        dead = {storage for _, storage in deaths} | returned
-        left = [s for s in range(self.n_storages) if s not in dead]
-        return (*deaths, *((len(self._rows), s) for s in left))
-
-
-def is_plain(tensor: Tensor, seen: Seen) -> bool:
-    """Whether nothing tells a tensor from a new one of its geometry."""
-    if is_view(tensor) or not (tensor.is_inference() or version_of(tensor) == 0):
-        return False
-    with DisableTorchDispatch():
-        return seen[2].is_servable and is_as_empty_strided(tensor, seen)

@@ -103,7 +103,15 @@ def add_sparse_tensors():
         (torch.ones(2, 2) + made) * made.to_dense()
 
 
+def draw_on_meta_by_name():
+    for device in ("meta", None):
+        x = torch.ones(3, 4, device=device)
+        for _ in range(3):
+            functional.dropout(torch.bernoulli(x))
+
+
 PROGRAMS = (
+    draw_on_meta_by_name,
     count_real_steps,
     add_sparse_tensors,
     meet_others_at_addresses,
