@@ -13,7 +13,7 @@ from torch import Tensor
 from meta_magic.recording.identities.left_places import find_left, has_left
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.places import Places
-from meta_magic.recording.identities.storages import StorageRegistry
+from meta_magic.recording.identities.storages import NamedPlaces
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.torch_private.modes import (
     DeviceContext,
@@ -82,7 +82,7 @@ class DevicePlan:
         device = torch.device("cuda", device) if number else torch.device(device)
         if device.type == "meta":
             return META
-        StorageRegistry.has_places = True
+        NamedPlaces.are_there = True
         if device.type == "cpu":
             return torch.device("cpu")
         if device.type != "cuda" and self.kernels != "meta":
@@ -100,7 +100,7 @@ class DevicePlan:
         with DisableTorchFunction():
             if not tensor.is_meta:
                 return find_left(tensor) if has_left() else tensor.device
-            if not StorageRegistry.has_places:
+            if not NamedPlaces.are_there:
                 return None
             self._registry.note_deaths()
             return self._registry.place_of(tensor)

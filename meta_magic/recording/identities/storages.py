@@ -7,7 +7,7 @@ that says when it dies.
 import weakref
 from array import array
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, UntypedStorage
@@ -18,7 +18,7 @@ from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.tensor_internals import address_of_storage
 
-__all__ = ["StorageRef", "StorageRegistry"]
+__all__ = ["NamedPlaces", "StorageRef", "StorageRegistry"]
 
 
 class StorageRef(weakref.ref[UntypedStorage]):
@@ -37,6 +37,16 @@ class StorageRef(weakref.ref[UntypedStorage]):
     place: torch.device | None
 
 
+class NamedPlaces:
+    """Whether any code named a device so far in this process.
+
+    Attributes:
+        are_there: Whether it did; until then nothing is looked up.
+    """
+
+    are_there = False
+
+
 class StorageRegistry:
     """The numbers of the storages that one recording meets, and what holds of them.
 
@@ -51,8 +61,6 @@ class StorageRegistry:
         freed: Storages that were freed and are not noted yet.
         has_aside: Whether the cell put any tensor on meta by name.
         aliased: Storages on which a tensor was made that counts its own writes.
-        has_places: Whether any code named a device so far in this process: until then
-            nothing is looked up.
 
     Args:
         clock: Dates the deaths of storages.
@@ -60,8 +68,6 @@ class StorageRegistry:
             operator made, the number of the storage, and that; returns its place.
         find_place: Returns where an earlier recording left a storage.
     """
-
-    has_places: ClassVar[bool] = False
 
     def __init__(
         self,

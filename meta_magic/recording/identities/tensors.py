@@ -16,7 +16,11 @@ from meta_magic.recording.identities.geometries import (
     GeometryTable,
     LiveGeometry,
 )
-from meta_magic.recording.identities.storages import StorageRef, StorageRegistry
+from meta_magic.recording.identities.storages import (
+    NamedPlaces,
+    StorageRef,
+    StorageRegistry,
+)
 
 __all__ = ["Seen", "TensorRegistry"]
 
@@ -119,7 +123,7 @@ class TensorRegistry(StorageRegistry):
 
     def geometry_of(self, tensor: Tensor) -> LiveGeometry:
         """Return the geometry of ``tensor`` without numbering it."""
-        place = self.place_of(tensor) if self.has_places else None
+        place = self.place_of(tensor) if NamedPlaces.are_there else None
         return self._geometries.of(tensor, place)
 
     def _read_anew(self, tensor: Tensor, seen: Seen | None) -> Seen:

@@ -6,6 +6,7 @@ from typing import Any, Final, Self
 from torch import Tensor
 from torch.nn import Parameter
 
+from meta_magic.recording.identities.storages import NamedPlaces
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.higher_order import Inside
 from meta_magic.recording.intercept.operator_runner import OperatorRunner, is_undivided
@@ -92,7 +93,7 @@ class Dispatch:
                 return self._runner.take_apart(self, table, args, kwargs or {})
             words = [0] * HEADER
             key = build_operator_key(registry.read, args, kwargs, words)
-            if registry.has_places and kwargs and "device" in kwargs:
+            if kwargs and "device" in kwargs and NamedPlaces.are_there:
                 place = self._plan.place_of_made()  # where a factory puts it
                 key = key if place is None else (*key, place)
             entry = served.find(table, key, words, args, kwargs)

@@ -123,7 +123,7 @@ class FunctionMode(DeviceContext):
         self._attention = attention
         self._autocast = attention.autocast
         self._dispatch = dispatch
-        self._served = served
+        self._served: ServedFunctions | WatchedFunctions = served
         self._is_serving = False
         self._makers = device_constructors() | VALUE_FUNCTIONS
         self._factories = Factories(registry, constants, findings, plan, shared)
@@ -258,7 +258,8 @@ class FunctionMode(DeviceContext):
 
     def look_out(self, shared: SharedMemory) -> None:
         """Keep arrays and tensors alike that share memory, from now on."""
-        self._served = WatchedFunctions(self._served, shared)
+        if isinstance(self._served, ServedFunctions):
+            self._served = WatchedFunctions(self._served, shared)
 
     def _tell(self, func: Any, args: Args, asker: FrameType) -> Any:
         """Tell on which device a tensor is, or whether on meta; note ``.data``."""

@@ -11,6 +11,7 @@ from meta_magic.recording.as_device.oracle.refused_calls import Refusals
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.generator_places import check_generator
 from meta_magic.recording.identities.nested_tensors import tensors_in
+from meta_magic.recording.identities.storages import NamedPlaces
 from meta_magic.recording.identities.tensors import Seen, TensorRegistry
 from meta_magic.recording.intercept.kernel_runs import KernelRuns
 from meta_magic.recording.intercept.lifted.lifting import Lifting
@@ -108,7 +109,7 @@ class KernelCalls:
         if reals and self._is_to_lift(table, given, reals):
             return NotImplemented
         n_storages, n_answered = registry.n_storages, findings.n_answered
-        place = self._find_place(table, given) if registry.has_places else None
+        place = self._find_place(table, given) if NamedPlaces.are_there else None
         draw = Drawing(given) if table.draws(args, kwargs) else None
         if draw is not None and draw.generator is not None:
             check_generator(draw.generator, place)

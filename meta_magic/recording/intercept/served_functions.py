@@ -91,10 +91,9 @@ class ServedFunctions:
         kwargs: Kwargs | None,
     ) -> Any:
         """Have torch make views, and record that."""
-        tensors, seens = operands
         for index, _ in template.first_reads:
-            if seens[index][0] == UNSEEN:  # met before there is a second one on it
-                self._registry.storage_of(tensors[index])
+            if operands.seens[index][0] == UNSEEN:  # before there is another on it
+                self._registry.storage_of(operands.tensors[index])
         with DisableTorchDispatch():
             views = func(*args, **(kwargs or {}))
         self._rows.append_views(template, operands, views)

@@ -13,22 +13,24 @@ from meta_magic.recording.signatures.entries import Entry, OpTable
 __all__ = ["WatchedFunctions", "WatchedOperators", "WatchedRunner"]
 
 
-class WatchedFunctions(ServedFunctions):
+class WatchedFunctions:
     """Serves functions once what was written to arrays is taken in."""
 
     def __init__(self, plain: ServedFunctions, shared: SharedMemory) -> None:
-        vars(self).update(vars(plain))
+        self.is_serving, self.is_known = plain.is_serving, plain.is_known
+        self.can_serve = plain.can_serve
+        self._plain = plain
         self._shared = shared
 
     def answer(self, func: Any, args: Args, kwargs: Kwargs | None) -> Any:
         """Return what a call returns whose like was seen before; UNKNOWN of others."""
         self._shared.take_in(tensors_in(args, kwargs or {}))
-        return super().answer(func, args, kwargs)
+        return self._plain.answer(func, args, kwargs)
 
     def serve(self, func: Any, args: Args, kwargs: Kwargs | None) -> Any:
         """Run a call that could not be answered, and watch what it does."""
         self._shared.take_in(tensors_in(args, kwargs or {}))
-        return super().serve(func, args, kwargs)
+        return self._plain.serve(func, args, kwargs)
 
 
 class WatchedOperators(ServedOperators):

@@ -20,7 +20,7 @@ from torch.nn import Parameter, functional
 
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.signatures.arguments import Args, Kwargs
-from meta_magic.recording.signatures.entries import PLAIN, plain_float, sharing
+from meta_magic.recording.signatures.entries import PLAIN, plain_float
 from meta_magic.recording.signatures.templates import UNSEEN, Operands
 from meta_magic.torch_private.attention_operators import attention_priorities
 from meta_magic.torch_private.autograd import current_autograd_node
@@ -107,7 +107,7 @@ def build_key(
     call cannot be served: a gradient is recorded for it, or an argument is neither a
     strided meta tensor nor a plain value.
     """
-    operands = Operands([], [])
+    operands = Operands()
     key: list[object] = [
         function,
         default_dtype(),
@@ -123,7 +123,7 @@ def build_key(
     if not is_servable:
         return None, operands
     if len(operands.tensors) > 1:
-        key += sharing(operands.tensors)
+        key += operands.find_shared()
     return tuple(key), operands
 
 
@@ -144,15 +144,14 @@ def extend_key(  # noqa: C901, PLR0912  one branch for each kind of value
     operands: Operands,
 ) -> bool:
     """Append what stands for ``values``, and their tensors; False if one cannot be."""
-    seen_by_id = registry.seen_by_id
+    seen_by_id, is_graph = registry.seen_by_id, is_grad_enabled()
     for value in values:
         kind = type(value)
         if kind is Tensor or kind is Parameter:
             seen = seen_by_id.get(id(value))
             if seen is None:
                 seen = UNSEEN, None, registry.geometry_of(value)
-            is_graph = value.requires_grad and is_grad_enabled()
-            if is_graph or not seen[2].is_servable:
+            if not seen[2].is_servable or (is_graph and value.requires_grad):
                 return False
             key.append(seen[2])
             operands.tensors.append(value)

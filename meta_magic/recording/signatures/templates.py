@@ -1,15 +1,17 @@
 """What torch's functions do, as far as it was learnt."""
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import torch
 from torch import Tensor
 
 from meta_magic.recording.identities.geometries import LiveGeometry
-from meta_magic.recording.identities.tensors import Seen
 from meta_magic.recording.signatures.allowed_values import Allowed
 from meta_magic.recording.signatures.entries import Entry
+
+if TYPE_CHECKING:
+    from meta_magic.recording.identities.tensors import Seen
 
 __all__ = ["UNSEEN", "Draw", "Operands", "Template"]
 
@@ -22,7 +24,7 @@ would be, as planned, if it is not the CPU's, and the row's tensors, each an arg
 or the complement (``~i``) of a tensor made."""
 
 
-class Operands(NamedTuple):
+class Operands:
     """The tensors among a function's arguments.
 
     Attributes:
@@ -30,22 +32,42 @@ class Operands(NamedTuple):
         seens: What is known of each; its number is ``UNSEEN`` if it was never seen.
     """
 
-    tensors: list[Tensor]
-    seens: list[Seen]
+    __slots__ = ("seens", "tensors")
+
+    def __init__(self) -> None:
+        self.tensors: list[Tensor] = []
+        self.seens: list[Seen] = []
 
     def are_as_seen(self) -> bool:
         """Whether these are the tensors that were seen at their addresses.
 
         As far as type, dtype, sizes and strides do not tell.
         """
-        for tensor, (_, storage, geometry) in zip(*self):  # noqa: B905  it takes time
-            if storage is not None and not (
-                storage() is tensor.untyped_storage()
-                and storage.address
-                and tensor.storage_offset() == geometry.offset
-            ):
-                return False
+        for index, seen in enumerate(self.seens):
+            storage = seen[1]
+            if storage is not None:
+                tensor = self.tensors[index]
+                if not (
+                    storage() is tensor.untyped_storage()
+                    and storage.address
+                    and tensor.storage_offset() == seen[2].offset
+                ):
+                    return False
         return True
+
+    def find_shared(self) -> tuple[object, ...]:
+        """Return which are the same or share a storage; () if none do.
+
+        As it was when they were seen, which is still to be confirmed.
+        """
+        storages = []
+        for index, (_, ref, _) in enumerate(self.seens):
+            storage = self.tensors[index].untyped_storage() if ref is None else ref()
+            storages.append(id(storage))
+        if len(set(storages)) == len(storages):
+            return ()
+        ids = list(map(id, self.tensors))
+        return tuple(map(ids.index, ids)), tuple(map(storages.index, storages))
 
 
 class Template:

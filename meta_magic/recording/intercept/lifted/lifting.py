@@ -19,7 +19,7 @@ from meta_magic.recording.identities.living_tensors import read_version
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.places import Places
 from meta_magic.recording.identities.storage_bytes import sum_small
-from meta_magic.recording.identities.storages import StorageRegistry
+from meta_magic.recording.identities.storages import NamedPlaces
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.lifted.liftable import (
     READS_REAL,
@@ -257,7 +257,7 @@ class Lifting:
         self._forget_dead()
         base = torch.empty(storage.nbytes(), dtype=torch.uint8, device=META)
         self._registry.note_deaths()  # its address may have been another's
-        StorageRegistry.has_places = True  # of real tensors they are known
+        NamedPlaces.are_there = True  # of real tensors they are known
         ref = self._registry.storage_of(base, find_left(real))
         if ref is not None:
             self._constants.keep_lifted(ref, storage, name, is_lent=is_lent)
