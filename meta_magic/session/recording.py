@@ -21,6 +21,7 @@ from meta_magic.recording.intercept.data_sources import DataSources
 from meta_magic.recording.intercept.dispatch_mode import DispatchMode
 from meta_magic.recording.intercept.function_mode import FunctionMode
 from meta_magic.recording.intercept.kernel_calls import KernelCalls
+from meta_magic.recording.intercept.leaf_modules import LeafModules
 from meta_magic.recording.intercept.lifted.lending import Lending
 from meta_magic.recording.intercept.lifted.lifting import Lifting
 from meta_magic.recording.intercept.loading import Loader
@@ -184,7 +185,9 @@ class Recording:
         shown = ShownTensors(registry, self._values, plan)
         stored = ReadStorages(registry, self._values)
         self._modes = self._shared.modes = functions, dispatch
-        return shown, stored, BackwardPasses(*self._modes), *self._modes, self._shared
+        leaves = LeafModules(functions, write.calls, rows)
+        passes = BackwardPasses(*self._modes)
+        return shown, stored, passes, *self._modes, self._shared, leaves
 
     @property
     def n_operators(self) -> int:

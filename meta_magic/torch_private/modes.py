@@ -104,6 +104,7 @@ __all__ = [
     "is_batched",
     "is_deterministic",
     "is_functorch_wrapped_tensor",
+    "is_innermost",
     "n_dispatch_modes",
     "pop_dispatch_mode",
     "pop_function_mode",
@@ -140,6 +141,20 @@ fake_tensor_mode = partial(
 )
 """Return the ``FakeTensorMode`` that is on, or None. Without it what a cell makes under
 one is on meta, and meets what lies on the CPU there."""
+
+
+def is_innermost(mode: object) -> bool:
+    """Whether a function mode is the first to see each function, and sees it at all.
+
+    Without it a layer could be served as a whole although another mode looks on.
+    """
+    n_modes = torch._C._len_torch_function_stack()
+    return bool(
+        n_modes
+        and torch._C._get_function_stack_at(n_modes - 1) is mode
+        and torch._C._is_torch_function_mode_enabled()
+    )
+
 
 forward_mode_level = partial(attrgetter("_current_level"), forward_ad)
 """Return the level of forward-mode differentiation, negative outside of it; asked at

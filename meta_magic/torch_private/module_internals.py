@@ -7,6 +7,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 from torch.nn import init
+from torch.nn.modules import module as hooks_of_all
 
 # Without it each recording leaves one entry behind: its handle forgets this one.
 from torch.nn.modules.module import (
@@ -19,8 +20,10 @@ __all__ = [
     "LOADED",
     "LOADING",
     "PREFIX",
+    "are_hooks_ours",
     "buffers_of",
     "children_of",
+    "has_hooks",
     "hooks_with_kwargs",
     "initialize_truncated",
     "is_made",
@@ -87,6 +90,38 @@ def walk_modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             below = reversed(children.items())
             stack += [(prefix + name, m, around) for name, m in below if m is not None]
 
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether a module has hooks or a ``forward`` of its own.
+
+    Without it a layer would be served as a whole whose hooks are to run.
+    """
+    own = vars(module)
+    return bool(
+        own["_forward_hooks"]
+        or own["_forward_pre_hooks"]
+        or own["_backward_hooks"]
+        or own["_backward_pre_hooks"]
+        or "forward" in own
+    )
+
+
+def are_hooks_ours() -> bool:
+    """Whether of the hooks of all modules there are those of one recording alone.
+
+    And whether torch's own ``__call__`` calls modules. Without it a layer would be
+    served as a whole that others look at.
+    """
+    return (
+        len(hooks_of_all._global_forward_hooks) == 1
+        and len(hooks_of_all._global_forward_pre_hooks) == 1
+        and not hooks_of_all._global_backward_hooks
+        and not hooks_of_all._global_backward_pre_hooks
+        and nn.Module.__call__ is CALL
+    )
+
+
+CALL: Final = nn.Module.__call__
 
 names_not_persistent: Final = attrgetter("_non_persistent_buffers_set")
 """Return the names of the buffers that ``state_dict`` leaves out; without it those that

@@ -1,6 +1,7 @@
 """Geometries while recording: each one an object, so that identity is its hash."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate
 from operator import mul
 from typing import Any, Final
@@ -11,12 +12,14 @@ from torch.nn import Parameter
 
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.trace.signature import Geometry
+from meta_magic.trace.signature import span_nbytes as span_of_record
 
 __all__ = ["QUANTIZED", "GeometryTable", "LiveGeometry", "span_nbytes"]
 
 QUANTIZED: Final = frozenset(
     {torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4}
 )
+META: Final = torch.device("meta")
 COMPLEX: Final = frozenset({torch.complex32, torch.complex64, torch.complex128})
 
 
@@ -32,6 +35,9 @@ class LiveGeometry:
             they are.
         is_servable: Whether a tensor with it can be made by ``empty_strided``.
         as_strided: What ``as_strided`` takes to make a view with it.
+        make: Makes a new tensor with it, where it is servable.
+        nbytes_spanned: Bytes from a storage's start to the last element, where it is
+            servable.
     """
 
     __slots__ = (
@@ -41,6 +47,8 @@ class LiveGeometry:
         "is_meta",
         "is_real",
         "is_servable",
+        "make",
+        "nbytes_spanned",
         "offset",
         "place",
         "record",
@@ -68,6 +76,11 @@ class LiveGeometry:
         )
         self.is_servable = self.is_meta and is_dense
         self.is_real = record.device.type == "cpu" and is_dense
+        stride: Any = record.stride
+        self.make: Callable[[], Tensor] = partial(
+            torch.empty_strided, self.shape, stride, dtype=record.dtype, device=META
+        )
+        self.nbytes_spanned = count_spanned(record) if self.is_servable else 0
 
 
 class GeometryTable:
@@ -116,6 +129,13 @@ class GeometryTable:
 def strides_of_rows(shape: Sequence[int]) -> tuple[int, ...]:
     """Return the strides of a new tensor of a shape."""
     return tuple(accumulate(reversed(shape[1:]), mul, initial=1))[::-1] if shape else ()
+
+
+def count_spanned(record: Geometry) -> int:
+    """Return ``span_nbytes`` of a tensor with a geometry."""
+    if 0 in record.shape:  # that of no elements ends where it begins
+        return (record.storage_offset or 0) * record.dtype.itemsize
+    return span_of_record(record)
 
 
 def span_nbytes(tensor: Tensor) -> int:

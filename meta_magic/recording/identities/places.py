@@ -120,11 +120,31 @@ class Places:
         """
         running = self.running
         if running is None:
-            return self._locate(None, sys._getframe(2), entry, site)[0]
-        located: Located | None = running[2]
+            return self._locate(None, sys._getframe(2), (), entry, site)[0]
+        located: Located | None
+        function, frame, located, _ = running
         if located is None:
-            located, running[2] = self._locate(running[0], running[1], entry, site)
+            calls: Calls = ()
+            if entry is not None:
+                calls = (function, site, id(frame.f_code), frame.f_lasti)
+                back = frame.f_back
+                while back is not entry and back is not None:
+                    calls += (id(back.f_code), back.f_lasti)
+                    back = back.f_back
+            known = self._located_by_calls.get(calls)
+            if known is None:
+                known = self._locate(function, frame, calls, entry, site)
+            located, running[2] = known
         return located
+
+    def locate_leaf(self, function: object, site: Site) -> Located:
+        """Return the place of what a layer of torch calls that is called at a site."""
+        known = self._located_by_calls.get((function, site))
+        if known is None:
+            place = self._intern(PlaceKey(function, *site, FORWARD))
+            known = (place, 0, 0), (place, 0, GOES_ON)
+            self._located_by_calls[function, site] = known
+        return known[0]
 
     def locate_backward(self) -> int:
         """Return the place of a backward operator without a forward one."""
@@ -136,23 +156,14 @@ class Places:
         self,
         function: object,
         frame: FrameType,
+        calls: Calls,
         entry: FrameType | None,
         site: Site,
     ) -> tuple[Located, Located]:
         """Return where a call is that ``frame`` makes: its first operator, and others.
 
-        Without a walk, where a module's ``forward`` made it by the same calls before.
+        Known afterwards, if a module's ``forward`` made it by ``calls``.
         """
-        calls: Calls = ()
-        if entry is not None:
-            calls = (function, site, id(frame.f_code), frame.f_lasti)
-            back = frame.f_back
-            while back is not entry and back is not None:
-                calls += (id(back.f_code), back.f_lasti)
-                back = back.f_back
-        known = self._located_by_calls.get(calls)
-        if known is not None:
-            return known
         position, line, flags, owner = self.walk(frame, entry, site)
         flags |= FORWARD if calls else 0
         place = self._intern(PlaceKey(function, position, line, flags))

@@ -159,10 +159,28 @@ class StorageRegistry:
             return None
         ref = self._storage_by_address.get(address_of_storage(storage))
         if ref is None:
-            ref = self._add_storage(storage, place)
-            if storage.nbytes() != span_nbytes(tensor):
-                self.nbytes_by_storage[ref.number] = storage.nbytes()
-            ref.place = self._on_new_storage(tensor, ref.number, storage) or place
+            ref = self._meet(storage, tensor, span_nbytes(tensor), place)
+        return ref
+
+    def _meet(
+        self,
+        storage: UntypedStorage,
+        tensor: Tensor,
+        nbytes: int,
+        place: torch.device | None = None,
+    ) -> StorageRef:
+        """Number a storage that no operator of the recording made.
+
+        Args:
+            storage: The storage.
+            tensor: The first tensor met on it.
+            nbytes: How many bytes there are to the end of that.
+            place: Where it lies if no earlier recording knows.
+        """
+        ref = self._add_storage(storage, place)
+        if storage.nbytes() != nbytes:
+            self.nbytes_by_storage[ref.number] = storage.nbytes()
+        ref.place = self._on_new_storage(tensor, ref.number, storage) or place
         return ref
 
     def place_of(self, tensor: Tensor) -> torch.device | None:

@@ -21,6 +21,7 @@ from meta_magic.recording.identities.storages import (
     StorageRef,
     StorageRegistry,
 )
+from meta_magic.torch_private.tensor_internals import address_of_storage
 
 __all__ = ["Seen", "TensorRegistry"]
 
@@ -138,7 +139,11 @@ class TensorRegistry(StorageRegistry):
 
     def add_seen(self, tensor: Tensor, geometry: LiveGeometry) -> int:
         """Number a tensor that has none yet, and whose geometry is known."""
-        return self._add(tensor, self.storage_of(tensor), geometry)[0]
+        storage = tensor.untyped_storage()
+        ref = self._storage_by_address.get(address_of_storage(storage))
+        if ref is None:
+            ref = self._meet(storage, tensor, geometry.nbytes_spanned)
+        return self._add(tensor, ref, geometry)[0]
 
     def add_fresh(self, tensor: Tensor, geometry: LiveGeometry) -> int:
         """Number a tensor just made on a new storage of its own."""
@@ -156,9 +161,16 @@ class TensorRegistry(StorageRegistry):
         ref = self._refer_to(tensor.untyped_storage(), storage, geometry.place)
         self.seen_by_id[id(tensor)] = (number, ref, geometry)
 
-    def add_known(self, tensor: Tensor, number: int, geometry: LiveGeometry) -> None:
-        """Note a tensor on a storage that was met before, whose number is known."""
-        self.seen_by_id[id(tensor)] = (number, self.storage_of(tensor), geometry)
+    def add_known(
+        self,
+        tensor: Tensor,
+        number: int,
+        storage: StorageRef | None,
+        geometry: LiveGeometry,
+    ) -> None:
+        """Note a view on a storage that was met before, whose number is known."""
+        ref = storage or self.storage_of(tensor)
+        self.seen_by_id[id(tensor)] = (number, ref, geometry)
 
     def add_view(self, tensor: Tensor, base: Seen, geometry: LiveGeometry) -> int:
         """Number a tensor just made on the storage of ``base``."""

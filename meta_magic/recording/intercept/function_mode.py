@@ -52,12 +52,14 @@ from meta_magic.recording.intercept.watched_calls import WatchedFunctions
 from meta_magic.recording.rows.constants import VALUE_FUNCTIONS, Constants
 from meta_magic.recording.rows.findings import Findings
 from meta_magic.recording.signatures.arguments import Args, Kwargs
+from meta_magic.recording.signatures.templates import Operands, Template
 from meta_magic.torch_private.gpus import has_gpu
 from meta_magic.torch_private.modes import (
     DeviceContext,
     DisableTorchDispatch,
     device_constructors,
     function_mode_stack,
+    is_innermost,
     pop_function_mode,
     push_function_mode,
 )
@@ -86,7 +88,7 @@ class FunctionMode(DeviceContext):
 
     Args:
         registry: Numbers of tensors; an attribute, too.
-        places: Is told which call is running.
+        places: Is told which call is running; an attribute, too.
         constants: Keeps values that come from Python.
         findings: Takes what is rarely meant, and what was put on meta by name.
         attention: Knows whose kernels are recorded.
@@ -117,7 +119,7 @@ class FunctionMode(DeviceContext):
         self.device = META
         self.prev_mode = None
         self.registry = registry
-        self._places = places
+        self.places = places
         self._constants = constants
         self._findings = findings
         self._attention = attention
@@ -160,7 +162,7 @@ class FunctionMode(DeviceContext):
                 return self._tell(func, args, frame_at(1))
             return func(*args)  # an attribute such as ``shape``: runs no operator
         caller = frame_at(1)
-        places = self._places
+        places = self.places
         before, places.running = places.running, (running := [func, caller, None, args])
         try:
             if (
@@ -219,7 +221,7 @@ class FunctionMode(DeviceContext):
         self, func: Any, args: Args, kwargs: Kwargs, running: Running
     ) -> Any:
         """Call a function with what was lifted of its arguments."""
-        places, running[3] = self._places, args
+        places, running[3] = self.places, args
         before, places.running = places.running, running
         try:
             return func(*args, **kwargs)
@@ -256,6 +258,16 @@ class FunctionMode(DeviceContext):
             return self._shared.give(func, args, kwargs)
         return read_data(func, args, kwargs, self._findings.note)
 
+    def sees_all(self) -> bool:
+        """Whether each function comes here first, and may be served."""
+        return self._is_serving and not self._autocast.is_on and is_innermost(self)
+
+    def find(
+        self, func: Any, args: Args, kwargs: Kwargs | None, operands: Operands
+    ) -> Template | None:
+        """Return what answers a call whose like was seen before; None of others."""
+        return self._served.find(func, args, kwargs, operands)
+
     def look_out(self, shared: SharedMemory) -> None:
         """Keep arrays and tensors alike that share memory, from now on."""
         if isinstance(self._served, ServedFunctions):
@@ -278,7 +290,7 @@ class FunctionMode(DeviceContext):
         is_meta: bool = func(*args)
         initializer = read_initializer(asker) if is_meta else None
         if initializer is not None:
-            places = self._places
+            places = self.places
             running = [initializer.function, asker, None, ()]
             before, places.running = places.running, running
             arguments = initializer.read_arguments(asker)

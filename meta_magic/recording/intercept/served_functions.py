@@ -61,20 +61,36 @@ class ServedFunctions:
             known = self._is_pure_by_function[func] = is_pure(func)
         return known and is_alone()
 
-    def answer(self, func: Any, args: Args, kwargs: Kwargs | None) -> Any:
-        """Return what a call returns whose like was seen before; UNKNOWN of others."""
+    def find(
+        self, func: Any, args: Args, kwargs: Kwargs | None, operands: Operands
+    ) -> Template | None:
+        """Return what answers a call whose like was seen before; None of others.
+
+        Args:
+            func: The function.
+            args: What it is called with by position.
+            kwargs: What it is called with by name.
+            operands: Where to put the tensors among these.
+        """
         if not is_alone():
-            return UNKNOWN
+            return None
         if self._registry.freed:
             self._registry.note_deaths()
-        key, operands = build_key(self._registry, func, args, kwargs)
-        template = self._template_by_key.get(key)
+        key = build_key(self._registry, func, args, kwargs, operands)
+        template: Template | None = self._template_by_key.get(key)
         if (
             template is None
             or not template.fits(*operands.tensors)
-            or not operands.are_as_seen()
             or (template.allowed and self._checks.is_suspect(template, operands))
         ):
+            return None
+        return template
+
+    def answer(self, func: Any, args: Args, kwargs: Kwargs | None) -> Any:
+        """Return what a call returns whose like was seen before; UNKNOWN of others."""
+        operands = Operands()
+        template = self.find(func, args, kwargs, operands)
+        if template is None:
             return UNKNOWN
         if template.is_native:
             return self._make_views(template, operands, func, args, kwargs)
@@ -92,7 +108,7 @@ class ServedFunctions:
     ) -> Any:
         """Have torch make views, and record that."""
         for index, _ in template.first_reads:
-            if operands.seens[index][0] == UNSEEN:  # before there is another on it
+            if operands.numbers[index] == UNSEEN:  # before there is another on it
                 self._registry.storage_of(operands.tensors[index])
         with DisableTorchDispatch():
             views = func(*args, **(kwargs or {}))
@@ -108,7 +124,8 @@ class ServedFunctions:
         registry = self._registry
         registry.note_deaths()
         registry.verify(tensors_in(args, kwargs or {}))
-        key, operands = build_key(registry, func, args, kwargs)
+        operands = Operands()
+        key = build_key(registry, func, args, kwargs, operands)
         if key is None:
             return func(*args, **(kwargs or {}))
         template = self._template_by_key.get(key)

@@ -7,7 +7,6 @@ import torch
 from torch.autograd.graph import increment_version
 
 from meta_magic.recording.identities.tensors import TensorRegistry
-from meta_magic.recording.rows.row_writer import make_tensor
 from meta_magic.recording.signatures.alike import derive, generalize, sharing_of
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.recording.signatures.entries import Entry, Kind, OpTable
@@ -89,7 +88,7 @@ class ServedOperators:
         """Return what the kernel would, and append the words of its tensors."""
         kind, registry = entry.kind, self._registry
         if kind == PURE:
-            tensor = make_tensor(entry.outputs[0])
+            tensor = entry.outputs[0].make()
             words.append(registry.add_fresh(tensor, entry.outputs[0]))
             return tensor
         if kind == VIEW:
@@ -124,7 +123,7 @@ class ServedOperators:
             return views
         is_list, is_there = entry.rebuild
         geometries = iter(entry.outputs)
-        many = [make_tensor(next(geometries)) if there else None for there in is_there]
+        many = [next(geometries).make() if there else None for there in is_there]
         tensors = [tensor for tensor in many if tensor is not None]
         words += map(registry.add_fresh, tensors, entry.outputs)
         return many if is_list else tuple(many)

@@ -9,6 +9,7 @@ from meta_magic.recording.intercept.served_operators import ServedOperators
 from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.recording.signatures.entries import Entry, OpTable
+from meta_magic.recording.signatures.templates import Operands, Template
 
 __all__ = ["WatchedFunctions", "WatchedOperators", "WatchedRunner"]
 
@@ -21,6 +22,13 @@ class WatchedFunctions:
         self.can_serve = plain.can_serve
         self._plain = plain
         self._shared = shared
+
+    def find(
+        self, func: Any, args: Args, kwargs: Kwargs | None, operands: Operands
+    ) -> Template | None:
+        """Return what answers a call whose like was seen before; None of others."""
+        self._shared.take_in(tensors_in(args, kwargs or {}))
+        return self._plain.find(func, args, kwargs, operands)
 
     def answer(self, func: Any, args: Args, kwargs: Kwargs | None) -> Any:
         """Return what a call returns whose like was seen before; UNKNOWN of others."""

@@ -23,7 +23,7 @@ class MadeNumbers:
         self._registry = registry
 
     def number(
-        self, template: Template, operands: Operands, arguments: list[int]
+        self, template: Template, operands: Operands
     ) -> tuple[Sequence[int], Sequence[int]]:
         """Number what a function makes, and the arguments that were never seen.
 
@@ -33,19 +33,41 @@ class MadeNumbers:
         Returns:
             The numbers of the tensors made, and of the storages made.
         """
+        if UNSEEN in operands.numbers:
+            return self._number_one_by_one(template, operands)
         registry = self._registry
+        storage_by_tensor, made = registry.storage_by_tensor, template.storages
+        n_tensors, n_storages = len(storage_by_tensor), registry.n_storages
+        registry.n_storages = n_storages + template.n_storages
+        if made == ALONE:
+            storage_by_tensor.append(n_storages)
+            return (n_tensors,), (n_storages,)
+        for storage in made:
+            storage_by_tensor.append(
+                n_storages + storage
+                if storage >= 0
+                else storage_by_tensor[operands.numbers[~storage]]
+            )
+        return (
+            range(n_tensors, n_tensors + len(made)),
+            range(n_storages, registry.n_storages),
+        )
+
+    def _number_one_by_one(
+        self, template: Template, operands: Operands
+    ) -> tuple[Sequence[int], Sequence[int]]:
+        """Number them where an argument has no number yet."""
+        registry, numbers = self._registry, operands.numbers
         storage_by_tensor = registry.storage_by_tensor
-        if UNSEEN not in arguments:
-            return self._number_in_a_row(template, arguments)
         made: list[int] = []
         storages: list[int] = []
-        unseen = [read for read in template.first_reads if arguments[read[0]] < 0]
+        unseen = [read for read in template.first_reads if numbers[read[0]] < 0]
         for index, storage in enumerate(template.storages):
             while unseen and unseen[0][1] == index:
-                self._number_argument(unseen.pop(0)[0], operands, arguments)
+                self._number_argument(unseen.pop(0)[0], operands)
             made.append(len(storage_by_tensor))
             if storage < 0:
-                number = storage_by_tensor[arguments[~storage]]
+                number = storage_by_tensor[numbers[~storage]]
             elif storage < len(storages):
                 number = storages[storage]
             else:
@@ -55,33 +77,9 @@ class MadeNumbers:
             storage_by_tensor.append(number)
         return made, storages
 
-    def _number_in_a_row(
-        self, template: Template, arguments: list[int]
-    ) -> tuple[Sequence[int], Sequence[int]]:
-        """Number what a function makes when all its arguments have numbers."""
-        registry = self._registry
-        storage_by_tensor = registry.storage_by_tensor
-        n_tensors, n_storages = len(storage_by_tensor), registry.n_storages
-        registry.n_storages = n_storages + template.n_storages
-        if template.storages == ALONE:
-            storage_by_tensor.append(n_storages)
-            return (n_tensors,), (n_storages,)
-        storage_by_tensor.extend(
-            [
-                n_storages + s if s >= 0 else storage_by_tensor[arguments[~s]]
-                for s in template.storages
-            ]
-        )
-        return (
-            range(n_tensors, len(storage_by_tensor)),
-            range(n_storages, registry.n_storages),
-        )
-
-    def _number_argument(
-        self, index: int, operands: Operands, arguments: list[int]
-    ) -> None:
-        tensor, (_, _, geometry) = operands.tensors[index], operands.seens[index]
-        number = self._registry.add_seen(tensor, geometry)
+    def _number_argument(self, index: int, operands: Operands) -> None:
+        tensor, seen = operands.tensors[index], operands.seens[index]
+        number = self._registry.add_seen(tensor, seen[2])
         for other, same in enumerate(operands.tensors):
             if same is tensor:
-                arguments[other] = number
+                operands.numbers[other] = number

@@ -1,14 +1,13 @@
 """Record module calls and notice every module that is built, through torch's hooks."""
 
-import dataclasses
 import sys
 import threading
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.module import (
     register_module_buffer_registration_hook,
     register_module_forward_hook,
@@ -18,19 +17,17 @@ from torch.nn.modules.module import (
 )
 
 from meta_magic.recording.identities.clock import Clock
-from meta_magic.recording.identities.geometries import LiveGeometry
 from meta_magic.recording.identities.module_numbers import ModuleNumbers
 from meta_magic.recording.identities.places import Places, Site
 from meta_magic.recording.identities.tensors import TensorRegistry
-from meta_magic.recording.identities.traced_tensors import is_traced
 from meta_magic.recording.rows.module_trees import Tree, describe_tree
+from meta_magic.recording.rows.module_values import Described, ModuleValues
 from meta_magic.torch_private.autograd import current_autograd_node
 from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.torch_private.modes import DisableTorchFunction, tracing_state
 from meta_magic.torch_private.module_internals import hooks_with_kwargs
 from meta_magic.torch_private.tracing import WithoutTracing
-from meta_magic.trace.program import MODULE_HEADER, Structure
-from meta_magic.trace.signature import Geometry
+from meta_magic.trace.program import MODULE_HEADER
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -53,6 +50,7 @@ class ModuleCallRecorder:
         is_in_backward: Whether that call began inside of a backward pass.
         rows: ``MODULE_HEADER`` words for each call.
         values: For each finished call its structure, then a word per tensor.
+        structures: The structures met, in order of first call.
         while_built: The calls that came from the construction of a module.
         while_in_backward: The calls that began inside of a backward pass.
         early_trees: Trees of the modules built and called here, by module number, as
@@ -75,10 +73,10 @@ class ModuleCallRecorder:
         self.site: Site = (0, 0)
         self.is_in_backward = False
         self.rows = array("I")
-        self.values = array("I")
+        self._given = ModuleValues(registry)
+        self.values, self.structures = self._given.words, self._given.structures
         self.while_built: list[int] = []
         self.while_in_backward: list[int] = []
-        self.structures: list[Structure] = []
         self.early_trees: dict[int, Tree] = {}
         self.registered: list[tuple[int, str, int]] = []
         self.threads: set[str] = set()
@@ -89,7 +87,6 @@ class ModuleCallRecorder:
         self._places = places
         self._met: set[int] = set()  # their ids: those of roots are held
         self._stack: list[tuple[int, FrameType | None, Site, bool]] = []
-        self._structure_by_key: dict[object, int] = {}
         self._built: set[int] = set()
         self._held: dict[int, nn.Module] = {}
         self._living: list[tuple[int, nn.Module]] = []
@@ -128,17 +125,9 @@ class ModuleCallRecorder:
         number = self._numbers.of(module)
         if id(module) not in self._met and number not in self._built:
             self._met.update(map(id, self.meet(module, args)))
-        walked = self._places.walk(frame.f_back, self.entry, self.site)
-        position, line, _, owner = walked
         self._stack.append((self.word, self.entry, self.site, self.is_in_backward))
-        now = self._clock.now
-        row = (number, self.word >> 1, position, line, now, now, 0)
-        self.rows.extend(row)
-        if owner:
-            self.while_built.append(len(self.rows) // MODULE_HEADER - 1)
-        self.word = len(self.rows) // MODULE_HEADER << 1
+        self.site = self.begin(number, frame.f_back)
         self.entry = frame
-        self.site = (position, line)
         self.is_in_backward = current_autograd_node() is not None
         if self.is_in_backward:
             self.while_in_backward.append((self.word >> 1) - 1)
@@ -153,23 +142,46 @@ class ModuleCallRecorder:
             return
         # After an exception torch calls this hook without the keyword arguments.
         *kwargs, output = rest
-        row = ((self.word >> 1) - 1) * MODULE_HEADER
-        words = [0]
         if self._registry.freed:
             self._registry.note_deaths()
-        with DisableTorchFunction():
-            key = (
-                tuple([self._describe(item, words, 1) for item in args]),
-                self._describe(kwargs[0], words) if kwargs and kwargs[0] else None,
-                self._describe(output, words),
-            )
-        words[0] = self._intern(key)
+        row = ((self.word >> 1) - 1) * MODULE_HEADER
+        self.rows[row + 6] = self._given.append(args, kwargs and kwargs[0], output)
         self.rows[row + 5] = self._clock.now
-        self.rows[row + 6] = len(self.values)
-        self.values.extend(words)
         self.word, self.entry, self.site, self.is_in_backward = self._stack.pop()
         if not self.word:
             self._keep_root(module)
+
+    def number_met(self, module: nn.Module) -> int | None:
+        """Return the number of a module of which nobody is to be told any more."""
+        number = self._numbers.of(module)
+        return number if id(module) in self._met or number in self._built else None
+
+    def begin(self, number: int, caller: "FrameType | None") -> Site:
+        """Begin the row of a call.
+
+        Args:
+            number: The number of the module.
+            caller: The frame that calls it, or one of torch below that.
+
+        Returns:
+            The place from which it is called.
+        """
+        position, line, _, owner = self._places.walk(caller, self.entry, self.site)
+        now = self._clock.now
+        row = (number, self.word >> 1, position, line, now, now, 0)
+        self.rows.extend(row)
+        n_rows = len(self.rows) // MODULE_HEADER
+        if owner:
+            self.while_built.append(n_rows - 1)
+        self.word = n_rows << 1
+        return position, line
+
+    def end_served(self, taken: Described, returned: Described) -> None:
+        """End a call within another's that took one tensor and returned another."""
+        row = ((self.word >> 1) - 1) * MODULE_HEADER
+        self.rows[row + 6] = self._given.append_pair(taken, returned)
+        self.rows[row + 5] = self._clock.now
+        self.word = self.rows[row + 1] << 1
 
     def _keep_root(self, module: nn.Module) -> None:
         """See to it that a module called by itself can be described at the end."""
@@ -181,45 +193,9 @@ class ModuleCallRecorder:
         else:
             self._held[number] = module
 
-    def _describe(  # noqa: PLR0911  a call more for each tensor is felt
-        self, value: object, words: list[int], depth: int = 0
-    ) -> object:
-        """Return what stands for ``value``; append the words of the tensors in it."""
-        if isinstance(value, Tensor):
-            if type(value) is not Tensor and is_traced(type(value)):
-                return None  # its sizes may be symbols
-            seen = self._registry.read(value)
-            words.append(seen[0] << 1 | value.requires_grad)
-            return seen[2]
-        if value is None or type(value) in PLAIN or depth == MAX_DEPTH:
-            return None
-        if isinstance(value, (tuple, list)):
-            return tuple([self._describe(item, words, depth + 1) for item in value])
-        if isinstance(value, dict):
-            return Named(
-                [(k, self._describe(v, words, depth + 1)) for k, v in value.items()]
-            )
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            return Named(
-                (f.name, self._describe(getattr(value, f.name), words, depth + 1))
-                for f in dataclasses.fields(value)
-            )
-        return None
-
-    def _intern(self, key: tuple[object, object, object]) -> int:
-        number = self._structure_by_key.get(key)
-        if number is None:
-            number = self._structure_by_key[key] = len(self.structures)
-            args, kwargs, output = key
-            inputs = (*flatten(args, ""), *flatten(kwargs, ""))
-            self.structures.append((inputs, tuple(flatten(output, ""))))
-        return number
-
     def close_open_calls(self) -> None:
         """Give the calls that a failure cut short an end and an empty structure."""
-        empty = self._intern(((), None, ()))
-        n_values = len(self.values)
-        self.values.append(empty)
+        n_values = self._given.append_words([self._given.intern(((), None, ()))])
         while self.word:
             row = ((self.word >> 1) - 1) * MODULE_HEADER
             self.rows[row + 5] = self._clock.now
@@ -281,20 +257,3 @@ class ModuleCallRecorder:
 def ignore(module: nn.Module, _args: tuple[object, ...]) -> Sequence[nn.Module]:
     """Tell that enough was told of a module."""
     return [module]
-
-
-class Named(tuple[tuple[str, object], ...]):
-    """What was described of a dict or a dataclass: pairs of a name and its value."""
-
-    __slots__ = ()
-
-
-def flatten(described: object, path: str) -> Iterator[tuple[str, Geometry]]:
-    """Yield path and geometry of each tensor in what :meth:`_describe` returned."""
-    if isinstance(described, LiveGeometry):
-        yield path, described.record
-    elif isinstance(described, tuple):
-        is_named = isinstance(described, Named)
-        items = described if is_named else enumerate(described)
-        for name, value in items:
-            yield from flatten(value, f"{path}.{name}" if path else str(name))

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from meta_magic.recording.identities.clock import Clock
-from meta_magic.recording.identities.geometries import LiveGeometry
 from meta_magic.recording.identities.places import Places
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.rows.draws import Draws
@@ -27,18 +26,9 @@ from meta_magic.torch_private.modes import DisableTorchDispatch
 from meta_magic.trace.growing import Growing
 from meta_magic.trace.program import GOES_ON, HEADER, TIED
 
-__all__ = ["RowWriter", "make_tensor"]
+__all__ = ["RowWriter"]
 
-META: Final = torch.device("meta")
 FLUSH_AT: Final = 16384
-
-empty_strided = torch.empty_strided
-
-
-def make_tensor(geometry: LiveGeometry) -> torch.Tensor:
-    """Return a new meta tensor with a geometry that is servable."""
-    dtype = geometry.record.dtype
-    return empty_strided(geometry.shape, geometry.stride, dtype=dtype, device=META)
 
 
 class RowWriter:
@@ -164,14 +154,29 @@ class RowWriter:
 
     def append_function(self, template: Template, operands: Operands) -> Any:
         """Append the rows of a function's call, and return what it returns."""
-        return self._make_outputs(template, *self._append_template(template, operands))
+        made, storages = self._append_template(template, operands)
+        add_served = self._registry.add_served
+        returned = []
+        below = DisableTorchDispatch()  # in force already; ``with`` takes as long again
+        try:
+            for index, storage, geometry in template.outputs:
+                tensor = geometry.make()
+                add_served(tensor, made[index], storages[storage], geometry)
+                returned.append(tensor)
+        finally:
+            del below
+        if template.container is None:
+            return returned[0]
+        return template.container(returned)
 
     def append_views(self, template: Template, operands: Operands, views: Any) -> None:
         """Append the rows of a function that made views, and number those."""
         made, _ = self._append_template(template, operands)
         tensors = (views,) if template.container is None else views
-        for tensor, (index, _, geometry) in zip(tensors, template.outputs, strict=True):
-            self._registry.add_known(tensor, made[index], geometry)
+        for tensor, output in zip(tensors, template.outputs, strict=True):
+            index, storage, geometry = output
+            base = operands.seens[~storage][1]
+            self._registry.add_known(tensor, made[index], base, geometry)
 
     @unbroken
     def _append_template(
@@ -184,8 +189,8 @@ class RowWriter:
         if sequence != self._last_sequence:  # a function of the user's own began
             self._last_sequence = sequence
             self.forward_by_sequence[sequence - 1] = (clock.now, place)
-        arguments = [number for number, _, _ in operands.seens]
-        made, storages = self._made.number(template, operands, arguments)
+        made, storages = self._made.number(template, operands)
+        arguments = operands.numbers
         numbers = self._numbers_by_template.get(template)
         if numbers is None:
             numbers = self._numbers_by_template[template] = self._add_entries(template)
@@ -197,14 +202,12 @@ class RowWriter:
             self.flush()
         now = clock.now
         clock.now = now + template.n_rows
-        if template.deaths:
-            for after, storage in template.deaths:
-                self._registry.deaths.extend((now + after, storages[storage]))
-        if template.random_rows:
-            for row, drawn_on, read in template.random_rows:
-                numbers = [arguments[i] if i >= 0 else made[~i] for i in read]
-                is_aside = self._is_aside(numbers)
-                self.draws.note(now + row, None, drawn_on, is_aside=is_aside)
+        for after, storage in template.deaths:
+            self._registry.deaths.extend((now + after, storages[storage]))
+        for row, drawn_on, read in template.random_rows:
+            numbers = [arguments[i] if i >= 0 else made[~i] for i in read]
+            is_aside = self._is_aside(numbers)
+            self.draws.note(now + row, None, drawn_on, is_aside=is_aside)
         return made, storages
 
     def _add_entry(self, entry: Entry) -> int:
@@ -233,21 +236,3 @@ class RowWriter:
             return places.backward_of(forward[1]), forward[0] + TIED
         self.roles.note_node(self._clock.now, node)
         return places.locate_backward(), 0
-
-    def _make_outputs(
-        self, template: Template, made: Sequence[int], storages: Sequence[int]
-    ) -> Any:
-        returned = []
-        below = DisableTorchDispatch()  # in force already; ``with`` takes as long again
-        try:
-            for index, storage, geometry in template.outputs:
-                tensor = make_tensor(geometry)
-                self._registry.add_served(
-                    tensor, made[index], storages[storage], geometry
-                )
-                returned.append(tensor)
-        finally:
-            del below
-        if template.container is None:
-            return returned[0]
-        return template.container(returned)

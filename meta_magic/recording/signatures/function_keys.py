@@ -100,14 +100,15 @@ def build_key(
     function: Any,
     args: Args,
     kwargs: Kwargs | None,
-) -> tuple[tuple[object, ...] | None, Operands]:
-    """Return what decides a call's operators, and the tensors among its arguments.
+    operands: Operands,
+) -> tuple[object, ...] | None:
+    """Return what decides a call's operators, and gather its tensors in ``operands``.
 
-    These are taken for what was last seen at their addresses. The key is None if the
-    call cannot be served: a gradient is recorded for it, or an argument is neither a
-    strided meta tensor nor a plain value.
+    These are taken for what was last seen at their addresses, as far as storage and
+    offset tell. None if the call cannot be served: a gradient is recorded for it, an
+    argument is neither a strided meta tensor nor a plain value, or is another one than
+    was seen there.
     """
-    operands = Operands()
     key: list[object] = [
         function,
         default_dtype(),
@@ -116,15 +117,18 @@ def build_key(
     ]
     if function in BEYOND_ARGUMENTS:
         key += read_beyond(function)
-    is_servable = extend_key(registry, args, key, operands)
-    if is_servable and kwargs:
-        key += kwargs
-        is_servable = extend_key(registry, kwargs.values(), key, operands)
+    try:
+        is_servable = extend_key(registry, args, key, operands)
+        if is_servable and kwargs:
+            key += kwargs
+            is_servable = extend_key(registry, kwargs.values(), key, operands)
+    except (RuntimeError, ValueError):  # one has no storage
+        return None
     if not is_servable:
-        return None, operands
+        return None
     if len(operands.tensors) > 1:
         key += operands.find_shared()
-    return tuple(key), operands
+    return tuple(key)
 
 
 def read_beyond(function: Any) -> Iterator[object]:
@@ -151,11 +155,19 @@ def extend_key(  # noqa: C901, PLR0912  one branch for each kind of value
             seen = seen_by_id.get(id(value))
             if seen is None:
                 seen = UNSEEN, None, registry.geometry_of(value)
-            if not seen[2].is_servable or (is_graph and value.requires_grad):
+            number, ref, geometry = seen
+            if not geometry.is_servable or (is_graph and value.requires_grad):
                 return False
-            key.append(seen[2])
+            if ref is not None and not (
+                ref() is value.untyped_storage()
+                and ref.address
+                and value.storage_offset() == geometry.offset
+            ):
+                return False
+            key.append(geometry)
             operands.tensors.append(value)
             operands.seens.append(seen)
+            operands.numbers.append(number)
         elif kind is int or value is None:
             key.append(value)
         elif kind is float or kind is complex:

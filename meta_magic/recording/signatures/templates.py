@@ -29,41 +29,23 @@ class Operands:
 
     Attributes:
         tensors: They themselves.
-        seens: What is known of each; its number is ``UNSEEN`` if it was never seen.
+        seens: What is known of each; of one that was never seen its geometry alone.
+        numbers: Their numbers; ``UNSEEN`` of one that was never seen.
     """
 
-    __slots__ = ("seens", "tensors")
+    __slots__ = ("numbers", "seens", "tensors")
 
     def __init__(self) -> None:
         self.tensors: list[Tensor] = []
         self.seens: list[Seen] = []
-
-    def are_as_seen(self) -> bool:
-        """Whether these are the tensors that were seen at their addresses.
-
-        As far as type, dtype, sizes and strides do not tell.
-        """
-        for index, seen in enumerate(self.seens):
-            storage = seen[1]
-            if storage is not None:
-                tensor = self.tensors[index]
-                if not (
-                    storage() is tensor.untyped_storage()
-                    and storage.address
-                    and tensor.storage_offset() == seen[2].offset
-                ):
-                    return False
-        return True
+        self.numbers: list[int] = []
 
     def find_shared(self) -> tuple[object, ...]:
-        """Return which are the same or share a storage; () if none do.
-
-        As it was when they were seen, which is still to be confirmed.
-        """
-        storages = []
-        for index, (_, ref, _) in enumerate(self.seens):
-            storage = self.tensors[index].untyped_storage() if ref is None else ref()
-            storages.append(id(storage))
+        """Return which are the same or share a storage; () if none do."""
+        storages = [
+            id(tensor.untyped_storage() if seen[1] is None else seen[1]())
+            for tensor, seen in zip(self.tensors, self.seens, strict=True)
+        ]
         if len(set(storages)) == len(storages):
             return ()
         ids = list(map(id, self.tensors))
