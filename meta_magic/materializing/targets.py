@@ -10,7 +10,7 @@ from torch import Tensor, UntypedStorage, nn
 from torch.nn.parameter import is_lazy
 
 from meta_magic.errors import MaterializeError
-from meta_magic.recording.rows.module_trees import own_tensors
+from meta_magic.recording.rows.tree_tensors import own_tensors
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.module_internals import names_not_persistent, walk_modules
 from meta_magic.torch_private.tensor_internals import address_of_storage

@@ -3,6 +3,7 @@
 import weakref
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from itertools import chain
 
 from torch import nn
 
@@ -33,7 +34,7 @@ def keep_origin(
         namespace: The modules that variables hold.
     """
     refs = write.registry.living()
-    versions = {s: v for tree in trees for s, v in tree.versions.items()}
+    versions = dict(chain.from_iterable(tree.versions.items() for tree in trees))
     roots = {id(living.get(tree.number)) for tree in trees}
     for module in (m for m in namespace.values() if id(m) not in roots):
         versions |= read_versions(write.registry, module)
@@ -41,11 +42,11 @@ def keep_origin(
     if write.imports.aliased:
         aliased |= write.imports.aliased & program.n_writes_by_storage.keys()
     counters = look_for_versions(program, refs, aliased, versions)
-    owned = {storage for tree in trees for storage in tree.owner_by_storage}
+    owned = set[int]().union(*(tree.owner_by_storage for tree in trees))
     origin = Origin(
         program=program,
         generator_state=write.draws.state_left(),
-        modules={number: weakref.ref(m) for number, m in living.items()},
+        modules=dict(zip(living, map(weakref.ref, living.values()), strict=True)),
         versions=versions,
         aliased=aliased,
         counters=counters,
@@ -67,4 +68,6 @@ def list_changed(
     passed = {imported.storage for imported in program.imports}
     if passed:
         passed -= program.n_writes_by_storage.keys() | aliased
+    if not passed:
+        return refs
     return [ref for ref in refs if ref.number not in passed]

@@ -208,11 +208,12 @@ def find_untied(
         registry: Numbers of storages.
         program: Tells which line made the storage that a parameter has now.
     """
-    modules = dict(numbers.living())
     places_by_storage: dict[int, dict[tuple[int, str], None]] = defaultdict(dict)
     for number, name, storage in registered:
-        places_by_storage[storage].setdefault((number, name))
-    for places in places_by_storage.values():
+        places_by_storage[storage][number, name] = None
+    shared = [places for places in places_by_storage.values() if len(places) > 1]
+    modules = dict(numbers.living()) if shared else {}
+    for places in shared:
         now = {
             f"{type(modules[n]).__name__}.{name}": storage
             for n, name in places

@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from operator import attrgetter
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -180,21 +181,22 @@ def name_modules(
     numbers: ModuleNumbers, trees: Sequence[Tree]
 ) -> tuple[tuple[int | None, str | None, str], ...]:
     """Return root, fqn and class name of each module, by its number."""
-    root_and_fqn = {
-        number: (root, fqn)
-        for root, tree in enumerate(trees)
-        for number, fqn in tree.fqn_by_module.items()
-    }
-    return tuple(
-        (*root_and_fqn.get(number, (None, None)), class_name)
-        for number, class_name in enumerate(numbers.class_names)
-    )
+    rows: list[tuple[int | None, str | None, str]]
+    names = numbers.class_names
+    rows = [*zip(repeat(None), repeat(None), names)]
+    for root, tree in enumerate(trees):
+        for number, fqn in tree.fqn_by_module.items():
+            rows[number] = root, fqn, names[number]
+    return tuple(rows)
 
 
 def find_owners(trees: Sequence[Tree]) -> dict[int, int]:
     """Return the number of the first module that holds a storage, by that."""
     owners: dict[int, int] = {}
     for tree in trees:
+        if not owners:
+            owners.update(tree.owner_by_storage)
+            continue
         for storage, number in tree.owner_by_storage.items():
             owners.setdefault(storage, number)
     return owners

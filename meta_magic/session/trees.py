@@ -57,13 +57,16 @@ class TreeFinder:
             )
             for root in roots
         ]
-        met = {number for tree in trees for number in tree.fqn_by_module}
-        gone = [
+        early = self._calls.early_trees
+        met = set[int]().union(*(tree.fqn_by_module for tree in trees if early))
+        trees += [
             tree.of_the_past(calls)
-            for number, tree in self._calls.early_trees.items()
+            for number, tree in early.items()
             if number not in met
         ]
-        return sorted((*trees, *gone), key=lambda tree: min(tree.fqn_by_module))
+        if len(trees) > 1:
+            trees.sort(key=lambda tree: min(tree.fqn_by_module))
+        return trees
 
 
 def modules_in(namespace: Mapping[str, object]) -> dict[str, nn.Module]:

@@ -1,6 +1,7 @@
 """What ``torch.nn.Module`` holds, and functions of ``torch.nn`` with private names."""
 
 from collections.abc import Iterator
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Final
 
@@ -31,6 +32,8 @@ __all__ = [
     "names_not_persistent",
     "native_functions",
     "parameters_of",
+    "parts_of",
+    "pick_own",
     "replaced_natives",
     "walk_modules",
 ]
@@ -41,6 +44,9 @@ two, a module tree cannot be described without running the module's own code."""
 
 buffers_of: Final = attrgetter("_buffers")
 children_of: Final = attrgetter("_modules")
+parts_of: Final = attrgetter("_parameters", "_buffers", "__dict__")
+"""Return the first two at once, and what else a module holds; without it they are asked
+one after the other, for each module that there is when a recording ends."""
 
 native_functions: Final = torch._C._nn
 """What ``functional.silu`` calls. Without it, and the next, they are served after what
@@ -48,6 +54,16 @@ they call was replaced."""
 
 replaced_natives: Final[dict[str, Any]] = vars(torch._VF)
 """What ``functional.dropout`` calls in place of torch's own, if somebody put it in."""
+
+
+KEPT_BY_TORCH: Final = frozenset(vars(nn.Module()))
+"""Names under which torch keeps what it knows of a module, such as its hooks."""
+
+
+@lru_cache(maxsize=4096)
+def pick_own(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return those of the names of what a module holds that are not torch's own."""
+    return tuple([name for name in names if name not in KEPT_BY_TORCH])
 
 
 def is_made(module: nn.Module) -> bool:

@@ -37,7 +37,9 @@ def look_for_versions(
         As :attr:`Origin.counters` has it.
     """
     suspects = aliased | program.count_writes(is_uncounted).keys()
-    n_known = Counter(storage for storage, _ in known) if suspects else Counter()
+    if not suspects:
+        return {}
+    n_known = Counter(storage for storage, _ in known)
     living, apart = LivingTensors(), {}
     for ref in refs:
         number, storage = ref.number, ref() if ref.number in suspects else None

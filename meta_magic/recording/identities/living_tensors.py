@@ -7,7 +7,7 @@ a storage is to be had, but that of the garbage collector, which takes some 50 m
 
 import gc
 import weakref
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from itertools import compress
@@ -31,6 +31,7 @@ __all__ = [
     "is_counted",
     "is_last",
     "is_uncounted",
+    "list_versions",
     "make_counters",
     "read_version",
 ]
@@ -167,6 +168,14 @@ def read_version(tensor: Tensor) -> int:
     """Return how often a tensor was written in place, as torch counts it."""
     version: int = 0 if tensor.is_inference() else version_of(tensor)
     return version
+
+
+def list_versions(tensors: Sequence[Tensor]) -> list[int]:
+    """Return how often each of some tensors was written in place."""
+    try:
+        return [*map(version_of, tensors)]
+    except RuntimeError:  # one is of inference mode
+        return [*map(read_version, tensors)]
 
 
 @lru_cache(maxsize=4096)

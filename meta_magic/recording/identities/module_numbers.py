@@ -21,8 +21,10 @@ class ModuleNumbers:
     def of(self, module: nn.Module) -> int:
         """Return the number of ``module``, from 0 in order of first sight."""
         known = self._known_by_id.get(id(module))
-        if known is not None and known[1]() is module:
-            return known[0]
+        if known is not None:
+            if known[1]() is module:
+                return known[0]
+            del self._known_by_id[id(module)]  # so all stand in the order of numbers
         number = len(self.class_names)
         self.class_names.append(type(module).__qualname__)
         # No callback: one written in Python would swallow an interrupt.
@@ -31,8 +33,8 @@ class ModuleNumbers:
 
     def living(self) -> list[tuple[int, nn.Module]]:
         """Return number and module of all that are still there, in order."""
-        found = [(n, ref()) for n, ref in list(self._known_by_id.values())]
-        return sorted(((n, m) for n, m in found if m is not None), key=lambda p: p[0])
+        known = list(self._known_by_id.values())
+        return [(n, module) for n, ref in known if (module := ref()) is not None]
 
     def close(self) -> None:
         """Let go of all modules."""

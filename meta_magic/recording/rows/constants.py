@@ -124,7 +124,9 @@ class Constants:
 
     def sum_made(self, refs: Iterable[StorageRef]) -> dict[int, int]:
         """Return the checksum of each real storage that an operator made."""
-        sums = {}
+        sums: dict[int, int] = {}
+        if not self._known:
+            return sums
         with DisableTorchFunction(), DisableTorchDispatch():
             for ref in refs:
                 storage = ref() if ref.number in self._known else None

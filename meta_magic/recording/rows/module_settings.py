@@ -18,6 +18,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
+from meta_magic.torch_private.module_internals import pick_own
 from meta_magic.trace.modules import ModuleClass
 
 __all__ = ["ModuleSettings"]
@@ -97,7 +98,8 @@ class ModuleSettings:
         too; then what else is on, then what is off or nothing.
         """
         held = module.__dict__
-        told = [pair for pair in held.items() if type(pair[1]) in PLAIN]
+        names = pick_own(tuple(held))
+        told = [(name, held[name]) for name in names if type(held[name]) in PLAIN]
         for name in self._records_by_class[type(module)]:
             record = held.get(name)
             if id(record) not in self._met and is_record(record):

@@ -1,41 +1,29 @@
 """Describe module trees: live modules to records."""
 
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import FunctionType, NoneType
-from typing import Final, TypeAlias
+from typing import NamedTuple, TypeAlias
 
-import torch
-from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
+from torch import nn
 
-from meta_magic.recording.identities.geometries import LiveGeometry
 from meta_magic.recording.identities.living_tensors import read_version
 from meta_magic.recording.identities.module_numbers import ModuleNumbers
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.rows.module_settings import ModuleSettings
-from meta_magic.recording.rows.tree_parts import NO_CALLS, Part, add_calls, assemble
+from meta_magic.recording.rows.tree_parts import NO_CALLS, add_calls, build_tree
+from meta_magic.recording.rows.tree_tensors import HeldTensors, own_tensors
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.module_internals import (
-    buffers_of,
     children_of,
-    names_not_persistent,
-    parameters_of,
+    is_made,
     walk_modules,
 )
-from meta_magic.trace.modules import ModuleNode, ModuleTensor
-
-NOT_TENSORS: Final = frozenset(
-    {bool, int, float, str, dict, OrderedDict, set, NoneType}
-    | {list, tuple, torch.Size, torch.dtype, torch.device, FunctionType}
-)
-"""Types of most of what a module holds; asking each whether it is a tensor is slow."""
+from meta_magic.trace.modules import ModuleNode
 
 CallsByModule: TypeAlias = Mapping[int, tuple[int | None, int]]
 """Index of the first call and number of calls, by module number."""
 
-__all__ = ["Tree", "describe_tree", "find_roots", "own_tensors", "read_versions"]
+__all__ = ["Tree", "describe_tree", "find_roots", "read_versions"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -93,132 +81,108 @@ def describe_tree(
         calls: First call and number of calls of each module, by its number; None
             while the recording goes on, where no code of the modules may run.
     """
-    describer = TreeDescriber(registry, numbers, calls)
     registry.note_deaths()
     with DisableTorchFunction():
-        node = describer.describe(root, name)
-    return Tree(
-        node=node,
-        fqn_by_module=describer.fqn_by_module,
-        owner_by_storage=describer.owner_by_storage,
-        attributes=describer.attributes,
-        versions=describer.versions,
-    )
+        places = walk_tree(numbers, root, name)
+        return describe_places(registry, places, calls)
 
 
-class TreeDescriber:
-    """Walks one module tree; its attributes are those of :class:`Tree`."""
+class Places(NamedTuple):
+    """The places of a tree at which modules stand, parents first.
 
-    def __init__(
-        self,
-        registry: TensorRegistry,
-        numbers: ModuleNumbers,
-        calls: CallsByModule | None,
-    ) -> None:
-        self.fqn_by_module: dict[int, str] = {}
-        self.owner_by_storage: dict[int, int] = {}
-        self.attributes: list[tuple[str, str, int]] = []
-        self.versions: dict[tuple[int, int], int] = {}
-        self._registry = registry
-        self._numbers = numbers
-        self._calls = calls or {}
-        self._settings = ModuleSettings(may_ask=calls is not None)
-        self._fqn_by_tensor: dict[object, str] = {}
-        self._record_by_key: dict[object, ModuleTensor] = {}
+    Attributes:
+        modules: The module at each.
+        names: Its name within its parent.
+        fqns: Its name within the root.
+        parents: Index of the place of its parent.
+        numbers: Number of the module.
+        fqn_by_module: The first place of each module, by its number.
+        shared: The first place of the same module, by index, for all but the first.
+    """
 
-    def describe(self, root: nn.Module, name: str) -> ModuleNode:
-        """Return the record of a module and all below it."""
-        parts: list[Part] = []
-        stack: list[tuple[nn.Module, str, str, int]] = [(root, name, "", 0)]
-        while stack:
-            module, name, fqn, parent = stack.pop()
-            node, children = self._describe_module(module, name, fqn)
-            if children and node.shared_with is None:
-                index, prefix = len(parts), f"{fqn}." if fqn else ""
-                below = reversed(children.items())
-                stack += [(m, n, prefix + n, index) for n, m in below if m is not None]
-            parts.append((node, parent))
-        return assemble(parts)
+    modules: Sequence[nn.Module]
+    names: Sequence[str]
+    fqns: Sequence[str]
+    parents: Sequence[int]
+    numbers: Sequence[int]
+    fqn_by_module: dict[int, str]
+    shared: dict[int, str]
 
-    def _describe_module(
-        self, module: nn.Module, name: str, fqn: str
-    ) -> tuple[ModuleNode, dict[str, nn.Module | None]]:
-        """Return the record of a module without its children, and those."""
-        number = self._numbers.of(module)
-        first = self.fqn_by_module.setdefault(number, fqn)
-        prefix = f"{fqn}." if fqn else ""
-        is_first = first == fqn
-        first_call, n_calls = (
-            self._calls.get(number, NO_CALLS) if is_first else NO_CALLS
-        )
-        settings, definition = self._settings.read(module)
-        held = [*self._describe_tensors(module, prefix)] if is_first else []
-        node = ModuleNode(
-            name=name,
-            fqn=fqn,
-            class_name=definition.name,
-            tensors=tuple([tensor for tensor, _ in held]),
-            children=(),
-            n_calls=n_calls,
-            first_call=first_call,
-            shared_with=None if is_first else first,
-            settings=settings if is_first else "",
-            storages=tuple([storage for _, storage in held]),
-            definition=definition,
-        )
-        return node, children_of(module)
 
-    def _describe_tensors(
-        self, module: nn.Module, prefix: str
-    ) -> Iterator[tuple[ModuleTensor, int]]:
-        """Yield each tensor of a module, and the number of its storage or -1."""
-        for name, kind, tensor in own_tensors(module):
-            is_persistent = kind == "parameter" or (
-                kind == "buffer" and name not in names_not_persistent(module)
-            )
-            lazy = is_lazy(tensor)
-            geometry, tied_to, storage = None, None, -1
-            if not lazy:
-                place = prefix + name
-                geometry, tied_to, storage = self._note(tensor, module, kind, place)
-            grad = tensor.requires_grad
-            key = (name, kind, is_persistent, geometry or id(tensor), grad, tied_to)
-            record = self._record_by_key.get(key)
-            if record is None:  # most layers of a model are alike
-                record = self._record_by_key[key] = ModuleTensor(
-                    name=name,
-                    kind=kind,
-                    is_persistent=is_persistent,
-                    is_lazy=lazy,
-                    shape=() if lazy else tuple(tensor.shape),
-                    dtype=tensor.dtype,
-                    device=tensor.device,
-                    requires_grad=grad,
-                    tied_to=tied_to,
-                    place=None if geometry is None else geometry.place,
-                )
-            yield record, storage
+def walk_tree(numbers: ModuleNumbers, root: nn.Module, name: str) -> Places:
+    """Return the places of a tree; what a module holds is below the first of its own.
 
-    def _note(
-        self, tensor: Tensor, module: nn.Module, kind: str, fqn: str
-    ) -> tuple[LiveGeometry, str | None, int]:
-        """Note where a tensor stands.
-
-        Returns:
-            Its geometry, where the same tensor stood first if it did, and the number
-            of its storage.
-        """
-        seen = self._registry.read(tensor)
-        storage = self._registry.storage_by_tensor[seen[0]]
-        self.versions[storage, id(tensor)] = read_version(tensor)
-        if kind == "attribute":
-            name = fqn.rpartition(".")[2]
-            _, definition = self._settings.read(module)
-            self.attributes.append((definition.name, name, storage))
+    Args:
+        numbers: Numbers of modules.
+        root: The root of the tree.
+        name: Its name.
+    """
+    number_of = numbers.of
+    rows: list[tuple[nn.Module, str, str, int, int]] = []
+    fqn_by_module: dict[int, str] = {}
+    shared: dict[int, str] = {}
+    stack: list[tuple[Iterator[tuple[str, nn.Module | None]], str, int]]
+    stack = [(iter([(name, root)]), "", 0)]
+    while stack:
+        held, prefix, parent = stack[-1]
+        for below, module in held:
+            if module is None:
+                continue
+            fqn = prefix + below if rows else ""
+            number, index = number_of(module), len(rows)
+            rows.append((module, below, fqn, parent, number))
+            first = fqn_by_module.setdefault(number, fqn)
+            children = children_of(module)
+            if first != fqn:
+                shared[index] = first
+            elif children:
+                items = iter([*children.items()])
+                stack.append((items, f"{fqn}." if fqn else "", index))
+                break
         else:
-            self.owner_by_storage.setdefault(storage, self._numbers.of(module))
-        first = self._fqn_by_tensor.setdefault((storage, seen[2]), fqn)
-        return seen[2], None if first == fqn else first, storage
+            stack.pop()
+    modules, names, fqns, parents, found = zip(*rows, strict=True)
+    return Places(modules, names, fqns, parents, found, fqn_by_module, shared)
+
+
+def describe_places(
+    registry: TensorRegistry, places: Places, calls: CallsByModule | None
+) -> Tree:
+    """Return the description of the modules at the places of a tree."""
+    read = ModuleSettings(may_ask=calls is not None).read
+    settings = [*map(read, places.modules)]
+    called = [(calls or {}).get(number, NO_CALLS) for number in places.numbers]
+    shared: list[str | None] = [None] * len(called)
+    for index, fqn in places.shared.items():
+        settings[index] = "", settings[index][1]
+        called[index], shared[index] = NO_CALLS, fqn
+    at = [*enumerate(places.modules)]
+    if places.shared:
+        at = [place for place in at if place[0] not in places.shared]
+    held = HeldTensors(registry, at)
+    texts, definitions = zip(*settings, strict=True)
+    class_names = [definition.name for definition in definitions]
+    first_calls, n_calls = zip(*called, strict=True)
+    tensors, storages = zip(*held.describe(places.fqns), strict=True)
+    columns = {
+        "name": places.names,
+        "fqn": places.fqns,
+        "class_name": class_names,
+        "tensors": tensors,
+        "n_calls": n_calls,
+        "first_call": first_calls,
+        "shared_with": shared,
+        "settings": texts,
+        "storages": storages,
+        "definition": definitions,
+    }
+    return Tree(
+        node=build_tree(places.parents, columns),
+        fqn_by_module=places.fqn_by_module,
+        owner_by_storage=held.find_owners(places.numbers),
+        attributes=[(class_names[i], n, s) for i, n, s in held.list_attributes()],
+        versions=held.read_versions(),
+    )
 
 
 def read_versions(
@@ -238,43 +202,30 @@ def read_versions(
     return versions
 
 
-def own_tensors(module: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
-    """Yield name, kind and tensor of all that a module holds itself."""
-    for name, parameter in parameters_of(module).items():
-        if parameter is not None:
-            yield name, "parameter", parameter
-    for name, buffer in buffers_of(module).items():
-        if buffer is not None:
-            yield name, "buffer", buffer
-    held = module.__dict__
-    if NOT_TENSORS.issuperset(map(type, held.values())):
-        return
-    for name, value in held.items():
-        kind = type(value)
-        # Not isinstance: a configuration would be asked for its class, slowly.
-        if kind not in NOT_TENSORS and issubclass(kind, Tensor):
-            yield name, "attribute", value
-
-
 def find_roots(numbers: ModuleNumbers) -> list[nn.Module]:
     """Return the module of each tree built or called, in order of first sight.
 
     A module is a root unless another living one that was met holds it, or torch's own
     ``__init__`` has not run yet.
     """
-    living = [module for _, module in numbers.living()]
+    fresh = living = [module for _, module in numbers.living()]
     held: set[int] = set()
-    expanded: set[int] = set()
-    stack = list(living)
-    while stack:
-        module = stack.pop()
-        if id(module) not in expanded:
-            expanded.add(id(module))
-            try:
-                children = [c for c in children_of(module).values() if c is not None]
-            except AttributeError:
-                held.add(id(module))  # by nobody: it can hold nothing, and is no tree
-                continue
-            held.update(map(id, children))
-            stack += children
-    return [module for module in living if id(module) not in held]
+    expanded = set(map(id, living))
+    while fresh:
+        below = list_children(fresh)
+        met = set(map(id, below))
+        held |= met
+        met -= expanded
+        fresh = [module for module in below if id(module) in met] if met else []
+        expanded |= met
+    return [m for m in living if id(m) not in held and is_made(m)]
+
+
+def list_children(modules: Sequence[nn.Module]) -> list[nn.Module]:
+    """Return what some modules hold; one that is not made holds nothing."""
+    try:
+        tables = [*map(children_of, modules)]
+    except AttributeError:
+        tables = [*map(children_of, filter(is_made, modules))]
+    filled = [table.values() for table in tables if table]
+    return [module for modules in filled for module in modules if module is not None]

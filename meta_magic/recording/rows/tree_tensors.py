@@ -1,0 +1,227 @@
+"""Describe the tensors that the modules of a tree hold: live tensors to records.
+
+All of a tree at once: one by one took a third of what the end of a recording takes.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from operator import attrgetter
+from types import FunctionType, NoneType
+from typing import Any, Final, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from meta_magic.recording.identities.geometries import LiveGeometry
+from meta_magic.recording.identities.living_tensors import list_versions
+from meta_magic.recording.identities.tensors import Seen, TensorRegistry
+from meta_magic.torch_private.module_internals import (
+    names_not_persistent,
+    parts_of,
+    pick_own,
+)
+from meta_magic.trace.modules import ModuleTensor
+
+__all__ = ["Described", "HeldTensors", "own_tensors"]
+
+NOT_TENSORS: Final = frozenset(
+    {bool, int, float, str, dict, OrderedDict, set, NoneType}
+    | {list, tuple, torch.Size, torch.dtype, torch.device, FunctionType}
+)
+"""Types of most of what a module holds; asking each whether it is a tensor is slow."""
+
+DENSE: Final = frozenset({Tensor, nn.Parameter})
+"""Types of tensors that are not lazy, and run no code of theirs when they are asked."""
+
+Row: TypeAlias = tuple[int, str, str, bool, Tensor]
+"""Index of a module, then of a tensor that it holds itself: its name, its kind, whether
+it stands in the ``state_dict``, and it."""
+
+Described: TypeAlias = tuple[tuple[ModuleTensor, ...], tuple[int, ...]]
+"""Records of the tensors of a module, and the storage of each; -1 while it is lazy."""
+
+requires_grad: Final = attrgetter("requires_grad")
+
+NOTHING: Final[Described] = ((), ())
+
+
+class HeldTensors:
+    """The tensors of a module tree, each as often as a module of it holds it.
+
+    Args:
+        registry: Numbers of tensors and storages.
+        places: Index and module, of each module but once.
+    """
+
+    def __init__(
+        self, registry: TensorRegistry, places: Iterable[tuple[int, nn.Module]]
+    ) -> None:
+        rows = list_held(places)
+        self._owners = [row[0] for row in rows]
+        self._names = [row[1] for row in rows]
+        self._kinds = [row[2] for row in rows]
+        self._lasting = [row[3] for row in rows]
+        self._tensors = [row[4] for row in rows]
+        seen, of = read_all(registry, self._tensors), registry.storage_by_tensor
+        self._storages = [-1 if one is None else of[one[0]] for one in seen]
+        self._geometries = [None if one is None else one[2] for one in seen]
+
+    def describe(self, fqns: Sequence[str]) -> list[Described]:
+        """Return what each of the modules holds, given their names within the root."""
+        if not self._tensors:
+            return [NOTHING] * len(fqns)
+        pairs = [*zip(self._tensors, self._geometries, strict=True)]
+        alike = [geometry or id(tensor) for tensor, geometry in pairs]
+        grads, ties = map(requires_grad, self._tensors), self._find_ties(fqns)
+        columns = self._names, self._kinds, self._lasting, alike, grads, ties
+        keys = [*zip(*columns, strict=True)]
+        # Most layers of a model are alike: a record for each kind of tensor.
+        of_key = dict(zip(keys, pairs, strict=True))
+        made = {key: make_record(key, *one) for key, one in of_key.items()}
+        records, storages = map(made.__getitem__, keys), iter(self._storages)
+        found, counts = [NOTHING] * len(fqns), Counter(self._owners)
+        for owner, n in counts.items():
+            found[owner] = tuple(islice(records, n)), tuple(islice(storages, n))
+        return found
+
+    def _find_ties(self, fqns: Sequence[str]) -> list[str | None]:
+        """Return where the same tensor stood first, None where that is at its place."""
+        ties: list[str | None] = [None] * len(self._tensors)
+        counts = Counter(self._storages)
+        if len(counts) == len(ties):
+            return ties
+        first_by_tensor: dict[object, str] = {}
+        for index, storage in enumerate(self._storages):
+            if storage != -1 and counts[storage] > 1:
+                above = fqns[self._owners[index]]
+                fqn = f"{above}.{self._names[index]}" if above else self._names[index]
+                tensor = storage, self._geometries[index]
+                first = first_by_tensor.setdefault(tensor, fqn)
+                ties[index] = None if first == fqn else first
+        return ties
+
+    def read_versions(self) -> dict[tuple[int, int], int]:
+        """Return how often the tensors were written, by storage and ``id``."""
+        keys = zip(self._storages, map(id, self._tensors), strict=True)
+        versions = dict(zip(keys, list_versions(self._tensors), strict=True))
+        if -1 not in self._storages:
+            return versions
+        return {key: version for key, version in versions.items() if key[0] != -1}
+
+    def find_owners(self, numbers: Sequence[int]) -> dict[int, int]:
+        """Return the number of the first module that holds a storage.
+
+        Args:
+            numbers: Those of the modules.
+        """
+        owners: dict[int, int] = {}
+        columns = self._storages, self._kinds, self._owners
+        for storage, kind, owner in zip(*columns, strict=True):
+            if kind != "attribute" and storage != -1:
+                owners.setdefault(storage, numbers[owner])
+        return owners
+
+    def list_attributes(self) -> list[tuple[int, str, int]]:
+        """Return the tensors that are neither parameter nor buffer.
+
+        Returns:
+            Index of the module, name and storage of each.
+        """
+        if "attribute" not in self._kinds:
+            return []
+        columns = self._owners, self._names, self._storages, self._kinds
+        return [
+            (owner, name, storage)
+            for owner, name, storage, kind in zip(*columns, strict=True)
+            if kind == "attribute" and storage != -1
+        ]
+
+
+def make_record(
+    key: tuple[Any, ...], tensor: Tensor, geometry: LiveGeometry | None
+) -> ModuleTensor:
+    """Return the record of a tensor; one without a geometry is lazy."""
+    name, kind, is_persistent, _, grad, tied_to = key
+    return ModuleTensor(
+        name=name,
+        kind=kind,
+        is_persistent=is_persistent,
+        is_lazy=geometry is None,
+        shape=() if geometry is None else tuple(tensor.shape),
+        dtype=tensor.dtype,
+        device=tensor.device,
+        requires_grad=grad,
+        tied_to=tied_to,
+        place=None if geometry is None else geometry.place,
+    )
+
+
+def read_all(registry: TensorRegistry, tensors: Sequence[Tensor]) -> list[Seen | None]:
+    """Return what is known of tensors, numbering new ones; None for lazy ones."""
+    try:
+        return read_known(registry, tensors)
+    except (RuntimeError, NotImplementedError, ValueError):  # one has no storage
+        read = registry.read
+        return [None if is_lazy(tensor) else read(tensor) for tensor in tensors]
+
+
+def read_known(
+    registry: TensorRegistry, tensors: Iterable[Tensor]
+) -> list[Seen | None]:
+    """Return what is known of tensors, most of which are as they were seen.
+
+    What does not look so is read by the registry, which knows all cases.
+    """
+    find, read = registry.seen_by_id.get, registry.read
+    found: list[Seen | None] = []
+    for tensor in tensors:
+        seen = find(id(tensor))
+        if seen is not None and type(tensor) in DENSE:
+            _, storage, geometry = seen
+            if (
+                storage is not None
+                and storage() is tensor.untyped_storage()
+                and geometry.dtype is tensor.dtype
+                and tensor.shape == geometry.shape
+                and tensor.stride() == geometry.stride
+                and tensor.storage_offset() == geometry.offset
+                and storage.address != 0
+                and tensor.is_neg() == geometry.record.is_neg
+            ):
+                found.append(seen)
+                continue
+        found.append(None if is_lazy(tensor) else read(tensor))
+    return found
+
+
+def own_tensors(module: nn.Module) -> list[tuple[str, str, Tensor]]:
+    """Return name, kind and tensor of all that a module holds itself."""
+    rows = list_held([(0, module)])
+    return [(name, kind, tensor) for _, name, kind, _, tensor in rows]
+
+
+def list_held(places: Iterable[tuple[int, nn.Module]]) -> list[Row]:
+    """Return a row for each tensor that some modules hold themselves.
+
+    Args:
+        places: Index and module of each.
+    """
+    rows: list[Row] = []
+    add = rows.append
+    for index, module in places:
+        parameters, buffers, held = parts_of(module)
+        for name, tensor in parameters.items():
+            if tensor is not None:
+                add((index, name, "parameter", True, tensor))
+        for name, tensor in buffers.items():
+            if tensor is not None:
+                is_lasting = name not in names_not_persistent(module)
+                add((index, name, "buffer", is_lasting, tensor))
+        for name in pick_own(tuple(held)):
+            kind = type(held[name])
+            # Not isinstance: a configuration would be asked for its class, slowly.
+            if kind not in NOT_TENSORS and issubclass(kind, Tensor):
+                add((index, name, "attribute", False, held[name]))
+    return rows
