@@ -68,17 +68,16 @@ class Stream:
 
     def put(self, token: int) -> None:
         """Write a token into the generator, over the state of plain meta."""
-        if not is_on_cpu(self.generator) or self.shadow is None:
-            self.generator.manual_seed(token)
-            self._memory = None
-            return
         numbers = token >> 32, token & 0xFFFFFFFF, MAGIC
-        is_marked = self._marked is not None and self._marked[0] is self.shadow
-        memory = self._memory
-        if is_marked and memory is not None and memory.is_as_put():
+        memory, shadow, marked = self._memory, self.shadow, self._marked
+        is_marked = marked is not None and marked[0] is shadow
+        if memory is not None and is_marked and memory.is_as_put():
             memory.put(*numbers)
+        elif shadow is not None and is_on_cpu(self.generator):
+            self._put_marked(shadow, numbers)
         else:
-            self._put_marked(self.shadow, numbers)
+            self._memory = None
+            self.generator.manual_seed(token)
         self._put = token
 
     def _put_marked(self, shadow: Tensor, numbers: tuple[int, int, int]) -> None:
