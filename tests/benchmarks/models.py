@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-__all__ = ["CELLS", "Cell", "Workload"]
+__all__ = ["CELLS", "CONSTRUCTION", "Cell", "Workload"]
 
 N_MLP_LAYERS = 2_000
 
@@ -65,8 +65,8 @@ def build_gpt2() -> Workload:
     return build_forward(GPT2LMHeadModel(GPT2Config()), build_tokens(1024))
 
 
-def build_llama_70b() -> Workload:
-    """Llama-3-70B, 8,192 tokens."""
+def make_llama_70b() -> nn.Module:
+    """Return Llama-3-70B."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
@@ -78,7 +78,19 @@ def build_llama_70b() -> Workload:
         vocab_size=128256,
         max_position_embeddings=8192,
     )
-    return build_forward(LlamaForCausalLM(config), build_tokens(8192))
+    model: nn.Module = LlamaForCausalLM(config)
+    return model
+
+
+def build_llama_70b() -> Workload:
+    """Llama-3-70B, 8,192 tokens."""
+    return build_forward(make_llama_70b(), build_tokens(8192))
+
+
+def build_llama_70b_construction() -> Workload:
+    """Llama-3-70B, made by what is measured."""
+    model = make_llama_70b()
+    return Workload(model=model, inputs=(), run=make_llama_70b, is_forward=False)
 
 
 def build_mixtral() -> Workload:
@@ -122,3 +134,6 @@ CELLS = (
     Cell(name="mlp-2000", build=build_mlp),
     Cell(name="gpt2-training", build=build_gpt2_training),
 )
+
+CONSTRUCTION = Cell(name="llama-70b-construction", build=build_llama_70b_construction)
+"""Apart: budgets count a construction of their own."""

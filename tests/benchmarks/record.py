@@ -18,9 +18,17 @@ from statistics import median
 
 import torch
 
-from tests.benchmarks.models import CELLS, Cell, Workload, build_forward
+from tests.benchmarks.models import (
+    CELLS,
+    CONSTRUCTION,
+    Cell,
+    Workload,
+    build_forward,
+)
 from tests.benchmarks.peaks import read_status
 from tests.benchmarks.recorders import PLAIN, TOOLS, CountingMode, Tool
+
+MEASURED = (*CELLS, CONSTRUCTION)
 
 
 class TimeLimitError(BaseException):
@@ -144,13 +152,13 @@ def weigh(n_cell: int, n_tool: int, limit: float) -> str:
     """Return by how many MiB the memory of this process grows in a first run (Linux).
 
     Args:
-        n_cell: Which of ``CELLS``.
+        n_cell: Which of ``MEASURED``.
         n_tool: Which of ``TOOLS``.
         limit: Seconds that it may take.
     """
     tool = TOOLS[n_tool]
     warm_up(tool, Cell(name="small", build=build_small), limit)
-    workload = build_workload(CELLS[n_cell], tool)
+    workload = build_workload(MEASURED[n_cell], tool)
     if isinstance(workload, str):
         return workload
     gc.collect()
@@ -165,7 +173,7 @@ def build_weights(cell: Cell, tools: Sequence[Tool], limit: float) -> list[str]:
     texts = []
     for tool in tools:
         with get_context("spawn").Pool(1) as pool:
-            given = CELLS.index(cell), TOOLS.index(tool), limit
+            given = MEASURED.index(cell), TOOLS.index(tool), limit
             texts.append(pool.apply(weigh, given))
     return [cell.name, *texts]
 
@@ -184,7 +192,7 @@ def print_head(names: Sequence[str]) -> None:
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    cells = [cell.name for cell in CELLS]
+    cells = [cell.name for cell in MEASURED]
     tools = [tool.name for tool in TOOLS]
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--limit", type=float, default=60.0, help="seconds for a run")
@@ -198,7 +206,7 @@ def main() -> None:
     """Print the table, row by row as it is measured."""
     options = parse_arguments()
     tools = [tool for tool in TOOLS if tool.name in {PLAIN, *options.tools}]
-    cells = [cell for cell in CELLS if cell.name in options.cells]
+    cells = [cell for cell in MEASURED if cell.name in options.cells]
     if options.memory:
         print(f"torch {torch.__version__}; MiB that a first run adds to the process\n")
         print_head(["cell", *(tool.name for tool in tools)])

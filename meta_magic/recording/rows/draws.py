@@ -260,19 +260,21 @@ class Draws:
 
     def _find_source(self, stream: Stream) -> int:
         """Return where a generator stands, and note the state that it really has."""
-        token, state = stream.read()
-        if token is None:
-            stream.shadow = state
-            plain = as_plain(state)
-            found = find_left(plain) or plain
-            if not self._states and found is plain and stream is self._default:
-                self.has_gap = was_used_since(plain)
-            if not self._states or self._states[-1] != found:
-                self._states.append(found)
-            return 2 * len(self._states) - 1
-        draw = token - self._base
+        draw = stream.find_put() - self._base
         if not 0 <= draw < len(self._shadows):
-            return self._find_earlier(token, stream, state)
+            token, state = stream.read()
+            if token is None:
+                stream.shadow = state
+                plain = as_plain(state)
+                found = find_left(plain) or plain
+                if not self._states and found is plain and stream is self._default:
+                    self.has_gap = was_used_since(plain)
+                if not self._states or self._states[-1] != found:
+                    self._states.append(found)
+                return 2 * len(self._states) - 1
+            draw = token - self._base
+            if not 0 <= draw < len(self._shadows):
+                return self._find_earlier(token, stream, state)
         stream.shadow = self._shadows[draw]
         return 2 * draw + 2
 

@@ -9,6 +9,7 @@ from torch import Generator, Tensor
 
 from meta_magic.recording.identities.generator_places import is_named, is_on_cpu
 from meta_magic.recording.identities.left_generators import mark_state
+from meta_magic.torch_private.generator_memory import GeneratorMemory, find_memory
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 
 __all__ = [
@@ -57,6 +58,8 @@ class Stream:
         self.end = UNKNOWN
         self.left: tuple[bytes, int] | None = None
         self._marked: tuple[Tensor, Tensor] | None = None
+        self._memory: GeneratorMemory | None = None
+        self._put = UNKNOWN
 
     @property
     def device(self) -> str:
@@ -65,16 +68,35 @@ class Stream:
 
     def put(self, token: int) -> None:
         """Write a token into the generator, over the state of plain meta."""
-        if not is_on_cpu(self.generator) or self.shadow is None:
+        numbers = token >> 32, token & 0xFFFFFFFF, MAGIC
+        memory, shadow, marked = self._memory, self.shadow, self._marked
+        is_marked = marked is not None and marked[0] is shadow
+        if memory is not None and is_marked and memory.is_as_put():
+            memory.put(*numbers)
+        elif shadow is not None and is_on_cpu(self.generator):
+            self._put_marked(shadow, numbers)
+        else:
+            self._memory = None
             self.generator.manual_seed(token)
-            return
+        self._put = token
+
+    def _put_marked(self, shadow: Tensor, numbers: tuple[int, int, int]) -> None:
+        """Set a state with a token in it."""
         with DisableTorchFunction(), DisableTorchDispatch():
-            if self._marked is None or self._marked[0] is not self.shadow:
-                self._marked = (self.shadow, self.shadow.clone())
+            if self._marked is None or self._marked[0] is not shadow:
+                self._marked = (shadow, shadow.clone())
             marked = self._marked[1]
-            words = marked.numpy().view(np.uint64)[TOKEN]
-            words[:] = token >> 32, token & 0xFFFFFFFF, MAGIC
+            marked.numpy().view(np.uint64)[TOKEN] = numbers
             self.generator.set_state(marked)
+        self._memory = find_memory(self.generator, *numbers)
+
+    def find_put(self) -> int:
+        """Return the token put last if the generator is seen to stand there still.
+
+        ``UNKNOWN`` if it does not, or if only a copy of its state could say so.
+        """
+        memory = self._memory
+        return self._put if memory is not None and memory.is_as_put() else UNKNOWN
 
     def read(self) -> tuple[int | None, Tensor]:
         """Return the token that is in the generator, if any, and its state."""

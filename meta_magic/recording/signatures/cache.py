@@ -1,6 +1,8 @@
 """All signatures met, each interned once; shared by the recordings of a process."""
 
-from typing import Any
+from typing import Any, Final
+
+from torch import Tensor
 
 from meta_magic.recording.identities.geometries import GeometryTable
 from meta_magic.recording.signatures.alike import generalize, is_floating
@@ -9,6 +11,12 @@ from meta_magic.recording.signatures.entries import Entry, Kind, LiveCall, OpTab
 from meta_magic.recording.signatures.servable import choose_kind, is_on_real
 
 __all__ = ["SignatureCache"]
+
+SHAPE_READERS: Final = frozenset[Any](
+    {Tensor.dim, Tensor.size, Tensor.stride, Tensor.numel, Tensor.storage_offset}
+)
+"""Methods that run no operator: nothing is to be learnt of them, and of a parameter,
+whose gradient is wanted, nobody would find that out."""
 
 
 class SignatureCache:
@@ -25,7 +33,7 @@ class SignatureCache:
         self.geometries = GeometryTable()
         self.table_by_op: dict[object, OpTable] = {}
         self.template_by_key: dict[object, Any] = {}
-        self.is_pure_by_function: dict[object, bool] = {}
+        self.is_pure_by_function = dict[object, bool].fromkeys(SHAPE_READERS, False)
         self.is_serving = is_serving
 
     @property
