@@ -8,7 +8,7 @@ from torch import nn
 from meta_magic.recording.identities.module_numbers import ModuleNumbers
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.rows.module_calls import ModuleCallRecorder
-from meta_magic.recording.rows.module_trees import Tree, describe_tree, find_roots
+from meta_magic.recording.rows.module_trees import Tree, describe_places, find_trees
 from meta_magic.session.module_names import find_names
 from meta_magic.torch_private.module_internals import is_made
 
@@ -47,15 +47,16 @@ class TreeFinder:
             if before is None or before() is not module:
                 self._numbers.of(module)  # one without parameters was not met else
         calls = self._calls.calls_by_module()
-        roots = find_roots(self._numbers)
+        found = find_trees(self._numbers)
+        roots = [places.modules[0] for places in found]
         unnamed = {id(root) for root in roots} - names.keys()
         if unnamed:
             names |= find_names(namespace, unnamed)
         trees = [
-            describe_tree(
-                self._registry, self._numbers, root, names.get(id(root), ""), calls
+            describe_places(
+                self._registry, self._numbers, places, names.get(id(root), ""), calls
             )
-            for root in roots
+            for root, places in zip(roots, found, strict=True)
         ]
         early = self._calls.early_trees
         met = set[int]().union(*(tree.fqn_by_module for tree in trees if early))

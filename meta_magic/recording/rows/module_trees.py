@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from torch import nn
 
@@ -18,12 +18,12 @@ from meta_magic.torch_private.module_internals import (
     is_made,
     walk_modules,
 )
-from meta_magic.trace.modules import ModuleNode
+from meta_magic.trace.modules import ModuleClass, ModuleNode
 
 CallsByModule: TypeAlias = Mapping[int, tuple[int | None, int]]
 """Index of the first call and number of calls, by module number."""
 
-__all__ = ["Tree", "describe_tree", "find_roots", "read_versions"]
+__all__ = ["Tree", "describe_places", "describe_tree", "find_trees", "read_versions"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,10 +81,7 @@ def describe_tree(
         calls: First call and number of calls of each module, by its number; None
             while the recording goes on, where no code of the modules may run.
     """
-    registry.note_deaths()
-    with DisableTorchFunction():
-        places = walk_tree(numbers, root, name)
-        return describe_places(registry, places, calls)
+    return describe_places(registry, numbers, walk_tree(root), name, calls)
 
 
 class Places(NamedTuple):
@@ -95,8 +92,6 @@ class Places(NamedTuple):
         names: Its name within its parent.
         fqns: Its name within the root.
         parents: Index of the place of its parent.
-        numbers: Number of the module.
-        fqn_by_module: The first place of each module, by its number.
         shared: The first place of the same module, by index, for all but the first.
     """
 
@@ -104,34 +99,28 @@ class Places(NamedTuple):
     names: Sequence[str]
     fqns: Sequence[str]
     parents: Sequence[int]
-    numbers: Sequence[int]
-    fqn_by_module: dict[int, str]
     shared: dict[int, str]
 
 
-def walk_tree(numbers: ModuleNumbers, root: nn.Module, name: str) -> Places:
+def walk_tree(root: nn.Module) -> Places:
     """Return the places of a tree; what a module holds is below the first of its own.
 
     Args:
-        numbers: Numbers of modules.
         root: The root of the tree.
-        name: Its name.
     """
-    number_of = numbers.of
-    rows: list[tuple[nn.Module, str, str, int, int]] = []
-    fqn_by_module: dict[int, str] = {}
+    rows: list[tuple[nn.Module, str, str, int]] = []
+    first_by_id: dict[int, str] = {}
     shared: dict[int, str] = {}
     stack: list[tuple[Iterator[tuple[str, nn.Module | None]], str, int]]
-    stack = [(iter([(name, root)]), "", 0)]
+    stack = [(iter([("", root)]), "", 0)]
     while stack:
         held, prefix, parent = stack[-1]
-        for below, module in held:
+        for name, module in held:
             if module is None:
                 continue
-            fqn = prefix + below if rows else ""
-            number, index = number_of(module), len(rows)
-            rows.append((module, below, fqn, parent, number))
-            first = fqn_by_module.setdefault(number, fqn)
+            fqn, index = prefix + name, len(rows)
+            rows.append((module, name, fqn, parent))
+            first = first_by_id.setdefault(id(module), fqn)
             children = children_of(module)
             if first != fqn:
                 shared[index] = first
@@ -141,33 +130,70 @@ def walk_tree(numbers: ModuleNumbers, root: nn.Module, name: str) -> Places:
                 break
         else:
             stack.pop()
-    modules, names, fqns, parents, found = zip(*rows, strict=True)
-    return Places(modules, names, fqns, parents, found, fqn_by_module, shared)
+    modules, names, fqns, parents = zip(*rows, strict=True)
+    return Places(modules, names, fqns, parents, shared)
 
 
 def describe_places(
-    registry: TensorRegistry, places: Places, calls: CallsByModule | None
+    registry: TensorRegistry,
+    numbers: ModuleNumbers,
+    places: Places,
+    name: str,
+    calls: CallsByModule | None,
 ) -> Tree:
     """Return the description of the modules at the places of a tree."""
-    read = ModuleSettings(may_ask=calls is not None).read
-    settings = [*map(read, places.modules)]
-    called = [(calls or {}).get(number, NO_CALLS) for number in places.numbers]
+    registry.note_deaths()
+    places = places._replace(names=(name, *places.names[1:]))
+    found = [*map(numbers.of, places.modules)]
+    fqn_by_module = dict(zip(found, places.fqns, strict=True))
+    for index, fqn in places.shared.items():
+        fqn_by_module[found[index]] = fqn
+    at = [*enumerate(places.modules)]
+    if places.shared:
+        at = [place for place in at if place[0] not in places.shared]
+    with DisableTorchFunction():
+        settings = [
+            *map(ModuleSettings(may_ask=calls is not None).read, places.modules)
+        ]
+        held = HeldTensors(registry, at)
+        called = [(calls or {}).get(number, NO_CALLS) for number in found]
+        columns = make_columns(places, settings, called, held)
+        return Tree(
+            node=build_tree(places.parents, columns),
+            fqn_by_module=fqn_by_module,
+            owner_by_storage=held.find_owners(found),
+            attributes=[
+                (columns["class_name"][i], n, s) for i, n, s in held.list_attributes()
+            ],
+            versions=held.read_versions(),
+        )
+
+
+def make_columns(
+    places: Places,
+    settings: list[tuple[str, ModuleClass]],
+    called: list[tuple[int | None, int]],
+    held: HeldTensors,
+) -> dict[str, Sequence[Any]]:
+    """Return the fields of the nodes of a tree, but for their children.
+
+    Args:
+        places: Where the modules stand.
+        settings: What each says of itself, and its class.
+        called: First call and number of calls of each.
+        held: Their tensors.
+    """
     shared: list[str | None] = [None] * len(called)
     for index, fqn in places.shared.items():
         settings[index] = "", settings[index][1]
         called[index], shared[index] = NO_CALLS, fqn
-    at = [*enumerate(places.modules)]
-    if places.shared:
-        at = [place for place in at if place[0] not in places.shared]
-    held = HeldTensors(registry, at)
     texts, definitions = zip(*settings, strict=True)
-    class_names = [definition.name for definition in definitions]
     first_calls, n_calls = zip(*called, strict=True)
     tensors, storages = zip(*held.describe(places.fqns), strict=True)
-    columns = {
+    return {
         "name": places.names,
         "fqn": places.fqns,
-        "class_name": class_names,
+        "class_name": [definition.name for definition in definitions],
         "tensors": tensors,
         "n_calls": n_calls,
         "first_call": first_calls,
@@ -176,13 +202,6 @@ def describe_places(
         "storages": storages,
         "definition": definitions,
     }
-    return Tree(
-        node=build_tree(places.parents, columns),
-        fqn_by_module=places.fqn_by_module,
-        owner_by_storage=held.find_owners(places.numbers),
-        attributes=[(class_names[i], n, s) for i, n, s in held.list_attributes()],
-        versions=held.read_versions(),
-    )
 
 
 def read_versions(
@@ -202,13 +221,24 @@ def read_versions(
     return versions
 
 
-def find_roots(numbers: ModuleNumbers) -> list[nn.Module]:
+def find_trees(numbers: ModuleNumbers) -> list[Places]:
+    """Return the places of each tree built or called, in order of first sight."""
+    living = [module for _, module in numbers.living()]
+    if living and is_made(living[0]):  # mostly all are of the tree of the first
+        places = walk_tree(living[0])
+        met = set(map(id, places.modules))
+        if met.issuperset(map(id, living)) and "" not in places.shared.values():
+            return [places]
+    return [*map(walk_tree, find_roots(living))]
+
+
+def find_roots(living: list[nn.Module]) -> list[nn.Module]:
     """Return the module of each tree built or called, in order of first sight.
 
     A module is a root unless another living one that was met holds it, or torch's own
     ``__init__`` has not run yet.
     """
-    fresh = living = [module for _, module in numbers.living()]
+    fresh = living
     held: set[int] = set()
     expanded = set(map(id, living))
     while fresh:
