@@ -14,13 +14,19 @@ __all__ = ["MAX_COPIED_NBYTES", "as_bytes", "sum_bytes", "sum_small"]
 MAX_COPIED_NBYTES: Final = 16 * 2**20
 """Bytes up to which the content of a real storage is copied, and summed each time."""
 
+MAX_SMALL_NBYTES: Final = 64
+"""Bytes of which a copy is made sooner than a type of ``ctypes``."""
+
+CPU: Final = torch.device("cpu")
+
 
 def sum_small(storage: UntypedStorage) -> int | None:
     """Return the checksum of a real storage; None if it is large."""
-    if storage.nbytes() > MAX_COPIED_NBYTES:
+    nbytes = storage.nbytes()
+    if nbytes > MAX_COPIED_NBYTES:
         return None
-    if storage.device.type == "cpu":
-        return sum_storage(storage)
+    if storage.device == CPU:
+        return sum_storage(storage, nbytes)
     with DisableTorchFunction(), DisableTorchDispatch():
         return sum_bytes(as_bytes(storage))
 
@@ -36,21 +42,24 @@ def sum_bytes(tensor: Tensor) -> int:
 
     Read from memory: torch resizes no storage that numpy has seen.
     """
-    return sum_storage(tensor.cpu().untyped_storage())
+    storage = tensor.cpu().untyped_storage()
+    return sum_storage(storage, storage.nbytes())
 
 
-def sum_storage(storage: UntypedStorage) -> int:
+def sum_storage(storage: UntypedStorage, nbytes: int) -> int:
     """Return a checksum of a storage on the CPU; zero if it has no bytes."""
-    if not storage.nbytes() or not has_memory(storage):
+    address = find_memory(storage) if nbytes else None
+    if address is None:
         return 0
-    buffer = ctypes.c_char * storage.nbytes()
-    return zlib.crc32(buffer.from_address(storage.data_ptr()))
+    if nbytes <= MAX_SMALL_NBYTES:
+        return zlib.crc32(ctypes.string_at(address, nbytes))
+    buffer = ctypes.c_char * nbytes
+    return zlib.crc32(buffer.from_address(address))
 
 
-def has_memory(storage: UntypedStorage) -> bool:
-    """Whether a real storage has memory; the zeros of forward mode have none."""
+def find_memory(storage: UntypedStorage) -> int | None:
+    """Return where a real storage lies; the zeros of forward mode have no memory."""
     try:
-        storage.data_ptr()
+        return storage.data_ptr()
     except RuntimeError:
-        return False
-    return True
+        return None

@@ -141,12 +141,13 @@ class KernelCalls:
             args: Its positional arguments.
             kwargs: Its others.
         """
-        registry = self._registry
         real = tensors_in(args, kwargs)[0]
-        seen = registry.read(real)
+        seen = self._registry.read_again(real)
         given = Given(args, kwargs, [(real, seen)])
-        if self._is_to_lift(table, given, given.inputs):
+        if self.lifting.has_any and self.lifting.is_due(table, given, given.inputs):
             return NotImplemented
+        if self._constants.note_real_inputs(given.inputs):
+            self._findings.doubt(PAST_TORCH)
         kernels = self.plan.kernels_at(seen[2].place)
         returned = self._runs.run_or_rescue(table, given, None, kernels)
         if table.written:

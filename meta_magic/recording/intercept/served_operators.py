@@ -50,7 +50,7 @@ class ServedOperators:
             storages = {storage_by_tensor[number] for number in words[HEADER:]}
             if len(storages) == len(words) - HEADER:
                 return entry
-        if not table.has_alike:
+        if not table.has_alike or (entry is not None and entry.is_on_real):
             return None
         return self._find_alike(table, key, words[HEADER:], args, kwargs or {})
 

@@ -85,6 +85,11 @@ class Lifting:
 
     # Operators
 
+    @property
+    def has_any(self) -> bool:
+        """Whether anything stands for a real tensor."""
+        return bool(self._lifted_by_address)
+
     def is_due(self, table: OpTable, given: Given, reals: Inputs) -> bool:
         """Whether real tensors among the arguments of an operator are to be lifted.
 
