@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -101,9 +101,8 @@ class Randomness:
     accelerator: tuple[tuple[str, bytes], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Import:
-    """A meta storage that an earlier recording made.
+class Import(NamedTuple):
+    """A meta storage that an earlier recording made: made for each weight that is met.
 
     Attributes:
         storage: Number of the storage here.
@@ -115,11 +114,16 @@ class Import:
     """
 
     storage: int
-    program: "Program" = field(repr=False)
+    program: "Program"
     origin: int
     nbytes: int
     version: int
     is_stale: bool
+
+    def __repr__(self) -> str:
+        """Without the program, which holds imports of its own."""
+        known = (f"{n}={v}" for n, v in self._asdict().items() if n != "program")
+        return f"Import({', '.join(known)})"
 
 
 Structure: TypeAlias = tuple[

@@ -158,7 +158,11 @@ class TensorRegistry(StorageRegistry):
         self, tensor: Tensor, number: int, storage: int, geometry: LiveGeometry
     ) -> None:
         """Note a tensor that was given its numbers before it was made."""
-        ref = self._refer_to(tensor.untyped_storage(), storage, geometry.place)
+        made = tensor.untyped_storage()
+        ref = StorageRef(made, self._on_death)
+        ref.number, ref.place = storage, geometry.place
+        ref.address = address = address_of_storage(made)
+        self._storage_by_address[address] = ref
         self.seen_by_id[id(tensor)] = (number, ref, geometry)
 
     def add_known(

@@ -44,7 +44,7 @@ from meta_magic.recording.intercept.legacy_constructors import (
 from meta_magic.recording.intercept.lifted.liftable import MustLend
 from meta_magic.recording.intercept.lifted.lifting import Lifting
 from meta_magic.recording.intercept.mixed_devices import explain_mix
-from meta_magic.recording.intercept.moves import MOVES, Mover
+from meta_magic.recording.intercept.moves import MOVES, Mover, is_cast
 from meta_magic.recording.intercept.packed_sequences import PACKING, Packer
 from meta_magic.recording.intercept.served_functions import UNKNOWN, ServedFunctions
 from meta_magic.recording.intercept.shared_memory import SharedMemory
@@ -168,7 +168,7 @@ class FunctionMode(DeviceContext):
             if (
                 self._is_serving
                 and self._served.is_known(func)
-                and func not in HANDLED
+                and (func not in HANDLED or is_cast(func, args, kwargs))
                 and not self._autocast.is_on
             ):
                 returned = self._served.answer(func, args, kwargs)
@@ -185,7 +185,7 @@ class FunctionMode(DeviceContext):
 
     def _run(self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
         """Call a function whose like was not seen before, or that is never served."""
-        if func in HANDLED and args:
+        if func in HANDLED and args and not is_cast(func, args, kwargs):
             returned = self._handle(func, args, kwargs, caller)
             if returned is not NotImplemented:
                 return returned

@@ -158,17 +158,24 @@ class LeafModules(Replacements):
     ) -> Tensor:
         """Write the call of a module and its operators, and return what it returns."""
         calls, places = self._calls, self._functions.places
+        registry = self._functions.registry
         site = calls.begin(number, sys._getframe(4))
         before = places.running
         places.running = [function, None, places.locate_leaf(function, site), ()]
         try:
-            returned: Tensor = self._rows.append_function(template, operands)
+            returned = x = operands.tensors[0]
+            if template.is_same:
+                number, _, geometry = registry.read(x)
+            else:
+                returned = self._rows.append_function(template, operands)
+                number, geometry = operands.numbers[0], operands.seens[0][2]
         finally:
             places.running = before
-        x, (_, _, geometry) = operands.tensors[0], operands.seens[0]
-        taken = operands.numbers[0] << 1 | x.requires_grad, geometry
-        made, _, geometry = self._functions.registry.read_again(returned)
-        calls.end_served(taken, (made << 1, geometry))
+        taken = made = number << 1 | x.requires_grad, geometry
+        if returned is not x:
+            number, _, geometry = registry.read_again(returned)
+            made = number << 1, geometry
+        calls.end_served(taken, made)
         return returned
 
 

@@ -14,7 +14,7 @@ from meta_magic.recording.intercept.named_devices import WRITTEN, is_way_out
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.tensor_internals import parse_to
 
-__all__ = ["MOVES", "Mover"]
+__all__ = ["MOVES", "Mover", "is_cast"]
 
 MOVES: Final = frozenset[Any]({Tensor.to, Tensor.cuda, Tensor.cpu, Tensor.type})
 """Functions by which tensors change their device."""
@@ -60,6 +60,13 @@ class Move(torch.autograd.Function):
         return ctx.mover.carry(grad, *options), None, None
 
 
+def is_cast(func: Any, args: Args, kwargs: Kwargs | None) -> bool:
+    """Whether a call moves nothing: of ``to`` with a dtype alone, as most are."""
+    return (
+        func is TO and len(args) == 2 and not kwargs and type(args[1]) is torch.dtype  # noqa: PLR2004
+    )
+
+
 class Mover:
     """Moves tensors from one place of a plan to another.
 
@@ -79,8 +86,6 @@ class Mover:
             The moved tensor; ``NotImplemented`` if no device is named.
         """
         given = (*args[1:], *kwargs.values())
-        if func is TO and len(given) == 1 and type(given[0]) is torch.dtype:
-            return NotImplemented  # as most: it is not read what it names
         if is_way_out(caller) or caller.f_code.co_filename.startswith(PACKAGE):
             return NotImplemented
         tensor = args[0]

@@ -92,6 +92,8 @@ class ServedFunctions:
         template = self.find(func, args, kwargs, operands)
         if template is None:
             return UNKNOWN
+        if template.is_same:
+            return operands.tensors[0]
         if template.is_native:
             return self._make_views(template, operands, func, args, kwargs)
         if template.kernel:

@@ -6,8 +6,9 @@ from typing import Final
 import torch
 from torch import Tensor, UntypedStorage
 
-from meta_magic.recording.identities.living_tensors import LivingTensors, read_version
+from meta_magic.recording.identities.living_tensors import LivingTensors
 from meta_magic.recording.identities.origins import Running, find_origin
+from meta_magic.torch_private.tensor_internals import version_of
 from meta_magic.trace.program import Import
 
 __all__ = ["Imports"]
@@ -50,20 +51,16 @@ class Imports:
         if found is None:
             return None
         origin, there = found
+        version = 0
         if tensor.is_inference():
             self.doubts = (UNCOUNTED,)
+        else:
+            version = version_of(tensor)
         if there in origin.aliased:
             self.aliased.add(number)
-        version = read_version(tensor)
+        is_stale = origin.is_stale(tensor, version, there, self._living, self._running)
         self._imports[number] = Import(
-            storage=number,
-            program=origin.program,
-            origin=there,
-            nbytes=storage.nbytes(),
-            version=version,
-            is_stale=origin.is_stale(
-                tensor, version, there, self._living, self._running
-            ),
+            number, origin.program, there, storage.nbytes(), version, is_stale
         )
         return origin.places.get(there)
 

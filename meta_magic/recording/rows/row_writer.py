@@ -156,18 +156,21 @@ class RowWriter:
         """Append the rows of a function's call, and return what it returns."""
         made, storages = self._append_template(template, operands)
         add_served = self._registry.add_served
-        returned = []
         below = DisableTorchDispatch()  # in force already; ``with`` takes as long again
         try:
+            if template.container is None:
+                ((index, storage, geometry),) = template.outputs
+                tensor = geometry.make()
+                add_served(tensor, made[index], storages[storage], geometry)
+                return tensor
+            returned = []
             for index, storage, geometry in template.outputs:
                 tensor = geometry.make()
                 add_served(tensor, made[index], storages[storage], geometry)
                 returned.append(tensor)
+            return template.container(returned)
         finally:
             del below
-        if template.container is None:
-            return returned[0]
-        return template.container(returned)
 
     def append_views(self, template: Template, operands: Operands, views: Any) -> None:
         """Append the rows of a function that made views, and number those."""

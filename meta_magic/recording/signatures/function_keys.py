@@ -47,6 +47,12 @@ PYTHON_FUNCTIONS: Final[dict[Any, tuple[dict[str, Any], str]]] = {
 """Those written in Python that neither warn nor keep state, and where each looks for
 what it calls: somebody may have put something else there."""
 
+CASTS: Final = frozenset[Any](
+    {Tensor.float, Tensor.double, Tensor.half, Tensor.bfloat16}
+    | {Tensor.long, Tensor.int, Tensor.bool}
+)
+"""Methods that are operators of another name."""
+
 ATTENTION: Final = functional.scaled_dot_product_attention
 SWITCHES: Final[tuple[Callable[[], bool], ...]] = (
     torch.backends.cuda.flash_sdp_enabled,
@@ -68,7 +74,9 @@ SEQUENCES: Final = frozenset({list, tuple, torch.Size})
 
 def is_pure(function: Any) -> bool:
     """Whether a function's operators depend on nothing but its arguments' metadata."""
-    if function in PYTHON_FUNCTIONS or function is Tensor.__getitem__:
+    if function in PYTHON_FUNCTIONS or function in CASTS:
+        return True
+    if function is Tensor.__getitem__:
         return True
     name = getattr(function, "__name__", "_")
     if name.endswith("_") or function in device_constructors():

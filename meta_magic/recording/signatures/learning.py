@@ -18,6 +18,9 @@ from meta_magic.trace.program import HEADER
 
 __all__ = ["Captured", "learn"]
 
+RETURN_TYPES: Final = "torch.return_types"
+"""Module of the named tuples that torch's functions return."""
+
 VIEWS: Final = frozenset({Kind.VIEW, Kind.VIEW_MANY})
 
 
@@ -41,15 +44,21 @@ class Captured(NamedTuple):
 
 def learn(registry: TensorRegistry, captured: Captured) -> Template | None:
     """Return the template of a call that was watched, or None if it has none."""
+    returned, inputs = captured.returned, captured.inputs
     if not captured.rows:
-        return None
-    returned = captured.returned
-    container = type(returned) if type(returned) in (tuple, list) else None
-    tensors: Any = (returned,) if container is None else returned
+        is_same = bool(inputs) and returned is inputs[0]
+        return Template(make_guard(inputs), is_same=True) if is_same else None
+    template = Template(make_guard(inputs))
+    kind = type(returned)
+    is_many = kind in (tuple, list) or kind.__module__ == RETURN_TYPES
+    template.container = kind if is_many else None
+    tensors: Any = returned if is_many else (returned,)
     numbering = Numbering(registry, captured)
     if not all(numbering.add(*row) for row in captured.rows):
         return None
-    is_native = all(entry.kind in VIEWS for entry, _ in captured.rows)
+    template.is_native = is_native = all(
+        entry.kind in VIEWS for entry, _ in captured.rows
+    )
     outputs = [numbering.find_output(tensor, is_native=is_native) for tensor in tensors]
     found = tuple(output for output in outputs if output is not None)
     storages = {storage for _, storage, _ in found}
@@ -57,18 +66,9 @@ def learn(registry: TensorRegistry, captured: Captured) -> Template | None:
         return None
     if not is_native and len(storages) < len(outputs):
         return None
-    template = Template(make_guard(captured.inputs))
-    template.entries = tuple(numbering.entries)
-    template.pick = itemgetter(*numbering.find_picks())
-    template.n_rows = len(captured.rows)
-    template.random_rows = numbering.find_random()
-    template.first_reads = tuple(numbering.first_reads.items())
-    template.storages = tuple(numbering.storages)
-    template.n_storages = numbering.n_storages
-    template.deaths = numbering.find_deaths(storages)
     template.outputs = found
-    template.container, template.is_native = container, is_native
-    template.allowed = numbering.find_allowed()
+    template.deaths = numbering.find_deaths(storages)
+    numbering.fill(template)
     return template
 
 
@@ -134,6 +134,17 @@ class Numbering:
                 self.n_storages += 1
             self.storages.append(self._index_by_storage[storage])
         return index
+
+    def fill(self, template: Template) -> None:
+        """Say in a template what the rows are, and what they read and make."""
+        template.entries = tuple(self.entries)
+        template.pick = itemgetter(*self.find_picks())
+        template.n_rows = len(self._rows)
+        template.random_rows = self.find_random()
+        template.first_reads = tuple(self.first_reads.items())
+        template.storages = tuple(self.storages)
+        template.n_storages = self.n_storages
+        template.allowed = self.find_allowed()
 
     def find_picks(self) -> tuple[int, ...]:
         """Return where each word of the rows stands in the list described there."""

@@ -78,6 +78,7 @@ class Template:
         kernel: Which kernel it is, if it is attention; else "".
         is_native: Whether it makes views alone. Those are cheap and autograd tells
             them from other tensors: torch makes them, only the recording is spared.
+        is_same: Whether it runs no operator, and returns its first tensor.
     """
 
     __slots__ = (
@@ -88,6 +89,7 @@ class Template:
         "first_reads",
         "fits",
         "is_native",
+        "is_same",
         "kernel",
         "n_rows",
         "n_storages",
@@ -110,6 +112,9 @@ class Template:
     kernel: str
     is_native: bool
 
-    def __init__(self, fits: Callable[..., bool]) -> None:
+    def __init__(self, fits: Callable[..., bool], *, is_same: bool = False) -> None:
         self.kernel = ""
         self.fits = fits
+        self.is_same = is_same
+        if is_same:
+            self.allowed, self.is_native = (), False
