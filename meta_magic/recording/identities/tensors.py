@@ -6,7 +6,7 @@ only while storage and geometry agree. Tensors themselves are never weakly refer
 """
 
 from collections.abc import Callable, Container, Iterable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import torch
 from torch import Tensor, UntypedStorage
@@ -23,7 +23,10 @@ from meta_magic.recording.identities.storages import (
 )
 from meta_magic.torch_private.tensor_internals import address_of_storage
 
-__all__ = ["Seen", "TensorRegistry"]
+__all__ = ["UNSEEN", "Seen", "TensorRegistry"]
+
+UNSEEN: Final = -1
+"""Stands for the number of a tensor that has none yet."""
 
 Seen: TypeAlias = tuple[int, StorageRef | None, LiveGeometry]
 """A tensor as last seen: its number, its storage (None: it has none), its geometry."""
@@ -98,6 +101,17 @@ class TensorRegistry(StorageRegistry):
         if seen[1] is ref and seen[2] is geometry:
             return seen
         return self._rename(tensor, seen, ref, geometry)
+
+    def see_again(self, tensor: Tensor) -> Seen:
+        """Return what is known of a tensor at an address where another may have been.
+
+        Its geometry alone, and ``UNSEEN``, if it has no number yet.
+        """
+        seen = self.find(tensor)
+        if seen is not None:
+            return seen
+        self.forget(id(tensor), None)
+        return UNSEEN, None, self.geometry_of(tensor)
 
     def verify(self, tensors: Iterable[Tensor]) -> None:
         """Forget what was seen at the addresses of others than are there now.

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Final
 
-from meta_magic.recording.identities.tensors import TensorRegistry
-from meta_magic.recording.signatures.templates import UNSEEN, Operands, Template
+from meta_magic.recording.identities.tensors import UNSEEN, TensorRegistry
+from meta_magic.recording.signatures.templates import Operands, Template
 
 __all__ = ["MadeNumbers"]
 

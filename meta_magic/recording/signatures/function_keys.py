@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter, functional
 
-from meta_magic.recording.identities.tensors import TensorRegistry
+from meta_magic.recording.identities.tensors import UNSEEN, TensorRegistry
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.recording.signatures.entries import PLAIN, plain_float
-from meta_magic.recording.signatures.templates import UNSEEN, Operands
+from meta_magic.recording.signatures.templates import Operands
 from meta_magic.torch_private.attention_operators import attention_priorities
 from meta_magic.torch_private.autograd import current_autograd_node
 from meta_magic.torch_private.modes import (
@@ -113,9 +113,8 @@ def build_key(
     """Return what decides a call's operators, and gather its tensors in ``operands``.
 
     These are taken for what was last seen at their addresses, as far as storage and
-    offset tell. None if the call cannot be served: a gradient is recorded for it, an
-    argument is neither a strided meta tensor nor a plain value, or is another one than
-    was seen there.
+    offset tell. None if the call cannot be served: a gradient is recorded for it, or an
+    argument is neither a strided meta tensor nor a plain value.
     """
     key: list[object] = [
         function,
@@ -149,7 +148,7 @@ def read_beyond(function: Any) -> Iterator[object]:
         yield names.get(name)
 
 
-def extend_key(  # noqa: C901, PLR0912  one branch for each kind of value
+def extend_key(  # noqa: C901, PLR0912, PLR0915  one branch for each kind
     registry: TensorRegistry,
     values: Iterable[Any],
     key: list[object],
@@ -163,14 +162,16 @@ def extend_key(  # noqa: C901, PLR0912  one branch for each kind of value
             seen = seen_by_id.get(id(value))
             if seen is None:
                 seen = UNSEEN, None, registry.geometry_of(value)
-            number, ref, geometry = seen
-            if not geometry.is_servable or (is_graph and value.requires_grad):
+            if is_graph and value.requires_grad:
                 return False
+            number, ref, geometry = seen
             if ref is not None and not (
                 ref() is value.untyped_storage()
                 and ref.address
                 and value.storage_offset() == geometry.offset
-            ):
+            ):  # perhaps another is there now
+                number, _, geometry = seen = registry.see_again(value)
+            if not geometry.is_servable:
                 return False
             key.append(geometry)
             operands.tensors.append(value)

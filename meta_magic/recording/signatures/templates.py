@@ -1,7 +1,7 @@
 """What torch's functions do, as far as it was learnt."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from torch import Tensor
@@ -13,10 +13,7 @@ from meta_magic.recording.signatures.entries import Entry
 if TYPE_CHECKING:
     from meta_magic.recording.identities.tensors import Seen
 
-__all__ = ["UNSEEN", "Draw", "Operands", "Template"]
-
-UNSEEN: Final = -1
-"""Stands for the number of a tensor that has none yet."""
+__all__ = ["Draw", "Operands", "Template"]
 
 Draw: TypeAlias = tuple[int, torch.device | None, Sequence[int]]
 """A row that would draw from a generator: its index, the device whose generator that
