@@ -116,8 +116,11 @@ class ServedFunctions:
         for index, _ in template.first_reads:
             if operands.numbers[index] == UNSEEN:  # before there is another on it
                 self._registry.storage_of(operands.tensors[index])
-        with DisableTorchDispatch():
-            views = func(*args, **(kwargs or {}))
+        below = DisableTorchDispatch()  # in force already; ``with`` takes as long again
+        try:
+            views = func(*args, **kwargs) if kwargs else func(*args)
+        finally:
+            del below
         self._rows.append_views(template, operands, views)
         return views
 

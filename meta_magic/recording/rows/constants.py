@@ -163,12 +163,17 @@ class Constants:
                     name=name,
                 )
         else:
-            if storage.device.type != "cpu":
-                storage = storage.cpu()
-            data = ctypes.string_at(storage.data_ptr(), storage.nbytes())
+            data = read_bytes(storage) if storage.nbytes() else b""
             constant = Constant(storage=ref.number, data=data, name=name)
             self._sums[ref.number] = zlib.crc32(data)
         self._constants[ref.number] = constant
+
+
+def read_bytes(storage: UntypedStorage) -> bytes:
+    """Return a copy of what a real storage holds."""
+    if storage.device.type != "cpu":
+        storage = storage.cpu()
+    return ctypes.string_at(storage.data_ptr(), storage.nbytes())
 
 
 def data_of(function: Any, args: Args, kwargs: Kwargs) -> Any:

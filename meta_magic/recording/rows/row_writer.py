@@ -176,10 +176,10 @@ class RowWriter:
         """Append the rows of a function that made views, and number those."""
         made, _ = self._append_template(template, operands)
         tensors = (views,) if template.container is None else views
-        for tensor, output in zip(tensors, template.outputs, strict=True):
-            index, storage, geometry = output
+        for position, (index, storage, geometry) in enumerate(template.outputs):
             base = operands.seens[~storage][1]
-            self._registry.add_known(tensor, made[index], base, geometry)
+            add_known = self._registry.add_known
+            add_known(tensors[position], made[index], base, geometry)
 
     @unbroken
     def _append_template(
