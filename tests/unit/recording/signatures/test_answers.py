@@ -1,0 +1,165 @@
+"""Calls that are answered with no operator, by another dtype, or with a named tuple."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from meta_magic.recording.intercept.served_functions import ServedFunctions
+from meta_magic.session.caches import shared_cache_by_device
+from meta_magic.session.record import record
+
+
+def cast():
+    x = torch.ones(3, 4)
+    for _ in range(2):
+        whole = x.to(torch.int64).float() + x.to(torch.float32).half()
+        whole.bool().long().int().double().bfloat16().to(x)
+    return whole
+
+
+def lay_out():
+    x = torch.ones(3, 4)
+    for _ in range(2):
+        x = (x.contiguous() + x.t().contiguous().t()).contiguous()
+        x.expand(2, 3, 4).contiguous().reshape(6, 4)
+    return x
+
+
+def order():
+    x = torch.ones(5, 7)
+    for _ in range(2):
+        values, places = x.sort(-1, descending=True)
+        most = torch.topk(values + x, 3)
+        least = x.min(0)
+        x = x + most.values.sum() + least.indices.sum() + places
+    return x
+
+
+def drop_nothing():
+    x = torch.ones(3, 4)
+    for is_training in (False, True, False):
+        x = functional.dropout(x, 0.5, is_training)
+    return x
+
+
+def write_what_was_returned_as_it_is():
+    x = torch.ones(3, 4)
+    for _ in range(2):
+        x.float().add_(1)
+        x.contiguous()[0] = 2
+        x.to(torch.float32).t_()
+    return x
+
+
+def with_gradients():
+    x = torch.ones(3, 4, requires_grad=True)
+    for _ in range(2):
+        with torch.no_grad():
+            shift = x.float().to(torch.float64) + x.detach().contiguous()
+        y = x.to(torch.float16).float().contiguous() + shift
+        y.sort()[0].sum().backward()
+    return x
+
+
+def put_sparse_ones_where_others_were():
+    for size in (3, 4, 3):
+        kept = [torch.ones(size, size) * 2 for _ in range(20)]
+        del kept
+        at = torch.tensor([[0, 1], [0, 1]])
+        made = [
+            torch.sparse_coo_tensor(at, torch.ones(2), (size, size), **UNCHECKED)
+            for _ in range(20)
+        ]
+        for sparse in made:
+            torch.mul(sparse, torch.ones(size, size))
+
+
+UNCHECKED = {"check_invariants": False}
+PROGRAMS = (
+    cast,
+    lay_out,
+    order,
+    drop_nothing,
+    write_what_was_returned_as_it_is,
+    with_gradients,
+    put_sparse_ones_where_others_were,
+)
+
+
+def run(program, *, cache=True):
+    """Return the trace of a program."""
+    torch.manual_seed(0)
+    with record(cache=cache) as trace:
+        kept = program()
+    del kept
+    return trace
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_what_is_answered_is_recorded_as_what_ran(program):
+    shared_cache_by_device.clear()
+    ran = run(program, cache=False)
+    assert [run(program) == ran for _ in range(3)] == [True] * 3
+
+
+def count_answered(monkeypatch, call):
+    """Return how many calls were answered when a program ran for the third time."""
+    answered = []
+    answer = ServedFunctions.answer
+
+    def note(self, *given):
+        returned = answer(self, *given)
+        answered.append(isinstance(returned, torch.Tensor | tuple))
+        return returned
+
+    for _ in range(2):
+        with record():
+            call()
+    monkeypatch.setattr(ServedFunctions, "answer", note)
+    with record():
+        call()
+    return sum(answered)
+
+
+@pytest.mark.parametrize(
+    ("call", "n_calls"),
+    [
+        (lambda x: x.to(torch.float16), 1),
+        (lambda x: x.to(torch.float32), 1),
+        (lambda x: x.to("cpu"), 0),
+        (lambda x: x.contiguous().float(), 2),
+        (lambda x: torch.topk(x, 2), 1),
+    ],
+)
+def test_a_cast_and_what_changes_nothing_is_answered(monkeypatch, call, n_calls):
+    x = torch.empty(3, 4, device="meta")
+    assert count_answered(monkeypatch, lambda: call(x)) == n_calls
+
+
+def test_a_tensor_that_is_returned_as_it_is_is_the_same_object():
+    for _ in range(3):
+        with record():
+            x = torch.ones(3)
+            assert x.float() is x
+            assert x.contiguous() is x
+            assert x.to(torch.float32) is x
+            assert type(torch.ones(2, 3).sort()) is torch.return_types.sort
+
+
+def test_a_call_that_needs_gradients_is_looked_at_once(monkeypatch):
+    given = []
+    find = ServedFunctions.find
+    monkeypatch.setattr(
+        ServedFunctions, "find", lambda self, *a: given.append(a[0]) or find(self, *a)
+    )
+    layer = nn.Linear(3, 3, device="meta")
+    for _ in range(3):
+        with record():
+            x = torch.ones(2, 3)
+            with torch.no_grad():
+                functional.linear(x, layer.weight)
+            given.clear()
+            y = functional.linear(x, layer.weight)
+        assert y.requires_grad
+        assert len(given) <= 1
