@@ -270,12 +270,13 @@ def has_origins() -> bool:
 
 def find_origin(storage: UntypedStorage) -> tuple[Origin, int] | None:
     """Return the latest recording that met a storage, and its number there."""
-    with lock:
-        forget_dead()
-        ref = ref_by_address.get(address_of_storage(storage))
-        if ref is None or ref() is None:
-            return None
-        return ref.origin, ref.number
+    if dead:  # else one look-up, which no other thread comes between
+        with lock:
+            forget_dead()
+    ref = ref_by_address.get(address_of_storage(storage))
+    if ref is None or ref() is None:
+        return None
+    return ref.origin, ref.number
 
 
 def find_place(storage: UntypedStorage) -> torch.device | None:

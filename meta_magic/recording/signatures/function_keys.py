@@ -133,7 +133,7 @@ def build_key(
         return None
     if not is_servable:
         return None
-    if len(operands.tensors) > 1:
+    if len(operands.tensors) > 1 and not operands.are_two_apart():
         key += operands.find_shared()
     return tuple(key)
 

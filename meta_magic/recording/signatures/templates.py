@@ -37,6 +37,13 @@ class Operands:
         self.seens: list[Seen] = []
         self.numbers: list[int] = []
 
+    def are_two_apart(self) -> bool:
+        """Whether they are two that were seen on different storages, as most are."""
+        if len(self.seens) != 2:  # noqa: PLR2004
+            return False
+        (_, first, _), (_, second, _) = self.seens
+        return first is not second and first is not None and second is not None
+
     def find_shared(self) -> tuple[object, ...]:
         """Return which are the same or share a storage; () if none do."""
         storages = [
