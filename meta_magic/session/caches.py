@@ -28,9 +28,10 @@ def pick_cache(options: Options) -> SignatureCache:
         return SignatureCache(is_serving=False)
     if known_kernels != kernels_put_in:
         forget_replaced_kernels()
-    shared_cache = shared_cache_by_device.setdefault(
-        options.device, SignatureCache(is_serving=True)
-    )
+    shared_cache = shared_cache_by_device.get(options.device)
+    if shared_cache is None:
+        shared_cache = SignatureCache(is_serving=True)
+        shared_cache_by_device[options.device] = shared_cache
     if shared_cache.n_entries > MAX_SHARED_SIGNATURES:
         shared_cache.clear()
     return shared_cache
