@@ -184,8 +184,9 @@ class Recording:
         )
         shown = ShownTensors(registry, self._values, plan)
         stored = ReadStorages(registry, self._values)
-        self._modes = self._shared.modes = functions, dispatch
+        self._modes = functions, dispatch
         leaves = LeafModules(functions, write.calls, rows)
+        self._shared.modes = *self._modes, leaves
         passes = BackwardPasses(*self._modes)
         return shown, stored, passes, *self._modes, self._shared, leaves
 

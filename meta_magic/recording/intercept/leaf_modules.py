@@ -7,12 +7,14 @@ its ``forward`` need run nor torch's way to it, which takes as long as all else.
 import sys
 import threading
 from collections.abc import Callable
+from functools import wraps
 from typing import Any, Final, NamedTuple
 
 from torch import Tensor, nn
 from torch.nn import functional
 
 from meta_magic.recording.intercept.function_mode import FunctionMode
+from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.rows.module_calls import ModuleCallRecorder
 from meta_magic.recording.rows.row_writer import RowWriter
 from meta_magic.recording.signatures.templates import Operands, Template
@@ -20,7 +22,8 @@ from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.module_internals import (
     are_hooks_ours,
-    has_hooks,
+    is_as_made,
+    is_changed,
     parameters_of,
 )
 from meta_magic.torch_private.replacing import Replacements
@@ -36,15 +39,24 @@ class Layer(NamedTuple):
 
     Attributes:
         kind: The class.
-        function: The function.
+        name: The name of the function in ``torch.nn.functional``.
         read: Returns what that is given, of a module and what that is called with.
-        forward: The method that does so.
+        function: The function.
+        forward: The method that calls it.
     """
 
     kind: type[nn.Module]
-    function: Any
+    name: str
     read: Callable[[Any, Tensor], Given]
+    function: Any
     forward: Any
+
+
+def layer_of(
+    kind: type[nn.Module], name: str, read: Callable[[Any, Tensor], Given]
+) -> Layer:
+    """Return a layer whose ``forward`` calls a function, both as they are now."""
+    return Layer(kind, name, read, getattr(functional, name), kind.forward)
 
 
 def read_linear(module: nn.Module, x: Tensor) -> Given:
@@ -77,16 +89,17 @@ def read_gelu(module: Any, x: Tensor) -> Given:
 
 
 LAYERS: Final = (
-    Layer(nn.Linear, functional.linear, read_linear, nn.Linear.forward),
-    Layer(nn.LayerNorm, functional.layer_norm, read_norm, nn.LayerNorm.forward),
-    Layer(nn.Dropout, functional.dropout, read_dropout, nn.Dropout.forward),
-    Layer(nn.ReLU, functional.relu, read_inplace, nn.ReLU.forward),
-    Layer(nn.SiLU, functional.silu, read_inplace, nn.SiLU.forward),
-    Layer(nn.GELU, functional.gelu, read_gelu, nn.GELU.forward),
+    layer_of(nn.Linear, "linear", read_linear),
+    layer_of(nn.LayerNorm, "layer_norm", read_norm),
+    layer_of(nn.Dropout, "dropout", read_dropout),
+    layer_of(nn.ReLU, "relu", read_inplace),
+    layer_of(nn.SiLU, "silu", read_inplace),
+    layer_of(nn.GELU, "gelu", read_gelu),
 )
 
-leaves_by_thread: "dict[int, LeafModules]" = {}
-"""Who serves on each thread that records."""
+functions_now: Final = vars(functional)
+leaves_by_thread: "dict[int, list[LeafModules]]" = {}
+"""Who serves on each thread that records, the newest last."""
 
 
 class LeafModules(Replacements):
@@ -105,23 +118,34 @@ class LeafModules(Replacements):
         self._functions = functions
         self._calls = calls
         self._rows = rows
-        self._outer: LeafModules | None = None
+        self._thread = 0
+        self._is_watched = False
 
     def __enter__(self) -> None:
-        thread = threading.get_ident()
-        self._outer = leaves_by_thread.get(thread)
-        leaves_by_thread[thread] = self
+        self._thread = threading.get_ident()
+        if self._is_watched or not self._functions.sees_all():
+            return
+        leaves_by_thread.setdefault(self._thread, []).append(self)
         for layer, call in CALLS:
-            if vars(layer.kind).get("__call__", call) is call:  # nobody has another
-                self.replace_all(layer.kind, {"__call__": call})
+            kind = layer.kind
+            if is_as_made(kind) and vars(kind).get("__call__", call) is call:
+                self.replace_all(kind, {"__call__": call})
 
     def __exit__(self, *exception: object) -> None:
         super().__exit__(*exception)
-        thread = threading.get_ident()
-        if self._outer is None:
-            leaves_by_thread.pop(thread, None)
-        else:
-            leaves_by_thread[thread] = self._outer
+        self._stop()
+
+    def look_out(self, _: SharedMemory) -> None:
+        """Serve no more: arrays share memory, whose writes are operators, too."""
+        self._is_watched = True
+        self._stop()
+
+    def _stop(self) -> None:
+        serving = leaves_by_thread.get(self._thread, [])
+        if self in serving:
+            serving.remove(self)
+        if not serving:
+            leaves_by_thread.pop(self._thread, None)
 
     def serve(self, layer: Layer, module: nn.Module, x: Any) -> Tensor | None:
         """Return what a call returns whose like was seen before; None of others."""
@@ -132,7 +156,8 @@ class LeafModules(Replacements):
             or type(module) is not layer.kind
             or type(x) is not Tensor
             or layer.kind.forward is not layer.forward
-            or has_hooks(module)
+            or functions_now.get(layer.name) is not layer.function
+            or is_changed(module)
             or not are_hooks_ours()
             or not self._functions.sees_all()
         ):
@@ -158,11 +183,15 @@ class LeafModules(Replacements):
     ) -> Tensor:
         """Write the call of a module and its operators, and return what it returns."""
         calls, places = self._calls, self._functions.places
+        outer = calls.word
         site = calls.begin(number, sys._getframe(4))
         before = places.running
         places.running = [function, None, places.locate_leaf(function, site), ()]
         try:
             returned: Tensor = self._rows.append_function(template, operands)
+        except BaseException:  # too deep a recursion, say
+            calls.word = outer
+            raise
         finally:
             places.running = before
         x, (_, _, geometry) = operands.tensors[0], operands.seens[0]
@@ -174,14 +203,18 @@ class LeafModules(Replacements):
 
 def build_call(layer: Layer) -> Callable[..., Any]:
     """Return what stands for ``__call__`` of a layer while any recording runs."""
+    kind = layer.kind
 
-    def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
-        leaves = leaves_by_thread.get(threading.get_ident())
-        if leaves is not None and len(args) == 1 and not kwargs:
-            returned = leaves.serve(layer, module, args[0])
+    @wraps(nn.Module.__call__)
+    def __call__(self: Any, /, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+        serving = leaves_by_thread.get(threading.get_ident())
+        if serving and len(args) == 1 and not kwargs:
+            returned = serving[-1].serve(layer, self, args[0])
             if returned is not None:
                 return returned
-        return nn.Module.__call__(module, *args, **kwargs)
+        if not isinstance(self, kind):
+            return nn.Module.__call__(self, *args, **kwargs)
+        return super(kind, self).__call__(*args, **kwargs)  # that of a base, perhaps
 
     return __call__
 
