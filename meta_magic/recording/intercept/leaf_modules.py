@@ -214,7 +214,8 @@ def build_call(layer: Layer) -> Callable[..., Any]:
                 return returned
         if not isinstance(self, kind):
             return nn.Module.__call__(self, *args, **kwargs)
-        return super(kind, self).__call__(*args, **kwargs)  # that of a base, perhaps
+        above: Any = super(kind, self)  # that of another base, perhaps
+        return above.__call__(*args, **kwargs)
 
     return __call__
 

@@ -82,9 +82,9 @@ def export_layers():
     block, x = Block(nn.Linear(4, 4), nn.GELU()), torch.ones(2, 4)
     call_inside(block, x)
     with torch.no_grad():
-        exported = [torch.export.export(block, (x,), strict=s) for s in (False, True)]
+        exported = torch.export.export(block, (x,))
     call_inside(block, x)
-    return [[node.name for node in e.graph.nodes] for e in exported]
+    return [node.name for node in exported.graph.nodes]
 
 
 def compile_layers():
