@@ -29,6 +29,7 @@ __all__ = [
     "is_as_made",
     "is_changed",
     "is_made",
+    "is_torch_calling",
     "list_script_tensors",
     "names_not_persistent",
     "native_functions",
@@ -142,16 +143,25 @@ def are_hooks_ours() -> bool:
     )
 
 
-def is_as_made(kind: type[nn.Module]) -> bool:
-    """Whether torch's own code is all that calls a layer of it, and reads its parts.
+def is_torch_calling() -> bool:
+    """Whether torch's own code calls modules, and reads their parts.
 
-    Without it what somebody put into its class is passed over.
+    Without it what somebody put into ``nn.Module`` is passed over.
     """
-    methods = [vars(nn.Module).get(name) for name in METHODS]
-    return all(map(is_of_torch, [kind.forward, *methods])) and not any(
-        name in vars(owner)
-        for owner, names in ((kind, OVERRIDING), (nn.Module, PARAMETERS))
-        for name in names
+    there = vars(nn.Module)
+    return all(is_of_torch(there.get(name)) for name in METHODS) and not any(
+        name in there for name in PARAMETERS
+    )
+
+
+def is_as_made(kind: type[nn.Module]) -> bool:
+    """Whether nobody put anything into the class of a layer.
+
+    Without it, that is passed over.
+    """
+    there = vars(kind)
+    return there.keys().isdisjoint(OVERRIDING) and all(
+        is_of_torch(there[name]) for name in CALLED if name in there
     )
 
 
@@ -166,10 +176,11 @@ CALL: Final = nn.Module.__call__
 CALL_IMPL: Final = nn.Module._call_impl
 METHODS: Final = ("__call__", "_wrapped_call_impl", "_call_impl", "__getattr__")
 PARAMETERS: Final = ("weight", "bias")
-STANDING_FOR: Final = ("forward", "_call_impl", "_compiled_call_impl", *PARAMETERS)
+CALLED: Final = ("forward", "_conv_forward")
+STANDING_FOR: Final = (*CALLED, "_call_impl", "_compiled_call_impl", *PARAMETERS)
 """Names that a layer itself does not hold, unless somebody put them there."""
 
-OVERRIDING: Final = (*METHODS[1:], "__getattribute__", *STANDING_FOR[1:])
+OVERRIDING: Final = frozenset({*METHODS[1:], "__getattribute__", *STANDING_FOR[2:]})
 """Names that the class of a layer does not hold, unless somebody put them there."""
 
 names_not_persistent: Final = attrgetter("_non_persistent_buffers_set")

@@ -24,6 +24,7 @@ from meta_magic.torch_private.module_internals import (
     are_hooks_ours,
     is_as_made,
     is_changed,
+    is_torch_calling,
     parameters_of,
 )
 from meta_magic.torch_private.replacing import Replacements
@@ -72,6 +73,51 @@ def read_norm(module: Any, x: Tensor) -> Given:
     return (x, module.normalized_shape), named
 
 
+def read_rms_norm(module: Any, x: Tensor) -> Given:
+    """Return what ``nn.RMSNorm`` gives."""
+    named = {"weight": parameters_of(module)["weight"], "eps": module.eps}
+    return (x, module.normalized_shape), named
+
+
+def read_groups(module: Any, x: Tensor) -> Given:
+    """Return what ``nn.GroupNorm`` gives."""
+    own = parameters_of(module)
+    named = {"weight": own["weight"], "bias": own["bias"], "eps": module.eps}
+    return (x, module.num_groups), named
+
+
+def read_convolution(module: Any, x: Tensor) -> Given:
+    """Return what ``nn.Conv2d`` gives, and its like, unless it pads first.
+
+    Raises:
+        KeyError: If it does, or calls somebody else's method.
+    """
+    kind = type(module)
+    if module.padding_mode != "zeros" or kind._conv_forward is not CONVOLVING[kind]:
+        raise KeyError(module.padding_mode)
+    own = parameters_of(module)
+    taken = module.stride, module.padding, module.dilation, module.groups
+    return (x, own["weight"], own["bias"], *taken), None
+
+
+CONVOLVING: Final = {
+    kind: kind._conv_forward for kind in (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+}
+"""What their ``forward`` calls."""
+
+
+def read_embedding(module: Any, x: Tensor) -> Given:
+    """Return what ``nn.Embedding`` gives."""
+    named = {
+        "padding_idx": module.padding_idx,
+        "max_norm": module.max_norm,
+        "norm_type": module.norm_type,
+        "scale_grad_by_freq": module.scale_grad_by_freq,
+        "sparse": module.sparse,
+    }
+    return (x, parameters_of(module)["weight"]), named
+
+
 def read_dropout(module: Any, x: Tensor) -> Given:
     """Return what ``nn.Dropout`` gives."""
     named = {"p": module.p, "training": module.training, "inplace": module.inplace}
@@ -95,6 +141,12 @@ LAYERS: Final = (
     layer_of(nn.ReLU, "relu", read_inplace),
     layer_of(nn.SiLU, "silu", read_inplace),
     layer_of(nn.GELU, "gelu", read_gelu),
+    layer_of(nn.RMSNorm, "rms_norm", read_rms_norm),
+    layer_of(nn.GroupNorm, "group_norm", read_groups),
+    layer_of(nn.Embedding, "embedding", read_embedding),
+    layer_of(nn.Conv1d, "conv1d", read_convolution),
+    layer_of(nn.Conv2d, "conv2d", read_convolution),
+    layer_of(nn.Conv3d, "conv3d", read_convolution),
 )
 
 functions_now: Final = vars(functional)
@@ -123,7 +175,7 @@ class LeafModules(Replacements):
 
     def __enter__(self) -> None:
         self._thread = threading.get_ident()
-        if self._is_watched or not self._functions.sees_all():
+        if self._is_watched or not (self._functions.sees_all() and is_torch_calling()):
             return
         leaves_by_thread.setdefault(self._thread, []).append(self)
         for layer, call in CALLS:

@@ -13,9 +13,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
 from meta_magic.recording.identities.frame_kinds import PACKAGE
+from meta_magic.recording.intercept import leaf_modules
 from meta_magic.session.record import record
 
-LAYERS = (nn.Linear, nn.LayerNorm, nn.Dropout, nn.ReLU, nn.SiLU, nn.GELU)
+LAYERS = [layer.kind for layer in leaf_modules.LAYERS]
 FORWARDS = {kind.forward.__code__ for kind in LAYERS}
 
 

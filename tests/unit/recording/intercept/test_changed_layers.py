@@ -107,6 +107,18 @@ def patch_call_impl():
     patch_class(nn.Module, "_call_impl", lambda self, x: call(self, x + 1))
 
 
+def patch_convolution():
+    def convolve(self, x, weight, bias):
+        return x + 1
+
+    def change(layer):
+        layer._conv_forward = partial(convolve, None)  # no cycle
+
+    call_before_and_after(change, nn.Conv1d(2, 2, 1))
+    patch = mock.patch.object(nn.Conv1d, "_conv_forward", convolve)
+    call_before_and_after(lambda _: patch.start(), nn.Conv1d(2, 2, 1), patch.stop)
+
+
 def patch_and_call_before():
     call = nn.Linear.__call__
     patch_class(nn.Linear, "__call__", lambda self, x: call(self, x) + 1)
@@ -230,6 +242,7 @@ PROGRAMS = (
     patch_call,
     patch_call_impl,
     patch_and_call_before,
+    patch_convolution,
     call_subclasses,
     replace_weight,
     look_on,

@@ -14,7 +14,7 @@ from torch import nn
 from meta_magic.recording.intercept import leaf_modules
 from meta_magic.recording.intercept.leaf_modules import LeafModules, leaves_by_thread
 from meta_magic.session.record import record
-from meta_magic.torch_private.module_internals import is_as_made
+from meta_magic.torch_private.module_internals import is_as_made, is_torch_calling
 from tests.unit.recording.intercept.layer_programs import (
     LAYERS,
     Block,
@@ -186,19 +186,25 @@ def test_a_kernel_that_the_cell_changes_is_recorded():
     assert [c.op for c in trace.ops][-1] in {"aten.neg.default", "aten.relu.default"}
 
 
-def test_a_class_that_others_changed_is_known():
+def put(patch, owner, name):
+    patch.setattr(owner, name, lambda self, *_: self, raising=False)
+
+
+def test_a_class_that_others_changed_is_known(monkeypatch):
     assert all(map(is_as_made, LAYERS))
-    for owner, name in (
-        (nn.Linear, "forward"),
-        (nn.Linear, "weight"),
-        (nn.Linear, "__getattr__"),
-        (nn.Module, "weight"),
-        (nn.Module, "__call__"),
-        (nn.Module, "_call_impl"),
-    ):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(owner, name, lambda self, *_: self, raising=False)
-            assert not is_as_made(nn.Linear)
+    for name in ("forward", "_conv_forward", "weight", "_call_impl", "__getattr__"):
+        with monkeypatch.context() as patch:
+            put(patch, nn.Conv2d, name)
+            assert not is_as_made(nn.Conv2d)
+
+
+def test_a_class_of_all_modules_that_others_changed_is_known(monkeypatch):
+    assert is_torch_calling()
+    for name in ("__call__", "_call_impl", "_wrapped_call_impl", "bias", "__getattr__"):
+        with monkeypatch.context() as patch:
+            put(patch, nn.Module, name)
+            is_known = not is_torch_calling()
+        assert is_known
 
 
 def test_an_interrupt_leaves_the_rows_whole():

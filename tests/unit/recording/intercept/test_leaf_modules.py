@@ -1,26 +1,19 @@
 """Layers that are served whole are recorded as if all of torch had run."""
 
-import copy
-import io
-import pickle
-import warnings
-
-import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
+from meta_magic.recording.intercept.leaf_modules import LAYERS
 from meta_magic.session.caches import shared_cache_by_device
 from meta_magic.session.record import record
 from tests.unit.recording.intercept.layer_programs import (
-    LAYERS,
     Block,
     Calling,
     assert_recorded_alike,
     call_inside,
     count_forwards,
-    in_thread,
 )
 
 SERVED = {
@@ -40,6 +33,73 @@ SERVED = {
     "inplace": lambda: [nn.ReLU(inplace=True), nn.SiLU(True), nn.Dropout(0.5, True)],
     "double": lambda: [nn.Linear(4, 4, dtype=torch.double).to(torch.float)],
 }
+OTHERS = {
+    "rms norm": lambda: nn.RMSNorm(4),
+    "rms norm without weight": lambda: nn.RMSNorm(4, 1e-3, elementwise_affine=False),
+    "groups": lambda: nn.GroupNorm(2, 4),
+    "groups without weight": lambda: nn.GroupNorm(2, 4, affine=False),
+    "conv": lambda: nn.Conv1d(4, 2, 3),
+    "conv without bias": lambda: nn.Conv1d(4, 2, 3, 2, "valid", 2, bias=False),
+    "conv 2": lambda: nn.Conv2d(4, 4, 3, padding="same", groups=2),
+    "conv 3": lambda: nn.Conv3d(4, 2, (1, 2, 3), padding=1),
+    "conv of a ring": lambda: nn.Conv2d(4, 4, 3, padding=1, padding_mode="circular"),
+    "embedding": lambda: nn.Embedding(9, 4),
+    "embedding that pads": lambda: nn.Embedding(9, 4, padding_idx=-1),
+    "embedding of norm": lambda: nn.Embedding(9, 4, max_norm=1.0),
+}
+
+
+def make_input(layer):
+    if isinstance(layer, nn.Embedding):
+        return torch.arange(8).view(2, 4)
+    n_sizes = {nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3, nn.GroupNorm: 2}
+    n = n_sizes.get(type(layer), 0)
+    return torch.ones(2, 4, *[8] * n)
+
+
+class Functions(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.met = func, args, kwargs or {}
+        return func(*args, **(kwargs or {}))
+
+
+def make_all():
+    made = {name: make()[0] for name, make in SERVED.items()}
+    return {**made, **{name: make() for name, make in OTHERS.items()}}
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.name)
+def test_what_a_layer_gives_is_read_as_a_mode_is_given_it(layer):
+    made = [module for module in make_all().values() if type(module) is layer.kind]
+    for module in made:
+        if getattr(module, "padding_mode", "zeros") != "zeros":
+            continue
+        x = torch.ones(3, 4) if type(module) is nn.LayerNorm else make_input(module)
+        with Functions() as functions:
+            module.forward(x)
+        func, args, kwargs = functions.met
+        read, named = layer.read(module, x)
+        assert func is layer.function
+        assert [*map(id, args)] == [*map(id, read)]
+        assert [*kwargs.items()] == [*(named or {}).items()]
+    assert made
+
+
+@pytest.mark.parametrize("grad", ["no_grad", "inference", "grad"])
+@pytest.mark.parametrize("name", OTHERS)
+def test_another_served_layer_is_recorded_as_if_it_had_run(name, grad):
+    def program():
+        layer = OTHERS[name]()
+        with GRADIENTS[grad]():
+            for _ in range(2):
+                block = Calling(lambda x, layer=layer: (layer(x), layer(x)), layer)
+                block(make_input(layer))
+                block(make_input(layer)[:1])
+        call_inside(layer, make_input(layer)[0])
+
+    assert_recorded_alike(program)
+
+
 GRADIENTS = {
     "no_grad": torch.no_grad,
     "inference": torch.inference_mode,
@@ -62,15 +122,15 @@ def test_a_served_layer_is_recorded_as_if_it_had_run(name, grad):
     assert_recorded_alike(program)
 
 
-@pytest.mark.parametrize("kind", LAYERS)
+@pytest.mark.parametrize("kind", [layer.kind for layer in LAYERS])
 def test_a_known_layer_is_served_without_its_forward(kind):
-    layer = kind(*{nn.Linear: (4, 4), nn.LayerNorm: (4,)}.get(kind, ()))
-    block = Block(layer).to("meta")
+    layer = next(made for made in make_all().values() if type(made) is kind)
+    block = Calling(lambda x: (layer(x), layer(x)), layer.to("meta"))
     shared_cache_by_device.clear()  # what was met in other modes, too
 
     def program():
         with record(), torch.no_grad():
-            x = torch.ones(3, 4)
+            x = make_input(layer)
             layer(x)  # alone it is called as ever
             n_run.append(count_forwards(lambda: [block(x) for _ in range(4)]))
 
@@ -79,7 +139,7 @@ def test_a_known_layer_is_served_without_its_forward(kind):
     program()
     assert n_run[-1] == 0
     with record(cache=False), torch.no_grad():
-        assert count_forwards(lambda: block(torch.ones(3, 4))) == 2
+        assert count_forwards(lambda: block(make_input(layer))) == 2
 
 
 def test_a_layer_for_which_a_gradient_is_recorded_is_not_served():
@@ -102,157 +162,3 @@ def test_a_layer_of_an_earlier_recording_is_recorded_alike():
 
     found = [program(cache) for cache in (False, True, True, True)]
     assert found == found[:1] * 4
-
-
-def tie_weights():
-    first, second = nn.Linear(4, 4), nn.Linear(4, 4)
-    second.weight, second.bias = first.weight, nn.Parameter(first.weight[0])
-    call_inside(Block(first, second), torch.ones(3, 4))
-    call_inside(first, first.weight.detach())
-
-
-def share_with_input():
-    layer = nn.Linear(4, 4)
-    for x in (layer.weight, layer.weight.detach(), layer.weight.data[1:]):
-        call_inside(layer, x)
-        call_inside(layer, x)
-
-
-def name_by_keyword():
-    layer = nn.Linear(4, 4)
-    for _ in range(3):
-        call_inside(lambda x: layer(input=x), torch.ones(2, 4))
-
-
-def take_odd_tensors():
-    relu, norm, dropout = nn.ReLU(), nn.LayerNorm(4), nn.Dropout()
-    z = torch.ones(3, 4, dtype=torch.complex64)
-    odd = [torch.ones(0, 4), torch.ones(4).expand(3, 4), torch.ones(3, 8)[:, ::2]]
-    odd += [z.conj().imag, torch.ones(3, 4, dtype=torch.half), torch.ones(4)]
-    for x in odd * 2:
-        call_inside(lambda x: dropout(norm(relu(x).float())), x)
-    linear = nn.Linear(4, 4, dtype=torch.complex64)
-    for x in (z, z.conj(), z) * 2:
-        call_inside(lambda x: dropout(linear(x)), x)
-
-
-def take_sparse_tensors():
-    x = torch.eye(4).to_sparse()
-    for _ in range(2):
-        call_inside(nn.Linear(4, 4), x)
-        call_inside(nn.ReLU(), x)
-
-
-def take_quantized_tensors():
-    x = torch.quantize_per_tensor(torch.ones(2, 4), 0.1, 0, torch.quint8)
-    for _ in range(2):
-        call_inside(nn.ReLU(), x)
-
-
-def move_layers():
-    block = Block(nn.Linear(4, 4), nn.Dropout(), nn.LayerNorm(4))
-    for device in ("cpu", "cuda", "cuda:1", "cpu"):
-        call_inside(block.to(device), torch.ones(2, 4, device=device))
-
-
-def change_dtypes():
-    block = Block(nn.Linear(4, 4), nn.GELU())
-    try:
-        for dtype in (torch.float, torch.double, torch.float):
-            torch.set_default_dtype(dtype)
-            call_inside(block, torch.ones(2, 4, dtype=torch.float))
-            call_inside(nn.Linear(4, 4), torch.ones(2, 4))
-    finally:
-        torch.set_default_dtype(torch.float)
-    for dtype in (torch.half, torch.float):
-        call_inside(block.to(dtype), torch.ones(2, 4, dtype=dtype))
-
-
-def change_settings():
-    drop, norm, gelu = nn.Dropout(0.5), nn.LayerNorm(4), nn.GELU()
-    for p, training in ((0.5, True), (0.1, True), (0.1, False), (0.0, True)) * 2:
-        drop.p, norm.eps = p, p + 1e-5
-        gelu.approximate = "tanh" if training else "none"
-        call_inside(lambda x: gelu(norm(drop(x))), torch.ones(2, 4))
-        drop.train(training)
-
-
-def copy_layers():
-    block = Block(nn.Linear(4, 4), nn.Dropout())
-    call_inside(block, torch.ones(2, 4))
-    for again in (copy.deepcopy(block), copy.copy(block)):
-        call_inside(again, torch.ones(2, 4))
-    block = pickle.loads(pickle.dumps(nn.Sequential(nn.GELU(), nn.ReLU())))
-    call_inside(block, torch.ones(2, 4))
-    torch.save(block, io.BytesIO())
-
-
-def share_with_arrays():
-    array = np.ones((3, 4), dtype=np.float32)
-    x, block = torch.from_numpy(array), Block(nn.ReLU(), nn.Linear(4, 4))
-    for value in range(3):
-        array[0] = value
-        call_inside(block, x)
-        call_inside(nn.ReLU(), x[1:])
-    given = torch.ones(4)
-    given.numpy()[1] = 2
-    call_inside(block, given)
-
-
-def fill_caches_late():
-    layer, kept = nn.Linear(4, 4), []
-    for _ in range(3):
-        x = torch.ones(2, 4)
-        kept = [call_inside(lambda x: layer(layer(x)), x), *kept[:1]]
-        x = x + 1
-        call_inside(lambda x: functional.relu(layer(x)), x.requires_grad_())
-
-
-def build_within_calls():
-    def build(x):
-        return nn.Linear(4, 4)(nn.ReLU()(x))
-
-    for _ in range(3):
-        call_inside(build, torch.ones(2, 4))
-
-
-def call_in_thread():
-    layer, met = nn.Linear(4, 4), []
-    block = Calling(lambda x: in_thread(lambda: met.append(layer(x))), layer)
-    for _ in range(2):
-        call_inside(layer, torch.ones(2, 4))
-        with torch.no_grad():
-            block(torch.ones(2, 4, device="meta"))
-    return [x.shape for x in met]
-
-
-def become_linear():
-    lazy = nn.LazyLinear(4)
-    for _ in range(3):
-        call_inside(lazy, torch.ones(2, 4))
-
-
-PROGRAMS = (
-    tie_weights,
-    share_with_input,
-    name_by_keyword,
-    take_odd_tensors,
-    take_sparse_tensors,
-    take_quantized_tensors,
-    move_layers,
-    change_dtypes,
-    change_settings,
-    copy_layers,
-    share_with_arrays,
-    fill_caches_late,
-    build_within_calls,
-    call_in_thread,
-    become_linear,
-)
-
-
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_a_program_of_layers_has_one_record(program):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        assert_recorded_alike(program)
