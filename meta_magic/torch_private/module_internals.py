@@ -30,6 +30,7 @@ __all__ = [
     "is_changed",
     "is_made",
     "is_torch_calling",
+    "is_torch_convolving",
     "list_script_tensors",
     "names_not_persistent",
     "native_functions",
@@ -165,6 +166,14 @@ def is_as_made(kind: type[nn.Module]) -> bool:
     )
 
 
+def is_torch_convolving(kind: Any) -> bool:
+    """Whether the method is torch's own that ``forward`` of a convolution calls.
+
+    Without it what stands for that is passed over.
+    """
+    return kind._conv_forward is CONVOLVING[kind]
+
+
 def is_of_torch(method: Any) -> bool:
     """Whether a method was written in a file of ``torch.nn``."""
     code = getattr(method, "__code__", None)
@@ -175,6 +184,9 @@ NN_FILES: Final = nn.__file__.removesuffix("__init__.py")
 CALL: Final = nn.Module.__call__
 CALL_IMPL: Final = nn.Module._call_impl
 METHODS: Final = ("__call__", "_wrapped_call_impl", "_call_impl", "__getattr__")
+CONVOLVING: Final[dict[Any, Any]] = {
+    kind: kind._conv_forward for kind in (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+}
 PARAMETERS: Final = ("weight", "bias")
 CALLED: Final = ("forward", "_conv_forward")
 STANDING_FOR: Final = (*CALLED, "_call_impl", "_compiled_call_impl", *PARAMETERS)

@@ -25,6 +25,7 @@ from meta_magic.torch_private.module_internals import (
     is_as_made,
     is_changed,
     is_torch_calling,
+    is_torch_convolving,
     parameters_of,
 )
 from meta_magic.torch_private.replacing import Replacements
@@ -92,18 +93,11 @@ def read_convolution(module: Any, x: Tensor) -> Given:
     Raises:
         KeyError: If it does, or calls somebody else's method.
     """
-    kind = type(module)
-    if module.padding_mode != "zeros" or kind._conv_forward is not CONVOLVING[kind]:
+    if module.padding_mode != "zeros" or not is_torch_convolving(type(module)):
         raise KeyError(module.padding_mode)
     own = parameters_of(module)
     taken = module.stride, module.padding, module.dilation, module.groups
     return (x, own["weight"], own["bias"], *taken), None
-
-
-CONVOLVING: Final = {
-    kind: kind._conv_forward for kind in (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-}
-"""What their ``forward`` calls."""
 
 
 def read_embedding(module: Any, x: Tensor) -> Given:
