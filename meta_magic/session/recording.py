@@ -184,10 +184,10 @@ class Recording:
         )
         shown = ShownTensors(registry, self._values, plan)
         stored = ReadStorages(registry, self._values)
-        self._modes = self._shared.modes = functions, dispatch
+        modes = self._modes = functions, dispatch
         leaves = LeafModules(functions, write.calls, rows)
-        passes = BackwardPasses(*self._modes)
-        return shown, stored, passes, *self._modes, self._shared, leaves
+        self._shared.modes = *modes, leaves
+        return shown, stored, BackwardPasses(*modes), *modes, self._shared, leaves
 
     @property
     def n_operators(self) -> int:

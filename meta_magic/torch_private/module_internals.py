@@ -24,10 +24,13 @@ __all__ = [
     "are_hooks_ours",
     "buffers_of",
     "children_of",
-    "has_hooks",
     "hooks_with_kwargs",
     "initialize_truncated",
+    "is_as_made",
+    "is_changed",
     "is_made",
+    "is_torch_calling",
+    "is_torch_convolving",
     "list_script_tensors",
     "names_not_persistent",
     "native_functions",
@@ -107,26 +110,29 @@ def walk_modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             stack += [(prefix + name, m, around) for name, m in below if m is not None]
 
 
-def has_hooks(module: nn.Module) -> bool:
-    """Whether a module has hooks or a ``forward`` of its own.
+def is_changed(module: nn.Module) -> bool:
+    """Whether a layer has hooks, or what stands for a method or parameter of it.
 
     Without it a layer would be served as a whole whose hooks are to run.
     """
     own = vars(module)
-    return bool(
-        own["_forward_hooks"]
-        or own["_forward_pre_hooks"]
-        or own["_backward_hooks"]
-        or own["_backward_pre_hooks"]
-        or "forward" in own
-    )
+    try:
+        return bool(
+            own["_forward_hooks"]
+            or own["_forward_pre_hooks"]
+            or own["_backward_hooks"]
+            or own["_backward_pre_hooks"]
+            or not own.keys().isdisjoint(STANDING_FOR)
+        )
+    except KeyError:  # torch's own ``__init__`` has not run
+        return True
 
 
 def are_hooks_ours() -> bool:
     """Whether of the hooks of all modules there are those of one recording alone.
 
-    And whether torch's own ``__call__`` calls modules. Without it a layer would be
-    served as a whole that others look at.
+    And whether torch's own code calls modules. Without it a layer would be served as a
+    whole that others look at.
     """
     return (
         len(hooks_of_all._global_forward_hooks) == 1
@@ -134,10 +140,60 @@ def are_hooks_ours() -> bool:
         and not hooks_of_all._global_backward_hooks
         and not hooks_of_all._global_backward_pre_hooks
         and nn.Module.__call__ is CALL
+        and nn.Module._call_impl is CALL_IMPL
     )
 
 
+def is_torch_calling() -> bool:
+    """Whether torch's own code calls modules, and reads their parts.
+
+    Without it what somebody put into ``nn.Module`` is passed over.
+    """
+    there = vars(nn.Module)
+    return all(is_of_torch(there.get(name)) for name in METHODS) and not any(
+        name in there for name in PARAMETERS
+    )
+
+
+def is_as_made(kind: type[nn.Module]) -> bool:
+    """Whether nobody put anything into the class of a layer.
+
+    Without it, that is passed over.
+    """
+    there = vars(kind)
+    return there.keys().isdisjoint(OVERRIDING) and all(
+        is_of_torch(there[name]) for name in CALLED if name in there
+    )
+
+
+def is_torch_convolving(kind: Any) -> bool:
+    """Whether the method is torch's own that ``forward`` of a convolution calls.
+
+    Without it what stands for that is passed over.
+    """
+    return kind._conv_forward is CONVOLVING[kind]
+
+
+def is_of_torch(method: Any) -> bool:
+    """Whether a method was written in a file of ``torch.nn``."""
+    code = getattr(method, "__code__", None)
+    return code is not None and code.co_filename.startswith(NN_FILES)
+
+
+NN_FILES: Final = nn.__file__.removesuffix("__init__.py")
 CALL: Final = nn.Module.__call__
+CALL_IMPL: Final = nn.Module._call_impl
+METHODS: Final = ("__call__", "_wrapped_call_impl", "_call_impl", "__getattr__")
+CONVOLVING: Final[dict[Any, Any]] = {
+    kind: kind._conv_forward for kind in (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+}
+PARAMETERS: Final = ("weight", "bias")
+CALLED: Final = ("forward", "_conv_forward")
+STANDING_FOR: Final = (*CALLED, "_call_impl", "_compiled_call_impl", *PARAMETERS)
+"""Names that a layer itself does not hold, unless somebody put them there."""
+
+OVERRIDING: Final = frozenset({*METHODS[1:], "__getattribute__", *STANDING_FOR[2:]})
+"""Names that the class of a layer does not hold, unless somebody put them there."""
 
 names_not_persistent: Final = attrgetter("_non_persistent_buffers_set")
 """Return the names of the buffers that ``state_dict`` leaves out; without it those that

@@ -7,12 +7,16 @@ its ``forward`` need run nor torch's way to it, which takes as long as all else.
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from functools import wraps
+from typing import Any, Final
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from meta_magic.recording.intercept.function_mode import FunctionMode
+from meta_magic.recording.intercept.layers import LAYERS, Layer
+from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.rows.module_calls import ModuleCallRecorder
 from meta_magic.recording.rows.row_writer import RowWriter
 from meta_magic.recording.signatures.templates import Operands, Template
@@ -20,73 +24,18 @@ from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.module_internals import (
     are_hooks_ours,
-    has_hooks,
-    parameters_of,
+    is_as_made,
+    is_changed,
+    is_torch_calling,
 )
 from meta_magic.torch_private.replacing import Replacements
 
-__all__ = ["LAYERS", "LeafModules"]
+__all__ = ["LeafModules"]
 
-Given = tuple[tuple[Any, ...], dict[str, Any] | None]
-"""What a function is called with, by position and by name."""
-
-
-class Layer(NamedTuple):
-    """What a class of torch's own modules calls.
-
-    Attributes:
-        kind: The class.
-        function: The function.
-        read: Returns what that is given, of a module and what that is called with.
-        forward: The method that does so.
-    """
-
-    kind: type[nn.Module]
-    function: Any
-    read: Callable[[Any, Tensor], Given]
-    forward: Any
-
-
-def read_linear(module: nn.Module, x: Tensor) -> Given:
-    """Return what ``nn.Linear`` gives."""
-    own = parameters_of(module)
-    return (x, own["weight"], own["bias"]), None
-
-
-def read_norm(module: Any, x: Tensor) -> Given:
-    """Return what ``nn.LayerNorm`` gives."""
-    own = parameters_of(module)
-    named = {"weight": own["weight"], "bias": own["bias"], "eps": module.eps}
-    return (x, module.normalized_shape), named
-
-
-def read_dropout(module: Any, x: Tensor) -> Given:
-    """Return what ``nn.Dropout`` gives."""
-    named = {"p": module.p, "training": module.training, "inplace": module.inplace}
-    return (x,), named
-
-
-def read_inplace(module: Any, x: Tensor) -> Given:
-    """Return what ``nn.ReLU`` and ``nn.SiLU`` give."""
-    return (x,), {"inplace": module.inplace}
-
-
-def read_gelu(module: Any, x: Tensor) -> Given:
-    """Return what ``nn.GELU`` gives."""
-    return (x,), {"approximate": module.approximate}
-
-
-LAYERS: Final = (
-    Layer(nn.Linear, functional.linear, read_linear, nn.Linear.forward),
-    Layer(nn.LayerNorm, functional.layer_norm, read_norm, nn.LayerNorm.forward),
-    Layer(nn.Dropout, functional.dropout, read_dropout, nn.Dropout.forward),
-    Layer(nn.ReLU, functional.relu, read_inplace, nn.ReLU.forward),
-    Layer(nn.SiLU, functional.silu, read_inplace, nn.SiLU.forward),
-    Layer(nn.GELU, functional.gelu, read_gelu, nn.GELU.forward),
-)
-
-leaves_by_thread: "dict[int, LeafModules]" = {}
-"""Who serves on each thread that records."""
+is_grad_enabled = torch.is_grad_enabled
+functions_now: Final = vars(functional)
+leaves_by_thread: "dict[int, list[LeafModules]]" = {}
+"""Who serves on each thread that records, the newest last."""
 
 
 class LeafModules(Replacements):
@@ -105,23 +54,34 @@ class LeafModules(Replacements):
         self._functions = functions
         self._calls = calls
         self._rows = rows
-        self._outer: LeafModules | None = None
+        self._thread = 0
+        self._is_watched = False
 
     def __enter__(self) -> None:
-        thread = threading.get_ident()
-        self._outer = leaves_by_thread.get(thread)
-        leaves_by_thread[thread] = self
+        self._thread = threading.get_ident()
+        if self._is_watched or not (self._functions.sees_all() and is_torch_calling()):
+            return
+        leaves_by_thread.setdefault(self._thread, []).append(self)
         for layer, call in CALLS:
-            if vars(layer.kind).get("__call__", call) is call:  # nobody has another
-                self.replace_all(layer.kind, {"__call__": call})
+            kind = layer.kind
+            if is_as_made(kind) and vars(kind).get("__call__", call) is call:
+                self.replace_all(kind, {"__call__": call})
 
     def __exit__(self, *exception: object) -> None:
         super().__exit__(*exception)
-        thread = threading.get_ident()
-        if self._outer is None:
-            leaves_by_thread.pop(thread, None)
-        else:
-            leaves_by_thread[thread] = self._outer
+        self._stop()
+
+    def look_out(self, _: SharedMemory) -> None:
+        """Serve no more: arrays share memory, whose writes are operators, too."""
+        self._is_watched = True
+        self._stop()
+
+    def _stop(self) -> None:
+        serving = leaves_by_thread.get(self._thread, [])
+        if self in serving:
+            serving.remove(self)
+        if not serving:
+            leaves_by_thread.pop(self._thread, None)
 
     def serve(self, layer: Layer, module: nn.Module, x: Any) -> Tensor | None:
         """Return what a call returns whose like was seen before; None of others."""
@@ -132,7 +92,8 @@ class LeafModules(Replacements):
             or type(module) is not layer.kind
             or type(x) is not Tensor
             or layer.kind.forward is not layer.forward
-            or has_hooks(module)
+            or functions_now.get(layer.name) is not layer.function
+            or is_changed(module)
             or not are_hooks_ours()
             or not self._functions.sees_all()
         ):
@@ -141,6 +102,8 @@ class LeafModules(Replacements):
             return self._serve(layer, module, x)
 
     def _serve(self, layer: Layer, module: nn.Module, x: Tensor) -> Tensor | None:
+        if is_grad_enabled() and x.requires_grad:
+            return None  # no call is served whose gradient is recorded
         number = self._calls.number_met(module)
         try:
             args, kwargs = layer.read(module, x)
@@ -158,17 +121,21 @@ class LeafModules(Replacements):
     ) -> Tensor:
         """Write the call of a module and its operators, and return what it returns."""
         calls, places = self._calls, self._functions.places
-        registry = self._functions.registry
+        registry, outer = self._functions.registry, calls.word
         site = calls.begin(number, sys._getframe(4))
+        returned = x = operands.tensors[0]
         before = places.running
-        places.running = [function, None, places.locate_leaf(function, site), ()]
         try:
-            returned = x = operands.tensors[0]
-            if template.is_same:
+            if template.is_same:  # by no operator, which would have a place
                 number, _, geometry = registry.read(x)
             else:
+                located = places.locate_leaf(function, site)
+                places.running = [function, None, located, ()]
                 returned = self._rows.append_function(template, operands)
                 number, geometry = operands.numbers[0], operands.seens[0][2]
+        except BaseException:  # too deep a recursion, say
+            calls.word = outer
+            raise
         finally:
             places.running = before
         taken = made = number << 1 | x.requires_grad, geometry
@@ -181,14 +148,19 @@ class LeafModules(Replacements):
 
 def build_call(layer: Layer) -> Callable[..., Any]:
     """Return what stands for ``__call__`` of a layer while any recording runs."""
+    kind = layer.kind
 
-    def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
-        leaves = leaves_by_thread.get(threading.get_ident())
-        if leaves is not None and len(args) == 1 and not kwargs:
-            returned = leaves.serve(layer, module, args[0])
+    @wraps(nn.Module.__call__)
+    def __call__(self: Any, /, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+        serving = leaves_by_thread.get(threading.get_ident())
+        if serving and len(args) == 1 and not kwargs:
+            returned = serving[-1].serve(layer, self, args[0])
             if returned is not None:
                 return returned
-        return nn.Module.__call__(module, *args, **kwargs)
+        if not isinstance(self, kind):
+            return nn.Module.__call__(self, *args, **kwargs)
+        above: Any = super(kind, self)  # that of another base, perhaps
+        return above.__call__(*args, **kwargs)
 
     return __call__
 

@@ -82,8 +82,8 @@ def is_pure(function: Any) -> bool:
     if name.endswith("_") or function in device_constructors():
         return False
     if isinstance(function, BuiltinFunctionType):
-        home = next((m for m in (functional, torch) if hasattr(m, name)), None)
-        is_public = home is not None and getattr(home, name) is function
+        homes = functional, torch
+        is_public = any(getattr(home, name, None) is function for home in homes)
     else:
         is_public = isinstance(function, MethodDescriptorType) and (
             getattr(Tensor, name, None) is function
