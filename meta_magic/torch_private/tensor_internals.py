@@ -29,6 +29,7 @@ __all__ = [
     "MetaConverter",
     "address_of_generator",
     "address_of_storage",
+    "base_of",
     "count_owners",
     "empty_sparse",
     "is_counted_with",
@@ -108,6 +109,11 @@ def number_counters(tensors: Sequence[Tensor]) -> list[int]:
     numbers = [*map(version_of, tensors)]
     set_versions(tuple(tensors), before)
     return numbers
+
+
+base_of: Final = attrgetter("_base")
+"""Return what autograd takes a tensor for a view of, or None. Without it a linear layer
+of three dimensions is never served: its result is a view."""
 
 
 def is_view(tensor: Tensor) -> bool:

@@ -158,17 +158,21 @@ class RowWriter:
         add_served = self._registry.add_served
         below = DisableTorchDispatch()  # in force already; ``with`` takes as long again
         try:
-            if template.container is None:
-                ((index, storage, geometry),) = template.outputs
-                tensor = geometry.make()
-                add_served(tensor, made[index], storages[storage], geometry)
-                return tensor
             returned = []
-            for index, storage, geometry in template.outputs:
-                tensor = geometry.make()
-                add_served(tensor, made[index], storages[storage], geometry)
+            for index, storage, geometry, viewed in template.outputs:
+                if viewed is None:
+                    tensor = geometry.make()
+                    add_served(tensor, made[index], storages[storage], geometry)
+                else:
+                    number, of = viewed
+                    base = of.make()
+                    add_served(base, made[number], storages[storage], of)
+                    tensor = base.view(geometry.shape)
+                    self._registry.add_known(tensor, made[index], None, geometry)
+                if template.container is None:
+                    return tensor
                 returned.append(tensor)
-            return template.container(returned)
+            return template.container(returned)  # type: ignore[misc]  # it is one
         finally:
             del below
 
@@ -176,7 +180,7 @@ class RowWriter:
         """Append the rows of a function that made views, and number those."""
         made, _ = self._append_template(template, operands)
         tensors = (views,) if template.container is None else views
-        for position, (index, storage, geometry) in enumerate(template.outputs):
+        for position, (index, storage, geometry, _) in enumerate(template.outputs):
             base = operands.seens[~storage][1]
             add_known = self._registry.add_known
             add_known(tensors[position], made[index], base, geometry)

@@ -11,15 +11,23 @@ from meta_magic.recording.identities.tensors import Seen, TensorRegistry
 from meta_magic.recording.signatures.allowed_values import Allowed
 from meta_magic.recording.signatures.entries import Entry, Kind
 from meta_magic.recording.signatures.servable import is_as_empty_strided
-from meta_magic.recording.signatures.templates import Draw, Template
+from meta_magic.recording.signatures.templates import Draw, Output, Template
 from meta_magic.torch_private.modes import DisableTorchDispatch
-from meta_magic.torch_private.tensor_internals import is_view, make_guard, version_of
+from meta_magic.torch_private.tensor_internals import (
+    base_of,
+    is_view,
+    make_guard,
+    version_of,
+)
 from meta_magic.trace.program import HEADER
 
 __all__ = ["Captured", "learn"]
 
 RETURN_TYPES: Final = "torch.return_types"
 """Module of the named tuples that torch's functions return."""
+
+VIEW: Final = "aten.view.default"
+"""What makes the result of a layer of what has more than two dimensions."""
 
 VIEWS: Final = frozenset({Kind.VIEW, Kind.VIEW_MANY})
 
@@ -61,7 +69,7 @@ def learn(registry: TensorRegistry, captured: Captured) -> Template | None:
     )
     outputs = [numbering.find_output(tensor, is_native=is_native) for tensor in tensors]
     found = tuple(output for output in outputs if output is not None)
-    storages = {storage for _, storage, _ in found}
+    storages = {storage for _, storage, *_ in found}
     if not outputs or len(found) < len(outputs):
         return None
     if not is_native and len(storages) < len(outputs):
@@ -176,13 +184,11 @@ class Numbering:
             if entries[row].is_random
         )
 
-    def find_output(
-        self, tensor: object, *, is_native: bool
-    ) -> tuple[int, int, LiveGeometry] | None:
-        """Return tensor, storage and geometry of what a function returned.
+    def find_output(self, tensor: object, *, is_native: bool) -> Output | None:
+        """Return what is known of a tensor that a function returned.
 
         None if it is not new, or if it is neither made by torch (``is_native``) nor
-        just what ``empty_strided`` would make.
+        just what ``empty_strided`` would make, or a view of that.
         """
         seen = self._registry.find(tensor) if type(tensor) is Tensor else None
         if seen is None or not isinstance(tensor, Tensor):
@@ -190,9 +196,28 @@ class Numbering:
         index = self._index_by_tensor.get(seen[0], 0)
         storage_number = self._registry.storage_by_tensor[seen[0]]
         storage = self._index_by_storage.get(storage_number, -1)
-        if index >= 0 or not (is_native or (storage >= 0 and is_plain(tensor, seen))):
+        if index >= 0 or not (is_native or storage >= 0):
             return None
-        return ~index, storage, seen[2]
+        if is_native or is_plain(tensor, seen):
+            return ~index, storage, seen[2], None
+        viewed = self._find_viewed(tensor, index)
+        return None if viewed is None else (~index, storage, seen[2], viewed)
+
+    def _find_viewed(
+        self, tensor: Tensor, index: int
+    ) -> tuple[int, LiveGeometry] | None:
+        """Return which tensor the last operator has viewed, just made, and how it is.
+
+        None if it is anything else that was returned.
+        """
+        base = base_of(tensor)
+        seen = None if base is None else self._registry.find(base)
+        entry, words = self._captured.rows[-1]
+        if base is None or seen is None or entry.signature.op != VIEW:
+            return None
+        viewed = self._index_by_tensor.get(seen[0], 0)
+        is_last = self._rows[-1][1] == [viewed, index] and words[HEADER] == seen[0]
+        return (~viewed, seen[2]) if is_last and is_plain(base, seen) else None
 
     def find_deaths(self, returned: set[int]) -> tuple[tuple[int, int], ...]:
         """Return when each storage dies that the call made and did not return."""

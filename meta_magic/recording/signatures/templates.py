@@ -13,12 +13,17 @@ from meta_magic.recording.signatures.entries import Entry
 if TYPE_CHECKING:
     from meta_magic.recording.identities.tensors import Seen
 
-__all__ = ["Draw", "Operands", "Template"]
+__all__ = ["Draw", "Operands", "Output", "Template"]
 
 Draw: TypeAlias = tuple[int, torch.device | None, Sequence[int]]
 """A row that would draw from a generator: its index, the device whose generator that
 would be, as planned, if it is not the CPU's, and the row's tensors, each an argument
 or the complement (``~i``) of a tensor made."""
+
+
+Output: TypeAlias = tuple[int, int, LiveGeometry, tuple[int, LiveGeometry] | None]
+"""A tensor that is returned: which of those made, its storage, its geometry, and, if it
+is a view of another one that was made on that, which and its geometry."""
 
 
 class Operands:
@@ -74,7 +79,7 @@ class Template:
         storages: For each tensor made, the index of a storage that the function made,
             or the complement (``~i``) of the argument whose storage it shares.
         deaths: Pairs (operators made before, storage) of the storages that it frees.
-        outputs: (tensor, storage, geometry) of each tensor that it returns.
+        outputs: Each tensor that it returns.
         container: ``tuple`` or ``list`` if it returns one, None for a lone tensor.
         fits: Whether tensors have the type, dtype, sizes and strides of those that the
             last call was given, and torch the same modes for them.
@@ -110,7 +115,7 @@ class Template:
     first_reads: tuple[tuple[int, int], ...]
     storages: tuple[int, ...]
     deaths: tuple[tuple[int, int], ...]
-    outputs: tuple[tuple[int, int, LiveGeometry], ...]
+    outputs: tuple[Output, ...]
     container: type | None
     allowed: tuple[tuple[int, Allowed], ...]
     kernel: str

@@ -75,6 +75,20 @@ def put_sparse_ones_where_others_were():
             torch.mul(sparse, torch.ones(size, size))
 
 
+def view_what_was_made():
+    layer, x = nn.Linear(4, 5), torch.ones(2, 3, 4)
+    for is_training in (False, True, False):
+        with torch.set_grad_enabled(is_training):
+            for bias in (layer.bias, layer.bias.detach(), None):
+                y = functional.linear(x, layer.weight, bias)
+                whole = None if y._base is None else y._base * 2
+                y[0] = y[1] + 1 if not y.requires_grad else 0
+                x = x + y.sum().detach()
+    with torch.inference_mode():
+        y = functional.linear(x, layer.weight, layer.bias)
+    return whole, y, layer(x).view(-1).add_(1)
+
+
 UNCHECKED = {"check_invariants": False}
 PROGRAMS = (
     cast,
@@ -84,6 +98,7 @@ PROGRAMS = (
     write_what_was_returned_as_it_is,
     with_gradients,
     put_sparse_ones_where_others_were,
+    view_what_was_made,
 )
 
 
@@ -130,6 +145,8 @@ def count_answered(monkeypatch, call):
         (lambda x: x.to("cpu"), 0),
         (lambda x: x.contiguous().float(), 2),
         (lambda x: torch.topk(x, 2), 1),
+        (lambda x: torch.tanh(x) + torch.sigmoid(x), 3),
+        (lambda x: functional.linear(x.expand(2, 3, 4), x, x[:, 0]), 3),
     ],
 )
 def test_a_cast_and_what_changes_nothing_is_answered(monkeypatch, call, n_calls):
@@ -145,6 +162,20 @@ def test_a_tensor_that_is_returned_as_it_is_is_the_same_object():
             assert x.contiguous() is x
             assert x.to(torch.float32) is x
             assert type(torch.ones(2, 3).sort()) is torch.return_types.sort
+
+
+def test_a_layer_of_three_dimensions_is_answered_with_a_view():
+    layer, x = nn.Linear(4, 5, device="meta"), torch.empty(2, 3, 4, device="meta")
+    with record(cache=False), torch.no_grad():
+        right = layer(x)
+    for _ in range(3):
+        with record(), torch.no_grad():
+            y = layer(x)
+            assert (y._is_view(), y._base.shape) == (True, right._base.shape)
+            assert (y._version, y._base._version) == (0, 0)
+            y.add_(1)
+            assert (y._version, y._base._version) == (1, 1)
+            assert y._base.untyped_storage() is y.untyped_storage()
 
 
 def test_a_call_that_needs_gradients_is_looked_at_once(monkeypatch):
