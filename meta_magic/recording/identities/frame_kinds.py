@@ -16,6 +16,8 @@ __all__ = [
     "CELL",
     "FORWARD",
     "INIT",
+    "KINDS",
+    "MODULE",
     "OPTIM",
     "OWN",
     "PACKAGE",
@@ -41,7 +43,18 @@ STDLIB: Final = f"{sysconfig.get_paths()['stdlib']}/"
 PACKAGES: Final = ("/site-packages/", "/dist-packages/")
 INIT_METHODS: Final = ("__init__", "reset_parameters", "_init_weights", "init_weights")
 
-USER, CELL, TOP, INIT, OPTIMIZER, BACKWARD, FORWARD = 1, 2, 4, 8, 16, 32, 64
+USER, CELL, TOP, INIT, OPTIMIZER, BACKWARD, FORWARD, MODULE = (
+    1,
+    2,
+    4,
+    8,
+    16,
+    32,
+    64,
+    128,
+)
+KINDS: Final = MODULE - 1
+"""What places are told apart by: not whether a module is the first argument."""
 
 
 class FrameKinds:
@@ -78,7 +91,7 @@ class FrameKinds:
         if code.co_name in INIT_METHODS and isinstance(
             first_argument(frame), nn.Module
         ):
-            kind |= INIT
+            kind |= INIT | MODULE
         self.by_code[id(code)] = kind
         self._kept.append(code)
         return kind

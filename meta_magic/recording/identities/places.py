@@ -20,6 +20,8 @@ from meta_magic.recording.identities.frame_kinds import (
     CELL,
     FORWARD,
     INIT,
+    KINDS,
+    MODULE,
     TOP,
     USER,
     FrameKinds,
@@ -203,12 +205,12 @@ class Places:
         for entry in reversed(entries):
             frame = entry.tb_frame
             kind = self._kinds.classify(frame)
-            flags |= kind
+            flags |= kind & KINDS
             if kind & USER and not (position and line):
                 found = self._position(frame.f_code, entry.tb_lasti)
                 position = position or found
                 line = line or (self._line_by_position[found] if kind & CELL else 0)
-            if kind & INIT and not owner:
+            if kind & MODULE and not owner:
                 owner = self._find_owner(frame)
         return self._intern(PlaceKey(function, position, line, flags)), owner
 
@@ -217,24 +219,26 @@ class Places:
     ) -> tuple[int, int, int, int]:
         """Return the position, the cell's line, the kinds of frames met, the owner."""
         position = line = flags = owner = 0
-        kinds = self._kinds.by_code
+        kinds, sought = self._kinds.by_code, USER | CELL | MODULE | TOP
         while frame is not None and frame is not entry:
             code = frame.f_code
             kind = kinds.get(id(code))
             if kind is None:
                 kind = self._kinds.classify(frame)
-            if kind:
-                flags |= kind
-                if kind & USER and not position:
+            flags |= kind
+            if found := kind & sought:
+                if found & USER:
                     position = self._position(code, frame.f_lasti)
-                if kind & CELL and not line:
+                if found & CELL:
                     line = self._line_by_position[self._position(code, frame.f_lasti)]
-                if kind & INIT and not owner:
+                if found & MODULE:
                     owner = self._find_owner(frame)
-                if kind & TOP or (line and entry is not None):
+                    found = found if owner else found & KINDS
+                if found & TOP or (line and entry is not None):
                     break
+                sought &= ~found
             frame = frame.f_back
-        return position or site[0], line or site[1], flags, owner
+        return position or site[0], line or site[1], flags & KINDS, owner
 
     def _find_owner(self, frame: FrameType) -> int:
         module = find_module(frame)

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Sequence
-from functools import partial
 from types import FrameType, MethodWrapperType
 from typing import Any, Final
 
@@ -115,9 +114,8 @@ class FunctionMode(DeviceContext):
         self._dispatch = dispatch
         self._served: ServedFunctions | WatchedFunctions = served
         self._is_serving = False
-        self._served_makers = makers
-        self._are_makers_served = True
-        self._makers = device_constructors() | VALUE_FUNCTIONS | makers.writers.keys()
+        self._makers = makers
+        self._constructors = device_constructors() | VALUE_FUNCTIONS
         self._factories = Factories(registry, constants, findings, plan, shared)
         self._plan = plan
         self._lifting = lifting
@@ -139,7 +137,7 @@ class FunctionMode(DeviceContext):
     def __exit__(self, *_: object) -> None:
         pop_function_mode()
 
-    def __torch_function__(
+    def __torch_function__(  # noqa: C901, PLR0912  a method more is felt
         self,
         func: Any,
         types: Sequence[type],
@@ -155,15 +153,15 @@ class FunctionMode(DeviceContext):
         places = self.places
         before, places.running = places.running, (running := [func, caller, None, args])
         try:
-            if (
-                self._is_serving
-                and self._served.is_known(func)
-                and func not in HANDLED
-                and not self._autocast.is_on
-            ):
-                returned = self._served.answer(func, args, kwargs)
-                if returned is not UNKNOWN:
-                    return returned
+            if self._is_serving and not self._autocast.is_on:
+                if self._served.is_known(func):
+                    if func not in HANDLED:
+                        returned = self._served.answer(func, args, kwargs)
+                        if returned is not UNKNOWN:
+                            return returned
+                elif func in self._makers.served:
+                    run, named = self._run, kwargs or {}
+                    return self._makers.answer(func, args, named, caller, run)
             return self._run(func, args, kwargs or {}, caller)
         except Exception as error:
             again = self._prepare(error, func, args, kwargs or {})
@@ -187,11 +185,8 @@ class FunctionMode(DeviceContext):
         names_device = kwargs and kwargs.get("device") is not None
         if not names_device and self._is_serving and self._served.can_serve(func):
             return self._served.serve(func, args, kwargs)
-        if names_device or func in self._makers:
-            make = partial(self._factories.make, func, args, kwargs, caller)
-            if self._is_serving and self._are_makers_served:
-                return self._served_makers.answer(func, args, kwargs, caller, make)
-            return make()
+        if names_device or func in self._constructors:
+            return self._factories.make(func, args, kwargs, caller)
         return func(*args, **kwargs)
 
     def _prepare(
@@ -263,6 +258,6 @@ class FunctionMode(DeviceContext):
 
     def look_out(self, shared: SharedMemory) -> None:
         """Keep arrays and tensors alike that share memory, from now on."""
-        self._are_makers_served = False
+        self._makers.served.clear()
         if isinstance(self._served, ServedFunctions):
             self._served = WatchedFunctions(self._served, shared)

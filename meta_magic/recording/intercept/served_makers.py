@@ -6,7 +6,8 @@ which nothing is new but the tensor.
 """
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any, Final, TypeAlias
 
@@ -29,7 +30,6 @@ from meta_magic.torch_private.copying import REBUILDING
 from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.torch_private.modes import (
     DisableTorchDispatch,
-    fake_tensor_mode,
     is_deterministic,
 )
 from meta_magic.trace.program import HEADER
@@ -53,11 +53,13 @@ METHODS: Final = frozenset[Any](
 """What other initializers call."""
 
 OPTIONS: Final = frozenset({"dtype", "device"})
-NO_HEADER: Final = (0,) * HEADER
 INTEGER: Final = frozenset({int})
 SIZES: Final = frozenset({tuple, list, torch.Size})
 
-Run: TypeAlias = Callable[[], Any]
+FACTORY: Final = object()
+"""Stands for what keeps an initializer from a tensor, of a factory."""
+
+Run: TypeAlias = Callable[[Any, Args, Kwargs, FrameType], Any]
 Key: TypeAlias = tuple[object, ...]
 default_dtype = torch.get_default_dtype
 is_grad_enabled = torch.is_grad_enabled
@@ -73,8 +75,9 @@ class ServedMakers:
         plan: Knows where the code wants what.
 
     Attributes:
-        writers: The initializers that are served, each with the attribute by which it
-            leaves a tensor as it is, if there is one.
+        served: The functions that are served, and of initializers the attribute by
+            which each leaves a tensor as it is, None without one. Emptied where no
+            more of them may be.
     """
 
     def __init__(
@@ -84,7 +87,7 @@ class ServedMakers:
         entry_by_key: dict[Any, Any],
         plan: DevicePlan,
     ) -> None:
-        self.writers = find_writers()
+        self.served: dict[Any, Any] = find_writers() | dict.fromkeys(FACTORIES, FACTORY)
         self._registry = registry
         self._rows = rows
         self._entry_by_key = entry_by_key
@@ -96,33 +99,29 @@ class ServedMakers:
         """Do what a function does that makes or initializes a tensor.
 
         Args:
-            func: The function.
+            func: The function, one of ``served``.
             args: Its positional arguments.
             kwargs: Its others.
             caller: Who calls it.
             run: Does it where nothing is known of it.
         """
-        is_factory = func in FACTORIES and kwargs.get("device") is None
-        is_known = is_factory or func in self.writers
-        if not is_known or is_real(caller) or not is_alone():
-            return run()
+        if not is_alone():
+            return run(func, args, kwargs, caller)
         if self._registry.freed:
             self._registry.note_deaths()
-        if is_factory:
-            return self._make(func, args, kwargs, run)
-        return self._write(func, args, kwargs, run)
-
-    def _make(self, func: Any, args: Args, kwargs: Kwargs, run: Run) -> Any:
-        """Return what a factory makes."""
-        key = build_factory_key(func, args, kwargs)
+        is_initialized = self.served[func]
+        if is_initialized is not FACTORY:
+            return self._write(func, args, kwargs, caller, run)
         plan = self._plan
-        is_planned = plan.default is not None or plan.wanted is not None
-        if key is None or is_planned or fake_tensor_mode() is not None:
-            return run()
-        entry = self._entry_by_key.get(key)
-        if entry is None:
-            return self._learn(key, (), run)
-        return self._make_known(entry)
+        if plan.default is None and plan.wanted is None and not is_real(caller):
+            key = build_factory_key(func, args, kwargs)
+            entry = self._entry_by_key.get(key)
+            if entry is not None:
+                return self._make_known(entry)
+            if key is not None:
+                call = partial(run, func, args, kwargs, caller)
+                return self._learn(key, (), call)
+        return run(func, args, kwargs, caller)
 
     @unbroken
     def _make_known(self, entry: Entry) -> Tensor:
@@ -133,24 +132,29 @@ class ServedMakers:
             made = geometry.make()
         finally:
             del below
-        self._append(entry, [*NO_HEADER, self._registry.add_fresh(made, geometry)])
+        self._rows.append_alone(entry, (self._registry.add_fresh(made, geometry),))
         return made
 
-    def _write(self, func: Any, args: Args, kwargs: Kwargs, run: Run) -> Any:
+    def _write(
+        self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType, run: Run
+    ) -> Any:
         """Do what an initializer does to a tensor, and return that."""
         tensor: Any = args[0] if args else kwargs.get("tensor")
-        if not is_writable(tensor, self.writers[func]):
-            return run()
-        if func in METHODS and tensor.requires_grad and is_grad_enabled():
-            return run()
+        is_in_reach = is_writable(tensor, self.served[func]) and not (
+            func in METHODS and tensor.requires_grad and is_grad_enabled()
+        )
+        if not is_in_reach:
+            return run(func, args, kwargs, caller)
         registry = self._registry
         seen = registry.find(tensor)
         geometry = registry.geometry_of(tensor) if seen is None else seen[2]
         key = build_writer_key(func, geometry, args, kwargs)
         entry = self._entry_by_key.get(key)
-        if key is None or entry is None:
-            return run() if key is None else self._learn(key, (tensor,), run)
-        return self._write_known(entry, tensor, seen, geometry)
+        if entry is not None:
+            return self._write_known(entry, tensor, seen, geometry)
+        if key is None or not geometry.is_servable or is_real(caller):
+            return run(func, args, kwargs, caller)
+        return self._learn(key, (tensor,), partial(run, func, args, kwargs, caller))
 
     @unbroken
     def _write_known(
@@ -160,16 +164,10 @@ class ServedMakers:
         add = self._registry.add_seen
         number = add(tensor, geometry) if seen is None else seen[0]
         increment_version(tensor)
-        self._append(entry, [*NO_HEADER, number, number])
+        self._rows.append_alone(entry, (number, number))
         return tensor
 
-    def _append(self, entry: Entry, words: list[int]) -> None:
-        """Write the row of an operator, and that it would have drawn."""
-        self._rows.append(entry, words)
-        if entry.is_random:
-            self._rows.note_draw(words)
-
-    def _learn(self, key: Key, tensors: Args, run: Run) -> Any:
+    def _learn(self, key: Key, tensors: Args, run: Callable[[], Any]) -> Any:
         """Run what is not known yet, and keep what it did if that was one operator."""
         captured = self._rows.watch(tensors, run)
         entry = find_entry(captured, Kind.IN_PLACE if tensors else Kind.PURE)
@@ -228,24 +226,30 @@ def find_entry(captured: Captured, kind: Kind) -> Entry | None:
     return entry if is_alike and entry.kind == kind and not entry.allowed else None
 
 
-def build_factory_key(func: Any, args: Args, kwargs: Mapping[str, Any]) -> Key | None:
+def build_factory_key(func: Any, args: Args, kwargs: Kwargs) -> Key | None:
     """Return what decides what a factory makes; None if it is not served."""
-    if kwargs and not OPTIONS.issuperset(kwargs):
-        return None
+    dtype = None
+    if kwargs:
+        if not OPTIONS.issuperset(kwargs) or kwargs.get("device") is not None:
+            return None
+        dtype = kwargs.get("dtype")
     sizes = args[0] if len(args) == 1 and type(args[0]) in SIZES else args
-    key = (func, default_dtype(), kwargs.get("dtype"), is_deterministic(), *sizes)
+    key = (func, default_dtype(), dtype, is_deterministic(), *sizes)
     return key if INTEGER.issuperset(map(type, sizes)) else None
 
 
 def build_writer_key(
-    func: Any, geometry: LiveGeometry, args: Args, kwargs: Mapping[str, Any]
+    func: Any, geometry: LiveGeometry, args: Args, kwargs: Kwargs
 ) -> Key | None:
     """Return what decides what an initializer does; None if it is not served."""
     key: list[object] = [func, geometry, default_dtype(), is_deterministic(), *kwargs]
-    values = (*args[1:], *[v for name, v in kwargs.items() if name != "tensor"])
+    values = [*args[1:], *[v for name, v in kwargs.items() if name != "tensor"]]
     for value in values:
         kind = type(value)
-        if kind not in PLAIN:
+        if kind is float:
+            key += (kind, value or plain_float(value))  # nan equals itself alone
+        elif kind in PLAIN:
+            key += (kind, value)
+        else:
             return None
-        key.append(plain_float(value) if kind is float else (kind, value))
     return tuple(key)
