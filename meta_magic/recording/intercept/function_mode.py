@@ -43,6 +43,7 @@ from meta_magic.recording.intercept.watched_calls import WatchedFunctions
 from meta_magic.recording.rows.constants import VALUE_FUNCTIONS, Constants
 from meta_magic.recording.rows.findings import Findings
 from meta_magic.recording.signatures.arguments import Args, Kwargs
+from meta_magic.recording.signatures.cache import SHAPE_READERS
 from meta_magic.recording.signatures.templates import Operands, Template
 from meta_magic.torch_private.gpus import has_gpu
 from meta_magic.torch_private.modes import (
@@ -173,6 +174,8 @@ class FunctionMode(DeviceContext):
 
     def _run(self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
         """Call a function whose like was not seen before, or that is never served."""
+        if func in SHAPE_READERS:
+            return func(*args, **kwargs)
         if func in HANDLED and args:
             returned = self._handle(func, args, kwargs, caller)
             if returned is not NotImplemented:

@@ -52,8 +52,6 @@ METHODS: Final = frozenset[Any](
 )
 """What other initializers call."""
 
-OPTIONS: Final = frozenset({"dtype", "device"})
-INTEGER: Final = frozenset({int})
 SIZES: Final = frozenset({tuple, list, torch.Size})
 
 FACTORY: Final = object()
@@ -229,13 +227,16 @@ def find_entry(captured: Captured, kind: Kind) -> Entry | None:
 def build_factory_key(func: Any, args: Args, kwargs: Kwargs) -> Key | None:
     """Return what decides what a factory makes; None if it is not served."""
     dtype = None
-    if kwargs:
-        if not OPTIONS.issuperset(kwargs) or kwargs.get("device") is not None:
+    for name, value in kwargs.items():
+        if name == "dtype":
+            dtype = value
+        elif name != "device" or value is not None:
             return None
-        dtype = kwargs.get("dtype")
     sizes = args[0] if len(args) == 1 and type(args[0]) in SIZES else args
-    key = (func, default_dtype(), dtype, is_deterministic(), *sizes)
-    return key if INTEGER.issuperset(map(type, sizes)) else None
+    for size in sizes:
+        if type(size) is not int:
+            return None
+    return (func, default_dtype(), dtype, is_deterministic(), *sizes)
 
 
 def build_writer_key(
@@ -243,8 +244,10 @@ def build_writer_key(
 ) -> Key | None:
     """Return what decides what an initializer does; None if it is not served."""
     key: list[object] = [func, geometry, default_dtype(), is_deterministic(), *kwargs]
-    values = [*args[1:], *[v for name, v in kwargs.items() if name != "tensor"]]
-    for value in values:
+    values = [*args[1:], *kwargs.values()]
+    if not args and next(iter(kwargs)) != "tensor":
+        return None
+    for value in values if args else values[1:]:
         kind = type(value)
         if kind is float:
             key += (kind, value or plain_float(value))  # nan equals itself alone

@@ -97,14 +97,19 @@ class RowWriter:
 
     @unbroken
     def append_alone(self, entry: Entry, numbers: tuple[int, ...]) -> None:
-        """Append the row of a call in no backward pass, and that it would have drawn.
+        """Append the row of a function's only call, and that it would have drawn.
+
+        In no backward pass.
 
         Args:
             entry: Its signature.
             numbers: Those of its tensors.
         """
-        calls, clock = self._calls, self._clock
-        place, owner, last = self._places.locate_operator(calls.entry, calls.site)
+        calls, clock, places = self._calls, self._clock, self._places
+        if calls.entry is None:
+            place, owner = places.locate_alone()
+        else:
+            place, owner, _ = places.locate_operator(calls.entry, calls.site)
         sequence = next_sequence_number()
         if sequence != self._last_sequence:  # a function of the user's own began
             self._last_sequence = sequence
@@ -112,7 +117,7 @@ class RowWriter:
         number = self._number_by_entry.get(entry)
         if number is None:
             number = self._add_entry(entry)
-        self._buffer += (number, place, calls.word or owner, last, *numbers)
+        self._buffer += (number, place, calls.word or owner, 0, *numbers)
         if len(self._buffer) > FLUSH_AT:
             self.flush()
         now = clock.now

@@ -10,7 +10,7 @@ from meta_magic.recording.signatures.descriptions import describe_signature
 from meta_magic.recording.signatures.entries import Entry, Kind, LiveCall, OpTable
 from meta_magic.recording.signatures.servable import choose_kind, is_on_real
 
-__all__ = ["SignatureCache"]
+__all__ = ["SHAPE_READERS", "SignatureCache"]
 
 SHAPE_READERS: Final = frozenset[Any](
     {Tensor.dim, Tensor.size, Tensor.stride, Tensor.numel, Tensor.storage_offset}
