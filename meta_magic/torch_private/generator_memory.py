@@ -16,8 +16,10 @@ NUMBERS: Final = Struct("=III")
 N_BEFORE: Final = 20
 """Bytes of what stands before its numbers: seed, how many are left, which is next."""
 
-NBYTES: Final = N_BEFORE + 4 * 624 + 28
-"""Of that, of its numbers, and of the normal ones that were drawn ahead."""
+NBYTES_NUMBERS: Final = 4 * 624
+
+N_AHEAD: Final = 28
+"""Bytes of the normal numbers that were drawn ahead, after its own."""
 
 SEARCHED_NBYTES: Final = 512
 """How far from its beginning a generator's numbers are searched for; less than it has
@@ -34,18 +36,23 @@ class GeneratorMemory:
 
     def __init__(self, generator: Generator, address: int) -> None:
         self._generator = generator
-        kind: Any = ctypes.c_char * NBYTES
-        self._bytes = kind.from_address(address - N_BEFORE)
-        self._put: bytes = self._bytes.raw
+        kind: Any = ctypes.c_char * (N_BEFORE + NUMBERS.size)
+        self._head = kind.from_address(address - N_BEFORE)
+        kind = ctypes.c_char * N_AHEAD
+        self._ahead = kind.from_address(address + NBYTES_NUMBERS)
+        self._put = self._head.raw, self._ahead.raw
 
     def is_as_put(self) -> bool:
-        """Whether nothing was drawn, seeded or set since numbers were last put here."""
-        return bool(self._bytes.raw == self._put)
+        """Whether nothing was drawn, seeded or set since numbers were last put here.
+
+        The other numbers change by none of these alone.
+        """
+        return (self._head.raw, self._ahead.raw) == self._put
 
     def put(self, *numbers: int) -> None:
         """Put three numbers in the place of the first ones."""
-        self._bytes[N_BEFORE : N_BEFORE + NUMBERS.size] = NUMBERS.pack(*numbers)
-        self._put = self._bytes.raw
+        NUMBERS.pack_into(self._head, N_BEFORE, *numbers)
+        self._put = self._head.raw, self._ahead.raw
 
 
 def find_memory(generator: Generator, *numbers: int) -> GeneratorMemory | None:

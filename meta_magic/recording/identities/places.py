@@ -225,13 +225,13 @@ class Places:
     ) -> tuple[int, int, int, int]:
         """Return the position, the cell's line, the kinds of frames met, the owner."""
         position = line = flags = owner = 0
-        kinds, sought = self._kinds.by_code, USER | CELL | MODULE | TOP
+        kind_of, sought = self._kinds.by_code.get, MODULE | KINDS
         while frame is not None and frame is not entry:
-            kind = kinds.get(id(frame.f_code))
+            kind = kind_of(id(frame.f_code))
             if kind is None:
                 kind = self._kinds.classify(frame)
-            flags |= kind
             if found := kind & sought:
+                flags |= found
                 if found & (USER | CELL):
                     here = self._position(frame.f_code, frame.f_lasti)
                     position = position or here
