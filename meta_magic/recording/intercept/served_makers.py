@@ -150,7 +150,7 @@ class ServedMakers:
         entry = self._entry_by_key.get(key)
         if entry is not None:
             return self._write_known(entry, tensor, seen, geometry)
-        if key is None or not geometry.is_servable or is_real(caller):
+        if key is None or not geometry.is_servable:
             return run(func, args, kwargs, caller)
         return self._learn(key, (tensor,), partial(run, func, args, kwargs, caller))
 
@@ -249,9 +249,9 @@ def build_writer_key(
         return None
     for value in values if args else values[1:]:
         kind = type(value)
-        if kind is float:
-            key += (kind, value or plain_float(value))  # nan equals itself alone
-        elif kind in PLAIN:
+        if kind is complex or (kind is float and not value):
+            key.append(plain_float(value))
+        elif kind in PLAIN:  # nan, too, which equals itself alone
             key += (kind, value)
         else:
             return None

@@ -64,6 +64,62 @@ def draw_from_a_generator() -> object:
     return made, init.normal_(torch.empty(3)), made.uniform_(generator=generator)
 
 
+def draw_where_states_are_put_back() -> object:
+    weight, generator = torch.empty(3), torch.Generator()
+    init.normal_(weight)
+    state = torch.get_rng_state()
+    init.normal_(weight)
+    drawn = torch.rand(2, generator=generator)
+    init.uniform_(weight)
+    torch.set_rng_state(state)
+    init.normal_(weight)
+    init.normal_(weight)
+    torch.manual_seed(3)
+    return init.normal_(weight), drawn, torch.randn(2)
+
+
+class Growing(nn.Module):
+    """Makes and initializes a parameter in each forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList([nn.Linear(3, 2)])
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        init.normal_(self.parts[0].weight)
+
+    def forward(self) -> torch.Tensor:
+        self.parts.append(nn.Linear(3, 2))
+        return torch.zeros(3) + init.normal_(torch.empty(3))
+
+
+def make_in_forward() -> object:
+    module = Growing()
+    return module, [module() for _ in range(2)], module()
+
+
+def initialize_again() -> object:
+    module, other = Growing(), Growing()
+
+    def reset() -> None:
+        module.reset_parameters()
+
+    reset()
+    reset()
+    other.reset_parameters()
+    module.reset_parameters()
+    return module, other
+
+
+def write_numbers_alike() -> object:
+    with torch.no_grad():
+        written = torch.empty(3, dtype=torch.complex64)
+        for value in (0j, complex(0.0, -0.0), 1, 1.0, True, complex(1), float("nan")):
+            written.fill_(value)
+    return written
+
+
 def write_where_arrays_look_on() -> object:
     shared = torch.zeros(3)
     array = shared.numpy()
@@ -101,6 +157,10 @@ def record_program(cell: Callable[[], object], *, cache: bool) -> Program:
         draw_from_a_generator,
         write_where_arrays_look_on,
         write_for_inference,
+        draw_where_states_are_put_back,
+        make_in_forward,
+        initialize_again,
+        write_numbers_alike,
     ],
 )
 def test_what_is_served_is_recorded_as_what_ran(cell: Callable[[], object]) -> None:
