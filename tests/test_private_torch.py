@@ -19,6 +19,7 @@ OURS = frozenset(
         "_meta_magic_installed",  # on the shell
         "_reset_parameters",  # methods of the user's modules
         "_init_weights",
+        "_is_hf_initialized",
     }
 )
 """Names with an underscore that are no private ones of torch."""

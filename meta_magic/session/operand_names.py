@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from torch import Tensor, nn
 
-from meta_magic.recording.identities.places import describe_position, list_spans
+from meta_magic.recording.identities.code_positions import describe_position, list_spans
 from meta_magic.session.module_names import IPYTHONS, read_attributes, walk_held
 from meta_magic.torch_private.module_internals import (
     buffers_of,

@@ -31,6 +31,7 @@ from meta_magic.recording.intercept.planned.planned_devices import stand_in_for
 from meta_magic.recording.intercept.read_storages import ReadStorages
 from meta_magic.recording.intercept.saving import Saver
 from meta_magic.recording.intercept.served_functions import ServedFunctions
+from meta_magic.recording.intercept.served_makers import ServedMakers
 from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.intercept.shown_tensors import ShownTensors
 from meta_magic.recording.intercept.special_tensors import SpecialTensors
@@ -153,20 +154,7 @@ class Recording:
         write, plan = self._written, self._plan
         registry, places, rows = write.registry, write.places, write.rows
         special = SpecialTensors(places, write.findings)
-        kernels = KernelCalls(
-            registry=registry,
-            rows=rows,
-            cache=cache,
-            constants=write.constants,
-            real_memory=self._real_memory,
-            special=special,
-            findings=write.findings,
-            values=self._values,
-            plan=plan,
-            lifting=self._lifting,
-            refusals=self._refusals,
-            checks=make_checks(write, self._programs.snapshot, options),
-        )
+        kernels = self._make_kernels(cache, special, options)
         runner = OperatorRunner(places, special, attention, kernels)
         dispatch = DispatchMode(registry, rows, cache, special, runner)
         functions = FunctionMode(
@@ -181,6 +169,7 @@ class Recording:
             lifting=self._lifting,
             refusals=self._refusals,
             shared=self._shared,
+            makers=ServedMakers(registry, rows, cache.entry_by_maker, plan),
         )
         shown = ShownTensors(registry, self._values, plan)
         stored = ReadStorages(registry, self._values)
@@ -188,6 +177,26 @@ class Recording:
         leaves = LeafModules(functions, write.calls, rows)
         self._shared.modes = *modes, leaves
         return shown, stored, BackwardPasses(*modes), *modes, self._shared, leaves
+
+    def _make_kernels(
+        self, cache: SignatureCache, special: SpecialTensors, options: Options
+    ) -> KernelCalls:
+        """Return what runs operators that are not served, and records them."""
+        write = self._written
+        return KernelCalls(
+            registry=write.registry,
+            rows=write.rows,
+            cache=cache,
+            constants=write.constants,
+            real_memory=self._real_memory,
+            special=special,
+            findings=write.findings,
+            values=self._values,
+            plan=self._plan,
+            lifting=self._lifting,
+            refusals=self._refusals,
+            checks=make_checks(write, self._programs.snapshot, options),
+        )
 
     @property
     def n_operators(self) -> int:

@@ -4,7 +4,7 @@ import sysconfig
 from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import nn
@@ -16,6 +16,8 @@ __all__ = [
     "CELL",
     "FORWARD",
     "INIT",
+    "KINDS",
+    "MODULE",
     "OPTIM",
     "OWN",
     "PACKAGE",
@@ -24,7 +26,6 @@ __all__ = [
     "TORCH_FILES",
     "USER",
     "FrameKinds",
-    "find_module",
     "is_library",
     "phase_of",
 ]
@@ -41,7 +42,18 @@ STDLIB: Final = f"{sysconfig.get_paths()['stdlib']}/"
 PACKAGES: Final = ("/site-packages/", "/dist-packages/")
 INIT_METHODS: Final = ("__init__", "reset_parameters", "_init_weights", "init_weights")
 
-USER, CELL, TOP, INIT, OPTIMIZER, BACKWARD, FORWARD = 1, 2, 4, 8, 16, 32, 64
+USER, CELL, TOP, INIT, OPTIMIZER, BACKWARD, FORWARD, MODULE = (
+    1,
+    2,
+    4,
+    8,
+    16,
+    32,
+    64,
+    128,
+)
+KINDS: Final = MODULE - 1
+"""What places are told apart by: not whether a module is the first argument."""
 
 
 class FrameKinds:
@@ -60,6 +72,7 @@ class FrameKinds:
         self._cell_file = cell_file
         self._top = top
         self._kept: list[CodeType] = []
+        self._name_by_code: dict[int, str] = {}
 
     def classify(self, frame: FrameType) -> int:
         """Return the kinds of a frame whose code was not met before."""
@@ -75,13 +88,19 @@ class FrameKinds:
             kind = INIT
         elif file.startswith(OWN) or is_stdlib(file):
             kind = 0
-        if code.co_name in INIT_METHODS and isinstance(
-            first_argument(frame), nn.Module
-        ):
-            kind |= INIT
+        if code.co_name in INIT_METHODS:
+            name = name_first_argument(code)
+            if isinstance(frame.f_locals.get(name), nn.Module):
+                kind |= INIT | MODULE
+                self._name_by_code[id(code)] = name
         self.by_code[id(code)] = kind
         self._kept.append(code)
         return kind
+
+    def find_module(self, frame: FrameType) -> nn.Module | None:
+        """Return the module that a frame of the kind ``MODULE`` is a method's of."""
+        module = frame.f_locals.get(self._name_by_code[id(frame.f_code)])
+        return module if isinstance(module, nn.Module) else None
 
 
 def phase_of(flags: int) -> Phase:
@@ -106,13 +125,6 @@ def is_stdlib(file: str) -> bool:
     return file.startswith(STDLIB) and not any(part in file for part in PACKAGES)
 
 
-def first_argument(frame: FrameType) -> Any:
-    """Return the first argument of the function that ``frame`` runs."""
-    names = frame.f_code.co_varnames
-    return frame.f_locals.get(names[0]) if names else None
-
-
-def find_module(frame: FrameType) -> nn.Module | None:
-    """Return the module whose method ``frame`` runs, if it is one's."""
-    module = first_argument(frame)
-    return module if isinstance(module, nn.Module) else None
+def name_first_argument(code: CodeType) -> str:
+    """Return the name of the first argument of a function; "" if it has none."""
+    return code.co_varnames[0] if code.co_varnames else ""

@@ -8,22 +8,27 @@ own place was found when it began.
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from itertools import starmap
 from types import CodeType, FrameType, TracebackType
 from typing import Any, NamedTuple, TypeAlias
 
 from torch import nn
 
+from meta_magic.recording.identities.code_positions import (
+    Span,
+    describe_position,
+    list_spans,
+)
 from meta_magic.recording.identities.frame_kinds import (
     BACKWARD,
     CELL,
     FORWARD,
     INIT,
+    KINDS,
+    MODULE,
     TOP,
     USER,
     FrameKinds,
-    find_module,
     phase_of,
 )
 from meta_magic.recording.identities.function_names import describe_function
@@ -34,10 +39,6 @@ __all__ = ["Places", "Running", "Site"]
 
 Site: TypeAlias = tuple[int, int]
 """A position in code (its number, 0 for none) and a line of the cell (0 for none)."""
-
-
-Span: TypeAlias = tuple[int, int, int | None, int | None]
-"""First line, last line, first column, column after the last."""
 
 
 class PlaceKey(NamedTuple):
@@ -96,7 +97,7 @@ class Places:
         self._keys: list[PlaceKey] = []
         self._built: list[Place] = []
         self._located_by_calls: dict[Calls, tuple[Located, Located]] = {}
-        self._place_by_key: dict[PlaceKey, int] = {}
+        self._place_by_key: dict[tuple[object, int, int, int], int] = {}
         self._backward_by_key: dict[tuple[object, int], int] = {}
 
     @property
@@ -136,6 +137,13 @@ class Places:
                 known = self._locate(function, frame, calls, entry, site)
             located, running[2] = known
         return located
+
+    def locate_alone(self) -> tuple[int, int]:
+        """Return place and owner of what is all that a function runs, in no module."""
+        function, frame, _, _ = self.running or (None, None, None, ())
+        position, line, flags, owner = self.walk(frame, None, (0, 0))
+        key = function, position, line, flags
+        return self._place_by_key.get(key) or self._intern(PlaceKey(*key)), owner
 
     def locate_leaf(self, function: object, site: Site) -> Located:
         """Return the place of what a layer of torch calls that is called at a site."""
@@ -203,12 +211,12 @@ class Places:
         for entry in reversed(entries):
             frame = entry.tb_frame
             kind = self._kinds.classify(frame)
-            flags |= kind
+            flags |= kind & KINDS
             if kind & USER and not (position and line):
                 found = self._position(frame.f_code, entry.tb_lasti)
                 position = position or found
                 line = line or (self._line_by_position[found] if kind & CELL else 0)
-            if kind & INIT and not owner:
+            if kind & MODULE and not owner:
                 owner = self._find_owner(frame)
         return self._intern(PlaceKey(function, position, line, flags)), owner
 
@@ -217,27 +225,28 @@ class Places:
     ) -> tuple[int, int, int, int]:
         """Return the position, the cell's line, the kinds of frames met, the owner."""
         position = line = flags = owner = 0
-        kinds = self._kinds.by_code
+        kind_of, sought = self._kinds.by_code.get, MODULE | KINDS
         while frame is not None and frame is not entry:
-            code = frame.f_code
-            kind = kinds.get(id(code))
+            kind = kind_of(id(frame.f_code))
             if kind is None:
                 kind = self._kinds.classify(frame)
-            if kind:
-                flags |= kind
-                if kind & USER and not position:
-                    position = self._position(code, frame.f_lasti)
-                if kind & CELL and not line:
-                    line = self._line_by_position[self._position(code, frame.f_lasti)]
-                if kind & INIT and not owner:
+            if found := kind & sought:
+                flags |= found
+                if found & (USER | CELL):
+                    here = self._position(frame.f_code, frame.f_lasti)
+                    position = position or here
+                    line = self._line_by_position[here] if found & CELL else line
+                if found & MODULE:
                     owner = self._find_owner(frame)
-                if kind & TOP or (line and entry is not None):
+                    found = found if owner else found & KINDS
+                if found & TOP or (line and entry is not None):
                     break
+                sought &= ~found
             frame = frame.f_back
-        return position or site[0], line or site[1], flags, owner
+        return position or site[0], line or site[1], flags & KINDS, owner
 
     def _find_owner(self, frame: FrameType) -> int:
-        module = find_module(frame)
+        module = self._kinds.find_module(frame)
         return 0 if module is None else self._number_of_module(module) << 1 | 1
 
     def build_positions(self) -> tuple[SourcePosition, ...]:
@@ -276,25 +285,3 @@ class Places:
             position = self._position_by_key[key] = len(self._positions)
             self._line_by_position.append(span[0])
         return position
-
-
-@lru_cache(maxsize=4096)
-def list_spans(code: CodeType) -> list[Span]:
-    """Return first line, last line, first and end column of each instruction."""
-    return [
-        (line or code.co_firstlineno, end or line or code.co_firstlineno, column, after)
-        for line, end, column, after in code.co_positions()
-    ]
-
-
-def describe_position(code: CodeType, span: Span) -> SourcePosition:
-    """Return the plain record of a stretch of source."""
-    line, end_line, column, end_column = span
-    return SourcePosition(
-        file=code.co_filename,
-        line=line,
-        end_line=end_line,
-        column=column,
-        end_column=end_column,
-        function=code.co_qualname,
-    )

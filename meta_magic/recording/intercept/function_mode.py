@@ -22,21 +22,10 @@ from meta_magic.recording.intercept.data_readers import (
     check_place,
     read_data,
 )
-from meta_magic.recording.intercept.device_questions import (
-    DEVICE_QUESTIONS,
-    GET_DEVICE,
-    DeviceQuestions,
-)
+from meta_magic.recording.intercept.device_questions import GET_DEVICE
 from meta_magic.recording.intercept.dispatch_mode import DispatchMode
 from meta_magic.recording.intercept.factories import LIKE, NEW, Factories
 from meta_magic.recording.intercept.indexing import INDEXING, prepare_index
-from meta_magic.recording.intercept.initializers import (
-    IS_META,
-    UNLOADABLE,
-    is_loading,
-    is_sending,
-    read_initializer,
-)
 from meta_magic.recording.intercept.legacy_constructors import (
     NUMBER_READERS,
     read_number,
@@ -47,35 +36,32 @@ from meta_magic.recording.intercept.mixed_devices import explain_mix
 from meta_magic.recording.intercept.moves import MOVES, Mover, is_cast
 from meta_magic.recording.intercept.packed_sequences import PACKING, Packer
 from meta_magic.recording.intercept.served_functions import UNKNOWN, ServedFunctions
+from meta_magic.recording.intercept.served_makers import ServedMakers
 from meta_magic.recording.intercept.shared_memory import SharedMemory
+from meta_magic.recording.intercept.told_attributes import TOLD, ToldAttributes
 from meta_magic.recording.intercept.watched_calls import WatchedFunctions
 from meta_magic.recording.rows.constants import VALUE_FUNCTIONS, Constants
 from meta_magic.recording.rows.findings import Findings
 from meta_magic.recording.signatures.arguments import Args, Kwargs
+from meta_magic.recording.signatures.cache import SHAPE_READERS
 from meta_magic.recording.signatures.templates import Operands, Template
 from meta_magic.torch_private.gpus import has_gpu
 from meta_magic.torch_private.modes import (
     DeviceContext,
-    DisableTorchDispatch,
     device_constructors,
     function_mode_stack,
     is_innermost,
     pop_function_mode,
     push_function_mode,
 )
-from meta_magic.torch_private.module_internals import LOADED
 
 __all__ = ["FunctionMode"]
 
-DATA: Final[Any] = torch.Tensor.data
 PIN_MEMORY: Final[Any] = torch.Tensor.pin_memory
 HANDLED: Final = DATA_READERS.union(
     {DEEPCOPY, NEW}, MOVES, GET_DEVICE, NUMBER_READERS.keys() | PACKING, LIKE
 )
 """Functions that torch treats otherwise on meta, or of real tensors, than a cell."""
-
-ASKED: Final = DEVICE_QUESTIONS | {IS_META, DATA}
-"""Attributes whose answer may depend on who asks, or makes another tensor."""
 
 frame_at = sys._getframe  # replaced by what stands above the mode, and is not meant
 
@@ -98,6 +84,7 @@ class FunctionMode(DeviceContext):
         lifting: Makes constants of real tensors.
         refusals: Has a call be refused in the words of the CPU.
         shared: Keeps arrays and tensors alike that share memory.
+        makers: Answers what makes tensors and initializes them, as it did before.
     """
 
     def __init__(  # noqa: PLR0913  the parts that a call of torch may concern
@@ -114,6 +101,7 @@ class FunctionMode(DeviceContext):
         lifting: Lifting,
         refusals: Refusals,
         shared: SharedMemory,
+        makers: ServedMakers,
     ) -> None:
         # Not the base's: its torch.device(...) would be a call to a mode outside.
         self.device = META
@@ -127,13 +115,14 @@ class FunctionMode(DeviceContext):
         self._dispatch = dispatch
         self._served: ServedFunctions | WatchedFunctions = served
         self._is_serving = False
-        self._makers = device_constructors() | VALUE_FUNCTIONS
+        self._makers = makers
+        self._constructors = device_constructors() | VALUE_FUNCTIONS
         self._factories = Factories(registry, constants, findings, plan, shared)
         self._plan = plan
         self._lifting = lifting
         self._mover = Mover(plan, lifting)
         self._packer = Packer(plan, constants)
-        self._questions = DeviceQuestions(plan)
+        self._told = ToldAttributes(registry, places, findings, dispatch, plan)
         self._refusals = refusals
         self._shared = shared
 
@@ -149,7 +138,7 @@ class FunctionMode(DeviceContext):
     def __exit__(self, *_: object) -> None:
         pop_function_mode()
 
-    def __torch_function__(
+    def __torch_function__(  # noqa: C901, PLR0912  a method more is felt
         self,
         func: Any,
         types: Sequence[type],
@@ -158,22 +147,22 @@ class FunctionMode(DeviceContext):
     ) -> Any:
         """Call ``func``, on meta if it is a factory that was told no device."""
         if type(func) is MethodWrapperType and not kwargs:
-            if func.__self__ in ASKED:
-                return self._tell(func, args, frame_at(1))
+            if func.__self__ in TOLD:
+                return self._told.tell(func, args, frame_at(1))
             return func(*args)  # an attribute such as ``shape``: runs no operator
         caller = frame_at(1)
         places = self.places
         before, places.running = places.running, (running := [func, caller, None, args])
         try:
-            if (
-                self._is_serving
-                and self._served.is_known(func)
-                and (func not in HANDLED or is_cast(func, args, kwargs))
-                and not self._autocast.is_on
-            ):
-                returned = self._served.answer(func, args, kwargs)
-                if returned is not UNKNOWN:
-                    return returned
+            if self._is_serving and not self._autocast.is_on:
+                if self._served.is_known(func):
+                    if func not in HANDLED or is_cast(func, args, kwargs):
+                        returned = self._served.answer(func, args, kwargs)
+                        if returned is not UNKNOWN:
+                            return returned
+                elif func in self._makers.served:
+                    run, named = self._run, kwargs or {}
+                    return self._makers.answer(func, args, named, caller, run)
             return self._run(func, args, kwargs or {}, caller)
         except Exception as error:
             again = self._prepare(error, func, args, kwargs or {})
@@ -185,6 +174,8 @@ class FunctionMode(DeviceContext):
 
     def _run(self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
         """Call a function whose like was not seen before, or that is never served."""
+        if func in SHAPE_READERS:
+            return func(*args, **kwargs)
         if func in HANDLED and args and not is_cast(func, args, kwargs):
             returned = self._handle(func, args, kwargs, caller)
             if returned is not NotImplemented:
@@ -197,7 +188,7 @@ class FunctionMode(DeviceContext):
         names_device = kwargs and kwargs.get("device") is not None
         if not names_device and self._is_serving and self._served.can_serve(func):
             return self._served.serve(func, args, kwargs)
-        if names_device or func in self._makers:
+        if names_device or func in self._constructors:
             return self._factories.make(func, args, kwargs, caller)
         return func(*args, **kwargs)
 
@@ -239,7 +230,7 @@ class FunctionMode(DeviceContext):
         if func in LIKE or func is NEW:
             return self._factories.make_alike(func, args, kwargs, caller)
         if func in GET_DEVICE and (args[0].is_meta or has_left()):
-            return self._questions.number(args[0], caller)
+            return self._told.questions.number(args[0], caller)
         if not args[0].is_meta:
             is_pinned = func is PIN_MEMORY and not has_gpu()
             return args[0] if is_pinned else NotImplemented
@@ -270,38 +261,6 @@ class FunctionMode(DeviceContext):
 
     def look_out(self, shared: SharedMemory) -> None:
         """Keep arrays and tensors alike that share memory, from now on."""
+        self._makers.served.clear()
         if isinstance(self._served, ServedFunctions):
             self._served = WatchedFunctions(self._served, shared)
-
-    def _tell(self, func: Any, args: Args, asker: FrameType) -> Any:
-        """Tell on which device a tensor is, or whether on meta; note ``.data``."""
-        if func.__self__ is IS_META:
-            return self._tell_is_meta(func, args, asker)
-        if func.__self__ is DATA:
-            for tensor in args:  # that it is read of; that it is given to, and it
-                self.registry.note_alias(tensor)
-            return func(*args)
-        if not (args[0].is_meta or has_left()):
-            return func(*args)
-        return self._questions.answer(func.__self__, args[0], asker)
-
-    def _tell_is_meta(self, func: Any, args: Args, asker: FrameType) -> bool:
-        """Tell whether a tensor is on meta; record who would do nothing then."""
-        is_meta: bool = func(*args)
-        initializer = read_initializer(asker) if is_meta else None
-        if initializer is not None:
-            places = self.places
-            running = [initializer.function, asker, None, ()]
-            before, places.running = places.running, running
-            arguments = initializer.read_arguments(asker)
-            try:
-                with DisableTorchDispatch():
-                    self._dispatch.__torch_dispatch__(initializer, (), *arguments)
-                    initializer.count_writes(arguments[0])
-            finally:
-                places.running = before
-        elif is_loading(asker):
-            if not is_meta and asker.f_locals[LOADED].is_meta:
-                self._findings.note("load", UNLOADABLE)
-            return False  # torch warns that a copy does nothing: it is recorded
-        return is_meta and not is_sending(asker)

@@ -12,9 +12,8 @@ them: whoever knows values makes up for the draws before (``find_missing``).
 Of recordings within each other the outermost one writes the tokens: it sees all draws.
 """
 
-from array import array
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
@@ -31,9 +30,9 @@ from meta_magic.recording.identities.left_generators import (
     settle_default,
     was_used_since,
 )
+from meta_magic.recording.rows.draw_list import DRAW_BITS, TOKEN_BITS, DrawList
 from meta_magic.recording.rows.generator_tokens import (
     ELSEWHERE,
-    MARK,
     UNKNOWN,
     Stream,
     as_plain,
@@ -41,22 +40,14 @@ from meta_magic.recording.rows.generator_tokens import (
     make_aside,
     mark,
     put_state,
-    read_accelerators,
 )
-from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.torch_private.tensor_internals import address_of_generator
 from meta_magic.trace.program import EarlierEnd, Program, Randomness
 
 __all__ = ["Draws"]
 
-TOKEN_BITS: Final = 32
-DRAW_BITS: Final = (1 << TOKEN_BITS) - 1
-"""Of a token the lowest bits say which draw it is, those above of which recording."""
 
-n_recordings = 0
-
-
-class Draws:
+class Draws(DrawList):
     """The draws of one recording; entered and left with each stretch of it.
 
     Attributes:
@@ -65,17 +56,11 @@ class Draws:
     """
 
     def __init__(self) -> None:
-        global n_recordings  # noqa: PLW0603  tokens of two recordings must differ
-        n_recordings += 1
+        super().__init__()
         self.has_gap = False
-        self._base = MARK | (n_recordings & 0xFFFF) << TOKEN_BITS
-        self._words = array("I")
-        self._shadows: list[Tensor | None] = []
         self._states: list[bytes | EarlierEnd] = []
-        self._made: dict[int, Tensor] = {}
         self._known: dict[int, bytes] = {}
         self._streams: dict[int, Stream] = {}
-        self._accelerator: tuple[tuple[str, bytes], ...] = ()
         self._default = self._open(torch.default_generator)
         self._aside: dict[tuple[int, torch.device | None], Stream] = {}
         self._seed_by_kind: dict[str, int] = {}
@@ -146,6 +131,11 @@ class Draws:
         if state is not None:
             self._known[source // 2 - 1] = as_plain(state)
         self._add(op, stream, source)
+
+    def note_next(self, op: int) -> None:
+        """Record a draw from torch's default generator: as ``note``, at a glance."""
+        if not self._add_next(op, self._default):
+            self.note(op)
 
     def find_missing(self, generator: Generator | None) -> int:
         """Return the source that a generator has, and does not stand at; or 0."""
@@ -287,13 +277,3 @@ class Draws:
             stream.shadow = state
         self._states.append(found)
         return 2 * len(self._states) - 1
-
-    @unbroken
-    def _add(self, op: int, stream: Stream, source: int) -> None:
-        draw = len(self._shadows)
-        if draw == 0 and torch.cuda.is_initialized():
-            self._accelerator = read_accelerators()
-        self._words.extend((op, stream.number, source))
-        self._shadows.append(stream.shadow)
-        if source:  # else it holds the token of a recording around this one
-            stream.put(self._base | draw)

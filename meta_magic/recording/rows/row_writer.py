@@ -95,6 +95,40 @@ class RowWriter:
         if len(self._buffer) > FLUSH_AT:
             self.flush()
 
+    @unbroken
+    def append_alone(self, entry: Entry, numbers: tuple[int, ...]) -> None:
+        """Append the row of a function's only call, and that it would have drawn.
+
+        In no backward pass.
+
+        Args:
+            entry: Its signature.
+            numbers: Those of its tensors.
+        """
+        calls, clock, places = self._calls, self._clock, self._places
+        if calls.entry is None:
+            place, owner = places.locate_alone()
+        else:
+            place, owner, _ = places.locate_operator(calls.entry, calls.site)
+        sequence = next_sequence_number()
+        if sequence != self._last_sequence:  # a function of the user's own began
+            self._last_sequence = sequence
+            self.forward_by_sequence[sequence - 1] = (clock.now, place)
+        number = self._number_by_entry.get(entry)
+        if number is None:
+            number = self._add_entry(entry)
+        self._buffer += (number, place, calls.word or owner, 0, *numbers)
+        if len(self._buffer) > FLUSH_AT:
+            self.flush()
+        now = clock.now
+        clock.now = now + 1
+        if entry.is_random:
+            if entry.drawn_on is None and not self._registry.has_aside:
+                self.draws.note_next(now)
+            else:
+                is_aside = self._is_aside(numbers)
+                self.draws.note(now, None, entry.drawn_on, is_aside=is_aside)
+
     def note_draw(
         self, words: Sequence[int], generator: torch.Generator | None = None
     ) -> None:

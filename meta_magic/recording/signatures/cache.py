@@ -10,7 +10,7 @@ from meta_magic.recording.signatures.descriptions import describe_signature
 from meta_magic.recording.signatures.entries import Entry, Kind, LiveCall, OpTable
 from meta_magic.recording.signatures.servable import choose_kind, is_on_real
 
-__all__ = ["SignatureCache"]
+__all__ = ["SHAPE_READERS", "SignatureCache"]
 
 SHAPE_READERS: Final = frozenset[Any](
     {Tensor.dim, Tensor.size, Tensor.stride, Tensor.numel, Tensor.storage_offset}
@@ -26,6 +26,7 @@ class SignatureCache:
         geometries: The geometries that keys are made of.
         table_by_op: One table for each operator met.
         template_by_key: What torch's functions do, by what they are called with.
+        entry_by_maker: What factories and initializers do, likewise.
         is_pure_by_function: Which functions may be served at all.
     """
 
@@ -33,13 +34,14 @@ class SignatureCache:
         self.geometries = GeometryTable()
         self.table_by_op: dict[object, OpTable] = {}
         self.template_by_key: dict[object, Any] = {}
+        self.entry_by_maker: dict[object, Entry] = {}
         self.is_pure_by_function = dict[object, bool].fromkeys(SHAPE_READERS, False)
         self.is_serving = is_serving
 
     @property
     def n_entries(self) -> int:
         """Signatures held."""
-        n_templates = len(self.template_by_key)
+        n_templates = len(self.template_by_key) + len(self.entry_by_maker)
         return n_templates + sum(len(t.entries) for t in self.table_by_op.values())
 
     def clear(self) -> None:
@@ -48,6 +50,7 @@ class SignatureCache:
             table.entries.clear()
             table.alike.clear()
         self.template_by_key.clear()
+        self.entry_by_maker.clear()
 
     def open(self, func: Any) -> OpTable:
         """Return the table of an operator met for the first time."""

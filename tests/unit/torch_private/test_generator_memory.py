@@ -3,7 +3,11 @@
 import torch
 from torch import Generator
 
-from meta_magic.torch_private.generator_memory import GeneratorMemory, find_memory
+from meta_magic.torch_private.generator_memory import (
+    GeneratorMemory,
+    find_memory,
+    sees_changes,
+)
 
 NUMBERS = 0x6D6D0001, 7, 0x746F6B6E
 
@@ -52,3 +56,17 @@ def test_a_normal_number_drawn_ahead_is_seen_to_be_taken() -> None:
 
 def test_a_generator_without_the_numbers_has_no_memory() -> None:
     assert find_memory(Generator(), *NUMBERS) is None
+
+
+def test_a_memory_in_which_draws_are_not_seen_is_not_used(monkeypatch) -> None:
+    make_memory(Generator())
+    monkeypatch.setattr(GeneratorMemory, "is_as_put", lambda _: True)
+    sees_changes.cache_clear()
+    try:
+        generator = Generator()
+        state = generator.get_state()
+        state[24:48].view(torch.int64).copy_(torch.tensor(NUMBERS))
+        generator.set_state(state)
+        assert find_memory(generator, *NUMBERS) is None
+    finally:
+        sees_changes.cache_clear()

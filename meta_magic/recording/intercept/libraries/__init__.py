@@ -12,7 +12,7 @@ from meta_magic.recording.intercept.libraries.library import Adopt
 from meta_magic.recording.intercept.libraries.safetensors import SAFETENSORS
 from meta_magic.recording.intercept.libraries.transformers import TRANSFORMERS
 
-__all__ = ["ADOPTED", "INITIALIZE", "MAKE_REAL", "TOLD_DEVICE"]
+__all__ = ["ADOPTED", "INITIALIZE", "LIBRARIES", "MAKE_REAL", "TOLD_DEVICE"]
 
 LIBRARIES: Final = (TRANSFORMERS, SAFETENSORS)
 

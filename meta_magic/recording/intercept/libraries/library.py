@@ -31,9 +31,14 @@ class Library:
             made.
         initialize: Names of the methods by which its models initialize each of their
             submodules, given that: ``init="reset"`` calls them.
+        initializers: Name of the module whose functions do what those of ``nn.init`` of
+            the same names do; "" if there is none.
+        is_initialized: Name of the attribute by which they leave a tensor as it is.
     """
 
     make_real: frozenset[str] = frozenset()
     told_device: frozenset[str] = frozenset()
     adopted: Mapping[Any, Adopt] = field(default_factory=dict)
     initialize: tuple[str, ...] = ()
+    initializers: str = ""
+    is_initialized: str | None = None

@@ -1,0 +1,95 @@
+"""Answer for attributes of tensors that say something else to a cell than on meta."""
+
+from types import FrameType
+from typing import Any, Final
+
+import torch
+
+from meta_magic.recording.identities.device_plan import DevicePlan
+from meta_magic.recording.identities.left_places import has_left
+from meta_magic.recording.identities.places import Places
+from meta_magic.recording.identities.tensors import TensorRegistry
+from meta_magic.recording.intercept.device_questions import (
+    DEVICE_QUESTIONS,
+    DeviceQuestions,
+)
+from meta_magic.recording.intercept.dispatch_mode import DispatchMode
+from meta_magic.recording.intercept.initializers import (
+    IS_META,
+    UNLOADABLE,
+    is_loading,
+    is_sending,
+    read_initializer,
+)
+from meta_magic.recording.rows.findings import Findings
+from meta_magic.recording.signatures.arguments import Args
+from meta_magic.torch_private.modes import DisableTorchDispatch
+from meta_magic.torch_private.module_internals import LOADED
+
+__all__ = ["TOLD", "ToldAttributes"]
+
+DATA: Final[Any] = torch.Tensor.data
+TOLD: Final = DEVICE_QUESTIONS | {IS_META, DATA}
+"""Attributes whose answer may depend on who asks, or makes another tensor."""
+
+
+class ToldAttributes:
+    """Answers for the attributes of ``TOLD``, and records what follows.
+
+    Args:
+        registry: Numbers of tensors.
+        places: Is told which call is running.
+        findings: Takes what is rarely meant.
+        dispatch: Records what stands in the place of an operator.
+        plan: Knows what lies where.
+
+    Attributes:
+        questions: Answers where a tensor is.
+    """
+
+    def __init__(
+        self,
+        registry: TensorRegistry,
+        places: Places,
+        findings: Findings,
+        dispatch: DispatchMode,
+        plan: DevicePlan,
+    ) -> None:
+        self._registry = registry
+        self._places = places
+        self._findings = findings
+        self._dispatch = dispatch
+        self.questions = DeviceQuestions(plan)
+
+    def tell(self, func: Any, args: Args, asker: FrameType) -> Any:
+        """Tell on which device a tensor is, or whether on meta; note ``.data``."""
+        if func.__self__ is IS_META:
+            return self._tell_is_meta(func, args, asker)
+        if func.__self__ is DATA:
+            for tensor in args:  # that it is read of; that it is given to, and it
+                self._registry.note_alias(tensor)
+            return func(*args)
+        if not (args[0].is_meta or has_left()):
+            return func(*args)
+        return self.questions.answer(func.__self__, args[0], asker)
+
+    def _tell_is_meta(self, func: Any, args: Args, asker: FrameType) -> bool:
+        """Tell whether a tensor is on meta; record who would do nothing then."""
+        is_meta: bool = func(*args)
+        initializer = read_initializer(asker) if is_meta else None
+        if initializer is not None:
+            places = self._places
+            running = [initializer.function, asker, None, ()]
+            before, places.running = places.running, running
+            arguments = initializer.read_arguments(asker)
+            try:
+                with DisableTorchDispatch():
+                    self._dispatch.__torch_dispatch__(initializer, (), *arguments)
+                    initializer.count_writes(arguments[0])
+            finally:
+                places.running = before
+        elif is_loading(asker):
+            if not is_meta and asker.f_locals[LOADED].is_meta:
+                self._findings.note("load", UNLOADABLE)
+            return False  # torch warns that a copy does nothing: it is recorded
+        return is_meta and not is_sending(asker)
