@@ -274,9 +274,7 @@ def find_origin(storage: UntypedStorage) -> tuple[Origin, int] | None:
         with lock:
             forget_dead()
     ref = ref_by_address.get(address_of_storage(storage))
-    if ref is None or ref() is None:
-        return None
-    return ref.origin, ref.number
+    return None if ref is None or ref() is None else (ref.origin, ref.number)
 
 
 def find_place(storage: UntypedStorage) -> torch.device | None:

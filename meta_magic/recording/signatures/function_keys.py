@@ -155,13 +155,11 @@ def extend_key(  # noqa: C901, PLR0912, PLR0915  one branch for each kind
     operands: Operands,
 ) -> bool:
     """Append what stands for ``values``, and their tensors; False if one cannot be."""
-    seen_by_id, is_graph = registry.seen_by_id, is_grad_enabled()
+    known, is_graph = registry.seen_by_id.get, is_grad_enabled()
     for value in values:
         kind = type(value)
         if kind is Tensor or kind is Parameter:
-            seen = seen_by_id.get(id(value))
-            if seen is None:
-                seen = UNSEEN, None, registry.geometry_of(value)
+            seen = known(id(value)) or (UNSEEN, None, registry.geometry_of(value))
             if is_graph and value.requires_grad:
                 return False
             number, ref, geometry = seen
