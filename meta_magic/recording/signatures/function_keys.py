@@ -148,11 +148,8 @@ def read_beyond(function: Any) -> Iterator[object]:
         yield names.get(name)
 
 
-def extend_key(  # noqa: C901, PLR0912, PLR0915  one branch for each kind
-    registry: TensorRegistry,
-    values: Iterable[Any],
-    key: list[object],
-    operands: Operands,
+def extend_key(  # noqa: C901, PLR0912  one branch for each kind
+    registry: TensorRegistry, values: Iterable[Any], key: list[Any], operands: Operands
 ) -> bool:
     """Append what stands for ``values``, and their tensors; False if one cannot be."""
     known, is_graph = registry.seen_by_id.get, is_grad_enabled()
