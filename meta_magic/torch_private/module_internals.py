@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from functools import lru_cache
 from operator import attrgetter
+from types import BuiltinFunctionType
 from typing import Any, Final
 
 import torch
@@ -29,6 +30,7 @@ __all__ = [
     "is_as_made",
     "is_changed",
     "is_made",
+    "is_of_torch",
     "is_torch_calling",
     "is_torch_convolving",
     "list_script_tensors",
@@ -141,6 +143,7 @@ def are_hooks_ours() -> bool:
         and not hooks_of_all._global_backward_pre_hooks
         and nn.Module.__call__ is CALL
         and nn.Module._call_impl is CALL_IMPL
+        and nn.Module.__getattr__ is GETATTR
     )
 
 
@@ -174,14 +177,20 @@ def is_torch_convolving(kind: Any) -> bool:
     return kind._conv_forward is CONVOLVING[kind]
 
 
-def is_of_torch(method: Any) -> bool:
-    """Whether a method was written in a file of ``torch.nn``."""
-    code = getattr(method, "__code__", None)
-    return code is not None and code.co_filename.startswith(NN_FILES)
+def is_of_torch(function: Any) -> bool:
+    """Whether a function was written in C, or in a file of ``torch.nn``.
+
+    Without it what stood in its place before this package was imported is taken for it.
+    """
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return isinstance(function, BuiltinFunctionType)
+    return bool(code.co_filename.startswith(NN_FILES))
 
 
 NN_FILES: Final = nn.__file__.removesuffix("__init__.py")
 CALL: Final = nn.Module.__call__
+GETATTR: Final = nn.Module.__getattr__
 CALL_IMPL: Final = nn.Module._call_impl
 METHODS: Final = ("__call__", "_wrapped_call_impl", "_call_impl", "__getattr__")
 CONVOLVING: Final[dict[Any, Any]] = {

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from meta_magic.torch_private.module_internals import (
+    is_of_torch,
     is_torch_convolving,
     parameters_of,
 )
@@ -109,7 +110,7 @@ def read_gelu(module: Any, x: Tensor) -> Given:
     return (x,), {"approximate": module.approximate}
 
 
-LAYERS: Final = (
+EACH: Final = (
     layer_of(nn.Linear, "linear", read_linear),
     layer_of(nn.LayerNorm, "layer_norm", read_norm),
     layer_of(nn.Dropout, "dropout", read_dropout),
@@ -123,3 +124,6 @@ LAYERS: Final = (
     layer_of(nn.Conv2d, "conv2d", read_convolution),
     layer_of(nn.Conv3d, "conv3d", read_convolution),
 )
+
+LAYERS: Final = tuple(layer for layer in EACH if is_of_torch(layer.function))
+"""Those whose function is torch's own: somebody may have put another in its place."""

@@ -1,7 +1,8 @@
 """Serve calls of torch's own layers whole, where their like was seen.
 
 A layer such as ``nn.Linear`` calls one function of torch. Where that is known, neither
-its ``forward`` need run nor torch's way to it, which takes as long as all else.
+its ``forward`` need run nor torch's way to it, which takes as long as all else. Else
+one more frame stands above the layer's in a traceback.
 """
 
 import sys
@@ -56,6 +57,8 @@ class LeafModules(Replacements):
         self._rows = rows
         self._thread = 0
         self._is_watched = False
+        # Of each class: what is put into it later is not to be passed over.
+        self._n_names: dict[type[nn.Module], int] = {}
 
     def __enter__(self) -> None:
         self._thread = threading.get_ident()
@@ -66,10 +69,13 @@ class LeafModules(Replacements):
             kind = layer.kind
             if is_as_made(kind) and vars(kind).get("__call__", call) is call:
                 self.replace_all(kind, {"__call__": call})
+                self._n_names[kind] = len(vars(kind))
 
     def __exit__(self, *exception: object) -> None:
-        super().__exit__(*exception)
-        self._stop()
+        try:
+            super().__exit__(*exception)
+        finally:
+            self._stop()
 
     def look_out(self, _: SharedMemory) -> None:
         """Serve no more: arrays share memory, whose writes are operators, too."""
@@ -93,6 +99,7 @@ class LeafModules(Replacements):
             or type(x) is not Tensor
             or layer.kind.forward is not layer.forward
             or functions_now.get(layer.name) is not layer.function
+            or len(vars(layer.kind)) != self._n_names.get(layer.kind)
             or is_changed(module)
             or not are_hooks_ours()
             or not self._functions.sees_all()
@@ -127,22 +134,22 @@ class LeafModules(Replacements):
         before = places.running
         try:
             if template.is_same:  # by no operator, which would have a place
-                number, _, geometry = registry.read(x)
+                read, _, geometry = registry.read(x)
             else:
                 located = places.locate_leaf(function, site)
                 places.running = [function, None, located, ()]
                 returned = self._rows.append_function(template, operands)
-                number, geometry = operands.numbers[0], operands.seens[0][2]
+                read, geometry = operands.numbers[0], operands.seens[0][2]
         except BaseException:  # too deep a recursion, say
             calls.word = outer
             raise
         finally:
             places.running = before
-        taken = made = number << 1 | x.requires_grad, geometry
+        taken = given = read << 1 | x.requires_grad, geometry
         if returned is not x:
-            number, _, geometry = registry.read_again(returned)
-            made = number << 1, geometry
-        calls.end_served(taken, made)
+            made, _, geometry = registry.read_again(returned)
+            given = made << 1, geometry
+        calls.end_served(taken, given)
         return returned
 
 

@@ -18,6 +18,9 @@ from meta_magic.torch_private.tensor_internals import make_guard
 
 __all__ = ["UNKNOWN", "ServedFunctions"]
 
+UNLEARNT: Final = Template(lambda *_: False)
+"""Stands for what a call does that runs operators and is not to be answered."""
+
 UNKNOWN: Final = object()
 """Stands for what a call returns that is to be run."""
 
@@ -53,13 +56,14 @@ class ServedFunctions:
         self._template_by_key = cache.template_by_key
         self._is_pure_by_function = cache.is_pure_by_function
         self.is_known = cache.is_pure_by_function.get
-        self._refused = 0  # address of arguments, as long as they are there
+        self._refused = 0  # address of the arguments of which there was no key last
 
     def can_serve(self, func: Any) -> bool:
         """Whether a function is pure, and nothing else looks on."""
         known = self._is_pure_by_function.get(func)
         if known is None:
             known = self._is_pure_by_function[func] = is_pure(func)
+            self._refused = 0  # it was not asked for an answer
         return known and is_alone()
 
     def find(
@@ -141,6 +145,8 @@ class ServedFunctions:
         if key is None:
             return func(*args, **(kwargs or {}))
         template = self._template_by_key.get(key)
+        if template is UNLEARNT:
+            return func(*args, **(kwargs or {}))
         if template is not None:
             if not template.fits(*operands.tensors):
                 template.fits = make_guard(operands.tensors)
@@ -155,9 +161,12 @@ class ServedFunctions:
         captured = self._rows.watch(operands.tensors, call)
         with DisableTorchFunction():
             template = learn(self._registry, captured)
-        if template is None:  # a view, say: not worth a key the next time
-            self._is_pure_by_function[key[0]] = False
-        else:
+        if template is not None:
             template.kernel = self._attention.last_chosen(since=n_kernels)
-            self._template_by_key[key] = template
+        elif captured.rows:  # such a call wrote an argument, say
+            template = UNLEARNT
+        else:  # the function runs no operator: not worth a key the next time
+            self._is_pure_by_function[key[0]] = False
+            return captured.returned
+        self._template_by_key[key] = template
         return captured.returned

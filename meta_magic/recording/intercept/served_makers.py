@@ -24,7 +24,7 @@ from meta_magic.recording.intercept.named_devices import REAL_FACTORY_FILES
 from meta_magic.recording.rows.row_writer import RowWriter
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.recording.signatures.entries import PLAIN, Entry, Kind, plain_float
-from meta_magic.recording.signatures.function_keys import is_alone
+from meta_magic.recording.signatures.function_keys import SEQUENCES, is_alone
 from meta_magic.recording.signatures.learning import Captured
 from meta_magic.torch_private.copying import REBUILDING
 from meta_magic.torch_private.interrupts import unbroken
@@ -32,6 +32,7 @@ from meta_magic.torch_private.modes import (
     DisableTorchDispatch,
     is_deterministic,
 )
+from meta_magic.torch_private.module_internals import is_of_torch
 from meta_magic.trace.program import HEADER
 
 __all__ = ["FACTORIES", "ServedMakers"]
@@ -52,11 +53,6 @@ METHODS: Final = frozenset[Any](
 )
 """What other initializers call."""
 
-SIZES: Final = frozenset({tuple, list, torch.Size})
-
-FACTORY: Final = object()
-"""Stands for what keeps an initializer from a tensor, of a factory."""
-
 Run: TypeAlias = Callable[[Any, Args, Kwargs, FrameType], Any]
 Key: TypeAlias = tuple[object, ...]
 default_dtype = torch.get_default_dtype
@@ -73,9 +69,9 @@ class ServedMakers:
         plan: Knows where the code wants what.
 
     Attributes:
-        served: The functions that are served, and of initializers the attribute by
-            which each leaves a tensor as it is, None without one. Emptied where no
-            more of them may be.
+        served: The functions that are served, each with the attribute by which it
+            leaves a tensor as it is, None without one. Emptied where no more of them
+            may be.
     """
 
     def __init__(
@@ -85,7 +81,7 @@ class ServedMakers:
         entry_by_key: dict[Any, Any],
         plan: DevicePlan,
     ) -> None:
-        self.served: dict[Any, Any] = find_writers() | dict.fromkeys(FACTORIES, FACTORY)
+        self.served = find_writers() | dict[Any, str | None].fromkeys(FACTORIES)
         self._registry = registry
         self._rows = rows
         self._entry_by_key = entry_by_key
@@ -107,8 +103,7 @@ class ServedMakers:
             return run(func, args, kwargs, caller)
         if self._registry.freed:
             self._registry.note_deaths()
-        is_initialized = self.served[func]
-        if is_initialized is not FACTORY:
+        if func not in FACTORIES:
             return self._write(func, args, kwargs, caller, run)
         plan = self._plan
         if plan.default is None and plan.wanted is None and not is_real(caller):
@@ -190,12 +185,14 @@ def find_writers() -> dict[Any, str | None]:
     With the attribute that keeps each from what has it, if there is one.
     """
     writers = dict[Any, str | None].fromkeys(METHODS)
-    writers |= dict.fromkeys(getattr(init, name) for name in INITIALIZERS)
+    functions = [getattr(init, name) for name in INITIALIZERS]
+    writers |= dict.fromkeys(filter(is_of_torch, functions))
     for library in LIBRARIES:
         there = sys.modules.get(library.initializers)
         known = vars(there) if there is not None else {}
-        found = INITIALIZERS.intersection(known)
-        writers |= {known[name]: library.is_initialized for name in found}
+        functions = [known[name] for name in INITIALIZERS.intersection(known)]
+        own = [f for f in functions if f.__module__ == library.initializers]
+        writers |= dict.fromkeys(own, library.is_initialized)
     return writers
 
 
@@ -232,7 +229,7 @@ def build_factory_key(func: Any, args: Args, kwargs: Kwargs) -> Key | None:
             dtype = value
         elif name != "device" or value is not None:
             return None
-    sizes = args[0] if len(args) == 1 and type(args[0]) in SIZES else args
+    sizes = args[0] if len(args) == 1 and type(args[0]) in SEQUENCES else args
     for size in sizes:
         if type(size) is not int:
             return None

@@ -5,7 +5,7 @@ import threading
 from array import array
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from torch import nn
 from torch.nn.modules.module import (
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from types import FrameType
 
 __all__ = ["ModuleCallRecorder"]
-
-MAX_DEPTH: Final = 6
-PLAIN: Final = frozenset({bool, int, float, str})
 
 Meet: TypeAlias = Callable[[nn.Module, tuple[object, ...]], Sequence[nn.Module]]
 

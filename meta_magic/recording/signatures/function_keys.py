@@ -20,7 +20,7 @@ from torch.nn import Parameter, functional
 
 from meta_magic.recording.identities.tensors import UNSEEN, TensorRegistry
 from meta_magic.recording.signatures.arguments import Args, Kwargs
-from meta_magic.recording.signatures.entries import PLAIN, plain_float
+from meta_magic.recording.signatures.entries import PLAIN, plain_float, sharing
 from meta_magic.recording.signatures.templates import Operands
 from meta_magic.torch_private.attention_operators import attention_priorities
 from meta_magic.torch_private.autograd import current_autograd_node
@@ -33,19 +33,26 @@ from meta_magic.torch_private.modes import (
     n_dispatch_modes,
     tracing_state,
 )
-from meta_magic.torch_private.module_internals import native_functions, replaced_natives
+from meta_magic.torch_private.module_internals import (
+    is_of_torch,
+    native_functions,
+    replaced_natives,
+)
 
 __all__ = ["build_key", "is_alone", "is_pure"]
 
-PYTHON_FUNCTIONS: Final[dict[Any, tuple[dict[str, Any], str]]] = {
+WRITTEN: Final[dict[Any, tuple[dict[str, Any], str]]] = {
     functional.silu: (vars(native_functions), "silu"),
     functional.dropout: (replaced_natives, "dropout"),
 } | {
     getattr(functional, name): (vars(torch), name)
     for name in ("relu", "layer_norm", "rms_norm", "group_norm", "embedding")
 }
-"""Those written in Python that neither warn nor keep state, and where each looks for
-what it calls: somebody may have put something else there."""
+"""Functions in Python that neither warn nor keep state, and where each looks for what
+it calls: somebody may have put something else there."""
+
+PYTHON_FUNCTIONS: Final = {f: where for f, where in WRITTEN.items() if is_of_torch(f)}
+"""Those of them that are torch's own: somebody may have put others in their place."""
 
 CASTS: Final = frozenset[Any](
     {Tensor.float, Tensor.double, Tensor.half, Tensor.bfloat16}
@@ -134,7 +141,7 @@ def build_key(
     if not is_servable:
         return None
     if len(operands.tensors) > 1 and not operands.are_two_apart():
-        key += operands.find_shared()
+        key += sharing(operands.tensors)
     return tuple(key)
 
 

@@ -49,17 +49,6 @@ class Operands:
         (_, first, _), (_, second, _) = self.seens
         return first is not second and first is not None and second is not None
 
-    def find_shared(self) -> tuple[object, ...]:
-        """Return which are the same or share a storage; () if none do."""
-        storages = [
-            id(tensor.untyped_storage() if seen[1] is None else seen[1]())
-            for tensor, seen in zip(self.tensors, self.seens, strict=True)
-        ]
-        if len(set(storages)) == len(storages):
-            return ()
-        ids = list(map(id, self.tensors))
-        return tuple(map(ids.index, ids)), tuple(map(storages.index, storages))
-
 
 class Template:
     """What a function does when called with certain metadata.
@@ -120,6 +109,8 @@ class Template:
     allowed: tuple[tuple[int, Allowed], ...]
     kernel: str
     is_native: bool
+    is_same: bool
+    fits: Callable[..., bool]
 
     def __init__(self, fits: Callable[..., bool], *, is_same: bool = False) -> None:
         self.kernel = ""

@@ -226,6 +226,14 @@ def look_on():
     return functions.met, operators.met
 
 
+def patch_parts():
+    doubled = property(lambda self: self._parameters["weight"] * 2)
+    patch = mock.patch.object(nn.Linear, "weight", doubled, create=True)
+    call_before_and_after(lambda _: patch.start(), undo=patch.stop)
+    find = nn.Module.__getattr__
+    patch_class(nn.Module, "__getattr__", lambda self, name: find(self, name) * 1)
+
+
 def look_at_class():
     names = {kind.__call__.__qualname__ for kind in LAYERS}
     return names, {kind.__call__.__name__ for kind in LAYERS}
@@ -243,6 +251,7 @@ PROGRAMS = (
     patch_call_impl,
     patch_and_call_before,
     patch_convolution,
+    patch_parts,
     call_subclasses,
     replace_weight,
     look_on,

@@ -1,10 +1,15 @@
 """Calls that are answered with no operator, by another dtype, or with a named tuple."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
+import meta_magic
 from meta_magic.recording.intercept.served_functions import ServedFunctions
 from meta_magic.session.caches import shared_cache_by_device
 from meta_magic.session.record import record
@@ -176,6 +181,54 @@ def test_a_layer_of_three_dimensions_is_answered_with_a_view():
             y.add_(1)
             assert (y._version, y._base._version) == (1, 1)
             assert y._base.untyped_storage() is y.untyped_storage()
+
+
+def test_one_call_that_is_not_to_be_answered_leaves_the_others_so(monkeypatch):
+    x = torch.empty(3, 4, device="meta")
+    with record():
+        functional.relu(torch.ones(2, 2), inplace=True)
+        functional.dropout(torch.ones(2, 2), 0.5, inplace=True)
+        torch.atleast_1d([torch.ones(2, 2)] * 2)
+
+    def call():
+        functional.relu(torch.zeros(5), inplace=True)
+        return functional.dropout(functional.relu(x))
+
+    assert count_answered(monkeypatch, call) == 2
+
+
+PATCHED_BEFORE = """
+import torch
+from torch.nn import functional, init
+scale, relu, uniform = 1, functional.relu, init.uniform_
+def patched_relu(x, inplace=False):
+    return relu(x) if scale == 1 else relu(x) * scale
+def patched_uniform(tensor, a=0.0, b=1.0, generator=None):
+    return uniform(tensor, a, b * scale)
+functional.relu, init.uniform_ = patched_relu, patched_uniform
+from meta_magic.session.record import record
+net = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.ReLU()).to("meta")
+def run(cache):
+    global scale
+    with record(cache=cache) as trace:
+        for scale in (1, 1, 2):
+            x = init.uniform_(torch.empty(3))
+            net(functional.relu(x))
+    return [(call.op, call.arguments) for call in trace.ops]
+right = run(False)
+assert [run(True) == right for _ in range(3)] == [True] * 3
+"""
+
+
+def test_what_was_patched_before_the_import_is_not_taken_for_torchs():
+    result = subprocess.run(
+        [sys.executable, "-c", PATCHED_BEFORE],
+        cwd=Path(meta_magic.__file__).parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
 
 
 def test_a_call_that_needs_gradients_is_looked_at_once(monkeypatch):
