@@ -214,15 +214,12 @@ CORRECTIONS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
 """By the operator's name."""
 
 RIGHT_SINCE: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
-    dict.fromkeys(
-        (
-            "aten._grouped_mm.default",
-            "aten.arange.start_step",
-            "aten._histogramdd_bin_edges.default",
-            "aten._histogramdd_from_bin_tensors.default",
-            "aten._histogramdd_from_bin_cts.default",
-        ),
-        (2, 15),
-    )
+    {
+        "aten.arange.start_step": (2, 14),
+        "aten._grouped_mm.default": (2, 15),
+        "aten._histogramdd_bin_edges.default": (2, 15),
+        "aten._histogramdd_from_bin_tensors.default": (2, 15),
+        "aten._histogramdd_from_bin_cts.default": (2, 15),
+    }
 )
 """The version from which torch is right by itself: both go with the older ones."""
