@@ -99,9 +99,9 @@ class Dispatch:
             entry = served.find(table, key, words, args, kwargs)
             if entry is None or n_dispatch_modes():  # as make_fx's, which must see it
                 return self._runner.run(self, table, key, words, args, kwargs or {})
-            if entry.allowed:
-                self._checks.check(entry, func, words, args, kwargs or {})
             returned = served.serve(entry, words, args, kwargs or {})
+            if entry.allowed:  # refused once it ran, as the kernel did
+                self._checks.check(entry, func, words, args, kwargs or {})
             self._rows.append(entry, words)
             if entry.is_random:
                 self._rows.note_draw(words)

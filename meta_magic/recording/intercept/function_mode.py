@@ -125,6 +125,7 @@ class FunctionMode(DeviceContext):
         self._told = ToldAttributes(registry, places, findings, dispatch, plan)
         self._refusals = refusals
         self._shared = shared
+        self._is_watched = False
 
     def __enter__(self) -> None:
         # A function mode that is there already must see every call.
@@ -174,6 +175,8 @@ class FunctionMode(DeviceContext):
 
     def _run(self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
         """Call a function whose like was not seen before, or that is never served."""
+        if self._is_watched:
+            self._shared.take_in(tensors_in(args, kwargs))
         if func in SHAPE_READERS:
             return func(*args, **kwargs)
         if func in HANDLED and args and not is_cast(func, args, kwargs):
@@ -261,6 +264,7 @@ class FunctionMode(DeviceContext):
 
     def look_out(self, shared: SharedMemory) -> None:
         """Keep arrays and tensors alike that share memory, from now on."""
+        self._is_watched = True
         self._makers.served.clear()
         if isinstance(self._served, ServedFunctions):
             self._served = WatchedFunctions(self._served, shared)

@@ -23,6 +23,7 @@ from meta_magic.recording.rows.row_writer import RowWriter
 from meta_magic.recording.signatures.arguments import Given
 from meta_magic.recording.signatures.entries import OpTable
 from meta_magic.recording.signatures.operator_keys import Key
+from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.trace.options import DeviceName
 
 __all__ = ["KernelRuns"]
@@ -110,7 +111,8 @@ class KernelRuns:
         """Call an operator, and see to it that all is as it would be on the device."""
         args, kwargs, _ = given
         short = None if kernels == "meta" else SHORT_KERNELS.get(table.name)
-        returned = (short or table.func)(*args, **kwargs)
+        with DisableTorchFunction():  # a kernel's own calls are no code of the cell
+            returned = (short or table.func)(*args, **kwargs)
         if table.counts_writes:
             increment_version(args[0])
         if table.has_out and kernels == "cpu":

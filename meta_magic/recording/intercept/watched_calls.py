@@ -19,7 +19,7 @@ class WatchedFunctions:
 
     def __init__(self, plain: ServedFunctions, shared: SharedMemory) -> None:
         self.is_serving, self.is_known = plain.is_serving, plain.is_known
-        self.can_serve = plain.can_serve
+        self.can_serve, self.serve = plain.can_serve, plain.serve
         self._plain = plain
         self._shared = shared
 
@@ -34,11 +34,6 @@ class WatchedFunctions:
         """Return what a call returns whose like was seen before; UNKNOWN of others."""
         self._shared.take_in(tensors_in(args, kwargs or {}))
         return self._plain.answer(func, args, kwargs)
-
-    def serve(self, func: Any, args: Args, kwargs: Kwargs | None) -> Any:
-        """Run a call that could not be answered, and watch what it does."""
-        self._shared.take_in(tensors_in(args, kwargs or {}))
-        return self._plain.serve(func, args, kwargs)
 
 
 class WatchedOperators(ServedOperators):

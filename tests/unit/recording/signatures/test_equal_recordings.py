@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import warnings
 
 import numpy as np
 import pytest
@@ -110,7 +111,42 @@ def draw_on_meta_by_name():
             functional.dropout(torch.bernoulli(x))
 
 
+def refuse_a_position():
+    table, ones = torch.ones(4, 3), torch.ones(2)
+    functional.embedding(torch.tensor([1, 2]), table)
+    with pytest.raises(IndexError):
+        functional.embedding(torch.tensor([1, 7]), table)
+    ones + 1
+
+
+def call_traced_module():
+    layer, x = nn.Linear(3, 4), torch.ones(2, 3)
+    with torch.no_grad():
+        layer(x)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            traced = torch.jit.trace(layer, x)
+        traced(x)
+
+
+def write_arrays_between_calls():
+    first, second = np.zeros(3, "f4"), np.ones(3, "f4")
+    scale, x = torch.from_numpy(first), torch.from_numpy(second)
+    for _ in range(2):
+        for call in (
+            lambda: torch.cosine_similarity(scale, x, 0),
+            lambda: functional.rms_norm(scale, (3,), x),
+            lambda: torch.outer(scale, x),
+        ):
+            first += 1
+            second += 1
+            call()
+
+
 PROGRAMS = (
+    refuse_a_position,
+    call_traced_module,
+    write_arrays_between_calls,
     draw_on_meta_by_name,
     count_real_steps,
     add_sparse_tensors,
