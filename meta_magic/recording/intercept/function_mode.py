@@ -164,6 +164,8 @@ class FunctionMode(DeviceContext):
                 elif func in self._makers.served:
                     run, named = self._run, kwargs or {}
                     return self._makers.answer(func, args, named, caller, run)
+            if self._is_watched:
+                self._shared.take_in(tensors_in(args, kwargs or {}))
             return self._run(func, args, kwargs or {}, caller)
         except Exception as error:
             again = self._prepare(error, func, args, kwargs or {})
@@ -175,8 +177,6 @@ class FunctionMode(DeviceContext):
 
     def _run(self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
         """Call a function whose like was not seen before, or that is never served."""
-        if self._is_watched:
-            self._shared.take_in(tensors_in(args, kwargs))
         if func in SHAPE_READERS:
             return func(*args, **kwargs)
         if func in HANDLED and args and not is_cast(func, args, kwargs):
