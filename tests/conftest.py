@@ -1,6 +1,7 @@
 """Fixtures shared by all tests."""
 
 import atexit
+import gc
 import signal
 
 import pytest
@@ -15,6 +16,12 @@ from traitlets.config import Config
 def pytest_configure():
     """A shell has jobs in the background ignore interrupts; tests send some."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish():
+    """Have what looks through all objects leave out the tests and what they import."""
+    gc.collect()
+    gc.freeze()
 
 
 def torch_state():

@@ -10,11 +10,19 @@ import { keep_from_notebook, mount_report } from "./report.js";
 import { follow_scheme } from "./scheme.js";
 import { find_make_cell } from "./why/new_cell.js";
 
-const STAY = 2000; // milliseconds that the place of a live report is kept for the next
+const STAY = 2000; // milliseconds that its place is kept after its cell ran, for the next
 
 /** Say in words what went wrong, where the report would be. */
 function show_failure(/** @type {HTMLElement} */ element, /** @type {unknown} */ error) {
   element.append(make("p", { class: "mm-danger" }, `the report cannot be drawn: ${error}`));
+}
+
+/** Let a cell be as high as what is in it, unless it runs: then some time after that. */
+function let_go_later(/** @type {HTMLElement} */ cell) {
+  setTimeout(() => {
+    if (cell.querySelector(".jp-InputPrompt")?.textContent?.includes("*")) let_go_later(cell);
+    else cell.style.removeProperty("min-height");
+  }, STAY);
 }
 
 /**
@@ -36,7 +44,7 @@ function keep_place(report) {
   return () => {
     observer.disconnect();
     cell.style.minHeight = `${height}px`;
-    setTimeout(() => cell.style.removeProperty("min-height"), STAY);
+    let_go_later(cell);
   };
 }
 

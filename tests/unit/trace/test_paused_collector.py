@@ -16,7 +16,9 @@ class Circle:
 @pytest.fixture(autouse=True)
 def enabled_collector():
     assert gc.isenabled()
+    gc.unfreeze()  # what was collected, see ``conftest``
     yield
+    gc.freeze()
     gc.enable()
 
 

@@ -4,7 +4,6 @@ import gc
 import sys
 import threading
 import traceback
-from contextlib import contextmanager
 from dataclasses import fields
 
 import torch
@@ -70,33 +69,22 @@ def is_shown(entry):
     return not entry.filename.startswith(PACKAGE)
 
 
-@contextmanager
-def kept_garbage():
-    """Have no garbage that is there be collected meanwhile, nor be looked through."""
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-
-
 def assert_recorded_alike(program):
     """See that a program has one record, and sees one thing, served or not.
 
     Whatever it does at its first run alone, as torch imports some of itself late.
     """
     run(program, cache=False)
-    with kept_garbage():
-        expected = run(program, cache=False)
-        for _ in range(3):
-            gc.collect()
-            trace, returned, failed = run(program, cache=True)
-            assert (returned, failed) == expected[1:]
-            for field in fields(trace.program):
-                found = getattr(trace.program, field.name)
-                assert found == getattr(expected[0].program, field.name), field.name
-            assert program is trace_layers or trace == expected[0]
+    gc.collect()
+    expected = run(program, cache=False)
+    for _ in range(3):
+        gc.collect()
+        trace, returned, failed = run(program, cache=True)
+        assert (returned, failed) == expected[1:]
+        for field in fields(trace.program):
+            found = getattr(trace.program, field.name)
+            assert found == getattr(expected[0].program, field.name), field.name
+        assert program is trace_layers or trace == expected[0]
     assert not any("__call__" in vars(kind) for kind in LAYERS)
 
 
