@@ -18,12 +18,6 @@ def pytest_configure():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_finish():
-    """Have what looks through all objects leave out the tests and what they import."""
-    gc.collect()
-    gc.freeze()
-
-
 def torch_state():
     """Return the modes and the default device of this thread."""
     return (
@@ -31,6 +25,13 @@ def torch_state():
         len(_get_current_function_mode_stack()),
         str(torch.get_default_device()),
     )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def others_are_left_out():
+    """What looks through all objects leaves out other tests and what they import."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

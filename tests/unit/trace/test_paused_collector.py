@@ -16,7 +16,7 @@ class Circle:
 @pytest.fixture(autouse=True)
 def enabled_collector():
     assert gc.isenabled()
-    gc.unfreeze()  # what was collected, see ``conftest``
+    gc.unfreeze()  # what other tests left, see ``conftest``
     yield
     gc.freeze()
     gc.enable()
