@@ -6,12 +6,13 @@ from typing import Any
 import torch
 from torch.testing._internal import common_utils
 from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.opinfo import core
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 __all__ = ["OPERATORS", "Call", "calls_of", "full_name", "observe"]
 
 # For each sample it looks through all imported modules, for a test that is torch's own.
-common_utils.extract_test_fn = lambda: None
+common_utils.extract_test_fn = core.extract_test_fn = lambda: None
 
 OPERATORS = sorted(op_db, key=lambda op: op.full_name)
 
