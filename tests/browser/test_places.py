@@ -57,6 +57,21 @@ def test_what_is_below_a_report_stays_where_it_is_while_its_cell_runs_again(
     assert len(notebook.evaluate("() => [...heights]")) == 1
 
 
+def test_what_is_below_stays_where_it_is_however_long_the_cell_runs(
+    open_notebook, expect
+):
+    slow = f"{CELLS[1]}\nimport time\ntime.sleep(5)"
+    page = open_notebook("slow.ipynb", CELLS[0], slow, "pass")
+    page.evaluate(RUN, 0)
+    page.evaluate(RUN, 1)
+    expect(page.locator(LIVE)).to_be_visible(timeout=WAIT)
+    page.evaluate(WATCH)
+    page.evaluate(RUN, 1)
+    expect(page.locator(LIVE)).to_be_visible(timeout=WAIT)
+    page.wait_for_timeout(500)
+    assert len(page.evaluate("() => [...heights]")) == 1
+
+
 def test_axe_finds_nothing_in_the_report_in_a_notebook(notebook):
     report = notebook.locator(LIVE)
     for view in VIEWS:

@@ -39,7 +39,6 @@ from meta_magic.recording.intercept.served_functions import UNKNOWN, ServedFunct
 from meta_magic.recording.intercept.served_makers import ServedMakers
 from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.intercept.told_attributes import TOLD, ToldAttributes
-from meta_magic.recording.intercept.watched_calls import WatchedFunctions
 from meta_magic.recording.rows.constants import VALUE_FUNCTIONS, Constants
 from meta_magic.recording.rows.findings import Findings
 from meta_magic.recording.signatures.arguments import Args, Kwargs
@@ -113,7 +112,7 @@ class FunctionMode(DeviceContext):
         self._attention = attention
         self._autocast = attention.autocast
         self._dispatch = dispatch
-        self._served: ServedFunctions | WatchedFunctions = served
+        self._served = served
         self._is_serving = False
         self._makers = makers
         self._constructors = device_constructors() | VALUE_FUNCTIONS
@@ -155,6 +154,8 @@ class FunctionMode(DeviceContext):
         places = self.places
         before, places.running = places.running, (running := [func, caller, None, args])
         try:
+            if self._is_watched:
+                self._shared.take_in(tensors_in(args, kwargs or {}))
             if self._is_serving and not self._autocast.is_on:
                 if self._served.is_known(func):
                     if func not in HANDLED or is_cast(func, args, kwargs):
@@ -164,8 +165,6 @@ class FunctionMode(DeviceContext):
                 elif func in self._makers.served:
                     run, named = self._run, kwargs or {}
                     return self._makers.answer(func, args, named, caller, run)
-            if self._is_watched:
-                self._shared.take_in(tensors_in(args, kwargs or {}))
             return self._run(func, args, kwargs or {}, caller)
         except Exception as error:
             again = self._prepare(error, func, args, kwargs or {})
@@ -262,9 +261,7 @@ class FunctionMode(DeviceContext):
         """Return what answers a call whose like was seen before; None of others."""
         return self._served.find(func, args, kwargs, operands)
 
-    def look_out(self, shared: SharedMemory) -> None:
+    def look_out(self, _: SharedMemory) -> None:
         """Keep arrays and tensors alike that share memory, from now on."""
         self._is_watched = True
         self._makers.served.clear()
-        if isinstance(self._served, ServedFunctions):
-            self._served = WatchedFunctions(self._served, shared)

@@ -1,39 +1,15 @@
-"""What serves calls and runs operators where arrays share the memory of tensors."""
+"""What serves and runs operators where arrays share the memory of tensors."""
 
 from typing import Any
 
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.intercept.operator_runner import OperatorRunner
-from meta_magic.recording.intercept.served_functions import ServedFunctions
 from meta_magic.recording.intercept.served_operators import ServedOperators
 from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.recording.signatures.entries import Entry, OpTable
-from meta_magic.recording.signatures.templates import Operands, Template
 
-__all__ = ["WatchedFunctions", "WatchedOperators", "WatchedRunner"]
-
-
-class WatchedFunctions:
-    """Serves functions once what was written to arrays is taken in."""
-
-    def __init__(self, plain: ServedFunctions, shared: SharedMemory) -> None:
-        self.is_serving, self.is_known = plain.is_serving, plain.is_known
-        self.can_serve, self.serve = plain.can_serve, plain.serve
-        self._plain = plain
-        self._shared = shared
-
-    def find(
-        self, func: Any, args: Args, kwargs: Kwargs | None, operands: Operands
-    ) -> Template | None:
-        """Return what answers a call whose like was seen before; None of others."""
-        self._shared.take_in(tensors_in(args, kwargs or {}))
-        return self._plain.find(func, args, kwargs, operands)
-
-    def answer(self, func: Any, args: Args, kwargs: Kwargs | None) -> Any:
-        """Return what a call returns whose like was seen before; UNKNOWN of others."""
-        self._shared.take_in(tensors_in(args, kwargs or {}))
-        return self._plain.answer(func, args, kwargs)
+__all__ = ["WatchedOperators", "WatchedRunner"]
 
 
 class WatchedOperators(ServedOperators):
