@@ -84,7 +84,17 @@ class MissingValueError(MetaMagicError, RuntimeError):
 
 
 class ValueLimitError(MissingValueError):
-    """A value would take more than the limits allow."""
+    """A value would take more than the limits allow.
+
+    Attributes:
+        limit: Which of the fields of ``ValueLimits`` is too small.
+        wanted: What it would have to be.
+    """
+
+    def __init__(self, text: str, limit: str = "", wanted: int = 0) -> None:
+        super().__init__(text)
+        self.limit = limit
+        self.wanted = wanted
 
 
 class MixedDeviceError(MetaMagicError):

@@ -1,7 +1,7 @@
 """A block of a subject, run under a recording, as far as it comes."""
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from types import CodeType
 from typing import Any
@@ -18,24 +18,25 @@ from meta_magic.trace.options import (
     read_device,
     read_meaning,
 )
-from meta_magic.trace.provenance import LIMITS
+from meta_magic.trace.provenance import LIMITS, N_VALUES, ValueLimits
 from meta_magic.trace.rerun import Rerun, list_names, make_rerun
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.sandbox import Refused, enter_sandbox
 
-__all__ = ["CheckedBlock", "close_doors", "read_options"]
+__all__ = ["CheckedBlock", "close_doors", "pick_seconds", "read_options"]
 
 
-def read_options(settings: Mapping[str, Any]) -> Options:
+def read_options(request: Request) -> Options:
     """Return what the command line chooses for a recording.
 
     Raises:
         CheckError: One of the values is none.
     """
+    settings = request.settings
     try:
         device, n_devices = read_device(settings["as_device"])
         return Options(
-            limits=LIMITS,
+            limits=ValueLimits(seconds=pick_seconds(request)),
             device=device,
             n_devices=n_devices,
             assumed=read_assumptions(settings["assume"]),
@@ -45,6 +46,11 @@ def read_options(settings: Mapping[str, Any]) -> Options:
         )
     except ValueError as error:
         raise CheckError(str(error)) from None
+
+
+def pick_seconds(request: Request) -> float:
+    """Return the seconds that a value may take: all then end before the child must."""
+    return min(LIMITS.seconds, request.seconds / N_VALUES)
 
 
 def close_doors(request: Request) -> list[str]:
@@ -76,7 +82,7 @@ class CheckedBlock:
     def __init__(
         self, request: Request, file: str, namespace: dict[str, Any], text: str = ""
     ) -> None:
-        self._options = read_options(request.settings)
+        self._options = read_options(request)
         self._source = CellSource(text=text, file=file)
         self._namespace = namespace
         self._recording = Recording(file, options=self._options, namespace=namespace)

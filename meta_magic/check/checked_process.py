@@ -7,15 +7,15 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
-from typing import IO, Any, Final, cast
+from typing import IO, Any, Final, NamedTuple, TypeAlias, cast
 
 from meta_magic.check.verdicts import Finding, Part, Request, Verdict
 
-__all__ = ["END", "check_subject", "refuse_subject"]
+__all__ = ["END", "Progress", "check_subject", "refuse_subject"]
 
 END: Final = "end"
 """What a child sends last."""
@@ -37,19 +37,28 @@ CODE: Final = (
     "from meta_magic.check.worker import main; main()"
 )
 
+Show: TypeAlias = Callable[[str], None]
 
-def check_subject(request: Request, *, is_verbose: bool = False) -> Verdict:
+
+class Progress(NamedTuple):
+    """A line that a child sends while a value takes long; "" removes it."""
+
+    text: str
+
+
+def check_subject(request: Request, show: Show, *, is_verbose: bool = False) -> Verdict:
     """Run a subject in a child, and return what came of it.
 
     Args:
         request: What to run, and how.
+        show: Shows how far a value is that takes long to compute.
         is_verbose: Whether its output is shown as it comes.
     """
     started = time.monotonic()
     parts: list[Any] = []
     tail: deque[str] = deque(maxlen=MAX_OUTPUT)
     with start_child(request, is_verbose=is_verbose) as child:
-        is_late = collect(child, request, parts, tail)
+        is_late = collect(child, request, parts, tail, show)
         code = child.wait()
     seconds = time.monotonic() - started
     if END in parts:
@@ -89,13 +98,15 @@ def start_child(request: Request, *, is_verbose: bool) -> Iterator[Any]:
         child.wait()
 
 
-def collect(child: Any, request: Request, parts: list[Any], tail: deque[str]) -> bool:
+def collect(
+    child: Any, request: Request, parts: list[Any], tail: deque[str], show: Show
+) -> bool:
     """Read what a child sends until it has ended, or its time has.
 
     Returns:
         Whether it was late.
     """
-    readers = [Thread(target=read_parts, args=(child.stdout, parts), daemon=True)]
+    readers = [Thread(target=read_parts, args=(child.stdout, parts, show), daemon=True)]
     if child.stderr is not None:
         last = Thread(target=read_output, args=(child.stderr, tail), daemon=True)
         readers.append(last)
@@ -115,11 +126,15 @@ def collect(child: Any, request: Request, parts: list[Any], tail: deque[str]) ->
     return is_late
 
 
-def read_parts(stream: IO[bytes], parts: list[Any]) -> None:
+def read_parts(stream: IO[bytes], parts: list[Any], show: Show) -> None:
     """Read what a child sends, up to its last word or its end."""
     with stream, suppress(EOFError, pickle.UnpicklingError):
         while not parts or parts[-1] != END:
-            parts.append(pickle.load(stream))  # noqa: S301  our own child's
+            sent = pickle.load(stream)  # noqa: S301  our own child's
+            if isinstance(sent, Progress):
+                show(sent.text)
+            else:
+                parts.append(sent)
 
 
 def read_output(stream: IO[bytes], tail: deque[str]) -> None:

@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -87,15 +88,22 @@ def run_all(
 ) -> Iterator[Verdict]:
     """Check one subject after another, and show on a terminal which."""
     for number, name in enumerate(options.paths, start=1):
-        show_progress(f"{number}/{len(options.paths)} {name}")
+        title = f"{number}/{len(options.paths)} {name}"
+        show_progress(title)
+        show = partial(show_value, title)
         try:
             asked = request(subject=read_subject(name))
-            verdict = check_subject(asked, is_verbose=options.verbose)
+            verdict = check_subject(asked, show, is_verbose=options.verbose)
         except CheckError as error:
             verdict = refuse_subject(name, str(error))
         finally:
             show_progress("")
         yield verdict
+
+
+def show_value(title: str, line: str) -> None:
+    """Show below which title, on a terminal, how far a value is."""
+    show_progress(f"{title}  {line}" if line else title)
 
 
 def show_progress(words: str) -> None:

@@ -1,10 +1,10 @@
 """Run the cells of a notebook in their order, each under ``%%meta``."""
 
 import os
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, cast
 
-from meta_magic.check.checked_block import close_doors, read_options
+from meta_magic.check.checked_block import close_doors, pick_seconds, read_options
 from meta_magic.check.judging import Judge, judge_unread
 from meta_magic.check.notebook_cells import Cell, read_cells
 from meta_magic.check.verdicts import Part, Request
@@ -25,11 +25,11 @@ def run_notebook(request: Request) -> Iterator[Part]:
     """
     path = cast("Path", request.subject.path)
     cells = read_cells(path)
-    read_options(request.settings)
+    read_options(request)
     from meta_magic.magic.notebook_shell import NotebookShell  # noqa: PLC0415  imports IPython
 
     os.chdir(path.parent)  # as a notebook's kernel is started there
-    shell = NotebookShell(path, write_line(request.settings))
+    shell = NotebookShell(path, write_line(request))
     places = Places(str(path))
     judge = Judge(request, close_doors(request), places)
     for cell in cells:
@@ -44,9 +44,11 @@ def run_notebook(request: Request) -> Iterator[Part]:
             return
 
 
-def write_line(settings: Mapping[str, Any]) -> str:
+def write_line(request: Request) -> str:
     """Return the line of ``%%meta`` that has the settings of the command."""
+    settings = request.settings
     words = ["%%meta", "--quiet", "--named", settings["named"]]
+    words += ["--value-seconds", f"{pick_seconds(request):g}"]
     if settings["as_device"] is not None:
         words += ["--as", settings["as_device"]]
     for text in settings["assume"]:

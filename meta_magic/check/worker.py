@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from typing import IO
 
-from meta_magic.check.checked_process import END
+from meta_magic.check.checked_process import END, Progress
 from meta_magic.check.lacking import find_lacking
 from meta_magic.check.verdicts import Finding, Part, Request
 from meta_magic.errors import CheckError
+from meta_magic.replaying.value_progress import OUTLETS
 
 with suppress(ImportError):  # on Windows
     import resource
@@ -28,6 +29,7 @@ def main() -> None:
     results = take_output()
     request: Request = pickle.load(sys.stdin.buffer)  # noqa: S301  our own parent's
     limit_memory(request.nbytes)
+    OUTLETS.append(lambda text: send(results, Progress(text)))
     try:
         for part in run_subject(request):
             send(results, part)

@@ -15,7 +15,13 @@ __all__ = [
     "split_statement",
 ]
 
-SMALLEST: Final = {"depth": 1, "height": 120, "value_nbytes": 0, "value_flops": 0}
+SMALLEST: Final = {
+    "depth": 1,
+    "height": 120,
+    "value_nbytes": 0,
+    "value_flops": 0,
+    "value_seconds": 0,
+}
 """Of the settings that are numbers, the least that makes sense."""
 
 
@@ -117,15 +123,23 @@ OPTIONS: Final = (
         metavar="BYTES",
         read=float,
         help="Bytes that the value of a tensor may take when the cell asks for it, as "
-        "item() does.",
+        "item() does (default: a quarter of the memory that is free).",
         example="%%meta --value-nbytes 1e9",
     ),
     Option(
         names=("--value-flops",),
         metavar="FLOPS",
         read=float,
-        help="Operations that it may take.",
+        help="Operations that it may take (default: what the seconds allow).",
         example="%%meta --value-flops 1e12",
+    ),
+    Option(
+        names=("--value-seconds",),
+        metavar="SECONDS",
+        read=float,
+        help="Seconds that it may take (default: 10); all values of a cell may take "
+        "six times as long.",
+        example="%%meta --value-seconds 60",
     ),
     Option(
         names=("--no-cache",),

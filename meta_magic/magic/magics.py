@@ -8,7 +8,7 @@ from typing import Any
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, magics_class, no_var_expand
 from IPython.core.magic_arguments import parse_argstring
-from traitlets import Bool, Enum, Int, List
+from traitlets import Bool, Enum, Float, Int, List
 
 from meta_magic.magic.awaiting import PartInterrupts
 from meta_magic.magic.cell import Body
@@ -56,14 +56,24 @@ class MetaMagics(Magics):
         420, min=SMALLEST["height"], help="Height of the report's views, in pixels."
     ).tag(config=True)
     value_nbytes = Int(
-        64 * 2**20,
+        None,
         min=SMALLEST["value_nbytes"],
-        help="Bytes that the value of a tensor may take when a cell asks for it.",
+        allow_none=True,
+        help="Bytes that the value of a tensor may take when a cell asks for it; by "
+        "default a quarter of the memory that is free.",
     ).tag(config=True)
     value_flops = Int(
-        10**10,
+        None,
         min=SMALLEST["value_flops"],
-        help="Floating-point operations that it may take.",
+        allow_none=True,
+        help="Floating-point operations that it may take; by default what the seconds "
+        "allow.",
+    ).tag(config=True)
+    value_seconds = Float(
+        10.0,
+        min=SMALLEST["value_seconds"],
+        help="Seconds that it may take; all values of a cell take at most six times "
+        "as long.",
     ).tag(config=True)
     hide = List(
         Enum(["parameters"]),

@@ -8,6 +8,8 @@ from typing import Any, Final
 
 from IPython.display import display
 
+from meta_magic.replaying.value_progress import show_line
+
 __all__ = ["ProgressLine"]
 
 FIRST_AFTER: Final = 1.0
@@ -27,6 +29,8 @@ class ProgressLine:
         self._is_kernel = is_kernel
         self._handle: Any = None
         self._done = threading.Event()
+        self._lock = threading.Lock()
+        self._value = ""
         self._started = time.perf_counter()
         self._thread: threading.Thread | None = None
 
@@ -37,6 +41,15 @@ class ProgressLine:
                 target=self._run, name="meta_magic progress", daemon=True
             )
             self._thread.start()
+
+    def show(self, text: str) -> None:
+        """Show how far a value is; "" shows operators and seconds again."""
+        if self._thread is None:
+            show_line(text)
+            return
+        self._value = text
+        if text:
+            self._show()
 
     def finish(self, bundle: Mapping[str, str] | None) -> None:
         """Stop, and show ``bundle`` in the place of the line; None shows nothing."""
@@ -58,16 +71,16 @@ class ProgressLine:
             if self._done.wait(EVERY):
                 break
         if not self._is_kernel:
-            sys.stderr.write("\r\033[K")
-            sys.stderr.flush()
+            show_line("")
 
     def _show(self) -> None:
         seconds = time.perf_counter() - self._started
         text = f"%%meta: {self._count():,} operators so far, {seconds:.0f} s"
-        if not self._is_kernel:
-            sys.stderr.write(f"\r\033[K{text}")
-            sys.stderr.flush()
-        elif self._handle is None:
-            self._handle = display({"text/plain": text}, raw=True, display_id=True)
-        else:
-            self._handle.update({"text/plain": text}, raw=True)
+        bundle = {"text/plain": self._value or text}
+        with self._lock:
+            if not self._is_kernel:
+                show_line(bundle["text/plain"])
+            elif self._handle is None:
+                self._handle = display(bundle, raw=True, display_id=True)
+            else:
+                self._handle.update(bundle, raw=True)

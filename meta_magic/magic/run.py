@@ -14,13 +14,15 @@ from meta_magic.magic.tracebacks import add_below, trim_traceback
 from meta_magic.session.collector import RARE_COLLECTION
 
 if TYPE_CHECKING:
+    from meta_magic.replaying.value_progress import Show
     from meta_magic.session.recording import Recording
     from meta_magic.torch_private.interrupts import Interrupts
     from meta_magic.trace.options import Options
+    from meta_magic.trace.provenance import ValueLimits
     from meta_magic.trace.rerun import Rerun
     from meta_magic.trace.trace import Trace
 
-__all__ = ["Run"]
+__all__ = ["Run", "read_limits"]
 
 NO_TORCH = "%%meta needs PyTorch, which is not installed: run `pip install torch`"
 
@@ -67,10 +69,13 @@ class Run:
         namespace = self._shell.user_ns
         self.interrupts = make_interrupts()
         with self.interrupts, RARE_COLLECTION:  # of what is imported, all stays
-            self.recording, self._rerun = start_recording(body, options, namespace)
-        self._progress = ProgressLine(
-            lambda: self.recording.n_operators, is_kernel=is_notebook(self._shell)
-        )
+            self._progress = ProgressLine(
+                lambda: self.recording.n_operators, is_kernel=is_notebook(self._shell)
+            )
+            show = self._progress.show
+            self.recording, self._rerun = start_recording(
+                body, options, namespace, show
+            )
         self._is_outermost = self._raw is not None and self._raw not in self._running
         if self._raw is not None and self._is_outermost:
             self._running[self._raw] = self._name
@@ -142,12 +147,16 @@ def make_interrupts() -> "Interrupts":
             raise
         raise UsageError(NO_TORCH) from None
     unbroken(ProgressLine.start)
+    unbroken(ProgressLine.show)
     unbroken(ProgressLine.finish)
     return Interrupts()
 
 
 def start_recording(
-    body: Body, options: Any, namespace: Mapping[str, object]
+    body: Body,
+    options: Any,
+    namespace: Mapping[str, object],
+    show: "Show",
 ) -> tuple["Recording", "Rerun | None"]:
     """Return a new recording, and what it takes to make it again, if that can be.
 
@@ -166,7 +175,8 @@ def start_recording(
         names=frozenset(body.names),
         options=chosen,
     )
-    return Recording(body.name, options=chosen, namespace=namespace), rerun
+    recording = Recording(body.name, options=chosen, namespace=namespace, show=show)
+    return recording, rerun
 
 
 def read_options(options: Any) -> "Options":
@@ -181,12 +191,11 @@ def read_options(options: Any) -> "Options":
         read_device,
         read_meaning,
     )
-    from meta_magic.trace.provenance import ValueLimits  # noqa: PLC0415  as well
 
     try:
         return Options(
             not options.no_cache,
-            ValueLimits(int(options.value_nbytes), int(options.value_flops)),
+            read_limits(options),
             *read_device(options.as_device),
             read_assumptions(options.assume),
             read_meaning(options.named),
@@ -195,3 +204,14 @@ def read_options(options: Any) -> "Options":
         )
     except ValueError as error:
         raise UsageError(f"%%meta: {error}") from None
+
+
+def read_limits(options: Any) -> "ValueLimits":
+    """Return what a value may take, as the magic's line or its settings say."""
+    from meta_magic.trace.provenance import ValueLimits  # noqa: PLC0415  needs torch
+
+    nbytes, flops = (
+        None if number is None else int(number)
+        for number in (options.value_nbytes, options.value_flops)
+    )
+    return ValueLimits(nbytes, flops, float(options.value_seconds))

@@ -3,6 +3,8 @@
 import sys
 from typing import TYPE_CHECKING, Any
 
+from meta_magic.magic.run import read_limits
+
 if TYPE_CHECKING:
     from meta_magic.magic.magics import MetaMagics
 
@@ -35,8 +37,9 @@ class ValueFormats:
         """Return what the shell shows of an object, in all formats."""
         if "meta_magic.session.recording" not in sys.modules:  # nothing was recorded
             return self._before(*args, **kwargs)
-        from meta_magic.session.shown_values import run_with_values  # noqa: PLC0415
-        from meta_magic.trace.provenance import ValueLimits  # noqa: PLC0415  need torch
+        from meta_magic.session.shown_values import (  # noqa: PLC0415  needs torch
+            run_with_values,
+        )
 
-        limits = ValueLimits(self._magics.value_nbytes, self._magics.value_flops)
+        limits = read_limits(self._magics)
         return run_with_values(lambda: self._before(*args, **kwargs), limits)

@@ -4,7 +4,7 @@ What was replayed for one value is kept for the next: each call is made once, as
 as what it leaves fits into the limits.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Final, NamedTuple, TypeAlias
@@ -24,12 +24,12 @@ from meta_magic.replaying.kept_programs import (
 )
 from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.replaying.replay import build_tensor
-from meta_magic.replaying.steps import Request, StepKind
+from meta_magic.replaying.steps import Request
+from meta_magic.replaying.value_budget import ValueBudget
 from meta_magic.torch_private.snapshot import RealTorch
 from meta_magic.trace.program import Program
-from meta_magic.trace.provenance import Evaluation, ValueLimits
+from meta_magic.trace.provenance import Evaluation
 from meta_magic.trace.signature import Geometry
-from meta_magic.trace.units import format_bytes, format_flops
 
 __all__ = ["Evaluator"]
 
@@ -63,7 +63,7 @@ class Evaluator:
         self,
         program: Program,
         wanted: Sequence[tuple[int, Geometry]],
-        limits: ValueLimits,
+        budget: ValueBudget,
         *,
         can_assume: bool = True,
         is_brief: bool = False,
@@ -75,7 +75,7 @@ class Evaluator:
         Args:
             program: All that was recorded so far.
             wanted: Storage and geometry of each tensor.
-            limits: What it may take.
+            budget: What it may take.
             can_assume: Whether they may rest on what was assumed.
             is_brief: Whether it is of no interest how much more it would take.
 
@@ -87,35 +87,35 @@ class Evaluator:
             read=tuple(wanted),
             can_assume=can_assume,
             keeps=True,
-            max_flops=limits.flops if is_brief else None,
+            max_flops=budget.max_flops() if is_brief else None,
         )
         try:
             with RealTorch():
                 recorded = self._read(program)
                 behind = find_behind(recorded)
-                done = None if behind else find_there(recorded, request, limits)
-                done = done or self._make(recorded, behind, request, limits)
+                done = None if behind else find_there(recorded, request, budget)
+                done = done or self._make(recorded, behind, request, budget)
                 tensors = [build_tensor(g, done.made[storage]) for storage, g in wanted]
         except ReplayError as error:
             raise MissingValueError(str(error)) from error
         return tensors, done.cost
 
     def state_at(
-        self, program: Program, source: int, limits: ValueLimits
+        self, program: Program, source: int, budget: ValueBudget
     ) -> Tensor | None:
         """Return where a CPU generator would stand; None if it takes too much.
 
         Args:
             program: All that was recorded so far.
             source: The place, as the source of a draw.
-            limits: What it may take.
+            budget: What it may take.
         """
         request = Request(sources=frozenset({source}), keeps=True)
         try:
             with RealTorch():
                 recorded = self._read(program)
                 behind = find_behind(recorded)
-                done = self._make(recorded, behind, request, limits)
+                done = self._make(recorded, behind, request, budget)
         except (ReplayError, ValueLimitError):
             return None
         return None if done.replay is None else done.replay.state_at(source)
@@ -135,7 +135,7 @@ class Evaluator:
         recorded: ProgramCalls,
         behind: AbstractSet[int],
         request: Request,
-        limits: ValueLimits,
+        budget: ValueBudget,
     ) -> Done:
         """Replay what is wanted, and bring along what must be, if that can be had.
 
@@ -151,7 +151,7 @@ class Evaluator:
                 replay = self._plan(recorded, wider)
                 more = find_followers(replay.plan) - wider.storages - left
                 if not more:
-                    done = run(replay, limits, keeps=True)
+                    done = run(replay, budget, keeps=True)
                     break
                 along |= more
             except (ReplayError, MissingValueError) as error:
@@ -160,7 +160,7 @@ class Evaluator:
                     raise
                 if not along:  # what is wanted, and no more
                     replay = self._plan(recorded, replace(request, keeps=False))
-                    done = run(replay, limits, keeps=False)
+                    done = run(replay, budget, keeps=False)
                     break
                 left |= along
                 along = set()
@@ -217,11 +217,11 @@ def check(replay: Execution, request: Request) -> None:
 
 
 def find_there(
-    recorded: ProgramCalls, request: Request, limits: ValueLimits
+    recorded: ProgramCalls, request: Request, budget: ValueBudget
 ) -> Done | None:
     """Return what is wanted if all of it was kept and needs no replay."""
     kept = recorded.kept
-    if kept is None or kept.nbytes > limits.nbytes:
+    if kept is None or not budget.allows_kept(kept.nbytes):
         return None
     known = kept.list_contents(can_assume=request.can_assume)
     raw = kept.find_raw(known.keys() & request.storages)
@@ -238,12 +238,12 @@ def find_there(
     )
 
 
-def run(replay: Execution, limits: ValueLimits, *, keeps: bool) -> Done:
+def run(replay: Execution, budget: ValueBudget, *, keeps: bool) -> Done:
     """Run a replay; under :func:`RealTorch`.
 
     Args:
         replay: The replay.
-        limits: What it may take.
+        budget: What it may take.
         keeps: Whether what it leaves is kept for later ones, with what is kept already.
 
     Raises:
@@ -251,44 +251,9 @@ def run(replay: Execution, limits: ValueLimits, *, keeps: bool) -> Done:
         ReplayError: A step failed.
     """
     idle_nbytes = sum(part.drop_idle(is_all=not keeps) for part in replay.parts)
-    cost = weigh(replay)
-    if cost.nbytes + idle_nbytes > limits.nbytes or cost.flops > limits.flops:
-        raise ValueLimitError(
-            explain_cost(cost._replace(nbytes=cost.nbytes + idle_nbytes), limits)
-        )
+    cost = budget.check(replay, idle_nbytes)
     made: Made = {}
-    for _ in replay.run(made.__setitem__):
-        pass
+    budget.run(replay, made.__setitem__)
     if keeps:
         replay.keep(made)
     return Done(replay, made, cost)
-
-
-def weigh(replay: Execution) -> Evaluation:
-    """Return what a replay takes, beyond what was kept."""
-    steps = [step for step in replay.steps if step.kind != StepKind.ALLOCATE]
-    return Evaluation(
-        call=len(replay.plan.recorded),
-        n_calls=len(steps),
-        nbytes=replay.peak_nbytes({}),
-        flops=sum(step.call.usage.work for step in steps),
-    )
-
-
-def explain_cost(cost: Evaluation, limits: ValueLimits) -> str:
-    """Return in words that a value takes too much."""
-    nbytes, most_nbytes = tell_apart(cost.nbytes, limits.nbytes, format_bytes)
-    flops, most_flops = tell_apart(cost.flops, limits.flops, format_flops)
-    return (
-        f"to compute it would take {nbytes} and {flops} in {cost.n_calls:,} operator "
-        f"calls (allowed are {most_nbytes} and {most_flops})"
-    )
-
-
-def tell_apart(number: int, limit: int, write: Callable[[int], str]) -> tuple[str, str]:
-    """Return two numbers in words that differ if they do."""
-    texts = write(number), write(limit)
-    if number != limit and texts[0] == texts[1]:
-        unit = write(10).partition(" ")[2]
-        return f"{number:,} {unit}", f"{limit:,} {unit}"
-    return texts

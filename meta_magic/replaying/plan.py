@@ -177,7 +177,7 @@ class Planner:
         self._flops += call.usage.work
         if self._flops > (self._request.max_flops or 0):
             raise ValueLimitError(
-                "to compute it would take more operations than are allowed"
+                "it takes more operations than are allowed", "seconds"
             )
 
     def _allocate(self, index: int, born: set[int], memory: set[int]) -> None:

@@ -7,12 +7,19 @@ from typing import Final, NamedTuple
 
 import torch
 
+from meta_magic.errors import ValueLimitError
+from meta_magic.replaying.devices import free_nbytes
 from meta_magic.session.routing import Routed
 from meta_magic.trace.options import Assumed
 
-__all__ = ["Guess", "advise", "guess_count", "guess_values"]
+__all__ = ["Guess", "advise", "advise_more", "guess_count", "guess_values"]
 
 UNIFORM: Final = "routing=uniform"
+CPU: Final = torch.device("cpu")
+
+LONGEST: Final = 600
+"""Seconds that a reader may choose to wait for a value."""
+
 CONTROL: Final = frozenset(
     f"torch.Tensor.{name}" for name in ("__bool__", "__int__", "__index__")
 )
@@ -69,6 +76,17 @@ def guess_values(
     if assumed.value is None:
         return None
     return Guess(0, f"values={assumed.value:g}", assumed.value)
+
+
+def advise_more(error: ValueLimitError) -> list[str]:
+    """Return how to allow what a value takes; [] where the machine could not do it."""
+    most = free_nbytes(CPU) if error.limit == "nbytes" else LONGEST
+    if not error.wanted or (error.limit != "flops" and error.wanted > most):
+        return []
+    amount = f"{error.wanted:.2g}" if error.limit != "seconds" else f"{error.wanted}"
+    setting = f"{error.limit}={amount.replace('+0', '').replace('+', '')}"
+    option = f"--value-{setting.replace('=', ' ')}"
+    return [f"{option} or record(limits=ValueLimits({setting}))"]
 
 
 def advise(

@@ -9,10 +9,10 @@ from meta_magic.errors import MissingValueError
 from meta_magic.recording.intercept.value_checks import ValueChecks
 from meta_magic.recording.rows.known_values import GrowingValues
 from meta_magic.replaying.evaluator import Evaluator
+from meta_magic.replaying.value_budget import ValueBudget
 from meta_magic.session.program_builder import Written
 from meta_magic.trace.options import Options
 from meta_magic.trace.program import Program
-from meta_magic.trace.provenance import ValueLimits
 from meta_magic.trace.signature import Geometry
 
 __all__ = ["CheckedValues", "make_checks"]
@@ -31,9 +31,10 @@ class CheckedValues:
 
     def __init__(self, snapshot: Callable[[], Program], options: Options) -> None:
         self._snapshot = snapshot
-        nbytes, flops = options.limits
-        share = 1 if options.check_values else SHARE
-        self._limits = ValueLimits(nbytes // share, flops // share)
+        limits = options.limits
+        self._budget = ValueBudget(
+            limits if options.check_values else limits.little(SHARE)
+        )
         self._evaluator = Evaluator(is_apart=True)
 
     def evaluate(self, storage: int, geometry: Geometry) -> Tensor | None:
@@ -43,7 +44,7 @@ class CheckedValues:
             reals, _ = self._evaluator.evaluate(
                 self._snapshot(),
                 wanted,
-                self._limits,
+                self._budget,
                 can_assume=False,
                 is_brief=True,
             )

@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import FrameType, TracebackType
 from typing import Final, cast
 
+from meta_magic.session.operand_names import read_variables
 from meta_magic.session.recording import Recording
 from meta_magic.session.shown_frames import hide_others
 from meta_magic.session.trace_handle import TraceHandle
@@ -129,18 +130,6 @@ def read_options(  # noqa: PLR0913  all that a user may choose, by name
         n_devices=n_devices,
         check_values=check_values,
     )
-
-
-def read_variables(frame: FrameType) -> dict[str, object]:
-    """Return the variables of a frame."""
-    local_names = frame.f_locals
-    names = {**frame.f_globals, **local_names}
-    # Before Python 3.13 the frame keeps this snapshot, and with it every tensor that
-    # its function deletes later. Emptied, unless somebody else asked for it, too.
-    is_snapshot = bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
-    if type(local_names) is dict and is_snapshot and sys.getrefcount(local_names) <= 3:  # noqa: PLR2004  the frame's, ours, the argument's
-        local_names.clear()
-    return names
 
 
 def find_rerun(

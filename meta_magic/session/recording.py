@@ -38,6 +38,7 @@ from meta_magic.recording.intercept.special_tensors import SpecialTensors
 from meta_magic.recording.rows.module_trees import Tree
 from meta_magic.recording.rows.real_memory import RealMemory
 from meta_magic.recording.signatures.cache import SignatureCache
+from meta_magic.replaying.value_progress import Show, show_line
 from meta_magic.session.caches import pick_cache
 from meta_magic.session.checked_values import make_checks
 from meta_magic.session.collector import RARE_COLLECTION
@@ -74,6 +75,7 @@ class Recording:
         namespace: Variables as they are before; a module that is there already is
             described only if it is called.
         is_probe: Whether calls are only tried; see ``Refusals``.
+        show: Shows how far a value is that takes long to compute.
 
     Attributes:
         guard: Enters the recording, and restores torch when it is left.
@@ -88,6 +90,7 @@ class Recording:
         entry_points: Sequence[Callable[..., Any]] = (),
         namespace: Mapping[str, object] = MappingProxyType({}),
         is_probe: bool = False,
+        show: Show = show_line,
     ) -> None:
         cache, self._clock = pick_cache(options), Clock()
         self._written = write = make_written(cache, self._clock, cell_file, top)
@@ -108,7 +111,7 @@ class Recording:
         self._composites = CompositesOf(plan, write.constants.note_values)
         self._autocast = AutocastOf(plan, self._composites)
         self._values = ValuesOnDemand(
-            write, self._clock, self._programs.snapshot, options
+            write, self._clock, self._programs.snapshot, options, show
         )
         self._shared = SharedMemory(
             write.registry, write.places, write.constants, write.findings, self._values

@@ -18,12 +18,16 @@ from meta_magic.recording.identities.tensors import Seen
 from meta_magic.recording.signatures.arguments import Given, Inputs
 from meta_magic.recording.signatures.entries import ALIGNED, OpTable
 from meta_magic.replaying.evaluator import Evaluator
+from meta_magic.replaying.value_budget import ValueBudget
+from meta_magic.replaying.value_progress import Show, show_line
 from meta_magic.session.assumptions import (
     Guess,
     advise,
+    advise_more,
     guess_count,
     guess_values,
 )
+from meta_magic.session.operand_names import read_variables
 from meta_magic.session.program_builder import Written
 from meta_magic.session.routing import Routing
 from meta_magic.session.value_calls import (
@@ -37,7 +41,7 @@ from meta_magic.session.value_calls import (
 from meta_magic.torch_private.snapshot import WithoutModes
 from meta_magic.trace.options import Assumed, Options
 from meta_magic.trace.program import Program
-from meta_magic.trace.provenance import LIMITS, Assumption, Evaluation
+from meta_magic.trace.provenance import LITTLE_NBYTES, Assumption, Evaluation
 from meta_magic.trace.units import format_shape
 
 __all__ = ["ValuesOnDemand"]
@@ -46,10 +50,9 @@ ASSUMABLE: Final = frozenset({INDEX, SELECT, NONZERO})
 READ: Final = frozenset({COPY, "aten._local_scalar_dense.default"})
 NOTHING_ASSUMED: Final = Assumed()
 MASKS: Final = frozenset({torch.bool, torch.uint8})
-LARGER: Final = "--value-nbytes, --value-flops or record(limits=)"
 ADVICE: Final = (
-    "Give the value in Python, compute it under `with torch.device('cpu'):`, or keep "
-    "shapes and branches independent of data"
+    " Give the value in Python, compute it under `with torch.device('cpu'):`, or keep "
+    "shapes and branches independent of data."
 )
 
 
@@ -62,6 +65,7 @@ class ValuesOnDemand:
         clock: Dates what was assumed.
         snapshot: Returns the program recorded so far.
         options: What one value may take, and what is assumed beyond.
+        show: Shows how far a value is that takes long.
 
     Attributes:
         prepare: Called with tensors before their values are read.
@@ -73,6 +77,7 @@ class ValuesOnDemand:
         clock: Clock,
         snapshot: Callable[[], Program],
         options: Options,
+        show: Show = show_line,
     ) -> None:
         self.prepare: Callable[[Sequence[Tensor]], object] = len  # which does nothing
         self._places = written.places
@@ -82,6 +87,9 @@ class ValuesOnDemand:
         self._findings = written.findings
         self._routing = Routing(written.rows, written.registry)
         self._evaluator = Evaluator()
+        self._budget = ValueBudget(options.limits, self._describe, show)
+        self._little = ValueBudget(options.limits.little(), self._describe, show)
+        self._asked: Inputs = []
         self._beyond: dict[tuple[str, Any], int] = {}
 
     def evaluate(self, table: OpTable, given: Given) -> Any:
@@ -104,8 +112,7 @@ class ValuesOnDemand:
         guess = self._guess(table, chosen)
         if guess is None or not is_beyond:
             try:
-                is_brief = is_beyond or guess is not None
-                return self._run(table, given, chosen, is_brief=is_brief)
+                return self._run(table, given, chosen, guess, is_beyond=is_beyond)
             except MissingValueError as error:
                 if isinstance(error, ValueLimitError):
                     self._beyond[place] = numel
@@ -117,10 +124,27 @@ class ValuesOnDemand:
         return self._assume(table, given, chosen[0][0], guess)
 
     def _run(
-        self, table: OpTable, given: Given, chosen: Inputs, *, is_brief: bool
+        self,
+        table: OpTable,
+        given: Given,
+        chosen: Inputs,
+        guess: Guess | None,
+        *,
+        is_beyond: bool,
     ) -> Any:
-        """Return what an operator returns, given the values that it reads."""
-        real_by_id, cost = self._find_reals(table, chosen, is_brief=is_brief)
+        """Return what an operator returns, given the values that it reads.
+
+        Little is computed where a guess can stand for the values.
+        """
+        try:
+            reals, cost = self._compute(
+                chosen,
+                self._budget if guess is None else self._little,
+                is_brief=is_beyond or guess is not None,
+            )
+        except MissingValueError as error:
+            raise self._explain(error, table, chosen) from error
+        real_by_id = {id(t): real for (t, _), real in zip(chosen, reals, strict=True)}
         with WithoutModes():
             if table.written:  # and what was computed is kept
                 real_by_id = {key: real.clone() for key, real in real_by_id.items()}
@@ -141,7 +165,7 @@ class ValuesOnDemand:
         routed = self._routing.find(ref.number) if assumed.is_uniform else None
         if table.name in ASSUMABLE:
             return guess_count(routed, tensor.shape, assumed)
-        most = max(self._options.limits.nbytes, LIMITS.nbytes)
+        most = max(self._options.limits.nbytes or 0, LITTLE_NBYTES)
         if table.name in READ and tensor.nbytes <= most:
             return guess_values(routed, tensor, assumed)
         return None
@@ -160,7 +184,9 @@ class ValuesOnDemand:
         """Return what a tensor holds, if that takes little; the trace says nothing."""
         try:
             read = [(tensor, seen)]
-            reals, _ = self._compute(read, can_assume=False, is_brief=True)
+            reals, _ = self._compute(
+                read, self._budget, can_assume=False, is_brief=True
+            )
         except MissingValueError:
             return None
         return reals[0]
@@ -172,34 +198,31 @@ class ValuesOnDemand:
             MissingValueError: They cannot be computed, rest on what was assumed, or
                 take too much.
         """
-        return self._compute(chosen, is_brief=False, can_assume=False)[0]
+        return self._compute(chosen, self._budget, can_assume=False)[0]
 
     def state_at(self, source: int) -> Tensor | None:
         """Return where a CPU generator would stand; None if that takes too much."""
-        limits = self._options.limits
-        return self._evaluator.state_at(self._snapshot(), source, limits)
+        return self._evaluator.state_at(self._snapshot(), source, self._budget)
 
     def hand_over(self, program: Program) -> None:
         """Let later recordings go on from what was computed of this one."""
         self._evaluator.hand_over(program)
 
-    def _find_reals(
-        self, table: OpTable, chosen: Inputs, *, is_brief: bool
-    ) -> tuple[dict[int, Tensor], Evaluation]:
-        try:
-            reals, cost = self._compute(chosen, is_brief=is_brief)
-        except MissingValueError as error:
-            name = describe_function(self._places.function) or table.name
-            tensor = chosen[0][0]
-            advice = ADVICE
-            if isinstance(error, ValueLimitError):
-                options = [*self._advise(table, chosen, name), LARGER]
-                advice = f"See {'; '.join(options)}. {ADVICE}"
-            raise type(error)(
-                f"{name} needs the value of a tensor {format_shape(tensor.shape)}: "
-                f"{error}. {advice}."
-            ) from error
-        return {id(t): real for (t, _), real in zip(chosen, reals, strict=True)}, cost
+    def _explain(
+        self, error: MissingValueError, table: OpTable, chosen: Inputs
+    ) -> MissingValueError:
+        """Return the error that says which value is missing, and what to do."""
+        function = describe_function(self._places.function) or table.name
+        shape = format_shape(chosen[0][0].shape)
+        text = f"{function} needs the value of a tensor {shape}: {error}."
+        if not isinstance(error, ValueLimitError):
+            return type(error)(f"{text}{ADVICE}")
+        ways = [f"allow it ({way})" for way in advise_more(error)]
+        ways += [
+            f"go on without it ({way})" for way in self._advise(table, chosen, function)
+        ]
+        advice = f" To go on, {', or '.join(ways)}." if ways else ADVICE
+        return ValueLimitError(text + advice, error.limit, error.wanted)
 
     def _raise_refusal(self, error: MissingValueError) -> None:
         """Raise what an operator raised whose result a value needs, as on the CPU.
@@ -226,7 +249,12 @@ class ValuesOnDemand:
         return [advise(routed, tensor, function, is_mask=is_mask)]
 
     def _compute(
-        self, chosen: Inputs, *, is_brief: bool = False, can_assume: bool = True
+        self,
+        chosen: Inputs,
+        budget: ValueBudget,
+        *,
+        is_brief: bool = False,
+        can_assume: bool = True,
     ) -> tuple[list[Tensor], Evaluation]:
         """Return the real tensors for those on meta, and what they took."""
         wanted = [
@@ -235,10 +263,23 @@ class ValuesOnDemand:
             if ref is not None
         ]
         self.prepare([tensor for tensor, _ in chosen])
-        program, limits = self._snapshot(), self._options.limits
-        return self._evaluator.evaluate(
-            program, wanted, limits, can_assume=can_assume, is_brief=is_brief
-        )
+        program, self._asked = self._snapshot(), chosen
+        try:
+            return self._evaluator.evaluate(
+                program, wanted, budget, can_assume=can_assume, is_brief=is_brief
+            )
+        finally:
+            self._asked = []
+
+    def _describe(self) -> str:
+        """Return what is computed now, such as ``loss, line 33``."""
+        (tensor, _), *_ = self._asked
+        frame, line = self._places.frame, self._places.current_line()
+        variables = {} if frame is None else read_variables(frame)
+        names = [name for name, value in variables.items() if value is tensor]
+        names = [name for name in names if not name.startswith("_")]
+        name = names[0] if names else describe_function(self._places.function)
+        return f"{name or 'a value'}{'' if line is None else f', line {line}'}"
 
 
 def find_read(table: OpTable, given: Given) -> Inputs:

@@ -7,6 +7,8 @@ import torch
 
 __all__ = [
     "LIMITS",
+    "LITTLE_NBYTES",
+    "N_VALUES",
     "Assumption",
     "Constant",
     "Evaluation",
@@ -14,24 +16,45 @@ __all__ = [
     "ValueLimits",
 ]
 
+LITTLE_NBYTES: Final = 64 * 2**20
+LITTLE_FLOPS: Final = 10**10
+"""What a value may take on any machine that nobody waits for."""
+
 
 class ValueLimits(NamedTuple):
-    """What the value of a tensor may take.
+    """What the value of a tensor may take that a block asks for.
 
     Attributes:
-        nbytes: Bytes held at any moment.
-        flops: Floating-point operations.
+        nbytes: Bytes held at any moment, with what is kept for later values; None for
+            a quarter of the memory that is free.
+        flops: Floating-point operations; None for what ``seconds`` allow.
+        seconds: About how long it takes on this machine; all values of a recording
+            take at most six times as long.
 
     Example:
-        >>> with record(limits=ValueLimits(nbytes=2**30)):
-        ...     n = torch.ones(10_000, 10_000).sum().item()  # of 400 MB, not 64 MiB
+        >>> with record(limits=ValueLimits(seconds=120)):
+        ...     n = torch.ones(10_000, 10_000).sum().item()
     """
 
-    nbytes: int = 64 * 2**20
-    flops: int = 10**10
+    nbytes: int | None = None
+    flops: int | None = None
+    seconds: float = 10.0
+
+    def little(self, share: int = 1) -> "ValueLimits":
+        """Return what a value may take that nobody waits for.
+
+        Args:
+            share: What part of it, where several are computed at once.
+        """
+        nbytes = LITTLE_NBYTES if self.nbytes is None else self.nbytes
+        flops = LITTLE_FLOPS if self.flops is None else self.flops
+        return ValueLimits(nbytes // share, flops // share, self.seconds)
 
 
 LIMITS: Final = ValueLimits()
+
+N_VALUES: Final = 6
+"""All values of a recording may take as long as so many that take the most."""
 
 
 class Evaluation(NamedTuple):

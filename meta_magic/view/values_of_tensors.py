@@ -8,6 +8,7 @@ from torch import Tensor
 
 from meta_magic.errors import MetaMagicError
 from meta_magic.replaying.evaluator import Evaluator
+from meta_magic.replaying.value_budget import ValueBudget
 from meta_magic.trace.program import HEADER, Program
 from meta_magic.trace.provenance import LIMITS
 from meta_magic.trace.units import format_shape
@@ -58,7 +59,7 @@ def describe_values(program: Program, op: int, slot: int) -> dict[str, Any]:
     wanted = [(storage, geometry)]
     try:
         found, _ = Evaluator(is_apart=True).evaluate(
-            program, wanted, LIMITS, can_assume=False
+            program, wanted, ValueBudget(LIMITS), can_assume=False
         )
     except MetaMagicError as error:
         return {"error": str(error)}

@@ -1,0 +1,177 @@
+"""Decide whether a value is computed: by the memory, operations and seconds it takes.
+
+``loss.item()`` in a training loop is computed as long as the machine can do it in the
+time that a reader waits; ``torch.ones(2**40).sum().item()`` is refused at once.
+:meth:`ValueBudget.check` decides, :meth:`ValueBudget.run` computes.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from math import ceil, log10
+from typing import Final
+
+import torch
+
+from meta_magic.errors import ValueLimitError
+from meta_magic.replaying.devices import free_nbytes
+from meta_magic.replaying.execution import Execution, Finished
+from meta_magic.replaying.rates import estimate_seconds, measure_rates
+from meta_magic.replaying.steps import Step, StepKind
+from meta_magic.replaying.value_progress import Show, ValueProgress, show_line
+from meta_magic.trace.provenance import N_VALUES, Evaluation, ValueLimits
+from meta_magic.trace.units import format_bytes, format_flops
+
+__all__ = ["ValueBudget"]
+
+CPU: Final = torch.device("cpu")
+
+SHARE: Final = 4
+"""Values take at most this part of the free memory: a quarter."""
+
+FEW_BYTES: Final = 2**24
+FEW_FLOPS: Final = 10**9
+FEW_STEPS: Final = 20_000
+"""What takes no more is computed without asking how much memory is free, and how fast
+the machine is: it takes less than about a second."""
+
+A_VALUE: Final = "a value"
+
+
+class ValueBudget:
+    """What values of one recording may take, and the seconds they took so far.
+
+    Args:
+        limits: What one of them may take.
+        describe: Returns what is computed now, such as ``loss, line 33``.
+        show: Shows a line of progress.
+    """
+
+    def __init__(
+        self,
+        limits: ValueLimits,
+        describe: Callable[[], str] = lambda: A_VALUE,
+        show: Show = show_line,
+    ) -> None:
+        self.limits = limits
+        self._describe = describe
+        self._show = show
+        self._spent = 0.0
+
+    def max_flops(self) -> int:
+        """Return the operations above which planning a value need not go on."""
+        if self.limits.flops is not None:
+            return self.limits.flops
+        return int(self.limits.seconds * measure_rates(CPU).large)
+
+    def allows_kept(self, nbytes: int) -> bool:
+        """Whether contents may stay in memory for later values.
+
+        Args:
+            nbytes: Their bytes.
+        """
+        return nbytes <= self._max_nbytes(nbytes, nbytes)
+
+    def check(self, replay: Execution, idle_nbytes: int) -> Evaluation:
+        """Return what a replay takes, beyond what was kept.
+
+        Args:
+            replay: The replay.
+            idle_nbytes: Bytes that are kept for other values meanwhile.
+
+        Raises:
+            ValueLimitError: It takes more than is allowed.
+        """
+        steps = [step for step in replay.steps if step.kind != StepKind.ALLOCATE]
+        cost = Evaluation(
+            call=len(replay.plan.recorded),
+            n_calls=len(steps),
+            nbytes=replay.peak_nbytes({}),
+            flops=sum(step.call.usage.work for step in steps),
+        )
+        self._check_nbytes(cost.nbytes + idle_nbytes, idle_nbytes)
+        most = self.limits.flops
+        if most is not None and cost.flops > most:
+            raise ValueLimitError(
+                f"it takes {tell_apart(cost.flops, most, format_flops)}",
+                "flops",
+                round_up(cost.flops),
+            )
+        self._check_seconds(replay, cost)
+        return cost
+
+    def run(self, replay: Execution, finished: Finished) -> None:
+        """Run a replay; under :func:`RealTorch`.
+
+        Args:
+            replay: The replay.
+            finished: Takes each wanted storage.
+
+        Raises:
+            ReplayError: A step failed.
+        """
+        started = time.perf_counter()
+        progress = ValueProgress(
+            self._describe, lambda: estimate_all(replay.steps), self._show
+        )
+        try:
+            for _ in replay.run(finished):
+                progress.note_step()
+        finally:
+            progress.finish()
+            self._spent += time.perf_counter() - started
+
+    def _max_nbytes(self, nbytes: int, kept_nbytes: int) -> int:
+        """Return the bytes that are allowed; all of few without asking for more."""
+        if self.limits.nbytes is not None:
+            return self.limits.nbytes
+        if nbytes <= FEW_BYTES:
+            return nbytes
+        return (free_nbytes(CPU) + kept_nbytes) // SHARE
+
+    def _check_nbytes(self, nbytes: int, kept_nbytes: int) -> None:
+        most = self._max_nbytes(nbytes, kept_nbytes)
+        if nbytes > most:
+            text = f"it takes {tell_apart(nbytes, most, format_bytes)}"
+            if self.limits.nbytes is None:
+                text += ", a quarter of the memory that is free"
+            raise ValueLimitError(text, "nbytes", round_up(nbytes))
+
+    def _check_seconds(self, replay: Execution, cost: Evaluation) -> None:
+        seconds, most = 0.0, self.limits.seconds
+        if cost.flops > FEW_FLOPS or cost.n_calls > FEW_STEPS:
+            seconds = sum(estimate_all(replay.steps))
+        if seconds > most:
+            raise ValueLimitError(
+                f"it takes about {seconds:.0f} s, and {most:g} s are allowed",
+                "seconds",
+                round_up(seconds),
+            )
+        total = self._spent + seconds
+        if total > N_VALUES * most:
+            raise ValueLimitError(
+                f"values took {self._spent:.0f} s so far, this one takes about "
+                f"{seconds:.0f} s, and all of them {N_VALUES * most:g} s at most",
+                "seconds",
+                round_up(2 * total / N_VALUES),
+            )
+
+
+def estimate_all(steps: Sequence[Step]) -> list[float]:
+    """Return about how many seconds each step takes."""
+    rates = measure_rates(CPU)
+    return [estimate_seconds(step, rates, CPU) for step in steps]
+
+
+def tell_apart(number: int, limit: int, write: Callable[[int], str]) -> str:
+    """Return in words that a number is over its limit: two numbers that differ."""
+    texts = write(number), write(limit)
+    if texts[0] == texts[1]:
+        unit = write(10).partition(" ")[2]
+        texts = f"{number:,} {unit}", f"{limit:,} {unit}"
+    return f"{texts[0]}, and {texts[1]} are allowed"
+
+
+def round_up(number: float) -> int:
+    """Return a number that is not less and has two digits that are not zero."""
+    unit = int(10 ** max(int(log10(max(number, 1))) - 1, 0))
+    return ceil(number / unit) * unit
