@@ -1,11 +1,21 @@
 """The devices that are there, and the memory that is free on them."""
 
+from pathlib import Path
+from typing import Final
+
 import psutil
 import torch
 
 from meta_magic.errors import MetaMagicError
 
 __all__ = ["free_nbytes", "list_devices", "read_device"]
+
+GROUPS: Final = Path("/sys/fs/cgroup")
+CONTROL_GROUPS: Final = (
+    (GROUPS, "memory.max", "memory.current"),
+    (GROUPS / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+)
+"""Where Linux says what a container may take of memory, and takes: versions 2 and 1."""
 
 
 def read_device(
@@ -40,4 +50,21 @@ def free_nbytes(device: torch.device) -> int:
     """Return the bytes that can still be had on a device."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    return int(psutil.virtual_memory().available)
+    return min([int(psutil.virtual_memory().available), *free_in_group()])
+
+
+def free_in_group() -> list[int]:
+    """Return what a container has left of its memory; [] where nothing limits it.
+
+    Beyond it the process is killed, however much memory the machine has.
+    """
+    for folder, limit, used in CONTROL_GROUPS:
+        try:
+            n_limit, n_used = (int((folder / f).read_text()) for f in (limit, used))
+            stat = dict(
+                map(str.split, (folder / "memory.stat").read_text().splitlines())
+            )
+        except (OSError, ValueError):  # there is none, or the limit is "max"
+            continue
+        return [n_limit - n_used + int(stat.get("inactive_file", 0))]
+    return []

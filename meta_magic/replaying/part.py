@@ -125,6 +125,12 @@ class Part:
         kept.drop(idle if is_all else idle & self.plan.recorded.dead)
         return kept.nbytes - kept.nbytes_of(held)
 
+    @property
+    def kept_nbytes(self) -> int:
+        """Bytes that are kept of the recording, whether the plan needs them or not."""
+        kept = self.plan.recorded.kept
+        return 0 if kept is None else kept.nbytes
+
     def writes(self, storage: int) -> bool:
         """Whether the recording writes a storage that was there before."""
         return storage in self.plan.recorded.writers

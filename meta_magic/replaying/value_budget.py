@@ -88,7 +88,8 @@ class ValueBudget:
             nbytes=replay.peak_nbytes({}),
             flops=sum(step.call.usage.work for step in steps),
         )
-        self._check_nbytes(cost.nbytes + idle_nbytes, idle_nbytes)
+        kept_nbytes = sum(part.kept_nbytes for part in replay.parts)
+        self._check_nbytes(cost.nbytes + idle_nbytes, kept_nbytes)
         most = self.limits.flops
         if most is not None and cost.flops > most:
             raise ValueLimitError(

@@ -30,7 +30,7 @@ __all__ = ["KernelRuns"]
 
 UNMADE: Final = (
     "real numbers were drawn without those that the cell draws before them on meta, "
-    "which would take too much (see torch.manual_seed, --value-flops)"
+    "which would take too much (see torch.manual_seed, --value-seconds)"
 )
 
 

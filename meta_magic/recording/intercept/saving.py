@@ -31,7 +31,7 @@ EMPTY: Final = (int, ())
 
 ADVICE: Final = (
     "Save after the cell, when meta_magic.materialize has made the module real, or "
-    "allow more (--value-nbytes, --value-flops, record(limits=))"
+    "allow more (--value-nbytes, --value-seconds, record(limits=))"
 )
 
 

@@ -36,7 +36,7 @@ of them are gone."""
 
 BEHIND: Final = (
     "an array that shares the memory of a tensor does not follow what is written to it "
-    "from here on, which would take too much (see --value-nbytes, --value-flops)"
+    "from here on, which would take too much (see --value-nbytes, --value-seconds)"
 )
 AHEAD: Final = (
     "an array of {:,} bytes that shares the memory of a tensor was changed; what the "

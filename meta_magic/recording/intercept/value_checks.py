@@ -237,7 +237,7 @@ def describe_doubt(bounds: Bounds, allowed: Allowed, name: str) -> str:
     is_not = known or " were not checked"
     return (
         f"{name}: {allowed.name}{is_not}, {describe_allowed(allowed)}; to compute them "
-        "takes too much (--check-values, --value-nbytes, --value-flops)"
+        "takes too much (--check-values, --value-nbytes, --value-seconds)"
     )
 
 

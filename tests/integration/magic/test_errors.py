@@ -230,7 +230,7 @@ def test_a_value_that_takes_too_much_names_the_option(run):
     error, shown = run(
         "%%meta --value-nbytes 1e3\nx = torch.ones(1000)\nx.sum().item()"
     )
-    assert "it would take 3.9 KiB" in str(error)
+    assert "it takes 3.9 KiB" in str(error)
     assert "--value-nbytes" in str(error)
     assert marked_lines(shown)[0] == 3
 

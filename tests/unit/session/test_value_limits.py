@@ -1,9 +1,12 @@
 """What a value may take where nobody says more."""
 
+import pytest
 import torch
 from torch import nn
 
-from meta_magic import ValueLimits, record
+from meta_magic import MissingValueError, ValueLimits, record
+from meta_magic.errors import ValueLimitError
+from meta_magic.replaying import devices, value_budget, value_progress
 
 
 def test_the_loss_of_a_convolutional_network_is_had_without_an_option():
@@ -30,3 +33,109 @@ def test_a_large_draw_of_no_use_takes_little_of_a_value():
     wanted = draw()[-1]
     with record(limits=ValueLimits(nbytes=2**24)):
         assert draw()[-1] == wanted
+
+
+def test_a_quarter_of_the_free_memory_may_be_taken(monkeypatch):
+    # 2**23 float32 and their sum: 4 bytes more than 32 MiB.
+    monkeypatch.setattr(value_budget, "free_nbytes", lambda _: 2**27 + 2**5)
+    with record():
+        assert torch.ones(2**23).sum().item() == 2**23
+    monkeypatch.setattr(value_budget, "free_nbytes", lambda _: 2**27)
+    said = r"it takes 33,554,436 bytes, and 33,554,432 bytes are allowed, a quarter of"
+    with pytest.raises(ValueLimitError, match=said), record():
+        torch.ones(2**23).sum().item()
+
+
+def test_what_is_kept_for_later_values_counts(monkeypatch):
+    monkeypatch.setattr(value_budget, "free_nbytes", lambda _: 2**27)
+    with record():
+        x = torch.ones(2**22)  # 16 MiB, which are kept
+        assert x.sum().item() == 2**22
+        with pytest.raises(ValueLimitError, match=r"and 36\.0 MiB are allowed"):
+            x.repeat(2).sum().item()  # 16 + 32 of (128 + 16) / 4 MiB
+        assert x[1:].cumsum(0)[-1].item() == 2**22 - 1  # 16 + 16 MiB
+
+
+def test_the_memory_of_a_container_is_what_it_has_left(tmp_path, monkeypatch):
+    group = tmp_path, "memory.max", "memory.current"
+    monkeypatch.setattr(devices, "CONTROL_GROUPS", (group,))
+    cpu = torch.device("cpu")
+    free = devices.free_nbytes(cpu)
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text("3000\n")
+    (tmp_path / "memory.stat").write_text("anon 2000\ninactive_file 500\n")
+    assert devices.free_nbytes(cpu) > free // 2
+    (tmp_path / "memory.max").write_text("4000\n")
+    assert devices.free_nbytes(cpu) == 4000 - 3000 + 500
+
+
+def multiply():
+    x = torch.ones(1000, 1000)  # 2 GFLOPs
+    return (x @ x).sum()
+
+
+def test_a_value_that_takes_too_long_names_seconds_that_are_enough():
+    with (
+        pytest.raises(ValueLimitError, match="--value-seconds") as caught,
+        record(limits=ValueLimits(seconds=1e-6)),
+    ):
+        multiply().item()
+    assert caught.value.limit == "seconds"
+    with record(limits=ValueLimits(seconds=1000 * caught.value.wanted)):
+        assert multiply().item() == 10**9
+
+
+def test_all_values_of_a_recording_take_six_times_as_long_at_most():
+    with (
+        pytest.raises(ValueLimitError, match="values took 0 s so far"),
+        record(limits=ValueLimits(seconds=1e-3)),
+    ):
+        for _ in range(10_000):
+            torch.ones(100).sum().item()
+
+
+def test_little_is_computed_where_a_guess_can_stand_for_the_value():
+    def read():
+        return torch.ones(2**24 + 1).sum().item()  # 64 MiB and 8 bytes
+
+    with record():
+        assert read() == read()
+    with record(assume="values=nan") as trace:
+        met = read()
+    assert met != met  # noqa: PLR0124  it is nan
+    assert trace.program.assumptions
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """Return the lines of progress that are shown, each step one."""
+    lines: list[str] = []
+    monkeypatch.setattr(value_progress, "FIRST_AFTER", 0)
+    monkeypatch.setattr(value_progress, "EVERY", 0)
+    value_progress.OUTLETS.append(lines.append)
+    yield lines
+    value_progress.OUTLETS.remove(lines.append)
+
+
+def test_a_line_says_which_value_is_computed_and_how_to_go_on(shown):
+    with record():
+        loss = torch.ones(3).square().sum()
+        loss.item()
+    line = test_a_line_says_which_value_is_computed_and_how_to_go_on.__code__
+    assert shown[0].startswith(f"loss, line {line.co_firstlineno + 3}: 0.0 s of about ")
+    assert shown[0].endswith("(to go on without: --assume values=nan)")
+    assert len(shown) == 4  # ones, square, sum
+    assert shown[-1] == ""
+
+
+def test_the_line_is_removed_where_a_replay_fails(shown):
+    with record(), pytest.raises(MissingValueError):
+        (torch.ones(3) + torch.empty(3)).sum().item()
+        torch.linalg.inv(torch.zeros(3, 3)).sum().item()
+    assert not shown or shown[-1] == ""
+
+
+def test_the_line_names_the_function_where_no_variable_holds_the_tensor(shown):
+    with record():
+        torch.ones(3).sum().item()
+    assert shown[0].startswith("torch.Tensor.item, line ")
