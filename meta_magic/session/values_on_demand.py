@@ -13,6 +13,7 @@ from torch import Tensor
 
 from meta_magic.errors import MissingValueError, ReplayError, ValueLimitError
 from meta_magic.recording.identities.clock import Clock
+from meta_magic.recording.identities.frame_kinds import TORCH_FILES
 from meta_magic.recording.identities.function_names import describe_function
 from meta_magic.recording.identities.tensors import Seen
 from meta_magic.recording.signatures.arguments import Given, Inputs
@@ -89,7 +90,6 @@ class ValuesOnDemand:
         self._evaluator = Evaluator()
         self._budget = ValueBudget(options.limits, self._describe, show)
         self._little = ValueBudget(options.limits.little(), self._describe, show)
-        self._asked: Inputs = []
         self._beyond: dict[tuple[str, Any], int] = {}
 
     def evaluate(self, table: OpTable, given: Given) -> Any:
@@ -263,23 +263,24 @@ class ValuesOnDemand:
             if ref is not None
         ]
         self.prepare([tensor for tensor, _ in chosen])
-        program, self._asked = self._snapshot(), chosen
-        try:
-            return self._evaluator.evaluate(
-                program, wanted, budget, can_assume=can_assume, is_brief=is_brief
-            )
-        finally:
-            self._asked = []
+        return self._evaluator.evaluate(
+            self._snapshot(), wanted, budget, can_assume=can_assume, is_brief=is_brief
+        )
 
     def _describe(self) -> str:
         """Return what is computed now, such as ``loss, line 33``."""
-        (tensor, _), *_ = self._asked
-        frame, line = self._places.frame, self._places.current_line()
+        function, frame, _, given = self._places.running or (None, None, None, ())
+        while frame is not None and frame.f_code.co_filename.startswith(TORCH_FILES):
+            frame = frame.f_back
         variables = {} if frame is None else read_variables(frame)
-        names = [name for name, value in variables.items() if value is tensor]
-        names = [name for name in names if not name.startswith("_")]
-        name = names[0] if names else describe_function(self._places.function)
-        return f"{name or 'a value'}{'' if line is None else f', line {line}'}"
+        names = [
+            name
+            for name, value in variables.items()
+            if not name.startswith("_") and any(value is asked for asked in given)
+        ]
+        name = names[0] if names else describe_function(function) or "a value"
+        line = self._places.current_line()
+        return name if line is None else f"{name}, line {line}"
 
 
 def find_read(table: OpTable, given: Given) -> Inputs:

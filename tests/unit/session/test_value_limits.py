@@ -120,7 +120,7 @@ def shown(monkeypatch):
 def test_a_line_says_which_value_is_computed_and_how_to_go_on(shown):
     with record():
         loss = torch.ones(3).square().sum()
-        loss.item()
+        f"{loss:.2f}"
     line = test_a_line_says_which_value_is_computed_and_how_to_go_on.__code__
     assert shown[0].startswith(f"loss, line {line.co_firstlineno + 3}: 0.0 s of about ")
     assert shown[0].endswith("(to go on without: --assume values=nan)")
