@@ -14,6 +14,9 @@
   - UnknownDeviceError
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 __all__ = [
     "BudgetError",
     "CheckError",
@@ -87,13 +90,13 @@ class ValueLimitError(MissingValueError):
     """A value would take more than the limits allow.
 
     Attributes:
-        limit: Which of the fields of ``ValueLimits`` is too small.
-        wanted: What it would have to be.
+        wanted: What the fields of ``ValueLimits`` would have to be that are too small.
     """
 
-    def __init__(self, text: str, limit: str = "", wanted: int = 0) -> None:
+    def __init__(
+        self, text: str, wanted: Mapping[str, int] = MappingProxyType({})
+    ) -> None:
         super().__init__(text)
-        self.limit = limit
         self.wanted = wanted
 
 

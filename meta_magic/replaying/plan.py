@@ -176,9 +176,7 @@ class Planner:
         """Give up as soon as it takes too much."""
         self._flops += call.usage.work
         if self._flops > (self._request.max_flops or 0):
-            raise ValueLimitError(
-                "it takes more operations than are allowed", "seconds"
-            )
+            raise ValueLimitError("it takes more operations than are allowed")
 
     def _allocate(self, index: int, born: set[int], memory: set[int]) -> None:
         if not born.isdisjoint(memory):

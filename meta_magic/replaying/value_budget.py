@@ -6,9 +6,9 @@ time that a reader waits; ``torch.ones(2**40).sum().item()`` is refused at once.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import ceil, log10
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 
@@ -35,6 +35,21 @@ FEW_STEPS: Final = 20_000
 the machine is: it takes less than about a second."""
 
 A_VALUE: Final = "a value"
+FREE: Final = ", a quarter of the memory that is free"
+
+
+class Excess(NamedTuple):
+    """A limit that is too low for a value.
+
+    Attributes:
+        limit: Its name among the fields of ``ValueLimits``.
+        wanted: What is enough.
+        text: How much is taken, and how much is allowed.
+    """
+
+    limit: str
+    wanted: float
+    text: str
 
 
 class ValueBudget:
@@ -89,15 +104,15 @@ class ValueBudget:
             flops=sum(step.call.usage.work for step in steps),
         )
         kept_nbytes = sum(part.kept_nbytes for part in replay.parts)
-        self._check_nbytes(cost.nbytes + idle_nbytes, kept_nbytes)
-        most = self.limits.flops
-        if most is not None and cost.flops > most:
-            raise ValueLimitError(
-                f"it takes {tell_apart(cost.flops, most, format_flops)}",
-                "flops",
-                round_up(cost.flops),
-            )
-        self._check_seconds(replay, cost)
+        excesses = [
+            *self._find_nbytes(cost.nbytes + idle_nbytes, kept_nbytes),
+            *self._find_flops(cost.flops),
+            *self._find_seconds(replay, cost),
+        ]
+        if excesses:
+            text = " and ".join(excess.text for excess in excesses)
+            wanted = {e.limit: round_up(e.wanted) for e in excesses}
+            raise ValueLimitError(f"it takes {text}", wanted)
         return cost
 
     def run(self, replay: Execution, finished: Finished) -> None:
@@ -129,32 +144,32 @@ class ValueBudget:
             return nbytes
         return (free_nbytes(CPU) + kept_nbytes) // SHARE
 
-    def _check_nbytes(self, nbytes: int, kept_nbytes: int) -> None:
+    def _find_nbytes(self, nbytes: int, kept_nbytes: int) -> Iterator[Excess]:
         most = self._max_nbytes(nbytes, kept_nbytes)
         if nbytes > most:
-            text = f"it takes {tell_apart(nbytes, most, format_bytes)}"
-            if self.limits.nbytes is None:
-                text += ", a quarter of the memory that is free"
-            raise ValueLimitError(text, "nbytes", round_up(nbytes))
+            text = tell_apart(nbytes, most, format_bytes)
+            of = "" if self.limits.nbytes is not None else FREE
+            yield Excess("nbytes", nbytes, f"{text}{of})")
 
-    def _check_seconds(self, replay: Execution, cost: Evaluation) -> None:
+    def _find_flops(self, flops: int) -> Iterator[Excess]:
+        most = self.limits.flops
+        if most is not None and flops > most:
+            yield Excess("flops", flops, f"{tell_apart(flops, most, format_flops)})")
+
+    def _find_seconds(self, replay: Execution, cost: Evaluation) -> Iterator[Excess]:
         seconds, most = 0.0, self.limits.seconds
         if cost.flops > FEW_FLOPS or cost.n_calls > FEW_STEPS:
             seconds = sum(estimate_all(replay.steps))
-        if seconds > most:
-            raise ValueLimitError(
-                f"it takes about {seconds:.0f} s, and {most:g} s are allowed",
-                "seconds",
-                round_up(seconds),
-            )
+        about = f"about {seconds:.0f} s"
         total = self._spent + seconds
-        if total > N_VALUES * most:
-            raise ValueLimitError(
-                f"values took {self._spent:.0f} s so far, this one takes about "
-                f"{seconds:.0f} s, and all of them {N_VALUES * most:g} s at most",
-                "seconds",
-                round_up(2 * total / N_VALUES),
+        if seconds > most:
+            yield Excess("seconds", seconds, f"{about} ({most:g} s are allowed)")
+        elif total > N_VALUES * most:
+            text = (
+                f"{about} after {self._spent:.0f} s for earlier values of this block "
+                f"({N_VALUES * most:g} s are allowed for all)"
             )
+            yield Excess("seconds", 2 * total / N_VALUES, text)
 
 
 def estimate_all(steps: Sequence[Step]) -> list[float]:
@@ -164,12 +179,12 @@ def estimate_all(steps: Sequence[Step]) -> list[float]:
 
 
 def tell_apart(number: int, limit: int, write: Callable[[int], str]) -> str:
-    """Return in words that a number is over its limit: two numbers that differ."""
+    """Return in words that a number is over its limit; the bracket is left open."""
     texts = write(number), write(limit)
     if texts[0] == texts[1]:
         unit = write(10).partition(" ")[2]
         texts = f"{number:,} {unit}", f"{limit:,} {unit}"
-    return f"{texts[0]}, and {texts[1]} are allowed"
+    return f"{texts[0]} ({texts[1]} are allowed"
 
 
 def round_up(number: float) -> int:

@@ -17,6 +17,9 @@ __all__ = ["Guess", "advise", "advise_more", "guess_count", "guess_values"]
 UNIFORM: Final = "routing=uniform"
 CPU: Final = torch.device("cpu")
 
+LARGE: Final = 10_000
+"""Numbers from here on are written with an exponent."""
+
 LONGEST: Final = 600
 """Seconds that a reader may choose to wait for a value."""
 
@@ -80,13 +83,17 @@ def guess_values(
 
 def advise_more(error: ValueLimitError) -> list[str]:
     """Return how to allow what a value takes; [] where the machine could not do it."""
-    most = free_nbytes(CPU) if error.limit == "nbytes" else LONGEST
-    if not error.wanted or (error.limit != "flops" and error.wanted > most):
+    wanted = error.wanted
+    is_too_large = wanted.get("nbytes", 0) > free_nbytes(CPU)
+    if not wanted or is_too_large or wanted.get("seconds", 0) > LONGEST:
         return []
-    amount = f"{error.wanted:.2g}" if error.limit != "seconds" else f"{error.wanted}"
-    setting = f"{error.limit}={amount.replace('+0', '').replace('+', '')}"
-    option = f"--value-{setting.replace('=', ' ')}"
-    return [f"{option} or record(limits=ValueLimits({setting}))"]
+    amounts = {
+        limit: str(n) if n < LARGE else f"{n:.2g}".replace("+0", "").replace("+", "")
+        for limit, n in wanted.items()
+    }
+    options = " ".join(f"--value-{limit} {n}" for limit, n in amounts.items())
+    settings = ", ".join(f"{limit}={n}" for limit, n in amounts.items())
+    return [f"{options} or record(limits=ValueLimits({settings}))"]
 
 
 def advise(

@@ -221,8 +221,8 @@ class ValuesOnDemand:
         ways += [
             f"go on without it ({way})" for way in self._advise(table, chosen, function)
         ]
-        advice = f" To go on, {', or '.join(ways)}." if ways else ADVICE
-        return ValueLimitError(text + advice, error.limit, error.wanted)
+        advice = f" You can {', or '.join(ways)}." if ways else ADVICE
+        return ValueLimitError(text + advice, error.wanted)
 
     def _raise_refusal(self, error: MissingValueError) -> None:
         """Raise what an operator raised whose result a value needs, as on the CPU.
