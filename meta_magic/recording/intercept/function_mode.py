@@ -17,6 +17,7 @@ from meta_magic.recording.identities.places import Places, Running
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.copies import DEEPCOPY, copy_deeply
 from meta_magic.recording.intercept.data_readers import (
+    DATA_PTR,
     DATA_READERS,
     TO_NUMPY,
     check_place,
@@ -246,6 +247,9 @@ class FunctionMode(DeviceContext):
             return self._packer.run(func, args)
         if func is DEEPCOPY:
             return copy_deeply(args, self.registry)
+        if func is DATA_PTR:
+            func(*args)  # torch refuses what has no storage
+            return self._shared.find_address_of(args[0])
         check_place(func, args, kwargs, self._plan.place_of(args[0]))
         if func in TO_NUMPY:
             return self._shared.give(func, args, kwargs)
