@@ -21,7 +21,7 @@ there (``from_address`` of ctypes, numpy, a C extension) raises an error instead
 ending the process; code that keeps the lower 64 bits alone has no valid address."""
 
 ALIGNMENT: Final = 64
-ATTRIBUTE: Final = "_meta_magic_address"
+ATTRIBUTE: Final = "meta_magic_address"
 """Attribute of a storage that holds its address, and the bytes it had then."""
 
 lock = threading.Lock()

@@ -235,6 +235,8 @@ class Factories:
     ) -> Any:
         """Call a factory that was told a device."""
         device = kwargs["device"]
+        if type(device) is int and not self._plan.is_real:
+            device = torch.device("cuda", device)
         if func in self._constructors and is_meta_by_name(device, caller):
             self._findings.doubt(BY_NAME)
             return self._registry.put_aside(lambda: func(*args, **kwargs))

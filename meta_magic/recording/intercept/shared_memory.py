@@ -156,12 +156,12 @@ class SharedMemory:
         return make_up_address(storage) if address is None else address
 
     def find_address_of(self, tensor: Tensor) -> int:
-        """Return the address of the first element of a tensor on meta, if it has one."""
+        """Return the address of a tensor on meta: 0 if it has no elements."""
         with DisableTorchFunction():
             if not tensor.numel():
                 return 0
             start = self.find_address(tensor.untyped_storage())
-            return start + tensor.storage_offset() * tensor.itemsize
+            return start + int(tensor.storage_offset()) * tensor.itemsize
 
     def _share(self, owner: object, real: Tensor, tensor: Tensor) -> None:
         if tensor.is_meta and not real.is_meta and real.numel():

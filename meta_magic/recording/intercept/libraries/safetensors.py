@@ -1,4 +1,4 @@
-"""safetensors, of Hugging Face: it makes tensors of storages, and reads their memory."""
+"""safetensors, of Hugging Face: it makes tensors of storages, and reads memory."""
 
 from collections.abc import Sequence
 from functools import cache
