@@ -130,7 +130,8 @@ class Mover:
         plan = self.plan
         here = plan.place_of(tensor)
         home = plan.default or CPU
-        if here is None and tensor.is_meta and place in (home, META):
+        is_at_home = place == META or (place == home and not plan.is_on_meta(tensor))
+        if here is None and tensor.is_meta and is_at_home:
             here = place  # a factory would have made it there
             plan.name_all([tensor], place)
         if here != place:
