@@ -54,7 +54,7 @@ __all__ = ["LIKE", "NEW", "Factories"]
 OPS: Final = str(TORCH / "_ops.py")
 """Stands between an operator and who calls it."""
 
-BY_NAME: Final = "what was put on 'meta' by name counts as on the device of the cell"
+BY_NAME: Final = "what was put on 'meta' by name is replayed on the device of the cell"
 SHARING: Final = frozenset({torch.as_tensor, torch.asarray})
 FROM_NUMPY: Final = SHARING.union({torch.tensor})
 
