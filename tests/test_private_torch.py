@@ -20,6 +20,8 @@ OURS = frozenset(
         "_reset_parameters",  # methods of the user's modules
         "_init_weights",
         "_is_hf_initialized",
+        "_flatten",  # of safetensors
+        "_flatten_as_ptr",
     }
 )
 """Names with an underscore that are no private ones of torch."""

@@ -1,17 +1,21 @@
 """Notes on the devices that a cell names: what would fail, or have other numbers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+import numpy as np
 import torch
 
+from meta_magic.cost.meta_storages import find_on_meta
+from meta_magic.cost.program_columns import read_columns
 from meta_magic.errors import ReplayError
 from meta_magic.recording.as_device.joined_places import join_places
 from meta_magic.recording.identities.geometries import LiveGeometry
 from meta_magic.recording.signatures.entries import OpTable
 from meta_magic.replaying.operators import find_function
 from meta_magic.replaying.program_calls import ProgramCalls
+from meta_magic.trace.firsts import find_firsts
 from meta_magic.trace.notes import FAILS, Note
 from meta_magic.trace.program import Program
 from meta_magic.trace.sequences import OpCalls
@@ -20,6 +24,19 @@ from meta_magic.trace.signature import Geometry, Signature
 __all__ = ["find_place_notes"]
 
 CPU: Final = torch.device("cpu")
+META: Final = torch.device("meta")
+COPY: Final = "aten._to_copy.default"
+WRITE: Final = "aten.copy_.default"
+
+NO_VALUES: Final = (
+    "{} needs values of a tensor that was put on 'meta' by name: on the CPU, too, it "
+    "has none there, and this line raises an error. Leave 'meta' out, or fill it by "
+    "to_empty or load_state_dict(assign=True)"
+)
+MIXED: Final = (
+    "{} took a tensor that was put on 'meta' by name, with one that was not: on the "
+    "CPU this line raises an error, or gives what lies in memory"
+)
 
 
 class Clash(NamedTuple):
@@ -41,11 +58,53 @@ def find_place_notes(program: Program, *, has_saved: bool) -> Iterator[Note]:
         program: The recording.
         has_saved: Whether values were written to a file.
     """
+    yield from find_from_meta(program)
     signatures = program.signatures
     named = {g.place for s in signatures for g in (*s.inputs, *s.outputs)}
     if not named <= {None, CPU}:
         yield from find_unnamed(program)
         yield from find_drawn(program, has_saved=has_saved)
+
+
+def find_from_meta(program: Program) -> Iterator[Note]:
+    """Yield a note for each line that needs values of what was put on meta by name."""
+    if not program.facts.on_meta:
+        return
+    ops, columns = OpCalls(program), read_columns(program)
+    first = find_firsts(columns.storage, columns.n_storages)
+    is_on_meta = find_on_meta(program, columns, first)
+    asked = {evaluation.call for evaluation in program.evaluations}
+    texts: dict[tuple[str, int | None], None] = {}
+    is_read = ~columns.is_made & is_on_meta[columns.storage]
+    for index in np.unique(columns.call[is_read]).tolist():
+        signature = program.signatures[columns.signature[index]]
+        start = columns.first[index]
+        on_meta = is_read[start : start + len(signature.inputs)]
+        is_moved = signature.op == COPY and signature.outputs[0].place is not None
+        call = ops[index]
+        if index in asked or is_moved:
+            text = NO_VALUES.format(call.function or call.op)
+            texts[text, call.line] = None
+        elif is_mix(signature, on_meta.tolist()):
+            texts[MIXED.format(call.function or call.op), call.line] = None
+    for text, line in texts:
+        yield Note(kind=FAILS, text=text, line=line)
+
+
+def is_mix(signature: Signature, on_meta: Sequence[bool]) -> bool:
+    """Whether torch refuses an operator whose other tensors do not lie on meta.
+
+    Args:
+        signature: What is called.
+        on_meta: Of each of its inputs whether that lies on meta by name.
+    """
+    if signature.op == WRITE:  # what comes from meta is no copy, what goes there is
+        return on_meta[-1] and not on_meta[0]
+    pairs = zip(signature.inputs, on_meta, strict=True)
+    return is_refused(
+        signature.op,
+        [replace(g, place=META if there else g.place or CPU) for g, there in pairs],
+    )
 
 
 def find_unnamed(program: Program) -> Iterator[Note]:
@@ -81,16 +140,22 @@ def find_clash(signature: Signature) -> Clash | None:
     if not named or not unnamed or named[0] is None:
         return None
     on_cpu = [
-        LiveGeometry(replace(g, place=CPU) if i in unnamed else g)
+        replace(g, place=CPU) if i in unnamed else g
         for i, g in enumerate(signature.inputs)
     ]
+    is_clash = is_refused(signature.op, on_cpu)
+    return Clash(frozenset(unnamed), named[0]) if is_clash else None
+
+
+def is_refused(op: str, inputs: Iterable[Geometry]) -> bool:
+    """Whether torch refuses an operator, because its tensors lie on two devices."""
     try:
-        join_places(OpTable(find_function(signature.op)), on_cpu)
+        join_places(OpTable(find_function(op)), [*map(LiveGeometry, inputs)])
     except ReplayError:  # no operator of torch's
-        return None
+        return False
     except RuntimeError:
-        return Clash(frozenset(unnamed), named[0])
-    return None
+        return True
+    return False
 
 
 def is_unnamed(geometry: Geometry) -> bool:

@@ -175,7 +175,7 @@ class Recording:
             makers=ServedMakers(registry, rows, cache.entry_by_maker, plan),
         )
         shown = ShownTensors(registry, self._values, plan)
-        stored = ReadStorages(registry, self._values)
+        stored = ReadStorages(registry, self._values, self._shared)
         modes = self._modes = functions, dispatch
         leaves = LeafModules(functions, write.calls, rows)
         self._shared.modes = *modes, leaves

@@ -12,6 +12,7 @@ class StorageFacts:
     Attributes:
         sizes: (operator calls made before, storage, bytes from then on) of storages
             that no operator made or resized.
+        on_meta: Storages that the code put on meta by name.
         parameters: Storages that became parameters of a module.
         buffers: Storages that became buffers of a module.
         states: Storages that an optimizer held as its state after a step.
@@ -26,6 +27,7 @@ class StorageFacts:
     """
 
     sizes: tuple[tuple[int, int, int], ...] = ()
+    on_meta: tuple[int, ...] = ()
     parameters: tuple[int, ...] = ()
     buffers: tuple[int, ...] = ()
     states: tuple[int, ...] = ()

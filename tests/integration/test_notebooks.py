@@ -70,6 +70,7 @@ SHOWN = {
         "Cannot copy out of meta tensor",
         "5.0\ntorch.Size([5, 1])\n[1. 1. 1. 1. 1.]\nAssertionError: not zero",
         "the weights of the CPU: True",
+        "torch.Tensor.to needs values of a tensor that was put on 'meta' by name",
         "needs the value of a tensor (3,)",
         "saved as the CPU has it: True",
         "a and b must have same reduction dim",

@@ -105,6 +105,14 @@ class DevicePlan:
             self._registry.note_deaths()
             return self._registry.place_of(tensor)
 
+    def is_on_meta(self, tensor: Tensor) -> bool:
+        """Whether the code put a tensor on meta by name."""
+        if not self._registry.has_aside:
+            return False
+        with DisableTorchFunction():
+            self._registry.note_deaths()
+            return self._registry.find_storage(tensor) in self._registry.aside
+
     def place_of_made(self) -> torch.device | None:
         """Return where a factory that runs puts what it makes.
 

@@ -44,6 +44,7 @@ class SharedArray:
 
     Attributes:
         storage: Returns the storage on meta, as long as that lives.
+        address: Where the memory is.
         content: Tells whether the memory was written since: its bytes, their checksum,
             or None of what a constant has the checksum of.
         is_watched: Whether it is small.
@@ -56,7 +57,7 @@ class SharedArray:
         self._ref = weakref.ref(self._owner)
         self.storage = weakref.ref(tensor.untyped_storage())
         self._geometry = tensor.dtype, tensor.storage_offset(), tensor.stride()
-        self._address, self._stride = real.data_ptr(), real.stride()
+        self.address, self._stride = real.data_ptr(), real.stride()
         self.nbytes = int(span_nbytes(real) - real.storage_offset() * real.itemsize)
         self.is_watched = self.nbytes <= MAX_WATCHED_NBYTES
         is_storage = isinstance(owner, UntypedStorage)
@@ -72,13 +73,20 @@ class SharedArray:
             return not count_owners(address_of_storage(self._owner))
         return sys.getrefcount(self._owner) <= OWN
 
+    def is_all_of(self, storage: UntypedStorage) -> bool:
+        """Whether each byte of a storage on meta has its own in the memory."""
+        is_here = self.storage() is storage and not self.is_gone
+        _, offset, stride = self._geometry
+        has_layout = not offset and stride == self._stride
+        return is_here and has_layout and self.nbytes == storage.nbytes()
+
     def read(self) -> bytes | int | None:
         """Return what tells whether the memory was written."""
         if self.is_watched:
-            return ctypes.string_at(self._address, self.nbytes)
+            return ctypes.string_at(self.address, self.nbytes)
         if not self._is_summed:
             return None
-        return zlib.crc32((ctypes.c_char * self.nbytes).from_address(self._address))
+        return zlib.crc32((ctypes.c_char * self.nbytes).from_address(self.address))
 
     def leave(self) -> None:
         """Keep no large memory while no block runs."""
@@ -92,7 +100,7 @@ class SharedArray:
 
     def as_real(self) -> Tensor:
         """Return a tensor on the memory, which it does not keep."""
-        buffer = (ctypes.c_char * self.nbytes).from_address(self._address)
+        buffer = (ctypes.c_char * self.nbytes).from_address(self.address)
         flat = frombuffer(buffer, dtype=self._geometry[0])
         return flat.as_strided(self._shape, self._stride)
 
@@ -105,7 +113,7 @@ class SharedArray:
 
     def find_planned(self, real: Tensor) -> Tensor | None:
         """Return a tensor on meta that stands for one on the memory, if it is."""
-        away = real.data_ptr() - self._address
+        away = real.data_ptr() - self.address
         if not 0 <= away < self.nbytes:
             return None
         dtype, offset, stride = self._geometry
@@ -125,7 +133,7 @@ class SharedArray:
         is_same = found == self._geometry and list(tensor.shape) == self._shape
         if not is_same or not isinstance(owner, UntypedStorage):
             return None
-        offset = (self._address - owner.data_ptr()) // tensor.itemsize
+        offset = (self.address - owner.data_ptr()) // tensor.itemsize
         made = torch.empty(0, dtype=tensor.dtype, device="cpu")
         return made.set_(owner, offset, tensor.shape, self._stride)
 
@@ -153,6 +161,13 @@ class SharedArrays:
         address = address_of_storage(storage)
         self._address_by_array[array] = address
         self._by_address.setdefault(address, []).append(array)
+
+    def find_address(self, storage: UntypedStorage) -> int | None:
+        """Return where the memory is that stands for a whole storage, if any does."""
+        for array in self._by_address.get(address_of_storage(storage), ()):
+            if array.is_all_of(storage):
+                return array.address
+        return None
 
     def remove(self, array: SharedArray) -> None:
         """Forget one, if it was not forgotten."""

@@ -60,6 +60,7 @@ class StorageRegistry:
         n_storages: Storages met so far.
         freed: Storages that were freed and are not noted yet.
         has_aside: Whether the cell put any tensor on meta by name.
+        aside: Storages that it put there.
         aliased: Storages on which a tensor was made that counts its own writes.
 
     Args:
@@ -81,7 +82,7 @@ class StorageRegistry:
         self.sizes: list[tuple[int, int, int]] = []
         self.n_storages = 0
         self.has_aside = False
-        self._aside: set[int] = set()
+        self.aside: set[int] = set()
         self._first_aside: int | None = None
         self.aliased: set[int] = set()
         self._clock = clock
@@ -212,13 +213,13 @@ class StorageRegistry:
         try:
             return make()
         finally:
-            self._aside.update(range(first, self.n_storages))
+            self.aside.update(range(first, self.n_storages))
             self._first_aside = before
 
     def is_aside(self, tensor: int) -> bool:
         """Whether the cell put a tensor on meta by name."""
         storage, first = self.storage_by_tensor[tensor], self._first_aside
-        return storage in self._aside or (first is not None and storage >= first)
+        return storage in self.aside or (first is not None and storage >= first)
 
     def note_alias(self, tensor: object) -> None:
         """Note that a tensor was made on the storage of another, by ``.data``."""

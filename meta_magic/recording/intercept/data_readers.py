@@ -6,14 +6,20 @@ from typing import Any, Final
 import torch
 
 from meta_magic.recording.signatures.arguments import Args, Kwargs
+from meta_magic.torch_private.modes import DisableTorchFunction
 
-__all__ = ["DATA_READERS", "TO_NUMPY", "check_place", "read_data"]
+__all__ = ["DATA_PTR", "DATA_READERS", "TO_NUMPY", "check_place", "read_data"]
+
+DATA_PTR: Final[Any] = torch.Tensor.data_ptr
+IS_SET_TO: Final[Any] = torch.Tensor.is_set_to
+IDENTIFYING: Final = frozenset({DATA_PTR, IS_SET_TO})
+"""What tells which tensors share memory; torch cannot on meta."""
 
 SPLITS: Final = frozenset[Any]((torch.tensor_split, torch.Tensor.tensor_split))
 DATA_READERS: Final = SPLITS.union(
     getattr(torch.Tensor, name)
     for name in ("numpy", "__array__", "__dlpack__", "__format__", "pin_memory")
-).union({torch.Tensor.record_stream, torch.Tensor.share_memory_})
+).union({torch.Tensor.record_stream, torch.Tensor.share_memory_}, IDENTIFYING)
 SHARE_MEMORY: Final[Any] = torch.Tensor.share_memory_
 IN_PLACE: Final = frozenset[Any]({torch.Tensor.pin_memory, SHARE_MEMORY})
 """What moves the memory of a tensor, of which there is none."""
@@ -50,6 +56,8 @@ def read_data(
         return tensor
     if func is torch.Tensor.record_stream:
         return None
+    if func is IS_SET_TO:
+        return is_set_to(tensor, *rest, **kwargs)
     if func in SPLITS:  # at positions that may lie in a tensor
         rest = [v.cpu() if isinstance(v, torch.Tensor) else v for v in rest]
         positions = kwargs.get("tensor_indices_or_sections")
@@ -72,4 +80,15 @@ def check_place(func: Any, args: Args, kwargs: Kwargs, place: Any) -> None:
         raise TypeError(
             f"can't convert {place} device type tensor to numpy. Use Tensor.cpu() to "
             "copy the tensor to host memory first."
+        )
+
+
+def is_set_to(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors have each element at the same place of the same storage."""
+    with DisableTorchFunction():
+        if tensor.untyped_storage() is not other.untyped_storage():
+            return False
+        return all(
+            getattr(tensor, name)() == getattr(other, name)()
+            for name in ("storage_offset", "size", "stride")
         )

@@ -9,6 +9,7 @@ from torch import Tensor, serialization
 from torch.utils.data import DataLoader
 
 from meta_magic.recording.identities.device_plan import META, is_default_on_meta
+from meta_magic.recording.intercept.libraries import FIND_WRITERS
 from meta_magic.recording.intercept.loading import Loader
 from meta_magic.recording.intercept.saving import Saver
 from meta_magic.recording.intercept.script_saving import ScriptSaver
@@ -61,6 +62,8 @@ class DataSources(Replacements):
         self.replace_here(torch, methods)
         scripts = {"save": self._scripts.save, "save_to_buffer": self._scripts.save}
         self.replace_here(SCRIPTED, scripts)
+        for found in filter(None, (find() for find in FIND_WRITERS)):
+            self.replace_here(found[0], dict.fromkeys(found[1], self._saver.lay_out))
         self.replace_here(DataLoader, {"__iter__": self._iterate})
         restore = {"default_restore_location": self._loader.restore}
         self.replace_here(serialization, restore)

@@ -54,7 +54,7 @@ __all__ = ["LIKE", "NEW", "Factories"]
 OPS: Final = str(TORCH / "_ops.py")
 """Stands between an operator and who calls it."""
 
-BY_NAME: Final = "what was put on 'meta' by name counts as on the device of the cell"
+BY_NAME: Final = "what was put on 'meta' by name is replayed on the device of the cell"
 SHARING: Final = frozenset({torch.as_tensor, torch.asarray})
 FROM_NUMPY: Final = SHARING.union({torch.tensor})
 
@@ -235,6 +235,8 @@ class Factories:
     ) -> Any:
         """Call a factory that was told a device."""
         device = kwargs["device"]
+        if type(device) is int and not self._plan.is_real:
+            device = torch.device("cuda", device)
         if func in self._constructors and is_meta_by_name(device, caller):
             self._findings.doubt(BY_NAME)
             return self._registry.put_aside(lambda: func(*args, **kwargs))

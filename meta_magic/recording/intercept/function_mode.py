@@ -17,6 +17,7 @@ from meta_magic.recording.identities.places import Places, Running
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.copies import DEEPCOPY, copy_deeply
 from meta_magic.recording.intercept.data_readers import (
+    DATA_PTR,
     DATA_READERS,
     TO_NUMPY,
     check_place,
@@ -33,7 +34,12 @@ from meta_magic.recording.intercept.legacy_constructors import (
 from meta_magic.recording.intercept.lifted.liftable import MustLend
 from meta_magic.recording.intercept.lifted.lifting import Lifting
 from meta_magic.recording.intercept.mixed_devices import explain_mix
-from meta_magic.recording.intercept.moves import MOVES, Mover, is_cast
+from meta_magic.recording.intercept.moves import (
+    DEVICE_READERS,
+    MOVES,
+    Mover,
+    is_cast,
+)
 from meta_magic.recording.intercept.packed_sequences import PACKING, Packer
 from meta_magic.recording.intercept.served_functions import UNKNOWN, ServedFunctions
 from meta_magic.recording.intercept.served_makers import ServedMakers
@@ -58,7 +64,12 @@ __all__ = ["FunctionMode"]
 
 PIN_MEMORY: Final[Any] = torch.Tensor.pin_memory
 HANDLED: Final = DATA_READERS.union(
-    {DEEPCOPY, NEW}, MOVES, GET_DEVICE, NUMBER_READERS.keys() | PACKING, LIKE
+    {DEEPCOPY, NEW},
+    MOVES,
+    GET_DEVICE,
+    NUMBER_READERS.keys() | PACKING,
+    LIKE,
+    DEVICE_READERS,
 )
 """Functions that torch treats otherwise on meta, or of real tensors, than a cell."""
 
@@ -178,7 +189,8 @@ class FunctionMode(DeviceContext):
         """Call a function whose like was not seen before, or that is never served."""
         if func in SHAPE_READERS:
             return func(*args, **kwargs)
-        if func in HANDLED and args and not is_cast(func, args, kwargs):
+        has_target = args or func in DEVICE_READERS
+        if func in HANDLED and has_target and not is_cast(func, args, kwargs):
             returned = self._handle(func, args, kwargs, caller)
             if returned is not NotImplemented:
                 return returned
@@ -227,6 +239,8 @@ class FunctionMode(DeviceContext):
         Returns:
             What the function does; ``NotImplemented`` if torch's own will do.
         """
+        if func in DEVICE_READERS:
+            return self._mover.read_device(func, args, kwargs)
         if func in MOVES:
             return self._mover.move(func, args, kwargs, caller)
         if func in LIKE or func is NEW:
@@ -246,6 +260,9 @@ class FunctionMode(DeviceContext):
             return self._packer.run(func, args)
         if func is DEEPCOPY:
             return copy_deeply(args, self.registry)
+        if func is DATA_PTR:
+            func(*args)  # torch refuses what has no storage
+            return self._shared.find_address_of(args[0])
         check_place(func, args, kwargs, self._plan.place_of(args[0]))
         if func in TO_NUMPY:
             return self._shared.give(func, args, kwargs)

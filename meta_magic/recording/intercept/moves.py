@@ -14,10 +14,13 @@ from meta_magic.recording.intercept.named_devices import WRITTEN, is_way_out
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.tensor_internals import parse_to
 
-__all__ = ["MOVES", "Mover", "is_cast"]
+__all__ = ["DEVICE_READERS", "MOVES", "Mover", "is_cast"]
 
 MOVES: Final = frozenset[Any]({Tensor.to, Tensor.cuda, Tensor.cpu, Tensor.type})
 """Functions by which tensors change their device."""
+
+DEVICE_READERS: Final = frozenset[Any]({torch.device, parse_to})
+"""What reads a device that is named, as ``Module.to`` does it, and moves nothing."""
 
 NAMING: Final = torch.typename.__code__
 """What torch names types by in its errors."""
@@ -100,6 +103,16 @@ class Mover:
             return self._move_real(func, tensor, options, is_written=is_written)
         return self._move(self._lifting.take(tensor), place, options)
 
+    def read_device(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
+        """Call what reads a device: a number is that of a GPU, which torch may lack."""
+        named = kwargs.get("device", args[0] if args else None)
+        if type(named) is not int or self.plan.is_real:
+            return func(*args, **kwargs)
+        device = torch.device("cuda", named)
+        if "device" in kwargs:
+            return func(*args, **{**kwargs, "device": device})
+        return func(device, *args[1:], **kwargs)
+
     def _find_place(self, tensor: Tensor, device: Any, caller: FrameType) -> Any:
         """Return where a move goes to a device that code may have been told itself."""
         plan, here = self.plan, self.plan.place_of(tensor)
@@ -117,7 +130,8 @@ class Mover:
         plan = self.plan
         here = plan.place_of(tensor)
         home = plan.default or CPU
-        if here is None and tensor.is_meta and place in (home, META):
+        is_at_home = place == META or (place == home and not plan.is_on_meta(tensor))
+        if here is None and tensor.is_meta and is_at_home:
             here = place  # a factory would have made it there
             plan.name_all([tensor], place)
         if here != place:
@@ -185,12 +199,9 @@ class Mover:
         flags = [value for value in rest if isinstance(value, bool)]
         if len(flags) > 1:
             options["copy"] = flags[1]
-        named = [
-            self.plan.read(value) if type(value) is int else value
-            for value in rest
-            if not isinstance(value, bool)
-        ]
-        device, dtype, _, memory_format = parse_to(*named, **kwargs)
+        named = [value for value in rest if not isinstance(value, bool)]
+        parsed = self.read_device(parse_to, (*named,), kwargs)
+        device, dtype, _, memory_format = parsed
         given = (v for v in (*named, *kwargs.values()) if isinstance(v, torch.device))
         device = next(given, device)  # itself: it may be what the code was told
         if memory_format is not None:

@@ -1,10 +1,11 @@
-"""Storages of meta tensors that are read or resized by methods of their own.
+"""Storages of meta tensors that are read, found or resized by methods of their own.
 
 No operator does it. Torch refuses to read one on meta; a cell gets the values that it
 would have, in what torch makes of a real storage: its numbers, and its errors. What is
 resized, as sharded training does it, takes other memory from then on.
 """
 
+import ctypes
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -12,7 +13,9 @@ import torch
 from torch import Tensor, TypedStorage, UntypedStorage
 
 from meta_magic.errors import MissingValueError
+from meta_magic.recording.identities.addresses import FIRST_UNMAPPED
 from meta_magic.recording.identities.tensors import TensorRegistry
+from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.intercept.value_source import ValueSource
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.torch_private.replaced import STORAGE_READERS
@@ -27,23 +30,34 @@ ADVICE: Final = (
 )
 
 
+MEMORY_READERS: Final = ("string_at", "wstring_at", "memmove", "memset", "cast")
+"""Functions of ctypes that keep the lower 64 bits of an address; others refuse one that
+has more."""
+
+
 class ReadStorages(Replacements):
     """Read storages on meta, and hear of their sizes, in the block and its thread.
 
     Args:
         registry: Knows storages.
         values: Knows what a tensor holds.
+        shared: Knows where storages are.
     """
 
-    def __init__(self, registry: TensorRegistry, values: ValueSource) -> None:
+    def __init__(
+        self, registry: TensorRegistry, values: ValueSource, shared: SharedMemory
+    ) -> None:
         super().__init__()
+        self._shared = shared
         self._registry = registry
         self._values = values
 
     def __enter__(self) -> None:
         for owner, name in STORAGE_READERS:
             self.replace_here(owner, {name: self._read})
-        self.replace_here(UntypedStorage, {"resize_": self._resize})
+        methods = {"resize_": self._resize, "data_ptr": self._find_address}
+        self.replace_here(UntypedStorage, methods)
+        self.replace_here(ctypes, dict.fromkeys(MEMORY_READERS, refuse_made_up))
 
     def _read(self, plain: Callable[..., Any], storage: Any, *args: Any) -> Any:
         """Call a method of a storage; of one on meta, on what it would be for real."""
@@ -56,6 +70,13 @@ class ReadStorages(Replacements):
             if not isinstance(storage, UntypedStorage):
                 real = TypedStorage(wrap_storage=real, dtype=storage.dtype)
             return plain(real, *args) if args else iter([*plain(real)])
+
+    def _find_address(self, plain: Callable[..., int], storage: UntypedStorage) -> int:
+        """Return where a storage is; of one on meta, at which made-up address."""
+        address = plain(storage)
+        if address or storage.device.type != "meta":
+            return address
+        return self._shared.find_address(storage)
 
     def _resize(
         self, plain: Callable[..., Any], storage: UntypedStorage, *args: Any
@@ -83,3 +104,20 @@ class ReadStorages(Replacements):
                 f"{ADVICE}."
             ) from None
         return real
+
+
+def refuse_made_up(plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call what reads memory, unless it is to read at an address that was made up.
+
+    Raises:
+        MissingValueError: It is: without this the process ends.
+    """
+    for given in (*args, *kwargs.values()):
+        address = getattr(given, "value", given)
+        if type(address) is int and address >= FIRST_UNMAPPED:
+            raise MissingValueError(
+                f"{address:#x} is the address of a tensor on meta, which has no "
+                "memory: it only tells tensors apart. Read values by x.numpy() or "
+                "x.tolist()"
+            )
+    return plain(*args, **kwargs)

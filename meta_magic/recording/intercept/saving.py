@@ -1,4 +1,4 @@
-"""``torch.save`` in a cell: it writes the values that what is on meta would have.
+"""``torch.save``, and what libraries save, in a cell: values that the CPU would have.
 
 Pickle finds the tensors of whatever is saved, wherever they are held, in a first run
 that writes nothing. In the second, a real one stands for each, and those of one storage
@@ -18,6 +18,7 @@ from meta_magic.errors import MissingValueError
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.value_source import ValueSource
 from meta_magic.torch_private.modes import DisableTorchFunction
+from meta_magic.torch_private.snapshot import WithoutModes
 from meta_magic.trace.units import format_bytes
 
 __all__ = ["Saver", "is_on_meta"]
@@ -82,6 +83,24 @@ class Saver:
         self.note_saved("torch.save", met)
         return saved
 
+    def lay_out(self, plain: Any, tensors: Any, *rest: Any) -> Any:
+        """Call what lays out tensors for a file, with real ones for those on meta.
+
+        Raises:
+            MissingValueError: They cannot be computed, or take too much.
+        """
+        held = tensors.values() if isinstance(tensors, dict) else ()
+        met = [t for t in held if is_on_meta(t) and t.layout is torch.strided]
+        if not met:
+            return plain(tensors, *rest)
+        library = plain.__module__.partition(".")[0]
+        real_by_id = dict(zip(map(id, met), self.compute(met, library), strict=True))
+        real = {name: real_by_id.get(id(t), t) for name, t in tensors.items()}
+        with WithoutModes():
+            laid_out = plain(real, *rest)
+        self.note_saved(library, met)
+        return laid_out
+
     def note_saved(self, name: str, met: Sequence[Tensor]) -> None:
         """Note that a function wrote what is on meta as if it was real."""
         nbytes = sum({id(t.untyped_storage()): t.nbytes for t in met}.values())
@@ -91,8 +110,12 @@ class Saver:
             f"that {'it' if len(met) == 1 else 'they'} would have, on the CPU",
         )
 
-    def compute(self, met: Iterable[Any]) -> list[Tensor]:
+    def compute(self, met: Iterable[Any], name: str = "torch.save") -> list[Tensor]:
         """Return a real tensor for each on meta.
+
+        Args:
+            met: Those on meta.
+            name: What needs their values.
 
         Raises:
             MissingValueError: That cannot be done, or takes too much.
@@ -104,14 +127,14 @@ class Saver:
         strange = next((t for t, seen in chosen if seen[1] is None), None)
         if strange is not None:
             raise MissingValueError(
-                f"torch.save cannot write a tensor on meta of layout {strange.layout}, "
+                f"{name} cannot write a tensor on meta of layout {strange.layout}, "
                 f"which has no values. {ADVICE}."
             )
         try:
             reals = self._values.read(chosen)
         except MissingValueError as error:
             raise type(error)(
-                f"torch.save needs the values of {count(tensors)} on meta: "
+                f"{name} needs the values of {count(tensors)} on meta: "
                 f"{error}. {ADVICE}."
             ) from None
         with DisableTorchFunction():

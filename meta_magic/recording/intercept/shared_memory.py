@@ -9,8 +9,9 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, UntypedStorage
 
+from meta_magic.recording.identities.addresses import make_up_address
 from meta_magic.recording.identities.places import Places
 from meta_magic.recording.identities.shared_arrays import (
     META,
@@ -148,6 +149,19 @@ class SharedMemory:
                 array = array.base
             self._share(array, real, tensor)
         return tensor
+
+    def find_address(self, storage: UntypedStorage) -> int:
+        """Return the address of a storage on meta: an array's, or a made-up one."""
+        address = self._arrays.find_address(storage) if self._arrays else None
+        return make_up_address(storage) if address is None else address
+
+    def find_address_of(self, tensor: Tensor) -> int:
+        """Return the address of a tensor on meta: 0 if it has no elements."""
+        with DisableTorchFunction():
+            if not tensor.numel():
+                return 0
+            start = self.find_address(tensor.untyped_storage())
+            return start + int(tensor.storage_offset()) * tensor.itemsize
 
     def _share(self, owner: object, real: Tensor, tensor: Tensor) -> None:
         if tensor.is_meta and not real.is_meta and real.numel():

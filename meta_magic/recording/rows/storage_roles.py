@@ -88,6 +88,7 @@ class StorageRoles:
         parameters = {storage for _, _, storage in calls.registered}
         return StorageFacts(
             sizes=tuple(self._registry.sizes),
+            on_meta=tuple(sorted(self._registry.aside)),
             parameters=tuple(sorted(parameters)),
             buffers=tuple(sorted(self._buffers)),
             states=tuple(sorted(self._states)),

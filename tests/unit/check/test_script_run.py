@@ -23,6 +23,11 @@ def run(ask, tmp_path):
     [
         ("import sys; sys.exit()", "right", None),
         ("import sys; sys.exit(1)", "error", "it ended with exit code 1"),
+        (
+            "import torch; torch.ones(2, device='meta').to('cpu')",
+            "error",
+            "put on 'meta' by name",
+        ),
         ("raise SystemExit('no data')", "error", "it ended with exit code 'no data'"),
         ("import sys; sys.exit(2)", "unchecked", "it does not take its arguments"),
         ("import sys; n = int(sys.argv[1])", "unchecked", "it needs arguments"),

@@ -12,7 +12,14 @@ from meta_magic.recording.intercept.libraries.library import Adopt
 from meta_magic.recording.intercept.libraries.safetensors import SAFETENSORS
 from meta_magic.recording.intercept.libraries.transformers import TRANSFORMERS
 
-__all__ = ["ADOPTED", "INITIALIZE", "LIBRARIES", "MAKE_REAL", "TOLD_DEVICE"]
+__all__ = [
+    "ADOPTED",
+    "FIND_WRITERS",
+    "INITIALIZE",
+    "LIBRARIES",
+    "MAKE_REAL",
+    "TOLD_DEVICE",
+]
 
 LIBRARIES: Final = (TRANSFORMERS, SAFETENSORS)
 
@@ -26,6 +33,9 @@ ADOPTED: Final[dict[Any, Adopt]] = {
     function: adopt for it in LIBRARIES for function, adopt in it.adopted.items()
 }
 """By torch's function: what makes a tensor of memory that a library made."""
+
+FIND_WRITERS: Final = tuple(it.find_writers for it in LIBRARIES)
+"""What returns the functions by which libraries write tensors to files."""
 
 INITIALIZE: Final = tuple(name for it in LIBRARIES for name in it.initialize)
 """Names of the methods by which models initialize each of their submodules."""

@@ -1,6 +1,6 @@
 """What a recording must know of a library."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -27,6 +27,9 @@ class Library:
             function looks where they land.
         told_device: Names of functions to which a tensor's ``device`` is the device
             whose kernels are recorded, because they choose by it what these take.
+        find_writers: Returns the module of the functions that lay out tensors to be
+            written to a file, which they take in a dictionary, and their names; None
+            where it cannot be imported.
         adopted: By torch's function, what makes a tensor of memory that the library
             made.
         initialize: Names of the methods by which its models initialize each of their
@@ -38,6 +41,7 @@ class Library:
 
     make_real: frozenset[str] = frozenset()
     told_device: frozenset[str] = frozenset()
+    find_writers: Callable[[], tuple[Any, Sequence[str]] | None] = lambda: None
     adopted: Mapping[Any, Adopt] = field(default_factory=dict)
     initialize: tuple[str, ...] = ()
     initializers: str = ""

@@ -1,6 +1,8 @@
-"""safetensors, of Hugging Face: it makes tensors of storages that it read."""
+"""safetensors, of Hugging Face: it makes tensors of storages, and reads memory."""
 
-from typing import Final
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -11,6 +13,9 @@ from meta_magic.torch_private.modes import DisableTorchDispatch
 
 __all__ = ["SAFETENSORS"]
 
+WRITERS: Final = ("_flatten_as_ptr", "_flatten")
+"""From safetensors 0.8 on, and before."""
+
 
 def adopt_storage(args: Args, kwargs: Kwargs) -> Tensor | None:
     """Return the tensor of a storage; None if ``asarray`` was given something else."""
@@ -20,4 +25,20 @@ def adopt_storage(args: Args, kwargs: Kwargs) -> Tensor | None:
         return torch.asarray(args[0], **{**kwargs, "device": args[0].device})
 
 
-SAFETENSORS: Final = Library(adopted={torch.asarray: adopt_storage})
+@cache
+def find_writers() -> tuple[Any, Sequence[str]] | None:
+    """Return what gives addresses of tensors to the library's own code, in Rust.
+
+    It is imported here (1 ms): a cell may be the first to do so, and others import
+    ``save_file`` by name.
+    """
+    try:
+        import safetensors.torch as module  # noqa: PLC0415  if it is there at all
+    except ImportError:
+        return None
+    return module, [name for name in WRITERS if hasattr(module, name)]
+
+
+SAFETENSORS: Final = Library(
+    adopted={torch.asarray: adopt_storage}, find_writers=find_writers
+)

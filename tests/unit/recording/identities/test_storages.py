@@ -19,7 +19,7 @@ def test_meta_storages_at_address_zero_are_told_apart():
         a, b = torch.empty(2), torch.empty(2)
         torch.add(a, b)
     left, right = trace.ops[-1].inputs
-    assert a.data_ptr() == b.data_ptr() == 0
+    assert a.data_ptr() == b.data_ptr() == 0  # outside of the cell
     assert left.storage_id != right.storage_id
 
 

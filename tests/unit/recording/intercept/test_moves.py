@@ -199,3 +199,36 @@ def test_a_library_that_moves_to_where_no_device_was_named_names_none(how):
         assert names["join"](x, y).device.type == "meta"
     assert [call.op for call in trace.ops][2:] == ["aten.add.Tensor"]
     assert set(trace.to_pandas()["place"]) == {None}
+
+
+NUMBERED = {
+    "to": lambda n: torch.ones(2).to(n),
+    "to, by name": lambda n: torch.ones(2).to(device=n, dtype=torch.half),
+    "a module": lambda n: nn.LSTM(2, 2).to(n)._flat_weights[0],
+    "a module, by name": lambda n: nn.Linear(2, 2).to(device=n).weight,
+    "a factory": lambda n: torch.ones(2, device=n),
+    "a likeness": lambda n: torch.zeros_like(torch.ones(2), device=n),
+    "new": lambda n: torch.ones(2).new_zeros(2, device=n),
+    "values": lambda n: torch.tensor([1.0], device=n),
+    "a layer": lambda n: nn.Linear(2, 2, device=n).weight,
+    "to_empty": lambda n: nn.Linear(2, 2).to_empty(device=n).weight,
+    "a device": lambda n: torch.ones(2, device=torch.device(n)),
+}
+
+
+@pytest.mark.parametrize("make", NUMBERED.values(), ids=NUMBERED)
+@pytest.mark.parametrize("as_device", [None, "cuda:2"])
+def test_a_number_is_the_gpu_of_that_number(make, as_device):
+    with record(as_device=as_device):
+        assert make(1).device == torch.device("cuda", 1)
+
+
+def test_a_number_beyond_the_planned_gpus_is_refused():
+    with record(as_device="cuda:2"), pytest.raises(RuntimeError, match="cuda:2 of 2"):
+        nn.Linear(2, 2).to(2)
+
+
+def test_a_module_moves_to_a_device_that_is_given_by_keyword():
+    with record():
+        moved = nn.Linear(2, 2).to(device="cuda:1", dtype=torch.half).weight
+        assert (moved.device, moved.dtype) == (torch.device("cuda", 1), torch.half)
