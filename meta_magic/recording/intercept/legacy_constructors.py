@@ -105,14 +105,19 @@ def read_number(mode: Any, func: Any, tensor: Tensor) -> Any:
 def read_new(args: Args) -> tuple[Any, Args] | None:
     """Return the newer function that does what ``x.new(...)`` does, and its arguments.
 
-    Torch drops values on meta. None if its own will do, as it is given a tensor.
+    Torch drops values on meta, and knows no sparse tensors there. None if its own will
+    do, as it is given a tensor.
     """
     tensor, *given = args
+    is_dense = tensor.layout is torch.strided
+    if tensor.is_meta and not is_dense and isinstance([*given, None][0], Tensor):
+        return torch.sparse_coo_tensor, given
     is_one = len(given) == 1 and isinstance(given[0], (list, tuple))
     if is_one and not isinstance(given[0], torch.Size):
         return Tensor.new_tensor, args
     sizes = given[0] if is_one else given
-    if tensor.is_meta or not all(isinstance(size, int) for size in sizes):
+    is_own = tensor.is_meta and is_dense
+    if is_own or not all(isinstance(size, int) for size in sizes):
         return None
     return Tensor.new_empty, (tensor, tuple(sizes) or (0,))
 

@@ -234,7 +234,13 @@ def plain_float(value: Any) -> object:
 
 def sharing_of(inputs: Sequence[tuple[Tensor, Seen]]) -> tuple[object, ...]:
     """Return which strided arguments are the same or share a storage."""
-    return sharing([tensor for tensor, seen in inputs if seen[1] is not None])
+    return sharing(
+        [
+            tensor
+            for tensor, (_, storage, geometry) in inputs
+            if storage is not None and geometry.record.stride is not None
+        ]
+    )
 
 
 def sharing(tensors: Sequence[Tensor]) -> tuple[object, ...]:
