@@ -6,6 +6,9 @@ from typing import Final
 import torch
 from torch import Tensor, UntypedStorage
 
+# Without it what a sparse tensor is made of cannot be read in inference mode.
+from torch._C import _AutoDispatchBelowAutograd as BelowAutograd
+
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 
 __all__ = [
@@ -28,7 +31,7 @@ def parts_of(tensor: Tensor) -> tuple[Tensor, ...]:
     All share the memory of the tensor. Without it two sparse tensors of different
     numbers of elements could not be told apart.
     """
-    with DisableTorchFunction(), DisableTorchDispatch(), torch.no_grad():
+    with DisableTorchFunction(), DisableTorchDispatch(), BelowAutograd():
         if tensor.layout in BY_ROWS:
             return tensor.crow_indices(), tensor.col_indices(), tensor.values()
         if tensor.layout in BY_COLUMNS:
@@ -38,7 +41,7 @@ def parts_of(tensor: Tensor) -> tuple[Tensor, ...]:
 
 def has_coalesced(tensor: Tensor) -> bool:
     """Whether a tensor of coordinates is marked as holding each position once."""
-    with DisableTorchFunction(), DisableTorchDispatch():
+    with DisableTorchFunction(), DisableTorchDispatch(), BelowAutograd():
         return tensor.layout is torch.sparse_coo and tensor.is_coalesced()
 
 
@@ -53,7 +56,7 @@ def build_sparse(
         is_coalesced: Whether coordinates are marked as holding each position once.
     """
     shape = Tensor.size(like)
-    with DisableTorchFunction(), DisableTorchDispatch(), torch.no_grad():
+    with DisableTorchFunction(), DisableTorchDispatch(), BelowAutograd():
         if like.layout is not torch.sparse_coo:
             options = {"layout": like.layout, "check_invariants": False}
             return torch.sparse_compressed_tensor(*parts, shape, **options)

@@ -86,7 +86,7 @@ class KernelCalls:
         self.lifting = lifting
         self._refusals = refusals
         self._runs = KernelRuns(rows, findings, values, refusals)
-        self._sparse = SparseCalls(registry, lifting, values)
+        self._sparse = SparseCalls(registry, values)
         self.checks = checks
         self._opaque_entries: dict[object, Entry] = {}
 

@@ -8,7 +8,7 @@ operator then runs on the CPU with these positions, and values of one. Read ``ru
 first.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -17,14 +17,18 @@ from torch import Tensor
 from meta_magic.errors import MissingValueError
 from meta_magic.recording.as_device.cpu_kernels import (
     MAX_NBYTES,
+    ask_cpu,
     count_nbytes,
     make_stand_in,
     put_on_meta,
     replace,
 )
+from meta_magic.recording.identities.known_positions import (
+    find_positions,
+    plan_positions,
+)
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import TensorRegistry
-from meta_magic.recording.intercept.lifted.lifting import Lifting
 from meta_magic.recording.intercept.value_source import ValueSource
 from meta_magic.recording.signatures.arguments import Given
 from meta_magic.recording.signatures.entries import OpTable
@@ -38,8 +42,8 @@ from meta_magic.torch_private.sparse_tensors import (
 
 __all__ = ["SparseCalls"]
 
-CONVERSIONS: Final = "aten._to_sparse"
-"""How the names of operators begin that read which elements are not zero."""
+READERS: Final = ("aten._to_sparse", "aten._spdiags.")
+"""How the names of operators begin that read which elements are not zero, or where."""
 
 ON_META: Final = frozenset(
     f"aten.{name}.default"
@@ -66,16 +70,20 @@ class Known(NamedTuple):
 
     Attributes:
         planned: The argument, on meta.
-        parts: What stands for its positions and values on the CPU.
+        real: What stands for it on the CPU.
+        positions: Those of both, before the operator ran.
     """
 
     planned: Tensor
-    parts: tuple[Tensor, ...]
+    real: Tensor
+    positions: tuple[Tensor, ...]
 
-    def has(self, positions: Sequence[Tensor]) -> bool:
-        """Whether it has these positions, in this order."""
-        own = self.parts[:-1]
-        return len(own) == len(positions) and all(map(torch.equal, own, positions))
+    def has(self, real: Tensor) -> bool:
+        """Whether a tensor on the CPU has the same positions, in the same order."""
+        own, others = self.positions, parts_of(real)[:-1]
+        is_alike = self.real.layout is real.layout
+        is_alike = is_alike and has_coalesced(self.planned) == has_coalesced(real)
+        return is_alike and all(map(torch.equal, own, others))
 
 
 class SparseCalls:
@@ -83,15 +91,11 @@ class SparseCalls:
 
     Args:
         registry: Numbers of tensors.
-        lifting: Makes constants of positions.
         values: Computes positions.
     """
 
-    def __init__(
-        self, registry: TensorRegistry, lifting: Lifting, values: ValueSource
-    ) -> None:
+    def __init__(self, registry: TensorRegistry, values: ValueSource) -> None:
         self._registry = registry
-        self._lifting = lifting
         self._values = values
         self._making: set[object] = set()
 
@@ -108,19 +112,37 @@ class SparseCalls:
         """
         if table.name in CONSTRUCTORS:
             return construct(run())
-        if table.name.startswith(CONVERSIONS):
+        if table.name.startswith(READERS):
             return self._run_for_real(table, given, reads_all=True)
-        layouts = [t.layout for t, _ in given.inputs]
-        if SPARSE.isdisjoint(layouts) or table.name in ON_META:
+        layouts = [tensor.layout for tensor, _ in given.inputs]
+        if SPARSE.isdisjoint(layouts):
+            return self._run_on_dense(table, given, run)
+        if table.name in ON_META or table.reads_data or not table.makes_tensors:
             return run()
         if table.name in COPIES:
             return copy(given, run())
-        key = (table.func, *layouts)
+        return self._run_on_sparse(table, given, (table.func, *layouts))
+
+    def _run_on_dense(self, table: OpTable, given: Given, run: Callable[[], Any]) -> Any:
+        """Run an operator that takes no sparse tensor."""
+        is_known = table.func in self._making
+        returned = None if is_known else run()
+        if not is_known and (not given.inputs or has_no_sparse(returned)):
+            return returned
+        self._making.add(table.func)
+        return self._run_for_real(table, given)
+
+    def _run_on_sparse(self, table: OpTable, given: Given, key: object) -> Any:
+        """Run an operator that takes sparse tensors; what it makes may be dense.
+
+        Torch's kernels must not see them on meta: some read memory that is not there.
+        """
         if key not in self._making and not writes_sparse(table, given):
-            returned = run()
-            if SPARSE.isdisjoint(t.layout for t in tensors_in(returned)):
+            returned = ask_cpu(table.func, given.args, given.kwargs)
+            if returned is not NotImplemented and has_no_sparse(returned):
                 return returned
-            self._making.add(key)
+            if returned is not NotImplemented:
+                self._making.add(key)
         return self._run_for_real(table, given)
 
     def _run_for_real(
@@ -136,15 +158,16 @@ class SparseCalls:
         real_by_id = {id(t): t for t, _ in given.inputs}
         real_by_id |= {id(t): self._make_real(t, reads_all=reads_all) for t in metas}
         known = [
-            Known(t, parts_of(real_by_id[id(t)]))
+            Known(t, real_by_id[id(t)], parts_of(real_by_id[id(t)])[:-1])
             for t in metas
             if is_sparse(t)
         ]
         with RealTorch(), torch.no_grad():
             args, kwargs = (replace(v, real_by_id) for v in (given.args, given.kwargs))
             returned = table.func(*args, **kwargs)
-        dense = {id(real_by_id[id(t)]): t for t in metas}
-        return self._put_on_meta(returned, known, dense)
+        self._take_over_written(known)
+        planned = {id(real_by_id[id(t)]): t for t, _ in given.inputs}
+        return self._put_on_meta(returned, known, planned)
 
     def _make_real(self, tensor: Tensor, *, reads_all: bool) -> Tensor:
         """Return a tensor on the CPU with the positions of one on meta."""
@@ -159,40 +182,48 @@ class SparseCalls:
         """Return a copy of what a dense tensor holds."""
         if not tensor.numel():
             return torch.empty_like(tensor, device="cpu")
+        known = find_positions(tensor)
+        if known is not None:
+            return known.clone()
         return self._values.read([(tensor, self._registry.read(tensor))])[0].clone()
 
+    def _take_over_written(self, known: Sequence[Known]) -> None:
+        """Have sparse arguments hold the positions that they have on the CPU."""
+        for argument in known:
+            if not argument.has(argument.real):
+                argument.planned.data = self._build(argument.real, known)
+
     def _put_on_meta(
-        self, value: Any, known: Sequence[Known], argument_by_id: dict[int, Tensor]
+        self, value: Any, known: Sequence[Known], planned: Mapping[int, Tensor]
     ) -> Any:
         """Return what an operator returned on the CPU, on meta.
 
         Args:
             value: That.
             known: The sparse arguments, before the operator ran.
-            argument_by_id: By the identity of a tensor on the CPU, that on meta.
+            planned: By the identity of an argument on the CPU, that on meta.
         """
         if isinstance(value, (list, tuple)):
-            return [self._put_on_meta(v, known, argument_by_id) for v in value]
-        if not isinstance(value, Tensor) or not is_sparse(value):
-            return put_on_meta(value, argument_by_id)
-        argument = argument_by_id.get(id(value))
-        *positions, values = parts_of(value)
-        alike = next((k for k in known if k.has(positions)), None)
-        if argument is not None and alike is not None and alike.planned is argument:
-            return argument  # its values alone were written
-        lifted = map(self._lift, positions)
-        parts = lifted if alike is None else parts_of(alike.planned)[:-1]
-        made = build_sparse(
-            value, [*parts, put_on_meta(values)], is_coalesced=has_coalesced(value)
-        )
-        if argument is None:
-            return made
-        argument.data = made
-        return argument
+            return [self._put_on_meta(item, known, planned) for item in value]
+        is_new = isinstance(value, Tensor) and id(value) not in planned
+        is_built = is_new and is_sparse(value)
+        return self._build(value, known) if is_built else put_on_meta(value, planned)
 
-    def _lift(self, positions: Tensor) -> Tensor:
-        """Return a meta tensor of which it is known which positions it holds."""
-        return self._lifting.lift(positions, is_noted=False)
+    def _build(self, real: Tensor, known: Sequence[Known]) -> Tensor:
+        """Return a sparse tensor on meta with the positions of a real one."""
+        *positions, values = parts_of(real)
+        alike = next((argument for argument in known if argument.has(real)), None)
+        if alike is None:
+            planned = tuple(map(plan_positions, positions))
+        else:
+            planned = parts_of(alike.planned)[:-1]
+        parts = [*planned, put_on_meta(values)]
+        return build_sparse(real, parts, is_coalesced=has_coalesced(real))
+
+
+def has_no_sparse(returned: Any) -> bool:
+    """Whether an operator returned dense tensors alone."""
+    return not any(map(is_sparse, tensors_in(returned)))
 
 
 def is_sparse(tensor: Tensor) -> bool:
