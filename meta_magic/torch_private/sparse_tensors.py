@@ -16,6 +16,7 @@ __all__ = [
     "build_sparse",
     "has_coalesced",
     "parts_of",
+    "plan_part",
     "storage_under",
 ]
 
@@ -63,6 +64,15 @@ def build_sparse(
         return torch.sparse_coo_tensor(
             *parts, shape, is_coalesced=is_coalesced, check_invariants=False
         )
+
+
+def plan_part(real: Tensor) -> Tensor:
+    """Return a meta tensor with the strides of a real one, and as large a storage."""
+    with DisableTorchFunction(), DisableTorchDispatch(), BelowAutograd():
+        planned = torch.empty(0, dtype=real.dtype, device="meta")
+        storage = torch.UntypedStorage(real.untyped_storage().nbytes(), device="meta")
+        offset = int(real.storage_offset())
+        return planned.set_(storage, offset, real.shape, real.stride())
 
 
 def storage_under(tensor: Tensor) -> UntypedStorage:

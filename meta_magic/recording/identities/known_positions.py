@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, UntypedStorage
 
 from meta_magic.recording.identities.living_tensors import read_version
+from meta_magic.torch_private.sparse_tensors import plan_part
 
 __all__ = ["find_positions", "plan_positions"]
 
@@ -20,7 +21,7 @@ known: WeakKeyDictionary[UntypedStorage, tuple[int, Tensor]] = WeakKeyDictionary
 def plan_positions(real: Tensor) -> Tensor:
     """Return positions on meta, of which it is known what they hold."""
     with torch.inference_mode(mode=False):  # where torch counts writes
-        planned = torch.empty_like(real, device="meta")
+        planned = plan_part(real)
     known[planned.untyped_storage()] = read_version(planned), real
     return planned
 

@@ -38,6 +38,7 @@ from meta_magic.torch_private.sparse_tensors import (
     build_sparse,
     has_coalesced,
     parts_of,
+    plan_part,
 )
 
 __all__ = ["SparseCalls"]
@@ -156,7 +157,8 @@ class SparseCalls:
                 "not computed beside dense tensors as large as these"
             )
         real_by_id = {id(t): t for t, _ in given.inputs}
-        real_by_id |= {id(t): self._make_real(t, reads_all=reads_all) for t in metas}
+        with RealTorch():
+            real_by_id |= {id(t): self._make_real(t, reads_all=reads_all) for t in metas}
         known = [
             Known(t, real_by_id[id(t)], parts_of(real_by_id[id(t)])[:-1])
             for t in metas
@@ -217,7 +219,7 @@ class SparseCalls:
             planned = tuple(map(plan_positions, positions))
         else:
             planned = parts_of(alike.planned)[:-1]
-        parts = [*planned, put_on_meta(values)]
+        parts = [*planned, plan_part(values)]
         return build_sparse(real, parts, is_coalesced=has_coalesced(real))
 
 
