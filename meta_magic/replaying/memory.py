@@ -113,11 +113,18 @@ class Memory:
         Raises:
             ReplayError: It was kept by reference, and changed since.
         """
-        if constant.data is not None:
+        if constant.sparse is not None:
+            sparse = constant.sparse.clone().to(self.device)
+            self.add_tensor(constant.storage, sparse)
+        elif constant.data is not None:
             data = bytearray(constant.data) or bytearray(1)
             real = torch.frombuffer(data, dtype=torch.uint8).untyped_storage()
             self.add(constant.storage, real)
-            return
+        else:
+            self._load_shared(constant)
+
+    def _load_shared(self, constant: Constant) -> None:
+        """Make a storage with the content of one that is the user's."""
         tensor, name = constant.tensor, constant.name
         if tensor is None or sum_bytes(tensor) != constant.checksum:
             raise ReplayError(

@@ -111,6 +111,8 @@ class SparseCalls:
         Raises:
             MissingValueError: The positions cannot be computed, or take too much.
         """
+        if not all(seen[2].is_meta or not t.ndim for t, seen in given.inputs):
+            return run()
         if table.name in CONSTRUCTORS:
             return construct(run())
         if table.name.startswith(READERS):
