@@ -262,6 +262,8 @@ class Lifting:
         ):
             self._registry.note_deaths()
             if is_real_sparse(real):
+                if is_noted and not self._sparse.is_known(real):
+                    self.names.count(real, is_named=True)
                 return self._sparse.lift(real)
             storage = real.untyped_storage()
             known = self._find(storage)
