@@ -8,6 +8,7 @@ from torch import Tensor, UntypedStorage
 from meta_magic.errors import ReplayError
 from meta_magic.recording.identities.storage_bytes import as_bytes, sum_bytes
 from meta_magic.replaying.program_calls import ProgramCalls
+from meta_magic.torch_private.sparse_tensors import parts_of
 from meta_magic.torch_private.tensor_internals import negate_lazily
 from meta_magic.trace.provenance import Constant
 from meta_magic.trace.signature import Geometry
@@ -38,7 +39,7 @@ class Memory:
         if last is not None and last[0] is geometry:
             return last[1]
         if storage in self._tensors:
-            return self._tensors[storage]
+            return make_view(self._tensors[storage], geometry)
         real = self._storages[storage]
         if geometry.device.type == "meta" and real.device != self.device:
             # A constant that the cell would have made on the device.
@@ -112,11 +113,18 @@ class Memory:
         Raises:
             ReplayError: It was kept by reference, and changed since.
         """
-        if constant.data is not None:
+        if constant.sparse is not None:
+            sparse = constant.sparse.clone().to(self.device)
+            self.add_tensor(constant.storage, sparse)
+        elif constant.data is not None:
             data = bytearray(constant.data) or bytearray(1)
             real = torch.frombuffer(data, dtype=torch.uint8).untyped_storage()
             self.add(constant.storage, real)
-            return
+        else:
+            self._load_shared(constant)
+
+    def _load_shared(self, constant: Constant) -> None:
+        """Make a storage with the content of one that is the user's."""
         tensor, name = constant.tensor, constant.name
         if tensor is None or sum_bytes(tensor) != constant.checksum:
             raise ReplayError(
@@ -134,12 +142,14 @@ def allocate(nbytes: int, device: torch.device) -> UntypedStorage:
     return torch.empty(nbytes, dtype=torch.uint8, device=device).untyped_storage()
 
 
-def make_view(storage: UntypedStorage, geometry: Geometry) -> Tensor:
-    """Return a tensor on a storage.
+def make_view(storage: UntypedStorage | Tensor, geometry: Geometry) -> Tensor:
+    """Return a tensor on a storage, or a sparse tensor, or a view of the values of one.
 
     Raises:
         ReplayError: There is none such.
     """
+    if isinstance(storage, Tensor):
+        return storage if geometry.stride is None else view_values(storage, geometry)
     shape, stride, offset = geometry.shape, geometry.stride, geometry.storage_offset
     if stride is None or offset is None:
         raise ReplayError(f"a {geometry.layout} tensor lies on no storage of its own")
@@ -154,3 +164,17 @@ def make_view(storage: UntypedStorage, geometry: Geometry) -> Tensor:
     if geometry.is_conj:
         view = view.conj()
     return negate_lazily(view) if geometry.is_neg else view
+
+
+def view_values(sparse: Tensor, geometry: Geometry) -> Tensor:
+    """Return a view of the values of a sparse tensor.
+
+    Raises:
+        ReplayError: They are not laid out as they were recorded.
+    """
+    values = parts_of(sparse)[-1]
+    if (values.shape, values.stride()) == (geometry.shape, geometry.stride):
+        return values
+    if not values.is_contiguous() or values.storage_offset():
+        raise ReplayError("the values of a sparse tensor are laid out otherwise here")
+    return make_view(values.untyped_storage(), geometry)

@@ -134,10 +134,10 @@ class Planner:
         for index in queue:
             signature, storages = self._recorded.tensors(index)
             born = {s for s in storages if births[s] == index}
-            changed = born.union([storages[i] for i in signature.writes])
+            changed = born | self._recorded.find_written(signature, storages)
             if index in self._forced or not changed.isdisjoint(contents):
                 self._include(index, born, contents, memory)
-            needed = contents.intersection(storages)
+            needed = contents.intersection(changed.union(storages))
             self._held |= queue.add_writers(needed)
             contents -= needed & self._held
             if memory:
@@ -163,7 +163,9 @@ class Planner:
         usage, inputs = call.usage, call.inputs
         for position in usage.overwritten:
             target = inputs[position]
-            if call.fills(position, self._recorded.nbytes_by_storage[target]):
+            nbytes = self._recorded.nbytes_by_storage[target]
+            # Else the memory must be that of the sparse tensor that changes, too.
+            if call.written.issubset(inputs) and call.fills(position, nbytes):
                 contents.discard(target)
                 memory.add(target)
             else:
@@ -259,7 +261,7 @@ class Planner:
         if self._recorded.constructs(draw.call) in self._request.modules:
             return True
         signature, storages = self._recorded.tensors(draw.call)
-        changed = {storages[i] for i in signature.writes}
+        changed = self._recorded.find_written(signature, storages)
         wanted = self._wanted - self._held
         return bool(wanted & {*changed, *storages[len(signature.inputs) :]})
 
@@ -280,7 +282,7 @@ class Planner:
         for index in indices:
             call, kind = self._call(index), self._kinds[index]
             used = call.inputs if kind == StepKind.RUN else ()
-            made = call.outputs if kind != StepKind.DRAW else ()
+            made = (*call.outputs, *call.written) if kind != StepKind.DRAW else ()
             last.update(dict.fromkeys((*used, *made), index))
         over: dict[int, list[int]] = {}
         for storage, index in last.items():

@@ -1,6 +1,7 @@
 """Read a program call by call, as a replay needs it."""
 
 from array import array
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
@@ -11,6 +12,7 @@ from meta_magic.replaying.choosy_operators import CHOOSY
 from meta_magic.replaying.operators import Operator, find_operator
 from meta_magic.replaying.program_draws import Draw, read_draws
 from meta_magic.replaying.readers import Readers
+from meta_magic.replaying.sparse_memory import SparseMemory
 from meta_magic.replaying.storage_columns import NOTHING, Dead, Writers
 from meta_magic.replaying.usage import Usage, is_dense
 from meta_magic.torch_private.interrupts import unbroken
@@ -37,6 +39,7 @@ class Call(NamedTuple):
         usage: What it does with its tensors.
         inputs: Storage of each tensor argument.
         outputs: Storage of each tensor returned.
+        written: The storages whose content it changes, but for those that it makes.
     """
 
     number: int
@@ -45,11 +48,7 @@ class Call(NamedTuple):
     usage: Usage
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-
-    @property
-    def written(self) -> set[int]:
-        """The storages of the arguments that it writes."""
-        return {self.inputs[i] for i in self.signature.writes}
+    written: set[int]
 
     @property
     def overwritten(self) -> frozenset[int]:
@@ -111,6 +110,7 @@ class ProgramCalls:
         self.writers = Writers(self.births)
         self.nbytes_by_storage = array("q")
         self.constants: dict[int, Constant] = {}
+        self._sparse = SparseMemory()
         self.draws: list[Draw] = []
         self.draws_by_call: dict[int, Draw] = {}
         self.dead = Dead()
@@ -139,6 +139,7 @@ class ProgramCalls:
         # Born in another one, or by nobody.
         self._met.update(outside.storage for outside in (*imports, *constants))
         self._find_writers()
+        self._sparse.forget(deaths[1::2])
         # What came from outside no operator may ever have met.
         given = [(i.storage, i.nbytes) for i in imports]
         given += ((c.storage, c.nbytes) for c in constants)
@@ -197,7 +198,12 @@ class ProgramCalls:
             usage,
             tuple(storages[:n_inputs]),
             tuple(storages[n_inputs:]),
+            self.find_written(signature, storages),
         )
+
+    def find_written(self, signature: Signature, storages: Sequence[int]) -> set[int]:
+        """Return the storages whose content a call changes, but for what it makes."""
+        return self._sparse.find_changed([storages[i] for i in signature.writes])
 
     def _find_usage(self, index: int, signature: Signature) -> Usage:
         if index in self._assumptions:
@@ -275,7 +281,8 @@ class ProgramCalls:
                         met.add(storage)
                 if spans[position] > sizes[storage]:
                     self._grow(storage, spans[position])
-            for storage in {storages[i] for i in signature.writes}:
+            self._sparse.note(signature, storages)
+            for storage in self.find_written(signature, storages):
                 self.writers.add(storage, index)
         self._n_read = len(self)
 

@@ -82,8 +82,6 @@ def build_tensor(
     metadata: TensorMetadata | Geometry, content: torch.UntypedStorage | Tensor
 ) -> Tensor:
     """Return a real tensor with recorded metadata."""
-    if isinstance(content, Tensor):
-        return content
     if isinstance(metadata, TensorMetadata):
         metadata = metadata.geometry
     return make_view(content, metadata)

@@ -71,8 +71,10 @@ def find_overwritten(signature: Signature, operator: Operator) -> frozenset[int]
 
 def is_dense(geometry: Geometry) -> bool:
     """Whether a tensor's elements fill a stretch of memory, each its own place."""
+    if geometry.stride is None:
+        return False
     wanted = 1
-    pairs = zip(geometry.stride or (), geometry.shape, strict=True)
+    pairs = zip(geometry.stride, geometry.shape, strict=True)
     for step, size in sorted(pair for pair in pairs if pair[1] != 1):
         if step != wanted:
             return False

@@ -31,13 +31,10 @@ __all__ = [
     "address_of_storage",
     "base_of",
     "count_owners",
-    "empty_sparse",
     "is_counted_with",
     "is_view",
     "is_zero_tensor",
     "make_guard",
-    "mark_coalesced",
-    "n_specified",
     "negate_lazily",
     "number_counters",
     "parse_to",
@@ -54,10 +51,6 @@ nobody knows which tensors of a recording share memory: on meta ``data_ptr()`` i
 version_of: Final = attrgetter("_version")
 """Return how often a tensor was written in place. Without it a tensor that was changed
 outside of any recording is replayed with its old values."""
-
-empty_sparse: Final = torch.ops.aten._sparse_coo_tensor_with_dims
-"""Make coordinates of no elements; without it ``to_sparse`` fails on meta."""
-
 
 parse_to: Final[Callable[..., Any]] = torch._C._nn._parse_to
 """Return device, dtype, ``non_blocking`` and memory format of what ``.to`` was given;
@@ -147,22 +140,6 @@ def make_guard(tensors: Sequence[Tensor]) -> Callable[..., bool]:
     if len(firsts) == len(ids):
         return check
     return lambda *others: check(*[others[index] for index in firsts])  # else it fails
-
-
-def mark_coalesced(tensor: Tensor, *, is_coalesced: bool) -> Tensor:
-    """Say whether a sparse tensor holds each position once; on meta it is not known.
-
-    Without it operators on sparse tensors refuse, or run another kernel.
-    """
-    return tensor._coalesced_(is_coalesced)
-
-
-def n_specified(tensor: Tensor) -> int:
-    """Return how many elements a sparse tensor holds.
-
-    Without it nobody is told that sparse tensors lose their values on meta.
-    """
-    return tensor._nnz()
 
 
 def untyped_of(storage: UntypedStorage | TypedStorage) -> UntypedStorage:

@@ -120,6 +120,8 @@ class Constant:
         tensor: The storage itself where ``data`` is None, as bytes: the one thing of
             the user's that a trace keeps alive.
         name: How the block calls it; None where it has no name, or was not asked.
+        sparse: A copy of the sparse tensor whose values the storage has; None if it
+            is that of a dense one.
     """
 
     storage: int
@@ -127,6 +129,7 @@ class Constant:
     checksum: int = 0
     tensor: torch.Tensor | None = field(default=None, compare=False, repr=False)
     name: str | None = None
+    sparse: torch.Tensor | None = field(default=None, compare=False, repr=False)
 
     @property
     def nbytes(self) -> int:

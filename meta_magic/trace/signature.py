@@ -39,6 +39,9 @@ class Geometry:
         is_conj: Whether conjugation is still to be done (:meth:`torch.Tensor.is_conj`).
         is_neg: Whether negation is still to be done (:meth:`torch.Tensor.is_neg`).
         place: Device that the code names for it; None where it names none.
+        values_shape: Sizes of the elements that a sparse tensor specifies; None for
+            other layouts.
+        is_coalesced: Whether a tensor of coordinates specifies each position once.
     """
 
     shape: tuple[int, ...]
@@ -50,10 +53,14 @@ class Geometry:
     is_conj: bool = False
     is_neg: bool = False
     place: torch.device | None = None
+    values_shape: tuple[int, ...] | None = None
+    is_coalesced: bool = False
 
 
 def span_nbytes(geometry: Geometry) -> int:
     """Return the bytes from a storage's start to the last element of a tensor."""
+    if geometry.values_shape is not None:
+        return prod(geometry.values_shape) * geometry.dtype.itemsize
     if geometry.stride is None or geometry.storage_offset is None:
         return prod(geometry.shape) * geometry.dtype.itemsize
     if 0 in geometry.shape:

@@ -14,8 +14,6 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from meta_magic.torch_private.tensor_internals import empty_sparse, n_specified
-
 __all__ = ["CORRECTIONS", "RIGHT_SINCE"]
 
 
@@ -94,54 +92,9 @@ def histogramdd_by_counts(a: Tensor, bins: list[int], **_: object) -> Tensor:
     return a.new_empty(bins)
 
 
-def to_sparse(a: Tensor, **options: Any) -> Any:
-    """Return coordinates of no elements; ``NotImplemented`` for other sparse layouts.
-
-    How many there are depends on data, and a sparse tensor on meta has none: torch's
-    own ``to("meta")`` of one leaves them out, too.
-
-    Source:
-        torch 2.13 has no meta kernel.
-    """
-    if options.get("layout") not in {None, torch.sparse_coo} or options.get(
-        "blocksize"
-    ):
-        return NotImplemented
-    return to_sparse_dim(a, a.ndim - (options.get("dense_dim") or 0))
-
-
-def to_sparse_dim(a: Tensor, sparse_dim: int) -> Tensor:
-    """Return coordinates of no elements. Source: as above."""
-    made: Tensor = empty_sparse(
-        sparse_dim,
-        a.ndim - sparse_dim,
-        a.shape,
-        dtype=a.dtype,
-        layout=torch.sparse_coo,
-        device="meta",
-    )
-    return made
-
-
 def to_dense(a: Tensor, dtype: torch.dtype | None = None, **_: object) -> Tensor:
-    """Return a strided tensor. Source: as above, for sparse tensors."""
+    """Return a strided tensor. Source: torch 2.13 has no meta kernel for sparse ones."""
     return torch.empty(a.shape, dtype=dtype or a.dtype, device="meta")
-
-
-def sparse_mask(a: Tensor, mask: Tensor) -> Tensor:
-    """Return a strided tensor at the positions of a mask, as many as that has.
-
-    Those of two sparse tensors depend on data: then none. Source: as above.
-    """
-    if a.layout is not torch.strided or mask.layout is not torch.sparse_coo:
-        return to_sparse_dim(a, mask.sparse_dim())
-    n, n_dims = n_specified(mask), mask.sparse_dim()
-    positions = torch.empty((n_dims, n), dtype=torch.long, device="meta")
-    values = torch.empty((n, *a.shape[n_dims:]), dtype=a.dtype, device="meta")
-    is_coalesced = mask.is_coalesced()
-    return torch.sparse_coo_tensor(
-        positions, values, a.shape, is_coalesced=is_coalesced, check_invariants=False
-    )
 
 
 def write_nothing(*_: object, **__: object) -> None:
@@ -200,10 +153,7 @@ CORRECTIONS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
         "aten._ctc_loss_backward.default": gradient_of_input,
         "aten._fused_sgd_.default": write_nothing,
         "aten._fused_adagrad_.default": write_nothing,
-        "aten._to_sparse.default": to_sparse,
-        "aten._to_sparse.sparse_dim": to_sparse_dim,
         "aten._to_dense.default": to_dense,
-        "aten.sparse_mask.default": sparse_mask,
         "aten.histogram.bin_ct": histogram_by_count,
         "aten.histogram.bins_tensor": histogram_by_edges,
         "aten._histogramdd_bin_edges.default": histogramdd_edges,

@@ -14,11 +14,13 @@ from torch import Tensor
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.signatures.arguments import Args, Given, Kwargs
 from meta_magic.torch_private.snapshot import RealTorch
-from meta_magic.torch_private.tensor_internals import (
-    empty_sparse,
-    is_view,
-    mark_coalesced,
+from meta_magic.torch_private.sparse_tensors import (
+    SPARSE,
+    build_sparse,
+    has_coalesced,
+    parts_of,
 )
+from meta_magic.torch_private.tensor_internals import is_view
 from meta_magic.trace.signature import Geometry
 
 __all__ = ["ask_cpu", "is_without_kernel", "lay_out_written", "put_on_meta"]
@@ -26,7 +28,7 @@ __all__ = ["ask_cpu", "is_without_kernel", "lay_out_written", "put_on_meta"]
 MAX_NBYTES: Final = 2**28
 """What the tensors that the CPU is asked with may take."""
 
-LAYOUTS: Final = frozenset({torch.strided, torch.sparse_coo})
+LAYOUTS: Final = SPARSE | {torch.strided}
 
 REFUSALS: Final = (RuntimeError, ValueError, IndexError, TypeError)
 """By these torch refuses arguments, on the CPU, too."""
@@ -127,7 +129,7 @@ def make_stand_in(tensor: Tensor, *, has_ones: bool = False) -> Tensor:
         tensor: The tensor.
         has_ones: Whether integers are no positions.
     """
-    if tensor.layout is torch.sparse_coo:
+    if tensor.layout in SPARSE:
         return make_sparse(tensor, "cpu")
     numel = count_nbytes(tensor) // tensor.itemsize
     is_number = has_ones or tensor.is_floating_point() or tensor.is_complex()
@@ -137,14 +139,13 @@ def make_stand_in(tensor: Tensor, *, has_ones: bool = False) -> Tensor:
 
 
 def make_sparse(like: Tensor, device: str) -> Tensor:
-    """Return coordinates of no elements."""
-    made: Tensor = empty_sparse(
-        *(like.sparse_dim(), like.dense_dim(), like.shape),
-        dtype=like.dtype,
-        layout=like.layout,
-        device=device,
-    )
-    return mark_coalesced(made, is_coalesced=like.is_coalesced())
+    """Return a sparse tensor without elements."""
+    *first, last, values = parts_of(like)
+    at = 0 if like.layout is torch.sparse_coo else last.ndim - 1
+    parts = [torch.zeros_like(part, device=device) for part in first]
+    parts.append(torch.empty_like(last[..., :0], device=device))
+    parts.append(torch.empty_like(values.narrow(at, 0, 0), device=device))
+    return build_sparse(like, parts, is_coalesced=has_coalesced(like))
 
 
 def replace(value: Any, stand_ins: Mapping[int, Tensor]) -> Any:
@@ -200,7 +201,7 @@ def put_on_meta(value: Any, known: Mapping[int, Tensor] | None = None) -> Any:
     if isinstance(value, Tensor):
         if known and id(value) in known:
             return known[id(value)]
-        if value.layout is torch.sparse_coo:
+        if value.layout in SPARSE:
             return make_sparse(value, "meta")
         return torch.empty_strided(
             value.shape, value.stride(), dtype=value.dtype, device="meta"

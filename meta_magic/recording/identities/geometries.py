@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from meta_magic.torch_private.modes import DisableTorchFunction
+from meta_magic.torch_private.sparse_tensors import SPARSE, has_coalesced, parts_of
 from meta_magic.trace.signature import Geometry
 from meta_magic.trace.signature import span_nbytes as span_of_record
 
@@ -104,10 +105,13 @@ class GeometryTable:
             stride, offset = tensor.stride(), int(tensor.storage_offset())
         except (RuntimeError, NotImplementedError):  # sparse and nested layouts
             stride, offset = None, None
-        if tensor.layout is torch.sparse_coo:  # says strides of 0
+        values_shape, is_coalesced = None, False
+        if tensor.layout in SPARSE:  # one of coordinates says strides of 0
             stride, offset = None, None
+            values_shape = tuple(parts_of(tensor)[-1].shape)
+            is_coalesced = has_coalesced(tensor)
         shape, device, layout = size_of(tensor), tensor.device, tensor.layout
-        flags = (is_conj, is_neg, place)
+        flags = (is_conj, is_neg, place, values_shape, is_coalesced)
         key = (shape, stride, offset, tensor.dtype, device, layout, flags)
         geometry = self._geometry_by_key.get(key)
         if geometry is None:
@@ -121,6 +125,8 @@ class GeometryTable:
                 is_conj=is_conj,
                 is_neg=is_neg,
                 place=place,
+                values_shape=values_shape,
+                is_coalesced=is_coalesced,
             )
             geometry = self._geometry_by_key[key] = LiveGeometry(record)
         return geometry

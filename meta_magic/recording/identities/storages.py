@@ -16,6 +16,7 @@ from meta_magic.recording.identities.clock import Clock
 from meta_magic.recording.identities.geometries import span_nbytes
 from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.torch_private.modes import DisableTorchFunction
+from meta_magic.torch_private.sparse_tensors import storage_under
 from meta_magic.torch_private.tensor_internals import address_of_storage
 
 __all__ = ["NamedPlaces", "StorageRef", "StorageRegistry"]
@@ -140,7 +141,7 @@ class StorageRegistry:
     def _find_ref(self, tensor: Tensor) -> StorageRef | None:
         """Return the reference to a tensor's storage if that was met."""
         try:
-            address = address_of_storage(Tensor.untyped_storage(tensor))
+            address = address_of_storage(storage_under(tensor))
         except (RuntimeError, NotImplementedError, ValueError):  # it has none
             return None
         return self._storage_by_address.get(address)
@@ -155,12 +156,14 @@ class StorageRegistry:
             place: Where a new one lies of which no earlier recording knows.
         """
         try:
-            storage = Tensor.untyped_storage(tensor)
+            storage = storage_under(tensor)
         except (RuntimeError, NotImplementedError):
             return None
         ref = self._storage_by_address.get(address_of_storage(storage))
         if ref is None:
-            ref = self._meet(storage, tensor, span_nbytes(tensor), place)
+            is_dense = tensor.layout is torch.strided
+            nbytes = span_nbytes(tensor) if is_dense else storage.nbytes()
+            ref = self._meet(storage, tensor, nbytes, place)
         return ref
 
     def _meet(
@@ -190,7 +193,7 @@ class StorageRegistry:
         if ref is not None:
             return ref.place
         try:
-            return self._find_place(Tensor.untyped_storage(tensor))
+            return self._find_place(storage_under(tensor))
         except (RuntimeError, NotImplementedError, ValueError):  # it has none
             return None
 

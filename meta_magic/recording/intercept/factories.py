@@ -1,6 +1,7 @@
 """Have factories build on meta, whatever device they are told."""
 
 from collections.abc import Mapping
+from functools import partial
 from types import CodeType, FrameType
 from typing import Any, Final
 
@@ -21,9 +22,11 @@ from meta_magic.recording.intercept.copies import (
 )
 from meta_magic.recording.intercept.device_questions import as_fake, is_told_home
 from meta_magic.recording.intercept.legacy_constructors import (
+    N_POSITIONS,
     holds_planned,
     join_values,
     read_new,
+    read_sparse,
 )
 from meta_magic.recording.intercept.libraries import ADOPTED, MAKE_REAL
 from meta_magic.recording.intercept.lifted.liftable import is_wanted
@@ -129,6 +132,9 @@ class Factories:
         adopted = ADOPTED[func](args, kwargs) if func in ADOPTED else None
         if adopted is not None:
             return adopted.to(META)
+        if func in N_POSITIONS:
+            values = partial(self._make_planned, torch.tensor, caller=caller)
+            args, kwargs = read_sparse(func, args, kwargs, values)
         while caller.f_code.co_filename == OPS and caller.f_back is not None:
             caller = caller.f_back
         make = self._make if kwargs.get("device") is None else self._make_named

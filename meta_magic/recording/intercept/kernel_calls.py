@@ -1,6 +1,7 @@
 """Call the kernel of an operator, see to it that its result is right, and record it."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -16,9 +17,8 @@ from meta_magic.recording.identities.tensors import Seen, TensorRegistry
 from meta_magic.recording.intercept.kernel_runs import KernelRuns
 from meta_magic.recording.intercept.lifted.lifting import Lifting
 from meta_magic.recording.intercept.mixed_devices import check_devices
-from meta_magic.recording.intercept.special_tensors import (
-    SpecialTensors,
-)
+from meta_magic.recording.intercept.sparse_calls import SparseCalls
+from meta_magic.recording.intercept.special_tensors import SpecialTensors
 from meta_magic.recording.intercept.value_checks import ValueChecks
 from meta_magic.recording.intercept.value_source import ValueSource
 from meta_magic.recording.rows.constants import Constants
@@ -86,6 +86,7 @@ class KernelCalls:
         self.lifting = lifting
         self._refusals = refusals
         self._runs = KernelRuns(rows, findings, values, refusals)
+        self._sparse = SparseCalls(registry, values)
         self.checks = checks
         self._opaque_entries: dict[object, Entry] = {}
 
@@ -113,7 +114,9 @@ class KernelCalls:
         draw = Drawing(given) if table.draws(args, kwargs) else None
         if draw is not None and draw.generator is not None:
             check_generator(draw.generator, place)
-        returned = self._runs.run(table, key, given, draw, self.plan.kernels_at(place))
+        kernels = self.plan.kernels_at(place)
+        run = partial(self._runs.run, table, key, given, draw, kernels)
+        returned = self._sparse.run(table, given, run)
         if registry.freed:
             registry.note_deaths()
         made = tensors_in(returned)

@@ -21,10 +21,12 @@ from meta_magic.torch_private.value_operators import copy_to, read_scalar
 __all__ = [
     "LEGACY",
     "NUMBER_READERS",
+    "N_POSITIONS",
     "holds_planned",
     "join_values",
     "read_new",
     "read_number",
+    "read_sparse",
     "run_unasked",
 ]
 
@@ -44,6 +46,16 @@ NUMBER_READERS: Final[dict[Any, Callable[[Any], Any]]] = {
     Tensor.__complex__: complex,
 }
 """What C++ calls of a tensor in a list of values, and what it gives."""
+
+N_POSITIONS: Final[dict[Any, int]] = {
+    torch.sparse_coo_tensor: 1,
+    torch.sparse_csr_tensor: 2,
+    torch.sparse_csc_tensor: 2,
+    torch.sparse_bsr_tensor: 2,
+    torch.sparse_bsc_tensor: 2,
+    torch.sparse_compressed_tensor: 2,
+}
+"""Constructors of sparse tensors, and how many arguments say positions."""
 
 ONE_ELEMENT: Final = "only one element tensors can be converted to Python scalars"
 
@@ -105,16 +117,55 @@ def read_number(mode: Any, func: Any, tensor: Tensor) -> Any:
 def read_new(args: Args) -> tuple[Any, Args] | None:
     """Return the newer function that does what ``x.new(...)`` does, and its arguments.
 
-    Torch drops values on meta. None if its own will do, as it is given a tensor.
+    Torch drops values on meta, and knows no sparse tensors there. None if its own will
+    do, as it is given a tensor.
     """
     tensor, *given = args
+    is_dense = tensor.layout is torch.strided
+    if tensor.is_meta and not is_dense and isinstance([*given, None][0], Tensor):
+        return torch.sparse_coo_tensor, given
     is_one = len(given) == 1 and isinstance(given[0], (list, tuple))
     if is_one and not isinstance(given[0], torch.Size):
         return Tensor.new_tensor, args
     sizes = given[0] if is_one else given
-    if tensor.is_meta or not all(isinstance(size, int) for size in sizes):
+    is_own = tensor.is_meta and is_dense
+    if is_own or not all(isinstance(size, int) for size in sizes):
         return None
     return Tensor.new_empty, (tensor, tuple(sizes) or (0,))
+
+
+def read_sparse(
+    func: Any, args: Args, kwargs: Kwargs, make: Callable[..., Tensor]
+) -> tuple[Args, Kwargs]:
+    """Return the arguments of a sparse constructor with tensors for lists of values.
+
+    Torch drops those on meta.
+
+    Args:
+        func: The constructor, one of ``N_POSITIONS``.
+        args: Its positional arguments.
+        kwargs: Its others.
+        make: Makes a tensor of values, as ``torch.tensor`` does of its arguments.
+    """
+    n_positions, device = N_POSITIONS[func], kwargs.get("device")
+    if len(args) <= n_positions and "values" not in kwargs:  # a size alone
+        return args, kwargs
+
+    def read(value: Any, *, is_position: bool) -> Any:
+        dtype = None if is_position else kwargs.get("dtype")
+        is_told = isinstance(value, Tensor)
+        return value if is_told else make((value,), {"dtype": dtype, "device": device})
+
+    given = [
+        read(value, is_position=index < n_positions)
+        for index, value in enumerate(args[: n_positions + 1])
+    ]
+    named = {
+        name: read(value, is_position=name != "values")
+        for name, value in kwargs.items()
+        if name == "values" or name.endswith("indices")
+    }
+    return (*given, *args[n_positions + 1 :]), {**kwargs, **named}
 
 
 def holds_planned(data: object) -> bool:

@@ -129,6 +129,8 @@ def describe(
             meta, that has values, if nowhere by name.
         torch_writes: Writes as torch does.
     """
+    if real is not None and real.layout is not torch.strided:
+        return write_sparse(tensor, real, torch_writes)
     kind = type(tensor)
     indent = len("tensor(" if kind in PLAIN else f"{kind.__name__}(")
     values = NO_VALUES if real is None else write_values(real, indent)
@@ -142,6 +144,13 @@ def describe(
         about += split(torch_writes(real.detach(), tensor_contents=""))[1:]
         about += [s for s in suffixes if s.startswith(ABOUT_GRADIENTS)]
     return join_suffixes(head + values, about, indent)
+
+
+def write_sparse(tensor: Tensor, real: Tensor, torch_writes: Write) -> str:
+    """Return the text of a sparse tensor, with what meta knows of its gradient."""
+    text = torch_writes(real.detach()).removesuffix(")")
+    about = [s for s in split(torch_writes(tensor)) if s.startswith(ABOUT_GRADIENTS)]
+    return ", ".join([text, *about]) + ")"
 
 
 def split(text: str) -> list[str]:

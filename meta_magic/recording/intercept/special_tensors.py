@@ -19,8 +19,7 @@ from meta_magic.recording.identities.traced_tensors import is_traced
 from meta_magic.recording.rows.findings import Findings
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.recording.signatures.entries import LiveCall, OpTable
-from meta_magic.torch_private.modes import DisableTorchFunction, fake_tensor_mode
-from meta_magic.torch_private.tensor_internals import n_specified
+from meta_magic.torch_private.modes import fake_tensor_mode
 
 __all__ = ["SpecialTensors", "explain_missing_kernel"]
 
@@ -97,7 +96,7 @@ class SpecialTensors:
         return NotImplemented if passed is None else passed[0]
 
     def check(self, table: OpTable, call: LiveCall) -> None:
-        """Refuse a result that is known to be wrong, and note one that lacks a part.
+        """Refuse a result that is known to be wrong.
 
         Raises:
             MetaMagicError: A quantized tensor was asked for, and torch made another.
@@ -105,11 +104,6 @@ class SpecialTensors:
         metas = [(t, seen[2].record) for t, seen in call.outputs if seen[2].is_meta]
         if "quantize" in table.name and metas:
             check_quantized(table.name, call, metas[0][1].dtype)
-        if any(record.layout is torch.sparse_coo for _, record in metas):
-            loss = describe_loss(table.name, call, [tensor for tensor, _ in metas])
-            if loss is not None:
-                self._note(loss)
-                self._findings.doubt(loss)
 
     def begin(self, op: str) -> None:
         """Let what an operator calls have places of its own; note what it assumes."""
@@ -135,21 +129,6 @@ def check_quantized(op: str, call: LiveCall, made: torch.dtype) -> None:
             f"{op} makes a tensor of {made} on meta, not of {wanted[0]}: torch has no "
             f"quantized tensors there. To go on, {HINTS['quantized']}."
         )
-
-
-def describe_loss(op: str, call: LiveCall, made: Sequence[Tensor]) -> str | None:
-    """Return in words that sparse tensors lost their values; None if they did not."""
-    with DisableTorchFunction():  # else this were a call of the user's
-        n_given = [
-            n_specified(t) for t, _ in call.inputs if t.layout is torch.sparse_coo
-        ]
-        n_made = [n_specified(t) for t in made if t.layout is torch.sparse_coo]
-    if not any(n_given) or any(n_made):
-        return None
-    return (
-        f"{op} returned a sparse tensor without values, as torch does on meta: what is "
-        f"done with them is missing (to have it, {HINTS['sparse']})"
-    )
 
 
 def explain_missing_kernel(

@@ -19,6 +19,7 @@ from meta_magic.recording.identities.storages import StorageRef
 from meta_magic.recording.identities.tensors import Seen, TensorRegistry
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
+from meta_magic.torch_private.sparse_tensors import parts_of
 from meta_magic.trace.provenance import Constant
 from meta_magic.trace.signature import Geometry, span_nbytes
 
@@ -92,6 +93,19 @@ class Constants:
         """
         max_copied = MAX_COPIED_OF_LENT if is_lent else MAX_COPIED_NBYTES
         self._keep(ref, storage, max_copied, name)
+
+    def keep_sparse(self, ref: StorageRef, copy: Tensor) -> None:
+        """Note what a sparse tensor on meta holds that stands for a real one.
+
+        Args:
+            ref: The storage on meta, that of the values.
+            copy: A copy of the real one.
+        """
+        self._known.add(ref.number)
+        data = read_bytes(parts_of(copy)[-1].untyped_storage())
+        self._constants[ref.number] = Constant(
+            storage=ref.number, data=data, sparse=copy
+        )
 
     def note_real_inputs(self, inputs: Sequence[tuple[Tensor, Seen]]) -> bool:
         """Note the real tensors that an operator is about to read or write.

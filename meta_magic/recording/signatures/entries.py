@@ -188,6 +188,7 @@ class OpTable:
         )
         self.is_pure = not aliases and not any(r.alias_info for r in returned)
         self.makes_new = any(r.alias_info is None for r in returned)
+        self.makes_tensors = any("Tensor" in str(r.type) for r in returned) or bool(self.written)
         self.is_elementwise = self.is_served and is_elementwise(func, arguments)
         self.has_alike = bool(self.written) or self.is_elementwise
         self.entries: dict[tuple[object, ...], Entry] = {}
@@ -234,7 +235,13 @@ def plain_float(value: Any) -> object:
 
 def sharing_of(inputs: Sequence[tuple[Tensor, Seen]]) -> tuple[object, ...]:
     """Return which strided arguments are the same or share a storage."""
-    return sharing([tensor for tensor, seen in inputs if seen[1] is not None])
+    return sharing(
+        [
+            tensor
+            for tensor, (_, storage, geometry) in inputs
+            if storage is not None and geometry.record.stride is not None
+        ]
+    )
 
 
 def sharing(tensors: Sequence[Tensor]) -> tuple[object, ...]:

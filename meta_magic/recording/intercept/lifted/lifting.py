@@ -37,6 +37,10 @@ from meta_magic.recording.intercept.lifted.real_names import (
     is_of_module,
     name_of_real,
 )
+from meta_magic.recording.intercept.lifted.sparse_constants import (
+    SparseConstants,
+    is_real_sparse,
+)
 from meta_magic.recording.intercept.named_devices import is_way_out
 from meta_magic.recording.rows.constants import Constants
 from meta_magic.recording.rows.findings import Findings
@@ -81,6 +85,7 @@ class Lifting:
         self._constants = constants
         self._places = places
         self._lifted_by_address: dict[int, Lifted] = {}
+        self._sparse = SparseConstants(registry, constants)
         self.names = RealNames(findings)
 
     # Operators
@@ -103,6 +108,8 @@ class Lifting:
             MustLend: A gradient is wanted of one.
         """
         is_mixed = len(reals) < len(given.inputs)
+        if self._is_due_of_sparse(given, reals, is_mixed=is_mixed):
+            return True
         if table.written:
             self._refuse_writes(table, given, is_mixed=is_mixed)
         if not is_mixed:
@@ -113,9 +120,27 @@ class Lifting:
             raise MustLend(wanting)
         return bool(found) and table.name not in READS_REAL
 
+    def _is_due_of_sparse(self, given: Given, reals: Inputs, *, is_mixed: bool) -> bool:
+        """Whether real sparse tensors among the arguments are to be lifted.
+
+        Also alone: where they go to meta, and in a backward pass, which would make a
+        real one anew each time.
+        """
+        sparse = [tensor for tensor, _ in reals if is_real_sparse(tensor)]
+        if not sparse or any(map(wants_gradient, sparse)):
+            return False
+        is_moved = given.kwargs.get("device") == META
+        is_known = current_autograd_node() is not None
+        is_known = is_known and any(map(self._sparse.is_known, sparse))
+        return is_mixed or is_moved or is_known
+
     def lift_arguments(self, value: Any, table: OpTable) -> Any:
         """Return arguments of an operator with meta tensors for the real ones."""
-        return replace(value, lambda tensor: is_wanted(tensor, table), self.lift)
+
+        def is_meant(tensor: Tensor) -> bool:
+            return is_wanted(tensor, table) or is_real_sparse(tensor)
+
+        return replace(value, is_meant, self.lift)
 
     def _refuse_writes(self, table: OpTable, given: Given, *, is_mixed: bool) -> None:
         """Refuse to write a real tensor that is a constant, or what is not known."""
@@ -176,7 +201,8 @@ class Lifting:
             wanted = {
                 id(t)
                 for t in met
-                if is_wanted(t) and not wants_gradient(t) and not is_sizes(func, t)
+                if (is_wanted(t) and not is_sizes(func, t)) or is_real_sparse(t)
+                if not wants_gradient(t)
             }
             lifted = replace((args, kwargs), lambda t: id(t) in wanted, self.lift)
             return lifted[0], lifted[1]
@@ -235,6 +261,10 @@ class Lifting:
             torch.no_grad(),
         ):
             self._registry.note_deaths()
+            if is_real_sparse(real):
+                if is_noted and not self._sparse.is_known(real):
+                    self.names.count(real, is_named=True)
+                return self._sparse.lift(real)
             storage = real.untyped_storage()
             known = self._find(storage)
             if known is None or not known.is_unchanged(real, storage):
@@ -279,6 +309,7 @@ class Lifting:
     def finish(self) -> None:
         """Let go of what was lifted, and note it."""
         self._lifted_by_address.clear()
+        self._sparse.clear()
         self.names.finish()
 
 

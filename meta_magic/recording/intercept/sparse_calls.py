@@ -1,0 +1,268 @@
+"""Operators that make sparse tensors: how many elements these hold is found on the CPU.
+
+On meta a sparse tensor has positions without values, and torch's kernels there return
+tensors of no elements: without this ``grad.coalesce()`` would be empty, and
+``SparseAdam`` would change nothing. The positions that an operator is given are
+computed, which takes little as they come from indices; its values are not. The
+operator then runs on the CPU with these positions, and values of one. Read ``run``
+first.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from meta_magic.errors import MissingValueError
+from meta_magic.recording.as_device.cpu_kernels import (
+    MAX_NBYTES,
+    ask_cpu,
+    count_nbytes,
+    make_stand_in,
+    put_on_meta,
+    replace,
+)
+from meta_magic.recording.identities.known_positions import (
+    find_positions,
+    plan_positions,
+)
+from meta_magic.recording.identities.nested_tensors import tensors_in
+from meta_magic.recording.identities.tensors import TensorRegistry
+from meta_magic.recording.intercept.value_source import ValueSource
+from meta_magic.recording.signatures.arguments import Given
+from meta_magic.recording.signatures.entries import OpTable
+from meta_magic.torch_private.snapshot import RealTorch
+from meta_magic.torch_private.sparse_tensors import (
+    SPARSE,
+    build_sparse,
+    has_coalesced,
+    parts_of,
+    plan_part,
+)
+
+__all__ = ["SparseCalls"]
+
+READERS: Final = ("aten._to_sparse", "aten._spdiags.")
+"""How the names of operators begin that read which elements are not zero, or where."""
+
+ON_META: Final = frozenset(
+    f"aten.{name}.default"
+    for name in (
+        *("_indices", "_values", "indices", "values", "_nnz", "is_coalesced"),
+        *("crow_indices", "col_indices", "ccol_indices", "row_indices"),
+        *("sparse_dim", "dense_dim", "detach", "alias", "_coalesced_"),
+        *("zero_", "zeros_like", "empty_like", "_to_dense"),
+    )
+)
+"""Operators that are right on meta, or make what is dense."""
+
+CONSTRUCTORS: Final = frozenset(
+    {
+        "aten._sparse_coo_tensor_with_dims_and_tensors.default",
+        "aten.sparse_compressed_tensor.comp_plain_value_size",
+    }
+)
+COPIES: Final = frozenset({"aten.clone.default", "aten._to_copy.default"})
+
+
+class Known(NamedTuple):
+    """A sparse argument of an operator.
+
+    Attributes:
+        planned: The argument, on meta.
+        real: What stands for it on the CPU.
+        positions: Those of both, before the operator ran.
+    """
+
+    planned: Tensor
+    real: Tensor
+    positions: tuple[Tensor, ...]
+
+    def has(self, real: Tensor) -> bool:
+        """Whether a tensor on the CPU has the same positions, in the same order."""
+        own, others = self.positions, parts_of(real)[:-1]
+        is_alike = self.real.layout is real.layout
+        is_alike = is_alike and has_coalesced(self.planned) == has_coalesced(real)
+        return is_alike and all(map(torch.equal, own, others))
+
+
+class SparseCalls:
+    """Runs the operators that take or make sparse tensors.
+
+    Args:
+        registry: Numbers of tensors.
+        values: Computes positions.
+    """
+
+    def __init__(self, registry: TensorRegistry, values: ValueSource) -> None:
+        self._registry = registry
+        self._values = values
+        self._making: set[object] = set()
+
+    def run(self, table: OpTable, given: Given, run: Callable[[], Any]) -> Any:
+        """Return what an operator returns, its sparse tensors with their elements.
+
+        Args:
+            table: The operator.
+            given: What it is given.
+            run: Runs it on meta, as if the sparse tensors had no elements.
+
+        Raises:
+            MissingValueError: The positions cannot be computed, or take too much.
+        """
+        if not all(seen[2].is_meta or not t.ndim for t, seen in given.inputs):
+            return run()
+        if table.name in CONSTRUCTORS:
+            return construct(run())
+        if table.name.startswith(READERS):
+            return self._run_for_real(table, given, reads_all=True)
+        layouts = [tensor.layout for tensor, _ in given.inputs]
+        if SPARSE.isdisjoint(layouts):
+            return self._run_on_dense(table, given, run)
+        if table.name in ON_META or table.reads_data or not table.makes_tensors:
+            return run()
+        if table.name in COPIES:
+            return copy(given, run())
+        return self._run_on_sparse(table, given, (table.func, *layouts))
+
+    def _run_on_dense(self, table: OpTable, given: Given, run: Callable[[], Any]) -> Any:
+        """Run an operator that takes no sparse tensor."""
+        is_known = table.func in self._making
+        returned = None if is_known else run()
+        if not is_known and (not given.inputs or has_no_sparse(returned)):
+            return returned
+        self._making.add(table.func)
+        return self._run_for_real(table, given)
+
+    def _run_on_sparse(self, table: OpTable, given: Given, key: object) -> Any:
+        """Run an operator that takes sparse tensors; what it makes may be dense.
+
+        Torch's kernels must not see them on meta: some read memory that is not there.
+        """
+        if key not in self._making and not writes_sparse(table, given):
+            returned = ask_cpu(table.func, given.args, given.kwargs)
+            if returned is not NotImplemented and has_no_sparse(returned):
+                return returned
+            if returned is not NotImplemented:
+                self._making.add(key)
+        return self._run_for_real(table, given)
+
+    def _run_for_real(
+        self, table: OpTable, given: Given, *, reads_all: bool = False
+    ) -> Any:
+        """Run an operator on the CPU, with the positions that it is given."""
+        metas = [t for t, seen in given.inputs if seen[2].is_meta]
+        if sum(map(count_nbytes, metas)) > MAX_NBYTES and not reads_all:
+            raise MissingValueError(
+                f"{table.name} makes a sparse tensor; how many elements it holds is "
+                "not computed beside dense tensors as large as these"
+            )
+        real_by_id = {id(t): t for t, _ in given.inputs}
+        with RealTorch():
+            real_by_id |= {id(t): self._make_real(t, reads_all=reads_all) for t in metas}
+        known = [
+            Known(t, real_by_id[id(t)], parts_of(real_by_id[id(t)])[:-1])
+            for t in metas
+            if is_sparse(t)
+        ]
+        with RealTorch(), torch.no_grad():
+            args, kwargs = (replace(v, real_by_id) for v in (given.args, given.kwargs))
+            returned = table.func(*args, **kwargs)
+        self._take_over_written(known)
+        planned = {id(real_by_id[id(t)]): t for t, _ in given.inputs}
+        return self._put_on_meta(returned, known, planned)
+
+    def _make_real(self, tensor: Tensor, *, reads_all: bool) -> Tensor:
+        """Return a tensor on the CPU with the positions of one on meta."""
+        if is_sparse(tensor):
+            *positions, values = parts_of(tensor)
+            parts = [*map(self._read, positions), make_stand_in(values, has_ones=True)]
+            return build_sparse(tensor, parts, is_coalesced=has_coalesced(tensor))
+        is_number = tensor.is_floating_point() or tensor.is_complex()
+        return make_stand_in(tensor) if is_number and not reads_all else self._read(tensor)
+
+    def _read(self, tensor: Tensor) -> Tensor:
+        """Return a copy of what a dense tensor holds."""
+        if not tensor.numel():
+            return torch.empty_like(tensor, device="cpu")
+        known = find_positions(tensor)
+        if known is not None:
+            return known.clone()
+        return self._values.read([(tensor, self._registry.read(tensor))])[0].clone()
+
+    def _take_over_written(self, known: Sequence[Known]) -> None:
+        """Have sparse arguments hold the positions that they have on the CPU."""
+        for argument in known:
+            if not argument.has(argument.real):
+                argument.planned.data = self._build(argument.real, known)
+
+    def _put_on_meta(
+        self, value: Any, known: Sequence[Known], planned: Mapping[int, Tensor]
+    ) -> Any:
+        """Return what an operator returned on the CPU, on meta.
+
+        Args:
+            value: That.
+            known: The sparse arguments, before the operator ran.
+            planned: By the identity of an argument on the CPU, that on meta.
+        """
+        if isinstance(value, (list, tuple)):
+            return [self._put_on_meta(item, known, planned) for item in value]
+        is_new = isinstance(value, Tensor) and id(value) not in planned
+        is_built = is_new and is_sparse(value)
+        return self._build(value, known) if is_built else put_on_meta(value, planned)
+
+    def _build(self, real: Tensor, known: Sequence[Known]) -> Tensor:
+        """Return a sparse tensor on meta with the positions of a real one."""
+        *positions, values = parts_of(real)
+        alike = next((argument for argument in known if argument.has(real)), None)
+        if alike is None:
+            planned = tuple(map(plan_positions, positions))
+        else:
+            planned = parts_of(alike.planned)[:-1]
+        parts = [*planned, plan_part(values)]
+        return build_sparse(real, parts, is_coalesced=has_coalesced(real))
+
+
+def has_no_sparse(returned: Any) -> bool:
+    """Whether an operator returned dense tensors alone."""
+    return not any(map(is_sparse, tensors_in(returned)))
+
+
+def is_sparse(tensor: Tensor) -> bool:
+    """Whether a tensor holds positions, and values at them."""
+    return tensor.layout in SPARSE
+
+
+def writes_sparse(table: OpTable, given: Given) -> bool:
+    """Whether an operator writes a sparse tensor."""
+    values = dict(zip(table.arguments, given.args, strict=False)) | {**given.kwargs}
+    written = [value for name, value in values.items() if name in table.written]
+    return any(map(is_sparse, tensors_in(written)))
+
+
+def construct(made: Tensor) -> Tensor:
+    """Return a tensor like one that was made of positions and values.
+
+    Its values have a storage of their own, by which it is known. On the CPU they are
+    those that it was made of: a replay refuses to read one after a write of the other.
+    """
+    *positions, values = parts_of(made)
+    parts = [*positions, put_on_meta(values)]
+    return build_sparse(made, parts, is_coalesced=has_coalesced(made))
+
+
+def copy(given: Given, made: Tensor) -> Tensor:
+    """Return a copy of a sparse tensor, of which meta copies no elements.
+
+    Args:
+        given: What the operator was given.
+        made: What it made.
+    """
+    if not made.is_meta:
+        return made
+    source = given.args[0]
+    *positions, values = parts_of(source)
+    parts = [*positions, torch.empty_like(values, dtype=made.dtype)]
+    return build_sparse(source, parts, is_coalesced=has_coalesced(source))
