@@ -84,7 +84,8 @@ class StandIns(Swapped):
                 return plain(*args, **kwargs)
             return methods[name](plain, *args, **kwargs)
 
-        return stand_for(plain, function)
+        made: Callable[..., Any] = stand_for(plain, function)
+        return made
 
     def fit(self, there: Mapping[str, Any]) -> bool:
         """Whether they can stand for what is there now, on this thread, too."""
