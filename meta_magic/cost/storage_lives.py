@@ -6,9 +6,9 @@ from typing import Final
 
 import numpy as np
 
-from meta_magic.cost.meta_storages import find_on_meta
 from meta_magic.cost.program_columns import Columns, Flags, Integers
 from meta_magic.trace.firsts import find_firsts
+from meta_magic.trace.meta_storages import find_on_meta
 from meta_magic.trace.program import Program
 
 __all__ = ["Lives", "add_up", "find_lives", "order_stretches", "read_deaths"]
@@ -59,10 +59,10 @@ def find_lives(program: Program, columns: Columns) -> Lives:
     ]
     more = np.asarray(others, np.int64).reshape(-1, 4)
     storage, nbytes, start, stop = np.concatenate((rows[is_plain], more)).T
-    is_on_meta = find_on_meta(program, columns, first)
+    is_on_meta = np.isin(storage, [*find_on_meta(program)])
     return Lives(
         storage=storage,
-        nbytes=np.where(is_on_meta[storage], 0, nbytes),
+        nbytes=np.where(is_on_meta, 0, nbytes),
         start=start,
         stop=np.maximum(start, stop),
         first_tensor=first,

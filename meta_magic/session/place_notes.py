@@ -4,18 +4,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-import numpy as np
 import torch
 
-from meta_magic.cost.meta_storages import find_on_meta
-from meta_magic.cost.program_columns import read_columns
 from meta_magic.errors import ReplayError
 from meta_magic.recording.as_device.joined_places import join_places
 from meta_magic.recording.identities.geometries import LiveGeometry
 from meta_magic.recording.signatures.entries import OpTable
 from meta_magic.replaying.operators import find_function
 from meta_magic.replaying.program_calls import ProgramCalls
-from meta_magic.trace.firsts import find_firsts
+from meta_magic.trace.meta_storages import find_on_meta
 from meta_magic.trace.notes import FAILS, Note
 from meta_magic.trace.program import Program
 from meta_magic.trace.sequences import OpCalls
@@ -68,24 +65,23 @@ def find_place_notes(program: Program, *, has_saved: bool) -> Iterator[Note]:
 
 def find_from_meta(program: Program) -> Iterator[Note]:
     """Yield a note for each line that needs values of what was put on meta by name."""
-    if not program.facts.on_meta:
+    found = find_on_meta(program)
+    if not found:
         return
-    ops, columns = OpCalls(program), read_columns(program)
-    first = find_firsts(columns.storage, columns.n_storages)
-    is_on_meta = find_on_meta(program, columns, first)
+    ops, recorded = OpCalls(program), ProgramCalls(program)
     asked = {evaluation.call for evaluation in program.evaluations}
     texts: dict[tuple[str, int | None], None] = {}
-    is_read = ~columns.is_made & is_on_meta[columns.storage]
-    for index in np.unique(columns.call[is_read]).tolist():
-        signature = program.signatures[columns.signature[index]]
-        start = columns.first[index]
-        on_meta = is_read[start : start + len(signature.inputs)]
+    for index in range(len(recorded)):
+        signature, storages = recorded.tensors(index)
+        on_meta = [s in found for s in storages[: len(signature.inputs)]]
+        if not any(on_meta):
+            continue
         is_moved = signature.op == COPY and signature.outputs[0].place is not None
         call = ops[index]
         if index in asked or is_moved:
             text = NO_VALUES.format(call.function or call.op)
             texts[text, call.line] = None
-        elif is_mix(signature, on_meta.tolist()):
+        elif is_mix(signature, on_meta):
             texts[MIXED.format(call.function or call.op), call.line] = None
     for text, line in texts:
         yield Note(kind=FAILS, text=text, line=line)

@@ -34,6 +34,7 @@ __all__ = [
     "is_torch_calling",
     "is_torch_convolving",
     "list_script_tensors",
+    "moves_itself",
     "names_not_persistent",
     "native_functions",
     "parameters_of",
@@ -224,3 +225,11 @@ PREFIX: Final = "_no_grad_"
 
 initialize_truncated: Final = init._no_grad_trunc_normal_
 """What ``trunc_normal_`` runs; without it, it does nothing on meta, unseen."""
+
+
+def moves_itself(module: nn.Module) -> bool:
+    """Whether a class says itself how its tensors move, and takes all of them along.
+
+    Without it each state of a metric is noted as one that stays behind.
+    """
+    return not type(module)._apply.__module__.startswith("torch.")

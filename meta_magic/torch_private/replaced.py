@@ -34,6 +34,7 @@ __all__ = [
     "FOREACH_DEVICES",
     "FOREACH_DEVICES_OF_OPTIMIZERS",
     "FUSED_DEVICES",
+    "JIT_BUILTINS",
     "JIT_TRACES",
     "MAKE_PARAMETER",
     "RUN_BACKWARD",
@@ -106,6 +107,9 @@ TEXT_OF_TENSOR: Final = (_tensor_str, "_str")
 APPLY_OF_MODULES: Final = (torch.nn.Module, "_apply")
 """What moves or casts a module. Without it a real one that a cell moves stays on meta
 when the cell has ended."""
+
+JIT_BUILTINS: Final = (torch.jit._builtins, "_find_builtin")
+"""Without it attention cannot be scripted in a cell, as it calls a replaced builtin."""
 
 JIT_TRACES: Final = (
     (torch.jit._trace, "_trace_impl"),

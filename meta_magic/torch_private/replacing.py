@@ -3,11 +3,12 @@
 import threading
 from collections.abc import Callable, Mapping
 from functools import wraps
+from inspect import isfunction
 from typing import Any, Final, TypeAlias
 
 from meta_magic.torch_private.replaced import Replaceable
 
-__all__ = ["PROFILE_OF_THREADS", "Methods", "Replacements"]
+__all__ = ["PROFILE_OF_THREADS", "Methods", "Replacements", "find_builtin_of"]
 
 PROFILE_OF_THREADS: Final = (threading, "_profile_hook")
 """What ``threading.setprofile`` sets. Without it the watch on threads stays when
@@ -83,7 +84,8 @@ class StandIns(Swapped):
                 return plain(*args, **kwargs)
             return methods[name](plain, *args, **kwargs)
 
-        return function
+        made: Callable[..., Any] = stand_for(plain, function)
+        return made
 
     def fit(self, there: Mapping[str, Any]) -> bool:
         """Whether they can stand for what is there now, on this thread, too."""
@@ -99,6 +101,22 @@ class StandIns(Swapped):
         """Have them be what they were on this thread."""
         del self._of_thread[threading.get_ident()]
         super().leave()
+
+
+def stand_for(plain: Any, function: Any) -> Any:
+    """Have ``torch.jit.script`` compile a function for the one that replaces it.
+
+    Without it the first ``import torch.distributed.optim`` fails in a cell: torch
+    scripts its optimizers, and they call what is replaced.
+    """
+    if isfunction(function):
+        vars(function).update(__prepare_scriptable__=lambda: plain, replaced=plain)
+    return function
+
+
+def find_builtin_of(find: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return what finds the operator that a function is for ``torch.jit.script``."""
+    return lambda function: find(getattr(function, "replaced", function))
 
 
 stacks: dict[tuple[int, str], list[Any]] = {}
@@ -143,7 +161,8 @@ class Replacements:
         """
         owner, name = place
         with lock:
-            self.replace(owner, name, build(getattr(owner, name)))
+            before = getattr(owner, name)
+            self.replace(owner, name, stand_for(before, build(before)))
 
     def replace_here(self, owner: Any, methods: Methods) -> None:
         """Have functions be others on this thread, while they are replaced.

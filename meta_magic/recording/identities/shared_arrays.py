@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, UntypedStorage
 
 from meta_magic.recording.identities.geometries import span_nbytes
-from meta_magic.recording.identities.storage_bytes import MAX_COPIED_NBYTES
+from meta_magic.recording.identities.storage_bytes import MAX_COPIED_NBYTES, string_at
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.tensor_internals import (
     address_of_storage,
@@ -83,7 +83,7 @@ class SharedArray:
     def read(self) -> bytes | int | None:
         """Return what tells whether the memory was written."""
         if self.is_watched:
-            return ctypes.string_at(self.address, self.nbytes)
+            return string_at(self.address, self.nbytes)
         if not self._is_summed:
             return None
         return zlib.crc32((ctypes.c_char * self.nbytes).from_address(self.address))

@@ -9,7 +9,17 @@ from torch import Tensor, UntypedStorage
 
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 
-__all__ = ["MAX_COPIED_NBYTES", "as_bytes", "sum_bytes", "sum_small"]
+__all__ = [
+    "MAX_COPIED_NBYTES",
+    "address_of_memory",
+    "as_bytes",
+    "string_at",
+    "sum_bytes",
+    "sum_small",
+]
+
+string_at = ctypes.string_at  # which a recording replaces, as the next
+address_of_memory = UntypedStorage.data_ptr
 
 MAX_COPIED_NBYTES: Final = 16 * 2**20
 """Bytes up to which the content of a real storage is copied, and summed each time."""
@@ -52,7 +62,7 @@ def sum_storage(storage: UntypedStorage, nbytes: int) -> int:
     if address is None:
         return 0
     if nbytes <= MAX_SMALL_NBYTES:
-        return zlib.crc32(ctypes.string_at(address, nbytes))
+        return zlib.crc32(string_at(address, nbytes))
     buffer = ctypes.c_char * nbytes
     return zlib.crc32(buffer.from_address(address))
 
@@ -60,6 +70,6 @@ def sum_storage(storage: UntypedStorage, nbytes: int) -> int:
 def find_memory(storage: UntypedStorage) -> int | None:
     """Return where a real storage lies; the zeros of forward mode have no memory."""
     try:
-        return storage.data_ptr()
+        return address_of_memory(storage)
     except RuntimeError:
         return None

@@ -32,9 +32,10 @@ from meta_magic.torch_private.replaced import (
     CHECK_OF_FLEX_ATTENTION,
     CHECK_OF_TRACE,
     DYNAMO,
+    JIT_BUILTINS,
     JIT_TRACES,
 )
-from meta_magic.torch_private.replacing import Replacements
+from meta_magic.torch_private.replacing import Replacements, find_builtin_of
 from meta_magic.torch_private.tracing import WithoutTracing, trace_convolution
 
 __all__ = ["EagerStance"]
@@ -207,5 +208,6 @@ REPLACEMENTS: Final = (
     (CHECK_OF_FLEX_ATTENTION, let_meta_in),
     (ATTENTION_OF_NESTED, refuse_meta),
     (CHECK_OF_TRACE, skip),
+    (JIT_BUILTINS, find_builtin_of),
     ((torch.export, "export"), refuse_strict),
 )

@@ -25,6 +25,7 @@ from meta_magic.recording.rows.findings import Findings
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.torch_private.snapshot import RealTorch
+from meta_magic.torch_private.tensor_internals import negate_lazily
 
 __all__ = ["SharedMemory"]
 
@@ -118,6 +119,11 @@ class SharedMemory:
         if again is not None:
             return func(again, *rest, **kwargs)
         real = tensor.cpu()
+        with DisableTorchFunction(), DisableTorchDispatch():
+            if tensor.is_conj():  # numpy refuses it, as on the CPU
+                real = real.conj().resolve_conj().conj()
+            if tensor.is_neg():
+                real = negate_lazily(-real)
         array = func(real, *rest, **kwargs)
         with DisableTorchFunction(), DisableTorchDispatch():
             self._share(real.untyped_storage(), real, tensor)

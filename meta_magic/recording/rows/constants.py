@@ -1,6 +1,5 @@
 """Keep what a replay cannot make: values that came into a recording from outside."""
 
-import ctypes
 import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
@@ -11,7 +10,9 @@ from torch import Tensor, UntypedStorage
 
 from meta_magic.recording.identities.storage_bytes import (
     MAX_COPIED_NBYTES,
+    address_of_memory,
     as_bytes,
+    string_at,
     sum_bytes,
     sum_small,
 )
@@ -187,7 +188,7 @@ def read_bytes(storage: UntypedStorage) -> bytes:
     """Return a copy of what a real storage holds."""
     if storage.device.type != "cpu":
         storage = storage.cpu()
-    return ctypes.string_at(storage.data_ptr(), storage.nbytes())
+    return string_at(address_of_memory(storage), storage.nbytes())
 
 
 def data_of(function: Any, args: Args, kwargs: Kwargs) -> Any:

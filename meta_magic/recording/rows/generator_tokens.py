@@ -1,6 +1,5 @@
 """A generator while recording, with a token in its state; how states are put there."""
 
-import ctypes
 from typing import Final
 
 import numpy as np
@@ -9,6 +8,7 @@ from torch import Generator, Tensor
 
 from meta_magic.recording.identities.generator_places import is_named, is_on_cpu
 from meta_magic.recording.identities.left_generators import mark_state
+from meta_magic.recording.identities.storage_bytes import string_at
 from meta_magic.torch_private.generator_memory import GeneratorMemory, find_memory
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 
@@ -156,7 +156,7 @@ def put_state(generator: Generator, state: Tensor) -> None:
 def as_plain(state: Tensor) -> bytes:
     """Return the state of a generator as plain data."""
     with DisableTorchFunction(), DisableTorchDispatch():
-        return ctypes.string_at(state.data_ptr(), state.numel())
+        return string_at(state.data_ptr(), state.numel())
 
 
 def read_accelerators() -> tuple[tuple[str, bytes], ...]:

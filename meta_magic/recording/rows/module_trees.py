@@ -16,6 +16,7 @@ from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.module_internals import (
     children_of,
     is_made,
+    moves_itself,
     walk_modules,
 )
 from meta_magic.trace.modules import ModuleClass, ModuleNode
@@ -163,7 +164,9 @@ def describe_places(
             fqn_by_module=fqn_by_module,
             owner_by_storage=held.find_owners(found),
             attributes=[
-                (columns["class_name"][i], n, s) for i, n, s in held.list_attributes()
+                (columns["class_name"][i], n, s)
+                for i, n, s in held.list_attributes()
+                if not moves_itself(places.modules[i])
             ],
             versions=held.read_versions(),
         )

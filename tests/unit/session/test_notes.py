@@ -125,6 +125,22 @@ def test_a_tensor_that_will_not_move_with_its_module_is_noted():
     assert note.line == trace.ops[0].line
 
 
+def test_a_tensor_that_a_class_moves_itself_is_not_noted():
+    class Metric(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.total = torch.zeros(())
+
+        def _apply(self, fn, *args, **kwargs):
+            self.total = fn(self.total)
+            return super()._apply(fn, *args, **kwargs)
+
+    with record() as trace:
+        metric = Metric()
+        assert metric.to("cuda").total.is_cuda
+    assert "attribute" not in notes_of(trace)
+
+
 def test_a_thread_is_named_as_not_recorded():
     import threading
 

@@ -49,6 +49,31 @@ def test_a_module_scripted_in_a_cell_is_recorded():
     assert trace.ops[-1].op == "aten.addmm.default"
 
 
+def attend(query):
+    if torch.overrides.has_torch_function((query,)):
+        return query
+    return query + 1
+
+
+def test_what_calls_a_builtin_that_is_replaced_is_scripted_in_a_cell():
+    with record():
+        code = torch.jit.script(attend).code
+    assert code == torch.jit.script(attend).code
+
+
+SCRIPTING = """
+import meta_magic
+with meta_magic.record(as_device="cuda"):
+    import torch.distributed.optim
+"""
+
+
+def test_what_scripts_replaced_functions_is_imported_in_a_cell():
+    command = [sys.executable, "-c", SCRIPTING]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 FIRST = """
 import sys, torch
 from meta_magic import materialize, record
