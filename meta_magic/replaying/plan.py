@@ -134,7 +134,9 @@ class Planner:
         for index in queue:
             signature, storages = self._recorded.tensors(index)
             born = {s for s in storages if births[s] == index}
-            changed = born | self._recorded.find_written(signature, storages)
+            changed = born | self._recorded.sparse.find_changed(
+                index, signature, storages
+            )
             if index in self._forced or not changed.isdisjoint(contents):
                 self._include(index, born, contents, memory)
             needed = contents.intersection(changed.union(storages))
@@ -262,10 +264,9 @@ class Planner:
             return True
         if self._recorded.constructs(draw.call) in self._request.modules:
             return True
-        signature, storages = self._recorded.tensors(draw.call)
-        changed = self._recorded.find_written(signature, storages)
+        call = self._call(draw.call)
         wanted = self._wanted - self._held
-        return bool(wanted & {*changed, *storages[len(signature.inputs) :]})
+        return bool(wanted & {*call.written, *call.outputs})
 
     def _add_draw(self, index: int) -> None:
         """Add a call for its draw: in place where there is memory, else on its own."""
@@ -284,8 +285,9 @@ class Planner:
         for index in indices:
             call, kind = self._call(index), self._kinds[index]
             used = call.inputs if kind == StepKind.RUN else ()
-            made = (*call.outputs, *call.written) if kind != StepKind.DRAW else ()
-            last.update(dict.fromkeys((*used, *made), index))
+            made = call.outputs if kind != StepKind.DRAW else ()
+            changed = call.written.intersection(last)  # it lives until then
+            last.update(dict.fromkeys((*used, *made, *changed), index))
         over: dict[int, list[int]] = {}
         for storage, index in last.items():
             over.setdefault(index, []).append(storage)

@@ -1,7 +1,7 @@
 """Read a program call by call, as a replay needs it."""
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
@@ -91,6 +91,7 @@ class ProgramCalls:
         writers: The calls that made or wrote each storage.
         constants: Storages that came from outside with their content.
         nbytes_by_storage: Bytes of each storage.
+        sparse: Knows what shares memory with a sparse tensor.
         dead: Storages that were freed.
         kept: What replays of it on the CPU left; None if none is to leave anything.
         readers: For each storage, the calls that read it.
@@ -110,7 +111,7 @@ class ProgramCalls:
         self.writers = Writers(self.births)
         self.nbytes_by_storage = array("q")
         self.constants: dict[int, Constant] = {}
-        self._sparse = SparseMemory()
+        self.sparse = SparseMemory()
         self.draws: list[Draw] = []
         self.draws_by_call: dict[int, Draw] = {}
         self.dead = Dead()
@@ -136,13 +137,11 @@ class ProgramCalls:
         self._words = memoryview(program.words).cast("I")
         self._storages = memoryview(program.storage_by_tensor).cast("I")
         self._assumptions.update((a.call, a) for a in assumptions)
-        # Born in another one, or by nobody.
-        self._met.update(outside.storage for outside in (*imports, *constants))
-        self._find_writers()
-        self._sparse.forget(deaths[1::2])
+        outside = (*imports, *constants)  # born in another one, or by nobody
+        self._met.update(known.storage for known in outside)
+        self._find_writers(deaths[1::2])
         # What came from outside no operator may ever have met.
-        given = [(i.storage, i.nbytes) for i in imports]
-        given += ((c.storage, c.nbytes) for c in constants)
+        given = [(known.storage, known.nbytes) for known in outside]
         self._make_room([storage for storage, _ in sizes])
         for storage, nbytes in (*sizes, *given):
             if nbytes > self.nbytes_by_storage[storage]:
@@ -172,10 +171,8 @@ class ProgramCalls:
         row = self._rows.get(index)
         if row is None:
             start, end = self.program.offsets[index], self.program.offsets[index + 1]
-            signature, numbers = (
-                self.program.signatures[self._words[start]],
-                self._words[start + HEADER : end],
-            )
+            signature = self.program.signatures[self._words[start]]
+            numbers = self._words[start + HEADER : end]
             row = signature, [*map(self._storages.__getitem__, numbers)]
             if len(self._rows) == MAX_ROWS:
                 self._rows.clear()
@@ -198,12 +195,8 @@ class ProgramCalls:
             usage,
             tuple(storages[:n_inputs]),
             tuple(storages[n_inputs:]),
-            self.find_written(signature, storages),
+            self.sparse.find_changed(index, signature, storages),
         )
-
-    def find_written(self, signature: Signature, storages: Sequence[int]) -> set[int]:
-        """Return the storages whose content a call changes, but for what it makes."""
-        return self._sparse.find_changed([storages[i] for i in signature.writes])
 
     def _find_usage(self, index: int, signature: Signature) -> Usage:
         if index in self._assumptions:
@@ -264,8 +257,8 @@ class ProgramCalls:
         if self.kept is not None:
             self.kept.drop([storage])
 
-    def _find_writers(self) -> None:
-        """Look through the calls that were not read yet."""
+    def _find_writers(self, dead: Iterable[int]) -> None:
+        """Look through the calls that were not read yet, at whose end some are dead."""
         self._rows.clear()
         self._make_room([*self._unread("tensors", self._storages), *self._met])
         sizes, met, births = self.nbytes_by_storage, self._met, self.births
@@ -281,10 +274,10 @@ class ProgramCalls:
                         met.add(storage)
                 if spans[position] > sizes[storage]:
                     self._grow(storage, spans[position])
-            self._sparse.note(signature, storages)
-            for storage in self.find_written(signature, storages):
+            for storage in self.sparse.follow(index, signature, storages):
                 self.writers.add(storage, index)
         self._n_read = len(self)
+        self.sparse.forget(dead)
 
     def _find_spans(self, signature: Signature) -> list[int]:
         """Return how many bytes of its storage each tensor of a call goes up to."""

@@ -6,25 +6,12 @@ sparse tensor made of ``values`` before.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from itertools import chain
 
+from meta_magic.torch_private.sparse_tensors import CONSTRUCTORS, POSITIONS
 from meta_magic.trace.signature import Signature
 
 __all__ = ["SparseMemory"]
-
-CONSTRUCTORS: Final = frozenset(
-    {
-        "aten._sparse_coo_tensor_with_dims_and_tensors.default",
-        "aten.sparse_compressed_tensor.comp_plain_value_size",
-    }
-)
-POSITIONS: Final = frozenset(
-    f"aten.{name}.default"
-    for name in (
-        *("_indices", "indices", "crow_indices", "col_indices"),
-        *("ccol_indices", "row_indices"),
-    )
-)
 
 
 class SparseMemory:
@@ -33,36 +20,49 @@ class SparseMemory:
     def __init__(self) -> None:
         self._values: dict[int, set[int]] = {}  # those that hold the same, itself too
         self._sparse_by_positions: dict[int, set[int]] = {}
+        self._changed: dict[int, set[int]] = {}  # beside what calls write themselves
 
-    def note(self, signature: Signature, storages: Sequence[int]) -> None:
-        """Note what a call shares, if it makes a sparse tensor, or looks into one.
+    def follow(
+        self, call: int, signature: Signature, storages: Sequence[int]
+    ) -> set[int]:
+        """Note what the next call shares, and what it changes; as ``find_changed``.
 
         Args:
-            signature: The signature of the call.
+            call: The number of the call.
+            signature: Its signature.
             storages: The storages of its tensors.
         """
         if signature.op in POSITIONS:
             sparse, positions = storages
-            self._sparse_by_positions.setdefault(positions, set()).add(sparse)
+            self._share_positions([positions], sparse)
         elif signature.op in CONSTRUCTORS:
-            *positions, values, sparse = storages
+            *all_positions, values, sparse = storages
             shared = self._values.setdefault(values, {values})
             shared.add(sparse)
             self._values[sparse] = shared
-            for storage in positions:
-                self._sparse_by_positions.setdefault(storage, set()).add(sparse)
+            self._share_positions(all_positions, sparse)
+        elif self._sparse_by_positions and signature.writes:
+            written = {storages[i] for i in signature.writes}
+            by_values = [self._values.get(s, ()) for s in written]
+            by_positions = [self._sparse_by_positions.get(s, ()) for s in written]
+            changed = set(chain(*by_values, *by_positions)) - written
+            if changed:
+                self._changed[call] = changed
+        return self.find_changed(call, signature, storages)
 
-    def find_changed(self, written: Iterable[int]) -> set[int]:
-        """Return the storages that change as some are written, with these."""
-        changed = {*written}
-        if self._sparse_by_positions:
-            for storage in tuple(changed):
-                changed |= self._values.get(storage, set())
-                changed |= self._sparse_by_positions.get(storage, set())
-        return changed
+    def _share_positions(self, positions: Sequence[int], sparse: int) -> None:
+        for storage in positions:
+            self._sparse_by_positions.setdefault(storage, set()).add(sparse)
+
+    def find_changed(
+        self, call: int, signature: Signature, storages: Sequence[int]
+    ) -> set[int]:
+        """Return the storages whose content a call changes, but for what it makes."""
+        written = {storages[i] for i in signature.writes}
+        return written.union(self._changed.get(call, ()))
 
     def forget(self, dead: Iterable[int]) -> None:
-        """Forget storages that were freed."""
+        """Forget storages that were freed: no later call changes them."""
         if self._sparse_by_positions:
             for storage in dead:
                 self._values.pop(storage, set()).discard(storage)
