@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import torch
 
 from meta_magic.replaying.assumed_operator import AssumedOperator
-from meta_magic.replaying.attention_operator import HOMES, AttentionOperator
-from meta_magic.replaying.choosy_operators import CHOOSY
-from meta_magic.replaying.operators import Operator, find_operator
+from meta_magic.replaying.choosy_operators import make_operator
+from meta_magic.replaying.operators import Operator
 from meta_magic.replaying.program_draws import Draw, read_draws
 from meta_magic.replaying.readers import Readers
-from meta_magic.replaying.sparse_memory import SparseMemory
+from meta_magic.replaying.sparse_memory import SHARING, SparseMemory
 from meta_magic.replaying.storage_columns import NOTHING, Dead, Writers
 from meta_magic.replaying.usage import Usage, is_dense
 from meta_magic.torch_private.interrupts import unbroken
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Call", "ProgramCalls", "is_dense", "span_nbytes"]
 
 MAX_USAGES: Final = 2**10  # that are kept: a count of steps makes signatures anew
+NONE: Final = frozenset[int]()
 MAX_ROWS: Final = 2**10  # that are kept: a step's are looked at some times
 
 
@@ -39,7 +39,7 @@ class Call(NamedTuple):
         usage: What it does with its tensors.
         inputs: Storage of each tensor argument.
         outputs: Storage of each tensor returned.
-        written: The storages whose content it changes, but for those that it makes.
+        beside: The storages that change as they share memory with those it writes.
     """
 
     number: int
@@ -48,7 +48,12 @@ class Call(NamedTuple):
     usage: Usage
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    written: set[int]
+    beside: set[int] | frozenset[int]
+
+    @property
+    def written(self) -> set[int]:
+        """The storages whose content it changes, but for those that it makes."""
+        return {self.inputs[i] for i in self.signature.writes}.union(self.beside)
 
     @property
     def overwritten(self) -> frozenset[int]:
@@ -195,7 +200,7 @@ class ProgramCalls:
             usage,
             tuple(storages[:n_inputs]),
             tuple(storages[n_inputs:]),
-            self.sparse.find_changed(index, signature, storages),
+            self.sparse.changed.get(index, NONE),
         )
 
     def _find_usage(self, index: int, signature: Signature) -> Usage:
@@ -262,6 +267,7 @@ class ProgramCalls:
         self._rows.clear()
         self._make_room([*self._unread("tensors", self._storages), *self._met])
         sizes, met, births = self.nbytes_by_storage, self._met, self.births
+        sparse = self.sparse
         for index in range(self._n_read, len(self)):
             signature, storages = self.tensors(index)
             n_inputs = len(signature.inputs)
@@ -274,7 +280,10 @@ class ProgramCalls:
                         met.add(storage)
                 if spans[position] > sizes[storage]:
                     self._grow(storage, spans[position])
-            for storage in self.sparse.follow(index, signature, storages):
+            written = {storages[i] for i in signature.writes}
+            if sparse.is_there or signature.op in SHARING:
+                written |= sparse.follow(index, signature, storages)
+            for storage in written:
                 self.writers.add(storage, index)
         self._n_read = len(self)
         self.sparse.forget(dead)
@@ -286,15 +295,3 @@ class ProgramCalls:
         spans = [*map(span_nbytes, (*signature.inputs, *signature.outputs))]
         self._spans[id(signature)] = spans
         return spans
-
-
-def make_operator(signature: Signature) -> Operator:
-    """Return what calls the operator of a signature.
-
-    Raises:
-        ReplayError: It cannot be called.
-    """
-    if signature.op in CHOOSY:
-        return CHOOSY[signature.op](signature)
-    find = AttentionOperator if signature.op in HOMES else find_operator
-    return find(signature.op)

@@ -7,6 +7,7 @@ sparse tensor made of ``values`` before.
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
+from typing import Final
 
 from meta_magic.torch_private.sparse_tensors import CONSTRUCTORS, POSITIONS
 from meta_magic.trace.signature import Signature
@@ -14,24 +15,36 @@ from meta_magic.trace.signature import Signature
 __all__ = ["SparseMemory"]
 
 
+SHARING: Final = CONSTRUCTORS | POSITIONS
+"""Operators that share memory with a sparse tensor."""
+
+
 class SparseMemory:
-    """The storages whose content changes when another one is written."""
+    """The storages whose content changes when another one is written.
+
+    Attributes:
+        is_there: Whether any sparse tensor shares memory.
+        changed: Those that calls change beside what they write, by the call's number.
+    """
 
     def __init__(self) -> None:
+        self.is_there = False
+        self.changed: dict[int, set[int]] = {}
         self._values: dict[int, set[int]] = {}  # those that hold the same, itself too
         self._sparse_by_positions: dict[int, set[int]] = {}
-        self._changed: dict[int, set[int]] = {}  # beside what calls write themselves
 
     def follow(
         self, call: int, signature: Signature, storages: Sequence[int]
     ) -> set[int]:
-        """Note what the next call shares, and what it changes; as ``find_changed``.
+        """Note what the next call shares; return what it changes beside what it writes.
 
         Args:
             call: The number of the call.
             signature: Its signature.
             storages: The storages of its tensors.
         """
+        self.is_there = True
+        changed: set[int] = set()
         if signature.op in POSITIONS:
             sparse, positions = storages
             self._share_positions([positions], sparse)
@@ -41,29 +54,22 @@ class SparseMemory:
             shared.add(sparse)
             self._values[sparse] = shared
             self._share_positions(all_positions, sparse)
-        elif self._sparse_by_positions and signature.writes:
+        elif signature.writes:
             written = {storages[i] for i in signature.writes}
             by_values = [self._values.get(s, ()) for s in written]
             by_positions = [self._sparse_by_positions.get(s, ()) for s in written]
             changed = set(chain(*by_values, *by_positions)) - written
             if changed:
-                self._changed[call] = changed
-        return self.find_changed(call, signature, storages)
+                self.changed[call] = changed
+        return changed
 
     def _share_positions(self, positions: Sequence[int], sparse: int) -> None:
         for storage in positions:
             self._sparse_by_positions.setdefault(storage, set()).add(sparse)
 
-    def find_changed(
-        self, call: int, signature: Signature, storages: Sequence[int]
-    ) -> set[int]:
-        """Return the storages whose content a call changes, but for what it makes."""
-        written = {storages[i] for i in signature.writes}
-        return written.union(self._changed.get(call, ()))
-
     def forget(self, dead: Iterable[int]) -> None:
         """Forget storages that were freed: no later call changes them."""
-        if self._sparse_by_positions:
+        if self.is_there:
             for storage in dead:
                 self._values.pop(storage, set()).discard(storage)
                 self._sparse_by_positions.pop(storage, None)

@@ -229,7 +229,7 @@ class SparseCalls:
 def makes_sparse(table: OpTable) -> bool:
     """Whether an operator may make sparse tensors of sparse ones, and not on meta."""
     is_right = table.name in RIGHT_ON_META or table.name in COPIES
-    return table.makes_tensors and not (is_right or table.reads_data)
+    return not (is_right or table.reads_data)
 
 
 def has_no_sparse(returned: Any) -> bool:

@@ -59,7 +59,7 @@ def change(graph):
     before = (graph @ torch.ones(5, 2)).tolist()
     graph.mul_(2)
     after = (graph @ torch.ones(5, 2)).tolist()
-    graph.div_(2)
+    graph.mul_(0.5)
     return before, after
 
 
