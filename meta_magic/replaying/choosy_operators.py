@@ -3,10 +3,11 @@
 from collections.abc import Callable, Mapping
 from typing import Final, cast
 
-from meta_magic.replaying.operators import Operator, find_function
+from meta_magic.replaying.attention_operator import HOMES, AttentionOperator
+from meta_magic.replaying.operators import Operator, find_function, find_operator
 from meta_magic.trace.signature import Signature, TensorArgument
 
-__all__ = ["CHOOSY"]
+__all__ = ["make_operator"]
 
 RRELU_BACKWARD: Final = "aten.rrelu_with_noise_backward.default"
 
@@ -58,3 +59,15 @@ CHOOSY: Final[Mapping[str, Callable[[Signature], Operator]]] = {
     "aten.convolution_backward.default": ConvolutionBackward,
 }
 """What calls them, by name."""
+
+
+def make_operator(signature: Signature) -> Operator:
+    """Return what calls the operator of a signature.
+
+    Raises:
+        ReplayError: It cannot be called.
+    """
+    if signature.op in CHOOSY:
+        return CHOOSY[signature.op](signature)
+    find = AttentionOperator if signature.op in HOMES else find_operator
+    return find(signature.op)

@@ -61,7 +61,8 @@ def find_changed_by(recorded: ProgramCalls, index: int) -> set[int]:
     signature, storages = recorded.tensors(index)
     made = storages[len(signature.inputs) :]
     born = {s for s in made if recorded.births[s] == index}
-    return born | recorded.find_written(signature, storages)
+    beside = recorded.sparse.changed.get(index, ())
+    return born.union([storages[i] for i in signature.writes], beside)
 
 
 def find_changed(plan: Plan) -> dict[int, tuple[int, int]]:

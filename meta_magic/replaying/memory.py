@@ -13,7 +13,7 @@ from meta_magic.torch_private.tensor_internals import negate_lazily
 from meta_magic.trace.provenance import Constant
 from meta_magic.trace.signature import Geometry
 
-__all__ = ["Memory", "allocate", "make_view"]
+__all__ = ["Memory", "allocate", "make_view", "view_sparse"]
 
 
 class Memory:
@@ -39,7 +39,7 @@ class Memory:
         if last is not None and last[0] is geometry:
             return last[1]
         if storage in self._tensors:
-            return make_view(self._tensors[storage], geometry)
+            return view_sparse(self._tensors[storage], geometry)
         real = self._storages[storage]
         if geometry.device.type == "meta" and real.device != self.device:
             # A constant that the cell would have made on the device.
@@ -142,14 +142,12 @@ def allocate(nbytes: int, device: torch.device) -> UntypedStorage:
     return torch.empty(nbytes, dtype=torch.uint8, device=device).untyped_storage()
 
 
-def make_view(storage: UntypedStorage | Tensor, geometry: Geometry) -> Tensor:
-    """Return a tensor on a storage, or a sparse tensor, or a view of the values of one.
+def make_view(storage: UntypedStorage, geometry: Geometry) -> Tensor:
+    """Return a tensor on a storage.
 
     Raises:
         ReplayError: There is none such.
     """
-    if isinstance(storage, Tensor):
-        return storage if geometry.stride is None else view_values(storage, geometry)
     shape, stride, offset = geometry.shape, geometry.stride, geometry.storage_offset
     if stride is None or offset is None:
         raise ReplayError(f"a {geometry.layout} tensor lies on no storage of its own")
@@ -166,12 +164,14 @@ def make_view(storage: UntypedStorage | Tensor, geometry: Geometry) -> Tensor:
     return negate_lazily(view) if geometry.is_neg else view
 
 
-def view_values(sparse: Tensor, geometry: Geometry) -> Tensor:
-    """Return a view of the values of a sparse tensor.
+def view_sparse(sparse: Tensor, geometry: Geometry) -> Tensor:
+    """Return a sparse tensor, or a view of its values.
 
     Raises:
-        ReplayError: They are not laid out as they were recorded.
+        ReplayError: These are not laid out as they were recorded.
     """
+    if geometry.stride is None:
+        return sparse
     values = parts_of(sparse)[-1]
     if (values.shape, values.stride()) == (geometry.shape, geometry.stride):
         return values

@@ -126,7 +126,7 @@ class Planner:
         """Find the calls that the wanted content comes from."""
         self._kinds, self._flops = {}, 0
         contents, memory = set(self._wanted), set[int]()
-        births = self._recorded.births
+        births, beside = self._recorded.births, self._recorded.sparse.changed
         queue = CallQueue(self._recorded, self._n_calls, self._kept)
         queue.add(self._forced)
         self._held = queue.add_writers(contents)
@@ -134,7 +134,8 @@ class Planner:
         for index in queue:
             signature, storages = self._recorded.tensors(index)
             born = {s for s in storages if births[s] == index}
-            changed = born | self._recorded.find_written(signature, storages)
+            changed = born.union([storages[i] for i in signature.writes])
+            changed.update(beside.get(index, ()))
             if index in self._forced or not changed.isdisjoint(contents):
                 self._include(index, born, contents, memory)
             needed = contents.intersection(changed.union(storages))
@@ -165,7 +166,7 @@ class Planner:
             target = inputs[position]
             nbytes = self._recorded.nbytes_by_storage[target]
             # Else the memory must be that of the sparse tensor that changes, too.
-            if call.written.issubset(inputs) and call.fills(position, nbytes):
+            if not call.beside and call.fills(position, nbytes):
                 contents.discard(target)
                 memory.add(target)
             else:
@@ -260,10 +261,9 @@ class Planner:
             return True
         if self._recorded.constructs(draw.call) in self._request.modules:
             return True
-        signature, storages = self._recorded.tensors(draw.call)
-        changed = self._recorded.find_written(signature, storages)
+        call = self._call(draw.call)
         wanted = self._wanted - self._held
-        return bool(wanted & {*changed, *storages[len(signature.inputs) :]})
+        return bool(wanted & {*call.written, *call.outputs})
 
     def _add_draw(self, index: int) -> None:
         """Add a call for its draw: in place where there is memory, else on its own."""
@@ -282,8 +282,10 @@ class Planner:
         for index in indices:
             call, kind = self._call(index), self._kinds[index]
             used = call.inputs if kind == StepKind.RUN else ()
-            made = (*call.outputs, *call.written) if kind != StepKind.DRAW else ()
+            made = call.outputs if kind != StepKind.DRAW else ()
             last.update(dict.fromkeys((*used, *made), index))
+            if call.beside:  # what shares memory lives until then
+                last.update(dict.fromkeys(call.beside.intersection(last), index))
         over: dict[int, list[int]] = {}
         for storage, index in last.items():
             over.setdefault(index, []).append(storage)

@@ -1,18 +1,17 @@
 """Read a program call by call, as a replay needs it."""
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 
 from meta_magic.replaying.assumed_operator import AssumedOperator
-from meta_magic.replaying.attention_operator import HOMES, AttentionOperator
-from meta_magic.replaying.choosy_operators import CHOOSY
-from meta_magic.replaying.operators import Operator, find_operator
+from meta_magic.replaying.choosy_operators import make_operator
+from meta_magic.replaying.operators import Operator
 from meta_magic.replaying.program_draws import Draw, read_draws
 from meta_magic.replaying.readers import Readers
-from meta_magic.replaying.sparse_memory import SparseMemory
+from meta_magic.replaying.sparse_memory import SHARING, SparseMemory
 from meta_magic.replaying.storage_columns import NOTHING, Dead, Writers
 from meta_magic.replaying.usage import Usage, is_dense
 from meta_magic.torch_private.interrupts import unbroken
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Call", "ProgramCalls", "is_dense", "span_nbytes"]
 
 MAX_USAGES: Final = 2**10  # that are kept: a count of steps makes signatures anew
+NONE: Final = frozenset[int]()
 MAX_ROWS: Final = 2**10  # that are kept: a step's are looked at some times
 
 
@@ -39,7 +39,7 @@ class Call(NamedTuple):
         usage: What it does with its tensors.
         inputs: Storage of each tensor argument.
         outputs: Storage of each tensor returned.
-        written: The storages whose content it changes, but for those that it makes.
+        beside: The storages that change as they share memory with those it writes.
     """
 
     number: int
@@ -48,7 +48,12 @@ class Call(NamedTuple):
     usage: Usage
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    written: set[int]
+    beside: set[int] | frozenset[int]
+
+    @property
+    def written(self) -> set[int]:
+        """The storages whose content it changes, but for those that it makes."""
+        return {self.inputs[i] for i in self.signature.writes}.union(self.beside)
 
     @property
     def overwritten(self) -> frozenset[int]:
@@ -91,6 +96,7 @@ class ProgramCalls:
         writers: The calls that made or wrote each storage.
         constants: Storages that came from outside with their content.
         nbytes_by_storage: Bytes of each storage.
+        sparse: Knows what shares memory with a sparse tensor.
         dead: Storages that were freed.
         kept: What replays of it on the CPU left; None if none is to leave anything.
         readers: For each storage, the calls that read it.
@@ -110,7 +116,7 @@ class ProgramCalls:
         self.writers = Writers(self.births)
         self.nbytes_by_storage = array("q")
         self.constants: dict[int, Constant] = {}
-        self._sparse = SparseMemory()
+        self.sparse = SparseMemory()
         self.draws: list[Draw] = []
         self.draws_by_call: dict[int, Draw] = {}
         self.dead = Dead()
@@ -136,13 +142,11 @@ class ProgramCalls:
         self._words = memoryview(program.words).cast("I")
         self._storages = memoryview(program.storage_by_tensor).cast("I")
         self._assumptions.update((a.call, a) for a in assumptions)
-        # Born in another one, or by nobody.
-        self._met.update(outside.storage for outside in (*imports, *constants))
-        self._find_writers()
-        self._sparse.forget(deaths[1::2])
+        outside = (*imports, *constants)  # born in another one, or by nobody
+        self._met.update(known.storage for known in outside)
+        self._find_writers(deaths[1::2])
         # What came from outside no operator may ever have met.
-        given = [(i.storage, i.nbytes) for i in imports]
-        given += ((c.storage, c.nbytes) for c in constants)
+        given = [(known.storage, known.nbytes) for known in outside]
         self._make_room([storage for storage, _ in sizes])
         for storage, nbytes in (*sizes, *given):
             if nbytes > self.nbytes_by_storage[storage]:
@@ -172,10 +176,8 @@ class ProgramCalls:
         row = self._rows.get(index)
         if row is None:
             start, end = self.program.offsets[index], self.program.offsets[index + 1]
-            signature, numbers = (
-                self.program.signatures[self._words[start]],
-                self._words[start + HEADER : end],
-            )
+            signature = self.program.signatures[self._words[start]]
+            numbers = self._words[start + HEADER : end]
             row = signature, [*map(self._storages.__getitem__, numbers)]
             if len(self._rows) == MAX_ROWS:
                 self._rows.clear()
@@ -198,12 +200,8 @@ class ProgramCalls:
             usage,
             tuple(storages[:n_inputs]),
             tuple(storages[n_inputs:]),
-            self.find_written(signature, storages),
+            self.sparse.changed.get(index, NONE),
         )
-
-    def find_written(self, signature: Signature, storages: Sequence[int]) -> set[int]:
-        """Return the storages whose content a call changes, but for what it makes."""
-        return self._sparse.find_changed([storages[i] for i in signature.writes])
 
     def _find_usage(self, index: int, signature: Signature) -> Usage:
         if index in self._assumptions:
@@ -264,11 +262,12 @@ class ProgramCalls:
         if self.kept is not None:
             self.kept.drop([storage])
 
-    def _find_writers(self) -> None:
-        """Look through the calls that were not read yet."""
+    def _find_writers(self, dead: Iterable[int]) -> None:
+        """Look through the calls that were not read yet, at whose end some are dead."""
         self._rows.clear()
         self._make_room([*self._unread("tensors", self._storages), *self._met])
         sizes, met, births = self.nbytes_by_storage, self._met, self.births
+        sparse = self.sparse
         for index in range(self._n_read, len(self)):
             signature, storages = self.tensors(index)
             n_inputs = len(signature.inputs)
@@ -281,10 +280,13 @@ class ProgramCalls:
                         met.add(storage)
                 if spans[position] > sizes[storage]:
                     self._grow(storage, spans[position])
-            self._sparse.note(signature, storages)
-            for storage in self.find_written(signature, storages):
+            written = {storages[i] for i in signature.writes}
+            if sparse.is_there or signature.op in SHARING:
+                written |= sparse.follow(index, signature, storages)
+            for storage in written:
                 self.writers.add(storage, index)
         self._n_read = len(self)
+        self.sparse.forget(dead)
 
     def _find_spans(self, signature: Signature) -> list[int]:
         """Return how many bytes of its storage each tensor of a call goes up to."""
@@ -293,15 +295,3 @@ class ProgramCalls:
         spans = [*map(span_nbytes, (*signature.inputs, *signature.outputs))]
         self._spans[id(signature)] = spans
         return spans
-
-
-def make_operator(signature: Signature) -> Operator:
-    """Return what calls the operator of a signature.
-
-    Raises:
-        ReplayError: It cannot be called.
-    """
-    if signature.op in CHOOSY:
-        return CHOOSY[signature.op](signature)
-    find = AttentionOperator if signature.op in HOMES else find_operator
-    return find(signature.op)

@@ -8,7 +8,7 @@ from torch import Tensor
 from meta_magic.errors import ReplayError
 from meta_magic.replaying.devices import read_device
 from meta_magic.replaying.execution import Execution
-from meta_magic.replaying.memory import make_view
+from meta_magic.replaying.memory import make_view, view_sparse
 from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.replaying.steps import Request
 from meta_magic.torch_private.snapshot import RealTorch
@@ -84,4 +84,6 @@ def build_tensor(
     """Return a real tensor with recorded metadata."""
     if isinstance(metadata, TensorMetadata):
         metadata = metadata.geometry
+    if isinstance(content, Tensor):
+        return view_sparse(content, metadata)
     return make_view(content, metadata)

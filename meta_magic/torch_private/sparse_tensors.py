@@ -12,6 +12,10 @@ from torch._C import _AutoDispatchBelowAutograd as BelowAutograd
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 
 __all__ = [
+    "CONSTRUCTORS",
+    "POSITIONS",
+    "READERS",
+    "RIGHT_ON_META",
     "SPARSE",
     "build_sparse",
     "has_coalesced",
@@ -25,13 +29,46 @@ BY_COLUMNS: Final = frozenset({torch.sparse_csc, torch.sparse_bsc})
 SPARSE: Final = BY_ROWS | BY_COLUMNS | {torch.sparse_coo}
 """Layouts of tensors that hold positions, and values at them."""
 
+CONSTRUCTORS: Final = frozenset(
+    {
+        "aten._sparse_coo_tensor_with_dims_and_tensors.default",
+        "aten.sparse_compressed_tensor.comp_plain_value_size",
+    }
+)
+"""Operators that make a sparse tensor of positions and values, and share these."""
+
+POSITIONS: Final = frozenset(
+    f"aten.{name}.default"
+    for name in (
+        *("_indices", "indices", "crow_indices", "col_indices"),
+        *("ccol_indices", "row_indices"),
+    )
+)
+"""Operators that return the positions of a sparse tensor."""
+
+RIGHT_ON_META: Final = POSITIONS | frozenset(
+    f"aten.{name}.default"
+    for name in (
+        *("_values", "values", "_nnz", "is_coalesced", "sparse_dim", "dense_dim"),
+        *("detach", "alias", "_coalesced_", "zero_", "zeros_like", "empty_like"),
+        "_to_dense",
+    )
+)
+"""Operators that look into a sparse tensor, make none of elements, or a dense one.
+Without it each of them would be asked of the CPU, or copy what is shared."""
+
+READERS: Final = ("aten._to_sparse", "aten._spdiags.")
+"""How the names of operators begin that read which elements are not zero, or where."""
+
 
 def parts_of(tensor: Tensor) -> tuple[Tensor, ...]:
     """Return the positions that a sparse tensor holds, and last its values.
 
-    All share the memory of the tensor. Without it two sparse tensors of different
-    numbers of elements could not be told apart.
+    All share the memory of the tensor; a dense one is returned itself. Without it two
+    sparse tensors of different numbers of elements could not be told apart.
     """
+    if tensor.layout not in SPARSE:
+        return (tensor,)
     with DisableTorchFunction(), DisableTorchDispatch(), BelowAutograd():
         if tensor.layout in BY_ROWS:
             return tensor.crow_indices(), tensor.col_indices(), tensor.values()
@@ -58,11 +95,18 @@ def build_sparse(
     """
     shape = Tensor.size(like)
     with DisableTorchFunction(), DisableTorchDispatch(), BelowAutograd():
-        if like.layout is not torch.sparse_coo:
-            options = {"layout": like.layout, "check_invariants": False}
-            return torch.sparse_compressed_tensor(*parts, shape, **options)
-        return torch.sparse_coo_tensor(
-            *parts, shape, is_coalesced=is_coalesced, check_invariants=False
+        if like.layout is torch.sparse_coo:
+            positions, values = parts
+            return torch.sparse_coo_tensor(
+                *(positions, values, shape),
+                is_coalesced=is_coalesced,
+                check_invariants=False,
+            )
+        starts, positions, values = parts
+        return torch.sparse_compressed_tensor(
+            *(starts, positions, values, shape),
+            layout=like.layout,
+            check_invariants=False,
         )
 
 

@@ -14,7 +14,7 @@ from tests.conformance.kernelless import KERNELLESS
 from tests.conformance.large_calls import LARGE
 from tests.conformance.losses import LOSSES
 from tests.conformance.norm_backwards import BACKWARDS
-from tests.conformance.sparse_calls import SPARSE
+from tests.conformance.sparse_calls import TO_STRIDES
 
 aten = torch.ops.aten
 
@@ -74,7 +74,7 @@ FUSED = {
         maximize=False,
     ),
 }
-CALLS = GROUPED | RANGES | FACTORS | HISTOGRAMS | SPARSE | FUSED | KERNELLESS
+CALLS = GROUPED | RANGES | FACTORS | HISTOGRAMS | TO_STRIDES | FUSED | KERNELLESS
 REFUSALS = r"BF16|BFloat16|Meta kernel|SparseMeta|step must be nonzero"
 RIGHT = {op for op, version in RIGHT_SINCE.items() if torch.__version__ >= version}
 

@@ -13,7 +13,7 @@ from tests.conformance.memory_scripts import SCRIPTS
 from tests.conformance.memory_traps import TRAPS, saved_on_the_cpu, sparse_embedding
 
 APART = {
-    sparse_embedding: "tensors of coordinates lose their elements on meta",
+    sparse_embedding: "what tensors of coordinates hold counts when looked at",
     saved_on_the_cpu: "hooks of autograd run past modes, and so copy what is there",
 }
 """Programs of other operators than on the CPU, each with the reason."""

@@ -93,7 +93,7 @@ def histogramdd_by_counts(a: Tensor, bins: list[int], **_: object) -> Tensor:
 
 
 def to_dense(a: Tensor, dtype: torch.dtype | None = None, **_: object) -> Tensor:
-    """Return a strided tensor. Source: torch 2.13 has no meta kernel for sparse ones."""
+    """Return a strided tensor. Source: torch 2.13 has no meta kernel for this."""
     return torch.empty(a.shape, dtype=dtype or a.dtype, device="meta")
 
 

@@ -1,4 +1,4 @@
-"""The positions that sparse tensors on meta hold, where an operator on the CPU gave them.
+"""The positions of sparse tensors on meta, where an operator on the CPU gave them.
 
 They are known by the storage of the positions on meta, for as long as that lives: a
 later cell finds them, too.

@@ -92,10 +92,12 @@ class TensorRegistry(StorageRegistry):
     def find(self, tensor: Tensor) -> Seen | None:
         """Return what is known of ``tensor`` if it was seen before as it is now."""
         seen = self.seen_by_id.get(id(tensor))
+        if seen is None:
+            return None
         try:
-            if seen is None or self._is_as_seen(tensor, seen):
+            if self._is_as_seen(tensor, seen):
                 return seen
-        except (RuntimeError, NotImplementedError):  # a sparse one has no strides
+        except RuntimeError:  # a sparse one has no storage
             pass
         ref = self._find_ref(tensor)
         if ref is None:

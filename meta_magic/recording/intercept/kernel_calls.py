@@ -114,9 +114,8 @@ class KernelCalls:
         draw = Drawing(given) if table.draws(args, kwargs) else None
         if draw is not None and draw.generator is not None:
             check_generator(draw.generator, place)
-        kernels = self.plan.kernels_at(place)
-        run = partial(self._runs.run, table, key, given, draw, kernels)
-        returned = self._sparse.run(table, given, run)
+        run = partial(self._runs.run, table, key, given, draw)
+        returned = self._sparse.run(table, given, run, self.plan.kernels_at(place))
         if registry.freed:
             registry.note_deaths()
         made = tensors_in(returned)

@@ -8,6 +8,7 @@ lie on one storage again, so that ties come back when the file is loaded.
 import inspect
 import pickle
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -19,6 +20,7 @@ from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.value_source import ValueSource
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.snapshot import WithoutModes
+from meta_magic.torch_private.sparse_tensors import parts_of
 from meta_magic.trace.units import format_bytes
 
 __all__ = ["Saver", "is_on_meta"]
@@ -103,7 +105,9 @@ class Saver:
 
     def note_saved(self, name: str, met: Sequence[Tensor]) -> None:
         """Note that a function wrote what is on meta as if it was real."""
-        nbytes = sum({id(t.untyped_storage()): t.nbytes for t in met}.values())
+        with DisableTorchFunction():
+            parts = chain.from_iterable(map(parts_of, met))
+            nbytes = sum({id(p.untyped_storage()): p.nbytes for p in parts}.values())
         self._note(
             "save",
             f"{name} wrote {count(met)} ({format_bytes(nbytes)}) with the values "

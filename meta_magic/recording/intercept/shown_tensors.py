@@ -130,7 +130,7 @@ def describe(
         torch_writes: Writes as torch does.
     """
     if real is not None and real.layout is not torch.strided:
-        return write_sparse(tensor, real, torch_writes)
+        return write_sparse(tensor, real, place, torch_writes)
     kind = type(tensor)
     indent = len("tensor(" if kind in PLAIN else f"{kind.__name__}(")
     values = NO_VALUES if real is None else write_values(real, indent)
@@ -146,10 +146,15 @@ def describe(
     return join_suffixes(head + values, about, indent)
 
 
-def write_sparse(tensor: Tensor, real: Tensor, torch_writes: Write) -> str:
-    """Return the text of a sparse tensor, with what meta knows of its gradient."""
+def write_sparse(
+    tensor: Tensor, real: Tensor, place: torch.device | None, torch_writes: Write
+) -> str:
+    """Return the text of a sparse tensor; as ``describe``."""
     text = torch_writes(real.detach()).removesuffix(")")
-    about = [s for s in split(torch_writes(tensor)) if s.startswith(ABOUT_GRADIENTS)]
+    is_on_cpu = place is not None and place.type == "cpu"
+    about = [] if is_on_cpu else [f"device='{place or 'meta'}'"]
+    suffixes = split(torch_writes(tensor))
+    about += [suffix for suffix in suffixes if suffix.startswith(ABOUT_GRADIENTS)]
     return ", ".join([text, *about]) + ")"
 
 

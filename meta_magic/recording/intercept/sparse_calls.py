@@ -34,35 +34,20 @@ from meta_magic.recording.signatures.arguments import Given
 from meta_magic.recording.signatures.entries import OpTable
 from meta_magic.torch_private.snapshot import RealTorch
 from meta_magic.torch_private.sparse_tensors import (
+    CONSTRUCTORS,
+    READERS,
+    RIGHT_ON_META,
     SPARSE,
     build_sparse,
     has_coalesced,
     parts_of,
     plan_part,
 )
+from meta_magic.trace.options import DeviceName
+from meta_magic.trace.units import format_shape
 
 __all__ = ["SparseCalls"]
 
-READERS: Final = ("aten._to_sparse", "aten._spdiags.")
-"""How the names of operators begin that read which elements are not zero, or where."""
-
-ON_META: Final = frozenset(
-    f"aten.{name}.default"
-    for name in (
-        *("_indices", "_values", "indices", "values", "_nnz", "is_coalesced"),
-        *("crow_indices", "col_indices", "ccol_indices", "row_indices"),
-        *("sparse_dim", "dense_dim", "detach", "alias", "_coalesced_"),
-        *("zero_", "zeros_like", "empty_like", "_to_dense"),
-    )
-)
-"""Operators that are right on meta, or make what is dense."""
-
-CONSTRUCTORS: Final = frozenset(
-    {
-        "aten._sparse_coo_tensor_with_dims_and_tensors.default",
-        "aten.sparse_compressed_tensor.comp_plain_value_size",
-    }
-)
 COPIES: Final = frozenset({"aten.clone.default", "aten._to_copy.default"})
 
 
@@ -100,40 +85,40 @@ class SparseCalls:
         self._values = values
         self._making: set[object] = set()
 
-    def run(self, table: OpTable, given: Given, run: Callable[[], Any]) -> Any:
+    def run(
+        self,
+        table: OpTable,
+        given: Given,
+        run: Callable[[DeviceName], Any],
+        kernels: DeviceName,
+    ) -> Any:
         """Return what an operator returns, its sparse tensors with their elements.
 
         Args:
             table: The operator.
             given: What it is given.
             run: Runs it on meta, as if the sparse tensors had no elements.
+            kernels: Whose kernels run there.
 
         Raises:
             MissingValueError: The positions cannot be computed, or take too much.
         """
-        if not all(seen[2].is_meta or not t.ndim for t, seen in given.inputs):
-            return run()
-        if table.name in CONSTRUCTORS:
-            return construct(run())
+        layouts = [tensor.layout for tensor, _ in given.inputs]
+        is_on_meta = all(seen[2].is_meta or not t.ndim for t, seen in given.inputs)
+        if not is_on_meta or not layouts:
+            return run(kernels)
         if table.name.startswith(READERS):
             return self._run_for_real(table, given, reads_all=True)
-        layouts = [tensor.layout for tensor, _ in given.inputs]
-        if SPARSE.isdisjoint(layouts):
-            return self._run_on_dense(table, given, run)
-        if table.name in ON_META or table.reads_data or not table.makes_tensors:
-            return run()
-        if table.name in COPIES:
-            return copy(given, run())
-        return self._run_on_sparse(table, given, (table.func, *layouts))
-
-    def _run_on_dense(self, table: OpTable, given: Given, run: Callable[[], Any]) -> Any:
-        """Run an operator that takes no sparse tensor."""
-        is_known = table.func in self._making
-        returned = None if is_known else run()
-        if not is_known and (not given.inputs or has_no_sparse(returned)):
-            return returned
-        self._making.add(table.func)
-        return self._run_for_real(table, given)
+        is_of_dense = SPARSE.isdisjoint(layouts)
+        if not is_of_dense and makes_sparse(table):
+            return self._run_on_sparse(table, given, (table.func, *layouts))
+        returned = run(kernels)
+        if table.name in CONSTRUCTORS:
+            return construct(returned)
+        if table.name in COPIES and not is_of_dense:
+            return copy(given, returned)
+        is_done = not is_of_dense or has_no_sparse(returned)
+        return returned if is_done else self._run_for_real(table, given)
 
     def _run_on_sparse(self, table: OpTable, given: Given, key: object) -> Any:
         """Run an operator that takes sparse tensors; what it makes may be dense.
@@ -160,15 +145,21 @@ class SparseCalls:
             )
         real_by_id = {id(t): t for t, _ in given.inputs}
         with RealTorch():
-            real_by_id |= {id(t): self._make_real(t, reads_all=reads_all) for t in metas}
+            real_by_id |= {
+                id(t): self._make_real(t, reads_all=reads_all) for t in metas
+            }
         known = [
             Known(t, real_by_id[id(t)], parts_of(real_by_id[id(t)])[:-1])
             for t in metas
             if is_sparse(t)
         ]
-        with RealTorch(), torch.no_grad():
-            args, kwargs = (replace(v, real_by_id) for v in (given.args, given.kwargs))
-            returned = table.func(*args, **kwargs)
+        state = torch.default_generator.get_state()
+        try:
+            with RealTorch(), torch.no_grad():
+                args = replace(given.args, real_by_id)
+                returned = table.func(*args, **replace(given.kwargs, real_by_id))
+        finally:
+            torch.default_generator.set_state(state)
         self._take_over_written(known)
         planned = {id(real_by_id[id(t)]): t for t, _ in given.inputs}
         return self._put_on_meta(returned, known, planned)
@@ -180,7 +171,9 @@ class SparseCalls:
             parts = [*map(self._read, positions), make_stand_in(values, has_ones=True)]
             return build_sparse(tensor, parts, is_coalesced=has_coalesced(tensor))
         is_number = tensor.is_floating_point() or tensor.is_complex()
-        return make_stand_in(tensor) if is_number and not reads_all else self._read(tensor)
+        return (
+            make_stand_in(tensor) if is_number and not reads_all else self._read(tensor)
+        )
 
     def _read(self, tensor: Tensor) -> Tensor:
         """Return a copy of what a dense tensor holds."""
@@ -189,7 +182,15 @@ class SparseCalls:
         known = find_positions(tensor)
         if known is not None:
             return known.clone()
-        return self._values.read([(tensor, self._registry.read(tensor))])[0].clone()
+        try:
+            (real,) = self._values.read([(tensor, self._registry.read(tensor))])
+        except MissingValueError as error:
+            raise type(error)(
+                "how many elements a sparse tensor holds depends on the value of "
+                f"another tensor {format_shape(tensor.shape)}: {error}. Give that "
+                "value in Python, or use dense tensors."
+            ) from error
+        return real.clone()
 
     def _take_over_written(self, known: Sequence[Known]) -> None:
         """Have sparse arguments hold the positions that they have on the CPU."""
@@ -223,6 +224,12 @@ class SparseCalls:
             planned = parts_of(alike.planned)[:-1]
         parts = [*planned, plan_part(values)]
         return build_sparse(real, parts, is_coalesced=has_coalesced(real))
+
+
+def makes_sparse(table: OpTable) -> bool:
+    """Whether an operator may make sparse tensors of sparse ones, and not on meta."""
+    is_right = table.name in RIGHT_ON_META or table.name in COPIES
+    return not (is_right or table.reads_data)
 
 
 def has_no_sparse(returned: Any) -> bool:

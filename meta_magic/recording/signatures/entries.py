@@ -188,7 +188,6 @@ class OpTable:
         )
         self.is_pure = not aliases and not any(r.alias_info for r in returned)
         self.makes_new = any(r.alias_info is None for r in returned)
-        self.makes_tensors = any("Tensor" in str(r.type) for r in returned) or bool(self.written)
         self.is_elementwise = self.is_served and is_elementwise(func, arguments)
         self.has_alike = bool(self.written) or self.is_elementwise
         self.entries: dict[tuple[object, ...], Entry] = {}

@@ -79,13 +79,3 @@ def test_a_half_real_module_that_was_not_recorded_is_an_error_that_names_what_is
     with pytest.raises(MaterializeError, match="'bias'"):
         materialize(made)
     assert torch.equal(made.weight, weight)
-
-
-def test_a_step_of_an_optimizer_on_sparse_gradients_is_said_to_be_missing():
-    with record():
-        made = nn.Embedding(5, 3, sparse=True)
-        optimizer = torch.optim.SparseAdam(made.parameters())
-        made(torch.tensor([1, 2])).sum().backward()
-        optimizer.step()
-    notes = materialize(made).notes
-    assert any("what is done with them is missing" in note for note in notes)

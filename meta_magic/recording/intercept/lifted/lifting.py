@@ -108,7 +108,7 @@ class Lifting:
             MustLend: A gradient is wanted of one.
         """
         is_mixed = len(reals) < len(given.inputs)
-        if self._is_due_of_sparse(given, reals, is_mixed=is_mixed):
+        if self._sparse.are_due(given, reals, is_mixed=is_mixed):
             return True
         if table.written:
             self._refuse_writes(table, given, is_mixed=is_mixed)
@@ -120,27 +120,11 @@ class Lifting:
             raise MustLend(wanting)
         return bool(found) and table.name not in READS_REAL
 
-    def _is_due_of_sparse(self, given: Given, reals: Inputs, *, is_mixed: bool) -> bool:
-        """Whether real sparse tensors among the arguments are to be lifted.
-
-        Also alone: where they go to meta, and in a backward pass, which would make a
-        real one anew each time.
-        """
-        sparse = [tensor for tensor, _ in reals if is_real_sparse(tensor)]
-        if not sparse or any(map(wants_gradient, sparse)):
-            return False
-        is_moved = given.kwargs.get("device") == META
-        is_known = current_autograd_node() is not None
-        is_known = is_known and any(map(self._sparse.is_known, sparse))
-        return is_mixed or is_moved or is_known
-
     def lift_arguments(self, value: Any, table: OpTable) -> Any:
         """Return arguments of an operator with meta tensors for the real ones."""
-
-        def is_meant(tensor: Tensor) -> bool:
-            return is_wanted(tensor, table) or is_real_sparse(tensor)
-
-        return replace(value, is_meant, self.lift)
+        return replace(
+            value, lambda t: is_wanted(t, table) or is_real_sparse(t), self.lift
+        )
 
     def _refuse_writes(self, table: OpTable, given: Given, *, is_mixed: bool) -> None:
         """Refuse to write a real tensor that is a constant, or what is not known."""
@@ -262,9 +246,7 @@ class Lifting:
         ):
             self._registry.note_deaths()
             if is_real_sparse(real):
-                if is_noted and not self._sparse.is_known(real):
-                    self.names.count(real, is_named=True)
-                return self._sparse.lift(real)
+                return self._sparse.lift(real, self.names.count)
             storage = real.untyped_storage()
             known = self._find(storage)
             if known is None or not known.is_unchanged(real, storage):

@@ -15,7 +15,7 @@ from meta_magic.torch_private.module_internals import (
     parameters_of,
     walk_modules,
 )
-from meta_magic.torch_private.sparse_tensors import SPARSE, parts_of
+from meta_magic.torch_private.sparse_tensors import parts_of
 from meta_magic.torch_private.tensor_internals import address_of_storage
 from meta_magic.trace.units import format_bytes
 
@@ -44,8 +44,7 @@ class RealNames:
 
     def count(self, real: Tensor, *, is_named: bool) -> str | None:
         """Count the storage of a real tensor, and return its name if that is asked."""
-        parts = parts_of(real) if real.layout in SPARSE else (real,)
-        nbytes = sum(part.untyped_storage().nbytes() for part in parts)
+        nbytes = sum(part.untyped_storage().nbytes() for part in parts_of(real))
         if nbytes == real.itemsize:  # a number
             return None
         if not self._n_lifted:

@@ -4,17 +4,20 @@ Without this ``adjacency @ torch.randn(3, 4)`` would end in torch's list of kern
 """
 
 import weakref
+from collections.abc import Callable
 from typing import NamedTuple
 
-import torch
 from torch import Tensor, UntypedStorage, nn
 
+from meta_magic.recording.identities.device_plan import META
 from meta_magic.recording.identities.known_positions import plan_positions
 from meta_magic.recording.identities.living_tensors import read_version
 from meta_magic.recording.identities.storage_bytes import sum_small
 from meta_magic.recording.identities.tensors import TensorRegistry
+from meta_magic.recording.intercept.lifted.liftable import wants_gradient
 from meta_magic.recording.rows.constants import Constants
-from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
+from meta_magic.recording.signatures.arguments import Given, Inputs
+from meta_magic.torch_private.autograd import current_autograd_node
 from meta_magic.torch_private.sparse_tensors import (
     SPARSE,
     build_sparse,
@@ -54,14 +57,35 @@ class SparseConstants:
         self._constants = constants
         self._known: dict[tuple[object, ...], Known] = {}
 
-    def is_known(self, real: Tensor) -> bool:
-        """Whether a tensor on meta stands for a real one, as that is now."""
-        return self._find(real) is not None
+    def are_due(self, given: Given, reals: Inputs, *, is_mixed: bool) -> bool:
+        """Whether real sparse tensors among the arguments of an operator are lifted.
 
-    def lift(self, real: Tensor) -> Tensor:
-        """Return the sparse tensor on meta that has the elements of a real one."""
+        Also alone: where they go to meta, and in a backward pass, which would make a
+        real one anew each time.
+
+        Args:
+            given: The arguments.
+            reals: Those of its tensors that are real.
+            is_mixed: Whether others are on meta.
+        """
+        sparse = [tensor for tensor, _ in reals if is_real_sparse(tensor)]
+        if not sparse or any(map(wants_gradient, sparse)):
+            return False
+        is_moved = given.kwargs.get("device") == META
+        is_backward = current_autograd_node() is not None
+        are_known = is_backward and any(map(self._find, sparse))
+        return is_mixed or is_moved or are_known
+
+    def lift(self, real: Tensor, count: Callable[..., object]) -> Tensor:
+        """Return the sparse tensor on meta that has the elements of a real one.
+
+        Args:
+            real: The real one.
+            count: Notes one that is met for the first time.
+        """
         known = self._find(real)
         if known is None:
+            count(real, is_named=True)
             known = self._make(real)
             self._known[find_key(real)] = known
         return known.planned.detach()

@@ -85,7 +85,6 @@ def test_a_sparse_product_has_the_values_of_the_cpu():
 
 
 REFUSED = {
-    "csr": (lambda: compressed() @ torch.ones(3, 4), "aten.mm.default (sparse)"),
     "nested": (
         lambda: torch.nested.nested_tensor([torch.ones(2, 4), torch.ones(3, 4)]),
         "aten._nested_tensor_from_tensor_list.default (nested)",
@@ -141,18 +140,7 @@ def test_attention_of_nested_tensors_is_refused_by_name():
         functional.scaled_dot_product_attention(q, q, q)
 
 
-def test_sparse_gradients_that_lost_their_values_are_noted():
-    with record() as trace:
-        layer = nn.Embedding(10, 4, sparse=True)
-        layer(torch.tensor([1, 2])).sum().backward()
-    assert layer.weight.grad.layout is torch.sparse_coo
-    (note,) = trace.notes
-    assert note.text.startswith(
-        "aten.clone.default returned a sparse tensor without values, as torch does"
-    )
-
-
-def test_a_sparse_tensor_with_its_values_is_not_noted():
+def test_a_sparse_tensor_is_not_noted():
     with record() as trace:
         made = coordinates()
     assert (made._nnz(), made.layout) == (3, torch.sparse_coo)

@@ -57,13 +57,6 @@ def test_torchs_own_error_gets_a_note_that_names_both():
     assert "'weight' (meta float32 (4,)) is meta" in note
 
 
-def test_a_sparse_tensor_is_refused_by_name():
-    real, weight = torch.eye(3).to_sparse(), torch.ones(3, 4, device="meta")
-    with pytest.raises(NotImplementedError) as caught, record():
-        torch.sparse.mm(real, weight)
-    assert "'real' (cpu float32 (3, 3)) is real" in caught.value.__notes__[0]
-
-
 def test_an_error_about_something_else_is_left_alone():
     real = torch.ones(3)
     with pytest.raises(RuntimeError, match="Expected size") as caught, record():
