@@ -188,13 +188,21 @@ class SharedMemory:
         """Whether an array shares the memory of one of some tensors."""
         return bool(self._arrays) and bool(self._arrays.sharing(tensors))
 
-    def give_out(self, tensors: Iterable[Tensor]) -> None:
-        """Write to arrays what an operator may have written to tensors."""
+    def give_out(
+        self, tensors: Iterable[Tensor], written: SharedArray | None = None
+    ) -> None:
+        """Write to arrays what an operator may have written to tensors.
+
+        Args:
+            tensors: The tensors.
+            written: The array that this was taken from, which has it already.
+        """
         if self._arrays and not self._is_writing:
             self._is_writing = True
             try:
                 for array in self._arrays.sharing(tensors):
-                    self._write_array(array)
+                    if array is not written:
+                        self._write_array(array)
             finally:
                 self._is_writing = False
 
@@ -236,7 +244,7 @@ class SharedMemory:
         finally:
             self._is_writing, places.running = False, before
         if len(self._arrays) > 1:
-            self.give_out([tensor])
+            self.give_out([tensor], written=array)
 
     def _write_array(self, array: SharedArray) -> None:
         """Write what a tensor holds to the array that shares its memory."""
