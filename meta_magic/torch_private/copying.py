@@ -13,6 +13,7 @@ __all__ = [
     "REBUILDING",
     "RECONSTRUCTING",
     "copy_lazy_bits",
+    "set_lazy_bits",
 ]
 
 REBUILDING: Final = torch._utils._rebuild_meta_tensor_no_storage.__code__
@@ -37,3 +38,12 @@ def copy_lazy_bits(made: Tensor, tensor: Tensor) -> None:
     the values of ``x``.
     """
     torch._utils.set_tensor_metadata(made, torch._utils.get_tensor_metadata(tensor))
+
+
+def set_lazy_bits(made: Tensor, tensor: Tensor) -> None:
+    """Have a tensor conjugated or negated lazily just if another one is.
+
+    Without it ``x.data = y.conj()`` fails on meta.
+    """
+    torch._C._set_conj(made, tensor.is_conj())
+    torch._C._set_neg(made, tensor.is_neg())

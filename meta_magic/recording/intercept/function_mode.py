@@ -16,6 +16,7 @@ from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.places import Places, Running
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.copies import DEEPCOPY, copy_deeply
+from meta_magic.recording.intercept.data_attribute import DataAttribute
 from meta_magic.recording.intercept.data_readers import (
     DATA_READERS,
     TO_NUMPY,
@@ -121,7 +122,8 @@ class FunctionMode(DeviceContext):
         self._lifting = lifting
         self._mover = Mover(plan, lifting)
         self._packer = Packer(plan, constants)
-        self._told = ToldAttributes(registry, places, findings, dispatch, plan)
+        data = DataAttribute(registry, lifting)
+        self._told = ToldAttributes(data, places, findings, dispatch, plan)
         self._refusals = refusals
         self._shared = shared
         self._is_watched = False

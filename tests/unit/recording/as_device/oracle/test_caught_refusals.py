@@ -1,4 +1,4 @@
-"""A refusal that is caught keeps nothing, as on the CPU: no frame holds its own error."""
+"""A refusal that is caught keeps nothing alive: no frame holds its own error."""
 
 import gc
 import weakref
