@@ -125,12 +125,13 @@ class Recording:
         composites, autocast = self._composites, self._autocast
         attention = AttentionOf(plan, self._clock, autocast, kernels, composites)
         saver = Saver(write.registry, self._values, note)
+        loader = Loader(note, plan, self._lending)
         return (
             RARE_COLLECTION,
             EagerStance(),
             self._threads,
             self._tasks,
-            DataSources(note, saver, Loader(note, plan, self._lending), self._shared),
+            DataSources(note, saver, loader, self._shared, self._lifting),
             *stand_in_for(plan, note, write.draws),
             NewParameters(write.registry.forget),
             self._lending,

@@ -137,17 +137,41 @@ class SharedMemory:
         is_here = tensor.is_meta and self._registry.place_of(tensor) in HERE
         if not (is_here and array.flags.writeable and real.dtype == tensor.dtype):
             return tensor
+        planned = self.find_planned(real)
+        with DisableTorchFunction(), DisableTorchDispatch():
+            if planned is not None:
+                return planned.requires_grad_(tensor.requires_grad)
+            while isinstance(array.base, np.ndarray):  # views may go before it does
+                array = array.base
+            self._share(array, real, tensor)
+        return tensor
+
+    def find_planned(self, real: Tensor) -> Tensor | None:
+        """Return what stands on meta for a tensor on the memory of a known array."""
         with DisableTorchFunction(), DisableTorchDispatch():
             known = self._arrays.newest()  # where it is an older one, both follow it
             found = (shared.find_planned(real) for shared in known)
             planned = next((made for made in found if made is not None), None)
             if planned is not None:
                 self._registry.note_alias(planned)
-                return planned.requires_grad_(tensor.requires_grad)
-            while isinstance(array.base, np.ndarray):  # views may go before it does
-                array = array.base
-            self._share(array, real, tensor)
-        return tensor
+            return planned
+
+    def share_again(self, tensor: Tensor) -> Tensor:
+        """Return another tensor on the memory of one on meta, as DLPack gives it.
+
+        Raises:
+            BufferError: It wants a gradient, or is conjugated lazily.
+        """
+        with DisableTorchFunction(), DisableTorchDispatch():
+            try:
+                tensor.__dlpack__()
+            except BufferError as error:
+                if "meta" not in str(error):
+                    raise
+            made = tensor.data  # which counts its own writes
+            self._registry.forget(id(made), None)
+            self._registry.note_alias(made)
+            return made
 
     def _share(self, owner: object, real: Tensor, tensor: Tensor) -> None:
         if tensor.is_meta and not real.is_meta and real.numel():

@@ -78,9 +78,13 @@ def compare_values(real: Run, recorded: Run) -> Iterator[Finding]:
             yield Finding(kind, "plain values", text, "plain values")
 
 
+PINNED = "aten.is_pinned.default"
+"""What torch asks of a tensor whose memory it gives out, which is real there alone."""
+
+
 def compare_operators(made: list[Any], trace: mm.Trace) -> Iterator[Finding]:
     """Yield how the first operator that differs does so."""
-    wanted = [m for m in made if m.op not in WRAPPERS]
+    wanted = [m for m in made if m.op not in (*WRAPPERS, PINNED)]
     met = [op for op in trace.ops if op.op not in WRAPPERS and not is_move(op)]
     for logged, b in zip(wanted, met, strict=False):
         if b.op.startswith("nn.init."):  # many operators for real, one row here
@@ -194,11 +198,13 @@ def is_between(below_mode: Tensor, met: Tensor, plain: Tensor) -> bool:
 
 
 def partition(tensors: Mapping[str, Tensor]) -> list[list[str]]:
-    """Return the names of tensors that share a storage."""
+    """Return the names of tensors that share memory."""
     groups: dict[int, list[str]] = {}
     for name, tensor in tensors.items():
         if tensor.layout is torch.strided:
-            groups.setdefault(tensor.untyped_storage()._cdata, []).append(name)
+            storage = tensor.untyped_storage()  # DLPack makes two of one memory
+            address = 0 if tensor.is_meta else storage.data_ptr()
+            groups.setdefault(address or storage._cdata, []).append(name)
     return sorted(group for group in groups.values() if len(group) > 1)
 
 

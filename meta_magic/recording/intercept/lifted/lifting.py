@@ -257,6 +257,12 @@ class Lifting:
             made = made.conj() if real.is_conj() else made
             return negate_lazily(made) if real.is_neg() else made
 
+    def lift_storage(self, storage: UntypedStorage) -> UntypedStorage:
+        """Return a storage on meta with the content of a real one that nobody has."""
+        with DisableTorchFunction(), DisableTorchDispatch():
+            real = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
+            return self._make(real, storage, None, is_lent=False).base.untyped_storage()
+
     def _find(self, storage: UntypedStorage) -> Lifted | None:
         """Return what was made of a real storage."""
         known = self._lifted_by_address.get(address_of_storage(storage))
