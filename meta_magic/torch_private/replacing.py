@@ -129,7 +129,8 @@ class Replacements:
         with lock:
             stack = stacks.get((id(owner), name))
             if stack is None:  # a static method as it is held, say, not what it gives
-                stack = stacks[id(owner), name] = [vars(owner)[name]]
+                held = vars(owner).get(name, getattr(owner, name))
+                stack = stacks[id(owner), name] = [held]
             stack.append(value)
             self._made.append((owner, name, value))
             setattr(owner, name, value)

@@ -56,6 +56,22 @@ class DataAttribute:
             self._registry.forget(id(tensor), None)
         return None
 
+    def is_taken(self, func: Any, tensor: Tensor, source: Tensor) -> bool:
+        """Return whether a tensor takes the data of another: modules ask before.
+
+        What the cell put on meta by name takes none of a device's, nor the other way.
+        """
+        with DisableTorchFunction():
+            tensors = tensor, source
+            if not all(t.is_meta and t.layout is torch.strided for t in tensors):
+                return bool(func(*tensors))
+            self._registry.note_deaths()
+            refs = [*map(self._registry.storage_of, tensors)]
+            aside = {
+                ref and self._registry.is_storage_aside(ref.number) for ref in refs
+            }
+            return len(aside) == 1
+
     def _lift(self, tensor: Tensor, source: Tensor) -> Tensor:
         """Return what stands on meta for a source, where a tensor is on meta."""
         if tensor.is_meta:

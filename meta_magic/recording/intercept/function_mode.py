@@ -54,12 +54,18 @@ from meta_magic.torch_private.modes import (
     pop_function_mode,
     push_function_mode,
 )
+from meta_magic.torch_private.tensor_internals import TAKES_DATA, unravel_below
 
 __all__ = ["FunctionMode"]
 
 PIN_MEMORY: Final[Any] = torch.Tensor.pin_memory
+UNRAVEL: Final[Any] = torch.unravel_index
 HANDLED: Final = DATA_READERS.union(
-    {DEEPCOPY, NEW}, MOVES, GET_DEVICE, NUMBER_READERS.keys() | PACKING, LIKE
+    {DEEPCOPY, NEW, UNRAVEL, TAKES_DATA},
+    MOVES,
+    GET_DEVICE,
+    NUMBER_READERS.keys() | PACKING,
+    LIKE,
 )
 """Functions that torch treats otherwise on meta, or of real tensors, than a cell."""
 
@@ -238,10 +244,15 @@ class FunctionMode(DeviceContext):
         if not args[0].is_meta:
             is_pinned = func is PIN_MEMORY and not has_gpu()
             return args[0] if is_pinned else NotImplemented
+        if func is TAKES_DATA:
+            return self._told.data.is_taken(func, *args)
         return self._read_data(func, args, kwargs)
 
     def _read_data(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
         """Call a method that reads data, or copies it; as ``_handle``."""
+        if func is UNRAVEL:
+            with self:  # which is to see the constants that it makes
+                return unravel_below(*args, **kwargs)
         if func in NUMBER_READERS:
             return read_number(self._dispatch, func, args[0])
         if func in PACKING:

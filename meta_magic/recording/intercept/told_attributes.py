@@ -41,6 +41,7 @@ class ToldAttributes:
         plan: Knows what lies where.
 
     Attributes:
+        data: Reads and sets the data of tensors.
         questions: Answers where a tensor is.
     """
 
@@ -52,7 +53,7 @@ class ToldAttributes:
         dispatch: DispatchMode,
         plan: DevicePlan,
     ) -> None:
-        self._data = data
+        self.data = data
         self._places = places
         self._findings = findings
         self._dispatch = dispatch
@@ -63,7 +64,7 @@ class ToldAttributes:
         if func.__self__ is IS_META:
             return self._tell_is_meta(func, args, asker)
         if func.__self__ is DATA:
-            return self._data.read_or_set(func, *args)
+            return self.data.read_or_set(func, *args)
         if not (args[0].is_meta or has_left()):
             return func(*args)
         return self.questions.answer(func.__self__, args[0], asker)

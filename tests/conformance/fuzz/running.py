@@ -81,7 +81,7 @@ class Log(TorchDispatchMode):
 
 def is_moving_to_shared_memory() -> bool:
     """Whether torch copies a storage, by operators that are no part of a program."""
-    return sys._getframe(2).f_code.co_name.startswith("_share_")
+    return sys._getframe(4).f_code.co_name.startswith("_share_")
 
 
 @dataclass(slots=True)
