@@ -142,7 +142,8 @@ def noted_where_pickled(found: Iterable[Finding], run: Run) -> Iterator[Finding]
 def is_move(op: mm.OpCall) -> bool:
     """Whether a call takes a value off the device or brings one there."""
     is_copy = op.op == "aten._to_copy.default"
-    return is_reading(op) or (is_copy and op.inputs[0].is_real)
+    is_brought = is_copy and op.inputs[0].is_real and not op.outputs[0].is_real
+    return is_reading(op) or is_brought
 
 
 UNCOUNTED = "version"
@@ -175,8 +176,19 @@ FACTS: dict[str, Callable[[Tensor], Any]] = {
     "is_conj": lambda t: t.is_conj(),
     "is_neg": lambda t: t.is_neg(),
     "is_inference": lambda t: t.is_inference(),
-    UNCOUNTED: lambda t: None if t.is_inference() else t._version,
+    UNCOUNTED: lambda t: count_writes(t),  # noqa: PLW0108  defined below
 }
+
+
+def count_writes(tensor: Tensor) -> int | None:
+    """Return how often a tensor was written; None where torch does not count it.
+
+    One of inference mode that was given other data is none any more, and has no count.
+    """
+    try:
+        return tensor._version
+    except RuntimeError:
+        return None
 
 
 def differing_facts(
@@ -191,10 +203,10 @@ def differing_facts(
 
 def is_between(below_mode: Tensor, met: Tensor, plain: Tensor) -> bool:
     """Whether a tensor was written as often as below a mode, or up to as without."""
-    if plain.is_inference() or below_mode.is_inference() or met.is_inference():
+    counts = [count_writes(tensor) for tensor in (below_mode, met, plain)]
+    if None in counts:
         return False
-    least, most = sorted((below_mode._version, plain._version))
-    return least <= met._version <= most
+    return sorted(counts)[1] == counts[1]
 
 
 def partition(tensors: Mapping[str, Tensor]) -> list[list[str]]:
