@@ -33,6 +33,12 @@ HINTS: Final = {
 }
 """What helps with each kind of tensor that has no meta kernels."""
 
+ASSERTION: Final = "INTERNAL ASSERT FAILED"
+NESTED: Final = (
+    "torch has no strided nested tensors on meta: to go on, make them with "
+    f"layout=torch.jagged, which is recorded, or {ON_CPU}"
+)
+
 ASSUMED: Final = {
     "higher_order.flex_attention": "flex_attention was recorded as torch runs it "
     "without torch.compile: the whole matrix of scores, masked blocks and all",
@@ -155,8 +161,14 @@ def describe_loss(op: str, call: LiveCall, made: Sequence[Tensor]) -> str | None
 def explain_missing_kernel(
     error: Exception, op: str, inputs: Sequence[tuple[Tensor, Seen]]
 ) -> None:
-    """Add to an operator's own error that meta has no kernel for it, and what helps."""
+    """Add to an operator's own error that meta has no kernel for it, and what helps.
+
+    Raises:
+        MetaMagicError: It makes a nested tensor, where torch's own error says nothing.
+    """
     kind = find_kind(op, inputs)
+    if kind == "nested" and ASSERTION in str(error):
+        raise MetaMagicError(NESTED) from None
     if kind is not None and isinstance(error, RuntimeError):
         error.add_note(
             f"meta_magic: on meta torch has no {op} ({kind}). To go on, {HINTS[kind]}."
