@@ -154,7 +154,7 @@ class Recording:
         """Return what meets each text of a tensor, call of torch, and operator."""
         write, plan = self._written, self._plan
         registry, places, rows = write.registry, write.places, write.rows
-        special = SpecialTensors(places, write.findings)
+        special = SpecialTensors(places, write.findings, self._plan)
         kernels = self._make_kernels(cache, special, options)
         runner = OperatorRunner(places, special, attention, kernels)
         dispatch = DispatchMode(registry, rows, cache, special, runner)

@@ -8,19 +8,23 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from meta_magic.errors import MetaMagicError
+from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.geometries import QUANTIZED
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.places import Places
 from meta_magic.recording.identities.tensors import Seen
 from meta_magic.recording.identities.traced_tensors import is_traced
+from meta_magic.recording.intercept.device_questions import as_fake
+from meta_magic.recording.intercept.lifted.liftable import replace
 from meta_magic.recording.rows.findings import Findings
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.recording.signatures.entries import LiveCall, OpTable
 from meta_magic.torch_private.modes import DisableTorchFunction, fake_tensor_mode
 from meta_magic.torch_private.tensor_internals import n_specified
+from meta_magic.torch_private.tracing import make_fake
 
 __all__ = ["SpecialTensors", "explain_missing_kernel"]
 
@@ -32,6 +36,9 @@ HINTS: Final = {
     "mkldnn": f"{ON_CPU}, or leave the layout to torch",
 }
 """What helps with each kind of tensor that has no meta kernels."""
+
+FAKE: Final = "FakeTensor"
+PLAIN: Final = frozenset[type]({Tensor, nn.Parameter})
 
 ASSERTION: Final = "INTERNAL ASSERT FAILED"
 NESTED: Final = (
@@ -52,9 +59,11 @@ class SpecialTensors:
     Args:
         places: Which call of torch is running.
         findings: Takes what is not recorded, or not on meta as it would be for real.
+        plan: Knows where the code wants what.
     """
 
-    def __init__(self, places: Places, findings: Findings) -> None:
+    def __init__(self, places: Places, findings: Findings, plan: DevicePlan) -> None:
+        self._plan = plan
         self._places = places
         self._findings = findings
 
@@ -69,11 +78,28 @@ class SpecialTensors:
         for kind in types:
             if is_traced(kind):
                 self._findings.count_unseen(kind.__name__)
-                return (func(*args, **(kwargs or {})),)
+                given = self._make_all_fake((args, kwargs or {}))
+                return (func(*given[0], **given[1]),)
             handler = getattr(kind, "__torch_dispatch__", None)
             if handler is not Tensor.__torch_dispatch__:
                 return (NotImplemented,)  # what it does inside comes back here
         return None
+
+    def _make_all_fake(self, given: Any) -> Any:
+        """Return arguments with fake tensors for plain ones that are planned.
+
+        Others are fake already: those that a module holds by name. What it holds beside
+        them torch meets here, where nobody tells it that they are not on meta.
+        """
+        fakes = [t for t in tensors_in(*given) if type(t).__name__ == FAKE]
+        if not fakes:
+            return given
+
+        def make(tensor: Tensor) -> Tensor:
+            place = self._plan.place_of(tensor) or self._plan.home
+            return make_fake(tensor, fakes[0], as_fake(place))
+
+        return replace(given, lambda t: type(t) in PLAIN and t.is_meta, make)
 
     def has_unseen(self, made: Sequence[Tensor]) -> bool:
         """Whether an operator made tensors that are not recorded, and so it is not."""
