@@ -132,7 +132,7 @@ class Recording:
             self._threads,
             self._tasks,
             DataSources(note, saver, loader, self._shared, self._lifting),
-            *stand_in_for(plan, note, write.draws),
+            *stand_in_for(plan, note, write.draws, saver.compute),
             NewParameters(write.registry.forget),
             self._lending,
             attention,
