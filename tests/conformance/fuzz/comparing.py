@@ -59,6 +59,8 @@ def compare_runs(plain: Run, logged: Run, recorded: Run) -> Iterator[Finding]:
             differing.pop(UNCOUNTED, None)
         if differing.get("grad_fn") == RESHAPED:
             differing.pop("grad_fn")
+        if count_writes(wanted[name]) is None:  # and yet is of inference mode or not
+            differing.pop("is_inference", None)
         for fact, (a, b) in differing.items():
             text = f"{name}: {fact} is {a}, not {b}"
             finding = Finding("silent", "metadata", text, fact)
@@ -78,14 +80,16 @@ def compare_values(real: Run, recorded: Run) -> Iterator[Finding]:
             yield Finding(kind, "plain values", text, "plain values")
 
 
-PINNED = "aten.is_pinned.default"
-"""What torch asks of a tensor whose memory it gives out, which is real there alone."""
+UNRECORDED = "aten.is_pinned.default", "aten.alias.default"
+"""What torch asks of a tensor whose memory it gives out, which is real there alone; and
+what it gives a class by, unseen below a recording and not always below another mode."""
 
 
 def compare_operators(made: list[Any], trace: mm.Trace) -> Iterator[Finding]:
     """Yield how the first operator that differs does so."""
-    wanted = [m for m in made if m.op not in (*WRAPPERS, PINNED)]
-    met = [op for op in trace.ops if op.op not in WRAPPERS and not is_move(op)]
+    wanted = [m for m in made if m.op not in (*WRAPPERS, *UNRECORDED)]
+    met = [op for op in trace.ops if op.op not in (*WRAPPERS, *UNRECORDED)]
+    met = [op for op in met if not is_move(op)]
     for logged, b in zip(wanted, met, strict=False):
         if b.op.startswith("nn.init."):  # many operators for real, one row here
             return

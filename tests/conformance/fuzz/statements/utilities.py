@@ -29,7 +29,7 @@ prune.remove({module}, "weight")
 {m} = nn.utils.fuse_linear_bn_eval(nn.Linear(4, 4).eval(), nn.BatchNorm1d(4).eval())
 {m} = nn.utils.skip_init(nn.Linear, 4, 4); nn.init.ones_({m}.weight); nn.init.zeros_({m}.bias)
 {m} = nn.utils.convert_conv2d_weight_memory_format({module}, torch.channels_last)
-with torch.inference_mode(): {m} = {constructor}
+with torch.inference_mode(): {m} = {constructor}.requires_grad_(False)
 {module}.share_memory()
 {v} = [p.is_shared() for p in {module}.parameters()]
 {module}.weight.data = torch.randn({module}.weight.shape)
@@ -41,7 +41,6 @@ nn.init.dirac_({module}.weight)
 {v} = {module}.register_forward_hook(lambda m, a, r: r * 2 if torch.is_tensor(r) and r.sum() > 0 else None); del {v}
 {m} = nn.ParameterList([torch.randn({shape}), torch.ones(2)])
 {module}.extra_buffer = nn.Buffer(torch.rand(2))
-{module}.to_empty(device="cpu").apply(reset)
 """  # noqa: E501
 
 TENSOR_UTILITIES = """
@@ -82,8 +81,8 @@ with torch.inference_mode(): {new} = torch.cdist({matrix}, {matrix})
 {new} = {labeled}.clone().requires_grad_(); ({new} ** 2).sum().backward()
 {v} = type({labeled} + 1).__name__, {labeled}.sum().item()
 {new} = copy.deepcopy({labeled}.detach())
-{new} = {constant}.clone(); {new2} = torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack({new}))
-{new} = {constant}.clone(); {new2} = torch.from_dlpack({new}); {new2}.add_(1)
+{new} = torch.rand(2, 3); {new2} = torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack({new}))
+{new} = torch.rand(2, 3); {new2} = torch.from_dlpack({new}); {new2}.add_(1)
 {new} = torch.from_dlpack(np.arange(3.))
 {v} = np.from_dlpack({constant}).sum().item()
 if not {leaf}.is_inference(): {leaf}.data = torch.zeros({shape})
