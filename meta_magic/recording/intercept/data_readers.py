@@ -28,7 +28,7 @@ OF_MEMORY: Final = frozenset[Any](
 
 DATA_READERS: Final = SPLITS | TO_NUMPY | OF_MEMORY | {FORMAT}
 
-SHARED: Final = "_is_shared_as_planned"
+SHARED: Final = "shared with processes"
 """The attribute of a storage on meta that the code shared with other processes."""
 
 APART: Final = (

@@ -47,6 +47,7 @@ FAMILIES = {
         "outside": learning.OUTSIDE,
         "tensor utilities": utilities.TENSOR_UTILITIES,
         "module utilities": utilities.MODULE_UTILITIES,
+        "all out": utilities.ALL_OUT,
     }.items()
 }
 

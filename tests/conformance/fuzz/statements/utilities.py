@@ -1,6 +1,6 @@
 """Statements of ``torch.utils``, ``nn.utils`` and tensor subclasses, and ``out=``."""
 
-__all__ = ["FACTORY_OUT", "MODULE_UTILITIES", "TENSOR_UTILITIES", "WORDS"]
+__all__ = ["ALL_OUT", "MODULE_UTILITIES", "TENSOR_UTILITIES", "WORDS"]
 
 MODULE_UTILITIES = """
 {new} = nn.utils.parameters_to_vector({module}.parameters())
@@ -105,7 +105,7 @@ if not {floatconstant}.is_inference(): {floatconstant}.data = {floatconstant2}.c
 {new} = torch.functional.atleast_1d({any}); {new2} = torch.unravel_index(torch.tensor(3), (2, 3))[0]
 """  # noqa: E501
 
-FACTORY_OUT = """
+ALL_OUT = """
 {new} = torch.empty({shape}); torch.{sized}({shape2}, out={new})
 {new} = torch.empty({shape}, dtype={dtype}); torch.{sized}({shape2}, dtype={dtype}, out={new})
 torch.{sized}({shape}, out={floatconstant})
