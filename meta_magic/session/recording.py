@@ -128,13 +128,14 @@ class Recording:
         composites, autocast = self._composites, self._autocast
         attention = AttentionOf(plan, self._clock, autocast, kernels, composites)
         saver = Saver(write.registry, self._values, note)
+        loader = Loader(note, plan, self._lending)
         return (
             RARE_COLLECTION,
             EagerStance(),
             self._threads,
             self._tasks,
-            DataSources(note, saver, Loader(note, plan, self._lending), self._shared),
-            *stand_in_for(plan, note, write.draws),
+            DataSources(note, saver, loader, self._shared, self._lifting),
+            *stand_in_for(plan, note, write.draws, saver.compute),
             NewParameters(write.registry.forget),
             self._lending,
             attention,
@@ -156,7 +157,7 @@ class Recording:
         """Return what meets each text of a tensor, call of torch, and operator."""
         write, plan = self._written, self._plan
         registry, places, rows = write.registry, write.places, write.rows
-        special = SpecialTensors(places, write.findings)
+        special = SpecialTensors(places, write.findings, self._plan)
         kernels = self._make_kernels(cache, special, options)
         runner = OperatorRunner(places, special, attention, kernels)
         dispatch = DispatchMode(registry, rows, cache, special, runner)

@@ -237,7 +237,10 @@ class ValuesOnDemand:
             return
         refusal = cause.refusal.with_traceback(None)  # which would keep what is real
         refusal.add_note(f"meta_magic: {cause}")
-        raise refusal from None
+        try:
+            raise refusal from None
+        finally:
+            del refusal, cause  # else this frame and the error keep each other
 
     def _advise(self, table: OpTable, chosen: Inputs, function: str) -> list[str]:
         """Return which assumption helps with what takes too much, if one does."""

@@ -37,6 +37,7 @@ __all__ = [
     "JIT_BUILTINS",
     "JIT_TRACES",
     "MAKE_PARAMETER",
+    "MAKE_TENSOR",
     "RUN_BACKWARD",
     "STEP_OF_SCALER",
     "STORAGE_READERS",
@@ -101,6 +102,9 @@ CHECK_OF_TRACE: Final = (torch.jit._trace, "_check_trace")
 MAKE_PARAMETER: Final = (torch.nn.Parameter, "__new__")
 """Without it a parameter that takes the address of a tensor that is gone is mistaken
 for that."""
+
+MAKE_TENSOR: Final = (torch.Tensor, "__new__")
+"""Without it no tensor of a class of the user's own is made of another tensor."""
 
 TEXT_OF_TENSOR: Final = (_tensor_str, "_str")
 """Without it tensors on meta are shown without values, and with no device but meta."""

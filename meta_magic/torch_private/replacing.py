@@ -8,7 +8,13 @@ from typing import Any, Final, TypeAlias
 
 from meta_magic.torch_private.replaced import Replaceable
 
-__all__ = ["PROFILE_OF_THREADS", "Methods", "Replacements", "find_builtin_of"]
+__all__ = [
+    "PROFILE_OF_THREADS",
+    "Methods",
+    "Replacements",
+    "call_with_original",
+    "find_builtin_of",
+]
 
 PROFILE_OF_THREADS: Final = (threading, "_profile_hook")
 """What ``threading.setprofile`` sets. Without it the watch on threads stays when
@@ -147,7 +153,8 @@ class Replacements:
         with lock:
             stack = stacks.get((id(owner), name))
             if stack is None:  # a static method as it is held, say, not what it gives
-                stack = stacks[id(owner), name] = [vars(owner)[name]]
+                held = vars(owner).get(name, getattr(owner, name))
+                stack = stacks[id(owner), name] = [held]
             stack.append(value)
             self._made.append((owner, name, value))
             setattr(owner, name, value)
@@ -214,3 +221,18 @@ class Replacements:
             setattr(owner, name, stack[-1])
         if len(stack) == 1:
             del stacks[id(owner), name]
+
+
+def call_with_original(place: Replaceable, function: Callable[[], object]) -> None:
+    """Call a function while a place in torch has what stood there before all blocks."""
+    owner, name = place
+    with lock:
+        stack = stacks.get((id(owner), name))
+        before = getattr(owner, name)
+        if stack is not None:
+            setattr(owner, name, stack[0])
+        try:
+            function()
+        finally:
+            if stack is not None:
+                setattr(owner, name, before)

@@ -26,6 +26,7 @@ from torch._subclasses.meta_utils import MetaConverter
 from meta_magic.torch_private.interrupts import unbroken
 
 __all__ = [
+    "TAKES_DATA",
     "MetaConverter",
     "address_of_generator",
     "address_of_storage",
@@ -40,6 +41,7 @@ __all__ = [
     "parse_to",
     "suggest_memory_format",
     "swap_tensor_impl",
+    "unravel_below",
     "untyped_of",
     "version_of",
 ]
@@ -47,6 +49,10 @@ __all__ = [
 address_of_storage: Final = attrgetter("_cdata")
 """Return the address of torch's storage object, unique while it lives. Without it
 nobody knows which tensors of a recording share memory: on meta ``data_ptr()`` is 0."""
+
+TAKES_DATA: Final[Any] = torch._has_compatible_shallow_copy_type
+"""What modules ask before ``parameter.data = other``. Without it one that was built on
+meta by name, or under ``inference_mode``, has other parameters after ``to_empty``."""
 
 version_of: Final = attrgetter("_version")
 """Return how often a tensor was written in place. Without it a tensor that was changed
@@ -145,6 +151,14 @@ def make_guard(tensors: Sequence[Tensor]) -> Callable[..., bool]:
 def untyped_of(storage: UntypedStorage | TypedStorage) -> UntypedStorage:
     """Return the bytes of a storage; without it torch warns of some that are read."""
     return storage if isinstance(storage, UntypedStorage) else storage._untyped_storage
+
+
+def unravel_below(indices: Tensor, shape: Any) -> tuple[Tensor, ...]:
+    """Do what ``torch.unravel_index`` does of tensors that no mode is asked about.
+
+    Without it that makes constants of the shape which no mode sees.
+    """
+    return torch.functional._unravel_index(indices, shape).unbind(-1)
 
 
 def negate_lazily(tensor: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from meta_magic.torch_private.modes import (
     tracing_state,
 )
 
-__all__ = ["WithoutTracing", "trace_convolution"]
+__all__ = ["WithoutTracing", "make_fake", "trace_convolution"]
 
 CUDNN: Final = (False, False, True, True)
 """What the tracer writes of the backends: benchmark, deterministic, enabled, tf32."""
@@ -51,3 +51,18 @@ def trace_convolution(made: Tensor, args: Sequence[Any]) -> None:
     with torch.no_grad(), DisableTorchDispatch():
         traced = torch.ops.aten._convolution.default(*args, *CUDNN)
     set_value(made, value_of(traced))
+
+
+def make_fake(tensor: Tensor, other: Any, device: torch.device) -> Tensor:
+    """Return the fake tensor that stands for a tensor beside another fake one.
+
+    Without it a plain tensor that a model holds is on meta to ``torch.export``.
+
+    Args:
+        tensor: The tensor, on meta.
+        other: The other fake tensor.
+        device: Where the fake one says that it is.
+    """
+    fake: Any = other.fake_mode.from_tensor(tensor, static_shapes=True)
+    fake.fake_device = device
+    return fake  # type: ignore[no-any-return]  # torch's own class

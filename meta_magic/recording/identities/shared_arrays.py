@@ -122,7 +122,7 @@ class SharedArray:
             return None
         made = torch.empty(0, dtype=dtype, device=META)
         offset += away // real.itemsize
-        return made.set_(storage, offset, real.shape, real.stride())
+        return made.set_(storage, offset, real.shape, real.stride()).data
 
     def find_again(self, tensor: Tensor) -> Tensor | None:
         """Return a real tensor on the memory that keeps it; None for another tensor."""

@@ -221,7 +221,11 @@ class StorageRegistry:
 
     def is_aside(self, tensor: int) -> bool:
         """Whether the cell put a tensor on meta by name."""
-        storage, first = self.storage_by_tensor[tensor], self._first_aside
+        return self.is_storage_aside(self.storage_by_tensor[tensor])
+
+    def is_storage_aside(self, storage: int) -> bool:
+        """Whether the cell put a storage on meta by name."""
+        first = self._first_aside
         return storage in self.aside or (first is not None and storage >= first)
 
     def note_alias(self, tensor: object) -> None:

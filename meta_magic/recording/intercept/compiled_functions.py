@@ -34,8 +34,13 @@ from meta_magic.torch_private.replaced import (
     DYNAMO,
     JIT_BUILTINS,
     JIT_TRACES,
+    MAKE_TENSOR,
 )
-from meta_magic.torch_private.replacing import Replacements, find_builtin_of
+from meta_magic.torch_private.replacing import (
+    Replacements,
+    call_with_original,
+    find_builtin_of,
+)
 from meta_magic.torch_private.tracing import WithoutTracing, trace_convolution
 
 __all__ = ["EagerStance"]
@@ -73,7 +78,8 @@ class OnImport(MetaPathFinder):
             load = spec.loader.exec_module
 
             def load_and_act(module: Any) -> None:
-                load(module)
+                # Dynamo looks at the signature of what makes tensors.
+                call_with_original(MAKE_TENSOR, lambda: load(module))
                 self._act()
 
             spec.loader.exec_module = load_and_act  # type: ignore[method-assign]  # of this loader alone

@@ -4,6 +4,8 @@
 torch clones each tensor. ``copy.copy`` gives another tensor on the same storage; on
 meta torch makes a new one without content, as it does of what is unpickled. Here they
 are made by the operators of the CPU: set on a storage that was copied, shared or new.
+A tensor is pickled with the values that it would have (``saving.py``), if these can be
+computed; what is unpickled is a constant on meta.
 """
 
 import copy
@@ -31,15 +33,18 @@ __all__ = [
     "UNPICKLED",
     "copy_deeply",
     "copy_flatly",
+    "find_copied",
+    "is_copying",
     "rebuild_without_content",
 ]
 
 DEEPCOPY: Final[Any] = Tensor.__deepcopy__
 UNPICKLED: Final = (
-    "a tensor was unpickled without data: of what is on meta, pickle keeps shapes "
-    "alone (see copy.deepcopy, which copies the values, too)"
+    "a tensor was unpickled without data: its values were not computed when it was "
+    "pickled, and so pickle kept its shape alone (see copy.deepcopy)"
 )
-MAX_FRAMES: Final = 3
+MAX_FRAMES: Final = 10
+COPYING: Final = copy.copy.__code__
 
 
 def copy_deeply(args: Args, registry: TensorRegistry) -> Tensor:
@@ -79,6 +84,20 @@ def name_as(made: Tensor, tensor: Tensor, registry: TensorRegistry) -> None:
         registry.name_place(made, registry.place_of(tensor))
 
 
+def is_copying(caller: FrameType) -> bool:
+    """Whether ``copy.copy`` asks what a tensor is pickled as, in or below a frame."""
+    frames = islice(walk_stack(caller), MAX_FRAMES)
+    return any(frame.f_code is COPYING for frame, _ in frames)
+
+
+def find_copied(caller: FrameType) -> object:
+    """Return what ``copy.copy`` copies in or below a frame; None if it is not that."""
+    for frame, _ in islice(walk_stack(caller), MAX_FRAMES):
+        if frame.f_code is RECONSTRUCTING:
+            return frame.f_locals["x"]
+    return None
+
+
 def copy_flatly(caller: FrameType, registry: TensorRegistry) -> Tensor | None:
     """Return another tensor on the storage of that which ``copy.copy`` copies now.
 
@@ -89,16 +108,15 @@ def copy_flatly(caller: FrameType, registry: TensorRegistry) -> Tensor | None:
     Returns:
         That; None if it is unpickled.
     """
-    for frame, _ in islice(walk_stack(caller), MAX_FRAMES):
-        copied = frame.f_locals["x"] if frame.f_code is RECONSTRUCTING else None
-        if isinstance(copied, Tensor):
-            registry.note_alias(copied)
-            made = rebuild_on(copied.untyped_storage(), copied, copied.storage_offset())
-            if copied.is_conj() or copied.is_neg():
-                copy_lazy_bits(made, copied)
-                registry.forget(id(made))  # what was seen has neither
-            return made
-    return None
+    copied = find_copied(caller)
+    if not isinstance(copied, Tensor):
+        return None
+    registry.note_alias(copied)
+    made = rebuild_on(copied.untyped_storage(), copied, copied.storage_offset())
+    if copied.is_conj() or copied.is_neg():
+        copy_lazy_bits(made, copied)
+        registry.forget(id(made))  # what was seen has neither
+    return made
 
 
 def rebuild_on(

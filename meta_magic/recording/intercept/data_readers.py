@@ -16,18 +16,6 @@ IDENTIFYING: Final = frozenset({DATA_PTR, IS_SET_TO})
 """What tells which tensors share memory; torch cannot on meta."""
 
 SPLITS: Final = frozenset[Any]((torch.tensor_split, torch.Tensor.tensor_split))
-DATA_READERS: Final = SPLITS.union(
-    getattr(torch.Tensor, name)
-    for name in ("numpy", "__array__", "__dlpack__", "__format__", "pin_memory")
-).union({torch.Tensor.record_stream, torch.Tensor.share_memory_}, IDENTIFYING)
-SHARE_MEMORY: Final[Any] = torch.Tensor.share_memory_
-IN_PLACE: Final = frozenset[Any]({torch.Tensor.pin_memory, SHARE_MEMORY})
-"""What moves the memory of a tensor, of which there is none."""
-
-APART: Final = (
-    "memory was shared with other processes, and what they do is not recorded: they "
-    "have copies of what was planned by then"
-)
 FORMAT: Final[Any] = torch.Tensor.__format__
 NUMPY: Final[Any] = torch.Tensor.numpy
 TO_NUMPY: Final = frozenset[Any](
@@ -35,6 +23,24 @@ TO_NUMPY: Final = frozenset[Any](
 )
 """What gives others the memory of a tensor."""
 
+SHARE_MEMORY: Final[Any] = torch.Tensor.share_memory_
+IS_SHARED: Final[Any] = torch.Tensor.is_shared
+DLPACK_DEVICE: Final[Any] = torch.Tensor.__dlpack_device__
+RECORD_STREAM: Final[Any] = torch.Tensor.record_stream
+OF_MEMORY: Final = frozenset[Any](
+    {torch.Tensor.pin_memory, SHARE_MEMORY, IS_SHARED, DLPACK_DEVICE, RECORD_STREAM}
+)
+"""What moves the memory of a tensor, of which there is none, or asks where it is."""
+
+DATA_READERS: Final = SPLITS | TO_NUMPY | OF_MEMORY | IDENTIFYING | {FORMAT}
+
+SHARED: Final = "shared with processes"
+"""The attribute of a storage on meta that the code shared with other processes."""
+
+APART: Final = (
+    "memory was shared with other processes, and what they do is not recorded: they "
+    "have copies of what was planned by then"
+)
 CPU: Final = torch.device("cpu")
 
 
@@ -50,12 +56,8 @@ def read_data(
         note: Takes the kind and the text of a note on the line that runs now.
     """
     tensor, *rest = args
-    if func is SHARE_MEMORY:
-        note("process", APART)
-    if func in IN_PLACE:
-        return tensor
-    if func is torch.Tensor.record_stream:
-        return None
+    if func in OF_MEMORY:
+        return answer_of_memory(func, tensor, note)
     if func is IS_SET_TO:
         return is_set_to(tensor, *rest, **kwargs)
     if func in SPLITS:  # at positions that may lie in a tensor
@@ -67,6 +69,23 @@ def read_data(
     if func is FORMAT and (tensor.ndim or type(tensor) is not torch.Tensor):
         return func(*args, **kwargs)  # no number: its text
     return func(tensor.cpu(), *rest, **kwargs)
+
+
+def answer_of_memory(
+    func: Any, tensor: torch.Tensor, note: Callable[[str, str], None]
+) -> Any:
+    """Return what a method of ``OF_MEMORY`` does for a tensor of the CPU."""
+    if func is DLPACK_DEVICE:
+        return func(torch.empty(0, device=CPU))
+    if func is RECORD_STREAM:
+        return None
+    attributes = vars(tensor.untyped_storage())
+    if func is IS_SHARED:
+        return SHARED in attributes
+    if func is SHARE_MEMORY:
+        note("process", APART)
+        attributes[SHARED] = True
+    return tensor
 
 
 def check_place(func: Any, args: Args, kwargs: Kwargs, place: Any) -> None:

@@ -89,7 +89,7 @@ class Dispatch:
             if registry.freed:
                 registry.note_deaths()
             table = self._table_by_op.get(func) or self._cache.open(func)
-            if table.is_composite and is_undivided(args):  # it reads in its own order
+            if table.is_composite and is_undivided(table, args):  # reads in its order
                 return self._runner.take_apart(self, table, args, kwargs or {})
             words = [0] * HEADER
             key = build_operator_key(registry.read, args, kwargs, words)

@@ -16,6 +16,7 @@ from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.places import Places, Running
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.copies import DEEPCOPY, copy_deeply
+from meta_magic.recording.intercept.data_attribute import DataAttribute
 from meta_magic.recording.intercept.data_readers import (
     DATA_PTR,
     DATA_READERS,
@@ -59,12 +60,14 @@ from meta_magic.torch_private.modes import (
     pop_function_mode,
     push_function_mode,
 )
+from meta_magic.torch_private.tensor_internals import TAKES_DATA, unravel_below
 
 __all__ = ["FunctionMode"]
 
 PIN_MEMORY: Final[Any] = torch.Tensor.pin_memory
+UNRAVEL: Final[Any] = torch.unravel_index
 HANDLED: Final = DATA_READERS.union(
-    {DEEPCOPY, NEW},
+    {DEEPCOPY, NEW, UNRAVEL, TAKES_DATA},
     MOVES,
     GET_DEVICE,
     NUMBER_READERS.keys() | PACKING,
@@ -132,7 +135,8 @@ class FunctionMode(DeviceContext):
         self._lifting = lifting
         self._mover = Mover(plan, lifting)
         self._packer = Packer(plan, constants)
-        self._told = ToldAttributes(registry, places, findings, dispatch, plan)
+        data = DataAttribute(registry, lifting)
+        self._told = ToldAttributes(data, places, findings, dispatch, plan)
         self._refusals = refusals
         self._shared = shared
         self._is_watched = False
@@ -233,7 +237,9 @@ class FunctionMode(DeviceContext):
         finally:
             places.running = before
 
-    def _handle(self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
+    def _handle(  # noqa: PLR0911  one for each kind of function
+        self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType
+    ) -> Any:
         """Do what torch would do otherwise, or refuse, of a tensor on meta.
 
         Returns:
@@ -250,10 +256,17 @@ class FunctionMode(DeviceContext):
         if not args[0].is_meta:
             is_pinned = func is PIN_MEMORY and not has_gpu()
             return args[0] if is_pinned else NotImplemented
+        if func is TAKES_DATA:
+            return self._told.data.is_taken(func, *args)
         return self._read_data(func, args, kwargs)
 
-    def _read_data(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    def _read_data(  # noqa: PLR0911  as well
+        self, func: Any, args: Args, kwargs: Kwargs
+    ) -> Any:
         """Call a method that reads data, or copies it; as ``_handle``."""
+        if func is UNRAVEL:
+            with self:  # which is to see the constants that it makes
+                return unravel_below(*args, **kwargs)
         if func in NUMBER_READERS:
             return read_number(self._dispatch, func, args[0])
         if func in PACKING:

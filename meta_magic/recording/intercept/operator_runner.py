@@ -1,6 +1,6 @@
 """Run the operators that are not served: whole, taken apart, or replaced."""
 
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -25,6 +25,9 @@ from meta_magic.torch_private.modes import (
 )
 
 __all__ = ["OperatorRunner", "is_undivided"]
+
+MOVE: Final = "aten.to."
+"""How the names begin of what moves or casts a tensor by other operators."""
 
 
 class OperatorRunner:
@@ -119,16 +122,17 @@ def is_unwatched() -> bool:
     return not n_dispatch_modes() and fake_tensor_mode() is None
 
 
-def is_undivided(args: Args) -> bool:
+def is_undivided(table: OpTable, args: Args) -> bool:
     """Whether torch did not take an operator apart that it makes of others.
 
     Autograd does so before this mode is asked, but in inference mode it is off, and of
-    tensors made there it knows nothing. Nested tensors have kernels of their own.
+    tensors made there it knows nothing. Below the code of a tensor subclass it is off,
+    too, where ``.tolist()`` moves what is on meta to the CPU: that alone is of account.
+    Nested tensors have kernels of their own.
     """
     tensors = tensors_in(args)
     with DisableTorchFunction():
         if any(tensor.is_nested for tensor in tensors):
             return False
-        return torch.is_inference_mode_enabled() or any(
-            tensor.is_inference() for tensor in tensors
-        )
+        is_off = torch.is_inference_mode_enabled() or table.name.startswith(MOVE)
+        return is_off or any(tensor.is_inference() for tensor in tensors)

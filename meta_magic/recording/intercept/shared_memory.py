@@ -144,17 +144,41 @@ class SharedMemory:
         is_here = tensor.is_meta and self._registry.place_of(tensor) in HERE
         if not (is_here and array.flags.writeable and real.dtype == tensor.dtype):
             return tensor
+        planned = self.find_planned(real)
+        with DisableTorchFunction(), DisableTorchDispatch():
+            if planned is not None:
+                return planned.requires_grad_(tensor.requires_grad)
+            while isinstance(array.base, np.ndarray):  # views may go before it does
+                array = array.base
+            self._share(array, real, tensor)
+        return tensor
+
+    def find_planned(self, real: Tensor) -> Tensor | None:
+        """Return what stands on meta for a tensor on the memory of a known array."""
         with DisableTorchFunction(), DisableTorchDispatch():
             known = self._arrays.newest()  # where it is an older one, both follow it
             found = (shared.find_planned(real) for shared in known)
             planned = next((made for made in found if made is not None), None)
             if planned is not None:
                 self._registry.note_alias(planned)
-                return planned.requires_grad_(tensor.requires_grad)
-            while isinstance(array.base, np.ndarray):  # views may go before it does
-                array = array.base
-            self._share(array, real, tensor)
-        return tensor
+            return planned
+
+    def share_again(self, tensor: Tensor) -> Tensor:
+        """Return another tensor on the memory of one on meta, as DLPack gives it.
+
+        Raises:
+            BufferError: It wants a gradient, or is conjugated lazily.
+        """
+        with DisableTorchFunction(), DisableTorchDispatch():
+            try:
+                tensor.__dlpack__()
+            except BufferError as error:
+                if "meta" not in str(error):
+                    raise
+            made = tensor.data  # which counts its own writes
+            self._registry.forget(id(made), None)
+            self._registry.note_alias(made)
+            return made
 
     def find_address(self, storage: UntypedStorage) -> int:
         """Return the address of a storage on meta: an array's, or a made-up one."""
@@ -208,13 +232,21 @@ class SharedMemory:
         """Whether an array shares the memory of one of some tensors."""
         return bool(self._arrays) and bool(self._arrays.sharing(tensors))
 
-    def give_out(self, tensors: Iterable[Tensor]) -> None:
-        """Write to arrays what an operator may have written to tensors."""
+    def give_out(
+        self, tensors: Iterable[Tensor], written: SharedArray | None = None
+    ) -> None:
+        """Write to arrays what an operator may have written to tensors.
+
+        Args:
+            tensors: The tensors.
+            written: The array that this was taken from, which has it already.
+        """
         if self._arrays and not self._is_writing:
             self._is_writing = True
             try:
                 for array in self._arrays.sharing(tensors):
-                    self._write_array(array)
+                    if array is not written:
+                        self._write_array(array)
             finally:
                 self._is_writing = False
 
@@ -256,7 +288,7 @@ class SharedMemory:
         finally:
             self._is_writing, places.running = False, before
         if len(self._arrays) > 1:
-            self.give_out([tensor])
+            self.give_out([tensor], written=array)
 
     def _write_array(self, array: SharedArray) -> None:
         """Write what a tensor holds to the array that shares its memory."""

@@ -8,18 +8,22 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from meta_magic.errors import MetaMagicError
+from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.geometries import QUANTIZED
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.places import Places
 from meta_magic.recording.identities.tensors import Seen
 from meta_magic.recording.identities.traced_tensors import is_traced
+from meta_magic.recording.intercept.device_questions import as_fake
+from meta_magic.recording.intercept.lifted.liftable import replace
 from meta_magic.recording.rows.findings import Findings
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.recording.signatures.entries import LiveCall, OpTable
 from meta_magic.torch_private.modes import fake_tensor_mode
+from meta_magic.torch_private.tracing import make_fake
 
 __all__ = ["SpecialTensors", "explain_missing_kernel"]
 
@@ -31,6 +35,15 @@ HINTS: Final = {
     "mkldnn": f"{ON_CPU}, or leave the layout to torch",
 }
 """What helps with each kind of tensor that has no meta kernels."""
+
+FAKE: Final = "FakeTensor"
+PLAIN: Final = frozenset[type]({Tensor, nn.Parameter})
+
+ASSERTION: Final = "INTERNAL ASSERT FAILED"
+NESTED: Final = (
+    "torch has no strided nested tensors on meta: to go on, make them with "
+    f"layout=torch.jagged, which is recorded, or {ON_CPU}"
+)
 
 ASSUMED: Final = {
     "higher_order.flex_attention": "flex_attention was recorded as torch runs it "
@@ -45,9 +58,11 @@ class SpecialTensors:
     Args:
         places: Which call of torch is running.
         findings: Takes what is not recorded, or not on meta as it would be for real.
+        plan: Knows where the code wants what.
     """
 
-    def __init__(self, places: Places, findings: Findings) -> None:
+    def __init__(self, places: Places, findings: Findings, plan: DevicePlan) -> None:
+        self._plan = plan
         self._places = places
         self._findings = findings
 
@@ -62,11 +77,28 @@ class SpecialTensors:
         for kind in types:
             if is_traced(kind):
                 self._findings.count_unseen(kind.__name__)
-                return (func(*args, **(kwargs or {})),)
+                given = self._make_all_fake((args, kwargs or {}))
+                return (func(*given[0], **given[1]),)
             handler = getattr(kind, "__torch_dispatch__", None)
             if handler is not Tensor.__torch_dispatch__:
                 return (NotImplemented,)  # what it does inside comes back here
         return None
+
+    def _make_all_fake(self, given: Any) -> Any:
+        """Return arguments with fake tensors for plain ones that are planned.
+
+        Others are fake already: those that a module holds by name. What it holds beside
+        them torch meets here, where nobody tells it that they are not on meta.
+        """
+        fakes = [t for t in tensors_in(*given) if type(t).__name__ == FAKE]
+        if not fakes:
+            return given
+
+        def make(tensor: Tensor) -> Tensor:
+            place = self._plan.place_of(tensor) or self._plan.home
+            return make_fake(tensor, fakes[0], as_fake(place))
+
+        return replace(given, lambda t: type(t) in PLAIN and t.is_meta, make)
 
     def has_unseen(self, made: Sequence[Tensor]) -> bool:
         """Whether an operator made tensors that are not recorded, and so it is not."""
@@ -134,8 +166,14 @@ def check_quantized(op: str, call: LiveCall, made: torch.dtype) -> None:
 def explain_missing_kernel(
     error: Exception, op: str, inputs: Sequence[tuple[Tensor, Seen]]
 ) -> None:
-    """Add to an operator's own error that meta has no kernel for it, and what helps."""
+    """Add to an operator's own error that meta has no kernel for it, and what helps.
+
+    Raises:
+        MetaMagicError: It makes a nested tensor, where torch's own error says nothing.
+    """
     kind = find_kind(op, inputs)
+    if kind == "nested" and ASSERTION in str(error):
+        raise MetaMagicError(NESTED) from None
     if kind is not None and isinstance(error, RuntimeError):
         error.add_note(
             f"meta_magic: on meta torch has no {op} ({kind}). To go on, {HINTS[kind]}."

@@ -3,12 +3,10 @@
 from types import FrameType
 from typing import Any, Final
 
-import torch
-
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.left_places import has_left
 from meta_magic.recording.identities.places import Places
-from meta_magic.recording.identities.tensors import TensorRegistry
+from meta_magic.recording.intercept.data_attribute import DATA, DataAttribute
 from meta_magic.recording.intercept.device_questions import (
     DEVICE_QUESTIONS,
     DeviceQuestions,
@@ -28,7 +26,6 @@ from meta_magic.torch_private.module_internals import LOADED
 
 __all__ = ["TOLD", "ToldAttributes"]
 
-DATA: Final[Any] = torch.Tensor.data
 TOLD: Final = DEVICE_QUESTIONS | {IS_META, DATA}
 """Attributes whose answer may depend on who asks, or makes another tensor."""
 
@@ -37,25 +34,26 @@ class ToldAttributes:
     """Answers for the attributes of ``TOLD``, and records what follows.
 
     Args:
-        registry: Numbers of tensors.
+        data: Reads and sets the data of tensors.
         places: Is told which call is running.
         findings: Takes what is rarely meant.
         dispatch: Records what stands in the place of an operator.
         plan: Knows what lies where.
 
     Attributes:
+        data: Reads and sets the data of tensors.
         questions: Answers where a tensor is.
     """
 
     def __init__(
         self,
-        registry: TensorRegistry,
+        data: DataAttribute,
         places: Places,
         findings: Findings,
         dispatch: DispatchMode,
         plan: DevicePlan,
     ) -> None:
-        self._registry = registry
+        self.data = data
         self._places = places
         self._findings = findings
         self._dispatch = dispatch
@@ -66,9 +64,7 @@ class ToldAttributes:
         if func.__self__ is IS_META:
             return self._tell_is_meta(func, args, asker)
         if func.__self__ is DATA:
-            for tensor in args:  # that it is read of; that it is given to, and it
-                self._registry.note_alias(tensor)
-            return func(*args)
+            return self.data.read_or_set(func, *args)
         if not (args[0].is_meta or has_left()):
             return func(*args)
         return self.questions.answer(func.__self__, args[0], asker)

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from torch import Tensor
 
 from meta_magic.recording.as_device.oracle.known_operands import ask_of_values
-from meta_magic.recording.as_device.oracle.oracle import Verdict
+from meta_magic.recording.as_device.oracle.oracle import Answer, Verdict
 from meta_magic.recording.identities.device_plan import META
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import TensorRegistry
@@ -111,12 +111,19 @@ class ValueChecks:
             real_by_id = self._find_reals(entry, words, args, kwargs)
             real_by_id[id(tensors_in(args, kwargs)[allowed.position])] = doubt
             wrong = describe_wrong(doubt, allowed)
-            answer = ask_of_values(func, args, kwargs, real_by_id)
-            if isinstance(answer, Exception):
-                answer.add_note(f"meta_magic: {wrong}")
-                raise answer
-            if answer is Verdict.UNKNOWN:
-                self._findings.note("unchecked", f"{func}: {wrong}; {NO_WORD}")
+            self._judge(ask_of_values(func, args, kwargs, real_by_id), wrong, func)
+
+    def _judge(self, answer: Answer, wrong: str, func: Callable[..., Any]) -> None:
+        """Raise what the CPU raises of a call; note it where that is not known."""
+        if answer is Verdict.UNKNOWN:
+            self._findings.note("unchecked", f"{func}: {wrong}; {NO_WORD}")
+        if isinstance(answer, Verdict):
+            return
+        answer.add_note(f"meta_magic: {wrong}")
+        try:
+            raise answer
+        finally:
+            del answer  # else this frame and the error keep each other, and all locals
 
     def is_suspect(self, template: Template, operands: Operands) -> bool:
         """Whether a function is to be run and not served, as it may be refused."""

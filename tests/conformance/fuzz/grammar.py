@@ -6,7 +6,13 @@ gaps are words from ``WORDS``. A line that the CPU refuses is thrown away, so no
 be valid each time: a new operator is one more line.
 """
 
-from tests.conformance.fuzz.statements import learning, operators, tensors, writes
+from tests.conformance.fuzz.statements import (
+    learning,
+    operators,
+    tensors,
+    utilities,
+    writes,
+)
 
 __all__ = ["FAMILIES", "SIMPLE", "THEMES", "WORDS"]
 
@@ -15,6 +21,7 @@ WORDS: dict[str, list[str]] = {
     **operators.WORDS,
     **writes.WORDS,
     **learning.WORDS,
+    **utilities.WORDS,
 }
 
 FAMILIES = {
@@ -38,6 +45,9 @@ FAMILIES = {
         "flags": learning.FLAGS,
         "between": learning.BETWEEN,
         "outside": learning.OUTSIDE,
+        "tensor utilities": utilities.TENSOR_UTILITIES,
+        "module utilities": utilities.MODULE_UTILITIES,
+        "all out": utilities.ALL_OUT,
     }.items()
 }
 
@@ -60,9 +70,19 @@ THEMES: tuple[dict[str, int], ...] = (
         "factories": 4, "draws": 4, "views": 5, "pointwise": 4, "products": 4,
         "reductions": 3, "shaping": 3, "writes": 3, "autograd": 14, "flags": 2,
     },
+    {
+        "factories": 3, "draws": 4, "views": 4, "pointwise": 3, "reductions": 1,
+        "products": 1, "shaping": 2, "writes": 4, "values": 2, "autograd": 4,
+        "flags": 1, "tensor utilities": 24,
+    },
+    {
+        "factories": 1, "draws": 3, "views": 2, "writes": 2, "values": 1, "flags": 1,
+        "construction": 8, "learning": 10, "autograd": 3, "optimizers": 5,
+        "module utilities": 16, "tensor utilities": 2,
+    },
 )  # fmt: skip
 """How often each family is drawn from in a program: on tensors, training, draws,
-gradients."""
+gradients, utilities of tensors, utilities of modules."""
 
 SIMPLE = ("draws", "views", "pointwise", "reductions", "products", "shaping", "writes")
 """Families whose statements may stand below another, such as ``with``."""

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.utils import prune
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -15,9 +16,12 @@ import meta_magic as mm
 
 __all__ = [
     "Checkpointed",
+    "Counted",
     "DataLoader",
     "Double",
+    "Doubled",
     "F",
+    "Labeled",
     "Stateful",
     "TensorDataset",
     "Tied",
@@ -27,6 +31,7 @@ __all__ = [
     "nn",
     "np",
     "pickle",
+    "prune",
     "random",
     "reset",
     "torch",
@@ -90,6 +95,31 @@ class Double(torch.autograd.Function):
     def backward(ctx, gradient):
         (x,) = ctx.saved_tensors
         return gradient * 2 + x * 0
+
+
+class Doubled(nn.Module):
+    """A parametrization: twice a weight."""
+
+    def forward(self, weight):
+        return weight * 2
+
+    def right_inverse(self, weight):
+        return weight / 2
+
+
+class Labeled(torch.Tensor):
+    """A tensor of a class of one's own."""
+
+
+class Counted(torch.Tensor):
+    """A tensor whose class sees all calls, and counts them."""
+
+    n_calls = 0
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        cls.n_calls += 1
+        return super().__torch_function__(func, types, args, kwargs or {})
 
 
 def reset(module):

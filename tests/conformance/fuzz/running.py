@@ -1,5 +1,6 @@
 """Programs run for real and recorded, and what can be compared of each run."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
@@ -70,10 +71,17 @@ class Log(TorchDispatchMode):
                 return func._op_dk(COMPOSITE, *args, **kwargs)
         returned = func(*args, **kwargs)
         tensors = [t for t in tree_leaves(returned) if isinstance(t, Tensor)]
+        if is_moving_to_shared_memory():
+            return returned
         metadata = [(tuple(t.shape), t.dtype) for t in tensors]
         strides = [t.stride() if t.layout is torch.strided else None for t in tensors]
         self.made.append(Made(str(func), metadata, strides))
         return returned
+
+
+def is_moving_to_shared_memory() -> bool:
+    """Whether torch copies a storage, by operators that are no part of a program."""
+    return sys._getframe(4).f_code.co_name.startswith("_share_")
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from tests.conformance.fuzz.grammar import FAMILIES, SIMPLE, WORDS
+from tests.conformance.fuzz.prelude import Labeled
 from tests.conformance.fuzz.statements.learning import find_input
 from tests.conformance.fuzz.statements.tensors import SHAPES
 
@@ -60,6 +61,8 @@ FITS: dict[str, Callable[[Tensor], bool]] = {
     "leaf": lambda t: t.requires_grad and t.is_leaf,
     "wanted": lambda t: t.requires_grad and t.is_floating_point() and t.numel() > 0,
     "constant": lambda t: not t.requires_grad,
+    "inference": lambda t: t.is_inference(),
+    "labeled": lambda t: type(t) is Labeled,
     "floatconstant": lambda t: t.is_floating_point() and not t.requires_grad,
 }
 """Which tensors fit into the gap of a name."""

@@ -69,7 +69,7 @@ def is_strided(tensor: Tensor) -> bool:
 
 def as_bits(tensor: Tensor) -> Tensor:
     """Return the bytes of a tensor: nan equals nan in them, and -0.0 not 0.0."""
-    dense = tensor.detach().resolve_conj().resolve_neg().reshape(-1)
+    dense = tensor.data.resolve_conj().resolve_neg().reshape(-1)
     return dense.clone(memory_format=torch.contiguous_format).view(torch.uint8)
 
 

@@ -2,7 +2,7 @@
 
 import math
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import torch
 from torch import Tensor
@@ -11,7 +11,6 @@ from meta_magic.errors import MetaMagicError
 from meta_magic.recording.as_device.cpu_kernels import ask_cpu, is_without_kernel
 from meta_magic.recording.as_device.layouts import take_geometries
 from meta_magic.recording.as_device.oracle.oracle import (
-    Answer,
     Oracle,
     Verdict,
     is_view,
@@ -166,12 +165,12 @@ class Refusals:
         if not is_known and multiply((args, kwargs)) > MAX_NUMEL:
             return returned
         made, is_unsafe = tensors_in(returned), may_end_process(table, given)
-        answer = self._oracle.ask(table.func, args, kwargs, made, is_unsafe=is_unsafe)
-        self._raise(answer, device)
-        self.is_left = answer is Verdict.UNASKED
-        if kind is not None and answer is Verdict.ACCEPTED:
+        question = table.func, args, kwargs, made
+        verdict = self._ask(device, None, *question, is_unsafe=is_unsafe)
+        self.is_left = verdict is Verdict.UNASKED
+        if kind is not None and verdict is Verdict.ACCEPTED:
             accepted_kinds.add(kind)
-        is_known = answer is Verdict.ACCEPTED and table.is_pure and device == "cpu"
+        is_known = verdict is Verdict.ACCEPTED and table.is_pure and device == "cpu"
         return (
             take_geometries(returned, self._oracle.returned) if is_known else returned
         )
@@ -190,9 +189,8 @@ class Refusals:
             return NotImplemented
         args, kwargs, _ = given
         self._raised = id(error)
-        answer = self._oracle.ask(table.func, args, kwargs, is_unsafe=True)
-        self._raise(answer, device, error)
-        is_taken = answer is Verdict.ACCEPTED and not may_end_process(table, given)
+        verdict = self._ask(device, error, table.func, args, kwargs, is_unsafe=True)
+        is_taken = verdict is Verdict.ACCEPTED and not may_end_process(table, given)
         if is_taken or is_without_kernel(error):
             return ask_cpu(table.func, args, kwargs)
         return NotImplemented
@@ -209,24 +207,41 @@ class Refusals:
         if "device" in kwargs:
             kwargs = {**kwargs, "device": CPU}
         answer = self._oracle.ask(func, args, kwargs, is_unsafe=True)
-        if isinstance(answer, Exception) and str(answer) != str(error):
-            raise_instead(answer, error)
+        try:
+            if isinstance(answer, Exception) and str(answer) != str(error):
+                raise_instead(answer, error)
+        finally:
+            del answer  # as below
 
-    def _raise(
-        self, answer: Answer, device: DeviceName, error: Exception | None = None
-    ) -> None:
-        """Raise what was answered, if it is a refusal, and this device's."""
+    def _ask(
+        self, device: DeviceName, error: Exception | None, *question: Any, **how: Any
+    ) -> Verdict:
+        """Raise what the CPU raises, if that is a refusal of this device, too.
+
+        Args:
+            device: Whose kernels are recorded.
+            error: What meta raised, if it did.
+            question: What the oracle is asked.
+            how: How it is asked.
+        """
+        answer = self._oracle.ask(*question, **how)
+        if isinstance(answer, Verdict):
+            return answer
         is_lacking = isinstance(answer, NotImplementedError) or LACKING in str(answer)
-        if isinstance(answer, Verdict) or (is_lacking and device == "cuda"):
-            return
+        if is_lacking and device == "cuda":
+            return Verdict.UNKNOWN
         self._raised = id(answer)
-        raise_instead(answer, error)
+        try:
+            raise_instead(answer, error)
+        finally:
+            del answer  # else this frame and the error keep each other, and all locals
 
 
-def raise_instead(answer: Exception, error: Exception | None) -> None:
+def raise_instead(answer: Exception, error: Exception | None) -> NoReturn:
     """Raise what the CPU says, behind which stands what stood behind meta's error."""
     try:
         raise answer
     finally:
         if error is not None:
             answer.__context__ = error.__context__
+        del answer

@@ -7,7 +7,7 @@ the call is made again; so is one that torch refuses before any operator.
 """
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor, UntypedStorage, nn
@@ -132,15 +132,22 @@ class Lifting:
         written = [value for name, value in values.items() if name in table.written]
         for tensor in tensors_in(written):
             if is_wanted(tensor) and (is_mixed or self._is_kept(tensor)):
-                name = name_of_real(tensor)
-                is_made = not self.is_from_outside(tensor)
-                what = "the model" if is_of_module(tensor, name) else "it"
-                way = "of meta tensors" if is_made else "in the cell"
-                raise MixedDeviceError(
-                    f"{table.name} would change your real "
-                    f"{'tensor' if name is None else f'`{name}`'}; build {what} {way}, "
-                    "or lift a copy with `mm.meta_like`"
-                )
+                self.refuse_write(table.name, tensor)
+
+    def refuse_write(self, what: str, real: Tensor, advice: str = "") -> NoReturn:
+        """Refuse to change a real tensor by something that is on meta.
+
+        Raises:
+            MixedDeviceError: It names the tensor, and says what to do.
+        """
+        name = name_of_real(real)
+        subject = "the model" if is_of_module(real, name) else "it"
+        way = "in the cell" if self.is_from_outside(real) else "of meta tensors"
+        raise MixedDeviceError(
+            f"{what} would change your real "
+            f"{'tensor' if name is None else f'`{name}`'}; build {subject} {way}, "
+            f"{advice}or lift a copy with `mm.meta_like`"
+        )
 
     def is_from_outside(self, tensor: Tensor) -> bool:
         """Whether a tensor is real, can be lifted, and was not made in the cell."""
@@ -261,6 +268,12 @@ class Lifting:
             made.set_(known.base.untyped_storage(), *given)
             made = made.conj() if real.is_conj() else made
             return negate_lazily(made) if real.is_neg() else made
+
+    def lift_storage(self, storage: UntypedStorage) -> UntypedStorage:
+        """Return a storage on meta with the content of a real one that nobody has."""
+        with DisableTorchFunction(), DisableTorchDispatch():
+            real = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
+            return self._make(real, storage, None, is_lent=False).base.untyped_storage()
 
     def _find(self, storage: UntypedStorage) -> Lifted | None:
         """Return what was made of a real storage."""

@@ -5,6 +5,7 @@
 trains on several of them, ``fast_paths`` for what modules choose by the device. Each
 replaces functions while a recording runs; ``planned_devices`` enters them all.
 
-May import ``recording``'s ``identities`` and ``intercept``, ``torch_private``.
+May import ``recording``'s ``identities`` and ``intercept``, ``torch_private``,
+``errors``.
 Read ``planned_devices`` first.
 """

@@ -13,7 +13,7 @@ from meta_magic.recording.intercept.planned.generators import PlannedGenerators
 from meta_magic.recording.intercept.planned.plan_here import PlanHere
 from meta_magic.recording.intercept.planned.seeds import SeededDevices
 from meta_magic.recording.intercept.planned.tensor_types import PlannedTypes
-from meta_magic.recording.intercept.planned.training import PlannedTraining
+from meta_magic.recording.intercept.planned.training import Compute, PlannedTraining
 from meta_magic.recording.rows.draws import Draws
 
 __all__ = ["stand_in_for"]
@@ -23,6 +23,7 @@ def stand_in_for(
     plan: DevicePlan,
     note: Callable[[str, str], None],
     draws: Draws,
+    compute: Compute,
 ) -> tuple[AbstractContextManager[Any], ...]:
     """Return the context managers that replace what would ask a device.
 
@@ -30,6 +31,7 @@ def stand_in_for(
         plan: Knows where the code wants what.
         note: Takes the kind and the text of a note on the line that runs now.
         draws: Knows the generators of devices that are not there.
+        compute: Returns what tensors hold.
     """
     return (
         PlanHere(plan),
@@ -37,7 +39,7 @@ def stand_in_for(
         SeededDevices(plan, draws),
         PlannedGenerators(plan),
         PlannedTypes(plan),
-        PlannedTraining(plan, note),
+        PlannedTraining(plan, note, compute),
         DefaultDevices(plan, note),
         FastPaths(plan, note),
         SortedSequences(),

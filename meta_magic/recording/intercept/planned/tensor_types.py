@@ -32,7 +32,9 @@ class TensorKind(type):
     is_cuda: bool
 
     def __call__(cls, *args: Any) -> Tensor:
-        made: Tensor = cls.plain(*args)
+        is_copy = len(args) == 1 and type(args[0]) is Tensor and args[0].is_meta
+        is_alias = is_copy and args[0].dtype is cls.dtype
+        made: Tensor = args[0].as_subclass(Tensor) if is_alias else cls.plain(*args)
         plan = plan_here()
         if cls.is_cuda and plan is not None:
             plan.name_all([made], plan.read("cuda"))

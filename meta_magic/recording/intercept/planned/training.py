@@ -1,22 +1,27 @@
 """What scripts wrap around training on GPUs: ``GradScaler`` and ``DataParallel``."""
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
+from meta_magic.errors import MissingValueError
 from meta_magic.recording.identities.device_plan import META, DevicePlan
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.torch_private.gpus import has_gpu
 from meta_magic.torch_private.replaced import STEP_OF_SCALER
 from meta_magic.torch_private.replacing import Replacements
 
-__all__ = ["PlannedTraining"]
+__all__ = ["Compute", "PlannedTraining"]
+
+Compute: TypeAlias = Callable[[list[Tensor]], object]
+"""Computes what tensors hold, or raises a ``MissingValueError``."""
 
 CPU: Final = torch.device("cpu")
 FINITE: Final = (
-    "GradScaler.step: the gradients are assumed to be finite, and the step is taken"
+    "GradScaler.step: to compute whether the gradients are finite takes too much: they "
+    "are assumed to be, and the step is taken"
 )
 ONE_REPLICA: Final = (
     "DataParallel runs as one replica with the whole batch on {}, not as {} with a "
@@ -30,10 +35,14 @@ class PlannedTraining(Replacements):
     Args:
         plan: Knows where the code wants what.
         note: Takes the kind and the text of a note on the line that runs now.
+        compute: Returns what tensors hold.
     """
 
-    def __init__(self, plan: DevicePlan, note: Callable[[str, str], None]) -> None:
+    def __init__(
+        self, plan: DevicePlan, note: Callable[[str, str], None], compute: Compute
+    ) -> None:
         super().__init__()
+        self._compute = compute
         self._plan = plan
         self._note = note
 
@@ -46,12 +55,16 @@ class PlannedTraining(Replacements):
     def _step(
         self, plain: Any, scaler: Any, optimizer: Any, state: Any, *args: Any, **kw: Any
     ) -> Any:
-        """Take a step of an optimizer as if its gradients were finite."""
+        """Take a step of an optimizer if its gradients are finite, or may be."""
         found = tensors_in(list(state["found_inf_per_device"].values()))
         if not any(tensor.is_meta for tensor in found):
             return plain(scaler, optimizer, state, *args, **kw)
-        self._note("assumed", FINITE)
-        return optimizer.step(*args, **kw)
+        try:
+            self._compute(found)
+        except MissingValueError:
+            self._note("assumed", FINITE)
+            return optimizer.step(*args, **kw)
+        return plain(scaler, optimizer, state, *args, **kw)
 
     def _run_replica(
         self, plain: Any, parallel: nn.DataParallel[Any], *inputs: Any, **kwargs: Any

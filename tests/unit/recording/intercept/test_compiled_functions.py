@@ -179,3 +179,27 @@ def test_torch_jit_traces_convolutions_and_their_values_are_those_of_the_cpu():
         assert "aten::_convolution" in graph
         materialize(module)
         assert torch.equal(module(torch.ones(2, 3, 4, 4)), wanted)
+
+
+class Scaled(nn.Module):
+    """A layer beside a plain tensor, and one that its forward makes."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+        self.scales = torch.ones(2) * 3
+
+    def forward(self, x):
+        return self.layer(x) * self.scales + torch.tensor([1.0, 2.0])
+
+
+def test_a_model_that_holds_a_plain_tensor_is_exported():
+    def export():
+        torch.manual_seed(0)
+        exported = torch.export.export(Scaled(), (torch.ones(1, 3),))
+        made = exported.module()(torch.ones(1, 3))
+        return exported.graph_module.code, [*exported.constants], made.tolist()
+
+    wanted = export()
+    with record():
+        assert export() == wanted

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from meta_magic import materialize, record, verify
+from meta_magic import ValueLimits, materialize, record, verify
 from tests.unit.eager import assert_bit_equal, build_twice
 from tests.unit.materializing.modules import holding
 
@@ -23,6 +23,10 @@ class Log(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         self.names.append(str(func))
         return func(*args, **(kwargs or {}))
+
+
+class Named(torch.Tensor):
+    """A class of a user's own."""
 
 
 def copy_base_first():
@@ -210,11 +214,46 @@ def test_verify_checks_what_is_set_on_a_storage():
     assert verify(trace).empty
 
 
-def test_what_is_unpickled_is_said_to_have_no_data():
-    with record() as trace:
+def pickle_and_load():
+    """Return what pickle makes of tensors, views, modules and gradients."""
+    torch.manual_seed(0)
+    x = torch.rand(3, 2)
+    tied, view = pickle.loads(pickle.dumps((x.t(), x[1:])))
+    view.add_(1)
+    layer = pickle.loads(pickle.dumps(nn.Linear(2, 2)))
+    layer(tied.t()).sum().backward()
+    named = pickle.loads(pickle.dumps(x.as_subclass(Named)))
+    return view.tolist(), layer.weight.grad.tolist(), type(named), named.tolist()
+
+
+def test_what_is_unpickled_has_the_values_that_were_pickled():
+    real = pickle_and_load()
+    with record():
+        assert pickle_and_load() == real
+
+
+def test_what_was_pickled_before_the_cell_is_on_meta_with_its_values():
+    pickled = pickle.dumps(nn.Linear(2, 2))
+    real = pickle.loads(pickled)
+    with record():
+        made = pickle.loads(pickled)
+        made.weight.data.add_(torch.ones(2, 2))
+    materialize(made)
+    real.weight.data.add_(torch.ones(2, 2))
+    assert_bit_equal(made, real)
+
+
+def test_what_was_pickled_in_a_cell_has_its_values_outside():
+    with record():
+        pickled = pickle.dumps(torch.arange(3.0)[1:])
+    assert pickle.loads(pickled).tolist() == [1, 2]
+
+
+def test_what_is_too_large_to_be_pickled_is_said_to_have_no_data():
+    with record(limits=ValueLimits(nbytes=0)) as trace:
         made = pickle.loads(pickle.dumps(nn.Linear(2, 2)))
     assert [(note.kind, note.line) for note in trace.notes] == [
-        ("load", made_in(test_what_is_unpickled_is_said_to_have_no_data))
+        ("load", made_in(test_what_is_too_large_to_be_pickled_is_said_to_have_no_data))
     ]
     report = materialize(made)
     assert report.uninitialized == ("weight", "bias")

@@ -189,10 +189,9 @@ def test_a_sparse_tensor_is_saved_with_its_values(tmp_path):
 
 
 def test_a_pickled_tensor_of_a_planned_device_is_as_one_without():
-    with record() as trace:
+    with record():
         made = pickle.loads(pickle.dumps(torch.ones(3).cuda()))
-    assert made.shape == (3,)
-    assert "unpickled without data" in notes_of(trace)["load"].text
+        assert made.tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy])

@@ -181,3 +181,18 @@ def test_an_array_that_follows_a_tensor_takes_no_number_of_what_is_gone():
     traces = [run(write_and_copy) for _ in range(3)]
     traces.append(run(write_and_copy, cache=False))
     assert traces == traces[:1] * 4
+
+
+def test_an_array_of_another_recording_gives_no_numbers_to_this_one():
+    def write():
+        array = np.zeros(3, "f4")
+        x = torch.from_numpy(array)
+        array += 1
+        x * 2
+        return array, x
+
+    trace = run(write)
+    with record():
+        kept = write()
+    assert run(write) == trace
+    del kept
