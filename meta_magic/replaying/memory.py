@@ -69,7 +69,13 @@ class Memory:
         return {*self._storages, *self._tensors}
 
     def add(self, storage: int, real: UntypedStorage) -> None:
-        """Take a storage in, as large as the recording made it."""
+        """Take a storage in, as large as the recording made it.
+
+        Raises:
+            ReplayError: It has no memory: a view of it would end the process.
+        """
+        if not has_memory(real):
+            raise ReplayError("a tensor subclass has no memory of its own", storage)
         nbytes = self._recorded.nbytes_by_storage[storage]
         if real.nbytes() < nbytes:
             grown = allocate(nbytes, real.device)
@@ -134,6 +140,14 @@ def allocate(nbytes: int, device: torch.device) -> UntypedStorage:
     return torch.empty(nbytes, dtype=torch.uint8, device=device).untyped_storage()
 
 
+def has_memory(storage: UntypedStorage) -> bool:
+    """Whether a storage has all the bytes that it claims, as a wrapper's has not."""
+    try:
+        return bool(storage.data_ptr()) or not storage.nbytes()
+    except RuntimeError:
+        return False
+
+
 def make_view(storage: UntypedStorage, geometry: Geometry) -> Tensor:
     """Return a tensor on a storage.
 
@@ -143,13 +157,16 @@ def make_view(storage: UntypedStorage, geometry: Geometry) -> Tensor:
     shape, stride, offset = geometry.shape, geometry.stride, geometry.storage_offset
     if stride is None or offset is None:
         raise ReplayError(f"a {geometry.layout} tensor lies on no storage of its own")
+    nbytes = storage.nbytes()
     try:
         view = torch.empty(0, dtype=geometry.dtype, device=storage.device)
         view.set_(storage, offset, shape, stride)
+        if storage.nbytes() != nbytes:
+            raise RuntimeError("it reaches beyond, and torch made the storage larger")
     except RuntimeError as error:
         raise ReplayError(
             f"torch makes no {geometry.dtype} tensor of shape {shape} on a storage of "
-            f"{storage.nbytes():,} bytes"
+            f"{nbytes:,} bytes"
         ) from error
     if geometry.is_conj:
         view = view.conj()
