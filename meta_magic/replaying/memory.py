@@ -157,17 +157,17 @@ def make_view(storage: UntypedStorage, geometry: Geometry) -> Tensor:
     shape, stride, offset = geometry.shape, geometry.stride, geometry.storage_offset
     if stride is None or offset is None:
         raise ReplayError(f"a {geometry.layout} tensor lies on no storage of its own")
-    nbytes = storage.nbytes()
+    nbytes, cause = storage.nbytes(), None
+    view = torch.empty(0, dtype=geometry.dtype, device=storage.device)
     try:
-        view = torch.empty(0, dtype=geometry.dtype, device=storage.device)
         view.set_(storage, offset, shape, stride)
-        if storage.nbytes() != nbytes:
-            raise RuntimeError("it reaches beyond, and torch made the storage larger")
     except RuntimeError as error:
+        cause = error
+    if cause is not None or storage.nbytes() != nbytes:  # else torch made it larger
         raise ReplayError(
             f"torch makes no {geometry.dtype} tensor of shape {shape} on a storage of "
             f"{nbytes:,} bytes"
-        ) from error
+        ) from cause
     if geometry.is_conj:
         view = view.conj()
     return negate_lazily(view) if geometry.is_neg else view

@@ -10,8 +10,8 @@ from torch import Generator, Tensor
 
 from meta_magic.errors import ReplayError
 from meta_magic.recording.intercept.initializers import INITIALIZERS
-from meta_magic.replaying.call_arguments import CallArguments
 from meta_magic.recording.signatures.undeclared_writes import find_overwritten
+from meta_magic.replaying.call_arguments import CallArguments
 from meta_magic.torch_private.dispatcher import schema_of
 from meta_magic.torch_private.process_groups import (
     find_real_group,

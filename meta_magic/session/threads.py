@@ -28,7 +28,7 @@ __all__ = ["ProcessWatch", "TaskWatch", "ThreadWatch"]
 OWN_PREFIX: Final = "meta_magic"
 
 PROCESS: Final = "what {} did was not recorded: a recording belongs to one process"
-FORKING: Final = ("meta_magic.", "multiprocessing.")
+FORKING: Final = (f"{OWN_PREFIX}.", "multiprocessing.")
 """Modules that fork for themselves, or whose processes are noted where they start."""
 
 of_thread = threading.local()

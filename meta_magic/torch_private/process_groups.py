@@ -36,7 +36,7 @@ def describe_group(value: object) -> str | None:
     """Return the text that stands for a group or a reduction; None for other values."""
     if not isinstance(value, ScriptObject):
         return None
-    kind = value._type().qualified_name().rpartition(".")[2]  # noqa: SLF001  no other way
+    kind = value._type().qualified_name().rpartition(".")[2]
     if kind == "ReduceOp":
         return REDUCTION  # nothing tells a sum from a maximum
     if kind != "ProcessGroup":
@@ -44,7 +44,7 @@ def describe_group(value: object) -> str | None:
     return GROUP + distributed.ProcessGroup.unbox(value).group_name
 
 
-def find_group(text: str) -> ScriptObject | None:
+def find_group(text: str) -> Any:
     """Return what a text of :func:`describe_group` stands for; None of other texts.
 
     Any reduction will do where only one process takes part.
@@ -63,7 +63,8 @@ def find_by_name(name: str) -> Any:
     """Return the group of a name."""
     from torch._C import _distributed_c10d as c10d  # noqa: PLC0415  not in each build
 
-    return c10d._resolve_process_group(name)  # noqa: SLF001  no other way
+    resolve: Any = c10d._resolve_process_group
+    return resolve(name)
 
 
 def find_real_group(given: Iterable[object]) -> Any:
@@ -75,7 +76,7 @@ def find_real_group(given: Iterable[object]) -> Any:
 
 
 def read_group(value: object) -> Any:
-    """Return the group that an argument is or, as a word, names; None if it does not."""
+    """Return the group that an argument is, or has the name of; None for others."""
     try:
         if type(value) is str:
             return find_by_name(value)
@@ -91,4 +92,4 @@ def wait_for(returned: Any) -> None:
         if isinstance(value, ScriptObject):
             distributed.Work.unbox(value).wait()
         elif isinstance(value, Tensor):
-            torch.ops._c10d_functional.wait_tensor(value)  # noqa: SLF001  no other way
+            torch.ops._c10d_functional.wait_tensor(value)

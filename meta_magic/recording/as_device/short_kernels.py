@@ -39,7 +39,7 @@ def multiply_and_add(bias: Tensor, a: Tensor, b: Tensor, **scales: Any) -> Any:
 SHORT_KERNELS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
     {
         "aten.addmm.default": multiply_and_add,
-        # On a device a wrapper around its argument; torch's on meta makes another tensor.
+        # On a device it wraps its argument; on meta it makes another tensor.
         "_c10d_functional._wrap_tensor_autograd.default": torch.ops.aten.alias.default,
     }
 )

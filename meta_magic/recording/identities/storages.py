@@ -162,6 +162,7 @@ class StorageRegistry:
             ref = self._meet(storage, tensor, span_nbytes(tensor), place)
         return ref
 
+    @unbroken
     def _meet(
         self,
         storage: UntypedStorage,

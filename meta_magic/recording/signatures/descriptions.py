@@ -19,6 +19,7 @@ from meta_magic.trace.signature import (
 
 __all__ = ["describe_opaque", "describe_signature"]
 
+
 def describe_signature(table: OpTable, call: LiveCall) -> Signature:
     """Return the plain record of what ``call`` shares with its like."""
     describer = Describer()

@@ -158,7 +158,7 @@ class OpTable:
         schema = find_schema(func)
         arguments = () if schema is None else tuple(schema.arguments)
         returned = () if schema is None else tuple(schema.returns)
-        aliases = [a.alias_info for a in arguments if a.alias_info is not None]
+        has_aliases = any(a.alias_info for a in (*arguments, *returned))
         self.name = f"higher_order.{func}" if schema is None else str(func)
         self.func = func
         self.arguments = tuple(a.name for a in arguments)
@@ -188,7 +188,7 @@ class OpTable:
             and has_kernel(func.name(), COMPOSITE)
             and not has_kernel(func.name(), "CPU")
         )
-        self.is_pure = not (aliases or undeclared or any(r.alias_info for r in returned))
+        self.is_pure = not (has_aliases or undeclared)
         self.makes_new = any(r.alias_info is None for r in returned)
         self.is_elementwise = self.is_served and is_elementwise(func, arguments)
         self.has_alike = bool(self.written) or self.is_elementwise

@@ -51,8 +51,8 @@ class Asking:
     def __call__(self, read):
         if random.random() < 0.5:
             return read()
-        signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0001, SECONDS))
         try:
+            signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0001, SECONDS))
             while True:  # until it comes
                 read()
                 time.sleep(0)
