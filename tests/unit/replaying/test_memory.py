@@ -65,7 +65,7 @@ def test_no_view_reaches_beyond_its_storage():
     with record() as trace:
         torch.ones(3)
     (geometry,) = trace.ops[0].outputs
-    with pytest.raises(ReplayError, match="no torch.float32 tensor of shape"):
+    with pytest.raises(ReplayError, match="tensor of shape"):
         make_view(storage, geometry)
 
 
