@@ -78,8 +78,10 @@ class MetaMagics(Magics):
             is_patient: Of the options of recordings; a check of notebooks sets it.
             running: File name by text of the cells that are running now.
             raw_cell: The newest cell as it was typed.
+            recorded_at: Number of the newest cell that was recorded.
         """
         super().__init__(shell)
+        self.recorded_at: int | None = None
         self.is_patient = False
         self.running: dict[str, str] = {}
         self.raw_cell: str | None = None

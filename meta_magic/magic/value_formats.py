@@ -32,11 +32,18 @@ class ValueFormats:
             self._formatter.format = self._before
 
     def format(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what the shell shows of an object, in all formats."""
+        """Return what the shell shows of an object, in all formats.
+
+        A recorded cell shows a tensor on the device where it would lie; plain code,
+        which has it on meta, sees that.
+        """
         if "meta_magic.session.recording" not in sys.modules:  # nothing was recorded
             return self._before(*args, **kwargs)
         from meta_magic.session.shown_values import run_with_values  # noqa: PLC0415
         from meta_magic.trace.provenance import ValueLimits  # noqa: PLC0415  need torch
 
         limits = ValueLimits(self._magics.value_nbytes, self._magics.value_flops)
-        return run_with_values(lambda: self._before(*args, **kwargs), limits)
+        has_places = self._magics.recorded_at == self._magics.shell.execution_count
+        return run_with_values(
+            lambda: self._before(*args, **kwargs), limits, has_places=has_places
+        )
