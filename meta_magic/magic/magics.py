@@ -78,10 +78,10 @@ class MetaMagics(Magics):
             is_patient: Of the options of recordings; a check of notebooks sets it.
             running: File name by text of the cells that are running now.
             raw_cell: The newest cell as it was typed.
-            recorded_at: Number of the newest cell that was recorded.
+            is_recorded: Whether it was recorded, or a part of it.
         """
         super().__init__(shell)
-        self.recorded_at: int | None = None
+        self.is_recorded = False
         self.is_patient = False
         self.running: dict[str, str] = {}
         self.raw_cell: str | None = None
@@ -89,6 +89,7 @@ class MetaMagics(Magics):
     def note_cell(self, info: Any) -> None:
         """Remember the cell that is about to run, as it was typed."""
         self.raw_cell = info.raw_cell
+        self.is_recorded = False
 
     @no_var_expand
     @output_can_be_silenced

@@ -43,7 +43,8 @@ class ValueFormats:
         from meta_magic.trace.provenance import ValueLimits  # noqa: PLC0415  need torch
 
         limits = ValueLimits(self._magics.value_nbytes, self._magics.value_flops)
-        has_places = self._magics.recorded_at == self._magics.shell.execution_count
         return run_with_values(
-            lambda: self._before(*args, **kwargs), limits, has_places=has_places
+            lambda: self._before(*args, **kwargs),
+            limits,
+            has_places=self._magics.is_recorded,
         )

@@ -24,6 +24,7 @@ from meta_magic.session.assumptions import (
     guess_count,
     guess_values,
 )
+from meta_magic.session.plain_use import describe_outside
 from meta_magic.session.program_builder import Written
 from meta_magic.session.routing import Routing
 from meta_magic.session.value_calls import (
@@ -80,6 +81,7 @@ class ValuesOnDemand:
         self._snapshot = snapshot
         self._options = options
         self._findings = written.findings
+        self._registry = written.registry
         self._routing = Routing(written.rows, written.registry)
         self._evaluator = Evaluator()
         self._beyond: dict[tuple[str, Any], int] = {}
@@ -192,12 +194,15 @@ class ValuesOnDemand:
             name = describe_function(self._places.function) or table.name
             tensor = chosen[0][0]
             advice = ADVICE
+            at = describe_outside(
+                error, self._registry, self._places.frame, self._snapshot()
+            )
             if isinstance(error, ValueLimitError):
                 options = [*self._advise(table, chosen, name), LARGER]
                 advice = f"See {'; '.join(options)}. {ADVICE}"
             raise type(error)(
                 f"{name} needs the value of a tensor {format_shape(tensor.shape)}: "
-                f"{error}. {advice}."
+                f"{error}{at}. {advice}."
             ) from error
         return {id(t): real for (t, _), real in zip(chosen, reals, strict=True)}, cost
 
