@@ -32,7 +32,7 @@ FORKING: Final = (f"{OWN_PREFIX}.", "multiprocessing.")
 """Modules that fork for themselves, or whose processes are noted where they start."""
 
 of_thread = threading.local()
-"""Holds what leaves the mode of a thread, until that ends."""
+"""Holds what leaves the mode of a thread when that ends, and who watches its forks."""
 
 
 class TorchWatch(TorchFunctionMode):
@@ -136,21 +136,36 @@ class ProcessWatch(Replacements):
     def __init__(self, note: Callable[[str, str], None]) -> None:
         super().__init__()
         self._note = note
+        self._around: ProcessWatch | None = None
 
     def __enter__(self) -> None:
         self.replace_here(BaseProcess, {"start": self._start})
-        if hasattr(os, "fork"):
-            self.replace_here(os, {"fork": self._fork})
+        self._around = getattr(of_thread, "processes", None)
+        of_thread.processes = self
+
+    def __exit__(self, *_: object) -> None:
+        of_thread.processes = self._around
+        self.restore()
 
     def _start(self, plain: Callable[..., None], process: BaseProcess) -> None:
         self._note("process", PROCESS.format(f"child process {process.name!r}"))
         plain(process)
 
-    def _fork(self, plain: Callable[[], int]) -> int:
-        caller = sys._getframe(2).f_globals.get("__name__", "")
-        if not caller.startswith(FORKING):
+    def note_fork(self, caller: FrameType) -> None:
+        """Note that a frame forks."""
+        if not caller.f_globals.get("__name__", "").startswith(FORKING):
             self._note("process", PROCESS.format("a forked process"))
-        return plain()
+
+
+def before_fork() -> None:
+    """Tell the recording of this thread, if one runs, that a process is forked."""
+    watch: ProcessWatch | None = getattr(of_thread, "processes", None)
+    if watch is not None:
+        watch.note_fork(sys._getframe(1))
+
+
+if hasattr(os, "register_at_fork"):  # for good: Python has no way to take one back
+    os.register_at_fork(before=before_fork)
 
 
 class TaskWatch:
