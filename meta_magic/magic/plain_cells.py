@@ -29,9 +29,10 @@ class PlainCells:
     """
 
     def __init__(self, magics: "MetaMagics") -> None:
+        shell: Any = magics.shell
         self._magics = magics
-        self._shell: Any = magics.shell
-        self._shell.events.register("post_run_cell", self.look)
+        self._shell = shell
+        shell.events.register("post_run_cell", self.look)
 
     def remove(self) -> None:
         """Look at no cell any more."""
