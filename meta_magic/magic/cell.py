@@ -162,7 +162,8 @@ def cell_number(shell: Any) -> int:
     frame: Any = sys._getframe()
     while frame is not None:
         if frame.f_code.co_name == "run_cell_async":
-            is_counted = bool(frame.f_locals.get("store_history"))
-            return int(shell.execution_count) - is_counted
+            # Some versions of IPython have counted the cell by now, and some have not.
+            number = getattr(frame.f_locals.get("result"), "execution_count", None)
+            return int(shell.execution_count if number is None else number)
         frame = frame.f_back
     return int(shell.execution_count)

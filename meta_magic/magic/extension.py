@@ -5,8 +5,9 @@ from typing import Any
 from meta_magic.magic.completion import LineCompleter
 from meta_magic.magic.debugger import UsersFrame
 from meta_magic.magic.line_options import VALUES_BY_NAME
-from meta_magic.magic.magics import MetaMagics
+from meta_magic.magic.magics import HELP, MetaMagics
 from meta_magic.magic.materialize_line import COMMAND, list_values
+from meta_magic.magic.plain_cells import PlainCells
 from meta_magic.magic.repair_line import REPAIR
 from meta_magic.magic.torch_versions import describe_untested
 from meta_magic.magic.tracebacks import WHOLE
@@ -24,14 +25,14 @@ def load(shell: Any) -> None:
     unload(shell)
     magics, transformer = MetaMagics(shell), AwaitTransformer(shell)
     MetaMagics.meta.parser.allow_abbrev = False
-    commands = (COMMAND, WHOLE, REPAIR)
+    commands = (COMMAND, WHOLE, REPAIR, HELP)
     completer = LineCompleter(shell, VALUES_BY_NAME, commands, list_values)
     shell.register_magics(magics)
     shell.input_transformers_cleanup.append(transformer)
     shell.events.register("pre_run_cell", magics.note_cell)
     add_formatters(shell)
     formats, debugger = ValueFormats(magics), UsersFrame(shell)
-    parts = (completer, formats, debugger)
+    parts = (completer, formats, debugger, PlainCells(magics))
     setattr(shell, STATE, (magics, transformer, parts))
     untested = describe_untested()
     if untested:

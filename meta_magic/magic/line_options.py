@@ -1,8 +1,9 @@
 """The options of ``%%meta``, each described once for parser, help and completion."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, Final
 
 from IPython.core.magic import line_cell_magic
@@ -13,6 +14,7 @@ __all__ = [
     "VALUES_BY_NAME",
     "line_cell_magic_with_options",
     "split_statement",
+    "suggest",
 ]
 
 SMALLEST: Final = {
@@ -169,6 +171,19 @@ def line_cell_magic_with_options(function: Callable[..., Any]) -> Any:
     for option in reversed(OPTIONS):
         magic = argument(*option.names, **option.describe())(magic)
     return magic_arguments()(magic)
+
+
+def suggest(word: str, known: Iterable[str], help_line: str) -> str:
+    """Return what stands after a word that is not known: the nearest one, the help.
+
+    Args:
+        word: The word.
+        known: Those that are.
+        help_line: What lists them.
+    """
+    nearest = get_close_matches(word, known, n=1, cutoff=0.7)
+    meant = f"did you mean {nearest[0]}? " if nearest else ""
+    return f" ({meant}{help_line} lists what there is)"
 
 
 def split_statement(line: str) -> tuple[str, str]:

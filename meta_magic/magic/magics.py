@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from keyword import iskeyword
-from typing import Any
+from typing import Any, Final
 
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, magics_class, no_var_expand
@@ -14,22 +14,29 @@ from meta_magic.magic.awaiting import PartInterrupts
 from meta_magic.magic.cell import Body
 from meta_magic.magic.line_options import (
     SMALLEST,
+    VALUES_BY_NAME,
     line_cell_magic_with_options,
     split_statement,
+    suggest,
 )
-from meta_magic.magic.materialize_line import is_command, run_command
-from meta_magic.magic.repair_line import is_repair, put_repair
+from meta_magic.magic.materialize_line import COMMAND, is_command, run_command
+from meta_magic.magic.repair_line import REPAIR, is_repair, put_repair
 from meta_magic.magic.run import Run
 from meta_magic.magic.semicolons import output_can_be_silenced
 from meta_magic.magic.tracebacks import WHOLE, show_whole
 
-__all__ = ["MetaMagics"]
+__all__ = ["HELP", "MetaMagics"]
+
+
+HELP: Final = "help"
 
 
 def find_command(shell: Any, line: str) -> Callable[[], object] | None:
     """Return what the line of ``%meta`` asks for; None if it is a statement."""
     if line.strip() == WHOLE:
         return partial(show_whole, shell)
+    if line.strip() == HELP:
+        return partial(print, MetaMagics.meta.__doc__)
     if is_repair(shell, line):
         return partial(put_repair, shell, line)
     if is_command(line):
@@ -88,8 +95,10 @@ class MetaMagics(Magics):
             is_patient: Of the options of recordings; a check of notebooks sets it.
             running: File name by text of the cells that are running now.
             raw_cell: The newest cell as it was typed.
+            is_recorded: Whether it was recorded, or a part of it.
         """
         super().__init__(shell)
+        self.is_recorded = False
         self.is_patient = False
         self.running: dict[str, str] = {}
         self.raw_cell: str | None = None
@@ -97,6 +106,7 @@ class MetaMagics(Magics):
     def note_cell(self, info: Any) -> None:
         """Remember the cell that is about to run, as it was typed."""
         self.raw_cell = info.raw_cell
+        self.is_recorded = False
 
     @no_var_expand
     @output_can_be_silenced
@@ -118,6 +128,7 @@ class MetaMagics(Magics):
             %meta torch.ones(3, 4).sum(0)
 
             %meta materialize model --device cpu
+            %meta help    # shows this
             %meta full    # shows the newest traceback with all its frames
             %meta repair 1    # puts a repair of the newest cell into a new one
         """
@@ -181,14 +192,14 @@ class MetaMagics(Magics):
             try:
                 return Body(self.shell, cell, None)
             except SyntaxError as error:
-                text = f"%meta: SyntaxError: {error.msg}: {cell}"
+                commands = (COMMAND, WHOLE, REPAIR, HELP)
+                hint = suggest(cell.split(maxsplit=1)[0], commands, f"%meta {HELP}")
+                text = f"%meta: SyntaxError: {error.msg}: {cell}{hint}"
                 raise UsageError(text) from None
         return Body(self.shell, cell, raw, self.running.get(raw))
 
     def _parse(self, line: str) -> Any:
-        options = parse_argstring(self.meta, line)
-        if options.statement:
-            raise UsageError(f"%%meta: unrecognized arguments: {line.strip()}")
+        options = read_line(self.meta, line)
         name = options.out
         if name is not None and (not name.isidentifier() or iskeyword(name)):
             raise UsageError(f"%%meta: -o needs a name, and {options.out!r} is none")
@@ -210,3 +221,25 @@ class MetaMagics(Magics):
         if newest is None:
             raise UsageError("%meta: nothing was recorded yet; %meta --help says how")
         print(newest)  # noqa: T201  asked for
+        if not len(newest):
+            print(f"%meta {HELP} lists what there is")  # noqa: T201  as above
+
+
+def read_line(magic: Any, line: str) -> Any:
+    """Return the options of a line.
+
+    Raises:
+        UsageError: One is none; the nearest is named.
+    """
+    try:
+        options = parse_argstring(magic, line)
+    except UsageError as error:
+        unknown = [w for w in line.split() if w.partition("=")[0] not in VALUES_BY_NAME]
+        if "unrecognized" not in str(error) or not unknown:
+            raise
+        hint = suggest(unknown[0], VALUES_BY_NAME, "%meta --help")
+        raise UsageError(f"%%meta: {error}{hint}") from None
+    if options.statement:
+        hint = suggest(options.statement[0], VALUES_BY_NAME, "%meta --help")
+        raise UsageError(f"%%meta: unrecognized arguments: {line.strip()}{hint}")
+    return options

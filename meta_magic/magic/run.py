@@ -34,11 +34,13 @@ class Magics(Protocol):
         shell: The IPython shell.
         running: File name by text of the cells that are running now.
         raw_cell: The newest cell as it was typed.
+        is_recorded: Whether it was recorded, or a part of it.
     """
 
     shell: Any
     running: dict[str, str]
     raw_cell: str | None
+    is_recorded: bool
 
 
 class Run:
@@ -54,6 +56,7 @@ class Run:
 
     def __init__(self, magics: Magics, options: Any, body: Body, cell: str) -> None:
         self._shell = magics.shell
+        magics.is_recorded = True
         self._running = magics.running
         self._options = options
         self._cell = cell

@@ -34,12 +34,19 @@ class ValueFormats:
             self._formatter.format = self._before
 
     def format(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what the shell shows of an object, in all formats."""
+        """Return what the shell shows of an object, in all formats.
+
+        A recorded cell shows a tensor on the device where it would lie; plain code,
+        which has it on meta, sees that.
+        """
         if "meta_magic.session.recording" not in sys.modules:  # nothing was recorded
             return self._before(*args, **kwargs)
         from meta_magic.session.shown_values import (  # noqa: PLC0415  needs torch
             run_with_values,
         )
 
-        limits = read_limits(self._magics)
-        return run_with_values(lambda: self._before(*args, **kwargs), limits)
+        return run_with_values(
+            lambda: self._before(*args, **kwargs),
+            read_limits(self._magics),
+            has_places=self._magics.is_recorded,
+        )

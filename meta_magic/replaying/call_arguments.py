@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from meta_magic.errors import ReplayError
+from meta_magic.torch_private.process_groups import find_group
 from meta_magic.trace.signature import (
     NAN,
     NEGATIVE_NAN,
@@ -81,6 +82,9 @@ class CallArguments:
         if value in (NAN, NEGATIVE_NAN):
             return math.nan if value == NAN else -math.nan
         if isinstance(value, OpaqueArgument):
+            found = find_group(value.text)
+            if found is not None:
+                return found
             raise ReplayError(
                 f"{self.signature.op} was called with {name}={value.text}, of which "
                 "the recording keeps no more than this text"

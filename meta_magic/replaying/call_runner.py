@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 from torch import Generator, Tensor
+from torch.nn import Parameter
 
 from meta_magic.errors import ReplayError
 from meta_magic.recording.identities.nested_tensors import tensors_in
@@ -23,6 +24,7 @@ from meta_magic.trace.signature import Geometry
 __all__ = ["CallRunner"]
 
 NOTHING: Final = nullcontext()
+PLAIN: Final = (Tensor, Parameter)
 
 
 class CallRunner:
@@ -192,7 +194,8 @@ class CallRunner:
         real = tensor.untyped_storage()
         address = address_of_storage(real)
         is_alike = (
-            tensor.stride() == geometry.stride
+            type(tensor) in PLAIN  # others wrap tensors, and have no memory
+            and tensor.stride() == geometry.stride
             and tensor.storage_offset() == geometry.storage_offset
             and real.nbytes() == self._recorded.nbytes_by_storage[storage]
             and tensor.is_conj() == geometry.is_conj

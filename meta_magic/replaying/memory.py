@@ -70,7 +70,13 @@ class Memory:
         return {*self._storages, *self._tensors}
 
     def add(self, storage: int, real: UntypedStorage) -> None:
-        """Take a storage in, as large as the recording made it."""
+        """Take a storage in, as large as the recording made it.
+
+        Raises:
+            ReplayError: It has no memory: a view of it would end the process.
+        """
+        if not has_memory(real):
+            raise ReplayError("a tensor subclass has no memory of its own", storage)
         nbytes = self._recorded.nbytes_by_storage[storage]
         if real.nbytes() < nbytes:
             grown = allocate(nbytes, real.device)
@@ -142,6 +148,14 @@ def allocate(nbytes: int, device: torch.device) -> UntypedStorage:
     return torch.empty(nbytes, dtype=torch.uint8, device=device).untyped_storage()
 
 
+def has_memory(storage: UntypedStorage) -> bool:
+    """Whether a storage has all the bytes that it claims, as a wrapper's has not."""
+    try:
+        return bool(storage.data_ptr()) or not storage.nbytes()
+    except RuntimeError:
+        return False
+
+
 def make_view(storage: UntypedStorage, geometry: Geometry) -> Tensor:
     """Return a tensor on a storage.
 
@@ -151,14 +165,17 @@ def make_view(storage: UntypedStorage, geometry: Geometry) -> Tensor:
     shape, stride, offset = geometry.shape, geometry.stride, geometry.storage_offset
     if stride is None or offset is None:
         raise ReplayError(f"a {geometry.layout} tensor lies on no storage of its own")
+    nbytes, cause = storage.nbytes(), None
+    view = torch.empty(0, dtype=geometry.dtype, device=storage.device)
     try:
-        view = torch.empty(0, dtype=geometry.dtype, device=storage.device)
         view.set_(storage, offset, shape, stride)
     except RuntimeError as error:
+        cause = error
+    if cause is not None or storage.nbytes() != nbytes:  # else torch made it larger
         raise ReplayError(
             f"torch makes no {geometry.dtype} tensor of shape {shape} on a storage of "
-            f"{storage.nbytes():,} bytes"
-        ) from error
+            f"{nbytes:,} bytes"
+        ) from cause
     if geometry.is_conj:
         view = view.conj()
     return negate_lazily(view) if geometry.is_neg else view

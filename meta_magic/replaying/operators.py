@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
 import torch
@@ -10,8 +10,14 @@ from torch import Generator, Tensor
 
 from meta_magic.errors import ReplayError
 from meta_magic.recording.intercept.initializers import INITIALIZERS
+from meta_magic.recording.signatures.undeclared_writes import find_overwritten
 from meta_magic.replaying.call_arguments import CallArguments
 from meta_magic.torch_private.dispatcher import schema_of
+from meta_magic.torch_private.process_groups import (
+    find_real_group,
+    uses_group,
+    wait_for,
+)
 
 __all__ = ["Operator", "find_function", "find_operator"]
 
@@ -109,7 +115,8 @@ class Operator:
         self.can_split = name in SPLIT or name in DRAWN
         self.is_random = torch.Tag.nondeterministic_seeded in function.tags
         self.is_builtin = name.startswith(("aten.", "prims.", "nn.init."))
-        self.out = frozenset(
+        self._names = [argument.name for argument in schema_of(function).arguments]
+        self.out = find_overwritten(name, self._names).union(
             a.name
             for a in schema_of(function).arguments
             if a.kwarg_only and a.alias_info is not None and a.alias_info.is_write
@@ -121,7 +128,6 @@ class Operator:
         )
         # Where gradients are wanted it returns as many tensors, else less.
         self._n_trained = N_TRAINED.get(name, sys.maxsize)
-        self._names = [argument.name for argument in schema_of(function).arguments]
         tensors = [a for a in schema_of(function).arguments if "Tensor" in str(a.type)]
         self.draws_by_shape = name in BY_SHAPE
         self.draws_blindly = (
@@ -187,7 +193,26 @@ def find_operator(name: str) -> Operator:
         raise ReplayError(f"{name} reads a file, which may be another one by now")
     if name.startswith("higher_order."):
         raise ReplayError(f"{name} takes functions, which a recording does not keep")
-    return Operator(name, find_function(name))
+    function = find_function(name)
+    is_sent = uses_group(name)
+    return Operator(name, function, partial(call_alone, function) if is_sent else None)
+
+
+def call_alone(function: Any, **given: Any) -> Any:
+    """Call a collective, and wait for it, where no other process takes part.
+
+    Raises:
+        ReplayError: One does: what it sends is not known, and it may never answer.
+    """
+    group = find_real_group(given.values())
+    if group is not None:
+        raise ReplayError(
+            f"{function} takes what {group.size() - 1} other processes of the group "
+            f"{group.group_name} send"
+        )
+    returned = function(**given)
+    wait_for(returned)
+    return returned
 
 
 def find_function(name: str) -> Any:

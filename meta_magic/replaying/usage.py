@@ -1,5 +1,6 @@
 """How the calls of a signature use their tensors: worked out once for all of them."""
 
+from collections.abc import Iterator
 from functools import cached_property
 
 from meta_magic.replaying.call_arguments import CallArguments
@@ -61,12 +62,17 @@ def find_overwritten(signature: Signature, operator: Operator) -> frozenset[int]
     """Return the arguments all of whose elements are written, and none read."""
     if operator.is_fill:
         return frozenset({0})
-    out = {
-        value.index
-        for name, value in signature.arguments
-        if name in operator.out and isinstance(value, TensorArgument)
-    }
-    return frozenset(out & set(signature.writes))
+    out = [value for name, value in signature.arguments if name in operator.out]
+    return frozenset({*list_indices(out)} & {*signature.writes})
+
+
+def list_indices(value: object) -> Iterator[int]:
+    """Yield the indices of the tensors in an argument, or in lists of some."""
+    if isinstance(value, TensorArgument):
+        yield value.index
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from list_indices(item)
 
 
 def is_dense(geometry: Geometry) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from torch import Tensor, nn
 
+from meta_magic.errors import MissingValueError
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.signatures.entries import PLAIN
 from meta_magic.session.called_functions import (
@@ -58,7 +59,10 @@ def find_failed_call(
     registry: TensorRegistry,
     lending: AbstractContextManager[object],
 ) -> FailedCall | None:
-    """Return the call that an error came from; None without error.
+    """Return the call that an error came from; None if no call was refused.
+
+    An interrupt, the end of the process, or a value that could not be had say nothing
+    of the operands: other operands would be tried in vain, for seconds.
 
     Args:
         error: What ended the block.
@@ -66,7 +70,7 @@ def find_failed_call(
         registry: Knows tensors by number.
         lending: Has real modules as the call saw them.
     """
-    if error is None:
+    if not isinstance(error, Exception) or isinstance(error, MissingValueError):
         return None
     entries = [*walk_traceback(error.__traceback__)]
     frames = [entry.tb_frame for entry in entries]

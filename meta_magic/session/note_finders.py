@@ -21,7 +21,7 @@ from meta_magic.trace.program import HEADER, Program
 from meta_magic.trace.sequences import OpCalls
 from meta_magic.trace.units import format_bytes, format_flops
 
-__all__ = ["Outside", "find_notes"]
+__all__ = ["Outside", "find_maker", "find_notes"]
 
 
 class Outside(NamedTuple):
@@ -251,11 +251,20 @@ def find_attributes(
 
 def line_that_made(storage: int, program: Program) -> int | None:
     """Return the cell's line of the first operator that returned a storage."""
+    index = find_maker(storage, program)
+    if index is None:
+        return None
+    words = memoryview(program.words).cast("I")
+    return program.places[words[program.offsets[index] + 1] - 1].line
+
+
+def find_maker(storage: int, program: Program) -> int | None:
+    """Return the first operator call that returned a storage."""
     words = memoryview(program.words).cast("I")
     storages = memoryview(program.storage_by_tensor).cast("I")
     for index, number in enumerate(program.signature_numbers()):
         start = program.offsets[index] + HEADER + len(program.signatures[number].inputs)
         end = program.offsets[index + 1]
         if any(storages[number] == storage for number in words[start:end]):
-            return program.places[words[program.offsets[index] + 1] - 1].line
+            return index
     return None

@@ -48,7 +48,7 @@ from meta_magic.session.kept_origin import keep_origin
 from meta_magic.session.note_finders import Outside, find_notes
 from meta_magic.session.program_builder import ProgramBuilder, make_written
 from meta_magic.session.raised_calls import find_raised
-from meta_magic.session.threads import TaskWatch, ThreadWatch
+from meta_magic.session.threads import ProcessWatch, TaskWatch, ThreadWatch
 from meta_magic.session.trees import TreeFinder, modules_in, refer_to
 from meta_magic.session.values_on_demand import ValuesOnDemand
 from meta_magic.torch_private.snapshot import RealTorch
@@ -134,6 +134,7 @@ class Recording:
             EagerStance(),
             self._threads,
             self._tasks,
+            ProcessWatch(note),
             DataSources(note, saver, loader, self._shared, self._lifting),
             *stand_in_for(plan, note, write.draws, saver.compute),
             NewParameters(write.registry.forget),

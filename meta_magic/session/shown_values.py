@@ -18,7 +18,9 @@ __all__ = ["run_with_values"]
 T = TypeVar("T")
 
 
-def run_with_values(block: Callable[[], T], limits: ValueLimits) -> T:
+def run_with_values(
+    block: Callable[[], T], limits: ValueLimits, *, has_places: bool
+) -> T:
     """Run what writes texts: those of tensors on meta have values, if they take little.
 
     As in a recording, of which nothing else is there: all runs as it would.
@@ -26,6 +28,7 @@ def run_with_values(block: Callable[[], T], limits: ValueLimits) -> T:
     Args:
         block: Writes them.
         limits: What the value of one may take.
+        has_places: Whether they say the device that a recorded cell named, not meta.
     """
     if not has_origins():
         return block()
@@ -33,7 +36,7 @@ def run_with_values(block: Callable[[], T], limits: ValueLimits) -> T:
     write = make_written(pick_cache(options), clock, "", None)
     programs = ProgramBuilder(write, clock, options.device)
     values = ValuesOnDemand(write, clock, programs.snapshot, options)
-    texts = ShownTensors(write.registry, values, None)
+    texts = ShownTensors(write.registry, values, None, has_places=has_places)
     try:
         return Guard((texts,)).run(block)
     finally:

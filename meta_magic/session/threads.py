@@ -1,30 +1,78 @@
-"""Name the threads and tasks that a block starts: their work is not recorded.
+"""Name the threads, tasks and processes that a block starts: they are not recorded.
 
 Modes belong to one thread. A thread started meanwhile sees none of them, nor does a
 task that the event loop runs while the block awaits something, so that what it does
-uses real memory and leaves no record; that must be said, not lost.
+uses real memory and leaves no record; that must be said, not lost. What a child
+process does is in its own memory. Threads that call no function of torch, as the one
+of ``tqdm``, are not named.
 """
 
 import asyncio
+import os
 import sys
 import threading
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import wraps
+from multiprocessing.process import BaseProcess
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from torch.overrides import TorchFunctionMode
+
+from meta_magic.torch_private.modes import function_mode_stack, pop_function_mode
 from meta_magic.torch_private.replacing import PROFILE_OF_THREADS, Replacements
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-__all__ = ["TaskWatch", "ThreadWatch"]
+__all__ = ["ProcessWatch", "TaskWatch", "ThreadWatch"]
 
 OWN_PREFIX: Final = "meta_magic"
 
+PROCESS: Final = "what {} did was not recorded: a recording belongs to one process"
+FORKING: Final = (f"{OWN_PREFIX}.", "multiprocessing.")
+"""Modules that fork for themselves, or whose processes are noted where they start."""
+
+of_thread = threading.local()
+"""Holds what leaves the mode of a thread when that ends, and who watches its forks."""
+
+
+class TorchWatch(TorchFunctionMode):
+    """Function mode that says when a thread calls torch.
+
+    Args:
+        note: Called then.
+    """
+
+    def __init__(self, note: Callable[[], None]) -> None:
+        super().__init__()
+        self._note = note
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Say so, and go on."""
+        self._note()
+        return func(*args, **(kwargs or {}))
+
+
+class Stay:
+    """Keeps a mode entered for as long as the current thread lives."""
+
+    def __init__(self, mode: TorchFunctionMode) -> None:
+        self._mode, self._thread = mode, threading.get_ident()
+        mode.__enter__()
+
+    def __del__(self) -> None:
+        is_same = threading.get_ident() == self._thread
+        if is_same and function_mode_stack()[-1:] == [self._mode]:
+            pop_function_mode()
+
 
 class ThreadWatch(Replacements):
-    """Context manager that notes the threads that work for what runs within it.
+    """Context manager that notes the threads that use torch for what runs within it.
 
     Those that are started, and those of older pools that are given something to do.
 
@@ -55,9 +103,9 @@ class ThreadWatch(Replacements):
         return submit
 
     def _work(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Note the thread that this runs in, and do what it was given."""
-        self._note_thread()
-        return function(*args, **kwargs)
+        """Do what a thread is given, and note the thread if that uses torch."""
+        with TorchWatch(self._note_thread):
+            return function(*args, **kwargs)
 
     def _note_thread(self) -> None:
         name = threading.current_thread().name
@@ -70,12 +118,54 @@ class ThreadWatch(Replacements):
         return self._greet
 
     def _greet(self, frame: FrameType, event: str, argument: object) -> None:
-        """Note the thread that calls this as its first act, and leave it alone."""
-        self._note_thread()
+        """Watch the thread that calls this as its first act."""
+        of_thread.stay = Stay(TorchWatch(self._note_thread))
         sys.setprofile(self._old_profile)
         old: Callable[..., Any] | None = self._old_profile
         if old is not None:
             old(frame, event, argument)
+
+
+class ProcessWatch(Replacements):
+    """Context manager that notes the child processes that start within it.
+
+    Args:
+        note: Takes kind and text of a note on the line that runs.
+    """
+
+    def __init__(self, note: Callable[[str, str], None]) -> None:
+        super().__init__()
+        self._note = note
+        self._around: ProcessWatch | None = None
+
+    def __enter__(self) -> None:
+        self.replace_here(BaseProcess, {"start": self._start})
+        self._around = getattr(of_thread, "processes", None)
+        of_thread.processes = self
+
+    def __exit__(self, *_: object) -> None:
+        of_thread.processes = self._around
+        self.restore()
+
+    def _start(self, plain: Callable[..., None], process: BaseProcess) -> None:
+        self._note("process", PROCESS.format(f"child process {process.name!r}"))
+        plain(process)
+
+    def note_fork(self, caller: FrameType) -> None:
+        """Note that a frame forks."""
+        if not caller.f_globals.get("__name__", "").startswith(FORKING):
+            self._note("process", PROCESS.format("a forked process"))
+
+
+def before_fork() -> None:
+    """Tell the recording of this thread, if one runs, that a process is forked."""
+    watch: ProcessWatch | None = getattr(of_thread, "processes", None)
+    if watch is not None:
+        watch.note_fork(sys._getframe(1))
+
+
+if hasattr(os, "register_at_fork"):  # for good: Python has no way to take one back
+    os.register_at_fork(before=before_fork)
 
 
 class TaskWatch:

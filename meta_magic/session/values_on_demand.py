@@ -29,6 +29,7 @@ from meta_magic.session.assumptions import (
     guess_values,
 )
 from meta_magic.session.operand_names import read_variables
+from meta_magic.session.plain_use import describe_outside
 from meta_magic.session.program_builder import Written
 from meta_magic.session.routing import Routing
 from meta_magic.session.value_calls import (
@@ -86,6 +87,7 @@ class ValuesOnDemand:
         self._snapshot = snapshot
         self._options = options
         self._findings = written.findings
+        self._registry = written.registry
         self._routing = Routing(written.rows, written.registry)
         self._evaluator = Evaluator()
         self._budget = ValueBudget(options.limits, self._describe, show)
@@ -214,7 +216,9 @@ class ValuesOnDemand:
         """Return the error that says which value is missing, and what to do."""
         function = describe_function(self._places.function) or table.name
         shape = format_shape(chosen[0][0].shape)
-        text = f"{function} needs the value of a tensor {shape}: {error}."
+        frame = self._places.frame
+        at = describe_outside(error, self._registry, frame, self._snapshot())
+        text = f"{function} needs the value of a tensor {shape}: {error}{at}."
         if not isinstance(error, ValueLimitError):
             return type(error)(f"{text}{ADVICE}")
         ways = [f"allow it ({way})" for way in advise_more(error)]

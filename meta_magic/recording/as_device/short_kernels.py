@@ -37,6 +37,10 @@ def multiply_and_add(bias: Tensor, a: Tensor, b: Tensor, **scales: Any) -> Any:
 
 
 SHORT_KERNELS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
-    {"aten.addmm.default": multiply_and_add}
+    {
+        "aten.addmm.default": multiply_and_add,
+        # On a device it wraps its argument; on meta it makes another tensor.
+        "_c10d_functional._wrap_tensor_autograd.default": torch.ops.aten.alias.default,
+    }
 )
 """By the name of the operator."""

@@ -166,6 +166,7 @@ class StorageRegistry:
             ref = self._meet(storage, tensor, nbytes, place)
         return ref
 
+    @unbroken
     def _meet(
         self,
         storage: UntypedStorage,

@@ -53,13 +53,21 @@ class ShownTensors(Replacements):
         values: Knows what a tensor holds.
         plan: Knows where a tensor would lie. None if nothing is recorded; else a mode
             is on, but in kernels, which write texts for themselves.
+        has_places: Whether a tensor is written as one on the device that its cell
+            named; else as one on meta, as plain code has it.
     """
 
     def __init__(
-        self, registry: TensorRegistry, values: ValueSource, plan: DevicePlan | None
+        self,
+        registry: TensorRegistry,
+        values: ValueSource,
+        plan: DevicePlan | None,
+        *,
+        has_places: bool = True,
     ) -> None:
         super().__init__()
         self._plan = plan
+        self._has_places = has_places
         self._registry = registry
         self._values = values
         self._thread = 0
@@ -95,7 +103,7 @@ class ShownTensors(Replacements):
             real = self._values.peek(tensor, seen)
         except Exception:  # noqa: BLE001  a repr raises nothing
             real = None
-        place = storage.place
+        place = storage.place if self._has_places else None
         if real is None and place is None:  # a recording around may know more
             return torch_writes(tensor)
         if place is None and self._plan is not None and is_for_torch(sys._getframe()):

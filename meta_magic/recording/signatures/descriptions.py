@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import copysign, isnan
-from typing import Final
 
 from torch import Generator, Tensor, UntypedStorage
 
 from meta_magic.recording.signatures.entries import PLAIN, LiveCall, OpTable
+from meta_magic.recording.signatures.undeclared_writes import find_written_statistics
+from meta_magic.torch_private.process_groups import describe_group
 from meta_magic.trace.signature import (
     NAN,
     NEGATIVE_NAN,
@@ -18,49 +19,25 @@ from meta_magic.trace.signature import (
 
 __all__ = ["describe_opaque", "describe_signature"]
 
-STATISTICS: Final = frozenset({"running_mean", "running_var"})
-WRITING_STATISTICS: Final = frozenset(
-    f"aten.{name}.default"
-    for name in (
-        "native_batch_norm",
-        "cudnn_batch_norm",
-        "miopen_batch_norm",
-        "batch_norm_update_stats",
-        "batch_norm_gather_stats",
-        "batch_norm_gather_stats_with_counts",
-    )
-)
-"""Operators that write the statistics, which their schema does not say, unless they
-are told that this is no training."""
-
 
 def describe_signature(table: OpTable, call: LiveCall) -> Signature:
     """Return the plain record of what ``call`` shares with its like."""
     describer = Describer()
     storages = [seen[1] for _, seen in call.inputs]
     arguments = describer.describe_arguments(table.arguments, call.args, call.kwargs)
+    written = table.written | find_written_statistics(table.name, arguments)
     return Signature(
         op=table.name,
         arguments=arguments,
         returns=Describer(reads_data=table.reads_data).describe(call.returned),
         inputs=tuple(seen[2].record for _, seen in call.inputs),
         outputs=tuple(seen[2].record for _, seen in call.outputs),
-        writes=describer.positions(table.written | find_undeclared(table, arguments)),
+        writes=describer.positions(written),
         views=tuple(
             storages.index(seen[1]) if seen[1] and seen[1] in storages else None
             for _, seen in call.outputs
         ),
     )
-
-
-def find_undeclared(
-    table: OpTable, arguments: Iterable[tuple[str, Argument]]
-) -> frozenset[str]:
-    """Return the arguments that an operator writes although its schema denies it."""
-    is_writing = (
-        table.name in WRITING_STATISTICS and ("training", False) not in arguments
-    )
-    return STATISTICS if is_writing else frozenset()
 
 
 class Describer:
@@ -117,4 +94,5 @@ def describe_opaque(value: object) -> OpaqueArgument:
     if isinstance(value, (Generator, UntypedStorage)):
         # In torch's words a generator's address, or all bytes of a storage.
         return OpaqueArgument(f"{type(value).__name__} on {value.device}")
-    return OpaqueArgument(f"{type(value).__name__} {str(value)[:200]}")
+    text = describe_group(value)
+    return OpaqueArgument(text or f"{type(value).__name__} {str(value)[:200]}")

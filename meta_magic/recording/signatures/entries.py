@@ -12,6 +12,7 @@ from torch import Tensor
 from meta_magic.recording.identities.geometries import LiveGeometry
 from meta_magic.recording.identities.tensors import Seen
 from meta_magic.recording.signatures.allowed_values import find_allowed
+from meta_magic.recording.signatures.undeclared_writes import find_always_written
 from meta_magic.torch_private.dispatcher import OpOverload, find_schema, has_kernel
 from meta_magic.trace.signature import Signature
 
@@ -157,11 +158,12 @@ class OpTable:
         schema = find_schema(func)
         arguments = () if schema is None else tuple(schema.arguments)
         returned = () if schema is None else tuple(schema.returns)
-        aliases = [a.alias_info for a in arguments if a.alias_info is not None]
+        has_aliases = any(a.alias_info for a in (*arguments, *returned))
         self.name = f"higher_order.{func}" if schema is None else str(func)
         self.func = func
         self.arguments = tuple(a.name for a in arguments)
-        self.written = frozenset(
+        undeclared = find_always_written(self.name, self.arguments)
+        self.written = undeclared.union(
             a.name for a in arguments if a.alias_info and a.alias_info.is_write
         )
         self.has_out = any(
@@ -186,7 +188,7 @@ class OpTable:
             and has_kernel(func.name(), COMPOSITE)
             and not has_kernel(func.name(), "CPU")
         )
-        self.is_pure = not aliases and not any(r.alias_info for r in returned)
+        self.is_pure = not (has_aliases or undeclared)
         self.makes_new = any(r.alias_info is None for r in returned)
         self.is_elementwise = self.is_served and is_elementwise(func, arguments)
         self.has_alike = bool(self.written) or self.is_elementwise

@@ -96,7 +96,7 @@ def choose_in_place(table: OpTable, call: LiveCall) -> tuple[Kind, Any]:
     returned = call.returned
     if table.counts_writes:
         return Kind.IN_PLACE, COUNTED
-    if returned is None or returned == ():
+    if returned is None or (type(returned) is tuple and not returned):
         return Kind.IN_PLACE, returned
     if isinstance(returned, Tensor):
         for where in (*range(len(call.args)), *call.kwargs):

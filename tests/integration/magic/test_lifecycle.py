@@ -39,7 +39,8 @@ def test_loading_adds_one_of_each(shell, loaded):
     shell.run_cell("%load_ext meta_magic")
     added = {name for name in loaded if loaded[name] - bare[name] == 1}
     assert added == {"configurables", "matchers", "transformers", "magics",
-                     "line magics", "cell magics", "pre_run_cell"}  # fmt: skip
+                     "line magics", "cell magics", "pre_run_cell",
+                     "post_run_cell"}  # fmt: skip
     assert sum(loaded.values()) - sum(bare.values()) == len(added)
 
 

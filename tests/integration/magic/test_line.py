@@ -197,3 +197,31 @@ def test_the_text_is_as_deep_as_it_is_asked_for(shell, depth, is_shown):
     text = "".join(output.data["text/plain"] for output in captured.outputs)
     assert "m: 1 x Sequential" in text
     assert ("  0: Tanh" in text) == is_shown
+
+
+HINTS = {
+    "%meta materialise x": "did you mean materialize? %meta help lists what there is",
+    "%meta repare 1": "did you mean repair? %meta help lists what there is",
+    "%meta x y": "(%meta help lists what there is)",
+    "%%meta --quite\n1": "did you mean --quiet? %meta --help lists what there is",
+    "%%meta --foo\n1": "--foo (%meta --help lists what there is)",
+    "%%meta stray\n1": "stray (%meta --help lists what there is)",
+}
+
+
+@pytest.mark.parametrize("source", HINTS)
+def test_a_word_that_is_not_known_is_answered_with_the_nearest(shell, capsys, source):
+    shell.run_cell(source)
+    assert HINTS[source] in capsys.readouterr().err
+
+
+def test_help_is_a_command_and_records_nothing(shell, capsys):
+    shell.run_cell("%meta help")
+    assert "%meta materialize model" in capsys.readouterr().out
+    assert "_meta" not in shell.user_ns
+
+
+def test_the_newest_recording_without_operators_says_what_else_there_is(shell, capsys):
+    shell.run_cell("%meta -q 1 + 1")
+    shell.run_cell("%meta")
+    assert "%meta help lists what there is" in capsys.readouterr().out

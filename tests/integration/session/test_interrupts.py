@@ -127,3 +127,10 @@ def test_interrupts_of_a_kernel_leave_nothing_behind_and_are_raised():
 def test_no_interrupt_is_lost_in_a_loop_of_operators():
     run = run_program(str(Path(__file__).with_name("storm.py")), "operators", "40")
     assert run.stdout == "{}\n", run.stderr
+
+
+def test_a_cell_that_swallows_interrupts_of_replays_has_the_values_of_the_cpu():
+    program = str(Path(__file__).with_name("value_storm.py"))
+    run = run_program(program, "12")
+    assert run.stdout.endswith(" {}\n"), run.stdout + run.stderr
+    assert not run.stdout.startswith("0 ")

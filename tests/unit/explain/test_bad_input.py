@@ -1,10 +1,13 @@
 """Blocks that cannot be run again, odd code, and explanations that fail themselves."""
 
+import contextlib
 import os
 
 import pytest
 import torch
 
+from meta_magic import record
+from meta_magic.errors import MissingValueError
 from meta_magic.explain import diagnosis
 from meta_magic.explain.probing import Probe, Variable
 from meta_magic.trace.failed_call import FailedCall, Operand
@@ -124,6 +127,19 @@ def test_errors_that_torch_has_no_part_in_have_no_rules(text):
     assert found.line is not None
     assert (found.rules, found.repairs) == ((), ())
     assert len(found.text.splitlines()) <= 25
+
+
+@pytest.mark.parametrize(
+    "ending", ["raise KeyboardInterrupt", "raise SystemExit", "torch.empty(2).tolist()"]
+)
+def test_an_end_that_no_operand_is_to_blame_for_is_not_explained(ending):
+    suppressed = contextlib.suppress(KeyboardInterrupt, SystemExit, MissingValueError)
+    with suppressed, record() as trace:
+        model = torch.nn.Linear(2, 2)
+        model.register_forward_hook(lambda *_: exec(ending, globals()))
+        model(torch.ones(1, 2))
+    assert trace.error is not None
+    assert trace.explanation is None
 
 
 def test_an_interrupt_of_the_explanation_leaves_the_error(monkeypatch):

@@ -1,9 +1,13 @@
 """What a replay holds at once, and when it lets go of it."""
 
+import pytest
 import torch
 
 from meta_magic import record
+from meta_magic.errors import ReplayError
 from meta_magic.replaying.execution import Execution
+from meta_magic.replaying.memory import Memory, make_view
+from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.replaying.steps import Request
 from tests.unit.replaying.replays import CPU, plan, storages_of
 
@@ -54,3 +58,22 @@ def test_what_is_finished_is_handed_over_before_the_end():
     seen = [list(done) for _ in steps]
     assert seen[-1] == numbers
     assert numbers[:1] in seen
+
+
+def test_no_view_reaches_beyond_its_storage():
+    storage = torch.zeros(2).untyped_storage()
+    with record() as trace:
+        torch.ones(3)
+    (geometry,) = trace.ops[0].outputs
+    with pytest.raises(ReplayError, match="tensor of shape"):
+        make_view(storage, geometry)
+
+
+def test_a_storage_without_memory_is_refused():
+    storage = torch.empty(2, device="meta").untyped_storage()
+    with record() as trace:
+        x = torch.ones(2)
+    (number,) = storages_of(trace, x)
+    memory = Memory(ProgramCalls(trace.program), CPU)
+    with pytest.raises(ReplayError, match="has no memory of its own"):
+        memory.add(number, storage)

@@ -1,10 +1,16 @@
 """What a recording says of a cell without being asked."""
 
+import concurrent.futures
+import contextlib
+import multiprocessing
+import os
+
 import pytest
 import torch
 from torch import nn
 
 from meta_magic import record
+from meta_magic.torch_private.modes import function_mode_stack
 from tests.unit.modules import Tied
 
 
@@ -150,6 +156,72 @@ def test_a_thread_is_named_as_not_recorded():
         thread.join()
     assert "'loader'" in notes_of(trace)["thread"].text
     assert len(trace) == 0
+
+
+def test_a_thread_that_calls_no_function_of_torch_is_not_named():
+    import threading
+    from concurrent.futures import ThreadPoolExecutor
+
+    def look(seen):
+        seen.append(function_mode_stack())
+
+    seen = []
+    with ThreadPoolExecutor(1, thread_name_prefix="older") as pool:
+        pool.submit(look, seen).result()
+        with record() as trace:
+            thread = threading.Thread(target=sum, args=([1, 2],))
+            thread.start()
+            thread.join()
+            pool.submit(sum, [1, 2]).result()
+        pool.submit(look, seen).result()
+    assert trace.notes == ()
+    assert seen == [[], []]
+
+
+def start_process():
+    process = multiprocessing.get_context("fork").Process(target=sum, args=([1],))
+    process.start()
+    process.join()
+
+
+def map_in_processes():
+    context = multiprocessing.get_context("fork")
+    with concurrent.futures.ProcessPoolExecutor(1, context) as pool:
+        pool.submit(sum, [1]).result()
+
+
+def fork():
+    if os.fork() == 0:
+        os._exit(0)
+    os.wait()
+
+
+@pytest.mark.parametrize("start", [start_process, map_in_processes, fork])
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_child_process_is_named_as_not_recorded(start):
+    code = start.__code__
+    before = multiprocessing.process.BaseProcess.start
+    with record() as trace:
+        x = torch.ones(2)
+        start()
+    (note,) = trace.notes
+    assert note.kind == "process"
+    assert "process" in note.text
+    assert "was not recorded" in note.text
+    assert note.line == code.co_firstlineno + LINES[start.__name__]
+    assert multiprocessing.process.BaseProcess.start is before
+    assert x.is_meta
+
+
+LINES = {"start_process": 2, "map_in_processes": 3, "fork": 1}
+"""On which line of each the process starts."""
+
+
+def test_what_explains_an_error_forks_without_a_note():
+    with record() as trace, contextlib.suppress(RuntimeError):
+        torch.ones(2, 3) @ torch.ones(2, 3)
+    fork()
+    assert not [note for note in trace.notes if note.kind == "process"]
 
 
 def test_load_state_dict_that_assigns_is_not_noted():

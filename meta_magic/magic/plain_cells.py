@@ -1,0 +1,106 @@
+"""Say, below a plain cell that uses what a recorded cell made, what to do.
+
+Without ``%%meta``, ``y = model(x)`` ends in an error of torch on devices, or leaves a
+tensor that will never have values. Neither says a word of the cell that made ``model``.
+"""
+
+import ast
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from meta_magic.magic.magics import MetaMagics
+    from meta_magic.session.plain_use import Recorded
+
+__all__ = ["PlainCells"]
+
+OF_META: Final = re.compile(r"\bmeta\b|not on the expected device")
+"""In the words of torch's errors about meta tensors, that name no other device."""
+
+
+class PlainCells:
+    """Looks at each plain cell after it ran.
+
+    Args:
+        magics: Belongs to the shell, and knows whether a cell was recorded.
+    """
+
+    def __init__(self, magics: "MetaMagics") -> None:
+        shell: Any = magics.shell
+        self._magics = magics
+        self._shell = shell
+        shell.events.register("post_run_cell", self.look)
+
+    def remove(self) -> None:
+        """Look at no cell any more."""
+        self._shell.events.unregister("post_run_cell", self.look)
+
+    def look(self, result: Any) -> None:
+        """Print a line if a cell used what was recorded as if it was real."""
+        is_plain = not self._magics.is_recorded
+        if not is_plain or "meta_magic.session.recording" not in sys.modules:
+            return
+        from meta_magic.recording.identities.origins import has_origins  # noqa: PLC0415  torch
+
+        cell = result.info.raw_cell if has_origins() else None
+        text = self._advise(cell, result.error_in_exec) if cell else None
+        if text:
+            print(text)  # noqa: T201  below the traceback, or the output
+
+    def _advise(self, cell: str, error: BaseException | None) -> str | None:
+        """Return what to say of a cell; None for nothing."""
+        from meta_magic.session.plain_use import find_recorded, is_without_values  # noqa: PLC0415  torch
+
+        if error is not None and not OF_META.search(f"{type(error).__name__}: {error}"):
+            return None
+        read, bound = list_names(self._shell.transform_cell(cell))
+        namespace = self._shell.user_ns
+        if error is None:
+            made = [name for name in bound if is_without_values(namespace.get(name))]
+            if not made:
+                return None
+        recorded = [*find_recorded((n for n in read if n not in bound), namespace)]
+        # A module rather than what it returned: it is what the user wants to call.
+        found = next((r for r in recorded if r.is_module), None) or next(
+            iter(recorded), None
+        )
+        if found is None:
+            return None
+        if error is None:
+            return (
+                f"meta_magic: `{made[0]}` has no values: line {bound[made[0]]} made it "
+                f"without %%meta, of {self._describe(found)}: put %%meta on this cell"
+            )
+        way = f", or run %meta materialize {found.name}" if found.is_module else ""
+        return f"meta_magic: {self._describe(found)}: put %%meta on this cell{way}"
+
+    def _describe(self, found: "Recorded") -> str:
+        """Return in words which variable was recorded where."""
+        at = found.made_at
+        if at is None:
+            return f"`{found.name}`, which was made under %%meta"
+        numbers: Mapping[str, int] = getattr(self._shell.compile, "_filename_map", {})
+        is_cell = at.file in numbers
+        file = f"In[{numbers[at.file]}]" if is_cell else PurePath(at.file).name
+        return f"`{found.name}`, which was made under %%meta in {file}, line {at.line}"
+
+
+def list_names(code: str) -> tuple[dict[str, None], dict[str, int]]:
+    """Return the names that a cell reads, and those that it binds, with the lines."""
+    try:
+        nodes = [*walk_in_order(ast.parse(code))]
+    except SyntaxError:
+        return {}, {}
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    read = {node.id: None for node in names if isinstance(node.ctx, ast.Load)}
+    return read, {n.id: n.lineno for n in names if isinstance(n.ctx, ast.Store)}
+
+
+def walk_in_order(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield a node and all below it, as they are written."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        yield from walk_in_order(child)
