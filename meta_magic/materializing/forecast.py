@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import torch
-from torch import nn
 
 from meta_magic.materializing.targets import Target
 from meta_magic.replaying.execution import Execution
@@ -14,7 +13,6 @@ from meta_magic.replaying.part import Part
 from meta_magic.replaying.rates import count_products, estimate_seconds, measure_rates
 from meta_magic.replaying.steps import StepKind
 from meta_magic.replaying.uses import USES, Uses, find_phases
-from meta_magic.torch_private.module_internals import walk_modules
 from meta_magic.trace.signature import Phase
 from meta_magic.trace.units import format_flops
 
@@ -55,6 +53,17 @@ class Forecast:
     flops: int = 0
     seconds: float = 0.0
 
+    def join(self, other: "Forecast") -> "Forecast":
+        """Return what both would do together."""
+        uses = Counter(dict(self.uses)) + Counter(dict(other.uses))
+        return Forecast(
+            n_operators=self.n_operators + other.n_operators,
+            uses=tuple(uses.items()),
+            needed_by=self.needed_by + other.needed_by,
+            flops=self.flops + other.flops,
+            seconds=self.seconds + other.seconds,
+        )
+
     def __str__(self) -> str:
         """Return it as one line; "" if nothing is replayed."""
         time = format_seconds(self.seconds)
@@ -75,14 +84,12 @@ class Forecast:
 
 
 def forecast_replays(
-    module: nn.Module,
     replays: Sequence[tuple[Execution, Mapping[int, Target]]],
     device: torch.device,
 ) -> Forecast:
     """Return what some replays would do.
 
     Args:
-        module: What is made real.
         replays: The replays, with their targets by storage.
         device: Where.
     """
@@ -99,7 +106,7 @@ def forecast_replays(
     return Forecast(
         n_operators=len(steps),
         uses=tuple((use, uses[use]) for use in USES if uses[use]),
-        needed_by=tuple(group_needing(module, needing)),
+        needed_by=tuple(group_needing(needing)),
         flops=sum(count_products(step.call.signature)[0] for step in run),
         seconds=sum(estimate_seconds(step, rates, device) for step in steps),
     )
@@ -126,18 +133,16 @@ def count_uses(part: Part) -> Counter[Phase]:
 
 
 def group_needing(
-    module: nn.Module, targets: Sequence[Target]
+    targets: Sequence[Target],
 ) -> Iterator[tuple[str, tuple[str, ...], int]]:
     """Yield what the targets are, the first few of their names, and how many."""
-    classes = {fqn: type(part).__name__ for fqn, part in walk_modules(module)}
     groups: dict[tuple[str, str], list[str]] = {}
     for target in targets:
         place = target.held[0]
-        owner = classes.get(place.name.rpartition(".")[0], "")
-        of = "" if place.kind == "parameter" else owner
+        of = "" if place.kind == "parameter" else place.owner
         groups.setdefault((place.kind, of), []).append(place.name)
     for (kind, of), names in sorted(groups.items(), key=lambda item: -len(item[1])):
-        plural = kind if len(names) == 1 else f"{kind}s"
+        plural = kind if len(names) == 1 or kind == "state" else f"{kind}s"
         what = f"{plural} of {of}" if of else plural
         yield what, tuple(names[:MAX_NAMES]), len(names)
 

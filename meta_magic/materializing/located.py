@@ -105,7 +105,8 @@ def check_fresh(
         raise MaterializeError(
             f"cannot replay {target.name!r}: it was changed in place outside of "
             "any recording. Do that under %%meta or mm.record(), too, or choose "
-            "init='reset', init='empty' or a checkpoint"
+            "init='reset', init='empty' or a checkpoint",
+            target,
         )
 
 
@@ -123,7 +124,8 @@ def locate_one(target: Target, program: Program | None) -> tuple[Origin, int]:
         raise MaterializeError(
             f"cannot replay {target.name!r}: it was not built under {where}. "
             "Build the module under %%meta or mm.record() and materialize it after "
-            "that, or choose init='reset', init='empty' or a checkpoint"
+            "that, or choose init='reset', init='empty' or a checkpoint",
+            target,
         )
     return found
 

@@ -1,0 +1,221 @@
+"""Find what is used with some tensors and has to become real with them.
+
+Otherwise the next line fails, or does nothing: an optimizer whose momentum is on meta
+adds that to a real weight, which torch lets pass without effect. Those are the states
+of optimizers, their learning rates, schedulers and scalers; what hooks and the class of
+a module hold; gradients; and other tensors on the same storages.
+"""
+
+import gc
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import FunctionType
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from meta_magic.materializing.targets import BOOKKEEPING, Held, address_of
+from meta_magic.materializing.walk import walk
+from meta_magic.recording.identities.living_tensors import find_stored
+from meta_magic.session.module_names import read_attributes
+from meta_magic.torch_private.autograd import read_hooks
+from meta_magic.torch_private.modes import DisableTorchFunction
+
+__all__ = [
+    "find_companions",
+    "find_forgettable",
+    "keeps_gradient",
+    "list_optimizers",
+]
+
+OF_GROUPS: Final = ("state", "param_groups")
+NOT_CAST: Final = ("step",)
+"""Names of states that ``Optimizer.load_state_dict`` does not cast, either."""
+
+SCALERS: Final = (torch.amp.GradScaler,)
+
+
+def find_companions(
+    held: Sequence[Held], modules: Iterable[tuple[str, nn.Module]]
+) -> list[Held]:
+    """Return the tensors on meta that are used with some, and that are none of them.
+
+    Args:
+        held: What is made real.
+        modules: The modules of that.
+    """
+    with DisableTorchFunction():
+        known = {id(place.tensor) for place in held}
+        found = [*find_states(held), *find_hooked(held, modules), *find_gradients(held)]
+        found = [h for h in found if h.tensor.is_meta and id(h.tensor) not in known]
+        return [*found, *find_sharing([*held, *found])]
+
+
+def find_gradients(held: Sequence[Held]) -> Iterator[Held]:
+    """Yield the gradients of leaves."""
+    for place in {id(place.tensor): place for place in reversed(held)}.values():
+        tensor = place.tensor
+        if tensor.is_meta and tensor.is_leaf and tensor.grad is not None:
+            yield Held(f"{place.name}.grad", "gradient", False, tensor.grad)  # noqa: FBT003
+
+
+def keeps_gradient(tensor: Tensor) -> bool:
+    """Whether a tensor is a leaf of autograd's graph, or was told to retain it."""
+    try:
+        return tensor.is_leaf or tensor.retains_grad
+    except RuntimeError:  # a view whose base was written, in a way that has no gradient
+        return False
+
+
+def list_optimizers(parameters: Iterable[Tensor]) -> list[Optimizer]:
+    """Return the living optimizers that hold some of these parameters."""
+    known = {id(tensor) for tensor in parameters}
+    return [
+        optimizer
+        for optimizer in find_living(Optimizer)
+        if any(id(p) in known for p in parameters_of(optimizer))
+    ]
+
+
+def find_forgettable(held: Sequence[Held]) -> list[Held]:
+    """Return those of some states that an optimizer makes anew where they are missing.
+
+    Not those of optimizers that make theirs when they are constructed, as Adagrad does.
+    """
+    known = {
+        id(tensor)
+        for optimizer in find_living(Optimizer)
+        if not starts_with_state(type(optimizer))
+        for state in read_attributes(optimizer).get("state", {}).values()
+        for _, tensor in walk(state)
+    }
+    return [place for place in held if id(place.tensor) in known]
+
+
+def starts_with_state(kind: type[Optimizer]) -> bool:
+    """Whether optimizers of a class have a state when they are constructed."""
+    below = kind.__mro__[: kind.__mro__.index(Optimizer)]
+    makers = [vars(base).get("__init__") for base in below]
+    codes = [maker.__code__ for maker in makers if isinstance(maker, FunctionType)]
+    return any("state" in code.co_names for code in codes)
+
+
+def find_living(*kinds: type) -> list[Any]:
+    """Return the living objects of some classes."""
+    objects = gc.get_objects()
+    wanted = {kind for kind in set(map(type, objects)) if issubclass(kind, kinds)}
+    return [one for one in objects if type(one) in wanted] if wanted else []
+
+
+def parameters_of(optimizer: Optimizer) -> Iterator[Tensor]:
+    """Yield all that an optimizer is to change."""
+    for group in read_attributes(optimizer).get("param_groups", ()):
+        yield from group["params"]
+
+
+def find_states(held: Sequence[Held]) -> Iterator[Held]:
+    """Yield what optimizers hold for some parameters, and schedulers and scalers."""
+    names = {id(place.tensor): place.name for place in reversed(held)}
+    optimizers = list_optimizers(place.tensor for place in held)
+    for optimizer in optimizers:
+        yield from read_optimizer(optimizer, names)
+    if not optimizers:
+        return
+    known = {id(optimizer) for optimizer in optimizers}
+    for one in find_living(LRScheduler):
+        attributes = read_attributes(one)
+        if id(attributes.get("optimizer")) in known:
+            others = {k: v for k, v in attributes.items() if id(v) not in known}
+            yield from describe(others, type(one).__name__)
+    if all(id(o) in known for o in find_living(Optimizer) if is_on_meta(o)):
+        for scaler in find_living(*SCALERS):
+            yield from describe(scaler, type(scaler).__name__)
+
+
+def is_on_meta(optimizer: Optimizer) -> bool:
+    """Whether an optimizer is to change something on meta."""
+    return any(parameter.is_meta for parameter in parameters_of(optimizer))
+
+
+def read_optimizer(optimizer: Optimizer, names: Mapping[int, str]) -> Iterator[Held]:
+    """Yield what an optimizer holds for some parameters, by their names."""
+    kind, attributes = type(optimizer).__name__, read_attributes(optimizer)
+    others = {id(parameter) for parameter in parameters_of(optimizer)}
+    for key, state in attributes.get("state", {}).items():
+        if id(key) in names:
+            of = f"{kind}.state[{names[id(key)]}]"
+            yield from describe(state, of, others, is_cast=key.is_floating_point())
+        elif not isinstance(key, Tensor):
+            yield from describe(state, f"{kind}.state[{key!r}]", others)
+    for index, group in enumerate(attributes["param_groups"]):
+        own = {name: value for name, value in group.items() if name != "params"}
+        yield from describe(own, f"{kind}.param_groups[{index}]", others)
+    rest = {name: v for name, v in attributes.items() if name not in OF_GROUPS}
+    yield from describe(rest, kind, others)
+
+
+def describe(
+    value: object,
+    path: str,
+    without: Iterable[int] = (),
+    *,
+    is_cast: bool = False,
+    kind: str = "state",
+) -> Iterator[Held]:
+    """Yield the tensors in a value.
+
+    Args:
+        value: What holds them.
+        path: How it is written.
+        without: The ``id`` of those that are left out.
+        is_cast: Whether ``dtype=`` casts them.
+        kind: What they are.
+    """
+    for name, tensor in walk(value, path):
+        if isinstance(tensor, Tensor) and id(tensor) not in without:
+            casts = is_cast and not name.endswith(tuple(f"[{n!r}]" for n in NOT_CAST))
+            owner = path.partition(".")[0]
+            yield Held(name, kind, False, tensor, owner, casts)  # noqa: FBT003
+
+
+def find_hooked(
+    held: Sequence[Held], modules: Iterable[tuple[str, nn.Module]]
+) -> Iterator[Held]:
+    """Yield what hooks hold, and what the functions of a module's class do."""
+    kinds: dict[type, None] = {}
+    for fqn, module in modules:
+        kinds |= dict.fromkeys(type(module).__mro__)
+        own = module.__dict__
+        hooks = [
+            own[name] for name in BOOKKEEPING if name.endswith("hooks") and own[name]
+        ]
+        if hooks:
+            yield from describe_hooks(hooks, fqn)
+    for place in held:
+        hooks = [hook for hook in read_hooks(place.tensor) if hook]
+        if hooks:
+            yield from describe_hooks(hooks, place.name)
+    for kind in kinds:
+        if not kind.__module__.startswith("torch.") and kind is not object:
+            functions = {k: v for k, v in vars(kind).items() if k[:2] != "__"}
+            yield from describe(functions, kind.__name__, kind="attribute")
+
+
+def describe_hooks(hooks: Sequence[object], name: str) -> Iterator[Held]:
+    """Yield what the hooks of a module or tensor hold."""
+    of = f"hook of {name}" if name else "hook"
+    for place in describe(hooks, "", kind="attribute"):
+        end = place.name.rpartition("]")[2] or place.name
+        yield place._replace(name=f"{of}{end}")
+
+
+def find_sharing(held: Sequence[Held]) -> Iterator[Held]:
+    """Yield other tensors that lie on the storages of some, whoever holds them."""
+    names = {address_of(h.tensor): h.name for h in reversed(held) if h.tensor.is_meta}
+    known = {id(place.tensor) for place in held}
+    for tensor, address in find_stored() if names else ():
+        if address in names and id(tensor) not in known:
+            name = f"a tensor on {names[address]}"
+            yield Held(name, "attribute", False, tensor)  # noqa: FBT003

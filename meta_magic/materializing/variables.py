@@ -1,0 +1,71 @@
+"""What a notebook's or a script's variables hold that is on meta still."""
+
+import sys
+from collections.abc import Iterator, Mapping
+from types import FrameType
+from typing import Any, Final
+
+from torch import Tensor
+
+from meta_magic.materializing.targets import find_in_module
+from meta_magic.materializing.walk import walk
+from meta_magic.recording.identities.frame_kinds import OWN, is_library, is_stdlib
+from meta_magic.recording.identities.origins import find_origin, has_origins
+from meta_magic.session.module_names import IPYTHONS
+from meta_magic.torch_private.modes import DisableTorchFunction
+
+__all__ = ["Variables", "find_on_meta", "list_variables"]
+
+MAX_FRAMES: Final = 100
+
+
+class Variables:
+    """Variables as one object, of which what can be made real is made so.
+
+    Args:
+        namespace: Names and values; those that begin with ``_`` are left out.
+    """
+
+    def __init__(self, namespace: Mapping[str, object]) -> None:
+        for name, value in list(namespace.items()):
+            if not name.startswith("_") and name not in IPYTHONS:
+                self.__dict__[name] = value
+
+
+def list_variables() -> dict[str, Any]:
+    """Return the variables of the callers' code and of the main module, by name."""
+    found: dict[str, Any] = {}
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(MAX_FRAMES):
+        if frame is None:
+            break
+        file = frame.f_code.co_filename
+        if not (file.startswith(OWN) or is_library(file) or is_stdlib(file)):
+            found = {**frame.f_globals, **frame.f_locals, **found}
+        frame = frame.f_back
+    return {**vars(sys.modules["__main__"]), **found}
+
+
+def find_on_meta(namespace: Mapping[str, object]) -> Iterator[str]:
+    """Yield how one writes what variables hold that a recording made on meta.
+
+    A module stands for all that it holds.
+    """
+    if not has_origins():
+        return
+    with DisableTorchFunction():
+        for path, found in walk(Variables(namespace)):
+            if isinstance(found, Tensor):
+                tensors = [found]
+            else:
+                tensors = [h.tensor for h in find_in_module(found, "", set())]
+            if any(map(is_recorded, tensors)):
+                yield path.removeprefix(".")
+
+
+def is_recorded(tensor: Tensor) -> bool:
+    """Whether a tensor is on meta because a recording made it."""
+    try:
+        return tensor.is_meta and find_origin(tensor.untyped_storage()) is not None
+    except (RuntimeError, NotImplementedError, ValueError):  # it has no storage
+        return False
