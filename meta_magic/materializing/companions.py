@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from meta_magic.materializing.install import is_leaf
 from meta_magic.materializing.targets import BOOKKEEPING, Held, address_of
 from meta_magic.materializing.walk import walk
 from meta_magic.recording.identities.living_tensors import find_stored
@@ -57,7 +58,7 @@ def find_gradients(held: Sequence[Held]) -> Iterator[Held]:
     """Yield the gradients of leaves."""
     for place in {id(place.tensor): place for place in reversed(held)}.values():
         tensor = place.tensor
-        if tensor.is_meta and tensor.is_leaf and tensor.grad is not None:
+        if tensor.is_meta and is_leaf(tensor) and tensor.grad is not None:
             yield Held(f"{place.name}.grad", "gradient", False, tensor.grad)  # noqa: FBT003
 
 

@@ -3,9 +3,10 @@
 The Python object of a tensor is given another tensor below it, so whoever holds it (the
 module, an optimizer, a variable) holds the real one. A graph that autograd recorded on
 meta keeps the old one: a backward pass from the real one is refused by name.
-``torch.utils.swap_tensors`` does the same, and refuses while there is such a graph or a
-weak reference; here neither matters, as both go on to mean what they meant. Below Python torch refuses weak references, too: that of a graph which
-retains a tensor's gradient is taken away.
+``torch.utils.swap_tensors`` does the same, and refuses while there is such a graph or
+a weak reference; here neither matters, as both go on to mean what they meant. Below
+Python torch refuses weak references, too: that of a graph which retains a tensor's
+gradient is taken away.
 """
 
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ from meta_magic.torch_private.interrupts import Interrupts
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.tensor_internals import is_view, swap_tensor_impl
 
-__all__ = ["Installation"]
+__all__ = ["Installation", "is_leaf"]
 
 
 class Installation:
@@ -98,7 +99,7 @@ def is_leaf(tensor: Tensor) -> bool:
     try:
         return tensor.is_leaf
     except RuntimeError:  # a view whose base was written, in a way that has no gradient
-        return True
+        return False
 
 
 def swap(tensor: Tensor, real: Tensor) -> None:

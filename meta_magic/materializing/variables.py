@@ -2,8 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Mapping
-from types import FrameType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from torch import Tensor
 
@@ -13,6 +12,9 @@ from meta_magic.recording.identities.frame_kinds import OWN, is_library, is_stdl
 from meta_magic.recording.identities.origins import find_origin, has_origins
 from meta_magic.session.module_names import IPYTHONS
 from meta_magic.torch_private.modes import DisableTorchFunction
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 __all__ = ["Variables", "find_on_meta", "list_variables"]
 

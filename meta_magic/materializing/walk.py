@@ -1,8 +1,8 @@
 """Find the tensors and modules that an object holds, whatever it is.
 
-A list, a dictionary, a dataclass, a scheduler of diffusers, a hook with what its closure
-holds: nothing of the user's runs to read them. Modules are yielded, not looked into:
-``targets`` knows what they hold. Read ``walk`` first.
+A list, a dictionary, a dataclass, a scheduler of diffusers, a hook with what its
+closure holds: nothing of the user's runs to read them. Modules are yielded, not looked
+into: ``targets`` knows what they hold. Read ``walk`` first.
 """
 
 import weakref
@@ -41,8 +41,7 @@ CLOSED: Final = (type, ModuleType, CodeType, FrameType, GeneratorType, weakref.r
 OWN: Final = "meta_magic."
 VARIABLES: Final = f"{OWN}materializing.variables"
 
-ORDERED: Final = (list, tuple, deque)
-SETS: Final = (set, frozenset)
+ORDERED: Final[tuple[Any, ...]] = (list, tuple, deque, set, frozenset)
 KEYS: Final = frozenset({str, int, bool})
 
 
@@ -81,25 +80,24 @@ def is_open(kind: type) -> bool:
 def list_held(value: Any, kind: type) -> Iterator[tuple[str, object]]:
     """Yield what an object holds itself, and how that is written behind its name."""
     if issubclass(kind, dict):
-        for index, (key, held) in enumerate(list(dict.items(value))):
-            yield (f"[{key!r}]" if type(key) in KEYS else f"[{index}]"), held
-    for base in ORDERED:
-        if issubclass(kind, base):
-            yield from ((f"[{i}]", held) for i, held in enumerate(base.__iter__(value)))
-    for base in SETS:
-        if issubclass(kind, base):
-            yield from (("{}", held) for held in base.__iter__(value))
+        pairs = list(dict.items(value))
+        yield from ((name_key(i, key), held) for i, (key, held) in enumerate(pairs))
+    for base in (base for base in ORDERED if issubclass(kind, base)):
+        yield from ((f"[{i}]", held) for i, held in enumerate(base.__iter__(value)))
     if issubclass(kind, FunctionType):
         yield from list_enclosed(value)
     elif issubclass(kind, MethodType):
-        yield from (
-            (f".{name}", getattr(value, name)) for name in ("__self__", "__func__")
-        )
+        yield from ((".__self__", value.__self__), ("", value.__func__))
     elif issubclass(kind, partial):
         yield from (("", value.func), (".args", value.args), ("", value.keywords))
     else:
         yield from ((f".{n}", held) for n, held in list(read_attributes(value).items()))
         yield from list_slots(value, kind)
+
+
+def name_key(index: int, key: object) -> str:
+    """Return how one writes an item of a dictionary; by its place, if not by key."""
+    return f"[{key!r}]" if type(key) in KEYS else f"[{index}]"
 
 
 def list_enclosed(function: FunctionType) -> Iterator[tuple[str, object]]:

@@ -101,7 +101,8 @@ def mark_graph_lost(tensor: Tensor) -> None:
         torch.autograd.grad_mode._unsafe_preserve_version_counter(tensor),
         torch.enable_grad(),
     ):
-        GraphOfMeta.apply(torch.empty(0, requires_grad=True), tensor)
+        apply: Callable[..., object] = GraphOfMeta.apply
+        apply(torch.empty(0, requires_grad=True), tensor)
 
 
 def name_nodes(name: str) -> Callable[[type[Any]], type[Any]]:
