@@ -8,7 +8,7 @@ a module hold; gradients; and other tensors on the same storages.
 
 import gc
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
 from typing import Any, Final
 
 import torch
@@ -31,27 +31,32 @@ __all__ = [
     "list_optimizers",
 ]
 
-OF_GROUPS: Final = ("state", "param_groups")
-NOT_CAST: Final = ("step",)
-"""Names of states that ``Optimizer.load_state_dict`` does not cast, either."""
+NOT_CAST: Final = "['step']"
+"""The state that ``Optimizer.load_state_dict`` does not cast, either."""
 
 SCALERS: Final = (torch.amp.GradScaler,)
 
 
 def find_companions(
-    held: Sequence[Held], modules: Iterable[tuple[str, nn.Module]]
+    held: Sequence[Held], modules: Iterable[tuple[str, nn.Module]], *, is_cast: bool
 ) -> list[Held]:
     """Return the tensors on meta that are used with some, and that are none of them.
 
     Args:
         held: What is made real.
         modules: The modules of that.
+        is_cast: Whether it is cast: then what reads its memory otherwise is left out.
     """
     with DisableTorchFunction():
-        known = {id(place.tensor) for place in held}
-        found = [*find_states(held), *find_hooked(held, modules), *find_gradients(held)]
+        sharing = [*find_sharing(held, is_cast=is_cast)]
+        own = [*held, *sharing]
+        known = {id(place.tensor) for place in own}
+        found = [*find_states(own), *find_hooked(own, modules), *find_gradients(own)]
         found = [h for h in found if h.tensor.is_meta and id(h.tensor) not in known]
-        return [*found, *find_sharing([*held, *found])]
+        known |= {id(place.tensor) for place in found}
+        beside = find_sharing(found, is_cast=is_cast) if found else ()
+        others = (place for place in beside if id(place.tensor) not in known)
+        return [*sharing, *found, *others]
 
 
 def find_gradients(held: Sequence[Held]) -> Iterator[Held]:
@@ -120,19 +125,17 @@ def find_states(held: Sequence[Held]) -> Iterator[Held]:
     """Yield what optimizers hold for some parameters, and schedulers and scalers."""
     names = {id(place.tensor): place.name for place in reversed(held)}
     optimizers = list_optimizers(place.tensor for place in held)
+    seen = {id(optimizer) for optimizer in optimizers}
     for optimizer in optimizers:
         yield from read_optimizer(optimizer, names)
     if not optimizers:
         return
-    known = {id(optimizer) for optimizer in optimizers}
     for one in find_living(LRScheduler):
-        attributes = read_attributes(one)
-        if id(attributes.get("optimizer")) in known:
-            others = {k: v for k, v in attributes.items() if id(v) not in known}
-            yield from describe(others, type(one).__name__)
-    if all(id(o) in known for o in find_living(Optimizer) if is_on_meta(o)):
+        if id(read_attributes(one).get("optimizer")) in seen:
+            yield from describe(one, type(one).__name__, seen)
+    if all(id(o) in seen for o in find_living(Optimizer) if is_on_meta(o)):
         for scaler in find_living(*SCALERS):
-            yield from describe(scaler, type(scaler).__name__)
+            yield from describe(scaler, type(scaler).__name__, seen)
 
 
 def is_on_meta(optimizer: Optimizer) -> bool:
@@ -141,44 +144,41 @@ def is_on_meta(optimizer: Optimizer) -> bool:
 
 
 def read_optimizer(optimizer: Optimizer, names: Mapping[int, str]) -> Iterator[Held]:
-    """Yield what an optimizer holds for some parameters, by their names."""
+    """Yield what an optimizer holds for some parameters, by their names.
+
+    Other parameters, and what it holds for these, are left out.
+    """
     kind, attributes = type(optimizer).__name__, read_attributes(optimizer)
+    state = attributes.get("state", {})
+    rest = {name: held for name, held in attributes.items() if name != "state"}
     others = {id(parameter) for parameter in parameters_of(optimizer)}
-    for key, state in attributes.get("state", {}).items():
-        if id(key) in names:
-            of = f"{kind}.state[{names[id(key)]}]"
-            yield from describe(state, of, others, is_cast=key.is_floating_point())
-        elif not isinstance(key, Tensor):
-            yield from describe(state, f"{kind}.state[{key!r}]", others)
-    for index, group in enumerate(attributes["param_groups"]):
-        own = {name: value for name, value in group.items() if name != "params"}
-        yield from describe(own, f"{kind}.param_groups[{index}]", others)
-    rest = {name: v for name, v in attributes.items() if name not in OF_GROUPS}
-    yield from describe(rest, kind, others)
+    for place in describe(SimpleNamespace(**rest), kind):
+        if id(place.tensor) not in others:
+            yield place
+    for key, held in state.items():
+        if not isinstance(key, Tensor):
+            yield from describe(held, f"{kind}.state[{key!r}]")
+        elif id(key) in names:
+            for place in describe(held, f"{kind}.state[{names[id(key)]}]"):
+                is_cast = key.is_floating_point() and not place.name.endswith(NOT_CAST)
+                yield place._replace(is_cast=is_cast)
 
 
 def describe(
-    value: object,
-    path: str,
-    without: Iterable[int] = (),
-    *,
-    is_cast: bool = False,
-    kind: str = "state",
+    value: object, path: str, seen: set[int] | None = None, kind: str = "state"
 ) -> Iterator[Held]:
     """Yield the tensors in a value.
 
     Args:
         value: What holds them.
         path: How it is written.
-        without: The ``id`` of those that are left out.
-        is_cast: Whether ``dtype=`` casts them.
+        seen: The ``id`` of what is not looked into; takes what is now.
         kind: What they are.
     """
-    for name, tensor in walk(value, path):
-        if isinstance(tensor, Tensor) and id(tensor) not in without:
-            casts = is_cast and not name.endswith(tuple(f"[{n!r}]" for n in NOT_CAST))
-            owner = path.partition(".")[0]
-            yield Held(name, kind, False, tensor, owner, casts)  # noqa: FBT003
+    owner = path.partition(".")[0]
+    for name, tensor in walk(value, path, seen):
+        if isinstance(tensor, Tensor):
+            yield Held(name, kind, False, tensor, owner, is_cast=False)  # noqa: FBT003
 
 
 def find_hooked(
@@ -189,19 +189,16 @@ def find_hooked(
     for fqn, module in modules:
         kinds |= dict.fromkeys(type(module).__mro__)
         own = module.__dict__
-        hooks = [
-            own[name] for name in BOOKKEEPING if name.endswith("hooks") and own[name]
-        ]
-        if hooks:
-            yield from describe_hooks(hooks, fqn)
+        hooks = [own[n] for n in BOOKKEEPING if n.endswith("hooks") and own.get(n)]
+        yield from describe_hooks(hooks, fqn)
     for place in held:
-        hooks = [hook for hook in read_hooks(place.tensor) if hook]
-        if hooks:
-            yield from describe_hooks(hooks, place.name)
+        yield from describe_hooks(
+            [h for h in read_hooks(place.tensor) if h], place.name
+        )
     for kind in kinds:
         if not kind.__module__.startswith("torch.") and kind is not object:
-            functions = {k: v for k, v in vars(kind).items() if k[:2] != "__"}
-            yield from describe(functions, kind.__name__, kind="attribute")
+            own = {k: v for k, v in vars(kind).items() if k[:2] != "__"}
+            yield from describe(SimpleNamespace(**own), kind.__name__, kind="attribute")
 
 
 def describe_hooks(hooks: Sequence[object], name: str) -> Iterator[Held]:
@@ -212,11 +209,13 @@ def describe_hooks(hooks: Sequence[object], name: str) -> Iterator[Held]:
         yield place._replace(name=f"{of}{end}")
 
 
-def find_sharing(held: Sequence[Held]) -> Iterator[Held]:
+def find_sharing(held: Sequence[Held], *, is_cast: bool) -> Iterator[Held]:
     """Yield other tensors that lie on the storages of some, whoever holds them."""
-    names = {address_of(h.tensor): h.name for h in reversed(held) if h.tensor.is_meta}
+    first = {address_of(h.tensor): h for h in reversed(held) if h.tensor.is_meta}
     known = {id(place.tensor) for place in held}
-    for tensor, address in find_stored() if names else ():
-        if address in names and id(tensor) not in known:
-            name = f"a tensor on {names[address]}"
-            yield Held(name, "attribute", False, tensor)  # noqa: FBT003
+    for tensor, address in find_stored() if first else ():
+        if address in first and id(tensor) not in known:
+            place = first[address]
+            if not is_cast or tensor.dtype == place.tensor.dtype:
+                name = f"alias of {place.name}"
+                yield Held(name, "alias", False, tensor)  # noqa: FBT003

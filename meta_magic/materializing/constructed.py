@@ -109,7 +109,7 @@ def make_reader() -> Read:
 
 
 def is_attribute(target: Target) -> bool:
-    """Whether a target is neither a parameter nor a buffer."""
+    """Whether a target is but a plain attribute, of a module or of another object."""
     return all(place.kind == "attribute" for place in target.held)
 
 

@@ -19,6 +19,7 @@ from meta_magic.materializing.targets import (
     find_tensors,
     group_targets,
 )
+from meta_magic.materializing.variables import Variables
 from meta_magic.recording.identities.origins import find_place
 from meta_magic.replaying.devices import list_devices, read_device
 from meta_magic.torch_private.modes import functorch_interpreter
@@ -151,7 +152,10 @@ def plan(given: Arguments) -> Preparation:
         return Preparation(task=task, fill=choose_fill(given.init, task, own))
 
     is_as_it_is = given.init == INITS[0] and given.state == STATES[0]
-    return choose_companions(task, prepare_task, is_trained=is_as_it_is)
+    is_cast = given.dtype is not None
+    return choose_companions(
+        task, prepare_task, is_trained=is_as_it_is, is_cast=is_cast
+    )
 
 
 def spread(targets: Sequence[Target]) -> Iterator[str]:
@@ -195,7 +199,7 @@ def check_surroundings(root: object) -> None:
     Raises:
         MaterializeError: A module is compiled, or a transform is being taken.
     """
-    for name, part in find_modules(root):
+    for name, part in () if isinstance(root, Variables) else find_modules(root):
         if isinstance(part, torch.jit.ScriptModule):
             raise MaterializeError(
                 f"{name or 'the module'} is a scripted module, which holds its tensors "

@@ -44,7 +44,11 @@ WHY_OTHERWISE: Final = (
 FIRST: Final = ("replay", "checkpoint", "reset")
 """What fills tensors, in the order in which a report lists it; others follow."""
 
-WITH_IT: Final = {"state": "of optimizers", "gradient": "gradients"}
+WITH_IT: Final = {
+    "state": "of optimizers",
+    "gradient": "gradients",
+    "alias": "in the same memory",
+}
 """Kinds of what is made real with a module, and how many of these are counted."""
 
 MAX_NAMES: Final = 5
@@ -57,7 +61,8 @@ class FilledTensor:
     Attributes:
         name: Name as ``state_dict`` keys it.
         kind: ``parameter``, ``buffer``, ``attribute``, ``state`` of an optimizer that
-            holds the module's parameters (or its schedulers and scalers), ``gradient``.
+            holds the module's parameters (or its schedulers and scalers), ``gradient``,
+            or ``alias``, of another tensor in the memory of one of these.
         filled_by: Where its content came from: the ``init=`` that made it,
             ``checkpoint`` for a path or a state dict, ``uninitialized`` if nothing did,
             ``drawn otherwise`` for what the cell has the generator of an accelerator
@@ -163,8 +168,9 @@ class MaterializeReport:
         ]
         for filled_by in dict.fromkeys((*FIRST, *met, KEPT)):
             lines += self._list(filled_by)
-        if self.ties:
-            lines.append(f"  ties kept: {format_names([a for a, _ in self.ties])}")
+        ties = [t.name for t in made if t.tied_to is not None and t.kind not in WITH_IT]
+        if ties:
+            lines.append(f"  ties kept: {format_names(ties)}")
         if self.uninitialized:
             lines.append(f"  UNINITIALIZED: {format_names(self.uninitialized)}")
         if self.drawn_otherwise:

@@ -25,12 +25,16 @@ __all__ = ["choose_companions"]
 PATIENCE: Final = 10.0
 """Seconds that gradients and what hooks hold may add."""
 
+DEAR: Final = ("gradient", "attribute")
+
 MAX_TRIES: Final = 8
 
 Prepare: TypeAlias = Callable[[Task], Preparation]
 
 
-def choose_companions(task: Task, prepare: Prepare, *, is_trained: bool) -> Preparation:
+def choose_companions(
+    task: Task, prepare: Prepare, *, is_trained: bool, is_cast: bool
+) -> Preparation:
     """Return how to make a task's tensors real, and as much of what goes with them.
 
     Args:
@@ -39,12 +43,13 @@ def choose_companions(task: Task, prepare: Prepare, *, is_trained: bool) -> Prep
         is_trained: Whether its tensors will hold what they do after the cell, training
             included: else the gradients, and what steps left in optimizers, are not
             of these values, and are dropped.
+        is_cast: Whether its tensors are cast.
 
     Raises:
         MaterializeError: What was asked for cannot be made real.
     """
     is_lenient = isinstance(task.root, Variables)
-    found = find_companions(task.held, task.modules)
+    found = find_companions(task.held, task.modules, is_cast=is_cast)
     if not is_trained:
         found = [place for place in found if place.kind != "gradient"]
         made = find_made_by_use(find_forgettable(found), task.program)
@@ -54,7 +59,7 @@ def choose_companions(task: Task, prepare: Prepare, *, is_trained: bool) -> Prep
     task = replace(task, held=[] if is_lenient else task.held)
     prepared = prepare_with(task, optional, prepare)
     own = {address_of(place.tensor) for place in task.held}
-    dear = [h for h in found if h.kind != "state" and address_of(h.tensor) not in own]
+    dear = [h for h in found if h.kind in DEAR and address_of(h.tensor) not in own]
     if is_lenient or not dear:
         return prepared
     return spare(prepared, dear, prepare)

@@ -42,8 +42,8 @@ class Held(NamedTuple):
     Attributes:
         name: Name within the object that is materialized, of a module as ``state_dict``
             keys it.
-        kind: ``parameter``, ``buffer``, ``attribute``, ``state`` of an optimizer or
-            ``gradient``.
+        kind: ``parameter``, ``buffer``, ``attribute``, ``state`` of an optimizer,
+            ``gradient``, or ``alias`` of what shares memory with one of these.
         is_persistent: Whether it stands in the ``state_dict``.
         tensor: The tensor.
         owner: Class name of what holds it; "" if that is no class of interest.

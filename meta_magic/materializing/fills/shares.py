@@ -9,7 +9,6 @@ import torch
 from meta_magic.errors import MaterializeError, ReplayError
 from meta_magic.materializing.constructed import (
     Read,
-    is_attribute,
     locate_constructed,
     make_reader,
 )
@@ -143,11 +142,10 @@ def find_used(shares: Iterable[Share]) -> set[Target]:
     for share in shares:
         phases = share.replay.follow(find_phases)[id(share.replay.parts[-1])]
         for number, target in share.located.target_by_storage.items():
-            if phases.get(number) and not is_attribute(target):
-                kinds = " and ".join(
-                    NAMES[use] for use in USES if use in phases[number]
-                )
-                text = CANNOT_TELL.format(target.name, kinds)
+            kinds = {place.kind for place in target.held}
+            if phases.get(number) and kinds & {"parameter", "buffer"}:
+                uses = [NAMES[use] for use in USES if use in phases[number]]
+                text = CANNOT_TELL.format(target.name, " and ".join(uses))
                 raise MaterializeError(text, target)
             if phases.get(number):
                 used.add(target)
