@@ -28,6 +28,8 @@ WORDS: Final[Mapping[Phase, tuple[str, str]]] = {
 
 DRAWN_LATER: Final = "random numbers that are drawn after it"
 
+KINDS: Final = {"state": "tensor", "alias": "tensor"}
+
 AS_MANY: Final = 90
 """Seconds or minutes that are not yet said in the next unit."""
 
@@ -142,7 +144,8 @@ def group_needing(
         of = "" if place.kind == "parameter" else place.owner
         groups.setdefault((place.kind, of), []).append(place.name)
     for (kind, of), names in sorted(groups.items(), key=lambda item: -len(item[1])):
-        plural = kind if len(names) == 1 or kind == "state" else f"{kind}s"
+        word = KINDS.get(kind, kind)
+        plural = word if len(names) == 1 else f"{word}s"
         what = f"{plural} of {of}" if of else plural
         yield what, tuple(names[:MAX_NAMES]), len(names)
 

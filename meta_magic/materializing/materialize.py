@@ -19,7 +19,7 @@ from meta_magic.materializing.targets import (
     find_tensors,
     group_targets,
 )
-from meta_magic.materializing.variables import Variables
+from meta_magic.materializing.variables import Variables, is_recorded
 from meta_magic.recording.identities.origins import find_place
 from meta_magic.replaying.devices import list_devices, read_device
 from meta_magic.torch_private.modes import functorch_interpreter
@@ -127,7 +127,9 @@ def plan(given: Arguments) -> Preparation:
     device = read_device(named, MaterializeError)
     modules = [*find_modules(given.root)]
     held = [*find_tensors(given.root)]
-    if not held and not modules:
+    if isinstance(given.root, Variables):
+        held = [place for place in held if is_recorded(place.tensor)]
+    elif not held and not modules:
         raise MaterializeError(
             "wanted a module, a tensor or an object that holds some, not a "
             f"{type(given.root).__name__}"

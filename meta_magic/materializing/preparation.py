@@ -23,7 +23,7 @@ from meta_magic.materializing.report import (
     format_names,
 )
 from meta_magic.materializing.targets import Held, Target, address_of, find_modules
-from meta_magic.materializing.variables import find_on_meta, list_variables
+from meta_magic.materializing.variables import Variables, find_on_meta, list_variables
 from meta_magic.materializing.walk import walk
 from meta_magic.recording.identities.storage_bytes import as_bytes
 from meta_magic.replaying.memory import make_view
@@ -106,6 +106,7 @@ class Preparation:
         except BaseException:
             installation.undo()
             raise
+        left = {id(place.tensor) for place, _ in self.task.left}
         return MaterializeReport(
             module=type(self.task.root).__name__,
             device=self.device,
@@ -122,7 +123,7 @@ class Preparation:
                 *replaced,
                 *describe_left(self.task.left),
             ),
-            on_meta=tuple(find_on_meta(list_variables())),
+            on_meta=tuple(find_on_meta(list_variables(), left)),
         )
 
     def _check_budgets(self, needed: int) -> None:
@@ -276,14 +277,16 @@ def look_again(task: Task) -> list[str]:
     """
     filled = {id(place.tensor) for place in task.held}
     left = {id(place.tensor) for place, _ in task.left}
+    is_whole = not isinstance(task.root, Variables)
     others = [
         (f"{fqn}.{name}" if fqn else name, tensor)
         for fqn, module in find_modules(task.root)
+        if not isinstance(module, torch.jit.ScriptModule)
         for tensors in (parameters_of(module), buffers_of(module))
         if tensors
         for name, tensor in tensors.items()
         if tensor is not None and id(tensor) not in left
-        if tensor.is_meta or id(tensor) not in filled
+        if tensor.is_meta or (is_whole and id(tensor) not in filled)
     ]
     on_meta = [repr(name) for name, tensor in others if tensor.is_meta]
     if on_meta:

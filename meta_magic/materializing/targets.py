@@ -5,7 +5,7 @@ or a tensor as well.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy
 from meta_magic.errors import MaterializeError
 from meta_magic.materializing.walk import PLAIN, walk
 from meta_magic.recording.rows.tree_tensors import own_tensors
+from meta_magic.replaying.memory import read_geometry
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.module_internals import names_not_persistent, walk_modules
 from meta_magic.torch_private.tensor_internals import address_of_storage
@@ -98,16 +99,8 @@ class Target:
 
     def geometry_of(self, tensor: Tensor) -> Geometry:
         """Return the geometry that one of its tensors will have."""
-        return Geometry(
-            shape=tuple(tensor.shape),
-            stride=tensor.stride(),
-            storage_offset=int(tensor.storage_offset()),
-            dtype=self.dtype or tensor.dtype,
-            device=tensor.device,
-            layout=tensor.layout,
-            is_conj=tensor.is_conj(),
-            is_neg=tensor.is_neg(),
-        )
+        geometry = read_geometry(tensor)
+        return replace(geometry, dtype=self.dtype or tensor.dtype)
 
 
 def find_tensors(root: object) -> Iterator[Held]:
@@ -122,8 +115,7 @@ def find_tensors(root: object) -> Iterator[Held]:
             if isinstance(found, Tensor):
                 is_parameter = isinstance(found, nn.Parameter)
                 kind = "parameter" if is_parameter else "attribute"
-                owner = type(root).__name__
-                yield Held(name or "tensor", kind, False, found, owner)  # noqa: FBT003
+                yield Held(name or "tensor", kind, False, found)  # noqa: FBT003
             else:
                 yield from find_in_module(found, name, seen)
 
@@ -156,6 +148,8 @@ def find_in_module(root: nn.Module, path: str, seen: set[int]) -> Iterator[Held]
     """
     registered: set[int] = set()
     for fqn, owner in walk_modules(root):
+        if isinstance(owner, torch.jit.ScriptModule):
+            continue  # holds its tensors where Python does not see them
         for name, kind, tensor in own_and_nested(owner, seen):
             if kind != "attribute":
                 registered.add(id(tensor))

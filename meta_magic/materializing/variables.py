@@ -1,10 +1,10 @@
 """What a notebook's or a script's variables hold that is on meta still."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from meta_magic.materializing.targets import find_in_module
 from meta_magic.materializing.walk import walk
@@ -12,11 +12,12 @@ from meta_magic.recording.identities.frame_kinds import OWN, is_library, is_stdl
 from meta_magic.recording.identities.origins import find_origin, has_origins
 from meta_magic.session.module_names import IPYTHONS
 from meta_magic.torch_private.modes import DisableTorchFunction
+from meta_magic.torch_private.module_internals import list_script_tensors, walk_modules
 
 if TYPE_CHECKING:
     from types import FrameType
 
-__all__ = ["Variables", "find_on_meta", "list_variables"]
+__all__ = ["Variables", "find_on_meta", "is_recorded", "list_variables"]
 
 MAX_FRAMES: Final = 100
 
@@ -48,26 +49,40 @@ def list_variables() -> dict[str, Any]:
     return {**vars(sys.modules["__main__"]), **found}
 
 
-def find_on_meta(namespace: Mapping[str, object]) -> Iterator[str]:
+def find_on_meta(
+    namespace: Mapping[str, object], without: Collection[int] = ()
+) -> Iterator[str]:
     """Yield how one writes what variables hold that a recording made on meta.
 
     A module stands for all that it holds.
+
+    Args:
+        namespace: The variables.
+        without: The ``id`` of the tensors that are not named.
     """
     if not has_origins():
         return
+    known = {*without}
     with DisableTorchFunction():
         for path, found in walk(Variables(namespace)):
-            if isinstance(found, Tensor):
-                tensors = [found]
-            else:
-                tensors = [h.tensor for h in find_in_module(found, "", set())]
-            if any(map(is_recorded, tensors)):
+            if id(found) in known:
+                continue
+            known.add(id(found))
+            tensors = [found] if isinstance(found, Tensor) else list_tensors(found)
+            if any(tensor.is_meta and is_recorded(tensor) for tensor in tensors):
                 yield path.removeprefix(".")
 
 
+def list_tensors(module: nn.Module) -> list[Tensor]:
+    """Return the tensors of a module, scripted or not."""
+    parts = [part for _, part in walk_modules(module)]
+    scripted = [tensor for m in parts for _, _, tensor in list_script_tensors(m)]
+    return [*scripted, *(held.tensor for held in find_in_module(module, "", set()))]
+
+
 def is_recorded(tensor: Tensor) -> bool:
-    """Whether a tensor is on meta because a recording made it."""
+    """Whether a recording made a tensor, or met it."""
     try:
-        return tensor.is_meta and find_origin(tensor.untyped_storage()) is not None
+        return find_origin(tensor.untyped_storage()) is not None
     except (RuntimeError, NotImplementedError, ValueError):  # it has no storage
-        return False
+        return tensor.is_meta

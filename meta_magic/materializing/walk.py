@@ -38,8 +38,8 @@ PLAIN: Final = frozenset(
 CLOSED: Final = (type, ModuleType, CodeType, FrameType, GeneratorType, weakref.ref)
 """Types that are not looked into, nor are their subclasses: they lead anywhere."""
 
-OWN: Final = "meta_magic."
-VARIABLES: Final = f"{OWN}materializing.variables"
+SHELLS: Final = ("IPython", "ipykernel", "traitlets", "meta_magic")
+VARIABLES: Final = "meta_magic.materializing.variables"
 
 ORDERED: Final[tuple[Any, ...]] = (list, tuple, deque, set, frozenset)
 KEYS: Final = frozenset({str, int, bool})
@@ -50,31 +50,36 @@ def walk(
 ) -> Iterator[tuple[str, Tensor | nn.Module]]:
     """Yield each tensor and module that a value is or holds, and how one writes it.
 
+    The nearest first; at every place of the nearest objects that hold it.
+
     Args:
         value: Any object.
         path: How it is written.
         seen: The ``id`` of what was looked into already, which takes what is now.
     """
     seen = set() if seen is None else seen
-    stack = [(path, value)]
+    queue = deque([(path, value)])
     kept = []  # what was made on the way, so that no other object gets its id
-    while stack and len(seen) < MAX_SEEN:
-        path, value = stack.pop()
+    while queue and len(seen) < MAX_SEEN:
+        path, value = queue.popleft()
         kind = type(value)
         if issubclass(kind, Tensor | nn.Module):
             yield path, value
         elif id(value) not in seen and is_open(kind):
             seen.add(id(value))
             kept.append(value)
-            held = [(path + step, part) for step, part in list_held(value, kind)]
-            stack += (pair for pair in reversed(held) if type(pair[1]) not in PLAIN)
+            held = list_held(value, kind)
+            queue += (
+                (path + step, one) for step, one in held if type(one) not in PLAIN
+            )
 
 
 def is_open(kind: type) -> bool:
-    """Whether objects of a class are looked into: not those of this package, either."""
+    """Whether objects of a class are looked into: not those of a shell, or of ours."""
     if kind in PLAIN or issubclass(kind, CLOSED):
         return False
-    return not kind.__module__.startswith(OWN) or kind.__module__ == VARIABLES
+    module = kind.__module__
+    return module.partition(".")[0] not in SHELLS or module == VARIABLES
 
 
 def list_held(value: Any, kind: type) -> Iterator[tuple[str, object]]:

@@ -12,7 +12,7 @@ from meta_magic.torch_private.tensor_internals import negate_lazily
 from meta_magic.trace.provenance import Constant
 from meta_magic.trace.signature import Geometry
 
-__all__ = ["Memory", "allocate", "make_view"]
+__all__ = ["Memory", "allocate", "make_view", "read_geometry"]
 
 
 class Memory:
@@ -154,3 +154,17 @@ def make_view(storage: UntypedStorage, geometry: Geometry) -> Tensor:
     if geometry.is_conj:
         view = view.conj()
     return negate_lazily(view) if geometry.is_neg else view
+
+
+def read_geometry(tensor: Tensor) -> Geometry:
+    """Return the geometry of a living tensor."""
+    return Geometry(
+        shape=tuple(tensor.shape),
+        stride=tensor.stride(),
+        storage_offset=int(tensor.storage_offset()),
+        dtype=tensor.dtype,
+        device=tensor.device,
+        layout=tensor.layout,
+        is_conj=tensor.is_conj(),
+        is_neg=tensor.is_neg(),
+    )
