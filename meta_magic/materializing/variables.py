@@ -1,9 +1,10 @@
 """What a notebook's or a script's variables hold that is on meta still."""
 
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+import torch
 from torch import Tensor, nn
 
 from meta_magic.materializing.targets import find_in_module
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 __all__ = ["Variables", "find_on_meta", "is_recorded", "list_variables"]
 
 MAX_FRAMES: Final = 100
+
+is_on_meta: Final[Callable[[Tensor], bool]] = vars(torch._C.TensorBase)[
+    "is_meta"
+].__get__
+"""Whether a tensor is on meta; not as its own class has it."""
 
 
 class Variables:
@@ -69,7 +75,7 @@ def find_on_meta(
                 continue
             known.add(id(found))
             tensors = [found] if isinstance(found, Tensor) else list_tensors(found)
-            if any(tensor.is_meta and is_recorded(tensor) for tensor in tensors):
+            if any(is_on_meta(tensor) and is_recorded(tensor) for tensor in tensors):
                 yield path.removeprefix(".")
 
 
@@ -85,4 +91,4 @@ def is_recorded(tensor: Tensor) -> bool:
     try:
         return find_origin(tensor.untyped_storage()) is not None
     except (RuntimeError, NotImplementedError, ValueError):  # it has no storage
-        return tensor.is_meta
+        return bool(is_on_meta(tensor))

@@ -39,7 +39,7 @@ def test_no_tensors_give_no_tensors():
     assert replay(trace, []) == []
 
 
-@pytest.mark.parametrize("wanted", [3, "x", torch.ones(2), None])
+@pytest.mark.parametrize("wanted", [3, "x", None])
 def test_what_is_no_tensor_of_a_trace_is_an_error(wanted):
     with record() as trace:
         torch.ones(2)
