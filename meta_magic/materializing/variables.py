@@ -1,10 +1,9 @@
 """What a notebook's or a script's variables hold that is on meta still."""
 
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-import torch
 from torch import Tensor, nn
 
 from meta_magic.materializing.targets import find_in_module
@@ -14,6 +13,7 @@ from meta_magic.recording.identities.origins import find_origin, has_origins
 from meta_magic.session.module_names import IPYTHONS
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.module_internals import list_script_tensors, walk_modules
+from meta_magic.torch_private.tensor_internals import is_on_meta
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -21,11 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["Variables", "find_on_meta", "is_recorded", "list_variables"]
 
 MAX_FRAMES: Final = 100
-
-is_on_meta: Final[Callable[[Tensor], bool]] = vars(torch._C.TensorBase)[
-    "is_meta"
-].__get__
-"""Whether a tensor is on meta; not as its own class has it."""
 
 
 class Variables:

@@ -33,6 +33,7 @@ __all__ = [
     "count_owners",
     "empty_sparse",
     "is_counted_with",
+    "is_on_meta",
     "is_view",
     "is_zero_tensor",
     "make_guard",
@@ -54,6 +55,12 @@ nobody knows which tensors of a recording share memory: on meta ``data_ptr()`` i
 version_of: Final = attrgetter("_version")
 """Return how often a tensor was written in place. Without it a tensor that was changed
 outside of any recording is replayed with its old values."""
+
+is_on_meta: Final[Callable[[Tensor], bool]] = vars(torch._C.TensorBase)[
+    "is_meta"
+].__get__
+"""Return whether a tensor is on meta. Without it the code of a tensor's own class runs,
+and may raise, after a module was made real."""
 
 empty_sparse: Final = torch.ops.aten._sparse_coo_tensor_with_dims
 """Make coordinates of no elements; without it ``to_sparse`` fails on meta."""
