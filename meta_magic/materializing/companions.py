@@ -8,11 +8,13 @@ a module hold; gradients; and other tensors on the same storages.
 
 import gc
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import compress
 from types import FunctionType, SimpleNamespace
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
+from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -23,6 +25,8 @@ from meta_magic.recording.identities.living_tensors import find_stored
 from meta_magic.session.module_names import read_attributes
 from meta_magic.torch_private.autograd import read_hooks
 from meta_magic.torch_private.modes import DisableTorchFunction
+from meta_magic.torch_private.optimizers import list_used_classes
+from meta_magic.torch_private.tensor_internals import count_owners
 
 __all__ = [
     "find_companions",
@@ -34,7 +38,7 @@ __all__ = [
 NOT_CAST: Final = "['step']"
 """The state that ``Optimizer.load_state_dict`` does not cast, either."""
 
-SCALERS: Final = (torch.amp.GradScaler,)
+WITH_OPTIMIZERS: Final = (LRScheduler, GradScaler)
 
 
 def find_companions(
@@ -75,13 +79,16 @@ def keeps_gradient(tensor: Tensor) -> bool:
         return False
 
 
-def list_optimizers(parameters: Iterable[Tensor]) -> list[Optimizer]:
+def list_optimizers(
+    parameters: Iterable[Tensor], living: Iterable[Any] | None = None
+) -> list[Optimizer]:
     """Return the living optimizers that hold some of these parameters."""
     known = {id(tensor) for tensor in parameters}
     return [
-        optimizer
-        for optimizer in find_living(Optimizer)
-        if any(id(p) in known for p in parameters_of(optimizer))
+        one
+        for one in (find_living() if living is None else living)
+        if isinstance(one, Optimizer)
+        and any(id(p) in known for p in parameters_of(one))
     ]
 
 
@@ -92,8 +99,8 @@ def find_forgettable(held: Sequence[Held]) -> list[Held]:
     """
     known = {
         id(tensor)
-        for optimizer in find_living(Optimizer)
-        if not starts_with_state(type(optimizer))
+        for optimizer in find_living()
+        if isinstance(optimizer, Optimizer) and not starts_with_state(type(optimizer))
         for state in read_attributes(optimizer).get("state", {}).values()
         for _, tensor in walk(state)
     }
@@ -108,11 +115,15 @@ def starts_with_state(kind: type[Optimizer]) -> bool:
     return any("state" in code.co_names for code in codes)
 
 
-def find_living(*kinds: type) -> list[Any]:
-    """Return the living objects of some classes."""
+def find_living() -> list[Any]:
+    """Return the living optimizers, and what is used with them."""
+    kinds = list_used_classes()
+    if not kinds:
+        return []
     objects = gc.get_objects()
-    wanted = {kind for kind in set(map(type, objects)) if issubclass(kind, kinds)}
-    return [one for one in objects if type(one) in wanted] if wanted else []
+    types = set(map(type, objects))
+    wanted = kinds | {kind for kind in types if issubclass(kind, WITH_OPTIMIZERS)}
+    return [*compress(objects, map(wanted.__contains__, map(type, objects)))]
 
 
 def parameters_of(optimizer: Optimizer) -> Iterator[Tensor]:
@@ -124,18 +135,19 @@ def parameters_of(optimizer: Optimizer) -> Iterator[Tensor]:
 def find_states(held: Sequence[Held]) -> Iterator[Held]:
     """Yield what optimizers hold for some parameters, and schedulers and scalers."""
     names = {id(place.tensor): place.name for place in reversed(held)}
-    optimizers = list_optimizers(place.tensor for place in held)
+    living = find_living()
+    optimizers = list_optimizers((place.tensor for place in held), living)
     seen = {id(optimizer) for optimizer in optimizers}
     for optimizer in optimizers:
         yield from read_optimizer(optimizer, names)
-    if not optimizers:
-        return
-    for one in find_living(LRScheduler):
-        if id(read_attributes(one).get("optimizer")) in seen:
+    others = [
+        one for one in living if isinstance(one, Optimizer) and id(one) not in seen
+    ]
+    for one in living if optimizers else ():
+        is_of_one = id(read_attributes(one).get("optimizer")) in seen
+        is_of_all = isinstance(one, GradScaler) and not any(map(is_on_meta, others))
+        if is_of_one or is_of_all:
             yield from describe(one, type(one).__name__, seen)
-    if all(id(o) in seen for o in find_living(Optimizer) if is_on_meta(o)):
-        for scaler in find_living(*SCALERS):
-            yield from describe(scaler, type(scaler).__name__, seen)
 
 
 def is_on_meta(optimizer: Optimizer) -> bool:
@@ -211,10 +223,17 @@ def describe_hooks(hooks: Sequence[object], name: str) -> Iterator[Held]:
 
 def find_sharing(held: Sequence[Held], *, is_cast: bool) -> Iterator[Held]:
     """Yield other tensors that lie on the storages of some, whoever holds them."""
-    first = {address_of(h.tensor): h for h in reversed(held) if h.tensor.is_meta}
-    known = {id(place.tensor) for place in held}
-    for tensor, address in find_stored() if first else ():
-        if address in first and id(tensor) not in known:
+    first: dict[int, Held] = {}
+    known: dict[int, set[int]] = {}
+    for place in held:
+        if place.tensor.is_meta:
+            address = address_of(place.tensor)
+            first.setdefault(address, place)
+            known.setdefault(address, set()).add(id(place.tensor))
+    dense = [a for a, h in first.items() if h.tensor.layout is torch.strided]
+    shared = {a for a in dense if count_owners(a) > len(known[a])}
+    for tensor, address in find_stored() if shared else ():
+        if address in shared and id(tensor) not in known[address]:
             place = first[address]
             if not is_cast or tensor.dtype == place.tensor.dtype:
                 name = f"alias of {place.name}"

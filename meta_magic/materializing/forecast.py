@@ -7,6 +7,7 @@ from typing import Final
 
 import torch
 
+from meta_magic.materializing.report import WITH_IT
 from meta_magic.materializing.targets import Target
 from meta_magic.replaying.execution import Execution
 from meta_magic.replaying.part import Part
@@ -28,8 +29,6 @@ WORDS: Final[Mapping[Phase, tuple[str, str]]] = {
 
 DRAWN_LATER: Final = "random numbers that are drawn after it"
 
-KINDS: Final = {"state": "tensor", "alias": "tensor"}
-
 AS_MANY: Final = 90
 """Seconds or minutes that are not yet said in the next unit."""
 
@@ -43,8 +42,9 @@ class Forecast:
         uses: (``forward``, ``backward`` or ``optimizer``, how many of these) of what
             would be computed again after the construction; () if that alone.
         needed_by: (what they are, a few of their names, how many) of the tensors that
-            this is for, such as ``("buffers of BatchNorm2d", ("running_mean",), 2)``;
-            () if it is for what is drawn after it, as many numbers as its values say.
+            this is for, such as ``("buffers of BatchNorm2d", ("running_mean",), 2)``,
+            without names of what is used with the module; () if it is for what is
+            drawn after it, as many numbers as its values say.
         flops: FLOPs of the matrix products and convolutions among these.
         seconds: About how long all would take, by what the device did in a moment.
     """
@@ -81,6 +81,8 @@ class Forecast:
             return DRAWN_LATER
         return "; ".join(
             f"{n:,} {kind} ({', '.join(names)}{', …' if n > len(names) else ''})"
+            if names
+            else f"{n:,} {kind}"
             for kind, names, n in self.needed_by
         )
 
@@ -143,11 +145,17 @@ def group_needing(
         place = target.held[0]
         of = "" if place.kind == "parameter" else place.owner
         groups.setdefault((place.kind, of), []).append(place.name)
-    for (kind, of), names in sorted(groups.items(), key=lambda item: -len(item[1])):
-        word = KINDS.get(kind, kind)
+    for (kind, of), names in sorted(groups.items(), key=rank):
+        word = "tensor" if kind in ("state", "alias") else kind
         plural = word if len(names) == 1 else f"{word}s"
         what = f"{plural} of {of}" if of else plural
-        yield what, tuple(names[:MAX_NAMES]), len(names)
+        yield what, () if kind in WITH_IT else tuple(names[:MAX_NAMES]), len(names)
+
+
+def rank(group: tuple[tuple[str, str], Sequence[str]]) -> tuple[bool, int]:
+    """Return by what groups are sorted: the module's own first, then by their number."""
+    (kind, _), names = group
+    return kind in WITH_IT, -len(names)
 
 
 def join(words: Sequence[str]) -> str:

@@ -16,6 +16,7 @@ __all__ = [
     "LEFT",
     "UNINITIALIZED",
     "WHY_OTHERWISE",
+    "WITH_IT",
     "FilledTensor",
     "MaterializeReport",
     "format_names",
