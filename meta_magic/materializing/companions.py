@@ -25,7 +25,7 @@ from meta_magic.recording.identities.living_tensors import find_stored
 from meta_magic.session.module_names import read_attributes
 from meta_magic.torch_private.autograd import read_hooks
 from meta_magic.torch_private.modes import DisableTorchFunction
-from meta_magic.torch_private.optimizers import list_used_classes
+from meta_magic.torch_private.optimizer_classes import list_used_classes
 from meta_magic.torch_private.tensor_internals import count_owners
 
 __all__ = [
@@ -84,12 +84,9 @@ def list_optimizers(
 ) -> list[Optimizer]:
     """Return the living optimizers that hold some of these parameters."""
     known = {id(tensor) for tensor in parameters}
-    return [
-        one
-        for one in (find_living() if living is None else living)
-        if isinstance(one, Optimizer)
-        and any(id(p) in known for p in parameters_of(one))
-    ]
+    found = find_living() if living is None else living
+    optimizers = [one for one in found if isinstance(one, Optimizer)]
+    return [o for o in optimizers if any(id(p) in known for p in parameters_of(o))]
 
 
 def find_forgettable(held: Sequence[Held]) -> list[Held]:
@@ -140,9 +137,7 @@ def find_states(held: Sequence[Held]) -> Iterator[Held]:
     seen = {id(optimizer) for optimizer in optimizers}
     for optimizer in optimizers:
         yield from read_optimizer(optimizer, names)
-    others = [
-        one for one in living if isinstance(one, Optimizer) and id(one) not in seen
-    ]
+    others = [o for o in living if isinstance(o, Optimizer) and id(o) not in seen]
     for one in living if optimizers else ():
         is_of_one = id(read_attributes(one).get("optimizer")) in seen
         is_of_all = isinstance(one, GradScaler) and not any(map(is_on_meta, others))

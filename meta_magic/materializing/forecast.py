@@ -153,7 +153,7 @@ def group_needing(
 
 
 def rank(group: tuple[tuple[str, str], Sequence[str]]) -> tuple[bool, int]:
-    """Return by what groups are sorted: the module's own first, then by their number."""
+    """Return by what groups are sorted: the module's own first, then by number."""
     (kind, _), names = group
     return kind in WITH_IT, -len(names)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from torch import nn
 
 from meta_magic.errors import MaterializeError
 from meta_magic.materializing.fills.inits import INITS, Init, choose_fill, list_inits
@@ -14,6 +15,7 @@ from meta_magic.materializing.preparation import Preparation, Progress
 from meta_magic.materializing.report import MaterializeReport, format_names
 from meta_magic.materializing.selection import choose_companions
 from meta_magic.materializing.targets import (
+    Held,
     Target,
     find_modules,
     find_tensors,
@@ -125,24 +127,16 @@ def plan(given: Arguments) -> Preparation:
     check_surroundings(given.root)
     named = "cpu" if given.device is None else given.device
     device = read_device(named, MaterializeError)
-    modules = [*find_modules(given.root)]
-    held = [*find_tensors(given.root)]
-    if isinstance(given.root, Variables):
-        held = [place for place in held if is_recorded(place.tensor)]
-    elif not held and not modules:
-        raise MaterializeError(
-            "wanted a module, a tensor or an object that holds some, not a "
-            f"{type(given.root).__name__}"
-        )
     task = Task(
         root=given.root,
         device=device,
-        held=held,
+        held=find_held(given.root),
         targets=(),
         program=read_program(given.trace),
         state=given.state,
-        modules=modules,
+        modules=[*find_modules(given.root)],
     )
+    own = {id(place.tensor) for place in task.held}
 
     def prepare_task(task: Task) -> Preparation:
         targets = group_targets([h for h in task.held if h.tensor.is_meta], given.dtype)
@@ -150,7 +144,6 @@ def plan(given: Arguments) -> Preparation:
             target.device = device
         notes = [*spread(targets)] if given.device is None else ()
         task = replace(task, targets=targets, notes=[*task.notes, *notes])
-        own = {id(place.tensor) for place in held}
         return Preparation(task=task, fill=choose_fill(given.init, task, own))
 
     is_as_it_is = given.init == INITS[0] and given.state == STATES[0]
@@ -158,6 +151,23 @@ def plan(given: Arguments) -> Preparation:
     return choose_companions(
         task, prepare_task, is_trained=is_as_it_is, is_cast=is_cast
     )
+
+
+def find_held(root: object) -> list[Held]:
+    """Return the tensors that are asked for.
+
+    Raises:
+        MaterializeError: There are none.
+    """
+    held = [*find_tensors(root)]
+    if isinstance(root, Variables):
+        return [place for place in held if is_recorded(place.tensor)]
+    if not held and not isinstance(root, nn.Module):
+        raise MaterializeError(
+            "wanted a module, a tensor or an object that holds some, not a "
+            f"{type(root).__name__}"
+        )
+    return held
 
 
 def spread(targets: Sequence[Target]) -> Iterator[str]:

@@ -11,23 +11,21 @@ from torch import Tensor
 
 from meta_magic.errors import MaterializeError
 from meta_magic.materializing.budget import check_budget
-from meta_magic.materializing.companions import keeps_gradient, list_optimizers
+from meta_magic.materializing.companions import keeps_gradient
 from meta_magic.materializing.fills.protocol import Content, Fill, Task
 from meta_magic.materializing.forecast import Forecast
 from meta_magic.materializing.install import Installation
+from meta_magic.materializing.left_on_meta import describe
 from meta_magic.materializing.report import (
     KEPT,
     LEFT,
     FilledTensor,
     MaterializeReport,
-    format_names,
 )
 from meta_magic.materializing.targets import Held, Target, address_of, find_modules
 from meta_magic.materializing.variables import Variables, find_on_meta, list_variables
-from meta_magic.materializing.walk import walk
 from meta_magic.recording.identities.storage_bytes import as_bytes
 from meta_magic.replaying.memory import make_view
-from meta_magic.session.module_names import read_attributes
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.module_internals import buffers_of, parameters_of
 
@@ -92,12 +90,8 @@ class Preparation:
         needed = self.peak_nbytes
         self._check_budgets(needed)
         contents = self._make(progress)
-        gradients = self._find_gradients()
-        made = {id(tensor) for target in self.targets for tensor in target.tensors}
-        kept = [pair for pair in gradients if id(pair[1]) in made]
-        n_dropped = len(gradients) - len(kept)
-        pairs = [*self._pair(contents)]
-        installation = Installation(pairs, kept)
+        kept, n_dropped = self._find_gradients()
+        installation = Installation([*self._pair(contents)], kept)
         self._install(installation)
         try:
             notes = self.fill.finish()
@@ -107,6 +101,7 @@ class Preparation:
             installation.undo()
             raise
         left = {id(place.tensor) for place, _ in self.task.left}
+        others = describe(self.task, n_dropped)
         return MaterializeReport(
             module=type(self.task.root).__name__,
             device=self.device,
@@ -117,11 +112,9 @@ class Preparation:
             seconds=time.perf_counter() - started,
             notes=(
                 *self.task.notes,
-                *describe_dropped(n_dropped),
-                *forget_states(self.task),
+                *describe(self.task, n_dropped),
                 *notes,
                 *replaced,
-                *describe_left(self.task.left),
             ),
             on_meta=tuple(find_on_meta(list_variables(), left)),
         )
@@ -176,12 +169,17 @@ class Preparation:
                 f"materialize before that. Torch says: {error}"
             ) from error
 
-    def _find_gradients(self) -> list[tuple[Tensor, Tensor]]:
-        """Return the tensors that have a gradient, each with it."""
+    def _find_gradients(self) -> tuple[list[tuple[Tensor, Tensor]], int]:
+        """Return the tensors whose gradient is made real, with it.
+
+        And how many others there are that have one.
+        """
         tensors = [t for target in self.targets for t in target.tensors]
         with DisableTorchFunction():
             pairs = [(t, t.grad) for t in tensors if keeps_gradient(t)]
-        return [(tensor, grad) for tensor, grad in pairs if grad is not None]
+        made = set(map(id, tensors))
+        kept = [(t, grad) for t, grad in pairs if grad is not None and id(grad) in made]
+        return kept, sum(grad is not None for _, grad in pairs) - len(kept)
 
     def _pair(
         self, contents: Mapping[Target, Content]
@@ -228,45 +226,6 @@ def describe_tensor(
         tied_to=tied_to,
         device=held.tensor.device,
     )
-
-
-def describe_dropped(n_gradients: int) -> list[str]:
-    """Return in words how many gradients there are no more."""
-    return [f"{n_gradients:,} gradients were dropped"] if n_gradients else []
-
-
-def describe_left(left: Sequence[tuple[Held, str]]) -> list[str]:
-    """Return in words why tensors are left on meta, each reason once."""
-    names: dict[str, list[str]] = {}
-    for held, why in left:
-        names.setdefault(why, []).append(held.name)
-    return [f"left on meta: {format_names(n)}: {why}" for why, n in names.items()]
-
-
-def forget_states(task: Task) -> Iterator[str]:
-    """Let optimizers forget what their steps left on meta.
-
-    Yields:
-        What they forgot, in words.
-    """
-    forgotten = {id(place.tensor) for place in task.forgotten}
-    if not forgotten:
-        return
-    parameters = [place.tensor for place in task.held]
-    for optimizer in list_optimizers(parameters):
-        state: dict[object, object] = read_attributes(optimizer)["state"]
-        keys = [
-            key
-            for key, value in state.items()
-            if any(id(tensor) in forgotten for _, tensor in walk(value))
-        ]
-        for key in keys:
-            del state[key]
-        if keys:
-            yield (
-                f"the state of {type(optimizer).__name__} was cleared: what its steps "
-                "left belongs to other values of the parameters"
-            )
 
 
 def look_again(task: Task) -> list[str]:

@@ -39,7 +39,6 @@ CLOSED: Final = (type, ModuleType, CodeType, FrameType, GeneratorType, weakref.r
 """Types that are not looked into, nor are their subclasses: they lead anywhere."""
 
 SHELLS: Final = ("IPython", "ipykernel", "traitlets", "meta_magic")
-VARIABLES: Final = "meta_magic.materializing.variables"
 
 ORDERED: Final[tuple[Any, ...]] = (list, tuple, deque, set, frozenset)
 KEYS: Final = frozenset({str, int, bool})
@@ -59,13 +58,15 @@ def walk(
     """
     seen = set() if seen is None else seen
     queue = deque([(path, value)])
-    kept = []  # what was made on the way, so that no other object gets its id
+    kept: list[
+        object
+    ] = []  # what was made on the way, so that no other object gets its id
     while queue and len(seen) < MAX_SEEN:
         path, value = queue.popleft()
         kind = type(value)
         if issubclass(kind, Tensor | nn.Module):
             yield path, value
-        elif id(value) not in seen and is_open(kind):
+        elif id(value) not in seen and (is_open(kind) or not kept):
             seen.add(id(value))
             kept.append(value)
             held = list_held(value, kind)
@@ -78,8 +79,7 @@ def is_open(kind: type) -> bool:
     """Whether objects of a class are looked into: not those of a shell, or of ours."""
     if kind in PLAIN or issubclass(kind, CLOSED):
         return False
-    module = kind.__module__
-    return module.partition(".")[0] not in SHELLS or module == VARIABLES
+    return kind.__module__.partition(".")[0] not in SHELLS
 
 
 def list_held(value: Any, kind: type) -> Iterator[tuple[str, object]]:

@@ -1,5 +1,6 @@
 """``replay()``: the real values of recorded tensors."""
 
+from collections import deque
 from collections.abc import Sequence
 from typing import TypeAlias, overload
 
@@ -53,9 +54,8 @@ def replay(
 
     Args:
         trace: The recording.
-        tensors: Inputs or outputs of its operator or module calls, or tensors on meta
-            themselves; one, or several. Their values are those at the end of the
-            recording, after all writes.
+        tensors: Inputs or outputs of its calls, or tensors on meta; one, or several.
+            Their values are those at the end of the recording, after all writes.
         device: What stands for meta.
 
     Returns:
@@ -80,8 +80,7 @@ def replay(
     execution = Execution(trace.program, Request(storages=storages), place)
     made: dict[int, torch.UntypedStorage | Tensor] = {}
     with RealTorch():
-        for _ in execution.run(made.__setitem__):
-            pass
+        deque(execution.run(made.__setitem__), maxlen=0)
         return [build_tensor(geometry, made[storage]) for storage, geometry in wanted]
 
 

@@ -9,8 +9,8 @@ from torch import nn
 
 from meta_magic.errors import MaterializeError
 from meta_magic.materializing.fitting import write_path
+from meta_magic.materializing.targets import find_modules
 from meta_magic.materializing.variables import Variables
-from meta_magic.torch_private.module_internals import walk_modules
 from meta_magic.view.choices import Choice, describe_root
 from meta_magic.view.outlook import GONE
 
@@ -79,7 +79,7 @@ class Choosable:
         """
         reference = self._modules[choice.root] if self._modules else None
         root = None if reference is None else reference()
-        modules = {} if root is None else dict(walk_modules(root))
+        modules = {} if root is None else dict(find_modules(root))
         if choice.path not in modules:
             raise MaterializeError(GONE)
         return modules
