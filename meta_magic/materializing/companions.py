@@ -22,6 +22,7 @@ from meta_magic.materializing.install import is_leaf
 from meta_magic.materializing.targets import BOOKKEEPING, Held, address_of
 from meta_magic.materializing.walk import walk
 from meta_magic.recording.identities.living_tensors import find_stored
+from meta_magic.recording.identities.origins import find_origin
 from meta_magic.session.module_names import read_attributes
 from meta_magic.torch_private.autograd import read_hooks
 from meta_magic.torch_private.modes import DisableTorchFunction
@@ -138,16 +139,26 @@ def find_states(held: Sequence[Held]) -> Iterator[Held]:
     for optimizer in optimizers:
         yield from read_optimizer(optimizer, names)
     others = [o for o in living if isinstance(o, Optimizer) and id(o) not in seen]
+    taken = {program_of(p) for o in others for p in parameters_of(o) if p.is_meta}
     for one in living if optimizers else ():
         is_of_one = id(read_attributes(one).get("optimizer")) in seen
-        is_of_all = isinstance(one, GradScaler) and not any(map(is_on_meta, others))
-        if is_of_one or is_of_all:
+        is_free = isinstance(one, GradScaler) and not taken & programs_of(one)
+        if is_of_one or is_free:
             yield from describe(one, type(one).__name__, seen)
 
 
-def is_on_meta(optimizer: Optimizer) -> bool:
-    """Whether an optimizer is to change something on meta."""
-    return any(parameter.is_meta for parameter in parameters_of(optimizer))
+def programs_of(value: object) -> set[int]:
+    """Return which recordings made the tensors on meta that a value holds."""
+    tensors = (one for _, one in walk(value) if isinstance(one, Tensor))
+    return {program_of(tensor) for tensor in tensors if tensor.is_meta}
+
+
+def program_of(tensor: Tensor) -> int:
+    """Return the ``id`` of the latest recording that met a tensor; 0 for none."""
+    if tensor.layout is not torch.strided:
+        return 0
+    found = find_origin(tensor.untyped_storage())
+    return 0 if found is None else id(found[0].program)
 
 
 def read_optimizer(optimizer: Optimizer, names: Mapping[int, str]) -> Iterator[Held]:

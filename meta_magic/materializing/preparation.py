@@ -110,12 +110,7 @@ class Preparation:
             peak_nbytes=needed,
             n_operators=self.fill.n_operators,
             seconds=time.perf_counter() - started,
-            notes=(
-                *self.task.notes,
-                *describe(self.task, n_dropped),
-                *notes,
-                *replaced,
-            ),
+            notes=(*self.task.notes, *others, *notes, *replaced),
             on_meta=tuple(find_on_meta(list_variables(), left)),
         )
 

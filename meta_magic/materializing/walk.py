@@ -58,9 +58,7 @@ def walk(
     """
     seen = set() if seen is None else seen
     queue = deque([(path, value)])
-    kept: list[
-        object
-    ] = []  # what was made on the way, so that no other object gets its id
+    kept: list[object] = []  # so that no other object gets the id of one of these
     while queue and len(seen) < MAX_SEEN:
         path, value = queue.popleft()
         kind = type(value)
