@@ -66,11 +66,19 @@ class DeviceTableError(MetaMagicError, ValueError):
 class MaterializeError(MetaMagicError):
     """A module cannot be made real as asked; unless it says so, nothing was changed.
 
+    Attributes:
+        target: The storage that it is about, as the planning knows it; None if it is
+            about no single one.
+
     Example:
         >>> materialize(nn.Linear(3, 4, device="meta"))  # made outside of a recording
         Traceback (most recent call last):
         meta_magic.errors.MaterializeError: ...
     """
+
+    def __init__(self, text: str, target: object = None) -> None:
+        super().__init__(text)
+        self.target = target
 
 
 class MissingValueError(MetaMagicError, RuntimeError):

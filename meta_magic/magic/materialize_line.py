@@ -44,23 +44,27 @@ def run_command(shell: Any, line: str) -> "MaterializeReport | None":
         materialize,
         prepare,
     )
+    from meta_magic.materializing.variables import Variables  # noqa: PLC0415  torch
 
     __tracebackhide__ = True
     parser = build_parser()
     name, words = split_line(line)
     options = parser.parse_args(words)
-    if options.help or not name:
+    if options.help or not (name or options.all):
         print(parser.format_help())  # noqa: T201  asked for
         return None
-    module = evaluate(shell, name)
+    if name and options.all:
+        text = f"--all takes all that your variables hold, and {name!r} is one"
+        raise UsageError(f"%meta {COMMAND}: {text}: leave one of them out")
+    wanted = Variables(shell.user_ns) if options.all else evaluate(shell, name)
     dtype = read_dtype(options.dtype)
     progress = show_progress if sys.stderr.isatty() and not options.plan else None
     arguments = {"init": options.init, "dtype": dtype, "state": options.state}
     try:
         if options.plan:
-            print(describe(prepare(module, options.device, **arguments)))  # noqa: T201  asked for
+            print(describe(prepare(wanted, options.device, **arguments)))  # noqa: T201  asked for
             return None
-        return materialize(module, options.device, progress=progress, **arguments)
+        return materialize(wanted, options.device, progress=progress, **arguments)
     except MaterializeError as error:  # its text says all, a traceback nothing
         raise UsageError(f"%meta {COMMAND}: {error}") from None
     finally:
@@ -86,10 +90,13 @@ def build_parser() -> MagicArgumentParser:
 
     parser = MagicArgumentParser(
         f"meta {COMMAND}",
-        description="Make a module real, in place. Example: %meta materialize "
-        "model.layers[0] --device cuda --dtype bfloat16",
+        description="Make a module real, in place, or what else holds tensors. "
+        "Example: %meta materialize model.layers[0] --device cuda --dtype bfloat16",
     )
     parser.add_argument("name", nargs="?", help="A module: an expression.")
+    parser.add_argument(
+        "--all", action="store_true", help="All that your variables hold on meta."
+    )
     parser.add_argument(
         "--device",
         help="cpu, cuda or cuda:1 (default: as the cell named, where that is).",
@@ -131,7 +138,7 @@ def list_values() -> dict[str, list[str]]:
         "--init": [*INITS],
         "--dtype": [name for d, name in dtypes.items() if d.is_floating_point],
         "--state": [*STATES],
-        **{name: [] for name in ("--plan", "-h", "--help")},
+        **{name: [] for name in ("--all", "--plan", "-h", "--help")},
     }
 
 

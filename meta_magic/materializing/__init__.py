@@ -4,6 +4,6 @@
 put it below the tensors, report. What makes content is one class each in ``fills``, and
 ``fills/inits`` says which ``init=`` is which. Read ``fills/protocol`` first.
 
-May import errors, torch_private, trace, recording and replaying; never session, view
-or magic.
+May import errors, torch_private, trace, recording, replaying and session; never view or
+magic.
 """

@@ -5,17 +5,19 @@ first backward pass or step of an optimizer that came upon them: see ``replaying
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple, TypeAlias
 
+from meta_magic.errors import MaterializeError
 from meta_magic.materializing.located import Groups, check_fresh, locate_one
-from meta_magic.materializing.targets import Target
+from meta_magic.materializing.targets import Held, Target, group_targets
 from meta_magic.recording.identities.living_tensors import LivingTensors
 from meta_magic.recording.identities.origins import Origin
 from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.replaying.uses import Uses
 from meta_magic.trace.program import Import, Program
 
-__all__ = ["locate_constructed"]
+__all__ = ["find_made_by_use", "is_attribute", "locate_constructed", "make_reader"]
 
 Read: TypeAlias = Callable[[Program], ProgramCalls]
 
@@ -77,8 +79,37 @@ def locate_constructed(
     return groups, at_end
 
 
+def find_made_by_use(held: Sequence[Held], program: Program | None) -> list[Held]:
+    """Return the tensors that a use of a module made, such as moments of an optimizer.
+
+    Args:
+        held: Tensors on meta. Of those that no recording made it is not known.
+        program: The recording at whose end to look; None for the latest.
+    """
+    located = []
+    for place in held:
+        with suppress(MaterializeError):
+            (target,) = group_targets([place], None)
+            located.append((place, locate_one(target, program)))
+    moments = find_all_moments([found for _, found in located], make_reader())
+    pairs = zip(located, moments, strict=True)
+    return [place for (place, _), moment in pairs if moment.is_used is None]
+
+
+def make_reader() -> Read:
+    """Return what reads the columns of a program, each once."""
+    known: dict[int, ProgramCalls] = {}
+
+    def read(program: Program) -> ProgramCalls:
+        if id(program) not in known:
+            known[id(program)] = ProgramCalls(program)
+        return known[id(program)]
+
+    return read
+
+
 def is_attribute(target: Target) -> bool:
-    """Whether a target is neither a parameter nor a buffer."""
+    """Whether a target is but a plain attribute, of a module or of another object."""
     return all(place.kind == "attribute" for place in target.held)
 
 

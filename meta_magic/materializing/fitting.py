@@ -12,7 +12,6 @@ from meta_magic.materializing.materialize import prepare
 from meta_magic.materializing.preparation import Preparation
 from meta_magic.materializing.written_paths import write_step
 from meta_magic.replaying.devices import free_nbytes, list_devices
-from meta_magic.torch_private.module_internals import walk_modules
 from meta_magic.trace.units import format_bytes
 
 __all__ = ["list_fitting"]
@@ -31,10 +30,10 @@ def list_fitting(
         name: How the module is written.
         arguments: Those of :func:`prepare` for it, the module aside.
     """
-    module = whole.task.module
+    root = whole.task.root
     if arguments.get("dtype") is None:
         for dtype in SMALLER:
-            found = prepare_fitting(module, {**arguments, "dtype": dtype})
+            found = prepare_fitting(root, {**arguments, "dtype": dtype})
             if found is not None:
                 text = str(dtype).removeprefix("torch.")
                 yield f"{text} ({format_bytes(found.peak_nbytes)})"
@@ -42,10 +41,11 @@ def list_fitting(
     for device in list_devices():
         is_other = used != {device}
         given = {**arguments, "device": device}
-        found = prepare_fitting(module, given) if is_other else None
+        found = prepare_fitting(root, given) if is_other else None
         if found is not None:
             yield f"{device} ({format_bytes(free_nbytes(found.device))} free)"
-    yield from find_submodule(whole, name, arguments)
+    if isinstance(root, nn.Module):
+        yield from find_submodule(whole, name, arguments)
 
 
 def find_submodule(
@@ -57,8 +57,9 @@ def find_submodule(
         for prefix in {p for held in target.held for p in list_prefixes(held.name)}:
             nbytes[prefix] += target.nbytes
     free = free_nbytes(whole.device)
-    modules = dict(walk_modules(whole.task.module))
-    small = [fqn for fqn, _ in nbytes.most_common() if nbytes[fqn] <= free]
+    modules = dict(whole.task.modules)
+    tried = [fqn for fqn, _ in nbytes.most_common() if fqn in modules]
+    small = [fqn for fqn in tried if nbytes[fqn] <= free]
     for fqn in small[:MAX_TRIED]:
         found = prepare_fitting(modules[fqn], arguments)
         if found is not None:
@@ -66,9 +67,7 @@ def find_submodule(
             return
 
 
-def prepare_fitting(
-    module: nn.Module, arguments: Mapping[str, Any]
-) -> Preparation | None:
+def prepare_fitting(module: object, arguments: Mapping[str, Any]) -> Preparation | None:
     """Return how to make a module real, if that fits."""
     try:
         found = prepare(module, **arguments)

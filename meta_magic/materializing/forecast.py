@@ -6,15 +6,14 @@ from dataclasses import dataclass
 from typing import Final
 
 import torch
-from torch import nn
 
+from meta_magic.materializing.report import WITH_IT
 from meta_magic.materializing.targets import Target
 from meta_magic.replaying.execution import Execution
 from meta_magic.replaying.part import Part
 from meta_magic.replaying.rates import count_products, estimate_seconds, measure_rates
 from meta_magic.replaying.steps import StepKind
 from meta_magic.replaying.uses import USES, Uses, find_phases
-from meta_magic.torch_private.module_internals import walk_modules
 from meta_magic.trace.signature import Phase
 from meta_magic.trace.units import format_flops
 
@@ -43,8 +42,9 @@ class Forecast:
         uses: (``forward``, ``backward`` or ``optimizer``, how many of these) of what
             would be computed again after the construction; () if that alone.
         needed_by: (what they are, a few of their names, how many) of the tensors that
-            this is for, such as ``("buffers of BatchNorm2d", ("running_mean",), 2)``;
-            () if it is for what is drawn after it, as many numbers as its values say.
+            this is for, such as ``("buffers of BatchNorm2d", ("running_mean",), 2)``,
+            without names of what is used with the module; () if it is for what is
+            drawn after it, as many numbers as its values say.
         flops: FLOPs of the matrix products and convolutions among these.
         seconds: About how long all would take, by what the device did in a moment.
     """
@@ -54,6 +54,17 @@ class Forecast:
     needed_by: tuple[tuple[str, tuple[str, ...], int], ...] = ()
     flops: int = 0
     seconds: float = 0.0
+
+    def join(self, other: "Forecast") -> "Forecast":
+        """Return what both would do together."""
+        uses = Counter(dict(self.uses)) + Counter(dict(other.uses))
+        return Forecast(
+            n_operators=self.n_operators + other.n_operators,
+            uses=tuple(uses.items()),
+            needed_by=self.needed_by + other.needed_by,
+            flops=self.flops + other.flops,
+            seconds=self.seconds + other.seconds,
+        )
 
     def __str__(self) -> str:
         """Return it as one line; "" if nothing is replayed."""
@@ -70,19 +81,19 @@ class Forecast:
             return DRAWN_LATER
         return "; ".join(
             f"{n:,} {kind} ({', '.join(names)}{', …' if n > len(names) else ''})"
+            if names
+            else f"{n:,} {kind}"
             for kind, names, n in self.needed_by
         )
 
 
 def forecast_replays(
-    module: nn.Module,
     replays: Sequence[tuple[Execution, Mapping[int, Target]]],
     device: torch.device,
 ) -> Forecast:
     """Return what some replays would do.
 
     Args:
-        module: What is made real.
         replays: The replays, with their targets by storage.
         device: Where.
     """
@@ -99,7 +110,7 @@ def forecast_replays(
     return Forecast(
         n_operators=len(steps),
         uses=tuple((use, uses[use]) for use in USES if uses[use]),
-        needed_by=tuple(group_needing(module, needing)),
+        needed_by=tuple(group_needing(needing)),
         flops=sum(count_products(step.call.signature)[0] for step in run),
         seconds=sum(estimate_seconds(step, rates, device) for step in steps),
     )
@@ -126,20 +137,25 @@ def count_uses(part: Part) -> Counter[Phase]:
 
 
 def group_needing(
-    module: nn.Module, targets: Sequence[Target]
+    targets: Sequence[Target],
 ) -> Iterator[tuple[str, tuple[str, ...], int]]:
     """Yield what the targets are, the first few of their names, and how many."""
-    classes = {fqn: type(part).__name__ for fqn, part in walk_modules(module)}
     groups: dict[tuple[str, str], list[str]] = {}
     for target in targets:
         place = target.held[0]
-        owner = classes.get(place.name.rpartition(".")[0], "")
-        of = "" if place.kind == "parameter" else owner
+        of = "" if place.kind == "parameter" else place.owner
         groups.setdefault((place.kind, of), []).append(place.name)
-    for (kind, of), names in sorted(groups.items(), key=lambda item: -len(item[1])):
-        plural = kind if len(names) == 1 else f"{kind}s"
+    for (kind, of), names in sorted(groups.items(), key=rank):
+        word = "tensor" if kind in ("state", "alias") else kind
+        plural = word if len(names) == 1 else f"{word}s"
         what = f"{plural} of {of}" if of else plural
-        yield what, tuple(names[:MAX_NAMES]), len(names)
+        yield what, () if kind in WITH_IT else tuple(names[:MAX_NAMES]), len(names)
+
+
+def rank(group: tuple[tuple[str, str], Sequence[str]]) -> tuple[bool, int]:
+    """Return by what groups are sorted: the module's own first, then by number."""
+    (kind, _), names = group
+    return kind in WITH_IT, -len(names)
 
 
 def join(words: Sequence[str]) -> str:

@@ -2,10 +2,11 @@
 
 The Python object of a tensor is given another tensor below it, so whoever holds it (the
 module, an optimizer, a variable) holds the real one. A graph that autograd recorded on
-meta keeps the old one. ``torch.utils.swap_tensors`` does the same, and refuses while
-there is such a graph or a weak reference; here neither matters, as both go on to mean
-what they meant. Below Python torch refuses weak references, too: that of a graph which
-retains a tensor's gradient is taken away.
+meta keeps the old one: a backward pass from the real one is refused by name.
+``torch.utils.swap_tensors`` does the same, and refuses while there is such a graph or
+a weak reference; here neither matters, as both go on to mean what they meant. Below
+Python torch refuses weak references, too: that of a graph which retains a tensor's
+gradient is taken away.
 """
 
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from meta_magic.torch_private.autograd import (
     go_on_from,
+    mark_graph_lost,
     read_hooks,
     release_retained,
     set_hooks,
@@ -23,7 +25,7 @@ from meta_magic.torch_private.interrupts import Interrupts
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.tensor_internals import is_view, swap_tensor_impl
 
-__all__ = ["Installation"]
+__all__ = ["Installation", "is_leaf"]
 
 
 class Installation:
@@ -31,13 +33,19 @@ class Installation:
 
     Args:
         pairs: (tensor on meta, real tensor).
+        gradients: (tensor, its gradient), where both are among these.
 
     Attributes:
         n_installed: How many were in place when it ended, or failed.
     """
 
-    def __init__(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+    def __init__(
+        self,
+        pairs: Sequence[tuple[Tensor, Tensor]],
+        gradients: Sequence[tuple[Tensor, Tensor]] = (),
+    ) -> None:
         self._pairs = pairs
+        self._gradients = gradients
         self._done: list[tuple[Tensor, Tensor]] = []
         self._released: list[tuple[Tensor, Tensor]] = []
         self.n_installed = 0
@@ -49,13 +57,15 @@ class Installation:
                 # All of them first: that of a view may be that of what it is one of.
                 for tensor, real in self._pairs:
                     if real.is_floating_point() or real.is_complex():
-                        real.requires_grad_(tensor.requires_grad)
+                        take_over_grad(tensor, real)
                 for tensor, real in self._pairs:
                     if not is_view(tensor) and tensor.retains_grad:
                         self._released.append((tensor, release_retained(tensor)))
                     swap(tensor, real)
                     self._done.append((tensor, real))
                     self.n_installed += 1
+                for tensor, gradient in self._gradients:
+                    tensor.grad = gradient
             except BaseException:
                 self._undo()
                 raise
@@ -74,6 +84,22 @@ class Installation:
             tensor, history = self._released.pop()
             swap(tensor, go_on_from(history, tensor))
             tensor.retain_grad()
+
+
+def take_over_grad(tensor: Tensor, real: Tensor) -> None:
+    """Let a real tensor want a gradient as one on meta does."""
+    if tensor.requires_grad and not is_leaf(tensor):
+        mark_graph_lost(real)
+    else:
+        real.requires_grad_(tensor.requires_grad)
+
+
+def is_leaf(tensor: Tensor) -> bool:
+    """Whether a tensor is no result of autograd's."""
+    try:
+        return tensor.is_leaf
+    except RuntimeError:  # a view whose base was written, in a way that has no gradient
+        return False
 
 
 def swap(tensor: Tensor, real: Tensor) -> None:

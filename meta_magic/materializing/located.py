@@ -10,8 +10,8 @@ from meta_magic.materializing.targets import Held, Target
 from meta_magic.recording.identities.living_tensors import LivingTensors, read_version
 from meta_magic.recording.identities.origins import Origin, find_origin
 from meta_magic.recording.identities.storage_bytes import as_bytes, sum_bytes
-from meta_magic.replaying.execution import imported_by, order_latest_first
 from meta_magic.replaying.program_calls import ProgramCalls
+from meta_magic.replaying.replay import trace_back
 from meta_magic.trace.program import Program
 
 __all__ = ["Groups", "Located", "check_fresh", "find_redrawn", "locate", "locate_one"]
@@ -105,7 +105,8 @@ def check_fresh(
         raise MaterializeError(
             f"cannot replay {target.name!r}: it was changed in place outside of "
             "any recording. Do that under %%meta or mm.record(), too, or choose "
-            "init='reset', init='empty' or a checkpoint"
+            "init='reset', init='empty' or a checkpoint",
+            target,
         )
 
 
@@ -123,33 +124,10 @@ def locate_one(target: Target, program: Program | None) -> tuple[Origin, int]:
         raise MaterializeError(
             f"cannot replay {target.name!r}: it was not built under {where}. "
             "Build the module under %%meta or mm.record() and materialize it after "
-            "that, or choose init='reset', init='empty' or a checkpoint"
+            "that, or choose init='reset', init='empty' or a checkpoint",
+            target,
         )
     return found
-
-
-def trace_back(
-    origin: Origin, number: int, program: Program
-) -> tuple[Origin, int] | None:
-    """Return where a storage is to be found as it was at the end of ``program``.
-
-    Args:
-        origin: The latest recording that met it.
-        number: Number of the storage there.
-        program: A recording, which may be an earlier or a later one.
-    """
-    if any(
-        earlier is origin.program
-        for earlier in order_latest_first(program, imported_by)
-    ):
-        return origin, number
-    current = origin.program
-    while current is not program:
-        passed = next((i for i in current.imports if i.storage == number), None)
-        if passed is None:
-            return None
-        current, number = passed.program, passed.origin
-    return Origin(program=program), number
 
 
 def find_redrawn(held: Sequence[Held]) -> list[Held]:

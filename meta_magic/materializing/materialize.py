@@ -3,7 +3,7 @@
 import threading
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -13,11 +13,18 @@ from meta_magic.materializing.fills.inits import INITS, Init, choose_fill, list_
 from meta_magic.materializing.fills.protocol import STATES, State, Task
 from meta_magic.materializing.preparation import Preparation, Progress
 from meta_magic.materializing.report import MaterializeReport, format_names
-from meta_magic.materializing.targets import Target, find_tensors, group_targets
+from meta_magic.materializing.selection import choose_companions
+from meta_magic.materializing.targets import (
+    Held,
+    Target,
+    find_modules,
+    find_tensors,
+    group_targets,
+)
+from meta_magic.materializing.variables import Variables, is_recorded
 from meta_magic.recording.identities.origins import find_place
 from meta_magic.replaying.devices import list_devices, read_device
 from meta_magic.torch_private.modes import functorch_interpreter
-from meta_magic.torch_private.module_internals import walk_modules
 from meta_magic.torch_private.snapshot import RealTorch
 from meta_magic.trace.program import Program
 from meta_magic.trace.trace import Trace
@@ -31,7 +38,7 @@ running = threading.Lock()
 class Arguments:
     """What :func:`materialize` was called with; its docstring explains each."""
 
-    module: nn.Module
+    root: object
     device: str | torch.device | None
     init: Init
     dtype: torch.dtype | None
@@ -41,7 +48,7 @@ class Arguments:
 
 @list_inits
 def materialize(  # noqa: PLR0913  the options of to_empty, and what fills it
-    module: nn.Module,
+    module: object,
     device: str | torch.device | None = None,
     *,
     init: Init = "replay",
@@ -54,10 +61,12 @@ def materialize(  # noqa: PLR0913  the options of to_empty, and what fills it
 
     Parameters, buffers and tensor attributes on meta become real, and stay the same
     objects: ties, optimizers, hooks, ``requires_grad``, strides and parametrizations
-    are kept. Tensors that are real already are not touched. Gradients are dropped.
+    are kept. Tensors that are real already are not touched. What is used with them
+    becomes real with them: the state of optimizers, gradients, what hooks hold.
 
     Args:
-        module: A module, or a submodule of one, some or all of which is on meta.
+        module: A module or a submodule, some or all of which is on meta; or a tensor,
+            or what holds some: a list, a dictionary, a scheduler, a pipeline.
         device: ``"cpu"``, or a CUDA device. By default each tensor goes to the device
             that the cell named for it, where there is such a device, else to the CPU.
         init: What the tensors get:
@@ -75,13 +84,13 @@ def materialize(  # noqa: PLR0913  the options of to_empty, and what fills it
         What filled each tensor, and which are uninitialized.
 
     Raises:
-        MaterializeError: It cannot be done as asked; the module is as it was.
+        MaterializeError: It cannot be done as asked; all is as it was.
     """
     return run_alone(Arguments(module, device, init, dtype, trace, state), progress)
 
 
 def prepare(  # noqa: PLR0913  those of materialize
-    module: nn.Module,
+    module: object,
     device: str | torch.device | None = None,
     *,
     init: Init = "replay",
@@ -113,29 +122,52 @@ def plan(given: Arguments) -> Preparation:
     Raises:
         MaterializeError: It cannot be done.
     """
-    if not isinstance(given.module, nn.Module):
-        raise MaterializeError(
-            f"wanted a torch.nn.Module, not a {type(given.module).__name__}"
-        )
     check_dtype(given.dtype)
     check_state(given.state, given.init)
-    check_surroundings(given.module)
+    check_surroundings(given.root)
     named = "cpu" if given.device is None else given.device
     device = read_device(named, MaterializeError)
-    held = list(find_tensors(given.module))
-    targets = group_targets([h for h in held if h.tensor.is_meta], given.dtype)
-    for target in targets:
-        target.device = device
     task = Task(
-        module=given.module,
+        root=given.root,
         device=device,
-        held=held,
-        targets=targets,
+        held=find_held(given.root),
+        targets=(),
         program=read_program(given.trace),
-        notes=[*spread(targets)] if given.device is None else (),
         state=given.state,
+        modules=[*find_modules(given.root)],
     )
-    return Preparation(task=task, fill=choose_fill(given.init, task))
+    own = {id(place.tensor) for place in task.held}
+
+    def prepare_task(task: Task) -> Preparation:
+        targets = group_targets([h for h in task.held if h.tensor.is_meta], given.dtype)
+        for target in targets:
+            target.device = device
+        notes = [*spread(targets)] if given.device is None else ()
+        task = replace(task, targets=targets, notes=[*task.notes, *notes])
+        return Preparation(task=task, fill=choose_fill(given.init, task, own))
+
+    is_as_it_is = given.init == INITS[0] and given.state == STATES[0]
+    is_cast = given.dtype is not None
+    return choose_companions(
+        task, prepare_task, is_trained=is_as_it_is, is_cast=is_cast
+    )
+
+
+def find_held(root: object) -> list[Held]:
+    """Return the tensors that are asked for.
+
+    Raises:
+        MaterializeError: There are none.
+    """
+    held = [*find_tensors(root)]
+    if isinstance(root, Variables):
+        return [place for place in held if is_recorded(place.tensor)]
+    if not held and not isinstance(root, nn.Module):
+        raise MaterializeError(
+            "wanted a module, a tensor or an object that holds some, not a "
+            f"{type(root).__name__}"
+        )
+    return held
 
 
 def spread(targets: Sequence[Target]) -> Iterator[str]:
@@ -173,13 +205,13 @@ def read_program(trace: object) -> Program | None:
     return trace.program
 
 
-def check_surroundings(module: nn.Module) -> None:
+def check_surroundings(root: object) -> None:
     """Refuse what tensors cannot be exchanged in.
 
     Raises:
-        MaterializeError: The module is compiled, or a transform is being taken.
+        MaterializeError: A module is compiled, or a transform is being taken.
     """
-    for name, part in walk_modules(module):
+    for name, part in () if isinstance(root, Variables) else find_modules(root):
         if isinstance(part, torch.jit.ScriptModule):
             raise MaterializeError(
                 f"{name or 'the module'} is a scripted module, which holds its tensors "

@@ -11,18 +11,23 @@ from torch import Tensor
 
 from meta_magic.errors import MaterializeError
 from meta_magic.materializing.budget import check_budget
+from meta_magic.materializing.companions import keeps_gradient
 from meta_magic.materializing.fills.protocol import Content, Fill, Task
 from meta_magic.materializing.forecast import Forecast
 from meta_magic.materializing.install import Installation
-from meta_magic.materializing.report import KEPT, FilledTensor, MaterializeReport
-from meta_magic.materializing.targets import Target, address_of
+from meta_magic.materializing.left_on_meta import describe
+from meta_magic.materializing.report import (
+    KEPT,
+    LEFT,
+    FilledTensor,
+    MaterializeReport,
+)
+from meta_magic.materializing.targets import Held, Target, address_of, find_modules
+from meta_magic.materializing.variables import Variables, find_on_meta, list_variables
 from meta_magic.recording.identities.storage_bytes import as_bytes
 from meta_magic.replaying.memory import make_view
-from meta_magic.torch_private.module_internals import (
-    buffers_of,
-    parameters_of,
-    walk_modules,
-)
+from meta_magic.torch_private.modes import DisableTorchFunction
+from meta_magic.torch_private.module_internals import buffers_of, parameters_of
 
 __all__ = ["Preparation", "Progress"]
 
@@ -53,7 +58,7 @@ class Preparation:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the module's new tensors take."""
+        """Bytes that the new tensors take."""
         return sum(target.nbytes for target in self.targets)
 
     @cached_property
@@ -85,8 +90,8 @@ class Preparation:
         needed = self.peak_nbytes
         self._check_budgets(needed)
         contents = self._make(progress)
-        n_gradients = self._count_gradients()
-        installation = Installation(list(self._pair(contents)))
+        kept, n_dropped = self._find_gradients()
+        installation = Installation([*self._pair(contents)], kept)
         self._install(installation)
         try:
             notes = self.fill.finish()
@@ -95,16 +100,18 @@ class Preparation:
         except BaseException:
             installation.undo()
             raise
-        dropped = [f"{n_gradients:,} gradients were dropped"] if n_gradients else []
+        left = {id(place.tensor) for place, _ in self.task.left}
+        others = describe(self.task, n_dropped)
         return MaterializeReport(
-            module=type(self.task.module).__name__,
+            module=type(self.task.root).__name__,
             device=self.device,
             tensors=tuple(self._describe_tensors()),
             nbytes=self.nbytes,
             peak_nbytes=needed,
             n_operators=self.fill.n_operators,
             seconds=time.perf_counter() - started,
-            notes=(*self.task.notes, *dropped, *notes, *replaced),
+            notes=(*self.task.notes, *others, *notes, *replaced),
+            on_meta=tuple(find_on_meta(list_variables(), left)),
         )
 
     def _check_budgets(self, needed: int) -> None:
@@ -113,7 +120,7 @@ class Preparation:
         Raises:
             MaterializeError: Some device has fewer bytes free.
         """
-        what = f"a {type(self.task.module).__name__}"
+        what = f"a {type(self.task.root).__name__}"
         check_budget(what, self.device, needed, self.targets)
         for device in {target.device for target in self.targets} - {self.device}:
             there = [target for target in self.targets if target.device == device]
@@ -157,13 +164,17 @@ class Preparation:
                 f"materialize before that. Torch says: {error}"
             ) from error
 
-    def _count_gradients(self) -> int:
-        """Return how many tensors have a gradient, which real ones will not have."""
-        return sum(
-            keeps_gradient(tensor) and tensor.grad is not None
-            for target in self.targets
-            for tensor in target.tensors
-        )
+    def _find_gradients(self) -> tuple[list[tuple[Tensor, Tensor]], int]:
+        """Return the tensors whose gradient is made real, with it.
+
+        And how many others there are that have one.
+        """
+        tensors = [t for target in self.targets for t in target.tensors]
+        with DisableTorchFunction():
+            pairs = [(t, t.grad) for t in tensors if keeps_gradient(t)]
+        made = set(map(id, tensors))
+        kept = [(t, grad) for t, grad in pairs if grad is not None and id(grad) in made]
+        return kept, sum(grad is not None for _, grad in pairs) - len(kept)
 
     def _pair(
         self, contents: Mapping[Target, Content]
@@ -180,18 +191,14 @@ class Preparation:
             for tensor in target.tensors
         }
         first: dict[int, str] = {}
+        tied_to: str | None
         for held in self.task.held:
             tensor = held.tensor
             tied_to = first.setdefault(address_of(tensor), held.name)
-            yield FilledTensor(
-                name=held.name,
-                kind=held.kind,
-                filled_by=filled_by.get(id(tensor), KEPT),
-                shape=tuple(tensor.shape),
-                dtype=tensor.dtype,
-                tied_to=None if tied_to == held.name else tied_to,
-                device=tensor.device,
-            )
+            tied_to = None if tied_to == held.name else tied_to
+            yield describe_tensor(held, filled_by.get(id(tensor), KEPT), tied_to)
+        for held, _ in self.task.left:
+            yield describe_tensor(held, LEFT)
 
 
 def build_tensor(target: Target, tensor: Tensor, content: Content) -> Tensor:
@@ -201,12 +208,19 @@ def build_tensor(target: Target, tensor: Tensor, content: Content) -> Tensor:
     return make_view(content, target.geometry_of(tensor))
 
 
-def keeps_gradient(tensor: Tensor) -> bool:
-    """Whether a tensor is a leaf of autograd's graph, or was told to retain it."""
-    try:
-        return tensor.is_leaf or tensor.retains_grad
-    except RuntimeError:  # a view whose base was written, in a way that has no gradient
-        return False
+def describe_tensor(
+    held: Held, filled_by: str, tied_to: str | None = None
+) -> FilledTensor:
+    """Return the record of a tensor."""
+    return FilledTensor(
+        name=held.name,
+        kind=held.kind,
+        filled_by=filled_by,
+        shape=tuple(held.tensor.shape),
+        dtype=held.tensor.dtype,
+        tied_to=tied_to,
+        device=held.tensor.device,
+    )
 
 
 def look_again(task: Task) -> list[str]:
@@ -216,13 +230,17 @@ def look_again(task: Task) -> list[str]:
         MaterializeError: Some are on meta still.
     """
     filled = {id(place.tensor) for place in task.held}
+    left = {id(place.tensor) for place, _ in task.left}
+    is_whole = not isinstance(task.root, Variables)
     others = [
         (f"{fqn}.{name}" if fqn else name, tensor)
-        for fqn, module in walk_modules(task.module)
+        for fqn, module in find_modules(task.root)
+        if not isinstance(module, torch.jit.ScriptModule)
         for tensors in (parameters_of(module), buffers_of(module))
         if tensors
         for name, tensor in tensors.items()
-        if tensor is not None and (tensor.is_meta or id(tensor) not in filled)
+        if tensor is not None and id(tensor) not in left
+        if tensor.is_meta or (is_whole and id(tensor) not in filled)
     ]
     on_meta = [repr(name) for name, tensor in others if tensor.is_meta]
     if on_meta:

@@ -1,6 +1,7 @@
 """What materialize did, as plain records."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Final
@@ -12,11 +13,14 @@ from meta_magic.trace.units import format_bytes
 __all__ = [
     "DRAWN_OTHERWISE",
     "KEPT",
+    "LEFT",
     "UNINITIALIZED",
     "WHY_OTHERWISE",
+    "WITH_IT",
     "FilledTensor",
     "MaterializeReport",
     "format_names",
+    "format_on_meta",
 ]
 
 CPU: Final = torch.device("cpu")
@@ -30,6 +34,9 @@ DRAWN_OTHERWISE: Final = "drawn otherwise"
 KEPT: Final = "kept"
 """What was real already."""
 
+LEFT: Final = "left on meta"
+"""What is used with what was made real, and could not be made so itself."""
+
 WHY_OTHERWISE: Final = (
     "random numbers that an accelerator's generator is to draw, and that were drawn by "
     "the CPU's: others"
@@ -38,20 +45,30 @@ WHY_OTHERWISE: Final = (
 FIRST: Final = ("replay", "checkpoint", "reset")
 """What fills tensors, in the order in which a report lists it; others follow."""
 
+WITH_IT: Final = {
+    "state": "of optimizers",
+    "gradient": "gradients",
+    "alias": "in the same memory",
+}
+"""Kinds of what is made real with a module, and how many of these are counted."""
+
 MAX_NAMES: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilledTensor:
-    """One tensor of the module.
+    """One tensor of the module, or one that is used with it.
 
     Attributes:
         name: Name as ``state_dict`` keys it.
-        kind: ``parameter``, ``buffer`` or ``attribute``.
+        kind: ``parameter``, ``buffer``, ``attribute``, ``state`` of an optimizer that
+            holds the module's parameters (or its schedulers and scalers), ``gradient``,
+            or ``alias``, of another tensor in the memory of one of these.
         filled_by: Where its content came from: the ``init=`` that made it,
             ``checkpoint`` for a path or a state dict, ``uninitialized`` if nothing did,
             ``drawn otherwise`` for what the cell has the generator of an accelerator
-            draw: a replay draws other numbers; ``kept`` if it was real already.
+            draw: a replay draws other numbers; ``kept`` if it was real already; ``left
+            on meta`` if it could not be made real.
         shape: Size of each dimension.
         dtype: Element type.
         tied_to: Name of the tensor on whose storage it lies, if that came first.
@@ -83,7 +100,7 @@ class MaterializeReport:
     """What :func:`meta_magic.materialize` did.
 
     Attributes:
-        module: Class name of the module.
+        module: Class name of the module, or of what was made real instead.
         device: Where its content was made.
         tensors: All of its tensors.
         nbytes: Bytes of the storages that were made.
@@ -91,6 +108,7 @@ class MaterializeReport:
         n_operators: Recorded operators that ran again.
         seconds: Wall time; not compared.
         notes: What the user should know besides.
+        on_meta: What else is on meta still, as the caller's variables hold it.
 
     Example:
         >>> with record():
@@ -107,11 +125,17 @@ class MaterializeReport:
     n_operators: int
     seconds: float = field(compare=False)
     notes: tuple[str, ...] = ()
+    on_meta: tuple[str, ...] = ()
 
     @property
     def uninitialized(self) -> tuple[str, ...]:
         """Names of the tensors that hold whatever lay in memory before."""
         return self.names(UNINITIALIZED)
+
+    @property
+    def left(self) -> tuple[str, ...]:
+        """Names of the tensors that are used with the module, and are on meta still."""
+        return self.names(LEFT)
 
     @property
     def drawn_otherwise(self) -> tuple[str, ...]:
@@ -121,7 +145,7 @@ class MaterializeReport:
     @property
     def places(self) -> str:
         """Where the tensors are now, in words."""
-        made = [str(t.device) for t in self.tensors if t.filled_by != KEPT]
+        made = [str(t.device) for t in self.tensors if t.filled_by not in (KEPT, LEFT)]
         return " and ".join(dict.fromkeys(made)) or str(self.device)
 
     @property
@@ -134,7 +158,7 @@ class MaterializeReport:
         return tuple(t.name for t in self.tensors if t.filled_by == filled_by)
 
     def __str__(self) -> str:
-        made = [t for t in self.tensors if t.filled_by != KEPT]
+        made = [t for t in self.tensors if t.filled_by not in (KEPT, LEFT)]
         red = (UNINITIALIZED, DRAWN_OTHERWISE)
         met = (t.filled_by for t in made if t.filled_by not in red)
         lines = [
@@ -144,18 +168,40 @@ class MaterializeReport:
             )
         ]
         for filled_by in dict.fromkeys((*FIRST, *met, KEPT)):
-            names = self.names(filled_by)
-            if names:
-                lines.append(f"  {filled_by}: {format_names(names)}")
-        if self.ties:
-            lines.append(f"  ties kept: {format_names([a for a, _ in self.ties])}")
+            lines += self._list(filled_by)
+        ties = [t.name for t in made if t.tied_to is not None and t.kind not in WITH_IT]
+        if ties:
+            lines.append(f"  ties kept: {format_names(ties)}")
         if self.uninitialized:
             lines.append(f"  UNINITIALIZED: {format_names(self.uninitialized)}")
         if self.drawn_otherwise:
             drawn = format_names(self.drawn_otherwise)
             lines.append(f"  DRAWN OTHERWISE: {drawn}: {WHY_OTHERWISE}")
+        if self.left:
+            lines.append(f"  LEFT ON META: {format_names(self.left)}")
         lines += (f"  {note}" for note in self.notes)
+        if self.on_meta:
+            lines.append(f"  {format_on_meta(self.on_meta)}")
         return "\n".join(lines)
+
+    def _list(self, filled_by: str) -> Iterator[str]:
+        """Yield the lines of what was filled so: the module's own, and used with it."""
+        filled = [t for t in self.tensors if t.filled_by == filled_by]
+        own = [t.name for t in filled if t.kind not in WITH_IT]
+        others = Counter(t.kind for t in filled if t.kind in WITH_IT)
+        if own:
+            yield f"  {filled_by}: {format_names(own)}"
+        if others:
+            counted = (f"{n:,} {WITH_IT[kind]}" for kind, n in others.items())
+            yield f"  {filled_by}, with it: {', '.join(counted)}"
+
+
+def format_on_meta(names: Sequence[str]) -> str:
+    """Return what is on meta still, and what makes it real."""
+    return (
+        f"still on meta: {format_names(names)}; mm.materialize(...) takes any of them, "
+        "and %meta materialize --all takes all"
+    )
 
 
 def format_names(names: Sequence[str]) -> str:

@@ -1,16 +1,21 @@
-"""Find the tensors of a module that are on meta, grouped by the storage they share."""
+"""Find the tensors that an object holds, and group them by the storage they share.
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from types import NoneType
-from typing import Any, NamedTuple
+A module is one kind of object: ``find_tensors`` takes a list, a scheduler, an optimizer
+or a tensor as well.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, UntypedStorage, nn
 from torch.nn.parameter import is_lazy
 
 from meta_magic.errors import MaterializeError
+from meta_magic.materializing.walk import PLAIN, walk
 from meta_magic.recording.rows.tree_tensors import own_tensors
+from meta_magic.replaying.memory import read_geometry
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.module_internals import names_not_persistent, walk_modules
 from meta_magic.torch_private.tensor_internals import address_of_storage
@@ -20,37 +25,43 @@ __all__ = [
     "Held",
     "Target",
     "address_of",
+    "check_makeable",
+    "find_modules",
+    "find_roots",
     "find_tensors",
     "group_targets",
-    "own_and_nested",
 ]
 
 CPU = torch.device("cpu")
-CONTAINERS = (list, tuple, dict)
-PLAIN = frozenset({bool, int, float, str, NoneType})
 BOOKKEEPING = frozenset(nn.Module().__dict__)
 """Attributes that every module has, and that hold no tensors of its own."""
 
 
 class Held(NamedTuple):
-    """A tensor where a module holds it.
+    """A tensor where an object holds it.
 
     Attributes:
-        name: Name within the module that is materialized, as ``state_dict`` keys it.
-        kind: ``parameter``, ``buffer`` or ``attribute``.
+        name: Name within the object that is materialized, of a module as ``state_dict``
+            keys it.
+        kind: ``parameter``, ``buffer``, ``attribute``, ``state`` of an optimizer,
+            ``gradient``, or ``alias`` of what shares memory with one of these.
         is_persistent: Whether it stands in the ``state_dict``.
         tensor: The tensor.
+        owner: Class name of what holds it; "" if that is no class of interest.
+        is_cast: Whether ``dtype=`` casts it.
     """
 
     name: str
     kind: str
     is_persistent: bool
     tensor: Tensor
+    owner: str = ""
+    is_cast: bool = True
 
 
 @dataclass(slots=True, eq=False)
 class Target:
-    """A storage that is to be made real, with all tensors of the module on it.
+    """A storage that is to be made real, with all known tensors on it.
 
     Attributes:
         storage: The storage; without content where ``is_meta``.
@@ -88,63 +99,91 @@ class Target:
 
     def geometry_of(self, tensor: Tensor) -> Geometry:
         """Return the geometry that one of its tensors will have."""
-        return Geometry(
-            shape=tuple(tensor.shape),
-            stride=tensor.stride(),
-            storage_offset=int(tensor.storage_offset()),
-            dtype=self.dtype or tensor.dtype,
-            device=tensor.device,
-            layout=tensor.layout,
-            is_conj=tensor.is_conj(),
-            is_neg=tensor.is_neg(),
-        )
+        geometry = read_geometry(tensor)
+        return replace(geometry, dtype=self.dtype or tensor.dtype)
 
 
-def find_tensors(module: nn.Module) -> Iterator[Held]:
-    """Yield every tensor of a module and all below it, at every place."""
-    registered: set[int] = set()
+def find_tensors(root: object) -> Iterator[Held]:
+    """Yield every tensor of a module and all below it, or of another object.
+
+    Those of modules at every place.
+    """
+    seen: set[int] = set()
     with DisableTorchFunction():
-        for prefix, owner in walk_modules(module):
-            for name, kind, tensor in own_and_nested(owner):
-                if kind != "attribute":
-                    registered.add(id(tensor))
-                elif id(tensor) in registered:
-                    continue  # a second way to it, such as an RNN's list of weights
-                is_persistent = kind == "parameter" or (
-                    kind == "buffer" and name not in names_not_persistent(owner)
-                )
-                yield Held(
-                    name=f"{prefix}.{name}" if prefix else name,
-                    kind=kind,
-                    is_persistent=is_persistent,
-                    tensor=tensor,
-                )
+        for path, found in walk(root):
+            name = path.removeprefix(".")
+            if isinstance(found, Tensor):
+                is_parameter = isinstance(found, nn.Parameter)
+                kind = "parameter" if is_parameter else "attribute"
+                yield Held(name or "tensor", kind, False, found)  # noqa: FBT003
+            else:
+                yield from find_in_module(found, name, seen)
 
 
-def own_and_nested(module: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
-    """Yield the tensors of a module itself, also those in lists and dicts."""
+def find_roots(root: object) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the modules that an object is or holds, and none below them, by name."""
+    for path, found in walk(root):
+        if isinstance(found, nn.Module):
+            yield path.removeprefix("."), found
+
+
+def find_modules(root: object) -> Iterator[tuple[str, nn.Module]]:
+    """Yield every module of an object and all below it, at every place, by name."""
+    for name, top in find_roots(root):
+        yield from ((join(name, fqn), module) for fqn, module in walk_modules(top))
+
+
+def join(prefix: str, name: str) -> str:
+    """Return the name of something below what has a name, which may be ""."""
+    return f"{prefix}.{name}" if prefix and name else prefix + name
+
+
+def find_in_module(root: nn.Module, path: str, seen: set[int]) -> Iterator[Held]:
+    """Yield every tensor of a module and all below it, at every place.
+
+    Args:
+        root: The module.
+        path: Its name.
+        seen: The ``id`` of the objects that were looked into, which takes those here.
+    """
+    registered: set[int] = set()
+    for fqn, owner in walk_modules(root):
+        if isinstance(owner, torch.jit.ScriptModule):
+            continue  # holds its tensors where Python does not see them
+        for name, kind, tensor in own_and_nested(owner, seen):
+            if kind != "attribute":
+                registered.add(id(tensor))
+            elif id(tensor) in registered:
+                continue  # a second way to it, such as an RNN's list of weights
+            is_persistent = kind == "parameter" or (
+                kind == "buffer" and name not in names_not_persistent(owner)
+            )
+            of = type(owner).__name__
+            yield Held(join(path, join(fqn, name)), kind, is_persistent, tensor, of)
+
+
+def own_and_nested(
+    module: nn.Module, seen: set[int]
+) -> Iterator[tuple[str, str, Tensor]]:
+    """Yield the tensors of a module itself, also those in what its attributes hold.
+
+    Other modules that an attribute leads to are not its own.
+    """
     yield from own_tensors(module)
-    for name, value in module.__dict__.items():
+    seen.add(id(module.__dict__))
+    for name, value in list(module.__dict__.items()):
         kind = type(value)
-        if kind in PLAIN or not issubclass(kind, CONTAINERS):
-            continue
-        if name not in BOOKKEEPING:
-            for index, tensor in enumerate(nested_tensors(value, set())):
-                yield f"{name}[{index}]", "attribute", tensor
+        if (
+            kind not in PLAIN
+            and name not in BOOKKEEPING
+            and not issubclass(kind, Tensor)
+        ):
+            for path, found in walk(value, name, seen):
+                if isinstance(found, Tensor):
+                    yield path, "attribute", found
 
 
-def nested_tensors(value: Any, met: set[int]) -> Iterator[Tensor]:
-    """Yield the tensors in a value, looking into containers that were not ``met``."""
-    kind = type(value)  # by isinstance, classes of the user's would be asked
-    if issubclass(kind, Tensor):
-        yield value
-    elif issubclass(kind, CONTAINERS) and id(value) not in met:
-        met.add(id(value))
-        for item in dict.values(value) if issubclass(kind, dict) else value:
-            yield from nested_tensors(item, met)
-
-
-def group_targets(held: list[Held], dtype: torch.dtype | None) -> list[Target]:
+def group_targets(held: Sequence[Held], dtype: torch.dtype | None) -> list[Target]:
     """Return the storages to be made real, in order of first sight.
 
     Args:
@@ -166,7 +205,8 @@ def group_targets(held: list[Held], dtype: torch.dtype | None) -> list[Target]:
         if not any(place.tensor is tensor for tensor in target.tensors):
             target.tensors.append(place.tensor)
     for target in targets.values():
-        target.dtype = choose_dtype(target, dtype)
+        is_cast = any(place.is_cast for place in target.held)
+        target.dtype = choose_dtype(target, dtype if is_cast else None)
     return list(targets.values())
 
 

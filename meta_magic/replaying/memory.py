@@ -13,7 +13,7 @@ from meta_magic.torch_private.tensor_internals import negate_lazily
 from meta_magic.trace.provenance import Constant
 from meta_magic.trace.signature import Geometry
 
-__all__ = ["Memory", "allocate", "make_view", "view_sparse"]
+__all__ = ["Memory", "allocate", "make_view", "read_geometry", "view_sparse"]
 
 
 class Memory:
@@ -195,3 +195,17 @@ def view_sparse(sparse: Tensor, geometry: Geometry) -> Tensor:
     if not values.is_contiguous() or values.storage_offset():
         raise ReplayError("the values of a sparse tensor are laid out otherwise here")
     return make_view(values.untyped_storage(), geometry)
+
+
+def read_geometry(tensor: Tensor) -> Geometry:
+    """Return the geometry of a living tensor."""
+    return Geometry(
+        shape=tuple(tensor.shape),
+        stride=tensor.stride(),
+        storage_offset=int(tensor.storage_offset()),
+        dtype=tensor.dtype,
+        device=tensor.device,
+        layout=tensor.layout,
+        is_conj=tensor.is_conj(),
+        is_neg=tensor.is_neg(),
+    )

@@ -1,29 +1,52 @@
 """``replay()``: the real values of recorded tensors."""
 
+from collections import deque
 from collections.abc import Sequence
+from typing import TypeAlias, overload
 
 import torch
 from torch import Tensor
 
 from meta_magic.errors import ReplayError
+from meta_magic.recording.identities.origins import Origin, find_origin
 from meta_magic.replaying.devices import read_device
-from meta_magic.replaying.execution import Execution
-from meta_magic.replaying.memory import make_view, view_sparse
+from meta_magic.replaying.execution import (
+    Execution,
+    imported_by,
+    order_latest_first,
+)
+from meta_magic.replaying.memory import make_view, read_geometry, view_sparse
 from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.replaying.steps import Request
 from meta_magic.torch_private.snapshot import RealTorch
 from meta_magic.trace.calls import TensorMetadata
+from meta_magic.trace.program import Program
 from meta_magic.trace.signature import Geometry
 from meta_magic.trace.trace import Trace
 
-__all__ = ["replay"]
+__all__ = ["build_tensor", "replay", "trace_back"]
+
+
+Recorded: TypeAlias = TensorMetadata | Tensor
+
+
+@overload
+def replay(
+    trace: Trace, tensors: Recorded, device: str | torch.device = "cpu"
+) -> Tensor: ...
+
+
+@overload
+def replay(
+    trace: Trace, tensors: Sequence[Recorded], device: str | torch.device = "cpu"
+) -> list[Tensor]: ...
 
 
 def replay(
     trace: Trace,
-    tensors: Sequence[TensorMetadata],
+    tensors: Recorded | Sequence[Recorded],
     device: str | torch.device = "cpu",
-) -> list[Tensor]:
+) -> Tensor | list[Tensor]:
     """Return the values that recorded tensors would have, had the cell run for real.
 
     Only the calls that they depend on run again, and what none needs any more is freed.
@@ -31,13 +54,13 @@ def replay(
 
     Args:
         trace: The recording.
-        tensors: Inputs or outputs of its operator or module calls. Their values are
-            those at the end of the recording, after all writes.
+        tensors: Inputs or outputs of its calls, or tensors on meta; one, or several.
+            Their values are those at the end of the recording, after all writes.
         device: What stands for meta.
 
     Returns:
         A real tensor for each, with its shape, strides and dtype; those that shared a
-        storage do so again.
+        storage do so again. The tensor alone where one was asked for.
 
     Raises:
         ReplayError: A value depends on something that was not recorded, or a call
@@ -46,36 +69,56 @@ def replay(
     Example:
         >>> with record() as trace:
         ...     y = torch.ones(2, 3).sum()
-        >>> replay(trace, trace.ops[-1].outputs)
-        [tensor(6.)]
+        >>> replay(trace, y)
+        tensor(6.)
     """
+    if isinstance(tensors, Recorded):
+        return replay(trace, [tensors], device)[0]
     place = read_device(device, ReplayError)
-    check_wanted(trace, tensors)
-    storages = frozenset(tensor.storage_id for tensor in tensors)
+    wanted = [find_wanted(trace, tensor) for tensor in tensors]
+    storages = frozenset(storage for storage, _ in wanted)
     execution = Execution(trace.program, Request(storages=storages), place)
     made: dict[int, torch.UntypedStorage | Tensor] = {}
     with RealTorch():
-        for _ in execution.run(made.__setitem__):
-            pass
-        return [build_tensor(tensor, made[tensor.storage_id]) for tensor in tensors]
+        deque(execution.run(made.__setitem__), maxlen=0)
+        return [build_tensor(geometry, made[storage]) for storage, geometry in wanted]
 
 
-def check_wanted(trace: Trace, tensors: Sequence[object]) -> None:
-    """Refuse what is no tensor of a trace.
+def find_wanted(trace: Trace, tensor: object) -> tuple[int, Geometry]:
+    """Return the number of a tensor's storage in a trace, and its geometry.
 
     Raises:
-        ReplayError: Something is not.
+        ReplayError: It is no tensor of the trace.
     """
-    n_storages = len(ProgramCalls(trace.program).births)
-    for tensor in tensors:
-        if not isinstance(tensor, TensorMetadata):
-            raise ReplayError(
-                f"wanted tensors of trace.ops, not a {type(tensor).__name__}"
-            )
-        if tensor.storage_id >= n_storages:
-            raise ReplayError(
-                f"the trace has no tensor with storage_id {tensor.storage_id}"
-            )
+    if isinstance(tensor, Tensor):
+        return find_storage(trace.program, tensor), read_geometry(tensor)
+    if not isinstance(tensor, TensorMetadata):
+        raise ReplayError(
+            f"wanted tensors, or those of trace.ops, not a {type(tensor).__name__}"
+        )
+    if tensor.storage_id >= len(ProgramCalls(trace.program).births):
+        raise ReplayError(
+            f"the trace has no tensor with storage_id {tensor.storage_id}"
+        )
+    return tensor.storage_id, tensor.geometry
+
+
+def find_storage(program: Program, tensor: Tensor) -> int:
+    """Return the number of a living tensor's storage in a program.
+
+    Raises:
+        ReplayError: The program did not make it.
+    """
+    found = None
+    if tensor.is_meta and tensor.layout is torch.strided and not tensor.is_nested:
+        found = find_origin(tensor.untyped_storage())
+    found = None if found is None else trace_back(*found, program)
+    if found is None or found[0].program is not program:
+        raise ReplayError(
+            f"the trace did not make this tensor of shape {tuple(tensor.shape)} on "
+            f"{tensor.device}: give the trace of the cell that made it"
+        )
+    return found[1]
 
 
 def build_tensor(
@@ -87,3 +130,27 @@ def build_tensor(
     if isinstance(content, Tensor):
         return view_sparse(content, metadata)
     return make_view(content, metadata)
+
+
+def trace_back(
+    origin: Origin, number: int, program: Program
+) -> tuple[Origin, int] | None:
+    """Return where a storage is to be found as it was at the end of ``program``.
+
+    Args:
+        origin: The latest recording that met it.
+        number: Number of the storage there.
+        program: A recording, which may be an earlier or a later one.
+    """
+    if any(
+        earlier is origin.program
+        for earlier in order_latest_first(program, imported_by)
+    ):
+        return origin, number
+    current = origin.program
+    while current is not program:
+        passed = next((i for i in current.imports if i.storage == number), None)
+        if passed is None:
+            return None
+        current, number = passed.program, passed.origin
+    return Origin(program=program), number

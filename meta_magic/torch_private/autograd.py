@@ -18,6 +18,7 @@ __all__ = [
     "Hooks",
     "current_autograd_node",
     "go_on_from",
+    "mark_graph_lost",
     "name_nodes",
     "next_sequence_number",
     "read_hooks",
@@ -68,6 +69,40 @@ def go_on_from(history: Tensor, tensor: Tensor) -> Tensor:
         torch.enable_grad(),
     ):
         return made.copy_(history)
+
+
+class GraphOfMeta(torch.autograd.Function):
+    """Stands for a graph that was recorded on meta, and has no values."""
+
+    @staticmethod
+    def forward(ctx: Any, _anchor: Tensor, tensor: Tensor) -> Tensor:
+        """Return the tensor itself."""
+        ctx.mark_dirty(tensor)
+        return tensor
+
+    @staticmethod
+    def backward(_ctx: Any, *_: Tensor) -> Any:
+        """Refuse to go on."""
+        raise RuntimeError(GRAPH_LOST)
+
+
+GRAPH_LOST: Final = (
+    "no backward pass goes through this tensor: its graph was recorded on meta, and "
+    "materialize made its value alone real. Compute it again from the real tensors"
+)
+
+
+def mark_graph_lost(tensor: Tensor) -> None:
+    """Give a tensor a history through which no backward pass goes.
+
+    Without what keeps its count of writes, it would count one more.
+    """
+    with (
+        torch.autograd.grad_mode._unsafe_preserve_version_counter(tensor),
+        torch.enable_grad(),
+    ):
+        apply: Callable[..., object] = GraphOfMeta.apply
+        apply(torch.empty(0, requires_grad=True), tensor)
 
 
 def name_nodes(name: str) -> Callable[[type[Any]], type[Any]]:

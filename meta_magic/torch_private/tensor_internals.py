@@ -33,6 +33,7 @@ __all__ = [
     "base_of",
     "count_owners",
     "is_counted_with",
+    "is_on_meta",
     "is_view",
     "is_zero_tensor",
     "make_guard",
@@ -57,6 +58,12 @@ meta by name, or under ``inference_mode``, has other parameters after ``to_empty
 version_of: Final = attrgetter("_version")
 """Return how often a tensor was written in place. Without it a tensor that was changed
 outside of any recording is replayed with its old values."""
+
+is_on_meta: Final[Callable[[Tensor], bool]] = vars(torch._C.TensorBase)[
+    "is_meta"
+].__get__
+"""Return whether a tensor is on meta. Without it the code of a tensor's own class runs,
+and may raise, after a module was made real."""
 
 parse_to: Final[Callable[..., Any]] = torch._C._nn._parse_to
 """Return device, dtype, ``non_blocking`` and memory format of what ``.to`` was given;

@@ -53,7 +53,8 @@ class Choice:
     """What stands in the fields of the panel.
 
     Attributes:
-        root: Index of the root module.
+        root: Index of the root module; behind the last stands for all variables.
+        path: Name of a module within it, as ``state_dict`` has it; "" for it.
         device: Name of the device, or ``as planned``.
         init: A name of ``init=`` for what fills the tensors, or ``checkpoint``.
         dtype: Name of a dtype in torch, or ``as built``.
@@ -62,6 +63,7 @@ class Choice:
     """
 
     root: int = 0
+    path: str = ""
     device: str = "cpu"
     init: str = INITS[0]
     dtype: str = AS_BUILT

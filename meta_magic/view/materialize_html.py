@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 from meta_magic.materializing.report import (
     DRAWN_OTHERWISE,
+    KEPT,
+    LEFT,
     UNINITIALIZED,
     WHY_OTHERWISE,
+    format_on_meta,
 )
 from meta_magic.trace.units import format_bytes, format_shape
 
@@ -23,8 +26,8 @@ COLUMNS: Final = ("tensor", "kind", "shape", "dtype", "bytes", "filled by", "tie
 MAX_OPEN: Final = 12
 """Tensors of which the table is open at first."""
 
-RED: Final = (UNINITIALIZED, DRAWN_OTHERWISE)
-"""What is in red: content that no cell, run for real, would give a tensor."""
+RED: Final = (UNINITIALIZED, DRAWN_OTHERWISE, LEFT)
+"""What is in red: content that no cell, run for real, would give a tensor, or none."""
 
 MAX_ROWS: Final = 1000
 """Rows of a table; more would weigh on the notebook's file."""
@@ -39,7 +42,9 @@ def render_materialize_report(report: "MaterializeReport") -> str:
     """
     static = files("meta_magic.view") / "static"
     style = "".join((static / name).read_text("utf-8") for name in STYLES)
-    bad, drawn = ([t for t in report.tensors if t.filled_by == red] for red in RED)
+    bad, drawn, left = (
+        [t for t in report.tensors if t.filled_by == red] for red in RED
+    )
     good = [t for t in report.tensors if t.filled_by not in RED]
     parts = [f"<style>{style}</style>", f"<p>{escape(format_headline(report))}</p>"]
     if bad:
@@ -49,8 +54,13 @@ def render_materialize_report(report: "MaterializeReport") -> str:
         text = f"DRAWN OTHERWISE: {count(drawn)} {WHY_OTHERWISE}"
         title = f"{len(drawn):,} drawn otherwise"
         parts += [f'<p class="mm-danger">{text}</p>', render_folded(drawn, title)]
-    if report.notes:
-        parts.append(f"<ul>{''.join(map(render_note, report.notes))}</ul>")
+    if left:
+        text = f"LEFT ON META: {count(left)} no values, and what uses it fails"
+        parts += [f'<p class="mm-danger">{text}</p>', render_folded(left, LEFT)]
+    on_meta = [format_on_meta(report.on_meta)] if report.on_meta else []
+    notes = [*report.notes, *on_meta]
+    if notes:
+        parts.append(f"<ul>{''.join(map(render_note, notes))}</ul>")
     if good:
         parts.append(render_folded(good, summarize(good)))
     return f'<div class="mm-report mm-materialized">{"".join(parts)}</div>'
@@ -58,7 +68,7 @@ def render_materialize_report(report: "MaterializeReport") -> str:
 
 def format_headline(report: "MaterializeReport") -> str:
     """Return the one line that says what is where now, and what it took."""
-    made = [t for t in report.tensors if t.filled_by != "kept"]
+    made = [t for t in report.tensors if t.filled_by not in (KEPT, LEFT)]
     tensors = f"{len(made):,} tensor{'' if len(made) == 1 else 's'}"
     return (
         f"{report.module} on {report.places} · {tensors}, "
@@ -76,7 +86,7 @@ def summarize(tensors: Sequence["FilledTensor"]) -> str:
     """Return how many tensors were filled by what, most frequent first."""
     counts = Counter(t.filled_by for t in tensors).most_common()
     return ", ".join(
-        f"{n:,} kept as before" if kind == "kept" else f"{n:,} by {kind}"
+        f"{n:,} kept as before" if kind == KEPT else f"{n:,} by {kind}"
         for kind, n in counts
     )
 

@@ -4,11 +4,10 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from torch import nn
-
 from meta_magic.materializing.fitting import list_fitting
 from meta_magic.materializing.forecast import format_seconds
 from meta_magic.materializing.materialize import prepare
+from meta_magic.materializing.variables import Variables
 from meta_magic.replaying.devices import free_nbytes
 from meta_magic.trace.units import format_bytes
 from meta_magic.view.choices import Choice, format_need
@@ -49,11 +48,11 @@ class Outlook:
     message: str = ""
 
 
-def look_ahead(module: nn.Module, name: str, choice: Choice) -> Outlook:
+def look_ahead(wanted: object, name: str, choice: Choice) -> Outlook:
     """Return what a choice would do.
 
     Args:
-        module: What is chosen.
+        wanted: What is chosen.
         name: How it is written; "" if that is not known.
         choice: What is chosen besides.
 
@@ -61,7 +60,7 @@ def look_ahead(module: nn.Module, name: str, choice: Choice) -> Outlook:
         MaterializeError: It cannot be done.
     """
     arguments = choice.arguments()
-    prepared = prepare(module, **arguments)
+    prepared = prepare(wanted, **arguments)
     free = format_bytes(free_nbytes(prepared.device))
     if not prepared.targets:
         return Outlook(needed=REAL, free=free, is_real=True)
@@ -77,13 +76,15 @@ def look_ahead(module: nn.Module, name: str, choice: Choice) -> Outlook:
 
 
 def describe_end(name: str, kind: str, places: str) -> str:
-    """Return in words that a module is real, and what to type to have it.
+    """Return in words what is real now, and what to type to have it.
 
     Args:
         name: How it is written; "" if that is not known.
-        kind: Its class.
+        kind: Its class, or that of all variables.
         places: Where it is.
     """
+    if kind == Variables.__name__:
+        return f"what your variables hold is now real, on {places}"
     if not name:
         return f"the {kind} is now real, on {places}"
     return f"`{name}` is now real, on {places}: call `{name}(…)` in the next cell"

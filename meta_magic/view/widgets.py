@@ -12,7 +12,6 @@ import torch
 import traitlets
 from torch import nn
 
-from meta_magic.errors import MaterializeError
 from meta_magic.materializing.materialize import INITS, materialize
 from meta_magic.replaying.devices import free_nbytes, list_devices
 from meta_magic.trace.units import format_bytes
@@ -23,12 +22,12 @@ from meta_magic.view.choices import (
     STATE_BY_NAME,
     Choice,
     describe_error,
-    describe_root,
     is_on_meta,
 )
+from meta_magic.view.choosable import Choosable
 from meta_magic.view.fits_of_sizes import FitsOf, offer_fits
 from meta_magic.view.materialize_html import render_materialize_report
-from meta_magic.view.outlook import GONE, Outlook, TimeLeft, describe_end, look_ahead
+from meta_magic.view.outlook import Outlook, TimeLeft, describe_end, look_ahead
 from meta_magic.view.payload import pack
 from meta_magic.view.scripts import read_script, read_styles
 from meta_magic.view.whys_of_sizes import answers_of
@@ -48,7 +47,7 @@ class CancelledError(Exception):
 
 
 class MaterializePanel(anywidget.AnyWidget):
-    """Fields, a button, a progress bar and a report for the root modules of a trace.
+    """Fields, a button, a progress bar and a report for the modules of a trace.
 
     It holds the modules weakly, and works in a thread of its own. The front end sends
     ``choose``, ``start`` and ``cancel``; all else comes from here, as traits.
@@ -60,6 +59,7 @@ class MaterializePanel(anywidget.AnyWidget):
     """
 
     roots = traitlets.List(traitlets.Unicode()).tag(sync=True)
+    places = traitlets.List(traitlets.Int()).tag(sync=True)  # of these, in the trace
     devices = traitlets.List(traitlets.Unicode()).tag(sync=True)
     inits = traitlets.List(traitlets.Unicode()).tag(sync=True)
     dtypes = traitlets.List(traitlets.Unicode()).tag(sync=True)
@@ -87,7 +87,7 @@ class MaterializePanel(anywidget.AnyWidget):
         modules: Sequence[weakref.ref[nn.Module]],
         **traits: Any,
     ) -> None:
-        self._modules, self._names = tuple(modules), [node.name for node in nodes]
+        self._choosable = Choosable(nodes, modules)
         self._lock = threading.Lock()
         self._cancelled = threading.Event()
         self._thread: threading.Thread | None = None
@@ -96,7 +96,7 @@ class MaterializePanel(anywidget.AnyWidget):
         planned = [AS_PLANNED] if any(node.places for node in nodes) else []
         devices = [*planned, *list_devices()]
         super().__init__(
-            roots=[describe_root(node) for node in nodes],
+            roots=self._choosable.labels,
             devices=devices,
             inits=[*INITS, CHECKPOINT],
             dtypes=list(DTYPES),
@@ -115,7 +115,7 @@ class MaterializePanel(anywidget.AnyWidget):
     def close(self) -> None:
         """Cancel what runs, vanish from the notebook and be forgotten by ipywidgets."""
         self._cancelled.set()
-        self._modules = ()
+        self._choosable.forget()
         self.on_msg(self._receive, remove=True)
         if self.layout is not None:
             self.layout.close()
@@ -157,7 +157,7 @@ class MaterializePanel(anywidget.AnyWidget):
             self.choice = asdict(choice)
             self.progress, self.left, self.report = 0.0, "", ""
             where = AS_PLANNED if choice.device == AS_PLANNED else f"on {choice.device}"
-            self.message = f"materializing {self.roots[choice.root]} {where}"
+            self.message = f"materializing {self._choosable.label(choice)} {where}"
         self._thread = threading.Thread(
             target=self._run, args=(choice,), name="meta_magic materialize", daemon=True
         )
@@ -168,7 +168,9 @@ class MaterializePanel(anywidget.AnyWidget):
         self._left = TimeLeft()
         try:
             report = materialize(
-                self._find(choice), progress=self._advance, **choice.arguments()
+                self._choosable.find(choice),
+                progress=self._advance,
+                **choice.arguments(),
             )
         except CancelledError:
             self._tell(message="cancelled: the module is as it was", state="cancelled")
@@ -178,7 +180,7 @@ class MaterializePanel(anywidget.AnyWidget):
             self.progress = 1.0
             self.report = render_materialize_report(report)
             self._weigh(choice)
-            name = self._names[choice.root]
+            name = self._choosable.name(choice)
             end = describe_end(name, report.module, report.places)
             self._tell(message=end, state="done")
 
@@ -194,8 +196,8 @@ class MaterializePanel(anywidget.AnyWidget):
     def _weigh(self, choice: Choice) -> None:
         """Say what a choice would do."""
         try:
-            module = self._find(choice)
-            outlook = look_ahead(module, self._names[choice.root], choice)
+            wanted = self._choosable.find(choice)
+            outlook = look_ahead(wanted, self._choosable.name(choice), choice)
         except Exception as error:  # noqa: BLE001  the user's own code may run
             outlook = Outlook(free=self.free, message=describe_error(error))
         self._tell(**asdict(outlook))
@@ -203,18 +205,6 @@ class MaterializePanel(anywidget.AnyWidget):
     def _tell(self, **traits: Any) -> None:
         for name, value in traits.items():
             setattr(self, name, value)
-
-    def _find(self, choice: Choice) -> nn.Module:
-        """Return the chosen module.
-
-        Raises:
-            MaterializeError: It is no more.
-        """
-        reference = self._modules[choice.root] if self._modules else None
-        module = None if reference is None else reference()
-        if module is None:
-            raise MaterializeError(GONE)
-        return module
 
 
 class Report(MaterializePanel):
@@ -275,15 +265,16 @@ def show_report(
         saved_id: ``id`` of the saved report in whose place this one stands.
         settings: ``depth``, ``hide`` and ``height``, as the options of ``%%meta``.
     """
-    pairs = [
-        (node, root)
-        for node, root in zip(trace.modules, trace.roots, strict=False)
+    rows = [
+        (place, node, root)
+        for place, (node, root) in enumerate(zip(trace.modules, trace.roots))  # noqa: B905
         if root is not None and is_on_meta(root())
     ]
     report = Report(
         trace,
-        [node for node, _ in pairs],
-        [root for _, root in pairs],
+        [node for _, node, _ in rows],
+        [root for _, _, root in rows],
+        places=[place for place, _, _ in rows],
         payload=pack(trace) if packed is None else packed,
         cell=key,
         saved_id=saved_id,

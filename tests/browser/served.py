@@ -3,6 +3,7 @@
 ADDRESS = "http://report.test/"
 CHOICE = {
     "root": 0,
+    "path": "",
     "device": "cpu",
     "init": "replay",
     "dtype": "as built",
@@ -10,7 +11,8 @@ CHOICE = {
     "checkpoint": "",
 }
 TRAITS = {
-    "roots": ["model: Sequential"],
+    "roots": ["model: Sequential", "all that your variables hold"],
+    "places": [0],
     "devices": ["cpu", "cuda:0"],
     "inits": ["replay", "reset", "empty", "checkpoint"],
     "dtypes": ["as built", "float32"],

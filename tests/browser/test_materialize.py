@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from meta_magic.view.choosable import ALL
 from tests.browser.lab import RUN
 
 pytestmark = pytest.mark.browser
@@ -61,6 +62,52 @@ def test_a_click_makes_the_variable_the_real_module(open_notebook, expect):
     expect(panel.get_by_role("button", name="Materialize")).to_be_disabled()
     run(page, 3)
     expect(output(page, 3)).to_have_text("cpu True True")
+    assert (page.errors, page.logged) == ([], [])
+
+
+TRAIN = """torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+x = torch.ones(2, 4)
+def step():
+    optimizer.zero_grad()
+    loss = model(x).square().sum()
+    loss.backward()
+    optimizer.step()
+    return loss
+step()"""
+
+
+def test_a_click_on_a_row_makes_that_block_real_and_all_then_the_rest(
+    open_notebook, expect
+):
+    page = open_notebook(
+        "block.ipynb",
+        LOAD,
+        f"%%meta\n{TRAIN}",
+        "print([p.is_meta for p in model.parameters()])",
+        f"losses = [step().item(), step().item()]\n{TRAIN}\n"
+        "print(losses == [step().item(), step().item()])",
+    )
+    run(page, 0, 1)
+    panel = page.get_by_role("group", name="Materialize")
+    expect(panel).to_contain_text("model: Sequential", timeout=WAIT)
+    page.get_by_role("row", name="2 Linear").last.click()
+    expect(panel.get_by_label("module", exact=True)).to_have_value("model.2")
+    button = panel.get_by_role("button", name="Materialize")
+    expect(panel).to_contain_text("1 backward pass", timeout=WAIT)
+    button.click()
+    status = panel.get_by_role("status")
+    expect(status).to_contain_text("model[2] is now real", timeout=WAIT)
+    expect(panel).to_contain_text("still on meta")
+    run(page, 2)
+    expect(output(page, 2)).to_have_text("[True, True, False, False]")
+    panel.get_by_label("module", exact=True).select_option(ALL)
+    expect(button).to_be_enabled(timeout=WAIT)
+    button.click()
+    expect(status).to_contain_text("what your variables hold is now", timeout=WAIT)
+    run(page, 3)
+    expect(output(page, 3)).to_have_text("True")
     assert (page.errors, page.logged) == ([], [])
 
 

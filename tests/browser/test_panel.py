@@ -1,6 +1,7 @@
 """What the Materialize panel shows of its traits, without a kernel."""
 
 import pytest
+from torch import nn
 
 from meta_magic import record
 from tests.browser.served import CHOICE, TRAITS
@@ -84,3 +85,45 @@ def test_while_it_works_the_time_that_is_left_stands_beside_the_bar(show, expect
     set_traits(page, state="done", progress=1, message="`model` is now real, on cpu")
     expect(panel.get_by_text("about 30 s left")).to_be_hidden()
     expect(panel.get_by_role("status").locator("code")).to_have_text("model")
+
+
+@pytest.fixture
+def blocks():
+    """A trace of two modules, the second of which has blocks."""
+    with record() as trace:
+        model = nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2))
+    assert model[0].weight.is_meta
+    return trace
+
+
+TWO = {"roots": ["first: Linear", "net: Sequential", "all"], "places": [0, 1]}
+
+
+def test_a_click_on_the_row_of_a_block_chooses_it(serve, expect, blocks):
+    page = serve(blocks, **TWO)
+    module = page.get_by_label("module", exact=True)
+    expect(module).to_have_value("first: Linear")
+    page.get_by_role("row", name="1 Linear").last.click()
+    expect(module).to_have_value("net.1")
+    chosen = page.evaluate("sent.at(-1)")
+    assert (chosen["kind"], chosen["choice"]["root"]) == ("choose", 1)
+    assert chosen["choice"]["path"] == "1"
+    page.get_by_role("button", name="Materialize").click()
+    assert page.evaluate("sent.at(-1).choice.path") == "1"
+    module.select_option("net: Sequential")
+    assert page.evaluate("sent.at(-1).choice") == {**CHOICE, "root": 1}
+    module.select_option("all")
+    assert page.evaluate("sent.at(-1).choice") == {**CHOICE, "root": 2}
+
+
+def test_a_click_on_what_is_real_chooses_nothing(serve, expect, blocks):
+    page = serve(blocks, roots=["first: Linear", "all"], places=[0])
+    page.get_by_role("row", name="1 Linear").last.click()
+    expect(page.get_by_label("module", exact=True)).to_have_value("first: Linear")
+
+
+def test_a_block_that_another_view_of_the_panel_chose_is_shown(serve, expect, blocks):
+    page = serve(blocks, **TWO)
+    page.evaluate("() => listeners['msg:custom']({})")
+    set_traits(page, choice={**CHOICE, "root": 1, "path": "0"})
+    expect(page.get_by_label("module", exact=True)).to_have_value("net.0")

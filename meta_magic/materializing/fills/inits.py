@@ -1,7 +1,8 @@
 """Which filling each ``init=`` stands for; a new one is a class and a row here."""
 
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeAlias, TypeVar
 
@@ -10,7 +11,8 @@ from torch import Tensor
 from meta_magic.materializing.checkpoint_reader import open_checkpoint
 from meta_magic.materializing.fills.checkpoint_fill import CheckpointFill
 from meta_magic.materializing.fills.empty_fill import EmptyFill
-from meta_magic.materializing.fills.protocol import Fill, MakesFill, Task
+from meta_magic.materializing.fills.joined_fill import JoinedFill
+from meta_magic.materializing.fills.protocol import STATES, Fill, MakesFill, Task
 from meta_magic.materializing.fills.replay_fill import ReplayFill
 from meta_magic.materializing.fills.reset_fill import ResetFill
 
@@ -29,20 +31,31 @@ FILL_BY_INIT: Final[Mapping[str, MakesFill]] = {
 INITS: Final = tuple(FILL_BY_INIT)
 
 
-def choose_fill(init: Init, task: Task) -> Fill:
-    """Return what fills a module.
+def choose_fill(init: Init, task: Task, own: Collection[int]) -> Fill:
+    """Return what fills the tensors of a task.
 
     Args:
         init: A name of the table; what is none is a checkpoint.
         task: What is to be filled.
+        own: The ``id`` of the tensors that ``init`` is about. The others are replayed:
+            as they are now with a replay, else as they were when they were made.
 
     Raises:
         MaterializeError: It cannot be filled so.
     """
     make = FILL_BY_INIT.get(init) if isinstance(init, str) else None
-    if make is not None:
+    if make is ReplayFill:
         return make(task)
-    return CheckpointFill(task, open_checkpoint(init, task.device, FILL_BY_INIT))
+    rest = [t for t in task.targets if all(id(one) not in own for one in t.tensors)]
+    asked = replace(task, targets=[t for t in task.targets if t not in rest])
+    if make is not None:
+        fill = make(asked)
+    else:
+        entries = open_checkpoint(init, task.device, FILL_BY_INIT)
+        fill = CheckpointFill(asked, entries)
+    if not rest:
+        return fill
+    return JoinedFill(fill, ReplayFill(replace(task, state=STATES[1]), rest=rest))
 
 
 EXAMPLE: Final = """

@@ -28,24 +28,30 @@ class Task:
     """What is to be filled.
 
     Attributes:
-        module: The module that is made real.
+        root: What is made real: a module, or another object that holds tensors.
         device: Where its content is made; each target says where it lies then.
-        held: All tensors of the module, at every place.
+        held: All tensors of it, at every place, and those that are made real with it.
         targets: The storages of these that are on meta.
         program: The recording to replay, as it was at its end; None for the latest one
             of each tensor.
         notes: What the user should know of where it will lie.
         state: When it had what a replay gives it: ``current`` for now, ``constructed``
             for before its first use.
+        modules: The modules of the root, by name and at every place.
+        left: What is used with the root and stays on meta, each with the reason.
+        forgotten: What optimizers keep of their steps, and are to forget.
     """
 
-    module: nn.Module
+    root: object
     device: torch.device
     held: Sequence[Held]
     targets: Sequence[Target]
     program: Program | None
     notes: Sequence[str] = ()
     state: State = "current"
+    modules: Sequence[tuple[str, nn.Module]] = ()
+    left: Sequence[tuple[Held, str]] = ()
+    forgotten: Sequence[Held] = ()
 
 
 class MakesFill(Protocol):

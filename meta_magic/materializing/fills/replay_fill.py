@@ -28,7 +28,6 @@ from meta_magic.replaying.execution import Execution, Finished
 from meta_magic.replaying.generator_ends import find_skipped
 from meta_magic.replaying.part import Part
 from meta_magic.replaying.rates import estimate_seconds, measure_rates
-from meta_magic.torch_private.module_internals import walk_modules
 from meta_magic.trace.program import EarlierEnd
 
 __all__ = ["ReplayFill"]
@@ -70,13 +69,12 @@ class ReplayFill:
         self._device = task.device
         self._uncounted = [*find_uncounted(self.targets)]
         self._moves_generator = rest is None and task.device.type == "cpu"
-        walked = walk_modules(task.module) if self._moves_generator else ()
+        walked = task.modules if self._moves_generator else ()
         built = {id(module) for _, module in walked}
         self._shares, self._late = plan_shares(
             task, self.targets, built, moves_generator=self._moves_generator
         )
         self.n_operators = sum(len(share.replay.steps) for share in self._shares)
-        self._module = task.module
         self._filled_by = {
             share.located.target_by_storage[number]: filled_by
             for share in self._shares
@@ -105,7 +103,7 @@ class ReplayFill:
     def forecast(self) -> Forecast:
         """Return what is replayed, for what, and about how long that takes."""
         replays = [(s.replay, s.located.target_by_storage) for s in self._shares]
-        return forecast_replays(self._module, replays, self._device)
+        return forecast_replays(replays, self._device)
 
     def peak_nbytes(self) -> int:
         """Return the most bytes that will be held at any moment."""

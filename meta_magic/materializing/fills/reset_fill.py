@@ -1,6 +1,7 @@
 """``init="reset"``: call the initializers that modules bring along."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import ClassVar, Final, TypeAlias
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor, UntypedStorage, nn
 from meta_magic.errors import MaterializeError
 from meta_magic.materializing.fills.empty_fill import EmptyFill
 from meta_magic.materializing.fills.protocol import Task
-from meta_magic.materializing.targets import Target, address_of
+from meta_magic.materializing.targets import Target, address_of, find_roots
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.storage_bytes import as_bytes
 from meta_magic.recording.intercept.libraries import INITIALIZE
@@ -37,7 +38,7 @@ class ResetFill(EmptyFill):
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
-        self._module = task.module
+        self._root = task.root
         self._held = task.held
         self._reached: set[int] = set()
 
@@ -49,7 +50,7 @@ class ResetFill(EmptyFill):
             for held in self._held
             if id(held.tensor) not in made and held.tensor.layout is torch.strided
         }
-        self._reached = reset_module(self._module, kept)
+        self._reached = reset_modules(self._root, kept)
         return super().finish()
 
     def filled_by(self, target: Target, tensor: Tensor, /) -> str:
@@ -108,11 +109,11 @@ class WatchMode(Watch, TorchDispatchMode):
     """The mode that is entered."""
 
 
-def reset_module(module: nn.Module, kept: Iterable[int]) -> set[int]:
-    """Initialize a module by what its submodules bring along, children first.
+def reset_modules(root: object, kept: Iterable[int]) -> set[int]:
+    """Initialize modules by what their submodules bring along, children first.
 
     Args:
-        module: The module; all of it real.
+        root: A module, or what holds modules; all of them real.
         kept: Addresses of the storages that are to stay as they are, also if it fails.
 
     Returns:
@@ -124,7 +125,8 @@ def reset_module(module: nn.Module, kept: Iterable[int]) -> set[int]:
     watch = WatchMode(kept)
     try:
         with torch.no_grad(), watch:
-            for owner, name, call in find_resets(module):
+            resets = (find_resets(module) for _, module in find_roots(root))
+            for owner, name, call in chain.from_iterable(resets):
                 try:
                     call()
                 except Exception as error:

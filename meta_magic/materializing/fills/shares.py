@@ -9,8 +9,8 @@ import torch
 from meta_magic.errors import MaterializeError, ReplayError
 from meta_magic.materializing.constructed import (
     Read,
-    is_attribute,
     locate_constructed,
+    make_reader,
 )
 from meta_magic.materializing.fills.protocol import State, Task
 from meta_magic.materializing.located import Located, locate
@@ -18,7 +18,6 @@ from meta_magic.materializing.report import format_names
 from meta_magic.materializing.targets import Target
 from meta_magic.recording.identities.left_generators import find_left
 from meta_magic.replaying.execution import Execution
-from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.replaying.steps import Request
 from meta_magic.replaying.uses import USES, find_phases
 from meta_magic.trace.program import Program
@@ -143,11 +142,11 @@ def find_used(shares: Iterable[Share]) -> set[Target]:
     for share in shares:
         phases = share.replay.follow(find_phases)[id(share.replay.parts[-1])]
         for number, target in share.located.target_by_storage.items():
-            if phases.get(number) and not is_attribute(target):
-                kinds = " and ".join(
-                    NAMES[use] for use in USES if use in phases[number]
-                )
-                raise MaterializeError(CANNOT_TELL.format(target.name, kinds))
+            kinds = {place.kind for place in target.held}
+            if phases.get(number) and kinds & {"parameter", "buffer"}:
+                uses = [NAMES[use] for use in USES if use in phases[number]]
+                text = CANNOT_TELL.format(target.name, " and ".join(uses))
+                raise MaterializeError(text, target)
             if phases.get(number):
                 used.add(target)
     return used
@@ -178,20 +177,9 @@ def find_culprit(located: Located, device: torch.device, read: Read) -> Target |
 
 def describe(error: ReplayError, target: Target | None) -> MaterializeError:
     """Return what a user is told when a replay is not possible."""
-    what = "the module" if target is None else repr(target.name)
+    what = "all of it" if target is None else repr(target.name)
     return MaterializeError(
         f"cannot replay {what}: {error}. Or choose init='reset', init='empty' or a "
-        "checkpoint"
+        "checkpoint",
+        target,
     )
-
-
-def make_reader() -> Read:
-    """Return what reads the columns of a program, each once."""
-    known: dict[int, ProgramCalls] = {}
-
-    def read(program: Program) -> ProgramCalls:
-        if id(program) not in known:
-            known[id(program)] = ProgramCalls(program)
-        return known[id(program)]
-
-    return read

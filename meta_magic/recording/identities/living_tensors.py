@@ -22,12 +22,14 @@ from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFun
 from meta_magic.torch_private.tensor_internals import (
     address_of_storage,
     is_counted_with,
+    is_on_meta,
     number_counters,
     version_of,
 )
 
 __all__ = [
     "LivingTensors",
+    "find_stored",
     "is_counted",
     "is_last",
     "is_uncounted",
@@ -87,7 +89,7 @@ def find_living() -> Iterator[Tensor]:
 def find_stored() -> Iterator[tuple[Tensor, int]]:
     """Yield the meta tensors that live and have a storage, and its address."""
     for tensor in find_living():
-        if tensor.is_meta:
+        if is_on_meta(tensor):
             # A sparse one has none, nor has what functorch puts around a tensor.
             with suppress(RuntimeError, NotImplementedError, ValueError):
                 yield tensor, address_of_storage(tensor.untyped_storage())

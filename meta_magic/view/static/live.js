@@ -1,7 +1,7 @@
 // The live report, beside a kernel: with its Materialize panel, values and fits on demand.
 
 import { make_ask, show_answer } from "./asking.js";
-import { decode } from "./data.js";
+import { decode, list_path } from "./data.js";
 import { make_values } from "./details/values.js";
 import { make } from "./dom.js";
 import { add_work_out } from "./memory/work_out.js";
@@ -60,6 +60,8 @@ async function render({ model, el }) {
   el.addEventListener("keydown", keep_from_notebook);
   el.append(report, panel);
   follow_scheme(el);
+  /** @type {ReturnType<typeof mount_panel> | undefined} */
+  let materialize;
   try {
     const trace = await decode(model.get("payload"));
     const [ask, ask_why] = ["values", "why"].map((kind) => make_ask(model, kind));
@@ -67,6 +69,11 @@ async function render({ model, el }) {
       make_values: (...tensor) => make_values(ask, ...tensor),
       make_fit: (view) => add_work_out(view, model),
       make_cell: find_make_cell(model),
+      follow: (selected) => {
+        if (selected?.kind !== "module") return;
+        const root = list_path(trace, selected.index).at(-1);
+        materialize?.pick(trace.roots.indexOf(root), trace.modules[selected.index].fqn);
+      },
       make_why: (asked, _, draw_chain) => {
         const answer = make("div", { role: "status" });
         show_answer(answer, "asking the kernel", ask_why(asked), (told) => [draw_chain(told)]);
@@ -78,11 +85,11 @@ async function render({ model, el }) {
     saved.inert = false;
     if (!saved.isConnected) show_failure(report, error);
   }
-  const unmount = model.get("roots").length ? mount_panel({ model, el: panel }) : () => {};
+  if (model.get("roots").length) materialize = mount_panel({ model, el: panel });
   const leave = keep_place(report);
   return () => {
     leave();
-    unmount();
+    materialize?.unmount();
     saved.hidden = saved.inert = false;
   };
 }

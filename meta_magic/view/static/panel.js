@@ -4,9 +4,9 @@
 import { fill, make, make_id } from "./dom.js";
 
 /**
- * @typedef {{root: number, device: string, init: string, dtype: string,
+ * @typedef {{root: number, path: string, device: string, init: string, dtype: string,
  *   values: string, checkpoint: string}} Choice
- * @typedef {{roots: string[], devices: string[], inits: string[], dtypes: string[],
+ * @typedef {{roots: string[], places: number[], devices: string[], inits: string[], dtypes: string[],
  *   values: string[], choice: Choice, needed: string, free: string, is_enough: boolean,
  *   is_real: boolean, forecast: string, fitting: string,
  *   state: "idle" | "running" | "done" | "failed" | "cancelled", progress: number,
@@ -46,6 +46,7 @@ class Panel {
   /** Choices without an answer. */ n_pending = 0;
   timer = 0;
   /** The report that is shown. */ shown = "";
+  /** A block below a root that was chosen. */ block = make("option");
   start = make("button", { type: "submit", class: "mm-start" }, "Materialize");
   cancel = make("button", {
     type: "button", class: "mm-cancel", onclick: () => this.send("cancel"),
@@ -83,9 +84,11 @@ class Panel {
   /** @param {string} kind */
   send(kind) {
     const { module, device, init, dtype, values, checkpoint } = this.controls;
+    const { root, path } = this.block.selected ? this.block.dataset
+      : { root: module.selectedIndex, path: "" };
     try {
       this.model.send({ kind, choice: {
-        root: module.selectedIndex, device: device.value, init: init.value, dtype: dtype.value,
+        root: Number(root), path, device: device.value, init: init.value, dtype: dtype.value,
         values: values.value, checkpoint: checkpoint.value,
       } });
     } catch {
@@ -111,6 +114,28 @@ class Panel {
     this.show();
   };
 
+  /** Offer a module below a root beside the roots, and choose it. */
+  offer_block(/** @type {number} */ root, /** @type {string} */ path) {
+    const [name] = this.model.get("roots")[root].split(": ");
+    fill(this.block, { "data-root": root, "data-path": path });
+    this.block.textContent = `${name}.${path}`;
+    this.controls.module.append(this.block);
+    this.block.selected = true;
+  }
+
+  /**
+   * Choose the module that was selected in a view, if it can be made real.
+   * @param {number} place of its root in the trace @param {string} path within that
+   */
+  pick(place, path) {
+    const { module } = this.controls;
+    const root = this.model.get("places").indexOf(place);
+    if (root < 0 || module.disabled) return;
+    if (path) this.offer_block(root, path);
+    else module.selectedIndex = root;
+    this.choose();
+  }
+
   /** Show the fields that the choice of what fills the tensors asks for. */
   show_fields() {
     const init = this.controls.init.value;
@@ -122,7 +147,8 @@ class Panel {
   show_choice() {
     const { module, checkpoint, ...named } = this.controls;
     const choice = this.model.get("choice");
-    module.selectedIndex = choice.root;
+    if (choice.path) this.offer_block(choice.root, choice.path);
+    else module.selectedIndex = choice.root;
     for (const [name, control] of Object.entries(named)) control.value = choice[name];
     if (document.activeElement !== checkpoint) checkpoint.value = choice.checkpoint;
     this.show_fields();
@@ -178,5 +204,8 @@ export function mount_panel({ model, el }) {
   model.on("msg:custom", (content) => content?.kind !== "values" && panel.answer());
   panel.show();
   panel.choose();
-  return () => clearTimeout(panel.timer);
+  return {
+    pick: panel.pick.bind(panel),
+    unmount: () => clearTimeout(panel.timer),
+  };
 }

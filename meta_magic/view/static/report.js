@@ -21,7 +21,8 @@ import { tell_meaning, split_line } from "./words.js";
  * @typedef {{make_values: import("./details/parts.js").MakeValues,
  *   make_fit: (view: import("./memory/memory.js").MemoryView) => void,
  *   make_why: import("./why/chain.js").MakeWhy,
- *   make_cell: import("./why/repairs.js").MakeCell}} Live
+ *   make_cell: import("./why/repairs.js").MakeCell,
+ *   follow: (selected: import("./selection.js").Selected | null) => void}} Live
  *   what there is beside a kernel alone
  * @typedef {(element: HTMLElement, trace: TraceView, selection: Selection,
  *   settings: Settings, times: Times, live: Live) => void} Mount
@@ -36,7 +37,7 @@ const LITTLE = 3; // operators of a cell that one line is enough for
 
 /** @type {Live} */
 const SAVED = {
-  make_values: () => false, make_fit: () => {}, make_cell: null,
+  make_values: () => false, make_fit: () => {}, make_cell: null, follow: () => {},
   make_why: (_, call) => make("p", {}, "no kernel is asked from here: where the trace is, ", make("code", {}, call), " tells"),
 };
 
@@ -163,6 +164,7 @@ function make_parts(trace, selection, settings, live) {
 export function mount_report(element, trace, settings, live = SAVED) {
   const selection = new Selection();
   selection.select(trace.stop);
+  selection.subscribe(live.follow);
   element.classList.add("mm-live");
   if (is_little(trace)) {
     const make_views = () => make_parts(trace, selection, settings, live).views;

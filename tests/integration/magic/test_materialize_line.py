@@ -119,7 +119,10 @@ def test_quotes_and_spaces_are_understood(shell, run, model, tmp_path):
         ("model --device moon", "moon"),
         ("model --state new", "wanted 'current' or 'constructed'"),
         ("model --init nowhere.pt", "there is no checkpoint 'nowhere.pt'"),
-        ("torch", "wanted a torch.nn.Module, not a module"),
+        (
+            "torch",
+            "wanted a module, a tensor or an object that holds some, not a module",
+        ),
         ("model other", "'model other' cannot be evaluated: SyntaxError"),
         ("model --init 'x", "No closing quotation"),
         ("model --bogus", "unrecognized arguments: --bogus"),
@@ -152,3 +155,36 @@ def test_it_is_not_recorded(shell, run, model):
     trace = shell.user_ns["_meta"]
     run("%meta materialize model")
     assert shell.user_ns["_meta"] is trace
+
+
+def test_all_takes_what_the_variables_hold(shell, run, model):
+    run("%%meta -q\nbatch = {'x': torch.ones(2, 3)}\nhidden = [model[0].weight * 2]")
+    report, error, shown = run("%meta materialize --all")
+    assert error is None
+    assert is_equal(model, eager(shell, run))
+    namespace = shell.user_ns
+    assert namespace["batch"]["x"].tolist() == [[1, 1, 1]] * 2
+    assert torch.equal(namespace["hidden"][0], model[0].weight * 2)
+    assert "hidden[0]" in report.names("replay")
+    assert "Variables on cpu: 6 tensors" in shown
+
+
+def test_all_is_planned_and_done_only_when_asked(run, model):
+    _, error, shown = run("%meta materialize --all --plan")
+    assert error is None
+    assert "takes 104 bytes on cpu" in shown
+    assert model[0].weight.is_meta
+
+
+def test_a_name_and_all_contradict_each_other(run, model):
+    _, error, _ = run("%meta materialize model --all")
+    assert "--all takes all that your variables hold, and 'model' is one" in str(error)
+    assert model[0].weight.is_meta
+
+
+def test_what_else_is_on_meta_is_named(run, model):
+    run("%%meta -q\nbatch = {'x': torch.ones(2, 3)}")
+    report, _, shown = run("%meta materialize model")
+    assert report.on_meta == ("batch['x']",)
+    assert "still on meta: 1 (batch['x']); mm.materialize(...) takes" in shown
+    assert not model[0].weight.is_meta

@@ -120,10 +120,29 @@ def test_backward_through_the_old_graph_puts_no_gradient_on_the_real_tensor():
     assert made.bias.grad is None or not made.bias.grad.is_meta
 
 
-def test_gradients_are_dropped_and_counted():
-    with record():
-        made = nn.Linear(3, 4)
-        made(torch.ones(2, 3)).sum().backward()
+def backward(build=lambda: nn.Linear(3, 4)):
+    """Return a layer with gradients."""
+    made = build()
+    made(torch.randn(2, 3)).sum().backward()
+    return made
+
+
+def test_gradients_are_made_real_with_what_they_are_of():
+    real, made, _, _ = build_twice(backward)
+    gradient = made.weight.grad
     report = materialize(made)
+    assert made.weight.grad is gradient
+    assert torch.equal(gradient, real.weight.grad)
+    assert torch.equal(made.bias.grad, real.bias.grad)
+    assert report.notes == ()
+    assert "  replay, with it: 2 gradients" in str(report).splitlines()
+
+
+@pytest.mark.parametrize(
+    "given", [{"init": "reset"}, {"init": "empty"}, {"state": "constructed"}]
+)
+def test_gradients_of_other_values_are_dropped_and_counted(given):
+    _, made, _, _ = build_twice(backward)
+    report = materialize(made, **given)
     assert made.weight.grad is None
-    assert report.notes == ("2 gradients were dropped",)
+    assert "2 gradients were dropped" in report.notes

@@ -23,7 +23,7 @@ def test_the_report_names_kinds():
         "scale": "attribute",
         "listed[0]": "attribute",
         "listed[1]": "attribute",
-        "mapped[0]": "attribute",
+        "mapped['deep'][0]": "attribute",
     }
 
 

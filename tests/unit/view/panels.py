@@ -10,6 +10,7 @@ from meta_magic.view.widgets import show_report
 
 CHOICE = {
     "root": 0,
+    "path": "",
     "device": "cpu",
     "init": "replay",
     "dtype": "as built",

@@ -1,12 +1,15 @@
 """What is chosen in the Materialize panel, and what it says of that."""
 
 import re
+import sys
+from types import SimpleNamespace
 
 import psutil
 import pytest
 import torch
 from torch import nn
 
+from meta_magic import record
 from meta_magic.view.widgets import close_reports
 from tests.unit.view.panels import record_model, run, send
 
@@ -127,3 +130,31 @@ def test_where_the_cell_names_none_there_is_nothing_planned():
     _model, panel = record_model()
     assert panel.devices == ["cpu"]
     assert panel.choice["device"] == "cpu"
+
+
+def test_a_block_below_a_root_is_chosen_by_its_path():
+    model, panel = record_model()
+    send(panel, "choose", path="1", init="empty")
+    assert (panel.needed, panel.choice["path"]) == ("72 bytes", "1")
+    run(panel, path="1")
+    assert panel.message.startswith("`model[1]` is now real, on cpu")
+    assert [p.is_meta for p in model.parameters()] == [True, True, False, False]
+
+
+def test_a_block_that_is_gone_is_said_to_be():
+    model, panel = record_model()
+    model.pop(1)
+    send(panel, "choose", path="1")
+    assert panel.message.startswith("the module is gone")
+
+
+def test_the_last_choice_is_all_that_variables_hold(monkeypatch):
+    model, panel = record_model()
+    with record():
+        batch = torch.ones(2)
+    main = {"model": model, "deep": {"batch": batch}}
+    monkeypatch.setitem(sys.modules, "__main__", SimpleNamespace(**main))
+    run(panel, root=1)
+    assert panel.message == "what your variables hold is now real, on cpu"
+    assert batch.tolist() == [1, 1]
+    assert not any(parameter.is_meta for parameter in model.parameters())

@@ -1,6 +1,7 @@
 """The report of a materialization as HTML."""
 
 import re
+from dataclasses import replace
 
 import torch
 
@@ -53,6 +54,17 @@ def test_what_is_uninitialized_comes_first_and_in_red():
     assert "UNINITIALIZED: 1 tensor holds whatever lay in memory before" in cells
     assert '<tr class="mm-danger"><th scope="row">bad' in html
     assert html.count('class="mm-danger"') == 2
+
+
+def test_what_is_left_on_meta_stands_in_red_and_the_rest_of_it_in_a_note():
+    report = report_on(filled("good"), filled("state", "left on meta"))
+    html = render_materialize_report(replace(report, on_meta=("batch", SCRIPT)))
+    cells = Tags(html).cells
+    assert "LEFT ON META: 1 tensor holds no values, and what uses it fails" in cells
+    assert '<tr class="mm-danger"><th scope="row">state' in html
+    assert "Model on cpu · 1 tensor, 4.0 KiB · 1.50 s" in cells
+    assert any(cell.startswith("still on meta: 2 (batch, <img") for cell in cells)
+    assert "img" not in Tags(html).tags
 
 
 def test_a_long_table_is_folded_and_a_very_long_one_is_cut():

@@ -173,42 +173,14 @@ def test_an_error_of_the_modules_own_code_is_shown(error, message):
     assert gate.weight.is_meta
 
 
-class Unreadable(list):
-    """Cannot be read while a module is as ``is_meta`` says."""
-
-    def __init__(self, module, is_meta):
-        self.module, self.is_meta = module, is_meta
-
-    def __iter__(self):
-        if self.module.weight.is_meta is self.is_meta:
-            raise ValueError("no luck")
-        return iter(())
-
-
-def test_a_choice_that_cannot_be_looked_into_is_answered():
-    model, panel = record_model(lambda: nn.Linear(2, 3))
-    model.odd, answers = Unreadable(model, is_meta=True), []
-    panel.send = lambda content, *_: answers.append(content)
-    send(panel, "choose")
-    assert panel.message == "ValueError: no luck"
-    assert answers == [{"kind": "answer"}]
-
-
-def test_what_cannot_be_looked_into_at_the_end_is_real_nevertheless():
-    model, panel = record_model(lambda: nn.Linear(2, 3))
-    model.odd = Unreadable(model, is_meta=False)
-    run(panel)
-    assert panel.state == "done"
-    assert not model.weight.is_meta
-
-
 def test_every_root_that_is_on_meta_can_be_chosen():
     with record() as trace:
         first = nn.Linear(2, 3)
         second = nn.Linear(3, 4)
     materialize(first)
     panel = show_report(trace)
-    assert panel.roots == ["second: Linear"]
+    assert panel.roots == ["second: Linear", "all that your variables hold"]
+    assert panel.places == [1]
     run(panel)
     assert not second.weight.is_meta
 
@@ -228,7 +200,8 @@ def test_what_crosses_the_wire_is_json():
     run(panel)
     state = panel.get_state()
     assert json.loads(json.dumps({**state, "payload": ""}))["roots"] == [
-        "model: ModuleDict"
+        "model: ModuleDict",
+        "all that your variables hold",
     ]
     assert model is not None
 
