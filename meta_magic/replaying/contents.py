@@ -5,10 +5,12 @@ That is what lay in memory before, and what another generator was to draw.
 
 from collections.abc import Mapping
 from math import prod
+from typing import Final
 
 from meta_magic.replaying.program_calls import Call
 from meta_magic.replaying.raw_memory import RawMemory
 from meta_magic.replaying.steps import Plan, StepKind
+from meta_magic.replaying.usage import geometry_after
 
 __all__ = [
     "find_drawn_elsewhere",
@@ -18,6 +20,8 @@ __all__ = [
     "follow",
     "reads_raw",
 ]
+
+RESIZE: Final = "aten.resize_.default"
 
 
 def find_raw(plan: Plan, given: Mapping[int, RawMemory]) -> dict[int, RawMemory]:
@@ -98,11 +102,9 @@ def follow(call: Call, raw: dict[int, RawMemory], plan: Plan, *, is_made: bool) 
     """
     sizes, signature = plan.recorded.nbytes_by_storage, call.signature
     is_tainted = not is_made and reads_raw(call, raw)
-    # As it is afterwards: out= may have grown.
-    after = dict(zip(signature.views, signature.outputs, strict=True))
     for index in signature.writes:
         storage = call.inputs[index]
-        geometry = after.get(index, signature.inputs[index])
+        geometry = geometry_after(signature, index)
         if is_made:
             raw[storage] = RawMemory(sizes[storage])
         elif is_tainted:
@@ -144,6 +146,8 @@ def reads_raw(
         raw: The storages that are raw, in part at least.
         but_first: Whether its first tensor is not asked about.
     """
+    if call.operator.name == RESIZE:  # which leaves what is there
+        return False
     positions = [i for i in call.usage.read if i or not but_first]
     read = ((call.inputs[i], call.signature.inputs[i]) for i in positions)
     return any(s in raw and not raw[s].holds(geometry) for s, geometry in read)

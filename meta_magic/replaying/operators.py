@@ -19,7 +19,7 @@ from meta_magic.torch_private.process_groups import (
     wait_for,
 )
 
-__all__ = ["Operator", "find_function", "find_operator"]
+__all__ = ["KEEPING", "Operator", "find_function", "find_operator"]
 
 FILL_NAMES: Final = """
 normal_.default uniform_.default random_.default random_.from random_.to
@@ -72,6 +72,13 @@ BY_SHAPE: Final = frozenset(f"aten.{name}" for name in BY_SHAPE_NAMES.split())
 """Operators that draw as much whatever their tensors hold, if that is allowed."""
 
 N_TRAINED: Final = {"aten.mkldnn_rnn_layer.default": 4}
+
+KEEPING_NAMES: Final = """
+empty.out empty_like.out empty_permuted.out empty_strided.out new_empty.out
+new_empty_strided.out native_batch_norm.out
+"""
+KEEPING: Final = frozenset(f"aten.{name}" for name in KEEPING_NAMES.split())
+"""Operators that may leave what is in ``out=``."""
 
 READING: Final = frozenset({"aten.from_file.default"})
 """Operators whose result lies outside of the recording."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from meta_magic.replaying.call_arguments import CallArguments
-from meta_magic.replaying.operators import Operator
+from meta_magic.replaying.operators import KEEPING, Operator
 from meta_magic.replaying.work import count_work
 from meta_magic.trace.signature import (
     Geometry,
@@ -13,7 +13,7 @@ from meta_magic.trace.signature import (
     span_nbytes,
 )
 
-__all__ = ["Usage", "is_dense"]
+__all__ = ["Usage", "geometry_after", "is_dense"]
 
 
 class Usage:
@@ -38,9 +38,9 @@ class Usage:
         n_read = 0 if operator.reads_metadata else len(signature.inputs)
         self.read = tuple(index for index in range(n_read) if index not in skipped)
         self._nbytes_by_dense = {
-            index: span_nbytes(signature.inputs[index])
+            index: span_nbytes(geometry)
             for index in self.overwritten
-            if is_dense(signature.inputs[index])
+            if is_dense(geometry := geometry_after(signature, index))
         }
 
     @cached_property
@@ -62,6 +62,8 @@ def find_overwritten(signature: Signature, operator: Operator) -> frozenset[int]
     """Return the arguments all of whose elements are written, and none read."""
     if operator.is_fill:
         return frozenset({0})
+    if operator.name in KEEPING:
+        return frozenset()
     out = [value for name, value in signature.arguments if name in operator.out]
     return frozenset({*list_indices(out)} & {*signature.writes})
 
@@ -73,6 +75,12 @@ def list_indices(value: object) -> Iterator[int]:
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from list_indices(item)
+
+
+def geometry_after(signature: Signature, index: int) -> Geometry:
+    """Return what an argument is like after a call, which may resize ``out=``."""
+    after = dict(zip(signature.views, signature.outputs, strict=True))
+    return after.get(index, signature.inputs[index])
 
 
 def is_dense(geometry: Geometry) -> bool:

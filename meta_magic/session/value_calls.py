@@ -7,14 +7,27 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from meta_magic.recording.as_device.cpu_kernels import put_on_meta
+from meta_magic.recording.as_device.cpu_kernels import (
+    lay_out_as,
+    make_stand_in,
+    put_on_meta,
+)
 from meta_magic.recording.as_device.layouts import lay_out_alike
-from meta_magic.recording.signatures.arguments import Args, Given
+from meta_magic.recording.identities.nested_tensors import tensors_in
+from meta_magic.recording.signatures.arguments import Args, Given, Kwargs
 from meta_magic.recording.signatures.entries import ALIGNED, OpTable
 from meta_magic.replaying.assumed_operator import fill
 from meta_magic.trace.provenance import Assumption
 
-__all__ = ["COPY", "INDEX", "NONZERO", "SELECT", "call_assumed", "call_with"]
+__all__ = [
+    "COPY",
+    "INDEX",
+    "NONZERO",
+    "SELECT",
+    "call_assumed",
+    "call_with",
+    "find_outs",
+]
 
 COPY: Final = "aten._to_copy.default"
 INDEX: Final = "aten.index.Tensor"
@@ -33,9 +46,20 @@ def call_with(table: OpTable, given: Given, real_by_id: Mapping[int, Tensor]) ->
     if table.name == ALIGNED:  # of the other one it reads the shape
         other = torch.empty(1, device="cpu").expand(args[0].shape)
         real_by_id = {**real_by_id, id(args[0]): other}
+    outs = find_outs(table, kwargs)
+    real_by_id = {**real_by_id, **{id(out): make_stand_in(out) for out in outs}}
     real_args, real_kwargs = replace((args, kwargs), real_by_id)
     returned = table.func(*real_args, **real_kwargs)
-    return returned if table.name == COPY else put_on_meta(returned)
+    for out in outs:
+        lay_out_as(real_by_id[id(out)], out)
+    out_by_id = {id(real_by_id[id(out)]): out for out in outs}
+    return returned if table.name == COPY else put_on_meta(returned, out_by_id)
+
+
+def find_outs(table: OpTable, kwargs: Kwargs) -> list[Tensor]:
+    """Return the tensors that a call is given for its results."""
+    given = [kwargs.get(name) for name in table.written] if table.has_out else []
+    return tensors_in(given)
 
 
 def call_assumed(

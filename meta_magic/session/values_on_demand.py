@@ -39,6 +39,7 @@ from meta_magic.session.value_calls import (
     SELECT,
     call_assumed,
     call_with,
+    find_outs,
 )
 from meta_magic.torch_private.snapshot import WithoutModes
 from meta_magic.trace.options import Assumed, Options
@@ -296,11 +297,14 @@ def find_read(table: OpTable, given: Given) -> Inputs:
     is_copy = table.name == COPY and device is not None and device.type == "cpu"
     if not given.inputs or not (table.reads_data or is_copy or table.is_foreign):
         return []
+    outs = [*map(id, find_outs(table, given.kwargs))]
     has_masks = table.name in (INDEX, SELECT, ALIGNED)  # and reads nothing else
     first, *others = given.inputs
     chosen = others if has_masks else [first, *others]
     return [
         (tensor, seen)
         for tensor, seen in chosen
-        if seen[2].is_meta and (not has_masks or tensor.dtype in MASKS)
+        if seen[2].is_meta
+        and id(tensor) not in outs
+        and (not has_masks or tensor.dtype in MASKS)
     ]

@@ -55,7 +55,7 @@ def lift(tensor: torch.Tensor) -> torch.Tensor:
     if not is_copied(tensor):
         return tensor
     lifted = tensor.detach().to("meta")
-    if lifted.stride() != tensor.stride() and not tensor.is_neg():
+    if geometry_of(lifted) != geometry_of(tensor) and not tensor.is_neg():
         n_elements = tensor.untyped_storage().nbytes() // tensor.itemsize
         whole = tensor.detach().as_strided((n_elements,), (1,), 0).to("meta")
         place = tensor.shape, tensor.stride(), tensor.storage_offset()
@@ -63,14 +63,24 @@ def lift(tensor: torch.Tensor) -> torch.Tensor:
     return lifted.requires_grad_(tensor.requires_grad)
 
 
+def geometry_of(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Return where the elements of a tensor lie."""
+    nbytes = tensor.untyped_storage().nbytes()
+    return tensor.stride(), tensor.storage_offset(), nbytes
+
+
+def lift_inputs(inputs: Any) -> Any:
+    """Return a sample with its tensors and devices on meta."""
+    inputs = tree_map_only(torch.Tensor, lift, inputs)
+    inputs = tree_map_only(torch.device, lambda _: torch.device("meta"), inputs)
+    inputs[2].update({k: "meta" for k in inputs[2] if k == "device"})
+    return inputs
+
+
 def run_on(device: str, op: Any, inputs: Any) -> list[torch.Tensor]:
     """Return the tensors that an operator returns for a copy of a sample."""
     torch.manual_seed(0)
-    if device == "meta":
-        inputs = tree_map_only(torch.Tensor, lift, inputs)
-        inputs = tree_map_only(torch.device, lambda _: torch.device("meta"), inputs)
-        inputs[2].update({k: "meta" for k in inputs[2] if k == "device"})
-    first, args, kwargs = inputs
+    first, args, kwargs = lift_inputs(inputs) if device == "meta" else inputs
     returned = op(first, *args, **kwargs)
     return [t for t in tree_leaves(returned) if isinstance(t, torch.Tensor)]
 

@@ -84,7 +84,7 @@ def describe(returned):
     many = [returned] if isinstance(returned, torch.Tensor) else [*returned]
     flat = [t for one in many for t in (one if isinstance(one, tuple) else [one])]
     return [
-        (t.shape, t.dtype, t.stride())
+        (t.shape, t.dtype, t.stride(), t.untyped_storage().nbytes())
         if t.layout is torch.strided
         else (t.shape, t.dtype, t.layout, t.sparse_dim(), t.is_coalesced())
         for t in flat
@@ -205,6 +205,22 @@ LAYOUTS = {
         torch.ones(4, 3).t(), torch.ones(3, 4), 0.1, 0.3, training=True
     ),
 }
+
+
+def wide(*shape):
+    """Return ones in a storage with one element more."""
+    return torch.ones(torch.Size(shape).numel() + 1)[:-1].view(shape)
+
+
+STORAGES = {
+    "mean of squares": lambda: torch.nn.functional.mse_loss(*torch.rand(2, 3, 5)),
+    "smooth mean": lambda: torch.nn.functional.smooth_l1_loss(*torch.rand(2, 3, 5)),
+    "slices of a copy": lambda: torch.slice_scatter(
+        wide(3, 4), torch.ones(1, 4), 0, 1, 2
+    ),
+    "entries of a copy": lambda: torch.select_scatter(wide(3, 4), torch.ones(4), 0, 1),
+    "diagonal of a copy": lambda: torch.diagonal_scatter(wide(3, 3), torch.ones(3)),
+}
 ONEDNN = {
     "lstm": lambda: torch.ops.aten.mkldnn_rnn_layer(
         *(torch.ones(2, 3, 3), torch.ones(16, 3), torch.ones(16, 4)),
@@ -212,7 +228,7 @@ ONEDNN = {
         *(False, [], 2, 4, 1, True, False, False, True),
     ),
 }
-ANSWERED = NORMS | IMAGES | LAYOUTS | LARGE | LOSSES | ONEDNN | BACKWARDS
+ANSWERED = NORMS | IMAGES | LAYOUTS | STORAGES | LARGE | LOSSES | ONEDNN | BACKWARDS
 ELSEWHERE = {
     "aten.mkldnn_rnn_layer_backward.default",
     "aten._native_multi_head_attention.default",

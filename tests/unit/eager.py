@@ -58,12 +58,21 @@ def is_untouched(module, before):
 
 
 class Names(TorchDispatchMode):
-    """Notes the names of operators, and nothing else."""
+    """Notes the names of operators, the shapes that they return, and nothing else."""
 
     def __init__(self):
         super().__init__()
         self.ops = []
+        self.shapes = []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         self.ops.append(str(func))
-        return func(*args, **(kwargs or {}))
+        returned = func(*args, **(kwargs or {}))
+        many = returned if isinstance(returned, (tuple, list)) else [returned]
+        self.shapes.append([tuple(t.shape) for t in many if is_tensor(t)])
+        return returned
+
+
+def is_tensor(value):
+    """Tell a plain tensor, which has a shape."""
+    return isinstance(value, torch.Tensor) and not value.is_nested

@@ -13,8 +13,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from meta_magic.recording.as_device.cpu_kernels import ask_cpu
+from meta_magic.recording.as_device.cpu_kernels import ask_cpu, enlarge_storage
 from meta_magic.recording.as_device.fast_attention import attend, encode
+from meta_magic.recording.as_device.losses import LOSSES
 from meta_magic.torch_private.tensor_internals import suggest_memory_format
 
 __all__ = ["ADJUSTMENTS", "ON_CPU"]
@@ -81,35 +82,15 @@ def lay_out_rows(returned: Any, a: Tensor, *_: Any, **__: Any) -> Any:
     return torch.empty_like(returned, memory_format=torch.contiguous_format)
 
 
-def lay_out_loss_gradient(
-    returned: Tensor, _: Tensor, a: Tensor, *__: Any, **___: Any
-) -> Tensor:
-    """Return a gradient laid out in rows, of the dtype of what it is for.
+def copy_storage(returned: Tensor, a: Tensor, *_: Any, **__: Any) -> Tensor:
+    """Return a tensor on a storage as large as the input's, all of which was copied.
 
     Source:
-        ``mse_loss_backward`` and its like in ``Loss.cpp`` of torch 2.13, which write
-        into new zeros; on meta all are composed of operators that promote.
+        ``clone_preserve_strides`` in ``TensorShape.cpp`` of torch 2.13.
     """
-    if not a.is_meta:
+    if not returned.is_meta or returned.storage_offset() != a.storage_offset():
         return returned
-    return torch.empty(returned.shape, dtype=a.dtype, device="meta")
-
-
-def cast_loss_gradient(returned: Tensor, _: Tensor, a: Tensor, *__: Any) -> Tensor:
-    """Return a gradient of the dtype of what it is for. Source: as above."""
-    return returned.to(a.dtype) if a.is_meta else returned
-
-
-def lay_out_as_input(returned: Tensor, a: Tensor, *_: Any, **__: Any) -> Tensor:
-    """Return a loss of the dtype of its input, laid out as that if it is not reduced.
-
-    Source:
-        ``binary_cross_entropy_cpu``, ``huber_loss`` and ``soft_margin_loss`` in
-        ``Loss.cpp`` of torch 2.13.
-    """
-    if not a.is_meta:
-        return returned
-    return torch.empty_like(a if returned.shape == a.shape else returned, dtype=a.dtype)
+    return enlarge_storage(returned, a.untyped_storage().nbytes())
 
 
 def make_workspace(returned: tuple[Tensor | None, ...], *args: Any) -> Any:
@@ -217,6 +198,12 @@ def lay_out_batch_gradient(
     return (laid_out, *others)
 
 
+SCATTERS: Final = (
+    "aten.slice_scatter.default",
+    "aten.select_scatter.default",
+    "aten.diagonal_scatter.default",
+)
+
 ON_CPU: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
     {
         "aten.convolution.default": lay_out_image,
@@ -225,13 +212,8 @@ ON_CPU: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
         "aten.native_layer_norm_backward.default": lay_out_layer_gradient,
         "aten.rrelu_with_noise.default": lay_out_rows,
         "aten.log_sigmoid_forward.default": lay_out_rows,
-        "aten.mse_loss_backward.default": lay_out_loss_gradient,
-        "aten.huber_loss_backward.default": lay_out_loss_gradient,
-        "aten.smooth_l1_loss_backward.default": lay_out_loss_gradient,
-        "aten.binary_cross_entropy.default": lay_out_as_input,
-        "aten.soft_margin_loss_backward.default": cast_loss_gradient,
-        "aten.huber_loss.default": lay_out_as_input,
-        "aten.soft_margin_loss.default": lay_out_as_input,
+        **LOSSES,
+        **dict.fromkeys(SCATTERS, copy_storage),
         "aten.mkldnn_rnn_layer.default": make_workspace,
         "aten.mkldnn_rnn_layer_backward.default": part_biases,
         "aten.native_batch_norm.default": lay_out_batch_norm,

@@ -14,12 +14,14 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from meta_magic.errors import MissingValueError
 from meta_magic.recording.as_device.cpu_answers import find_refusal_of_pooling
 from meta_magic.recording.as_device.packed_recurrent import PACKED_RECURRENT
 from meta_magic.recording.as_device.recurrent import RECURRENT
 from meta_magic.recording.as_device.spectra import (
+    RANKS,
     eigvals,
     eigvalsh,
     needs_gradient,
@@ -135,6 +137,8 @@ def one_hot(_: Keep, a: Tensor, num_classes: int = -1) -> Any:
         raise RuntimeError("Class values must be smaller than num_classes.")
     shape = [*a.shape, num_classes if num_classes > 0 else int(most) + 1]
     made = aten.zeros(shape, dtype=a.dtype, device=a.device)
+    if not made.is_inference():
+        increment_version(made)  # C++ writes the zeros as an operator of its own
     return aten.scatter_.value(made, -1, aten.unsqueeze(a, -1), 1)
 
 
@@ -187,17 +191,21 @@ def ctc_loss_of_tensors(  # noqa: PLR0913, PLR0917  the operator's own
     return aten.ctc_loss.IntList(log_probs, targets, *given)
 
 
-def max_pool1d(_: Keep, a: Tensor, *__: Any, **___: Any) -> Any:
-    """Refuse dtypes for which the CPU has no kernel; leave the rest to torch.
+def max_pool1d(_: Keep, a: Tensor, *args: Any, **given: Any) -> Any:
+    """Return a pooled tensor in rows; refuse dtypes that the CPU has no kernel for.
 
     Source:
         ``max_pool1d`` in ``MaxPooling.cpp`` of torch 2.13: a kernel of its own where no
         gradient is wanted and no mode looks on.
     """
-    refusal = None if needs_gradient(a) else find_refusal_of_pooling(a.dtype)
+    if needs_gradient(a):
+        return NotImplemented
+    refusal = find_refusal_of_pooling(a.dtype)
     if refusal is not None:
         raise NotImplementedError(refusal)
-    return NotImplemented
+    return run_kernel(
+        aten.max_pool1d.default, COMPOSITE, (a, *args), given
+    ).contiguous()
 
 
 ON_CPU: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
@@ -210,6 +218,7 @@ ON_CPU: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
         "one_hot": one_hot,
         "ctc_loss.IntList": ctc_loss,
         "ctc_loss.Tensor": ctc_loss_of_tensors,
+        **RANKS,
         **RECURRENT,
         **PACKED_RECURRENT,
     }

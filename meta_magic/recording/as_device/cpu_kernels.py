@@ -6,6 +6,7 @@ if they are sparse. Who wants the answer for tensors of any size writes a correc
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import torch
@@ -23,7 +24,15 @@ from meta_magic.torch_private.sparse_tensors import (
 from meta_magic.torch_private.tensor_internals import is_view
 from meta_magic.trace.signature import Geometry
 
-__all__ = ["ask_cpu", "is_without_kernel", "lay_out_written", "put_on_meta"]
+__all__ = [
+    "ask_cpu",
+    "enlarge_storage",
+    "is_without_kernel",
+    "lay_out_as",
+    "lay_out_written",
+    "make_stand_in",
+    "put_on_meta",
+]
 
 MAX_NBYTES: Final = 2**28
 """What the tensors that the CPU is asked with may take."""
@@ -62,17 +71,25 @@ def ask_cpu(
             return NotImplemented
         has_ones = torch.Tag.pointwise in func.tags or "divide" in str(func)
         stand_ins = {id(t): make_stand_in(t, has_ones=has_ones) for t in met}
-        before = torch.default_generator.get_state()
         try:
-            real_args, real_kwargs = (replace(v, stand_ins) for v in (args, kwargs))
             with torch.set_grad_enabled(wants_gradients):
-                returned = func(*real_args, **real_kwargs)
+                returned = call_on(stand_ins, func, args, kwargs)
         except Exception:  # noqa: BLE001  then what meta said stands
             return NotImplemented
-        finally:
-            torch.default_generator.set_state(before)
         with torch.inference_mode(is_inference):
             return take_over(returned, {id(stand_ins[id(t)]): t for t in met})
+
+
+def call_on(
+    stand_ins: Mapping[int, Tensor], func: Any, args: Args, kwargs: Kwargs
+) -> Any:
+    """Call an operator on stand-ins; torch's generator stays where it is."""
+    before = torch.default_generator.get_state()
+    try:
+        real_args, real_kwargs = (replace(v, stand_ins) for v in (args, kwargs))
+        return func(*real_args, **real_kwargs)
+    finally:
+        torch.default_generator.set_state(before)
 
 
 def lay_out_written(func: Any, given: Given) -> None:
@@ -85,26 +102,35 @@ def lay_out_written(func: Any, given: Given) -> None:
     with RealTorch():
         records = [(tensor, seen[2].record) for tensor, seen in given.inputs]
         changed = [
-            t for t, r in records if (t.shape, t.stride()) != (r.shape, r.stride)
+            t
+            for t, r in records
+            if (t.shape, t.stride()) != (r.shape, r.stride) or not t.numel()
         ]
         nbytes = sum(tensor.nbytes for tensor, _ in records)
         if not changed or not all(t.is_meta for t, _ in records) or nbytes > MAX_NBYTES:
             return
-        stand_ins = {id(t): put_on_cpu(r) for t, r in records}
-        try:
-            args, kwargs = (replace(v, stand_ins) for v in (given.args, given.kwargs))
-            func(*args, **kwargs)
-        except Exception:  # noqa: BLE001  then what meta made of it stands
-            return
-        for tensor in changed:
-            real = stand_ins[id(tensor)]
-            tensor.as_strided_(real.shape, real.stride())
+        for has_ones in (False, True):  # positions may begin with 1, as pivots do
+            made = {id(t): put_on_cpu(r, has_ones=has_ones) for t, r in records}
+            with suppress(Exception):  # then what meta made of it stands
+                call_on(made, func, given.args, given.kwargs)
+                for tensor in changed:
+                    lay_out_as(made[id(tensor)], tensor)
+                return
 
 
-def put_on_cpu(record: Geometry) -> Tensor:
+def lay_out_as(real: Tensor, tensor: Tensor) -> None:
+    """Lay a tensor out as what stands for it on the CPU, which has written that."""
+    if (tensor.shape, tensor.stride()) == (real.shape, real.stride()):
+        return
+    enlarge_storage(tensor, real.untyped_storage().nbytes())
+    tensor.as_strided_(real.shape, real.stride())
+
+
+def put_on_cpu(record: Geometry, *, has_ones: bool = False) -> Tensor:
     """Return a stand-in for a tensor that was of some geometry."""
     like = torch.empty(0, dtype=record.dtype, device="meta")
-    return make_stand_in(like.as_strided(record.shape, record.stride or ()))
+    made = like.as_strided(record.shape, record.stride or ())
+    return make_stand_in(made, has_ones=has_ones)
 
 
 def is_plain(tensor: Tensor) -> bool:
@@ -179,8 +205,7 @@ def take_over(returned: Any, met: Mapping[int, Tensor]) -> Any:
     if not is_new or is_value(returned):
         return NotImplemented
     for written in (t for t in tensors if id(t) in met):
-        if written.shape != met[id(written)].shape:  # as addbmm_ grows a tensor
-            met[id(written)].resize_(written.shape)
+        lay_out_as(written, met[id(written)])  # as addbmm_ grows a tensor
     return put_on_meta(returned, met)
 
 
@@ -189,6 +214,14 @@ def is_value(returned: Any) -> bool:
     if isinstance(returned, (list, tuple)):
         return any(map(is_value, returned))
     return returned is not None and not isinstance(returned, Tensor)
+
+
+def enlarge_storage(tensor: Tensor, nbytes: int) -> Tensor:
+    """Return a new tensor on meta once its storage has at least so many bytes."""
+    storage = tensor.untyped_storage()
+    if storage.nbytes() < nbytes:
+        storage.resize_(nbytes)
+    return tensor
 
 
 def put_on_meta(value: Any, known: Mapping[int, Tensor] | None = None) -> Any:
@@ -203,9 +236,10 @@ def put_on_meta(value: Any, known: Mapping[int, Tensor] | None = None) -> Any:
             return known[id(value)]
         if value.layout in SPARSE:
             return make_sparse(value, "meta")
-        return torch.empty_strided(
+        made = torch.empty_strided(
             value.shape, value.stride(), dtype=value.dtype, device="meta"
         )
+        return enlarge_storage(made, value.untyped_storage().nbytes())
     if isinstance(value, (list, tuple)):
         return type(value)([put_on_meta(item, known) for item in value])
     return value

@@ -1,7 +1,8 @@
 """Recurrent layers over packed sequences, as the CPU runs them: inputs at once.
 
 The rows of a step lie together, those of the longest sequence first: with each step
-some sequences end, or, from the last step on, some more begin.
+some sequences end, or, from the last step on, some more begin. Where none ends before
+another, oneDNN runs an LSTM as one over sequences that are not packed.
 
 Source: ``PackedLayer`` and ``ReversedPackedLayer`` in ``RNN.cpp`` of torch 2.13.
 """
@@ -19,9 +20,11 @@ from meta_magic.recording.as_device.recurrent import (
     Hidden,
     Weights,
     gather,
+    is_by_onednn,
     run_gru,
     run_layers,
     run_lstm,
+    run_lstms,
     run_simple,
     stack_states,
 )
@@ -45,17 +48,24 @@ def run_packed(  # noqa: PLR0913, PLR0917  the operators' own
     num_layers: int,
     dropout: float,
     train: bool,  # noqa: FBT001
-    bidirectional: bool,  # noqa: FBT001, ARG001
+    bidirectional: bool,  # noqa: FBT001
 ) -> Any:
     """Run ``lstm``, ``gru`` or a simple layer on packed sequences."""
     is_lstm = not isinstance(hx, Tensor)
     if batch_sizes.is_meta or (is_lstm and len(hx) != 2):  # noqa: PLR2004  torch refuses
         return NotImplemented
     states = hx if is_lstm else (hx,)
-    hidden = list(zip(*map(aten.unbind.int, states), strict=True))
     is_projected = is_lstm and hx[0].shape[2] != hx[1].shape[2]
+    sizes = batch_sizes.tolist()
+    is_even = is_lstm and not is_projected and sizes[0] == sizes[-1]
+    if is_even and is_by_onednn(data):
+        steps = aten.view(data, (len(sizes), sizes[0], data.shape[1]))
+        settings = has_biases, num_layers, dropout, train, bidirectional, False
+        output, *states = run_lstms(_, steps, hx, params, *settings)
+        return aten.view(output, (data.shape[0], output.shape[2])), *states
+    hidden = list(zip(*map(aten.unbind.int, states), strict=True))
     weights = gather(params, has_biases=has_biases, is_projected=is_projected)
-    layer = partial(run_packed_layer, cell, batch_sizes.tolist())
+    layer = partial(run_packed_layer, cell, sizes)
     run = partial(run_layers, layer, data, hidden, weights, dropout, num_layers)
     output, last = run(is_training=train)
     return output, *stack_states(last)
@@ -76,13 +86,12 @@ def run_packed_layer(  # noqa: PLR0913, PLR0917  what all layers are given, and 
 
     weighed = aten.linear(a, weights[0], weights[2])
     run = run_back if direction else run_on
-    outputs, hidden = run(step, sizes, weighed, hidden)
-    return aten.cat(outputs), hidden
+    return run(step, sizes, weighed, hidden)
 
 
 def run_on(
     step: Step, sizes: Sequence[int], a: Tensor, hidden: Hidden
-) -> tuple[list[Tensor], Hidden]:
+) -> tuple[Tensor, Hidden]:
     """Run all steps; the states of sequences that end are kept until then."""
     outputs: list[Tensor] = []
     ended: list[Hidden] = []
@@ -95,12 +104,12 @@ def run_on(
         hidden = step(given, hidden)
         outputs.append(hidden[0])
         start, last = start + size, size
-    return outputs, join([hidden, *ended[::-1]])
+    return aten.cat(outputs), join([hidden, *ended[::-1]])
 
 
 def run_back(
     step: Step, sizes: Sequence[int], a: Tensor, first: Hidden
-) -> tuple[list[Tensor], Hidden]:
+) -> tuple[Tensor, Hidden]:
     """Run all steps from the last one on; with each some sequences may begin."""
     outputs: list[Tensor] = []
     end, last = a.shape[0], sizes[-1]
@@ -111,7 +120,7 @@ def run_back(
         hidden = step(aten.narrow(a, 0, end - size, size), hidden)
         outputs.append(hidden[0])
         end, last = end - size, size
-    return outputs[::-1], hidden
+    return aten.cat(outputs[::-1]), hidden
 
 
 def cut(hidden: Hidden, start: int, end: int) -> Hidden:

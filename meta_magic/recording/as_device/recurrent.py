@@ -20,9 +20,11 @@ __all__ = [
     "Hidden",
     "Weights",
     "gather",
+    "is_by_onednn",
     "run_gru",
     "run_layers",
     "run_lstm",
+    "run_lstms",
     "run_simple",
     "stack_states",
 ]

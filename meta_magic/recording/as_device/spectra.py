@@ -1,4 +1,12 @@
-"""Singular values and eigenvalues, which the CPU computes without vectors if it can."""
+"""Singular values and eigenvalues, which the CPU computes without vectors if it can.
+
+And ranks, which torch counts in another tensor than ``out=`` where a mode looks on.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -8,8 +16,9 @@ from meta_magic.torch_private.composite_operators import (
     singular_values,
     symmetric_eigenvalues,
 )
+from meta_magic.torch_private.dispatcher import DispatchKey, run_kernel
 
-__all__ = ["eigvals", "eigvalsh", "needs_gradient", "svdvals"]
+__all__ = ["RANKS", "eigvals", "eigvalsh", "needs_gradient", "svdvals"]
 
 aten = torch.ops.aten
 
@@ -45,3 +54,30 @@ def eigvals(_: object, a: Tensor) -> Tensor:
     else:
         values = eigenvalues(a)
     return values
+
+
+def matrix_rank(overload: str, _: object, *args: Any, out: Tensor, **given: Any) -> Any:
+    """Count singular values that are no zeros, into ``out``.
+
+    Source:
+        ``matrix_rank_impl`` in ``LinearAlgebra.cpp`` of torch 2.13: where a mode looks
+        on, it leaves what it was given as it was, and returns another tensor.
+    """
+    operator = getattr(aten.linalg_matrix_rank, overload)
+    key = DispatchKey.CompositeImplicitAutograd
+    made = run_kernel(operator, key, args, {**given, "out": out})
+    return out if made is out else out.copy_(made)
+
+
+RANKS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
+    {
+        f"linalg_matrix_rank.{overload}": partial(matrix_rank, overload)
+        for overload in (
+            "out",
+            "out_tol_tensor",
+            "atol_rtol_float_out",
+            "atol_rtol_tensor_out",
+        )
+    }
+)
+"""By the operator's name."""

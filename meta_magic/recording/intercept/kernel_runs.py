@@ -129,7 +129,9 @@ class KernelRuns:
         correct = CORRECTIONS.get(table.name)
         if correct is not None and all(seen[2].is_meta for _, seen in given.inputs):
             with suppress(Exception):  # of wrong arguments: the CPU says of which
-                return correct(*given.args, **given.kwargs)
+                returned = correct(*given.args, **given.kwargs)
+                if returned is not NotImplemented:
+                    return returned
         try:
             returned = self._values.evaluate(table, given)
         except MissingValueError:

@@ -4,15 +4,13 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
-from torch.nn.utils import rnn
 
 from meta_magic.recording.identities.device_plan import META, DevicePlan
 from meta_magic.recording.rows.constants import Constants
 from meta_magic.recording.signatures.arguments import Args
 from meta_magic.torch_private.packing import pack_padded, pad_packed
-from meta_magic.torch_private.replacing import Replacements
 
-__all__ = ["PACKING", "Packer", "SortedSequences"]
+__all__ = ["PACKING", "Packer"]
 
 PACKING: Final = frozenset[Any]({pack_padded, pad_packed})
 CPU: Final = torch.device("cpu")
@@ -58,19 +56,3 @@ class Packer:
         self._constants.note_values(made, torch.tensor, (values,), {})
         self._plan.name_all([made], CPU)
         return padded, made
-
-
-class SortedSequences(Replacements):
-    """Have the order in which sequences were sorted be inverted by known values.
-
-    Torch scatters over a tensor without content, and only values say that none is left.
-    """
-
-    def __enter__(self) -> None:
-        self.replace_here(rnn, {"invert_permutation": self._invert})
-
-    def _invert(self, plain: Any, permutation: Tensor | None) -> Any:
-        if permutation is None or not permutation.is_meta:
-            return plain(permutation)
-        positions = torch.arange(permutation.numel(), device=permutation.device)
-        return torch.zeros_like(permutation).scatter_(0, permutation, positions)

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch.autograd.graph import increment_version
 
+from meta_magic.recording.as_device.cpu_kernels import enlarge_storage
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.signatures.alike import derive, generalize, sharing_of
 from meta_magic.recording.signatures.arguments import Args, Kwargs
@@ -17,7 +18,7 @@ from meta_magic.trace.program import HEADER
 __all__ = ["ServedOperators"]
 
 # Plain integers: the attribute of an enum costs more than the comparison.
-RUN, PURE, _, VIEW, VIEW_MANY, IN_PLACE = map(int, Kind)
+RUN, PURE, _, VIEW, VIEW_MANY, IN_PLACE, PURE_WIDE = map(int, Kind)
 
 as_strided = torch.as_strided
 
@@ -112,8 +113,13 @@ class ServedOperators:
     def _make_many(
         self, entry: Entry, words: list[int], args: Args, kwargs: Kwargs
     ) -> Any:
-        """Do so where that is a list or a tuple."""
+        """Do so where that is a list, a tuple or a storage of some size."""
         registry = self._registry
+        if entry.kind == PURE_WIDE:
+            made = entry.outputs[0]
+            tensor = enlarge_storage(made.make(), entry.rebuild)
+            words.append(registry.add_output(tensor, made.place)[0])
+            return tensor
         if entry.kind == VIEW_MANY:
             views, base = entry.rebuild(*args, **kwargs), registry.read_again(args[0])
             words += [

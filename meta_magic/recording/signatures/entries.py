@@ -72,6 +72,7 @@ class Kind(IntEnum):
     VIEW = 3
     VIEW_MANY = 4
     IN_PLACE = 5
+    PURE_WIDE = 6
 
 
 class LiveCall(NamedTuple):
@@ -100,8 +101,8 @@ class Entry:
         outputs: Geometry of each tensor returned.
         kind: How its calls are answered, a :class:`Kind`.
         rebuild: What ``PURE_MANY`` and ``IN_PLACE`` need to build the return value; the
-            operator that makes a ``VIEW_MANY``, or a ``VIEW`` where ``as_strided`` will
-            not do.
+            bytes of the storage of a ``PURE_WIDE``, more than it needs; the operator
+            that makes a ``VIEW_MANY``, or a ``VIEW`` where ``as_strided`` will not do.
         is_random: Whether it would draw from a generator.
         is_on_real: Whether its calls take one real tensor, and make none: they are run,
             but nothing of what comes of it is new.

@@ -29,6 +29,9 @@ RETURN_TYPES: Final = "torch.return_types"
 VIEW: Final = "aten.view.default"
 """What makes the result of a layer of what has more than two dimensions."""
 
+UNTOLD: Final = frozenset({Kind.RUN, Kind.PURE_WIDE})
+"""Kinds of operators of whose results a template does not say all."""
+
 VIEWS: Final = frozenset({Kind.VIEW, Kind.VIEW_MANY})
 
 
@@ -117,7 +120,7 @@ class Numbering:
         split = HEADER + len(entry.signature.inputs)
         reads = [self._index_by_tensor.get(number) for number in words[HEADER:split]]
         known = [index for index in reads if index is not None]
-        if not entry.kind or len(known) < len(reads):
+        if entry.kind in UNTOLD or len(known) < len(reads):
             return False
         storages = self._registry.storage_by_tensor
         written = (storages[words[HEADER + i]] for i in entry.signature.writes)

@@ -58,9 +58,13 @@ def choose_pure(call: LiveCall) -> tuple[Kind, Any]:
     after = {seen[1] for _, seen in call.outputs}
     if before & after or len(after) < len(call.outputs):
         return Kind.RUN, None
-    if not all(is_as_empty_strided(*output) for output in call.outputs):
-        return Kind.RUN, None
     returned = call.returned
+    if not all(is_as_empty_strided(*output) for output in call.outputs):
+        # A mean on the storage of what it is of; other shapes may keep an input's.
+        is_wide = isinstance(returned, Tensor) and not returned.ndim
+        if not is_wide or returned.storage_offset() or is_zero_tensor(returned):
+            return Kind.RUN, None
+        return Kind.PURE_WIDE, returned.untyped_storage().nbytes()
     if isinstance(returned, Tensor):
         return Kind.PURE, None
     if not isinstance(returned, (tuple, list)) or not all(

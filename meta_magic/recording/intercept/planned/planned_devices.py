@@ -5,7 +5,6 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from meta_magic.recording.identities.device_plan import DevicePlan
-from meta_magic.recording.intercept.packed_sequences import SortedSequences
 from meta_magic.recording.intercept.planned.cuda import PlannedCuda
 from meta_magic.recording.intercept.planned.default_devices import DefaultDevices
 from meta_magic.recording.intercept.planned.fast_paths import FastPaths
@@ -42,5 +41,4 @@ def stand_in_for(
         PlannedTraining(plan, note, compute),
         DefaultDevices(plan, note),
         FastPaths(plan, note),
-        SortedSequences(),
     )

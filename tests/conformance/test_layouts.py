@@ -1,0 +1,67 @@
+"""Operators of torch's database on inputs that lie otherwise, beside the CPU.
+
+A few samples of each; ``python -m tests.conformance.layout_sweep`` runs all.
+"""
+
+import warnings
+
+import pytest
+import torch
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from tests.conformance.layout_sweep import LAYOUTS, MODES, find_differences
+    from tests.conformance.operator_samples import OPERATORS, full_name
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+BY_VALUES = "error: , not "
+"""What only values refuse, as singular matrices: it is refused when they are read."""
+
+CSR = ("sparse.mm.reduce", "sparse.sampled_addmm")
+"""Take a sparse matrix by rows, of which meta has no kernels."""
+
+VERSIONS = (
+    *("linalg.matrix_rank", "linalg.matrix_rank.hermitian", "nn.functional.linear"),
+    *("nn.functional.linear_cross_entropy.chunked",),
+    *("nn.functional.linear_cross_entropy.chunked_none",),
+)
+"""Composed otherwise where a mode looks on: their results count other writes."""
+
+MENDED = (
+    *("nn.functional.max_pool1d", "nn.functional.mse_loss", "nn.functional.one_hot"),
+    *("nn.functional.smooth_l1_loss", "nn.functional.soft_margin_loss"),
+    *("nn.functional.binary_cross_entropy", "linalg.lstsq", "slice_scatter"),
+)
+"""Of these all samples are run."""
+
+
+def find_all(op, layouts, modes, limit):
+    """Return all that differs, in words."""
+    names = {"error": CSR, "versions": VERSIONS}
+    samples = [*op.sample_inputs("cpu", torch.float32)][:limit]
+    return [
+        f"{layout}, {mode}: {text}"
+        for layout in layouts
+        for mode in modes
+        for sample in samples
+        for text in find_differences(op, sample, layout, mode)
+        if text and not text.startswith(BY_VALUES)
+        if op.full_name not in names.get(text.partition(":")[0], ())
+    ]
+
+
+floating = [op for op in OPERATORS if torch.float32 in op.dtypes]
+
+
+@pytest.mark.parametrize("op", floating, ids=full_name)
+def test_results_lie_as_on_the_cpu_however_the_inputs_do(op):
+    assert find_all(op, LAYOUTS, ["plain"], 1) == []
+
+
+mended = [op for op in floating if op.full_name in MENDED]
+
+
+@pytest.mark.parametrize("op", mended, ids=full_name)
+def test_they_do_in_each_mode(op):
+    assert find_all(op, ["in rows", "transposed", "offset"], MODES, 12) == []

@@ -1,0 +1,101 @@
+"""Operators of torch's database that write into ``out=``, beside the CPU.
+
+One sample of each; ``python -m tests.conformance.out_sweep`` runs all.
+"""
+
+import itertools
+import warnings
+
+import pytest
+import torch
+
+from meta_magic import record
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from tests.conformance.operator_samples import OPERATORS, full_name
+    from tests.conformance.out_sweep import OUTS, find_difference, samples_of
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+WITH_OUT = [op for op in OPERATORS if op.supports_out and torch.float32 in op.dtypes]
+BY_VALUES = {
+    *("masked_select", "nonzero", "linalg.matrix_rank"),
+    *("bernoulli", "multinomial", "geqrf", "lu_solve", "linalg.ldl_solve"),
+}
+"""Of these more samples are run."""
+
+
+@pytest.mark.parametrize("op", WITH_OUT, ids=full_name)
+def test_out_is_what_it_is_on_the_cpu(op):
+    n_samples = 5 if op.full_name in BY_VALUES else 1
+    samples = samples_of(op, torch.float32, n_samples)
+    found = [
+        f"{kind}: {text}"
+        for sample, kind in itertools.product(samples, OUTS)
+        if (text := find_difference(op, sample, kind))
+        if not text.startswith(
+            "versions"
+        )  # torch resizes by an operator where a mode is
+    ]
+    assert found == []
+
+
+DRAWS = {
+    "rand": lambda out: torch.rand(3, 4, out=out),
+    "randn": lambda out: torch.randn((), out=out),
+    "randint": lambda out: torch.randint(9, (3, 4), out=out),
+    "randint of two": lambda out: torch.randint(3, 9, (7,), out=out),
+    "randperm": lambda out: torch.randperm(5, out=out),
+    "normal": lambda out: torch.normal(1.0, 2.0, (4, 4, 2), out=out),
+    "bernoulli": lambda out: torch.bernoulli(torch.full((3, 4), 0.5), out=out),
+    "multinomial": lambda out: torch.multinomial(torch.ones(20), 18, out=out.long()),
+}
+GIVEN = {
+    "larger": lambda: torch.ones(5, 4),
+    "smaller": lambda: torch.ones(2),
+    "of no elements": lambda: torch.ones(0),
+    "a column": lambda: torch.ones(4, 3).t(),
+    "without content": lambda: torch.empty(2, 2),
+}
+
+
+@pytest.mark.parametrize("given", GIVEN)
+@pytest.mark.parametrize("name", DRAWS)
+def test_what_draws_into_out_draws_as_the_cpu_and_so_do_those_after_it(name, given):
+    def draw():
+        torch.manual_seed(0)
+        out = GIVEN[given]()
+        made = DRAWS[name](out)
+        flat = made.as_strided((made.numel(),), (1,))
+        return made.tolist(), made.stride(), flat.tolist(), torch.rand(20).tolist()
+
+    wanted = draw()
+    with record():
+        assert draw() == wanted
+
+
+def test_a_view_keeps_what_out_leaves_of_its_base():
+    def write():
+        base = torch.arange(12.0).view(4, 3)
+        view = base.view(-1)
+        torch.add(torch.ones(2), 1, out=base)
+        torch.empty(3, out=base)
+        return base.tolist(), view.tolist()
+
+    wanted = write()
+    with record():
+        assert write() == wanted
+
+
+def test_what_values_size_is_written_into_memory_without_content():
+    def write():
+        out = torch.empty(7, dtype=torch.long)
+        made = torch.nonzero(torch.tensor([0, 1, 1]), out=out)
+        mask = torch.tensor([True, False, True])
+        chosen = torch.masked_select(torch.arange(3.0), mask, out=torch.empty(9))
+        return made is out, out.tolist(), chosen.tolist(), out.stride()
+
+    wanted = write()
+    with record():
+        assert write() == wanted
