@@ -22,12 +22,13 @@ from meta_magic.replaying.kept_programs import (
     forget_unreachable,
     keep_for,
 )
+from meta_magic.replaying.loop_values import LoopValues
 from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.replaying.replay import build_tensor
 from meta_magic.replaying.steps import Request, StepKind
 from meta_magic.torch_private.snapshot import RealTorch
 from meta_magic.trace.program import Program
-from meta_magic.trace.provenance import Evaluation, ValueLimits
+from meta_magic.trace.provenance import LIMITS, Evaluation, ValueLimits
 from meta_magic.trace.signature import Geometry
 from meta_magic.trace.units import format_bytes, format_flops
 
@@ -58,6 +59,7 @@ class Evaluator:
         self._recorded: ProgramCalls | None = None
         self._earlier: dict[int, ProgramCalls] = {}
         self._left_behind: set[int] = set()
+        self.loops: LoopValues | None = None
 
     def evaluate(
         self,
@@ -91,14 +93,17 @@ class Evaluator:
         )
         try:
             with RealTorch():
-                recorded = self._read(program)
+                recorded, loops = self._read(program)
+                n_run = loops.bring_on(recorded, limits, self._find_outer)
                 behind = find_behind(recorded)
                 done = None if behind else find_there(recorded, request, limits)
+                is_there = done is not None
                 done = done or self._make(recorded, behind, request, limits)
                 tensors = [build_tensor(g, done.made[storage]) for storage, g in wanted]
+                loops.note_value(recorded, is_missed=not is_there)
         except ReplayError as error:
             raise MissingValueError(str(error)) from error
-        return tensors, done.cost
+        return tensors, done.cost._replace(n_calls=done.cost.n_calls + n_run)
 
     def state_at(
         self, program: Program, source: int, limits: ValueLimits
@@ -113,7 +118,8 @@ class Evaluator:
         request = Request(sources=frozenset({source}), keeps=True)
         try:
             with RealTorch():
-                recorded = self._read(program)
+                recorded, loops = self._read(program)
+                loops.give_back(recorded)
                 behind = find_behind(recorded)
                 done = self._make(recorded, behind, request, limits)
         except (ReplayError, ValueLimitError):
@@ -128,6 +134,8 @@ class Evaluator:
         """
         forget_unreachable()
         if self._recorded is not None and self._recorded.kept is not None:
+            if self.loops is not None:
+                self.loops.give_back(self._recorded)
             keep_for(program, self._recorded.kept)
 
     def _make(
@@ -168,7 +176,7 @@ class Evaluator:
             self._left_behind = left.difference(recorded.kept.storages)
         return done
 
-    def _read(self, program: Program) -> ProgramCalls:
+    def _read(self, program: Program) -> tuple[ProgramCalls, LoopValues]:
         """Return the calls of a recording; let go of what is not true any more."""
         recorded = self._recorded
         if recorded is None:
@@ -178,7 +186,25 @@ class Evaluator:
         if recorded.kept is None:
             recorded.kept = Kept()
         recorded.kept.drop(program.torn)
-        return recorded
+        if self.loops is None:
+            self.loops = LoopValues(recorded.kept)
+        return recorded, self.loops
+
+    def _find_outer(
+        self, recorded: ProgramCalls, storage: int
+    ) -> UntypedStorage | None:
+        """Return a storage as it was before all calls; None if it is not known."""
+        request = Request(storages=frozenset({storage}), until=0, keeps=True)
+        made: Made = {}
+        try:
+            replay = self._plan(recorded, request)
+            for _ in replay.run(made.__setitem__):
+                pass
+        except (ReplayError, MissingValueError):
+            return None
+        replay.keep(made)
+        found = made[storage]
+        return found.clone() if isinstance(found, UntypedStorage) else None
 
     def _plan(self, recorded: ProgramCalls, request: Request) -> Execution:
         known = self._earlier | {id(recorded.program): recorded}
@@ -190,11 +216,18 @@ class Evaluator:
                 found.kept = Kept() if self._is_apart else find_kept(other)
                 storages = set(range(len(found.births)))
                 found.dead.update(storages - living_of(other))
+                self._bring_on(found)
             return found
 
         replay = Execution(recorded.program, request, CPU, read)
         check(replay, request)
         return replay
+
+    def _bring_on(self, earlier: ProgramCalls) -> None:
+        """Run the loops of an earlier recording, of which all is wanted that lives."""
+        if earlier.kept is not None and not earlier.kept.is_brought_on:
+            earlier.kept.is_brought_on = True
+            LoopValues(earlier.kept).bring_on(earlier, LIMITS, self._find_outer)
 
 
 def check(replay: Execution, request: Request) -> None:

@@ -94,6 +94,7 @@ class Operator:
         draws_by_shape: Whether it draws as much for any values that it allows.
         draws_blindly: Whether how much it draws depends on no tensor's values.
         unread: Indices of the tensors of which it reads nothing but their metadata.
+        function: What has that name; None if something else is called in its place.
     """
 
     def __init__(
@@ -129,6 +130,8 @@ class Operator:
         )
         made = function if initializer is None else initializer.function
         self._call: Callable[..., Any] = run or made
+        is_called = made is function and run is None and name not in N_TRAINED
+        self.function = function if is_called else None
         # Two of its draws would come from different generators.
         self._takes_generator = name != "nn.init.sparse_"
         self._call_with = (

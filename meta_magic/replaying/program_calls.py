@@ -146,7 +146,7 @@ class ProgramCalls:
         for storage, nbytes in (*sizes, *given):
             if nbytes > self.nbytes_by_storage[storage]:
                 self._grow(storage, nbytes)
-        for draw in read_draws(program, len(self.draws)):
+        for draw in read_draws(program.randomness, len(self.draws)):
             if draw.call >= self._n_read:  # it is being made
                 break
             self.draws.append(draw)
