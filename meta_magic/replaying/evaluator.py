@@ -134,7 +134,8 @@ class Evaluator:
         """
         forget_unreachable()
         if self._recorded is not None and self._recorded.kept is not None:
-            if self.loops is not None:
+            if self.loops is not None and self.loops.is_live:
+                self._recorded.read(program)
                 self.loops.give_back(self._recorded)
             keep_for(program, self._recorded.kept)
 

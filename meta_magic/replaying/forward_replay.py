@@ -8,7 +8,7 @@ to a plan. Read :meth:`ForwardReplay.run` first.
 
 from collections.abc import Callable, Iterator, Sequence
 from sys import maxsize
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 from torch import Tensor, UntypedStorage
@@ -70,8 +70,8 @@ class ForwardReplay:
 
     Attributes:
         n_calls: How many calls lie behind it.
-        held: What it holds, by storage: what they were at the last call that changed
-            them. A call that is not run takes away what it changes.
+        held: What it holds, by storage, as it is at that place. A call that is not run
+            takes away what it changes.
         n_run: How many calls it ran.
         work: What they computed.
         kept: Knows states of generators.
@@ -173,10 +173,22 @@ class ForwardReplay:
         first = self.n_calls
         end = min(first + N_AT_ONCE, len(offsets) - 1)
         starts = np.asarray(offsets[first:end])
+        numbers = np.asarray(words)[starts]
         kinds = np.array([call.kind for call in self._calls], np.uint8)
-        picked = np.flatnonzero(kinds[np.asarray(words)[starts]] != PASS)
+        is_picked = kinds[numbers] != PASS
+        copies = np.array([call.is_copy_of_itself for call in self._calls])
+        self._leave_out(is_picked, np.flatnonzero(copies[numbers]), starts)
+        picked = np.flatnonzero(is_picked)
         yield from zip((picked + first).tolist(), starts[picked].tolist(), strict=True)
         self.n_calls, self._at = end, offsets[end]
+
+    def _leave_out(self, is_picked: Any, copies: Any, starts: Any) -> None:
+        """Pass over copies of a tensor to itself, as ``N[i] += 1`` makes one."""
+        words = np.asarray(self._columns.words)
+        storages = np.asarray(self._columns.storage_by_tensor)
+        first = starts[copies] + HEADER
+        is_same = storages[words[first]] == storages[words[first + 1]]
+        is_picked[copies[is_same]] = False
 
     def _free(self, n_calls: int) -> int:
         """Forget storages that died before a call; return when the next one does."""
@@ -212,24 +224,19 @@ class ForwardReplay:
                 except UnknownCallError:
                     self.n_calls, self._at = index, start
                     raise
-            elif call.is_copy_of_itself and numbers[0] == numbers[1]:
-                held[numbers[0]].last_call = index
             else:
-                self._take(call, index, numbers, tensors, call.run(tensors, None))
+                self._take(call, numbers, tensors, call.run(tensors, None))
 
     def _take(
         self,
         call: SmallCall,
-        index: int,
         numbers: Sequence[int],
         tensors: Sequence[Tensor],
         returned: object,
     ) -> None:
-        """Hold what a call made, and note what it wrote."""
+        """Hold what a call made."""
         self.n_run += 1
         self.work += call.work
-        for position in call.writes:
-            self.held[numbers[position]].last_call = index
         if not call.made:
             return
         many = [returned] if isinstance(returned, Tensor) else tensors_in(returned)
@@ -241,14 +248,14 @@ class ForwardReplay:
             if tensor is None:
                 self.held.pop(storage, None)
                 continue
-            content = self.held[storage] = Held(tensor.untyped_storage(), index)
+            content = self.held[storage] = Held(tensor.untyped_storage())
             content.tensors[shape.number] = tensor
 
     def _run_rarely(self, call: SmallCall, index: int, numbers: Sequence[int]) -> None:
         """Run a call that draws, makes memory, or whose arguments are not all held."""
         if call.kind == ALLOCATE:
             for position, shape in call.made:
-                content = Held(allocate(shape.nbytes, CPU), index, is_blank=True)
+                content = Held(allocate(shape.nbytes, CPU), is_blank=True)
                 self.held[numbers[len(call.inputs) + position]] = content
             return
         tensors = self._find_inputs(call, index, numbers) if call.kind == RUN else None
@@ -265,11 +272,11 @@ class ForwardReplay:
             self.held[numbers[position]].is_blank = False
         streams = self.streams
         if draw is None or streams is None:
-            self._take(call, index, numbers, tensors, call.run(tensors, None))
+            self._take(call, numbers, tensors, call.run(tensors, None))
             return
         returned = call.run(tensors, streams.prepare(draw, CPU))
         streams.note(draw)
-        self._take(call, index, numbers, tensors, returned)
+        self._take(call, numbers, tensors, returned)
 
     def _find_inputs(
         self, call: SmallCall, index: int, numbers: Sequence[int]
@@ -282,7 +289,7 @@ class ForwardReplay:
             if content is None and self._find_outer is not None:
                 real = self._find_outer(storage, index)
                 if real is not None:
-                    content = self.held[storage] = Held(real, -1)
+                    content = self.held[storage] = Held(real)
             if content is None:
                 return None
             if content.is_blank and not (

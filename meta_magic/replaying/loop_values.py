@@ -176,12 +176,12 @@ class LoopValues:
         for storage, last in [*known.items()]:
             is_there = storage not in raw and storage not in recorded.dead
             if is_there and find_last(storage, n_calls) == last:
-                self._forward.held[storage] = Held(kept.take(storage), last)
+                self._forward.held[storage] = Held(kept.take(storage))
 
     def give_back(self, recorded: ProgramCalls) -> None:
         """Put all that is held to what is kept."""
         forward = self._forward
-        held, streams = forward.held, forward.streams
+        held, streams, end = forward.held, forward.streams, forward.n_calls
         self.is_live = False
         forward.clear()
         if streams is not None:
@@ -192,7 +192,9 @@ class LoopValues:
             is_read_anew = constant is not None and constant.tensor is not None
             if content.is_blank or is_read_anew or storage in recorded.dead:
                 continue
-            self._kept.put(storage, Content(content.real, content.last_call, False))
+            last_call = recorded.writers.find_last(storage, end)
+            content = Content(content.real, last_call, is_assumed=False)
+            self._kept.put(storage, content)
 
 
 def read_columns(recorded: ProgramCalls) -> Columns:

@@ -3,6 +3,7 @@
 from array import array
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import numpy as np
 import torch
 
 from meta_magic.replaying.assumed_operator import AssumedOperator
@@ -11,6 +12,7 @@ from meta_magic.replaying.choosy_operators import CHOOSY
 from meta_magic.replaying.operators import Operator, find_operator
 from meta_magic.replaying.program_draws import Draw, read_draws
 from meta_magic.replaying.readers import Readers
+from meta_magic.replaying.row_columns import read_columns
 from meta_magic.replaying.storage_columns import NOTHING, Dead, Writers
 from meta_magic.replaying.usage import Usage, is_dense
 from meta_magic.torch_private.interrupts import unbroken
@@ -103,7 +105,6 @@ class ProgramCalls:
         self._n_read = 0
         self._met: set[int] = set()
         self._rows: dict[int, tuple[Signature, list[int]]] = {}
-        self._spans: dict[int, list[int]] = {}
         self._usages: dict[int, Usage] = {}
         self._assumptions: dict[int, Assumption] = {}
         self._n_by_column: dict[str, int] = {}
@@ -262,30 +263,22 @@ class ProgramCalls:
         """Look through the calls that were not read yet."""
         self._rows.clear()
         self._make_room([*self._unread("tensors", self._storages), *self._met])
-        sizes, met, births = self.nbytes_by_storage, self._met, self.births
-        for index in range(self._n_read, len(self)):
-            signature, storages = self.tensors(index)
-            n_inputs = len(signature.inputs)
-            spans = self._spans.get(id(signature)) or self._find_spans(signature)
-            for position, storage in enumerate(storages):
-                if births[storage] == NOTHING and storage not in met:
-                    if position >= n_inputs:
-                        births[storage] = index
-                    else:
-                        met.add(storage)
-                if spans[position] > sizes[storage]:
-                    self._grow(storage, spans[position])
-            for storage in {storages[i] for i in signature.writes}:
-                self.writers.add(storage, index)
+        columns = read_columns(self.program, self._n_read)
+        births = np.frombuffer(self.births, np.int64)
+        sizes = np.frombuffer(self.nbytes_by_storage, np.int64)
+        storages, firsts = columns.list_firsts()
+        is_new = (births[storages] == NOTHING) & ~np.isin(storages, [*self._met])
+        is_born = is_new & columns.is_made[firsts]
+        births[storages[is_born]] = columns.calls[firsts[is_born]]
+        self._met.update(storages[is_new & ~is_born].tolist())
+        is_over = columns.spans > sizes[columns.storages]
+        grown = columns.storages[is_over]
+        np.maximum.at(sizes, grown, columns.spans[is_over])
+        if self.kept is not None:
+            self.kept.drop(set(grown.tolist()))
+        for storage, calls in columns.list_writes():
+            self.writers.extend(storage, calls)
         self._n_read = len(self)
-
-    def _find_spans(self, signature: Signature) -> list[int]:
-        """Return how many bytes of its storage each tensor of a call goes up to."""
-        if len(self._spans) == MAX_USAGES:
-            self._spans.clear()
-        spans = [*map(span_nbytes, (*signature.inputs, *signature.outputs))]
-        self._spans[id(signature)] = spans
-        return spans
 
 
 def make_operator(signature: Signature) -> Operator:

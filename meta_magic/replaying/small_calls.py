@@ -19,7 +19,7 @@ from meta_magic.replaying.choosy_operators import CHOOSY
 from meta_magic.replaying.memory import allocate, make_view
 from meta_magic.replaying.operators import find_operator
 from meta_magic.replaying.usage import Usage
-from meta_magic.torch_private.dispatcher import schema_of
+from meta_magic.torch_private.dispatcher import kernel_of, schema_of
 from meta_magic.torch_private.tensor_internals import address_of_storage
 from meta_magic.trace.program import HEADER
 from meta_magic.trace.signature import (
@@ -63,20 +63,16 @@ class Held:
 
     Attributes:
         real: The bytes.
-        last_call: The last call that made or wrote them.
         is_blank: Whether nothing was written to them yet.
     """
 
-    __slots__ = ("is_blank", "last_call", "nbytes", "real", "tensors")
+    __slots__ = ("is_blank", "nbytes", "real", "tensors")
 
-    def __init__(
-        self, real: UntypedStorage, last_call: int, *, is_blank: bool = False
-    ) -> None:
+    def __init__(self, real: UntypedStorage, *, is_blank: bool = False) -> None:
         self.real = real
         self.nbytes = real.nbytes()
-        self.last_call = last_call
         self.is_blank = is_blank
-        self.tensors: dict[Geometry | int, Tensor] = {}
+        self.tensors: dict[int, Tensor] = {}
 
     def view(self, shape: "Shape") -> Tensor:
         """Return a tensor on it.
@@ -185,7 +181,7 @@ class SmallCall:
             n_positional = count_positional(operator.function, given)
             if n_positional >= n_tensors:
                 positional = [value for _, value in given[n_tensors:n_positional]]
-                self._function = operator.function
+                self._function = kernel_of(operator.function)
                 self._positional = tuple(map(as_list, positional))
                 self._named = {name: as_list(v) for name, v in given[n_positional:]}
 

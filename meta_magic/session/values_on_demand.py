@@ -24,6 +24,7 @@ from meta_magic.session.assumptions import (
     guess_count,
     guess_values,
 )
+from meta_magic.session.live_columns import LiveColumns
 from meta_magic.session.program_builder import Written
 from meta_magic.session.routing import Routing
 from meta_magic.session.value_calls import (
@@ -34,6 +35,7 @@ from meta_magic.session.value_calls import (
     call_assumed,
     call_with,
 )
+from meta_magic.torch_private.modes import DisableTorchFunction, is_real_below
 from meta_magic.torch_private.snapshot import WithoutModes
 from meta_magic.trace.options import Assumed, Options
 from meta_magic.trace.program import Program
@@ -75,7 +77,8 @@ class ValuesOnDemand:
         options: Options,
     ) -> None:
         self.prepare: Callable[[Sequence[Tensor]], object] = len  # which does nothing
-        self._places = written.places
+        self._written, self._places = written, written.places
+        self._live = LiveColumns(written)
         self._clock = clock
         self._snapshot = snapshot
         self._options = options
@@ -164,6 +167,24 @@ class ValuesOnDemand:
         except MissingValueError:
             return None
         return reals[0]
+
+    def find_number(self, tensor: Tensor, seen: Seen) -> Any:
+        """Return the number that a tensor is, if a loop has it; else None."""
+        loops, ref = self._evaluator.loops, seen[1]
+        if loops is None or not loops.is_live or ref is None or not is_real_below():
+            return None
+        if self._options.assumed != NOTHING_ASSUMED or self._live.is_changed():
+            return None
+        self.prepare([tensor])
+        with DisableTorchFunction():
+            columns, n_torn = self._live.read(), len(self._written.constants.torn)
+            found = loops.read(columns, ref.number, seen[2].record, n_torn)
+            if found is None:
+                return None
+            number = found[0].item()
+        self._findings.n_answered += 1
+        self._findings.evaluations.append(found[1])
+        return number
 
     def read(self, chosen: Inputs) -> list[Tensor]:
         """Return what tensors hold; those that share a storage do so again.

@@ -87,6 +87,7 @@ class KernelCalls:
         self._refusals = refusals
         self._runs = KernelRuns(rows, findings, values, refusals)
         self.checks = checks
+        self._values = values
         self._opaque_entries: dict[object, Entry] = {}
 
     def call(
@@ -128,6 +129,17 @@ class KernelCalls:
         if draw is not None and not draw.is_real:
             self._rows.note_draw(words, draw.generator)
         return returned
+
+    def answer_number(self, entry: Entry, words: list[int], tensor: Tensor) -> Any:
+        """Return the number that a tensor is, and record that it was read.
+
+        None if it is not there already: the kernel must be called.
+        """
+        seen = self._registry.read_again(tensor)
+        number = self._values.find_number(tensor, seen)
+        if number is not None:
+            self._rows.append(entry, words)
+        return number
 
     def call_on_real(
         self, entry: Entry, table: OpTable, words: list[int], args: Args, kwargs: Kwargs
