@@ -12,7 +12,7 @@ from meta_magic.replaying.choosy_operators import CHOOSY
 from meta_magic.replaying.operators import Operator, find_operator
 from meta_magic.replaying.program_draws import Draw, read_draws
 from meta_magic.replaying.readers import Readers
-from meta_magic.replaying.row_columns import read_columns
+from meta_magic.replaying.row_columns import RowColumns, read_columns
 from meta_magic.replaying.storage_columns import NOTHING, Dead, Writers
 from meta_magic.replaying.usage import Usage, is_dense
 from meta_magic.torch_private.interrupts import unbroken
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Call", "ProgramCalls", "is_dense", "span_nbytes"]
 
 MAX_USAGES: Final = 2**10  # that are kept: a count of steps makes signatures anew
+ROWS_AT_ONCE: Final = 2**16  # that are read as columns
 MAX_ROWS: Final = 2**10  # that are kept: a step's are looked at some times
 
 
@@ -263,7 +264,13 @@ class ProgramCalls:
         """Look through the calls that were not read yet."""
         self._rows.clear()
         self._make_room([*self._unread("tensors", self._storages), *self._met])
-        columns = read_columns(self.program, self._n_read)
+        while self._n_read < len(self):
+            end = min(self._n_read + ROWS_AT_ONCE, len(self))
+            self._take_in(read_columns(self.program, self._n_read, end))
+            self._n_read = end
+
+    def _take_in(self, columns: RowColumns) -> None:
+        """Take in some calls after those that were read before."""
         births = np.frombuffer(self.births, np.int64)
         sizes = np.frombuffer(self.nbytes_by_storage, np.int64)
         storages, firsts = columns.list_firsts()
@@ -278,7 +285,6 @@ class ProgramCalls:
             self.kept.drop(set(grown.tolist()))
         for storage, calls in columns.list_writes():
             self.writers.extend(storage, calls)
-        self._n_read = len(self)
 
 
 def make_operator(signature: Signature) -> Operator:

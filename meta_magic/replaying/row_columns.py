@@ -50,11 +50,11 @@ class RowColumns(NamedTuple):
             yield storage, part.tolist()
 
 
-def read_columns(program: Program, first: int) -> RowColumns:
-    """Return the tensors of a program's calls from one on."""
+def read_columns(program: Program, first: int, end: int) -> RowColumns:
+    """Return the tensors of a program's calls from one up to another."""
     words = np.frombuffer(program.words, np.uint32)
     storage_by_tensor = np.frombuffer(program.storage_by_tensor, np.uint32)
-    offsets = np.asarray(program.offsets).astype(np.int64)[first:]
+    offsets = np.asarray(program.offsets)[first : end + 1].astype(np.int64)
     counts = np.diff(offsets) - HEADER
     numbers, signature_of = np.unique(words[offsets[:-1]], return_inverse=True)
     facts = [describe(program.signatures[number]) for number in numbers.tolist()]
