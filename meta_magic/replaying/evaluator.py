@@ -22,13 +22,13 @@ from meta_magic.replaying.kept_programs import (
     forget_unreachable,
     keep_for,
 )
-from meta_magic.replaying.loop_values import LoopValues
+from meta_magic.replaying.loop_values import LoopValues, bring_on_earlier
 from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.replaying.replay import build_tensor
 from meta_magic.replaying.steps import Request, StepKind
 from meta_magic.torch_private.snapshot import RealTorch
 from meta_magic.trace.program import Program
-from meta_magic.trace.provenance import LIMITS, Evaluation, ValueLimits
+from meta_magic.trace.provenance import Evaluation, ValueLimits
 from meta_magic.trace.signature import Geometry
 from meta_magic.trace.units import format_bytes, format_flops
 
@@ -94,7 +94,7 @@ class Evaluator:
         try:
             with RealTorch():
                 recorded, loops = self._read(program)
-                n_run = loops.bring_on(recorded, limits, self._find_outer)
+                n_run = loops.bring_on(recorded, limits)
                 behind = find_behind(recorded)
                 done = None if behind else find_there(recorded, request, limits)
                 is_there = done is not None
@@ -188,24 +188,8 @@ class Evaluator:
             recorded.kept = Kept()
         recorded.kept.drop(program.torn)
         if self.loops is None:
-            self.loops = LoopValues(recorded.kept)
+            self.loops = LoopValues(recorded.kept, self._plan)
         return recorded, self.loops
-
-    def _find_outer(
-        self, recorded: ProgramCalls, storage: int
-    ) -> UntypedStorage | None:
-        """Return a storage as it was before all calls; None if it is not known."""
-        request = Request(storages=frozenset({storage}), until=0, keeps=True)
-        made: Made = {}
-        try:
-            replay = self._plan(recorded, request)
-            for _ in replay.run(made.__setitem__):
-                pass
-        except (ReplayError, MissingValueError):
-            return None
-        replay.keep(made)
-        found = made[storage]
-        return found.clone() if isinstance(found, UntypedStorage) else None
 
     def _plan(self, recorded: ProgramCalls, request: Request) -> Execution:
         known = self._earlier | {id(recorded.program): recorded}
@@ -217,18 +201,12 @@ class Evaluator:
                 found.kept = Kept() if self._is_apart else find_kept(other)
                 storages = set(range(len(found.births)))
                 found.dead.update(storages - living_of(other))
-                self._bring_on(found)
+                bring_on_earlier(found, self._plan)
             return found
 
         replay = Execution(recorded.program, request, CPU, read)
         check(replay, request)
         return replay
-
-    def _bring_on(self, earlier: ProgramCalls) -> None:
-        """Run the loops of an earlier recording, of which all is wanted that lives."""
-        if earlier.kept is not None and not earlier.kept.is_brought_on:
-            earlier.kept.is_brought_on = True
-            LoopValues(earlier.kept).bring_on(earlier, LIMITS, self._find_outer)
 
 
 def check(replay: Execution, request: Request) -> None:

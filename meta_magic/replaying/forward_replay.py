@@ -8,15 +8,17 @@ to a plan. Read :meth:`ForwardReplay.run` first.
 
 from collections.abc import Callable, Iterator, Sequence
 from sys import maxsize
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from torch import Tensor, UntypedStorage
 
+from meta_magic.errors import ReplayError
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.replaying.kept import Kept
 from meta_magic.replaying.memory import allocate
 from meta_magic.replaying.program_draws import Draw, read_draws
+from meta_magic.replaying.row_columns import Columns
 from meta_magic.replaying.small_calls import (
     CPU,
     CallKind,
@@ -25,10 +27,10 @@ from meta_magic.replaying.small_calls import (
     make_small_call,
 )
 from meta_magic.replaying.streams import Streams
-from meta_magic.trace.program import HEADER, Randomness
+from meta_magic.trace.program import HEADER
 from meta_magic.trace.signature import Geometry, Signature
 
-__all__ = ["Columns", "ForwardReplay"]
+__all__ = ["FAILURES", "FindOuter", "ForwardReplay"]
 
 PASS, RUN, ALLOCATE, FORGET = map(int, CallKind)
 
@@ -39,26 +41,12 @@ Rows: TypeAlias = Iterator[tuple[int, int]]
 """Number of each call, and where its row begins."""
 
 
-class Columns(NamedTuple):
-    """What was recorded, as a forward replay reads it.
-
-    Attributes:
-        words: All rows.
-        storage_by_tensor: The storage of each tensor.
-        signatures: All signatures.
-        deaths: Pairs (calls before, storage) of the storages that were freed.
-        randomness: Returns what was drawn.
-    """
-
-    words: memoryview
-    storage_by_tensor: Sequence[int]
-    signatures: Sequence[Signature]
-    deaths: Sequence[int]
-    randomness: Callable[[], Randomness]
-
-
 FindOuter: TypeAlias = Callable[[int, int], UntypedStorage | None]
 """Returns the content of a storage that no call made, before a call that reads it."""
+
+
+FAILURES: Final = (ReplayError, RuntimeError, LookupError, TypeError, ValueError)
+"""What a call may raise: a plan then says of which."""
 
 
 class UnknownCallError(Exception):
@@ -284,7 +272,9 @@ class ForwardReplay:
         """Return the arguments of a call; None if one is not known."""
         tensors: list[Tensor] = []
         inputs = numbers[: len(call.inputs)]
-        for position, (storage, shape) in enumerate(zip(inputs, call.inputs, strict=True)):
+        for position, (storage, shape) in enumerate(
+            zip(inputs, call.inputs, strict=True)
+        ):
             content = self.held.get(storage)
             if content is None and self._find_outer is not None:
                 real = self._find_outer(storage, index)

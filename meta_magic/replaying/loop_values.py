@@ -5,22 +5,24 @@ A loss that is read in each step of a loop is a plan for each. Read
 :meth:`LoopValues.bring_on` first.
 """
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final, TypeAlias
 
 from torch import Tensor, UntypedStorage
 
-from meta_magic.errors import ReplayError
+from meta_magic.errors import MissingValueError, ReplayError
+from meta_magic.replaying.execution import Execution
 from meta_magic.replaying.flags_in_force import needs_flags
-from meta_magic.replaying.forward_replay import Columns, ForwardReplay
+from meta_magic.replaying.forward_replay import FAILURES, FindOuter, ForwardReplay
 from meta_magic.replaying.kept import Content, Kept
-from meta_magic.replaying.memory import make_view
 from meta_magic.replaying.program_calls import ProgramCalls
+from meta_magic.replaying.row_columns import Columns, columns_of
 from meta_magic.replaying.small_calls import Held
-from meta_magic.trace.provenance import Evaluation, ValueLimits
-from meta_magic.trace.signature import Geometry
+from meta_magic.replaying.steps import Request
+from meta_magic.trace.provenance import LIMITS, Evaluation, ValueLimits
 
-__all__ = ["LoopValues"]
+__all__ = ["LoopValues", "bring_on_earlier"]
 
 MIN_CALLS: Final = 2**12
 """Calls that are run forward at once, without values being read between them."""
@@ -34,8 +36,8 @@ MIN_VALUES: Final = 4
 MAX_MISSED: Final = 8
 """Values in a row that a forward replay did not have before it is given up."""
 
-FindOuter = Callable[[ProgramCalls, int], UntypedStorage | None]
-"""Returns a storage that no call made."""
+PlanOf: TypeAlias = Callable[[ProgramCalls, Request], Execution]
+"""Returns a replay of what is requested of a recording."""
 
 
 class LoopValues:
@@ -43,21 +45,20 @@ class LoopValues:
 
     Args:
         kept: What replays of the recording left.
+        plan: Plans a replay.
 
     Attributes:
         is_live: Whether it holds what was kept, and goes on from there.
     """
 
-    def __init__(self, kept: Kept) -> None:
+    def __init__(self, kept: Kept, plan: PlanOf) -> None:
         self.is_live = False
-        self._kept = kept
+        self._kept, self._plan = kept, plan
         self._forward = ForwardReplay(kept)
         self._n_values = self._n_missed = 0
         self._n_torn = 0
 
-    def bring_on(
-        self, recorded: ProgramCalls, limits: ValueLimits, find_outer: FindOuter
-    ) -> int:
+    def bring_on(self, recorded: ProgramCalls, limits: ValueLimits) -> int:
         """Run what can be run forward, and put all that is held to what is kept.
 
         Where torch does as it is told.
@@ -65,41 +66,50 @@ class LoopValues:
         Args:
             recorded: All that was recorded so far.
             limits: What it may take.
-            find_outer: Finds what came from outside.
 
         Returns:
             How many calls were run.
         """
-        forward, start = self._forward, self._forward.n_calls
-        columns, before = read_columns(recorded), forward.n_run
-        program = recorded.program
-        is_plain = not program.assumptions and not needs_flags(program)
-        if self.is_live:
-            for storage in program.torn:
-                forward.held.pop(storage, None)
-            try:
-                if is_plain:
-                    forward.run(columns, recorded.program.offsets, is_strict=True)
-            except (ReplayError, RuntimeError, LookupError, TypeError, ValueError):
-                pass  # a plan says what failed
-        elif is_plain and self._is_loop(recorded, columns, limits):
+        forward, program = self._forward, recorded.program
+        columns, before, start = columns_of(program), forward.n_run, forward.n_calls
+        find_outer = None
+        for storage in program.torn:
+            forward.held.pop(storage, None)
+        if not self.is_live:
+            if not self._is_loop(recorded, columns, limits):
+                return 0
             self._take(recorded, start)
             forward.stand_at(start, program.offsets[start], 0)
-            storages: dict[int, None] = {}
-
-            def find(storage: int, index: int) -> UntypedStorage | None:
-                is_outer = recorded.births[storage] < 0 and storage not in storages
-                storages[storage] = None
-                if not is_outer or recorded.writers.find_last(storage, index) >= 0:
-                    return None
-                return find_outer(recorded, storage)
-
-            try:
-                forward.run(columns, program.offsets, find, is_strict=False)
-            except (ReplayError, RuntimeError, LookupError, TypeError, ValueError):
-                pass
+            find_outer = self._make_finder(recorded)
+        if not (program.assumptions or needs_flags(program)):
+            with suppress(*FAILURES):  # a plan says what failed
+                is_strict = self.is_live
+                forward.run(columns, program.offsets, find_outer, is_strict=is_strict)
         self.give_back(recorded)
         return forward.n_run - before
+
+    def _make_finder(self, recorded: ProgramCalls) -> FindOuter:
+        """Return what finds storages as they were before all calls, each once."""
+        sought: set[int] = set()
+
+        def find(storage: int, index: int) -> UntypedStorage | None:
+            is_outer = recorded.births[storage] < 0 and storage not in sought
+            sought.add(storage)
+            if not is_outer or recorded.writers.find_last(storage, index) >= 0:
+                return None
+            request = Request(storages=frozenset({storage}), until=0, keeps=True)
+            made: dict[int, UntypedStorage | Tensor] = {}
+            try:
+                replay = self._plan(recorded, request)
+                for _ in replay.run(made.__setitem__):
+                    pass
+            except (ReplayError, MissingValueError):
+                return None
+            replay.keep(made)
+            found = made[storage]
+            return found.clone() if isinstance(found, UntypedStorage) else None
+
+        return find
 
     def _is_loop(
         self, recorded: ProgramCalls, columns: Columns, limits: ValueLimits
@@ -125,7 +135,7 @@ class LoopValues:
         self._n_values = self._n_values + 1 if end - start < MIN_CALLS else 0
         if self._n_values < MIN_VALUES or self._n_missed > MAX_MISSED + MIN_VALUES:
             return
-        program, columns = recorded.program, read_columns(recorded)
+        program, columns = recorded.program, columns_of(recorded.program)
         if program.assumptions or needs_flags(program):
             return
         if forward.count_kinds(columns, program.offsets[start:-1])[0]:
@@ -134,17 +144,16 @@ class LoopValues:
         forward.stand_at(end, program.offsets[end], len(columns.deaths))
         self._n_torn, self.is_live = len(program.torn), True
 
-    def read(
-        self, columns: Columns, storage: int, geometry: Geometry, n_torn: int
-    ) -> tuple[Tensor, Evaluation] | None:
-        """Return a tensor as it is now, and what that took; None if it is not known.
+    def go_on(
+        self, columns: Columns, wanted: Sequence[int], n_torn: int
+    ) -> tuple[list[UntypedStorage], Evaluation] | None:
+        """Return storages as they are now, and what that took; None if one is unknown.
 
         Where torch does as it is told. Only while :attr:`is_live`.
 
         Args:
             columns: All that was recorded so far.
-            storage: The storage.
-            geometry: The tensor's.
+            wanted: The storages. They are not to be written, nor to be held.
             n_torn: Real storages that something wrote which torch does not see.
         """
         forward = self._forward
@@ -153,20 +162,19 @@ class LoopValues:
             return None
         try:
             is_done = forward.run(columns, is_strict=True)
-        except (ReplayError, RuntimeError, LookupError, TypeError, ValueError):
+        except FAILURES:
             return None
-        content = forward.held.get(storage)
-        if not is_done or content is None or content.is_blank:
-            return None
-        if geometry.is_conj or geometry.is_neg or geometry.stride is None:
+        contents = [forward.held.get(storage) for storage in wanted]
+        found = [c for c in contents if c is not None and not c.is_blank]
+        if not is_done or len(found) < len(wanted):
             return None
         cost = Evaluation(
             forward.n_calls,
             n_calls=forward.n_run - n_run,
-            nbytes=content.nbytes,
+            nbytes=sum(content.nbytes for content in found),
             flops=forward.work - work,
         )
-        return make_view(content.real, geometry), cost
+        return [content.real for content in found], cost
 
     def _take(self, recorded: ProgramCalls, n_calls: int) -> None:
         """Take what is kept as it was before a call."""
@@ -193,17 +201,12 @@ class LoopValues:
             if content.is_blank or is_read_anew or storage in recorded.dead:
                 continue
             last_call = recorded.writers.find_last(storage, end)
-            content = Content(content.real, last_call, is_assumed=False)
-            self._kept.put(storage, content)
+            self._kept.put(storage, Content(content.real, last_call, is_assumed=False))
 
 
-def read_columns(recorded: ProgramCalls) -> Columns:
-    """Return what a forward replay reads of a program."""
-    program = recorded.program
-    return Columns(
-        words=memoryview(program.words).cast("I"),
-        storage_by_tensor=memoryview(program.storage_by_tensor).cast("I"),
-        signatures=program.signatures,
-        deaths=memoryview(program.deaths).cast("I"),
-        randomness=lambda: program.randomness,
-    )
+def bring_on_earlier(earlier: ProgramCalls, plan: PlanOf) -> None:
+    """Run the loops of a recording that is over: all is wanted that lives."""
+    kept = earlier.kept
+    if kept is not None and not kept.is_brought_on:
+        kept.is_brought_on = True
+        LoopValues(kept, plan).bring_on(earlier, LIMITS)

@@ -12,7 +12,7 @@ from meta_magic.replaying.choosy_operators import CHOOSY
 from meta_magic.replaying.operators import Operator, find_operator
 from meta_magic.replaying.program_draws import Draw, read_draws
 from meta_magic.replaying.readers import Readers
-from meta_magic.replaying.row_columns import RowColumns, read_columns
+from meta_magic.replaying.row_columns import RowColumns, read_rows
 from meta_magic.replaying.storage_columns import NOTHING, Dead, Writers
 from meta_magic.replaying.usage import Usage, is_dense
 from meta_magic.torch_private.interrupts import unbroken
@@ -266,7 +266,7 @@ class ProgramCalls:
         self._make_room([*self._unread("tensors", self._storages), *self._met])
         while self._n_read < len(self):
             end = min(self._n_read + ROWS_AT_ONCE, len(self))
-            self._take_in(read_columns(self.program, self._n_read, end))
+            self._take_in(read_rows(self.program, self._n_read, end))
             self._n_read = end
 
     def _take_in(self, columns: RowColumns) -> None:

@@ -1,21 +1,50 @@
 """The tensors of many rows at once, as columns: a loop makes a million of them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from meta_magic.trace.program import HEADER, Program
+from meta_magic.trace.program import HEADER, Program, Randomness
 from meta_magic.trace.signature import Signature, span_nbytes
 
-__all__ = ["RowColumns", "read_columns"]
+__all__ = ["Columns", "RowColumns", "columns_of", "read_rows"]
 
 Integers: TypeAlias = npt.NDArray[np.int64]
 Truths: TypeAlias = npt.NDArray[np.bool_]
 
 IS_MADE: Final = 1
 IS_WRITTEN: Final = 2
+
+
+class Columns(NamedTuple):
+    """What was recorded, as a forward replay reads it.
+
+    Attributes:
+        words: All rows.
+        storage_by_tensor: The storage of each tensor.
+        signatures: All signatures.
+        deaths: Pairs (calls before, storage) of the storages that were freed.
+        randomness: Returns what was drawn.
+    """
+
+    words: memoryview
+    storage_by_tensor: Sequence[int]
+    signatures: Sequence[Signature]
+    deaths: Sequence[int]
+    randomness: Callable[[], Randomness]
+
+
+def columns_of(program: Program) -> Columns:
+    """Return what a forward replay reads of a program."""
+    return Columns(
+        words=memoryview(program.words).cast("I"),
+        storage_by_tensor=memoryview(program.storage_by_tensor).cast("I"),
+        signatures=program.signatures,
+        deaths=memoryview(program.deaths).cast("I"),
+        randomness=lambda: program.randomness,
+    )
 
 
 class RowColumns(NamedTuple):
@@ -50,7 +79,7 @@ class RowColumns(NamedTuple):
             yield storage, part.tolist()
 
 
-def read_columns(program: Program, first: int, end: int) -> RowColumns:
+def read_rows(program: Program, first: int, end: int) -> RowColumns:
     """Return the tensors of a program's calls from one up to another."""
     words = np.frombuffer(program.words, np.uint32)
     storage_by_tensor = np.frombuffer(program.storage_by_tensor, np.uint32)

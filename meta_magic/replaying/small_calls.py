@@ -49,7 +49,7 @@ class CallKind(IntEnum):
     """What a forward replay does with the calls of a signature."""
 
     PASS = 0
-    """Nothing: they make views, or read."""
+    """Nothing: they make views, or read for the cell."""
     RUN = 1
     """Run them."""
     ALLOCATE = 2
@@ -243,8 +243,9 @@ def make_small_call(signature: Signature, numbers: dict[Geometry, int]) -> Small
         return call
     if op in CHOOSY or op in HOMES:
         return call
-    if not call.changed:
-        call.kind = CallKind.PASS
+    made = [signature.outputs[i] for i, _ in call.made]
+    if not signature.writes and all(g.device.type != "meta" for g in made):
+        call.kind = CallKind.PASS  # it makes views, or what is real, or nothing
         return call
     if not all(map(is_plain, (*signature.inputs, *signature.outputs))):
         return call

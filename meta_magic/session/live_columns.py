@@ -3,7 +3,7 @@
 A snapshot takes longer the more was recorded.
 """
 
-from meta_magic.replaying.forward_replay import Columns
+from meta_magic.replaying.row_columns import Columns
 from meta_magic.session.program_builder import Written
 from meta_magic.trace.signature import Signature
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, UntypedStorage
 
 from meta_magic.errors import MissingValueError, ReplayError, ValueLimitError
 from meta_magic.recording.identities.clock import Clock
@@ -18,6 +18,7 @@ from meta_magic.recording.identities.tensors import Seen
 from meta_magic.recording.signatures.arguments import Given, Inputs
 from meta_magic.recording.signatures.entries import ALIGNED, OpTable
 from meta_magic.replaying.evaluator import Evaluator
+from meta_magic.replaying.memory import make_view
 from meta_magic.session.assumptions import (
     Guess,
     advise,
@@ -36,7 +37,7 @@ from meta_magic.session.value_calls import (
     call_with,
 )
 from meta_magic.torch_private.modes import DisableTorchFunction, is_real_below
-from meta_magic.torch_private.snapshot import WithoutModes
+from meta_magic.torch_private.snapshot import RealTorch, WithoutModes
 from meta_magic.trace.options import Assumed, Options
 from meta_magic.trace.program import Program
 from meta_magic.trace.provenance import LIMITS, Assumption, Evaluation
@@ -77,7 +78,7 @@ class ValuesOnDemand:
         options: Options,
     ) -> None:
         self.prepare: Callable[[Sequence[Tensor]], object] = len  # which does nothing
-        self._written, self._places = written, written.places
+        self._places, self._torn = written.places, written.constants.torn
         self._live = LiveColumns(written)
         self._clock = clock
         self._snapshot = snapshot
@@ -170,21 +171,28 @@ class ValuesOnDemand:
 
     def find_number(self, tensor: Tensor, seen: Seen) -> Any:
         """Return the number that a tensor is, if a loop has it; else None."""
-        loops, ref = self._evaluator.loops, seen[1]
-        if loops is None or not loops.is_live or ref is None or not is_real_below():
+        if not is_real_below():
             return None
-        if self._options.assumed != NOTHING_ASSUMED or self._live.is_changed():
-            return None
-        self.prepare([tensor])
         with DisableTorchFunction():
-            columns, n_torn = self._live.read(), len(self._written.constants.torn)
-            found = loops.read(columns, ref.number, seen[2].record, n_torn)
+            found = self._go_on([(tensor, seen)])
             if found is None:
                 return None
-            number = found[0].item()
+            (real,), cost = found
+            number = make_view(real, seen[2].record).item()
         self._findings.n_answered += 1
-        self._findings.evaluations.append(found[1])
+        self._findings.evaluations.append(cost)
         return number
+
+    def _go_on(self, chosen: Inputs) -> tuple[list[UntypedStorage], Evaluation] | None:
+        """Return the storages of tensors, and what they took, if a loop has them."""
+        loops, refs = self._evaluator.loops, [seen[1] for _, seen in chosen]
+        if loops is None or not loops.is_live or self._live.is_changed():
+            return None
+        if None in refs or self._options.assumed != NOTHING_ASSUMED:
+            return None
+        self.prepare([tensor for tensor, _ in chosen])
+        storages, n_torn = [ref.number for ref in refs if ref], len(self._torn)
+        return loops.go_on(self._live.read(), storages, n_torn)
 
     def read(self, chosen: Inputs) -> list[Tensor]:
         """Return what tensors hold; those that share a storage do so again.
@@ -255,11 +263,24 @@ class ValuesOnDemand:
             for _, (_, ref, geometry) in chosen
             if ref is not None
         ]
+        loops = self._evaluator.loops
+        if loops is not None and loops.is_live:
+            with RealTorch():
+                found = self._go_on(chosen)
+                if found is not None:
+                    return copy_views(chosen, found[0]), found[1]
         self.prepare([tensor for tensor, _ in chosen])
         program, limits = self._snapshot(), self._options.limits
         return self._evaluator.evaluate(
             program, wanted, limits, can_assume=can_assume, is_brief=is_brief
         )
+
+
+def copy_views(chosen: Inputs, storages: Sequence[UntypedStorage]) -> list[Tensor]:
+    """Return real tensors for those on meta, on copies of their storages."""
+    copies = {id(storage): storage.clone() for storage in storages}
+    pairs = zip(chosen, storages, strict=True)
+    return [make_view(copies[id(real)], seen[2].record) for (_, seen), real in pairs]
 
 
 def find_read(table: OpTable, given: Given) -> Inputs:

@@ -157,7 +157,6 @@ def is_innermost(mode: object) -> bool:
     )
 
 
-
 def is_real_below() -> bool:
     """Whether operators on real tensors do no more, below the modes, than they say."""
     return (

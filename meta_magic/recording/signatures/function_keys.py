@@ -86,7 +86,11 @@ def is_pure(function: Any) -> bool:
     if function is Tensor.__getitem__ or function is Tensor.__setitem__:
         return True
     name = getattr(function, "__name__", "_")
-    if function is Tensor.item or name.endswith("_") or function in device_constructors():
+    if (
+        function is Tensor.item
+        or name.endswith("_")
+        or function in device_constructors()
+    ):
         return False
     if isinstance(function, BuiltinFunctionType):
         homes = functional, torch
