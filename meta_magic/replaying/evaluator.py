@@ -59,7 +59,7 @@ class Evaluator:
         self._recorded: ProgramCalls | None = None
         self._earlier: dict[int, ProgramCalls] = {}
         self._left_behind: set[int] = set()
-        self.loops: LoopValues | None = None
+        self.loops = LoopValues(self._plan)
 
     def evaluate(
         self,
@@ -93,17 +93,15 @@ class Evaluator:
         )
         try:
             with RealTorch():
-                recorded, loops = self._read(program)
-                n_run = loops.bring_on(recorded, limits)
+                recorded = self._read(program, limits)
                 behind = find_behind(recorded)
                 done = None if behind else find_there(recorded, request, limits)
-                is_there = done is not None
                 done = done or self._make(recorded, behind, request, limits)
                 tensors = [build_tensor(g, done.made[storage]) for storage, g in wanted]
-                loops.note_value(recorded, is_missed=not is_there)
+                self.loops.note_value(recorded, is_missed=done.replay is not None)
         except ReplayError as error:
             raise MissingValueError(str(error)) from error
-        return tensors, done.cost._replace(n_calls=done.cost.n_calls + n_run)
+        return tensors, self.loops.add_calls(done.cost)
 
     def state_at(
         self, program: Program, source: int, limits: ValueLimits
@@ -118,8 +116,7 @@ class Evaluator:
         request = Request(sources=frozenset({source}), keeps=True)
         try:
             with RealTorch():
-                recorded, loops = self._read(program)
-                loops.give_back(recorded)
+                recorded = self._read(program, limits)
                 behind = find_behind(recorded)
                 done = self._make(recorded, behind, request, limits)
         except (ReplayError, ValueLimitError):
@@ -134,9 +131,7 @@ class Evaluator:
         """
         forget_unreachable()
         if self._recorded is not None and self._recorded.kept is not None:
-            if self.loops is not None and self.loops.is_live:
-                self._recorded.read(program)
-                self.loops.give_back(self._recorded)
+            self.loops.end(self._recorded, program)
             keep_for(program, self._recorded.kept)
 
     def _make(
@@ -177,8 +172,8 @@ class Evaluator:
             self._left_behind = left.difference(recorded.kept.storages)
         return done
 
-    def _read(self, program: Program) -> tuple[ProgramCalls, LoopValues]:
-        """Return the calls of a recording; let go of what is not true any more."""
+    def _read(self, program: Program, limits: ValueLimits) -> ProgramCalls:
+        """Return the calls of a recording; keep what its loops have come to by now."""
         recorded = self._recorded
         if recorded is None:
             recorded = self._recorded = ProgramCalls(program)
@@ -187,9 +182,8 @@ class Evaluator:
         if recorded.kept is None:
             recorded.kept = Kept()
         recorded.kept.drop(program.torn)
-        if self.loops is None:
-            self.loops = LoopValues(recorded.kept, self._plan)
-        return recorded, self.loops
+        self.loops.bring_on(recorded, limits)
+        return recorded
 
     def _plan(self, recorded: ProgramCalls, request: Request) -> Execution:
         known = self._earlier | {id(recorded.program): recorded}

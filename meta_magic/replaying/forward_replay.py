@@ -8,17 +8,15 @@ to a plan. Read :meth:`ForwardReplay.run` first.
 
 from collections.abc import Callable, Iterator, Sequence
 from sys import maxsize
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 from torch import Tensor, UntypedStorage
 
-from meta_magic.errors import ReplayError
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.replaying.kept import Kept
 from meta_magic.replaying.memory import allocate
 from meta_magic.replaying.program_draws import Draw, read_draws
-from meta_magic.replaying.row_columns import Columns
+from meta_magic.replaying.row_columns import Columns, pick_rows
 from meta_magic.replaying.small_calls import (
     CPU,
     CallKind,
@@ -30,23 +28,20 @@ from meta_magic.replaying.streams import Streams
 from meta_magic.trace.program import HEADER
 from meta_magic.trace.signature import Geometry, Signature
 
-__all__ = ["FAILURES", "FindOuter", "ForwardReplay"]
+if TYPE_CHECKING:
+    from meta_magic.replaying.kept import Kept
+
+__all__ = ["FindOuter", "ForwardReplay"]
 
 PASS, RUN, ALLOCATE, FORGET = map(int, CallKind)
 
 N_AT_ONCE: Final = 2**14
 """Calls that are picked out together."""
 
-Rows: TypeAlias = Iterator[tuple[int, int]]
-"""Number of each call, and where its row begins."""
-
+Rows: TypeAlias = Iterator[tuple[int, int]]  # the number of a call, where its row is
 
 FindOuter: TypeAlias = Callable[[int, int], UntypedStorage | None]
 """Returns the content of a storage that no call made, before a call that reads it."""
-
-
-FAILURES: Final = (ReplayError, RuntimeError, LookupError, TypeError, ValueError)
-"""What a call may raise: a plan then says of which."""
 
 
 class UnknownCallError(Exception):
@@ -62,11 +57,11 @@ class ForwardReplay:
             takes away what it changes.
         n_run: How many calls it ran.
         work: What they computed.
-        kept: Knows states of generators.
+        kept: Knows states of generators, if anything does.
     """
 
-    def __init__(self, kept: Kept) -> None:
-        self.kept = kept
+    def __init__(self) -> None:
+        self.kept: Kept | None = None
         self.n_calls = self.n_run = self.work = 0
         self.held: dict[int, Held] = {}
         self.streams: Streams | None = None
@@ -133,7 +128,7 @@ class ForwardReplay:
                 self._run(self._walk(columns.words))
             else:
                 while self.n_calls < len(offsets) - 1:
-                    self._run(self._pick(columns.words, offsets))
+                    self._run(self._pick(offsets))
             self._free(self.n_calls)
         except UnknownCallError:
             return False
@@ -156,27 +151,16 @@ class ForwardReplay:
             index += 1
         self.n_calls, self._at = index, at
 
-    def _pick(self, words: memoryview, offsets: Sequence[int]) -> Rows:
+    def _pick(self, offsets: Sequence[int]) -> Rows:
         """Yield the next calls that are not passed over; stand behind them."""
         first = self.n_calls
         end = min(first + N_AT_ONCE, len(offsets) - 1)
         starts = np.asarray(offsets[first:end])
-        numbers = np.asarray(words)[starts]
-        kinds = np.array([call.kind for call in self._calls], np.uint8)
-        is_picked = kinds[numbers] != PASS
-        copies = np.array([call.is_copy_of_itself for call in self._calls])
-        self._leave_out(is_picked, np.flatnonzero(copies[numbers]), starts)
-        picked = np.flatnonzero(is_picked)
+        is_passed = np.array([call.kind == PASS for call in self._calls])
+        is_copy = np.array([call.is_copy_of_itself for call in self._calls])
+        picked = pick_rows(self._columns, starts, is_passed, is_copy)
         yield from zip((picked + first).tolist(), starts[picked].tolist(), strict=True)
         self.n_calls, self._at = end, offsets[end]
-
-    def _leave_out(self, is_picked: Any, copies: Any, starts: Any) -> None:
-        """Pass over copies of a tensor to itself, as ``N[i] += 1`` makes one."""
-        words = np.asarray(self._columns.words)
-        storages = np.asarray(self._columns.storage_by_tensor)
-        first = starts[copies] + HEADER
-        is_same = storages[words[first]] == storages[words[first + 1]]
-        is_picked[copies[is_same]] = False
 
     def _free(self, n_calls: int) -> int:
         """Forget storages that died before a call; return when the next one does."""
@@ -243,28 +227,34 @@ class ForwardReplay:
         """Run a call that draws, makes memory, or whose arguments are not all held."""
         if call.kind == ALLOCATE:
             for position, shape in call.made:
-                content = Held(allocate(shape.nbytes, CPU), is_blank=True)
-                self.held[numbers[len(call.inputs) + position]] = content
+                blank = Held(allocate(shape.nbytes, CPU), is_blank=True)
+                self.held[numbers[len(call.inputs) + position]] = blank
             return
         tensors = self._find_inputs(call, index, numbers) if call.kind == RUN else None
-        draw = None
-        if tensors is not None and call.is_random:
-            draw = self._find_draw(index)
-        if tensors is None or (draw is None and call.is_random):
-            if self._is_strict:
-                raise UnknownCallError
-            for position in call.changed:
-                self.held.pop(numbers[position], None)
+        is_drawn = tensors is not None and call.is_random
+        draw = self._find_draw(index) if is_drawn else None
+        if tensors is None or (draw is None and is_drawn):
+            self._forget(call, numbers)
             return
         for position in call.writes:
             self.held[numbers[position]].is_blank = False
-        streams = self.streams
-        if draw is None or streams is None:
-            self._take(call, numbers, tensors, call.run(tensors, None))
-            return
-        returned = call.run(tensors, streams.prepare(draw, CPU))
-        streams.note(draw)
+        if draw is None or self.streams is None:
+            returned = call.run(tensors, None)
+        else:
+            returned = call.run(tensors, self.streams.prepare(draw, CPU))
+            self.streams.note(draw)
         self._take(call, numbers, tensors, returned)
+
+    def _forget(self, call: SmallCall, numbers: Sequence[int]) -> None:
+        """Take away what a call changes that is not run.
+
+        Raises:
+            UnknownCallError: Nothing is to be taken away.
+        """
+        if self._is_strict:
+            raise UnknownCallError
+        for position in call.changed:
+            self.held.pop(numbers[position], None)
 
     def _find_inputs(
         self, call: SmallCall, index: int, numbers: Sequence[int]

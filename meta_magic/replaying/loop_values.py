@@ -14,12 +14,13 @@ from torch import Tensor, UntypedStorage
 from meta_magic.errors import MissingValueError, ReplayError
 from meta_magic.replaying.execution import Execution
 from meta_magic.replaying.flags_in_force import needs_flags
-from meta_magic.replaying.forward_replay import FAILURES, FindOuter, ForwardReplay
-from meta_magic.replaying.kept import Content, Kept
+from meta_magic.replaying.forward_replay import FindOuter, ForwardReplay
+from meta_magic.replaying.kept import Content
 from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.replaying.row_columns import Columns, columns_of
 from meta_magic.replaying.small_calls import Held
 from meta_magic.replaying.steps import Request
+from meta_magic.trace.program import Program
 from meta_magic.trace.provenance import LIMITS, Evaluation, ValueLimits
 
 __all__ = ["LoopValues", "bring_on_earlier"]
@@ -27,7 +28,7 @@ __all__ = ["LoopValues", "bring_on_earlier"]
 MIN_CALLS: Final = 2**12
 """Calls that are run forward at once, without values being read between them."""
 
-MIN_REPEATS: Final = 8
+MIN_REPEATS: Final = 4
 """How often calls are alike in a loop, on average."""
 
 MIN_VALUES: Final = 4
@@ -35,6 +36,9 @@ MIN_VALUES: Final = 4
 
 MAX_MISSED: Final = 8
 """Values in a row that a forward replay did not have before it is given up."""
+
+FAILURES: Final = (ReplayError, RuntimeError, LookupError, TypeError, ValueError)
+"""What a call may raise: a plan then says of which."""
 
 PlanOf: TypeAlias = Callable[[ProgramCalls, Request], Execution]
 """Returns a replay of what is requested of a recording."""
@@ -44,21 +48,21 @@ class LoopValues:
     """Runs the small calls of a recording forward, once they are seen to be a loop.
 
     Args:
-        kept: What replays of the recording left.
         plan: Plans a replay.
 
     Attributes:
         is_live: Whether it holds what was kept, and goes on from there.
     """
 
-    def __init__(self, kept: Kept, plan: PlanOf) -> None:
+    def __init__(self, plan: PlanOf) -> None:
         self.is_live = False
-        self._kept, self._plan = kept, plan
-        self._forward = ForwardReplay(kept)
+        self._plan = plan
+        self._n_run = 0
+        self._forward = ForwardReplay()
         self._n_values = self._n_missed = 0
         self._n_torn = 0
 
-    def bring_on(self, recorded: ProgramCalls, limits: ValueLimits) -> int:
+    def bring_on(self, recorded: ProgramCalls, limits: ValueLimits) -> None:
         """Run what can be run forward, and put all that is held to what is kept.
 
         Where torch does as it is told.
@@ -66,18 +70,15 @@ class LoopValues:
         Args:
             recorded: All that was recorded so far.
             limits: What it may take.
-
-        Returns:
-            How many calls were run.
         """
         forward, program = self._forward, recorded.program
-        columns, before, start = columns_of(program), forward.n_run, forward.n_calls
-        find_outer = None
+        columns, start = columns_of(program), forward.n_calls
+        self._n_run, find_outer = forward.n_run, None
         for storage in program.torn:
             forward.held.pop(storage, None)
         if not self.is_live:
             if not self._is_loop(recorded, columns, limits):
-                return 0
+                return
             self._take(recorded, start)
             forward.stand_at(start, program.offsets[start], 0)
             find_outer = self._make_finder(recorded)
@@ -85,8 +86,17 @@ class LoopValues:
             with suppress(*FAILURES):  # a plan says what failed
                 is_strict = self.is_live
                 forward.run(columns, program.offsets, find_outer, is_strict=is_strict)
-        self.give_back(recorded)
-        return forward.n_run - before
+        self._give_back(recorded)
+
+    def add_calls(self, cost: Evaluation) -> Evaluation:
+        """Return what a value took, with the calls that were run forward for it."""
+        return cost._replace(n_calls=cost.n_calls + self._forward.n_run - self._n_run)
+
+    def end(self, recorded: ProgramCalls, program: Program) -> None:
+        """Keep what is held at the end of a recording."""
+        if self.is_live:
+            recorded.read(program)
+            self._give_back(recorded)
 
     def _make_finder(self, recorded: ProgramCalls) -> FindOuter:
         """Return what finds storages as they were before all calls, each once."""
@@ -177,8 +187,12 @@ class LoopValues:
         return [content.real for content in found], cost
 
     def _take(self, recorded: ProgramCalls, n_calls: int) -> None:
-        """Take what is kept as it was before a call."""
-        kept, find_last = self._kept, recorded.writers.find_last
+        """Take what is kept as it was before a call, and nothing else."""
+        self._forward.clear()
+        kept, find_last = recorded.kept, recorded.writers.find_last
+        self._forward.kept = kept
+        if kept is None:
+            return
         known = kept.list_contents(can_assume=False)
         raw = kept.find_raw(known)
         for storage, last in [*known.items()]:
@@ -186,22 +200,25 @@ class LoopValues:
             if is_there and find_last(storage, n_calls) == last:
                 self._forward.held[storage] = Held(kept.take(storage))
 
-    def give_back(self, recorded: ProgramCalls) -> None:
+    def _give_back(self, recorded: ProgramCalls) -> None:
         """Put all that is held to what is kept."""
         forward = self._forward
         held, streams, end = forward.held, forward.streams, forward.n_calls
+        kept = recorded.kept
         self.is_live = False
         forward.clear()
+        if kept is None:
+            return
         if streams is not None:
             for generator, draw, state in streams.ends():
-                self._kept.put_state(generator, draw, state)
+                kept.put_state(generator, draw, state)
         for storage, content in held.items():
             constant = recorded.constants.get(storage)
             is_read_anew = constant is not None and constant.tensor is not None
             if content.is_blank or is_read_anew or storage in recorded.dead:
                 continue
             last_call = recorded.writers.find_last(storage, end)
-            self._kept.put(storage, Content(content.real, last_call, is_assumed=False))
+            kept.put(storage, Content(content.real, last_call, is_assumed=False))
 
 
 def bring_on_earlier(earlier: ProgramCalls, plan: PlanOf) -> None:
@@ -209,4 +226,4 @@ def bring_on_earlier(earlier: ProgramCalls, plan: PlanOf) -> None:
     kept = earlier.kept
     if kept is not None and not kept.is_brought_on:
         kept.is_brought_on = True
-        LoopValues(kept, plan).bring_on(earlier, LIMITS)
+        LoopValues(plan).bring_on(earlier, LIMITS)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from meta_magic.trace.program import HEADER, Program, Randomness
 from meta_magic.trace.signature import Signature, span_nbytes
 
-__all__ = ["Columns", "RowColumns", "columns_of", "read_rows"]
+__all__ = ["Columns", "RowColumns", "columns_of", "pick_rows", "read_rows"]
 
 Integers: TypeAlias = npt.NDArray[np.int64]
 Truths: TypeAlias = npt.NDArray[np.bool_]
@@ -45,6 +45,27 @@ def columns_of(program: Program) -> Columns:
         deaths=memoryview(program.deaths).cast("I"),
         randomness=lambda: program.randomness,
     )
+
+
+def pick_rows(
+    columns: Columns, starts: Integers, is_passed: Truths, is_copy: Truths
+) -> Integers:
+    """Return which of some calls are to be run.
+
+    Args:
+        columns: What was recorded.
+        starts: Where their rows begin.
+        is_passed: Of each signature, whether its calls are passed over.
+        is_copy: Whether they are where both tensors have one storage: copies of what
+            ``N[i] += 1`` has added to, to itself.
+    """
+    words, storages = np.asarray(columns.words), np.asarray(columns.storage_by_tensor)
+    numbers = words[starts]
+    is_picked, copies = ~is_passed[numbers], np.flatnonzero(is_copy[numbers])
+    first = starts[copies] + HEADER
+    is_same = storages[words[first]] == storages[words[first + 1]]
+    is_picked[copies[is_same]] = False
+    return np.flatnonzero(is_picked)
 
 
 class RowColumns(NamedTuple):

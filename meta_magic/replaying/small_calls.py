@@ -55,7 +55,7 @@ class CallKind(IntEnum):
     ALLOCATE = 2
     """Make memory without content."""
     FORGET = 3
-    """Forget what they make or write: they are large, or not to be told from outside."""
+    """Forget what they make or write: it is large, or they are not plain ones."""
 
 
 class Held:
@@ -238,30 +238,36 @@ def make_small_call(signature: Signature, numbers: dict[Geometry, int]) -> Small
     """
     call = SmallCall(signature, numbers)
     op = signature.op
+    made = [signature.outputs[i] for i, _ in call.made]
     if not op.startswith("aten."):  # its schema may not say all that it writes
         call.changed = tuple(range(call.width - HEADER))
-        return call
-    if op in CHOOSY or op in HOMES:
-        return call
-    made = [signature.outputs[i] for i, _ in call.made]
-    if not signature.writes and all(g.device.type != "meta" for g in made):
-        call.kind = CallKind.PASS  # it makes views, or what is real, or nothing
-        return call
-    if not all(map(is_plain, (*signature.inputs, *signature.outputs))):
-        return call
+    elif op not in CHOOSY and op not in HOMES:
+        if not signature.writes and all(g.device.type != "meta" for g in made):
+            call.kind = CallKind.PASS  # it makes views, or what is real, or nothing
+        elif is_small(call, signature):
+            usage = find_usage(signature)
+            if usage is not None:
+                call.prepare(usage)
+    return call
+
+
+def is_small(call: SmallCall, signature: Signature) -> bool:
+    """Whether all is plain that calls take and make, and little that they change."""
     written = [call.inputs[i] for i in call.writes]
     changed = [*written, *(shape for _, shape in call.made)]
-    if any(shape.nbytes > MAX_NBYTES for shape in changed):
-        return call
+    is_little = all(shape.nbytes <= MAX_NBYTES for shape in changed)
+    return is_little and all(map(is_plain, (*signature.inputs, *signature.outputs)))
+
+
+def find_usage(signature: Signature) -> Usage | None:
+    """Return how an operator uses its tensors; None if it is not for a small call."""
     try:
-        usage = Usage(signature, find_operator(op))
+        usage = Usage(signature, find_operator(signature.op))
     except ReplayError:
-        return call
+        return None
     operator = usage.operator
-    if operator.lays_out_anew or operator.is_setting or usage.work > MAX_WORK:
-        return call
-    call.prepare(usage)
-    return call
+    is_other = operator.lays_out_anew or operator.is_setting
+    return None if is_other or usage.work > MAX_WORK else usage
 
 
 def is_plain(geometry: Geometry) -> bool:

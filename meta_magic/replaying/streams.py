@@ -54,7 +54,7 @@ class Streams:
         self._known = {2 * draw + 2: state for draw, state in randomness.known}
 
     def can_reach(self, draw: Draw) -> bool:
-        """Whether the generator of a draw, one of the CPU's, can be put to its start."""
+        """Whether a draw is from a generator of the CPU, and its start is known."""
         source = draw.source
         if not source or self._randomness.generators[draw.generator] not in ("", "cpu"):
             return False
@@ -62,7 +62,7 @@ class Streams:
         return is_there or self.state_at(source) is not None
 
     def ends(self) -> Iterator[tuple[int, int, Tensor]]:
-        """Yield where generators of the CPU stand: number, last draw, state after it."""
+        """Yield each generator of the CPU, its last draw, and the state after it."""
         for (number, device), generator in self._generators.items():
             source = self._stands.get(number, 1)
             if device == "cpu" and not source & 1:

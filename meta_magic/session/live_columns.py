@@ -1,11 +1,15 @@
-"""What was recorded so far, as it grows: for a value that is read in each step of a loop.
+"""What was recorded so far, as it grows: for a loop that reads a value in each step.
 
 A snapshot takes longer the more was recorded.
 """
 
+from typing import TYPE_CHECKING
+
 from meta_magic.replaying.row_columns import Columns
 from meta_magic.session.program_builder import Written
-from meta_magic.trace.signature import Signature
+
+if TYPE_CHECKING:
+    from meta_magic.trace.signature import Signature
 
 __all__ = ["LiveColumns"]
 

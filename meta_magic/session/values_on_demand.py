@@ -186,7 +186,7 @@ class ValuesOnDemand:
     def _go_on(self, chosen: Inputs) -> tuple[list[UntypedStorage], Evaluation] | None:
         """Return the storages of tensors, and what they took, if a loop has them."""
         loops, refs = self._evaluator.loops, [seen[1] for _, seen in chosen]
-        if loops is None or not loops.is_live or self._live.is_changed():
+        if not loops.is_live or self._live.is_changed():
             return None
         if None in refs or self._options.assumed != NOTHING_ASSUMED:
             return None
@@ -263,8 +263,7 @@ class ValuesOnDemand:
             for _, (_, ref, geometry) in chosen
             if ref is not None
         ]
-        loops = self._evaluator.loops
-        if loops is not None and loops.is_live:
+        if self._evaluator.loops.is_live:
             with RealTorch():
                 found = self._go_on(chosen)
                 if found is not None:

@@ -31,6 +31,7 @@ from meta_magic.recording.signatures.cache import SignatureCache
 from meta_magic.recording.signatures.entries import Entry, LiveCall, OpTable, sharing_of
 from meta_magic.recording.signatures.operator_keys import Key, has_opaque
 from meta_magic.torch_private.modes import DisableTorchDispatch
+from meta_magic.torch_private.value_operators import read_scalar
 
 __all__ = ["KernelCalls"]
 
@@ -130,11 +131,14 @@ class KernelCalls:
             self._rows.note_draw(words, draw.generator)
         return returned
 
-    def answer_number(self, entry: Entry, words: list[int], tensor: Tensor) -> Any:
-        """Return the number that a tensor is, and record that it was read.
+    def find_number(self, func: Any, entry: Entry, words: list[int], args: Args) -> Any:
+        """Return the number that an operator reads, and record that; None of others.
 
-        None if it is not there already: the kernel must be called.
+        None, too, if it is not there already: the kernel must be called.
         """
+        if func is not read_scalar:
+            return None
+        tensor = args[0]
         seen = self._registry.read_again(tensor)
         number = self._values.find_number(tensor, seen)
         if number is not None:

@@ -23,7 +23,6 @@ from meta_magic.torch_private.modes import (
     pop_dispatch_mode,
     push_dispatch_mode,
 )
-from meta_magic.torch_private.value_operators import read_scalar
 
 __all__ = ["OperatorRunner", "is_undivided"]
 
@@ -56,7 +55,7 @@ class OperatorRunner:
         self.checks = kernels.checks
         self._kernels = kernels
 
-    def run(  # noqa: PLR0913, PLR0917  the operator's call, as the mode has it
+    def run(  # noqa: C901, PLR0913, PLR0917  the operator's call, as the mode has it
         self,
         mode: Any,
         table: OpTable,
@@ -77,10 +76,10 @@ class OperatorRunner:
         """
         func = table.func
         entry = table.entries.get(key)
-        if entry is not None and entry.is_on_real and is_unwatched():
-            return self._kernels.call_on_real(entry, table, words, args, kwargs)
-        if func is read_scalar and entry is not None and is_unwatched():
-            number = self._kernels.answer_number(entry, words, args[0])
+        if entry is not None and is_unwatched():
+            if entry.is_on_real:
+                return self._kernels.call_on_real(entry, table, words, args, kwargs)
+            number = self._kernels.find_number(func, entry, words, args)
             if number is not None:
                 return number
         if self._special.is_left_out(args, kwargs):
