@@ -98,10 +98,9 @@ class Evaluator:
                 done = None if behind else find_there(recorded, request, limits)
                 done = done or self._make(recorded, behind, request, limits)
                 tensors = [build_tensor(g, done.made[storage]) for storage, g in wanted]
-                self.loops.note_value(recorded, is_missed=done.replay is not None)
         except ReplayError as error:
             raise MissingValueError(str(error)) from error
-        return tensors, self.loops.add_calls(done.cost)
+        return tensors, self.loops.note_value(recorded, done.cost, done.replay)
 
     def state_at(
         self, program: Program, source: int, limits: ValueLimits

@@ -34,7 +34,7 @@ MIN_REPEATS: Final = 4
 MIN_VALUES: Final = 4
 """Values that were read one after the other, few calls apart, before a loop is seen."""
 
-MAX_MISSED: Final = 8
+MAX_MISSED: Final = 16
 """Values in a row that a forward replay did not have before it is given up."""
 
 FAILURES: Final = (ReplayError, RuntimeError, LookupError, TypeError, ValueError)
@@ -88,10 +88,6 @@ class LoopValues:
                 forward.run(columns, program.offsets, find_outer, is_strict=is_strict)
         self._give_back(recorded)
 
-    def add_calls(self, cost: Evaluation) -> Evaluation:
-        """Return what a value took, with the calls that were run forward for it."""
-        return cost._replace(n_calls=cost.n_calls + self._forward.n_run - self._n_run)
-
     def end(self, recorded: ProgramCalls, program: Program) -> None:
         """Keep what is held at the end of a recording."""
         if self.is_live:
@@ -132,27 +128,34 @@ class LoopValues:
         n_unknown, work = self._forward.count_kinds(columns, offsets[start:-1])
         return n_unknown * MIN_REPEATS < n_calls and work <= limits.flops
 
-    def note_value(self, recorded: ProgramCalls, *, is_missed: bool) -> None:
+    def note_value(
+        self, recorded: ProgramCalls, cost: Evaluation, planned: Execution | None
+    ) -> Evaluation:
         """Note that a value was read, of all that is recorded; go on from there.
 
         Args:
             recorded: All that was recorded so far.
-            is_missed: Whether a plan was needed for it.
+            cost: What it took since that was brought on.
+            planned: The replay that made it, if one had to be planned.
+
+        Returns:
+            What it took in all.
         """
         forward, end = self._forward, len(recorded)
         start, forward.n_calls = forward.n_calls, end
-        self._n_missed = self._n_missed + 1 if is_missed else 0
+        self._n_missed = self._n_missed + 1 if planned is not None else 0
         self._n_values = self._n_values + 1 if end - start < MIN_CALLS else 0
-        if self._n_values < MIN_VALUES or self._n_missed > MAX_MISSED + MIN_VALUES:
-            return
+        is_often = self._n_values >= MIN_VALUES and self._n_missed <= MAX_MISSED
         program, columns = recorded.program, columns_of(recorded.program)
-        if program.assumptions or needs_flags(program):
-            return
-        if forward.count_kinds(columns, program.offsets[start:-1])[0]:
-            return
-        self._take(recorded, end)
-        forward.stand_at(end, program.offsets[end], len(columns.deaths))
-        self._n_torn, self.is_live = len(program.torn), True
+        if (
+            is_often
+            and not (program.assumptions or needs_flags(program))
+            and not forward.count_kinds(columns, program.offsets[start:-1])[0]
+        ):
+            self._take(recorded, end)
+            forward.stand_at(end, program.offsets[end], len(columns.deaths))
+            self._n_torn, self.is_live = len(program.torn), True
+        return cost._replace(n_calls=cost.n_calls + forward.n_run - self._n_run)
 
     def go_on(
         self, columns: Columns, wanted: Sequence[int], n_torn: int

@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 from meta_magic.errors import ReplayError
 from meta_magic.recording.intercept.initializers import INITIALIZERS
 from meta_magic.replaying.call_arguments import CallArguments
-from meta_magic.torch_private.dispatcher import schema_of
+from meta_magic.torch_private.dispatcher import OpOverload, schema_of
 
 __all__ = ["Operator", "find_function", "find_operator"]
 
@@ -94,7 +94,6 @@ class Operator:
         draws_by_shape: Whether it draws as much for any values that it allows.
         draws_blindly: Whether how much it draws depends on no tensor's values.
         unread: Indices of the tensors of which it reads nothing but their metadata.
-        function: What has that name; None if something else is called in its place.
     """
 
     def __init__(
@@ -128,10 +127,8 @@ class Operator:
         self.draws_blindly = (
             self.is_fill or self.draws_by_shape or self.reads_metadata or not tensors
         )
-        made = function if initializer is None else initializer.function
+        made = getattr(initializer, "function", function)
         self._call: Callable[..., Any] = run or made
-        is_called = made is function and run is None and name not in N_TRAINED
-        self.function = function if is_called else None
         # Two of its draws would come from different generators.
         self._takes_generator = name != "nn.init.sparse_"
         self._call_with = (
@@ -139,6 +136,11 @@ class Operator:
         )
         if initializer is not None:
             self._call_with = self._call if "generator" in self._names else None
+
+    @property
+    def function(self) -> OpOverload | None:
+        """What has that name; None if something else is called in its place."""
+        return self._call if isinstance(self._call, OpOverload) else None
 
     def call(
         self,

@@ -99,6 +99,20 @@ class KernelCalls:
         args: Args,
         kwargs: Kwargs,
     ) -> Any:
+        """Call a kernel, or answer without; record the call with what it returned.
+
+        Returns:
+            That; ``NotImplemented`` if real tensors are to be lifted before.
+        """
+        if table.func is read_scalar:
+            number = self._find_number(table.entries.get(key), words, args[0])
+            if number is not None:
+                return number
+        return self._call(table, key, words, args, kwargs)
+
+    def _call(
+        self, table: OpTable, key: Key, words: list[int], args: Args, kwargs: Kwargs
+    ) -> Any:
         """Call a kernel, then record the call with what it returned.
 
         Returns:
@@ -131,16 +145,17 @@ class KernelCalls:
             self._rows.note_draw(words, draw.generator)
         return returned
 
-    def find_number(self, func: Any, entry: Entry, words: list[int], args: Args) -> Any:
-        """Return the number that an operator reads, and record that; None of others.
+    def _find_number(self, entry: Entry | None, words: list[int], tensor: Any) -> Any:
+        """Return the number that a tensor is, if it is there already, and record that.
 
-        None, too, if it is not there already: the kernel must be called.
+        Args:
+            entry: The signature of what reads it; None of the first such call.
+            words: The row of the call.
+            tensor: The tensor.
         """
-        if func is not read_scalar:
+        if entry is None or entry.is_on_real:
             return None
-        tensor = args[0]
-        seen = self._registry.read_again(tensor)
-        number = self._values.find_number(tensor, seen)
+        number = self._values.find_number(tensor, self._registry.read_again(tensor))
         if number is not None:
             self._rows.append(entry, words)
         return number

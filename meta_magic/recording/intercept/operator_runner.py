@@ -55,7 +55,7 @@ class OperatorRunner:
         self.checks = kernels.checks
         self._kernels = kernels
 
-    def run(  # noqa: C901, PLR0913, PLR0917  the operator's call, as the mode has it
+    def run(  # noqa: PLR0913, PLR0917  the operator's call, as the mode has it
         self,
         mode: Any,
         table: OpTable,
@@ -76,12 +76,8 @@ class OperatorRunner:
         """
         func = table.func
         entry = table.entries.get(key)
-        if entry is not None and is_unwatched():
-            if entry.is_on_real:
-                return self._kernels.call_on_real(entry, table, words, args, kwargs)
-            number = self._kernels.find_number(func, entry, words, args)
-            if number is not None:
-                return number
+        if entry is not None and entry.is_on_real and is_unwatched():
+            return self._kernels.call_on_real(entry, table, words, args, kwargs)
         if self._special.is_left_out(args, kwargs):
             return func(*args, **kwargs)
         returned: Any = NotImplemented
