@@ -22,6 +22,7 @@ from meta_magic.replaying.kept_programs import (
     forget_unreachable,
     keep_for,
 )
+from meta_magic.replaying.loop_values import LoopValues, bring_on_earlier
 from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.replaying.replay import build_tensor
 from meta_magic.replaying.steps import Request
@@ -58,6 +59,7 @@ class Evaluator:
         self._recorded: ProgramCalls | None = None
         self._earlier: dict[int, ProgramCalls] = {}
         self._left_behind: set[int] = set()
+        self.loops = LoopValues(self._plan)
 
     def evaluate(
         self,
@@ -91,14 +93,14 @@ class Evaluator:
         )
         try:
             with RealTorch():
-                recorded = self._read(program)
+                recorded = self._read(program, budget)
                 behind = find_behind(recorded)
                 done = None if behind else find_there(recorded, request, budget)
                 done = done or self._make(recorded, behind, request, budget)
                 tensors = [build_tensor(g, done.made[storage]) for storage, g in wanted]
         except ReplayError as error:
             raise MissingValueError(str(error)) from error
-        return tensors, done.cost
+        return tensors, self.loops.note_value(recorded, done.cost, done.replay)
 
     def state_at(
         self, program: Program, source: int, budget: ValueBudget
@@ -113,7 +115,7 @@ class Evaluator:
         request = Request(sources=frozenset({source}), keeps=True)
         try:
             with RealTorch():
-                recorded = self._read(program)
+                recorded = self._read(program, budget)
                 behind = find_behind(recorded)
                 done = self._make(recorded, behind, request, budget)
         except (ReplayError, ValueLimitError):
@@ -128,6 +130,7 @@ class Evaluator:
         """
         forget_unreachable()
         if self._recorded is not None and self._recorded.kept is not None:
+            self.loops.end(self._recorded, program)
             keep_for(program, self._recorded.kept)
 
     def _make(
@@ -168,8 +171,8 @@ class Evaluator:
             self._left_behind = left.difference(recorded.kept.storages)
         return done
 
-    def _read(self, program: Program) -> ProgramCalls:
-        """Return the calls of a recording; let go of what is not true any more."""
+    def _read(self, program: Program, budget: ValueBudget) -> ProgramCalls:
+        """Return the calls of a recording; keep what its loops have come to by now."""
         recorded = self._recorded
         if recorded is None:
             recorded = self._recorded = ProgramCalls(program)
@@ -178,6 +181,7 @@ class Evaluator:
         if recorded.kept is None:
             recorded.kept = Kept()
         recorded.kept.drop(program.torn)
+        self.loops.bring_on(recorded, budget)
         return recorded
 
     def _plan(self, recorded: ProgramCalls, request: Request) -> Execution:
@@ -190,6 +194,7 @@ class Evaluator:
                 found.kept = Kept() if self._is_apart else find_kept(other)
                 storages = set(range(len(found.births)))
                 found.dead.update(storages - living_of(other))
+                bring_on_earlier(found, self._plan)
             return found
 
         replay = Execution(recorded.program, request, CPU, read)

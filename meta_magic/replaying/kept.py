@@ -38,6 +38,7 @@ class Kept:
 
     Attributes:
         nbytes: The bytes that it has of all storages.
+        is_brought_on: Whether the loops of the recording were run, once it was over.
     """
 
     def __init__(self) -> None:
@@ -45,6 +46,7 @@ class Kept:
         self._last_calls: dict[int, int] = {}
         self._assumed: set[int] = set()
         self.nbytes = 0
+        self.is_brought_on = False
         self._states: dict[int, dict[int, Tensor]] = {}
 
     def __contains__(self, storage: int) -> bool:

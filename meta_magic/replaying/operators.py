@@ -12,7 +12,7 @@ from meta_magic.errors import ReplayError
 from meta_magic.recording.intercept.initializers import INITIALIZERS
 from meta_magic.recording.signatures.undeclared_writes import find_overwritten
 from meta_magic.replaying.call_arguments import CallArguments
-from meta_magic.torch_private.dispatcher import schema_of
+from meta_magic.torch_private.dispatcher import OpOverload, schema_of
 from meta_magic.torch_private.process_groups import (
     find_real_group,
     uses_group,
@@ -140,7 +140,7 @@ class Operator:
         self.draws_blindly = (
             self.is_fill or self.draws_by_shape or self.reads_metadata or not tensors
         )
-        made = function if initializer is None else initializer.function
+        made = getattr(initializer, "function", function)
         self._call: Callable[..., Any] = run or made
         # Two of its draws would come from different generators.
         self._takes_generator = name != "nn.init.sparse_"
@@ -149,6 +149,11 @@ class Operator:
         )
         if initializer is not None:
             self._call_with = self._call if "generator" in self._names else None
+
+    @property
+    def function(self) -> OpOverload | None:
+        """What has that name; None if something else is called in its place."""
+        return self._call if isinstance(self._call, OpOverload) else None
 
     def call(
         self,

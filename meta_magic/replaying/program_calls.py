@@ -4,6 +4,7 @@ from array import array
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import numpy as np
 import torch
 
 from meta_magic.replaying.assumed_operator import AssumedOperator
@@ -11,6 +12,7 @@ from meta_magic.replaying.choosy_operators import make_operator
 from meta_magic.replaying.operators import Operator
 from meta_magic.replaying.program_draws import Draw, read_draws
 from meta_magic.replaying.readers import Readers
+from meta_magic.replaying.row_columns import RowColumns, read_rows
 from meta_magic.replaying.sparse_memory import SHARING, SparseMemory
 from meta_magic.replaying.storage_columns import NOTHING, Dead, Writers
 from meta_magic.replaying.usage import Usage, is_dense
@@ -26,6 +28,7 @@ __all__ = ["Call", "ProgramCalls", "is_dense", "span_nbytes"]
 
 MAX_USAGES: Final = 2**10  # that are kept: a count of steps makes signatures anew
 NONE: Final = frozenset[int]()
+ROWS_AT_ONCE: Final = 2**16  # that are read as columns
 MAX_ROWS: Final = 2**10  # that are kept: a step's are looked at some times
 
 
@@ -105,10 +108,10 @@ class ProgramCalls:
     program: Program
 
     def __init__(self, program: Program) -> None:
-        self._n_read = 0
+        self._n_read = self._n_signatures = 0
+        self._has_sharing = False
         self._met: set[int] = set()
         self._rows: dict[int, tuple[Signature, list[int]]] = {}
-        self._spans: dict[int, list[int]] = {}
         self._usages: dict[int, Usage] = {}
         self._assumptions: dict[int, Assumption] = {}
         self._n_by_column: dict[str, int] = {}
@@ -151,7 +154,7 @@ class ProgramCalls:
         for storage, nbytes in (*sizes, *given):
             if nbytes > self.nbytes_by_storage[storage]:
                 self._grow(storage, nbytes)
-        for draw in read_draws(program, len(self.draws)):
+        for draw in read_draws(program.randomness, len(self.draws)):
             if draw.call >= self._n_read:  # it is being made
                 break
             self.draws.append(draw)
@@ -266,32 +269,43 @@ class ProgramCalls:
         """Look through the calls that were not read yet, at whose end some are dead."""
         self._rows.clear()
         self._make_room([*self._unread("tensors", self._storages), *self._met])
-        sizes, met, births = self.nbytes_by_storage, self._met, self.births
-        sparse = self.sparse
-        for index in range(self._n_read, len(self)):
-            signature, storages = self.tensors(index)
-            n_inputs = len(signature.inputs)
-            spans = self._spans.get(id(signature)) or self._find_spans(signature)
-            for position, storage in enumerate(storages):
-                if births[storage] == NOTHING and storage not in met:
-                    if position >= n_inputs:
-                        births[storage] = index
-                    else:
-                        met.add(storage)
-                if spans[position] > sizes[storage]:
-                    self._grow(storage, spans[position])
-            written = {storages[i] for i in signature.writes}
-            if sparse.is_there or signature.op in SHARING:
-                written |= sparse.follow(index, signature, storages)
-            for storage in written:
-                self.writers.add(storage, index)
-        self._n_read = len(self)
+        while self._n_read < len(self):
+            end = min(self._n_read + ROWS_AT_ONCE, len(self))
+            rows = read_rows(self.program, self._n_read, end)
+            self._take_in(rows, self._find_shared(self._n_read, end))
+            self._n_read = end
         self.sparse.forget(dead)
 
-    def _find_spans(self, signature: Signature) -> list[int]:
-        """Return how many bytes of its storage each tensor of a call goes up to."""
-        if len(self._spans) == MAX_USAGES:
-            self._spans.clear()
-        spans = [*map(span_nbytes, (*signature.inputs, *signature.outputs))]
-        self._spans[id(signature)] = spans
-        return spans
+    def _find_shared(self, first: int, end: int) -> dict[int, list[int]]:
+        """Return what calls change through sparse tensors beside what they write."""
+        new = self.program.signatures[self._n_signatures :]
+        self._n_signatures += len(new)
+        self._has_sharing |= any(signature.op in SHARING for signature in new)
+        changed: dict[int, list[int]] = {}
+        for index in range(first, end) if self._has_sharing else ():
+            signature, storages = self.tensors(index)
+            if self.sparse.is_there or signature.op in SHARING:
+                for storage in self.sparse.follow(index, signature, storages):
+                    changed.setdefault(storage, []).append(index)
+        return changed
+
+    def _take_in(self, columns: RowColumns, shared: dict[int, list[int]]) -> None:
+        """Take in some calls after those that were read before."""
+        births = np.frombuffer(self.births, np.int64)
+        sizes = np.frombuffer(self.nbytes_by_storage, np.int64)
+        storages, firsts = columns.list_firsts()
+        is_new = (births[storages] == NOTHING) & ~np.isin(storages, [*self._met])
+        is_born = is_new & columns.is_made[firsts]
+        births[storages[is_born]] = columns.calls[firsts[is_born]]
+        self._met.update(storages[is_new & ~is_born].tolist())
+        is_over = columns.spans > sizes[columns.storages]
+        grown = columns.storages[is_over]
+        np.maximum.at(sizes, grown, columns.spans[is_over])
+        if self.kept is not None:
+            self.kept.drop(set(grown.tolist()))
+        for storage, calls in columns.list_writes():
+            others = shared.pop(storage, ())
+            every = sorted({*calls, *others}) if others else calls
+            self.writers.extend(storage, every)
+        for storage, calls in shared.items():
+            self.writers.extend(storage, calls)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from meta_magic.trace.program import DRAW, Program
+from meta_magic.trace.program import DRAW, Randomness
 
 __all__ = ["Draw", "read_draws"]
 
@@ -22,8 +22,8 @@ class Draw(NamedTuple):
         return self.source // 2 - 1 if self.source and not self.source & 1 else None
 
 
-def read_draws(program: Program, first: int) -> Iterator[Draw]:
+def read_draws(randomness: Randomness, first: int) -> Iterator[Draw]:
     """Yield the draws of a program from one on."""
-    words = memoryview(program.randomness.draws).cast("I")
+    words = memoryview(randomness.draws).cast("I")
     for number in range(first, len(words) // DRAW):
         yield Draw(number, *words[DRAW * number : DRAW * number + DRAW])

@@ -68,10 +68,14 @@ class Writers:
 
     def add(self, storage: int, call: int) -> None:
         """Note that a call, the last one so far, wrote a storage that was there."""
+        self.extend(storage, (call,))
+
+    def extend(self, storage: int, calls: Iterable[int]) -> None:
+        """Note that calls did, in order."""
         known = self._later.get(storage)
         if known is None:
             known = self._later[storage] = array("I")
-        known.append(call)
+        known.extend(calls)
 
     def of(self, storage: int) -> list[int]:
         """Return the calls that made or wrote a storage, in order."""

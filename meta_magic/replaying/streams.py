@@ -48,6 +48,27 @@ class Streams:
         self._known = {2 * draw + 2: state for draw, state in randomness.known}
         self._returned_to = find_returns(draws) | {*sources}
 
+    def go_on_with(self, randomness: Randomness) -> None:
+        """Take in what the program used since."""
+        self._randomness = randomness
+        self._known = {2 * draw + 2: state for draw, state in randomness.known}
+
+    def can_reach(self, draw: Draw) -> bool:
+        """Whether a draw is from a generator of the CPU, and its start is known."""
+        source = draw.source
+        if not source or self._randomness.generators[draw.generator] not in ("", "cpu"):
+            return False
+        is_there = self._stands.get(draw.generator) == source
+        return is_there or self.state_at(source) is not None
+
+    def ends(self) -> Iterator[tuple[int, int, Tensor]]:
+        """Yield each generator of the CPU, its last draw, and the state after it."""
+        for (number, device), generator in self._generators.items():
+            source = self._stands.get(number, 1)
+            if device == "cpu" and not source & 1:
+                self._make_up(number)
+                yield number, source // 2 - 1, generator.get_state()
+
     def prepare(self, draw: Draw, device: torch.device) -> Generator:
         """Return the generator of a draw on ``device``, where the draw began."""
         generator = self._bring(draw, device)

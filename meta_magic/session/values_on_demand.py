@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, UntypedStorage
 
 from meta_magic.errors import MissingValueError, ReplayError, ValueLimitError
 from meta_magic.recording.identities.clock import Clock
@@ -19,6 +19,7 @@ from meta_magic.recording.identities.tensors import Seen
 from meta_magic.recording.signatures.arguments import Given, Inputs
 from meta_magic.recording.signatures.entries import ALIGNED, OpTable
 from meta_magic.replaying.evaluator import Evaluator
+from meta_magic.replaying.memory import make_view
 from meta_magic.replaying.value_budget import ValueBudget
 from meta_magic.replaying.value_progress import Show, show_line
 from meta_magic.session.assumptions import (
@@ -28,6 +29,7 @@ from meta_magic.session.assumptions import (
     guess_count,
     guess_values,
 )
+from meta_magic.session.live_columns import LiveColumns
 from meta_magic.session.operand_names import read_variables
 from meta_magic.session.plain_use import describe_outside
 from meta_magic.session.program_builder import Written
@@ -41,7 +43,8 @@ from meta_magic.session.value_calls import (
     call_with,
     find_outs,
 )
-from meta_magic.torch_private.snapshot import WithoutModes
+from meta_magic.torch_private.modes import DisableTorchFunction, is_real_below
+from meta_magic.torch_private.snapshot import RealTorch, WithoutModes
 from meta_magic.trace.options import Assumed, Options
 from meta_magic.trace.program import Program
 from meta_magic.trace.provenance import LITTLE_NBYTES, Assumption, Evaluation
@@ -83,7 +86,8 @@ class ValuesOnDemand:
         show: Show = show_line,
     ) -> None:
         self.prepare: Callable[[Sequence[Tensor]], object] = len  # which does nothing
-        self._places = written.places
+        self._places, self._torn = written.places, written.constants.torn
+        self._live = LiveColumns(written)
         self._clock = clock
         self._snapshot = snapshot
         self._options = options
@@ -194,6 +198,31 @@ class ValuesOnDemand:
             return None
         return reals[0]
 
+    def find_number(self, tensor: Tensor, seen: Seen) -> Any:
+        """Return the number that a tensor is, if a loop has it; else None."""
+        if not is_real_below():
+            return None
+        with DisableTorchFunction():
+            found = self._go_on([(tensor, seen)])
+            if found is None:
+                return None
+            (real,), cost = found
+            number = make_view(real, seen[2].record).item()
+        self._findings.n_answered += 1
+        self._findings.evaluations.append(cost)
+        return number
+
+    def _go_on(self, chosen: Inputs) -> tuple[list[UntypedStorage], Evaluation] | None:
+        """Return the storages of tensors, and what they took, if a loop has them."""
+        loops, refs = self._evaluator.loops, [seen[1] for _, seen in chosen]
+        if not loops.is_live or self._live.is_changed():
+            return None
+        if None in refs or self._options.assumed != NOTHING_ASSUMED:
+            return None
+        self.prepare([tensor for tensor, _ in chosen])
+        storages, n_torn = [ref.number for ref in refs if ref], len(self._torn)
+        return loops.go_on(self._live.read(), storages, n_torn)
+
     def read(self, chosen: Inputs) -> list[Tensor]:
         """Return what tensors hold; those that share a storage do so again.
 
@@ -270,6 +299,11 @@ class ValuesOnDemand:
             for _, (_, ref, geometry) in chosen
             if ref is not None
         ]
+        if self._evaluator.loops.is_live:
+            with RealTorch():
+                found = self._go_on(chosen)
+                if found is not None:
+                    return copy_views(chosen, found[0]), found[1]
         self.prepare([tensor for tensor, _ in chosen])
         return self._evaluator.evaluate(
             self._snapshot(), wanted, budget, can_assume=can_assume, is_brief=is_brief
@@ -289,6 +323,13 @@ class ValuesOnDemand:
         name = names[0] if names else describe_function(function) or "a value"
         line = self._places.current_line()
         return name if line is None else f"{name}, line {line}"
+
+
+def copy_views(chosen: Inputs, storages: Sequence[UntypedStorage]) -> list[Tensor]:
+    """Return real tensors for those on meta, on copies of their storages."""
+    copies = {id(storage): storage.clone() for storage in storages}
+    pairs = zip(chosen, storages, strict=True)
+    return [make_view(copies[id(real)], seen[2].record) for (_, seen), real in pairs]
 
 
 def find_read(table: OpTable, given: Given) -> Inputs:

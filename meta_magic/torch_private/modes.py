@@ -105,6 +105,7 @@ __all__ = [
     "is_deterministic",
     "is_functorch_wrapped_tensor",
     "is_innermost",
+    "is_real_below",
     "n_dispatch_modes",
     "pop_dispatch_mode",
     "pop_function_mode",
@@ -153,6 +154,18 @@ def is_innermost(mode: object) -> bool:
         n_modes
         and torch._C._get_function_stack_at(n_modes - 1) is mode
         and torch._C._is_torch_function_mode_enabled()
+    )
+
+
+def is_real_below() -> bool:
+    """Whether operators on real tensors do no more, below the modes, than they say."""
+    return (
+        n_dispatch_modes() == 0
+        and fake_tensor_mode() is None
+        and functorch_interpreter() is None
+        and tracing_state() is None
+        and not is_any_autocast_enabled()
+        and not torch.is_inference_mode_enabled()
     )
 
 

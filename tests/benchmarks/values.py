@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 import meta_magic as mm
+from tests.benchmarks.loops import print_loops
 
 N_CELLS: Final = 10
 
@@ -94,6 +95,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--share", type=float, default=1.0, help="of each small loop")
     options = parser.parse_args()
     run_one_cell(20, has_values=True)
     print("| loop | without, s | with, s | ratio | calls run | more memory |")
@@ -118,6 +120,7 @@ def main() -> None:
     experts = build_experts()
     seconds = statistics.median(measure(experts)[0] for _ in range(options.rounds))
     print(f"\nMixtral's loop over experts: {experts():,} answers, {seconds:.1f} s")
+    print_loops(options.share)
 
 
 if __name__ == "__main__":

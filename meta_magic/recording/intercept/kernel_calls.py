@@ -31,6 +31,7 @@ from meta_magic.recording.signatures.cache import SignatureCache
 from meta_magic.recording.signatures.entries import Entry, LiveCall, OpTable, sharing_of
 from meta_magic.recording.signatures.operator_keys import Key, has_opaque
 from meta_magic.torch_private.modes import DisableTorchDispatch
+from meta_magic.torch_private.value_operators import read_scalar
 
 __all__ = ["KernelCalls"]
 
@@ -88,6 +89,7 @@ class KernelCalls:
         self._runs = KernelRuns(rows, findings, values, refusals)
         self._sparse = SparseCalls(registry, values)
         self.checks = checks
+        self._values = values
         self._opaque_entries: dict[object, Entry] = {}
 
     def call(
@@ -97,6 +99,20 @@ class KernelCalls:
         words: list[int],
         args: Args,
         kwargs: Kwargs,
+    ) -> Any:
+        """Call a kernel, or answer without; record the call with what it returned.
+
+        Returns:
+            That; ``NotImplemented`` if real tensors are to be lifted before.
+        """
+        if table.func is read_scalar:
+            number = self._find_number(table.entries.get(key), words, args[0])
+            if number is not None:
+                return number
+        return self._call(table, key, words, args, kwargs)
+
+    def _call(
+        self, table: OpTable, key: Key, words: list[int], args: Args, kwargs: Kwargs
     ) -> Any:
         """Call a kernel, then record the call with what it returned.
 
@@ -130,6 +146,21 @@ class KernelCalls:
         if draw is not None and not draw.is_real:
             self._rows.note_draw(words, draw.generator)
         return returned
+
+    def _find_number(self, entry: Entry | None, words: list[int], tensor: Any) -> Any:
+        """Return the number that a tensor is, if it is there already, and record that.
+
+        Args:
+            entry: The signature of what reads it; None of the first such call.
+            words: The row of the call.
+            tensor: The tensor.
+        """
+        if entry is None or entry.is_on_real:
+            return None
+        number = self._values.find_number(tensor, self._registry.read_again(tensor))
+        if number is not None:
+            self._rows.append(entry, words)
+        return number
 
     def call_on_real(
         self, entry: Entry, table: OpTable, words: list[int], args: Args, kwargs: Kwargs

@@ -104,6 +104,9 @@ class ServedFunctions:
             return operands.tensors[0]
         if template.is_native:
             return self._make_views(template, operands, func, args, kwargs)
+        if template.is_write:
+            self._rows.append_write(template, operands)
+            return None
         if template.kernel:
             self._attention.note(template.kernel, template.n_rows)
         return self._rows.append_function(template, operands)

@@ -34,6 +34,12 @@ class ValueSource(Protocol):
     def peek(self, tensor: Tensor, seen: Seen) -> Tensor | None:
         """Return what a tensor holds, if that takes little; the trace says nothing."""
 
+    def find_number(self, tensor: Tensor, seen: Seen) -> Any:
+        """Return the number that a tensor is, if it is there already; else None.
+
+        It counts as an answered call.
+        """
+
     def read(self, chosen: Inputs) -> list[Tensor]:
         """Return what tensors hold; those that share a storage do so again.
 

@@ -75,6 +75,8 @@ class MadeNumbers:
                 registry.n_storages = number + 1
                 storages.append(number)
             storage_by_tensor.append(number)
+        for index, _ in unseen:  # of what makes nothing more
+            self._number_argument(index, operands)
         return made, storages
 
     def _number_argument(self, index: int, operands: Operands) -> None:

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from meta_magic.recording.identities.clock import Clock
 from meta_magic.recording.identities.places import Places
@@ -218,6 +219,14 @@ class RowWriter:
             base = operands.seens[~storage][1]
             add_known = self._registry.add_known
             add_known(tensors[position], made[index], base, geometry)
+
+    @unbroken
+    def append_write(self, template: Template, operands: Operands) -> None:
+        """Append the rows of a function that writes its first tensor; count that."""
+        self._append_template(template, operands)
+        written = operands.tensors[0]
+        if not written.is_inference():
+            increment_version(written)
 
     @unbroken
     def _append_template(

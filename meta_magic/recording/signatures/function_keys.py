@@ -83,10 +83,14 @@ def is_pure(function: Any) -> bool:
     """Whether a function's operators depend on nothing but its arguments' metadata."""
     if function in PYTHON_FUNCTIONS or function in CASTS:
         return True
-    if function is Tensor.__getitem__:
+    if function is Tensor.__getitem__ or function is Tensor.__setitem__:
         return True
     name = getattr(function, "__name__", "_")
-    if name.endswith("_") or function in device_constructors():
+    if (
+        function is Tensor.item
+        or name.endswith("_")
+        or function in device_constructors()
+    ):
         return False
     if isinstance(function, BuiltinFunctionType):
         homes = functional, torch

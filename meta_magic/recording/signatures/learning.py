@@ -29,6 +29,9 @@ RETURN_TYPES: Final = "torch.return_types"
 VIEW: Final = "aten.view.default"
 """What makes the result of a layer of what has more than two dimensions."""
 
+COPY: Final = "aten.copy_.default"
+"""What writes at an index."""
+
 UNTOLD: Final = frozenset({Kind.RUN, Kind.PURE_WIDE})
 """Kinds of operators of whose results a template does not say all."""
 
@@ -60,6 +63,8 @@ def learn(registry: TensorRegistry, captured: Captured) -> Template | None:
         is_same = bool(inputs) and returned is inputs[0]
         return Template(make_guard(inputs), is_same=True) if is_same else None
     template = Template(make_guard(inputs))
+    if returned is None:
+        return learn_write(registry, captured, template)
     kind = type(returned)
     is_many = kind in (tuple, list) or kind.__module__ == RETURN_TYPES
     template.container = kind if is_many else None
@@ -83,6 +88,23 @@ def learn(registry: TensorRegistry, captured: Captured) -> Template | None:
     return template
 
 
+def learn_write(
+    registry: TensorRegistry, captured: Captured, template: Template
+) -> Template | None:
+    """Return the template of a call that copies to a part of its first argument."""
+    *views, (copy, _) = captured.rows
+    is_copy = copy.signature.op == COPY and copy.kind == Kind.IN_PLACE
+    numbering = Numbering(registry, captured, can_write=True)
+    if not is_copy or any(entry.kind != Kind.VIEW for entry, _ in views):
+        return None
+    if not all(numbering.add(*row) for row in captured.rows) or numbering.n_storages:
+        return None
+    template.container, template.outputs, template.deaths = None, (), ()
+    template.is_native, template.is_write = False, True
+    numbering.fill(template)
+    return template
+
+
 class Numbering:
     """Translates the numbers of one recording into those within one call.
 
@@ -93,7 +115,10 @@ class Numbering:
         n_storages: As in :class:`Template`.
     """
 
-    def __init__(self, registry: TensorRegistry, captured: Captured) -> None:
+    def __init__(
+        self, registry: TensorRegistry, captured: Captured, *, can_write: bool = False
+    ) -> None:
+        self._can_write = can_write
         self.entries: dict[Entry, int] = {}
         self.first_reads: dict[int, int] = {}
         self.storages: list[int] = []
@@ -124,7 +149,8 @@ class Numbering:
             return False
         storages = self._registry.storage_by_tensor
         written = (storages[words[HEADER + i]] for i in entry.signature.writes)
-        if any(self._index_by_storage.get(storage, -1) < 0 for storage in written):
+        own = (self._index_by_storage.get(storage, -1) >= 0 for storage in written)
+        if not self._can_write and not all(own):
             return False
         for index in known:
             if index >= 0:

@@ -15,7 +15,6 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import Seen
 from meta_magic.recording.signatures.entries import Kind, LiveCall, OpTable
 from meta_magic.torch_private.tensor_internals import is_zero_tensor
@@ -41,8 +40,7 @@ def choose_kind(table: OpTable, call: LiveCall) -> tuple[Kind, Any]:
     ):
         return Kind.RUN, None
     if table.written:
-        is_apart = not is_read_elsewhere(table, call)
-        return choose_in_place(table, call) if is_apart else (Kind.RUN, None)
+        return choose_in_place(table, call)
     if has_plain_views(call):
         if not isinstance(call.returned, Tensor):
             return Kind.VIEW_MANY, table.func
@@ -61,8 +59,12 @@ def choose_pure(call: LiveCall) -> tuple[Kind, Any]:
     returned = call.returned
     if not all(is_as_empty_strided(*output) for output in call.outputs):
         # A mean on the storage of what it is of; other shapes may keep an input's.
-        is_wide = isinstance(returned, Tensor) and not returned.ndim
-        if not is_wide or returned.storage_offset() or is_zero_tensor(returned):
+        if (
+            not isinstance(returned, Tensor)
+            or returned.ndim
+            or returned.storage_offset()
+            or is_zero_tensor(returned)
+        ):
             return Kind.RUN, None
         return Kind.PURE_WIDE, returned.untyped_storage().nbytes()
     if isinstance(returned, Tensor):
@@ -125,18 +127,6 @@ def is_on_real(table: OpTable, call: LiveCall) -> bool:
         and "device" not in call.kwargs
         and all(made is real and after == before for made, after in call.outputs)
         and (call.returned is real) == bool(table.written)
-    )
-
-
-def is_read_elsewhere(table: OpTable, call: LiveCall) -> bool:
-    """Whether an argument shares its storage with one that is written."""
-    storages = [seen[1] for _, seen in call.inputs]
-    if len(set(storages)) == len(storages):
-        return False
-    given = {**dict(zip(table.arguments, call.args, strict=False)), **call.kwargs}
-    written = {id(t) for t in tensors_in([given.get(name) for name in table.written])}
-    return any(
-        storages.count(seen[1]) > 1 for t, seen in call.inputs if id(t) in written
     )
 
 

@@ -77,6 +77,7 @@ class Template:
         is_native: Whether it makes views alone. Those are cheap and autograd tells
             them from other tensors: torch makes them, only the recording is spared.
         is_same: Whether it runs no operator, and returns its first tensor.
+        is_write: Whether it writes its first tensor, and returns nothing.
     """
 
     __slots__ = (
@@ -88,6 +89,7 @@ class Template:
         "fits",
         "is_native",
         "is_same",
+        "is_write",
         "kernel",
         "n_rows",
         "n_storages",
@@ -110,11 +112,13 @@ class Template:
     kernel: str
     is_native: bool
     is_same: bool
+    is_write: bool
     fits: Callable[..., bool]
 
     def __init__(self, fits: Callable[..., bool], *, is_same: bool = False) -> None:
         self.kernel = ""
         self.fits = fits
         self.is_same = is_same
+        self.is_write = False
         if is_same:
             self.allowed, self.is_native = (), False

@@ -1,0 +1,297 @@
+"""Replay a loop of small calls forward, all of it, as a plan for each value is dear.
+
+A plan follows a value back call by call. Where a cell counts pairs one by one, or reads
+a loss in each step, everything that is small is wanted anyway: it is run in the order
+in which it was recorded, with nothing decided for each call. What is not known is left
+to a plan. Read :meth:`ForwardReplay.run` first.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from sys import maxsize
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import numpy as np
+from torch import Tensor, UntypedStorage
+
+from meta_magic.recording.identities.nested_tensors import tensors_in
+from meta_magic.replaying.memory import allocate
+from meta_magic.replaying.program_draws import Draw, read_draws
+from meta_magic.replaying.row_columns import Columns, pick_rows
+from meta_magic.replaying.small_calls import (
+    CPU,
+    CallKind,
+    Held,
+    SmallCall,
+    make_small_call,
+)
+from meta_magic.replaying.streams import Streams
+from meta_magic.trace.program import HEADER
+from meta_magic.trace.signature import Geometry, Signature
+
+if TYPE_CHECKING:
+    from meta_magic.replaying.kept import Kept
+
+__all__ = ["FindOuter", "ForwardReplay"]
+
+PASS, RUN, ALLOCATE, FORGET = map(int, CallKind)
+
+N_AT_ONCE: Final = 2**14
+"""Calls that are picked out together."""
+
+Rows: TypeAlias = Iterator[tuple[int, int]]  # the number of a call, where its row is
+
+FindOuter: TypeAlias = Callable[[int, int], UntypedStorage | None]
+"""Returns the content of a storage that no call made, before a call that reads it."""
+
+
+class UnknownCallError(Exception):
+    """A call cannot be run."""
+
+
+class ForwardReplay:
+    """Storages of a recording as they are at one call, and a way to go on from there.
+
+    Attributes:
+        n_calls: How many calls lie behind it.
+        held: What it holds, by storage, as it is at that place. A call that is not run
+            takes away what it changes.
+        n_run: How many calls it ran.
+        work: What they computed.
+        kept: Knows states of generators, if anything does.
+    """
+
+    def __init__(self) -> None:
+        self.kept: Kept | None = None
+        self.n_calls = self.n_run = self.work = 0
+        self.held: dict[int, Held] = {}
+        self.streams: Streams | None = None
+        self._at = self._n_deaths = self._n_draws = 0
+        self._numbers: dict[Geometry, int] = {}
+        self._calls: list[SmallCall] = []
+        self._draws: dict[int, Draw] = {}
+        self._columns: Columns
+        self._find_outer: FindOuter | None = None
+        self._is_strict = False
+
+    def stand_at(self, n_calls: int, at: int, n_deaths: int) -> None:
+        """Go on from a call, with what is held then.
+
+        Args:
+            n_calls: The calls before it.
+            at: Where its row begins.
+            n_deaths: Words of ``Columns.deaths`` that need not be read.
+        """
+        self.n_calls, self._at, self._n_deaths = n_calls, at, n_deaths
+
+    def clear(self) -> None:
+        """Hold nothing."""
+        self.held, self.streams, self._n_draws = {}, None, 0
+
+    def count_kinds(self, columns: Columns, starts: Sequence[int]) -> tuple[int, int]:
+        """Return how many of some calls cannot be run, and the work of the others."""
+        self.learn(columns.signatures)
+        counts = np.bincount(np.asarray(columns.words)[np.asarray(starts)])
+        pairs = list(zip(self._calls, counts.tolist(), strict=False))
+        n_unknown = sum(n for call, n in pairs if call.kind == FORGET)
+        return n_unknown, sum(call.work * n for call, n in pairs)
+
+    def learn(self, signatures: Sequence[Signature]) -> None:
+        """Work out what the calls of new signatures do."""
+        for signature in signatures[len(self._calls) :]:
+            self._calls.append(make_small_call(signature, self._numbers))
+
+    def run(
+        self,
+        columns: Columns,
+        offsets: Sequence[int] | None = None,
+        find_outer: FindOuter | None = None,
+        *,
+        is_strict: bool,
+    ) -> bool:
+        """Run the calls that were recorded since; where torch does as it is told.
+
+        Args:
+            columns: What was recorded.
+            offsets: Where each row begins, if that is known; else they are walked.
+            find_outer: Finds what came from outside.
+            is_strict: Whether to stop before a call that cannot be run, with all that
+                is held as it is there, instead of going on without what it changes.
+
+        Returns:
+            Whether it came to the end.
+        """
+        self.learn(columns.signatures)
+        self._columns, self._find_outer = columns, find_outer
+        self._is_strict = is_strict
+        try:
+            if offsets is None:
+                self._run(self._walk(columns.words))
+            else:
+                while self.n_calls < len(offsets) - 1:
+                    self._run(self._pick(offsets))
+            self._free(self.n_calls)
+        except UnknownCallError:
+            return False
+        except BaseException:  # an interrupt, too: some of it is half done
+            self.clear()
+            raise
+        finally:
+            del self._columns
+            self._find_outer, self._draws = None, {}
+        return True
+
+    def _walk(self, words: memoryview) -> Rows:
+        """Yield the calls from here on; stand behind them."""
+        calls, at, end, index = self._calls, self._at, len(words), self.n_calls
+        while at < end:
+            call = calls[words[at]]
+            if call.kind != PASS:
+                yield index, at
+            at += call.width
+            index += 1
+        self.n_calls, self._at = index, at
+
+    def _pick(self, offsets: Sequence[int]) -> Rows:
+        """Yield the next calls that are not passed over; stand behind them."""
+        first = self.n_calls
+        end = min(first + N_AT_ONCE, len(offsets) - 1)
+        starts = np.asarray(offsets[first:end])
+        is_passed = np.array([call.kind == PASS for call in self._calls])
+        is_copy = np.array([call.is_copy_of_itself for call in self._calls])
+        picked = pick_rows(self._columns, starts, is_passed, is_copy)
+        yield from zip((picked + first).tolist(), starts[picked].tolist(), strict=True)
+        self.n_calls, self._at = end, offsets[end]
+
+    def _free(self, n_calls: int) -> int:
+        """Forget storages that died before a call; return when the next one does."""
+        at, deaths = self._n_deaths, self._columns.deaths
+        end = len(deaths)
+        while at < end and deaths[at] <= n_calls:
+            self.held.pop(deaths[at + 1], None)
+            at += 2
+        self._n_deaths = at
+        return deaths[at] if at < end else maxsize
+
+    def _run(self, rows: Rows) -> None:
+        """Run some calls."""
+        calls, held, words = self._calls, self.held, self._columns.words
+        storages = self._columns.storage_by_tensor
+        death = self._free(self.n_calls)
+        for index, start in rows:
+            if death <= index:
+                death = self._free(index)
+            call = calls[words[start]]
+            numbers = [storages[n] for n in words[start + HEADER : start + call.width]]
+            tensors: list[Tensor] = []
+            if call.kind == RUN and not call.is_random:
+                for storage, shape in zip(numbers, call.inputs):  # noqa: B905  not those it makes
+                    content = held.get(storage)
+                    if content is None or content.is_blank:
+                        break
+                    tensor = content.tensors.get(shape.number)
+                    tensors.append(content.view(shape) if tensor is None else tensor)
+            if len(tensors) < call.n_needed:
+                try:
+                    self._run_rarely(call, index, numbers)
+                except UnknownCallError:
+                    self.n_calls, self._at = index, start
+                    raise
+            else:
+                self._take(call, numbers, tensors, call.run(tensors, None))
+
+    def _take(
+        self,
+        call: SmallCall,
+        numbers: Sequence[int],
+        tensors: Sequence[Tensor],
+        returned: object,
+    ) -> None:
+        """Hold what a call made."""
+        self.n_run += 1
+        self.work += call.work
+        if not call.made:
+            return
+        many = [returned] if isinstance(returned, Tensor) else tensors_in(returned)
+        n_inputs = len(call.inputs)
+        is_whole = len(many) == len(numbers) - n_inputs
+        for position, shape in call.made:
+            storage = numbers[n_inputs + position]
+            tensor = call.keep(many[position], shape, tensors) if is_whole else None
+            if tensor is None:
+                self.held.pop(storage, None)
+                continue
+            content = self.held[storage] = Held(tensor.untyped_storage())
+            content.tensors[shape.number] = tensor
+
+    def _run_rarely(self, call: SmallCall, index: int, numbers: Sequence[int]) -> None:
+        """Run a call that draws, makes memory, or whose arguments are not all held."""
+        if call.kind == ALLOCATE:
+            for position, shape in call.made:
+                blank = Held(allocate(shape.nbytes, CPU), is_blank=True)
+                self.held[numbers[len(call.inputs) + position]] = blank
+            return
+        tensors = self._find_inputs(call, index, numbers) if call.kind == RUN else None
+        is_drawn = tensors is not None and call.is_random
+        draw = self._find_draw(index) if is_drawn else None
+        if tensors is None or (draw is None and is_drawn):
+            self._forget(call, numbers)
+            return
+        for position in call.writes:
+            self.held[numbers[position]].is_blank = False
+        if draw is None or self.streams is None:
+            returned = call.run(tensors, None)
+        else:
+            returned = call.run(tensors, self.streams.prepare(draw, CPU))
+            self.streams.note(draw)
+        self._take(call, numbers, tensors, returned)
+
+    def _forget(self, call: SmallCall, numbers: Sequence[int]) -> None:
+        """Take away what a call changes that is not run.
+
+        Raises:
+            UnknownCallError: Nothing is to be taken away.
+        """
+        if self._is_strict:
+            raise UnknownCallError
+        for position in call.changed:
+            self.held.pop(numbers[position], None)
+
+    def _find_inputs(
+        self, call: SmallCall, index: int, numbers: Sequence[int]
+    ) -> list[Tensor] | None:
+        """Return the arguments of a call; None if one is not known."""
+        tensors: list[Tensor] = []
+        inputs = numbers[: len(call.inputs)]
+        for position, (storage, shape) in enumerate(
+            zip(inputs, call.inputs, strict=True)
+        ):
+            content = self.held.get(storage)
+            if content is None and self._find_outer is not None:
+                real = self._find_outer(storage, index)
+                if real is not None:
+                    content = self.held[storage] = Held(real)
+            if content is None:
+                return None
+            if content.is_blank and not (
+                inputs.count(storage) == 1 and call.fills(position, content.nbytes)
+            ):
+                return None
+            tensor = content.tensors.get(shape.number)
+            tensors.append(content.view(shape) if tensor is None else tensor)
+        return tensors
+
+    def _find_draw(self, index: int) -> Draw | None:
+        """Return the draw of a call, if its generator can be put where it began."""
+        if index not in self._draws:
+            randomness = self._columns.randomness()
+            if self.streams is None:
+                self.streams = Streams(randomness, (), (), CPU)
+                self.streams.go_on_from(self.kept, keeps=False)
+            self.streams.go_on_with(randomness)
+            drawn = read_draws(randomness, self._n_draws)
+            self._draws = {draw.call: draw for draw in drawn if draw.call >= index}
+        draw = self._draws.get(index)
+        if draw is None or self.streams is None or not self.streams.can_reach(draw):
+            return None
+        self._n_draws = draw.number
+        return draw

@@ -1,0 +1,233 @@
+"""Values of a recording that runs loops of small calls: when they are run forward.
+
+Counting pairs in Python is 200,000 calls, of which a plan would decide one by one.
+A loss that is read in each step of a loop is a plan for each. Read
+:meth:`LoopValues.bring_on` first.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final, TypeAlias
+
+from torch import Tensor, UntypedStorage
+
+from meta_magic.errors import MissingValueError, ReplayError
+from meta_magic.replaying.execution import Execution
+from meta_magic.replaying.flags_in_force import needs_flags
+from meta_magic.replaying.forward_replay import FindOuter, ForwardReplay
+from meta_magic.replaying.kept import Content
+from meta_magic.replaying.program_calls import ProgramCalls
+from meta_magic.replaying.row_columns import Columns, columns_of
+from meta_magic.replaying.small_calls import Held
+from meta_magic.replaying.steps import Request
+from meta_magic.replaying.value_budget import ValueBudget
+from meta_magic.trace.program import Program
+from meta_magic.trace.provenance import LIMITS, Evaluation
+
+__all__ = ["LoopValues", "bring_on_earlier"]
+
+MIN_CALLS: Final = 2**12
+"""Calls that are run forward at once, without values being read between them."""
+
+MIN_REPEATS: Final = 4
+"""How often calls are alike in a loop, on average."""
+
+MIN_VALUES: Final = 4
+"""Values that were read one after the other, few calls apart, before a loop is seen."""
+
+MAX_MISSED: Final = 16
+"""Values in a row that a forward replay did not have before it is given up."""
+
+FAILURES: Final = (ReplayError, RuntimeError, LookupError, TypeError, ValueError)
+"""What a call may raise: a plan then says of which."""
+
+PlanOf: TypeAlias = Callable[[ProgramCalls, Request], Execution]
+"""Returns a replay of what is requested of a recording."""
+
+
+class LoopValues:
+    """Runs the small calls of a recording forward, once they are seen to be a loop.
+
+    Args:
+        plan: Plans a replay.
+
+    Attributes:
+        is_live: Whether it holds what was kept, and goes on from there.
+    """
+
+    def __init__(self, plan: PlanOf) -> None:
+        self.is_live = False
+        self._plan = plan
+        self._n_run = 0
+        self._forward = ForwardReplay()
+        self._n_values = self._n_missed = 0
+        self._n_torn = 0
+
+    def bring_on(self, recorded: ProgramCalls, budget: ValueBudget) -> None:
+        """Run what can be run forward, and put all that is held to what is kept.
+
+        Where torch does as it is told.
+
+        Args:
+            recorded: All that was recorded so far.
+            budget: What it may take.
+        """
+        forward, program = self._forward, recorded.program
+        columns, start = columns_of(program), forward.n_calls
+        self._n_run, find_outer = forward.n_run, None
+        for storage in program.torn:
+            forward.held.pop(storage, None)
+        if not self.is_live:
+            if not self._is_loop(recorded, columns, budget):
+                return
+            self._take(recorded, start)
+            forward.stand_at(start, program.offsets[start], 0)
+            find_outer = self._make_finder(recorded)
+        if not (program.assumptions or needs_flags(program)):
+            with suppress(*FAILURES):  # a plan says what failed
+                is_strict = self.is_live
+                forward.run(columns, program.offsets, find_outer, is_strict=is_strict)
+        self._give_back(recorded)
+
+    def end(self, recorded: ProgramCalls, program: Program) -> None:
+        """Keep what is held at the end of a recording."""
+        if self.is_live:
+            recorded.read(program)
+            self._give_back(recorded)
+
+    def _make_finder(self, recorded: ProgramCalls) -> FindOuter:
+        """Return what finds storages as they were before all calls, each once."""
+        sought: set[int] = set()
+
+        def find(storage: int, index: int) -> UntypedStorage | None:
+            is_outer = recorded.births[storage] < 0 and storage not in sought
+            sought.add(storage)
+            if not is_outer or recorded.writers.find_last(storage, index) >= 0:
+                return None
+            request = Request(storages=frozenset({storage}), until=0, keeps=True)
+            made: dict[int, UntypedStorage | Tensor] = {}
+            try:
+                replay = self._plan(recorded, request)
+                for _ in replay.run(made.__setitem__):
+                    pass
+            except (ReplayError, MissingValueError):
+                return None
+            replay.keep(made)
+            found = made[storage]
+            return found.clone() if isinstance(found, UntypedStorage) else None
+
+        return find
+
+    def _is_loop(
+        self, recorded: ProgramCalls, columns: Columns, budget: ValueBudget
+    ) -> bool:
+        """Whether the calls since the last value are many, small, and much alike."""
+        start, offsets = self._forward.n_calls, recorded.program.offsets
+        n_calls = len(recorded) - start
+        if n_calls < max(MIN_CALLS, MIN_REPEATS * len(columns.signatures)):
+            return False
+        n_unknown, work = self._forward.count_kinds(columns, offsets[start:-1])
+        return n_unknown * MIN_REPEATS < n_calls and work <= budget.max_flops()
+
+    def note_value(
+        self, recorded: ProgramCalls, cost: Evaluation, planned: Execution | None
+    ) -> Evaluation:
+        """Note that a value was read, of all that is recorded; go on from there.
+
+        Args:
+            recorded: All that was recorded so far.
+            cost: What it took since that was brought on.
+            planned: The replay that made it, if one had to be planned.
+
+        Returns:
+            What it took in all.
+        """
+        forward, end = self._forward, len(recorded)
+        start, forward.n_calls = forward.n_calls, end
+        self._n_missed = self._n_missed + 1 if planned is not None else 0
+        self._n_values = self._n_values + 1 if end - start < MIN_CALLS else 0
+        is_often = self._n_values >= MIN_VALUES and self._n_missed <= MAX_MISSED
+        program, columns = recorded.program, columns_of(recorded.program)
+        if (
+            is_often
+            and not (program.assumptions or needs_flags(program))
+            and not forward.count_kinds(columns, program.offsets[start:-1])[0]
+        ):
+            self._take(recorded, end)
+            forward.stand_at(end, program.offsets[end], len(columns.deaths))
+            self._n_torn, self.is_live = len(program.torn), True
+        return cost._replace(n_calls=cost.n_calls + forward.n_run - self._n_run)
+
+    def go_on(
+        self, columns: Columns, wanted: Sequence[int], n_torn: int
+    ) -> tuple[list[UntypedStorage], Evaluation] | None:
+        """Return storages as they are now, and what that took; None if one is unknown.
+
+        Where torch does as it is told. Only while :attr:`is_live`.
+
+        Args:
+            columns: All that was recorded so far.
+            wanted: The storages. They are not to be written, nor to be held.
+            n_torn: Real storages that something wrote which torch does not see.
+        """
+        forward = self._forward
+        n_run, work = forward.n_run, forward.work
+        if n_torn != self._n_torn:
+            return None
+        try:
+            is_done = forward.run(columns, is_strict=True)
+        except FAILURES:
+            return None
+        contents = [forward.held.get(storage) for storage in wanted]
+        found = [c for c in contents if c is not None and not c.is_blank]
+        if not is_done or len(found) < len(wanted):
+            return None
+        cost = Evaluation(
+            forward.n_calls,
+            n_calls=forward.n_run - n_run,
+            nbytes=sum(content.nbytes for content in found),
+            flops=forward.work - work,
+        )
+        return [content.real for content in found], cost
+
+    def _take(self, recorded: ProgramCalls, n_calls: int) -> None:
+        """Take what is kept as it was before a call, and nothing else."""
+        self._forward.clear()
+        kept, find_last = recorded.kept, recorded.writers.find_last
+        self._forward.kept = kept
+        if kept is None:
+            return
+        known = kept.list_contents(can_assume=False)
+        raw = kept.find_raw(known)
+        for storage, last in [*known.items()]:
+            is_there = storage not in raw and storage not in recorded.dead
+            if is_there and find_last(storage, n_calls) == last:
+                self._forward.held[storage] = Held(kept.take(storage))
+
+    def _give_back(self, recorded: ProgramCalls) -> None:
+        """Put all that is held to what is kept."""
+        forward = self._forward
+        held, streams, end = forward.held, forward.streams, forward.n_calls
+        kept = recorded.kept
+        self.is_live = False
+        forward.clear()
+        if kept is None:
+            return
+        if streams is not None:
+            for generator, draw, state in streams.ends():
+                kept.put_state(generator, draw, state)
+        for storage, content in held.items():
+            constant = recorded.constants.get(storage)
+            is_read_anew = constant is not None and constant.tensor is not None
+            if content.is_blank or is_read_anew or storage in recorded.dead:
+                continue
+            last_call = recorded.writers.find_last(storage, end)
+            kept.put(storage, Content(content.real, last_call, is_assumed=False))
+
+
+def bring_on_earlier(earlier: ProgramCalls, plan: PlanOf) -> None:
+    """Run the loops of a recording that is over: all is wanted that lives."""
+    kept = earlier.kept
+    if kept is not None and not kept.is_brought_on:
+        kept.is_brought_on = True
+        LoopValues(plan).bring_on(earlier, ValueBudget(LIMITS))

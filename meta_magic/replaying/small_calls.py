@@ -1,0 +1,299 @@
+"""Calls on small tensors, worked out once for all calls of a signature.
+
+A loop of Python makes the same few calls 100,000 times. What a replay decides for each
+call, such as what its operator reads, is decided here for its signature. Read
+:func:`make_small_call` first.
+"""
+
+from collections.abc import Sequence
+from enum import IntEnum
+from itertools import takewhile
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor, UntypedStorage
+
+from meta_magic.errors import ReplayError
+from meta_magic.replaying.attention_operator import HOMES
+from meta_magic.replaying.choosy_operators import CHOOSY
+from meta_magic.replaying.memory import allocate, make_view
+from meta_magic.replaying.operators import find_operator
+from meta_magic.replaying.usage import Usage
+from meta_magic.torch_private.dispatcher import kernel_of, schema_of
+from meta_magic.torch_private.tensor_internals import address_of_storage
+from meta_magic.trace.program import HEADER
+from meta_magic.trace.signature import (
+    Geometry,
+    OpaqueArgument,
+    Signature,
+    TensorArgument,
+    span_nbytes,
+)
+
+__all__ = ["CPU", "CallKind", "Held", "SmallCall", "make_small_call"]
+
+CPU: Final = torch.device("cpu")
+
+MAX_NBYTES: Final = 2**18
+"""Bytes that a tensor spans which a small call makes or writes."""
+
+MAX_WORK: Final = 2**22
+"""Operations of a small call."""
+
+MAX_VIEWS: Final = 2**12
+"""Tensors on one storage that are kept for the next call: one for each element of a
+table that a loop counts in."""
+
+
+class CallKind(IntEnum):
+    """What a forward replay does with the calls of a signature."""
+
+    PASS = 0
+    """Nothing: they make views, or read for the cell."""
+    RUN = 1
+    """Run them."""
+    ALLOCATE = 2
+    """Make memory without content."""
+    FORGET = 3
+    """Forget what they make or write: it is large, or they are not plain ones."""
+
+
+class Held:
+    """A storage that a forward replay holds.
+
+    Attributes:
+        real: The bytes.
+        is_blank: Whether nothing was written to them yet.
+    """
+
+    __slots__ = ("is_blank", "nbytes", "real", "tensors")
+
+    def __init__(self, real: UntypedStorage, *, is_blank: bool = False) -> None:
+        self.real = real
+        self.nbytes = real.nbytes()
+        self.is_blank = is_blank
+        self.tensors: dict[int, Tensor] = {}
+
+    def view(self, shape: "Shape") -> Tensor:
+        """Return a tensor on it.
+
+        Raises:
+            ReplayError: It is too short.
+        """
+        if shape.nbytes > self.nbytes:
+            raise ReplayError("a tensor is larger than its storage was so far")
+        if len(self.tensors) == MAX_VIEWS:
+            self.tensors.clear()
+        tensor = self.tensors[shape.number] = make_view(self.real, shape.geometry)
+        return tensor
+
+
+class Shape(NamedTuple):
+    """A geometry, the number that stands for it, and the bytes that it spans."""
+
+    number: int
+    geometry: Geometry
+    nbytes: int
+
+
+class SmallCall:
+    """What the calls of one signature do.
+
+    Attributes:
+        kind: What is done with them.
+        width: Words of a row.
+        op: Name of the operator.
+        inputs: Shape of each tensor argument.
+        made: Position, among the tensors returned, and shape of each new one.
+        writes: Indices of the arguments that are written.
+        n_needed: How many arguments it has; more than there are if nothing is run.
+        changed: Where the storages stand, among those of all tensors, that are new or
+            written.
+        is_copy_of_itself: Whether it copies a tensor to one of the same geometry.
+        is_random: Whether it draws random numbers.
+    """
+
+    __slots__ = (
+        "_function",
+        "_is_known",
+        "_named",
+        "_positional",
+        "changed",
+        "inputs",
+        "is_copy_of_itself",
+        "is_random",
+        "kind",
+        "made",
+        "n_needed",
+        "op",
+        "usage",
+        "width",
+        "work",
+        "writes",
+    )
+
+    def __init__(self, signature: Signature, numbers: dict[Geometry, int]) -> None:
+        def shape_of(geometry: Geometry) -> Shape:
+            number = numbers.setdefault(geometry, len(numbers))
+            return Shape(number, geometry, span_nbytes(geometry))
+
+        n_inputs = len(signature.inputs)
+        made = [i for i, viewed in enumerate(signature.views) if viewed is None]
+        self.op = signature.op
+        self.width = HEADER + n_inputs + len(signature.outputs)
+        self.inputs = tuple(map(shape_of, signature.inputs))
+        self.made = tuple((i, shape_of(signature.outputs[i])) for i in made)
+        self.writes = signature.writes
+        self.changed = (*signature.writes, *(n_inputs + i for i in made))
+        self.kind = CallKind.FORGET
+        self.is_random = False
+        self.n_needed = n_inputs + 1
+        self.work = 0
+        self._is_known = False
+        self._function: Any = None
+        self._positional: tuple[Any, ...] = ()
+        self._named: dict[str, Any] = {}
+        self.usage: Usage | None = None
+        self.is_copy_of_itself = (
+            signature.op == "aten.copy_.default"
+            and self.inputs[0].number == self.inputs[1].number
+        )
+
+    def prepare(self, usage: Usage) -> None:
+        """Take in how the operator uses its tensors, and what it is called with."""
+        operator, given = usage.operator, usage.signature.arguments
+        self.usage, self.is_random = usage, operator.is_random
+        self.kind = CallKind.ALLOCATE if operator.is_empty else CallKind.RUN
+        self.work = usage.work
+        n_tensors = len(self.inputs)
+        if self.kind == CallKind.RUN and not self.is_random:
+            self.n_needed = n_tensors
+        tensors = [TensorArgument(i) for i in range(n_tensors)]
+        is_first = [value for _, value in given[:n_tensors]] == tensors
+        rest = [value for _, value in given[n_tensors:]]
+        if (
+            operator.function is not None
+            and usage.arguments.default_dtype is None
+            and not operator.is_random
+            and is_first
+            and all(map(is_number, rest))
+        ):
+            n_positional = count_positional(operator.function, given)
+            if n_positional >= n_tensors:
+                positional = [value for _, value in given[n_tensors:n_positional]]
+                self._function = kernel_of(operator.function)
+                self._positional = tuple(map(as_list, positional))
+                self._named = {name: as_list(v) for name, v in given[n_positional:]}
+
+    def run(self, tensors: Sequence[Tensor], generator: torch.Generator | None) -> Any:
+        """Return what the operator returns."""
+        if self._function is not None:
+            return self._function(*tensors, *self._positional, **self._named)
+        usage: Any = self.usage
+        return usage.operator.call(usage.arguments, tensors, CPU, generator)
+
+    def fills(self, position: int, nbytes: int) -> bool:
+        """Whether an argument is overwritten, with all bytes of its storage."""
+        usage: Any = self.usage
+        return position in usage.overwritten and bool(usage.fills(position, nbytes))
+
+    def keep(
+        self, tensor: Tensor, shape: Shape, inputs: Sequence[Tensor]
+    ) -> Tensor | None:
+        """Return what a call made, on a storage of its own that is as recorded.
+
+        None if it has another shape or dtype: a replay says so, if it is needed.
+        """
+        geometry = shape.geometry
+        if tensor.shape != geometry.shape or tensor.dtype is not geometry.dtype:
+            return None
+        if self._is_known:
+            return tensor
+        real = tensor.untyped_storage()
+        address = address_of_storage(real)
+        is_own = all(address_of_storage(t.untyped_storage()) != address for t in inputs)
+        if (
+            is_own
+            and tensor.stride() == geometry.stride
+            and tensor.storage_offset() == geometry.storage_offset
+            and real.nbytes() == shape.nbytes
+            and not tensor.is_conj()
+            and not tensor.is_neg()
+        ):
+            # All calls of a signature lay out what they make alike.
+            self._is_known = len(self.made) == 1
+            return tensor
+        copied = make_view(allocate(shape.nbytes, CPU), geometry)
+        once = tuple(slice(None if step else 1) for step in geometry.stride or ())
+        copied[once].copy_(tensor[once])
+        return copied
+
+
+def make_small_call(signature: Signature, numbers: dict[Geometry, int]) -> SmallCall:
+    """Return what the calls of a signature do.
+
+    Args:
+        signature: The signature.
+        numbers: The number that stands for each geometry; new ones are added.
+    """
+    call = SmallCall(signature, numbers)
+    op = signature.op
+    made = [signature.outputs[i] for i, _ in call.made]
+    if not op.startswith("aten."):  # its schema may not say all that it writes
+        call.changed = tuple(range(call.width - HEADER))
+    elif op not in CHOOSY and op not in HOMES:
+        if not signature.writes and all(g.device.type != "meta" for g in made):
+            call.kind = CallKind.PASS  # it makes views, or what is real, or nothing
+        elif is_small(call, signature):
+            usage = find_usage(signature)
+            if usage is not None:
+                call.prepare(usage)
+    return call
+
+
+def is_small(call: SmallCall, signature: Signature) -> bool:
+    """Whether all is plain that calls take and make, and little that they change."""
+    written = [call.inputs[i] for i in call.writes]
+    changed = [*written, *(shape for _, shape in call.made)]
+    is_little = all(shape.nbytes <= MAX_NBYTES for shape in changed)
+    return is_little and all(map(is_plain, (*signature.inputs, *signature.outputs)))
+
+
+def find_usage(signature: Signature) -> Usage | None:
+    """Return how an operator uses its tensors; None if it is not for a small call."""
+    try:
+        usage = Usage(signature, find_operator(signature.op))
+    except ReplayError:
+        return None
+    operator = usage.operator
+    is_other = operator.lays_out_anew or operator.is_setting
+    return None if is_other or usage.work > MAX_WORK else usage
+
+
+def is_plain(geometry: Geometry) -> bool:
+    """Whether a tensor is on meta, and lies in memory as its numbers are."""
+    return (
+        geometry.device.type == "meta"
+        and geometry.layout is torch.strided
+        and geometry.stride is not None
+        and not (geometry.is_conj or geometry.is_neg)
+    )
+
+
+def is_number(value: object) -> bool:
+    """Whether an argument is a plain value, or a list of numbers."""
+    if isinstance(value, tuple):
+        return all(type(item) in (int, float, bool) for item in value)
+    return not isinstance(value, (TensorArgument, OpaqueArgument, torch.device))
+
+
+def as_list(value: object) -> object:
+    """Return an argument as an operator takes it."""
+    return [*value] if isinstance(value, tuple) else value
+
+
+def count_positional(function: Any, given: Sequence[tuple[str, object]]) -> int:
+    """Return how many of the arguments that were given can be given by position."""
+    names = [a.name for a in schema_of(function).arguments if not a.kwarg_only]
+    pairs = zip(given, names, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0][0] == pair[1], pairs))

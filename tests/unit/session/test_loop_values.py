@@ -1,0 +1,292 @@
+"""Values of loops of small calls, which are run forward, are those of the CPU."""
+
+import signal
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from meta_magic import record
+from meta_magic.replaying import loop_values
+
+N = 1500
+"""Steps of a loop whose calls are enough to be run forward at once."""
+
+
+def pairs(n_steps=N):
+    return [(i * 7 % 5, i * i % 4) for i in range(n_steps)]
+
+
+def count(dtype):
+    table = torch.zeros((5, 4), dtype=dtype)
+    for i, j in pairs():
+        table[i, j] += 1
+    return table
+
+
+def count_from_behind():
+    table = torch.arange(20).reshape(5, 4)
+    for i, j in pairs():
+        table[-1 - i, j] -= i
+    return table
+
+
+def count_in_views():
+    table = torch.zeros(8, 5)
+    columns, rows = table.t(), table[2:6]
+    for i, j in pairs():
+        columns[i, j] += 0.1
+        rows[j, i] *= 1.5
+    return table
+
+
+def write_what_is_read():
+    table = torch.linspace(0, 1, 20).view(5, 4)
+    row = table[2]
+    for i, j in pairs():
+        row.add_(table[i] * 0.01)
+        table[i, j] = row[j]
+    return table
+
+
+def copy_between_elements():
+    table = torch.rand(5, 4, generator=torch.Generator().manual_seed(3))
+    for i, j in pairs():
+        table[i, j] = table[j, i % 4]
+    return table
+
+
+def sum_of_logarithms():
+    chances = torch.rand(5, 4, generator=torch.Generator().manual_seed(0))
+    total = 0.0
+    for i, j in pairs():
+        total += torch.log(chances[i, j])
+    return total
+
+
+def draw():
+    torch.manual_seed(0)
+    total = torch.zeros(3)
+    for _ in range(N):
+        total += torch.randn(3) * torch.rand(1)
+    return total
+
+
+def draw_after_a_large_draw():
+    torch.manual_seed(0)
+    large, total = torch.randn(400, 400), torch.zeros(3)
+    for _ in range(N):
+        total = total * 0.5 + torch.rand(3)
+    return total + large[0, 0]
+
+
+def rest_on_what_is_large():
+    large, small = torch.ones(400, 400), torch.zeros(())
+    for _ in range(N):
+        large += small
+        small = large[0, 0] * 0.5 + 1
+    return small
+
+
+def fill_without_content():
+    made = torch.empty(4)
+    for i in range(2 * N):
+        made.fill_(i % 3)
+        made.mul_(0.5)
+    return made
+
+
+def change_sizes():
+    grown = torch.zeros(1)
+    for i in range(2 * N):
+        grown.add_(1)
+        if not i % 500:
+            grown.resize_(grown.numel() + 1)[-1] = i
+    return grown
+
+
+def swap_memory():
+    first, second = torch.zeros(2), torch.ones(2)
+    for i in range(N):
+        first.add_(second)
+        if not i % 100:
+            first.data, second.data = second.data, first.data
+    return first - 2 * second
+
+
+def descend():
+    weight = torch.zeros(2, requires_grad=True)
+    features = torch.tensor([[1.0, 2.0], [-1.0, 0.5], [0.25, -2.0]])
+    for _ in range(200):
+        loss = torch.sigmoid(features @ weight).log().mean().neg()
+        loss.backward()
+        with torch.no_grad():
+            weight -= 0.1 * weight.grad
+            weight.grad.zero_()
+    return weight
+
+
+def keep_all():
+    parts = [torch.ones(2) * i for i in range(N * 2)]
+    return torch.stack(parts).sum(0)
+
+
+LOOPS = {
+    **{str(d): lambda d=d: count(d) for d in (torch.int32, torch.uint8, torch.half)},
+    **{
+        loop.__name__: loop
+        for loop in (
+            *(count_from_behind, count_in_views, write_what_is_read),
+            *(copy_between_elements, sum_of_logarithms, draw, draw_after_a_large_draw),
+            *(rest_on_what_is_large, fill_without_content, change_sizes, swap_memory),
+            *(descend, keep_all),
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_value_after_a_loop_is_that_of_the_cpu(name):
+    wanted = LOOPS[name]()
+    with record() as trace:
+        met = LOOPS[name]()
+        values = met.tolist()
+    assert values == wanted.tolist()
+    assert trace.program.evaluations[-1].n_calls > N / 4
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_value_of_a_later_cell_is_that_of_the_cpu(name):
+    wanted = LOOPS[name]() + 1
+    with record():
+        met = LOOPS[name]()
+    with record():
+        values = (met + 1).tolist()
+    assert values == wanted.tolist()
+
+
+def test_a_loop_that_reads_what_an_earlier_cell_made_has_the_cpus_values():
+    def add(table):
+        total = torch.zeros(())
+        for i, j in pairs():
+            total += table[i, j]
+            table[i, j] = total * 0.01
+        return total, table
+
+    wanted, written = add(count(torch.float32))
+    with record():
+        table = count(torch.float32)
+    with record():
+        met, left = add(table)
+        assert (met.item(), left.tolist()) == (wanted.item(), written.tolist())
+    with record():
+        assert (left * 2).tolist() == (written * 2).tolist()
+
+
+def read_in_steps(read):
+    table, values = torch.zeros((5, 4)), []
+    other = torch.full((3,), 2.0)
+    for step, (i, j) in enumerate(pairs(60)):
+        table[i, j] += 1
+        other = other * 0.5 + table[i].sum()
+        values.append(read(other[0]))
+        if not step % 7:
+            other += torch.rand(3, generator=torch.Generator().manual_seed(step))
+        if not step % 11:
+            values.append(table.tolist())
+        if not step % 13:
+            table.resize_(6, 4).resize_(5, 4)
+    return [*values, table.tolist()]
+
+
+READS = {
+    "item": torch.Tensor.item,
+    "float": float,
+    "truth": lambda x: bool(x > 9),
+    "text": "{:.3f}".format,
+    "list": torch.Tensor.tolist,
+    "array": lambda x: np.asarray(x).item(),
+    "number of elements": lambda x: torch.nonzero(x - 9).shape[0],
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_values_of_each_step_are_those_of_the_cpu(name):
+    wanted = read_in_steps(READS[name])
+    with record() as trace:
+        met = read_in_steps(READS[name])
+    assert met == wanted
+    calls = [e.call for e in trace.program.evaluations]
+    assert calls == sorted(calls)
+
+
+def test_values_of_each_step_make_each_call_once():
+    with record() as trace:
+        total = torch.zeros(())
+        for i in range(100):
+            total = total * 0.5 + i
+            total.item()
+    assert [e.n_calls for e in trace.program.evaluations[10:]] == [2] * 90
+
+
+def test_the_same_rows_are_recorded_with_values_read_forward_or_planned(monkeypatch):
+    with record() as forward:
+        read_in_steps(torch.Tensor.item)
+    monkeypatch.setattr(loop_values, "MIN_VALUES", sys.maxsize)
+    with record() as planned:
+        read_in_steps(torch.Tensor.item)
+    assert bytes(forward.program.words) == bytes(planned.program.words)
+
+
+def test_a_loop_that_fails_leaves_the_values_of_the_cpu():
+    table = count(torch.float32)
+    with record():
+        made = torch.zeros(5, 4)
+        with pytest.raises(IndexError):
+            for i, j in [*pairs(), (5, 0)]:
+                made[i, j] += 1
+        assert made.tolist() == table.tolist()
+
+
+@pytest.mark.parametrize("n_steps", [3, 40, 170, 900])
+def test_an_interrupt_of_a_forward_replay_leaves_no_wrong_value(n_steps, monkeypatch):
+    wanted = count(torch.int64)
+    run, n_runs = loop_values.ForwardReplay._take, [0]
+
+    def interrupt(self, *args):
+        run(self, *args)
+        n_runs[0] += 1
+        if n_runs[0] == n_steps:
+            signal.raise_signal(signal.SIGINT)
+
+    with record():
+        table = count(torch.int64)
+        monkeypatch.setattr(loop_values.ForwardReplay, "_take", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            table.tolist()
+        assert table.tolist() == wanted.tolist()
+        table += 1
+        assert table.tolist() == (wanted + 1).tolist()
+
+
+def test_a_loop_reads_what_numpy_wrote_meanwhile_as_the_cpu_or_refuses():
+    def run():
+        numbers = np.ones(3, dtype=np.float32)
+        real, values = torch.from_numpy(numbers), []
+        for step in range(20):
+            numbers[1] = step
+            values.append((real * 2).sum().item())
+        return values
+
+    wanted = run()
+    with record():
+        assert run() == wanted
+
+
+def test_a_table_is_shown_as_an_array_of_integers():
+    wanted = count(torch.int32).numpy()
+    with record():
+        met = np.asarray(count(torch.int32))
+    assert met.dtype == np.int32
+    np.testing.assert_array_equal(met, wanted)
