@@ -61,8 +61,9 @@ def choose_pure(call: LiveCall) -> tuple[Kind, Any]:
     returned = call.returned
     if not all(is_as_empty_strided(*output) for output in call.outputs):
         # A mean on the storage of what it is of; other shapes may keep an input's.
-        is_wide = isinstance(returned, Tensor) and not returned.ndim
-        if not is_wide or returned.storage_offset() or is_zero_tensor(returned):
+        if not isinstance(returned, Tensor) or returned.ndim:
+            return Kind.RUN, None
+        if returned.storage_offset() or is_zero_tensor(returned):
             return Kind.RUN, None
         return Kind.PURE_WIDE, returned.untyped_storage().nbytes()
     if isinstance(returned, Tensor):
