@@ -8,6 +8,8 @@ import warnings
 import pytest
 import torch
 
+from meta_magic import record
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from tests.conformance.layout_sweep import LAYOUTS, MODES, find_differences
@@ -29,7 +31,7 @@ VERSIONS = (
 """Composed otherwise where a mode looks on: their results count other writes."""
 
 MENDED = (
-    *("nn.functional.max_pool1d", "nn.functional.mse_loss", "nn.functional.one_hot"),
+    *("nn.functional.max_pool1d", "nn.functional.mse_loss"),
     *("nn.functional.smooth_l1_loss", "nn.functional.soft_margin_loss"),
     *("nn.functional.binary_cross_entropy", "linalg.lstsq", "slice_scatter"),
 )
@@ -65,3 +67,12 @@ mended = [op for op in floating if op.full_name in MENDED]
 @pytest.mark.parametrize("op", mended, ids=full_name)
 def test_they_do_in_each_mode(op):
     assert find_all(op, ["in rows", "transposed", "offset"], MODES, 12) == []
+
+
+def test_one_hot_counts_its_writes_as_on_the_cpu():
+    def count():
+        return torch.nn.functional.one_hot(torch.tensor([0, 2, 1]), 3)._version
+
+    wanted = count()
+    with record():
+        assert count() == wanted

@@ -58,15 +58,7 @@ def choose_pure(call: LiveCall) -> tuple[Kind, Any]:
         return Kind.RUN, None
     returned = call.returned
     if not all(is_as_empty_strided(*output) for output in call.outputs):
-        # A mean on the storage of what it is of; other shapes may keep an input's.
-        if (
-            not isinstance(returned, Tensor)
-            or returned.ndim
-            or returned.storage_offset()
-            or is_zero_tensor(returned)
-        ):
-            return Kind.RUN, None
-        return Kind.PURE_WIDE, returned.untyped_storage().nbytes()
+        return choose_wide(returned)
     if isinstance(returned, Tensor):
         return Kind.PURE, None
     if not isinstance(returned, (tuple, list)) or not all(
@@ -76,6 +68,15 @@ def choose_pure(call: LiveCall) -> tuple[Kind, Any]:
     # An output that the operator left out, such as a gradient nobody asked for.
     is_there = tuple(item is not None for item in returned)
     return Kind.PURE_MANY, (isinstance(returned, list), is_there)
+
+
+def choose_wide(returned: object) -> tuple[Kind, Any]:
+    """Serve a mean on the storage of what it is of; others may keep an input's."""
+    if not isinstance(returned, Tensor) or returned.ndim:
+        return Kind.RUN, None
+    if returned.storage_offset() or is_zero_tensor(returned):
+        return Kind.RUN, None
+    return Kind.PURE_WIDE, returned.untyped_storage().nbytes()
 
 
 def has_plain_views(call: LiveCall) -> bool:
