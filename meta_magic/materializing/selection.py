@@ -83,7 +83,9 @@ def prepare_with(task: Task, optional: Sequence[Held], prepare: Prepare) -> Prep
     for n_tried in range(MAX_TRIES):
         try:
             held = [*task.held, *optional]
-            return prepare(replace(task, held=held, left=left))
+            kept = [pair for pair in left if pair[0].kind != "gradient"]
+            notes = [f"{h.name}: {why}" for h, why in left if h.kind == "gradient"]
+            return prepare(replace(task, held=held, left=kept, notes=notes))
         except MaterializeError as error:
             is_last = n_tried == MAX_TRIES - 2
             at_fault = find_at_fault(error, task.held, optional)
@@ -121,4 +123,8 @@ def spare(prepared: Preparation, dear: Sequence[Held], prepare: Prepare) -> Prep
         return prepared
     why = f"that takes {format_seconds(added)} more" if fits else "that does not fit"
     left = [(place, why) for place in dear if place.kind != "gradient"]
-    return replace(lean, task=replace(lean.task, left=[*task.left, *left]))
+    notes = [f"gradients were left out: {why}"] if len(left) < len(dear) else []
+    task = replace(
+        lean.task, left=[*task.left, *left], notes=[*lean.task.notes, *notes]
+    )
+    return replace(lean, task=task)

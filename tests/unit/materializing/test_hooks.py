@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
 from meta_magic import materialize, record
+from meta_magic.materializing import selection
 from tests.unit.eager import assert_bit_equal, build_twice
 
 
@@ -136,6 +137,18 @@ def test_gradients_are_made_real_with_what_they_are_of():
     assert torch.equal(made.bias.grad, real.bias.grad)
     assert report.notes == ()
     assert "  replay, with it: 2 gradients" in str(report).splitlines()
+
+
+def test_gradients_that_take_too_long_are_dropped_with_the_reason(monkeypatch):
+    monkeypatch.setattr(selection, "PATIENCE", -1.0)
+    real, made, _, _ = build_twice(backward)
+    report = materialize(made)
+    assert_bit_equal(made, real)
+    assert made.weight.grad is None
+    assert report.notes == (
+        "gradients were left out: that takes less than a second more",
+        "2 gradients were dropped",
+    )
 
 
 @pytest.mark.parametrize(
