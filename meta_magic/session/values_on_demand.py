@@ -274,7 +274,8 @@ class ValuesOnDemand:
         try:
             raise refusal from None
         finally:
-            del refusal, cause  # else this frame and the error keep each other
+            refusal.__context__ = None  # else these errors, and frames, keep each other
+            del refusal, cause, error
 
     def _advise(self, table: OpTable, chosen: Inputs, function: str) -> list[str]:
         """Return which assumption helps with what takes too much, if one does."""

@@ -41,8 +41,8 @@ PLAIN: Final = frozenset[type]({Tensor, nn.Parameter})
 
 ASSERTION: Final = "INTERNAL ASSERT FAILED"
 NESTED: Final = (
-    "torch has no strided nested tensors on meta: to go on, make them with "
-    f"layout=torch.jagged, which is recorded, or {ON_CPU}"
+    "torch has no strided nested tensors on meta (see layout=torch.jagged, which is "
+    "recorded)"
 )
 
 ASSUMED: Final = {
@@ -169,15 +169,21 @@ def explain_missing_kernel(
     """Add to an operator's own error that meta has no kernel for it, and what helps.
 
     Raises:
-        MetaMagicError: It makes a nested tensor, where torch's own error says nothing.
+        NotImplementedError: It makes a nested tensor, of which torch's own error is an
+            internal assertion.
     """
     kind = find_kind(op, inputs)
-    if kind == "nested" and ASSERTION in str(error):
-        raise MetaMagicError(NESTED) from None
     if kind is not None and isinstance(error, RuntimeError):
+        is_assertion = kind == "nested" and ASSERTION in str(error)
+        error = NotImplementedError(NESTED) if is_assertion else error
         error.add_note(
             f"meta_magic: on meta torch has no {op} ({kind}). To go on, {HINTS[kind]}."
         )
+        try:
+            if is_assertion:
+                raise error from None
+        finally:
+            del error  # else this frame and the error keep each other
     elif isinstance(error, NotImplementedError):
         error.add_note(
             f"meta_magic: {op} has no kernel on meta that says what it returns. To go "

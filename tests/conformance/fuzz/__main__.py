@@ -15,6 +15,7 @@ import torch
 
 from tests.conformance.fuzz.checking import check
 from tests.conformance.fuzz.findings import KINDS, Finding, worst
+from tests.conformance.fuzz.grammar import OUT_THEME, THEMES
 from tests.conformance.fuzz.ledger import Found, Ledger
 from tests.conformance.fuzz.programs import make_program
 from tests.conformance.fuzz.reducing import reduce, render
@@ -126,10 +127,13 @@ def main() -> None:
         "--reduce", nargs="*", choices=KINDS, default=["silent", "crashed", "refused"]
     )
     parser.add_argument("--without", nargs="*", default=(), help="texts to leave out")
+    parser.add_argument("--out", action="store_true", help="programs of `out=` alone")
     parser.add_argument("--ledger", type=Path, help="a file to keep, and to go on from")
     options = parser.parse_args()
     options.without = tuple(options.without)
     warnings.simplefilter("ignore")
+    if options.out:
+        THEMES[:] = [OUT_THEME]
     ledger = Ledger(options.ledger)
     prepare()
     numbers = range(options.start, options.start + options.programs)

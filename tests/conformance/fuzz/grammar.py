@@ -14,7 +14,7 @@ from tests.conformance.fuzz.statements import (
     writes,
 )
 
-__all__ = ["FAMILIES", "SIMPLE", "THEMES", "WORDS"]
+__all__ = ["FAMILIES", "OUT_THEME", "SIMPLE", "THEMES", "WORDS"]
 
 WORDS: dict[str, list[str]] = {
     **tensors.WORDS,
@@ -51,7 +51,7 @@ FAMILIES = {
     }.items()
 }
 
-THEMES: tuple[dict[str, int], ...] = (
+THEMES: list[dict[str, int]] = [
     {
         "factories": 8, "draws": 8, "views": 9, "pointwise": 9, "reductions": 5,
         "products": 5, "shaping": 8, "writes": 9, "out": 4, "values": 3, "flags": 1,
@@ -80,9 +80,14 @@ THEMES: tuple[dict[str, int], ...] = (
         "construction": 8, "learning": 10, "autograd": 3, "optimizers": 5,
         "module utilities": 16, "tensor utilities": 2,
     },
-)  # fmt: skip
+]  # fmt: skip
 """How often each family is drawn from in a program: on tensors, training, draws,
 gradients, utilities of tensors, utilities of modules."""
+
+OUT_THEME = {
+    "factories": 8, "draws": 8, "views": 3, "pointwise": 3, "writes": 2, "all out": 12,
+}  # fmt: skip
+"""Of programs that write into ``out=`` of every size; drawn from where one asks."""
 
 SIMPLE = ("draws", "views", "pointwise", "reductions", "products", "shaping", "writes")
 """Families whose statements may stand below another, such as ``with``."""

@@ -43,6 +43,15 @@ def is_plain(tensor: Tensor) -> bool:
     return tensor.numel() <= MAX_NUMEL and tensor.ndim <= MAX_NDIM
 
 
+def is_resizable(tensor: Tensor) -> bool:
+    """Whether a tensor may be an ``out=`` of any size: it is torch's own memory.
+
+    Memory of numpy torch refuses to resize, once the tensor has the new sizes already:
+    what writes it then ends the process.
+    """
+    return not tensor.requires_grad and tensor.untyped_storage().resizable()
+
+
 FITS: dict[str, Callable[[Tensor], bool]] = {
     "any": lambda t: True,
     "float": lambda t: t.is_floating_point(),
@@ -63,6 +72,10 @@ FITS: dict[str, Callable[[Tensor], bool]] = {
     "constant": lambda t: not t.requires_grad,
     "inference": lambda t: t.is_inference(),
     "labeled": lambda t: type(t) is Labeled,
+    "target": is_resizable,
+    "floattarget": lambda t: t.is_floating_point() and is_resizable(t),
+    "inttarget": lambda t: t.dtype is torch.long and is_resizable(t),
+    "complextarget": lambda t: t.is_complex() and is_resizable(t),
     "floatconstant": lambda t: t.is_floating_point() and not t.requires_grad,
 }
 """Which tensors fit into the gap of a name."""
