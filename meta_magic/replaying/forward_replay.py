@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FindOuter", "ForwardReplay"]
 
-PASS, RUN, ALLOCATE, FORGET = map(int, CallKind)
+PASS, RUN, ALLOCATE, FORGET, REAL = map(int, CallKind)
 
 N_AT_ONCE: Final = 2**14
 """Calls that are picked out together."""
@@ -234,7 +234,10 @@ class ForwardReplay:
         is_drawn = tensors is not None and call.is_random
         draw = self._find_draw(index) if is_drawn else None
         if tensors is None or (draw is None and is_drawn):
-            self._forget(call, numbers)
+            if self._is_strict and call.kind != REAL:
+                raise UnknownCallError
+            for position in call.changed:
+                self.held.pop(numbers[position], None)
             return
         for position in call.writes:
             self.held[numbers[position]].is_blank = False
@@ -244,17 +247,6 @@ class ForwardReplay:
             returned = call.run(tensors, self.streams.prepare(draw, CPU))
             self.streams.note(draw)
         self._take(call, numbers, tensors, returned)
-
-    def _forget(self, call: SmallCall, numbers: Sequence[int]) -> None:
-        """Take away what a call changes that is not run.
-
-        Raises:
-            UnknownCallError: Nothing is to be taken away.
-        """
-        if self._is_strict:
-            raise UnknownCallError
-        for position in call.changed:
-            self.held.pop(numbers[position], None)
 
     def _find_inputs(
         self, call: SmallCall, index: int, numbers: Sequence[int]

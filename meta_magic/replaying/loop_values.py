@@ -74,7 +74,7 @@ class LoopValues:
         """
         forward, program = self._forward, recorded.program
         columns, start = columns_of(program), forward.n_calls
-        self._n_run, find_outer = forward.n_run, None
+        find_outer = None
         for storage in program.torn:
             forward.held.pop(storage, None)
         if not self.is_live:
@@ -156,7 +156,7 @@ class LoopValues:
             self._take(recorded, end)
             forward.stand_at(end, program.offsets[end], len(columns.deaths))
             self._n_torn, self.is_live = len(program.torn), True
-        return cost._replace(n_calls=cost.n_calls + forward.n_run - self._n_run)
+        return cost._replace(n_calls=cost.n_calls + self._count_run())
 
     def go_on(
         self, columns: Columns, wanted: Sequence[int], n_torn: int
@@ -171,7 +171,7 @@ class LoopValues:
             n_torn: Real storages that something wrote which torch does not see.
         """
         forward = self._forward
-        n_run, work = forward.n_run, forward.work
+        work = forward.work
         if n_torn != self._n_torn:
             return None
         try:
@@ -184,11 +184,16 @@ class LoopValues:
             return None
         cost = Evaluation(
             forward.n_calls,
-            n_calls=forward.n_run - n_run,
+            n_calls=self._count_run(),
             nbytes=sum(content.nbytes for content in found),
             flops=forward.work - work,
         )
         return [content.real for content in found], cost
+
+    def _count_run(self) -> int:
+        """Return how many calls were run forward since the last value."""
+        n_run, self._n_run = self._forward.n_run - self._n_run, self._forward.n_run
+        return n_run
 
     def _take(self, recorded: ProgramCalls, n_calls: int) -> None:
         """Take what is kept as it was before a call, and nothing else."""

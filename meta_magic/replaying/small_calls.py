@@ -1,8 +1,7 @@
 """Calls on small tensors, worked out once for all calls of a signature.
 
-A loop of Python makes the same few calls 100,000 times. What a replay decides for each
-call, such as what its operator reads, is decided here for its signature. Read
-:func:`make_small_call` first.
+What a replay decides for each call, such as what its operator reads, is decided here
+for its signature. Read :func:`make_small_call` first.
 """
 
 from collections.abc import Sequence
@@ -41,8 +40,7 @@ MAX_WORK: Final = 2**22
 """Operations of a small call."""
 
 MAX_VIEWS: Final = 2**12
-"""Tensors on one storage that are kept for the next call: one for each element of a
-table that a loop counts in."""
+"""Tensors on one storage that are kept for the next call: elements of a table, say."""
 
 
 class CallKind(IntEnum):
@@ -56,6 +54,8 @@ class CallKind(IntEnum):
     """Make memory without content."""
     FORGET = 3
     """Forget what they make or write: it is large, or they are not plain ones."""
+    REAL = 4
+    """Forget what they write: it is real, and no small call reads it."""
 
 
 class Held:
@@ -230,20 +230,19 @@ class SmallCall:
 
 
 def make_small_call(signature: Signature, numbers: dict[Geometry, int]) -> SmallCall:
-    """Return what the calls of a signature do.
-
-    Args:
-        signature: The signature.
-        numbers: The number that stands for each geometry; new ones are added.
-    """
+    """Return what the calls of a signature do; number its geometries."""
     call = SmallCall(signature, numbers)
     op = signature.op
     made = [signature.outputs[i] for i, _ in call.made]
-    if not op.startswith("aten."):  # its schema may not say all that it writes
+    if call.width == HEADER:  # as a profiler's, which has no tensors
+        call.kind = CallKind.PASS
+    elif not op.startswith("aten."):  # its schema may not say all that it writes
         call.changed = tuple(range(call.width - HEADER))
     elif op not in CHOOSY and op not in HOMES:
-        if not signature.writes and all(g.device.type != "meta" for g in made):
-            call.kind = CallKind.PASS  # it makes views, or what is real, or nothing
+        made += [signature.inputs[i] for i in signature.writes]
+        if all(geometry.device.type != "meta" for geometry in made):
+            # It makes views, or what is real, or nothing.
+            call.kind = CallKind.REAL if signature.writes else CallKind.PASS
         elif is_small(call, signature):
             usage = find_usage(signature)
             if usage is not None:

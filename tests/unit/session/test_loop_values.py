@@ -9,6 +9,7 @@ import torch
 
 from meta_magic import record
 from meta_magic.replaying import loop_values
+from tests.unit.session.random_cells import run_cell
 
 N = 1500
 """Steps of a loop whose calls are enough to be run forward at once."""
@@ -290,3 +291,18 @@ def test_a_table_is_shown_as_an_array_of_integers():
         met = np.asarray(count(torch.int32))
     assert met.dtype == np.int32
     np.testing.assert_array_equal(met, wanted)
+
+
+@pytest.mark.parametrize("at_once", [1, sys.maxsize], ids=["all", "values"])
+@pytest.mark.parametrize("seed", range(100, 108))
+def test_random_cells_that_are_run_forward_have_the_cpus_values(
+    seed, at_once, monkeypatch
+):
+    monkeypatch.setattr(loop_values, "MIN_CALLS", at_once)
+    monkeypatch.setattr(loop_values, "MIN_REPEATS", 0)
+    monkeypatch.setattr(loop_values, "MIN_VALUES", 1)
+    monkeypatch.setattr(loop_values, "MAX_MISSED", sys.maxsize)
+    wanted = run_cell(seed, 40)
+    with record():
+        met = run_cell(seed, 40)
+    assert met == wanted
