@@ -92,7 +92,7 @@ class Evaluator:
             max_flops=budget.max_flops() if is_brief else None,
         )
         try:
-            with RealTorch():
+            with RealTorch(), budget:
                 recorded = self._read(program, budget)
                 behind = find_behind(recorded)
                 done = None if behind else find_there(recorded, request, budget)

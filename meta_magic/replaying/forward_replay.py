@@ -58,10 +58,12 @@ class ForwardReplay:
         n_run: How many calls it ran.
         work: What they computed.
         kept: Knows states of generators, if anything does.
+        note_chunk: Called after each stretch of calls that was run.
     """
 
     def __init__(self) -> None:
         self.kept: Kept | None = None
+        self.note_chunk: Callable[[], object] = dict  # which does nothing
         self.n_calls = self.n_run = self.work = 0
         self.held: dict[int, Held] = {}
         self.streams: Streams | None = None
@@ -129,6 +131,7 @@ class ForwardReplay:
             else:
                 while self.n_calls < len(offsets) - 1:
                     self._run(self._pick(offsets))
+                    self.note_chunk()
             self._free(self.n_calls)
         except UnknownCallError:
             return False

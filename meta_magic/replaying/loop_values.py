@@ -14,7 +14,7 @@ from torch import Tensor, UntypedStorage
 from meta_magic.errors import MissingValueError, ReplayError
 from meta_magic.replaying.execution import Execution
 from meta_magic.replaying.flags_in_force import needs_flags
-from meta_magic.replaying.forward_replay import FindOuter, ForwardReplay
+from meta_magic.replaying.forward_replay import N_AT_ONCE, FindOuter, ForwardReplay
 from meta_magic.replaying.kept import Content
 from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.replaying.row_columns import Columns, columns_of
@@ -28,6 +28,9 @@ __all__ = ["LoopValues", "bring_on_earlier"]
 
 MIN_CALLS: Final = 2**12
 """Calls that are run forward at once, without values being read between them."""
+
+CHUNK_SECONDS: Final = N_AT_ONCE * 5e-6
+"""About what it takes to run as many calls as are picked at once."""
 
 MIN_REPEATS: Final = 4
 """How often calls are alike in a loop, on average."""
@@ -84,9 +87,15 @@ class LoopValues:
             forward.stand_at(start, program.offsets[start], 0)
             find_outer = self._make_finder(recorded)
         if not (program.assumptions or needs_flags(program)):
-            with suppress(*FAILURES):  # a plan says what failed
-                is_strict = self.is_live
-                forward.run(columns, program.offsets, find_outer, is_strict=is_strict)
+            n_chunks = -(-len(recorded) // N_AT_ONCE)
+            progress = budget.watch(lambda: [CHUNK_SECONDS] * n_chunks)
+            forward.note_chunk = progress.note_step
+            try:
+                with suppress(*FAILURES):  # a plan says what failed
+                    strict = self.is_live
+                    forward.run(columns, program.offsets, find_outer, is_strict=strict)
+            finally:
+                progress.finish()
         self._give_back(recorded)
 
     def end(self, recorded: ProgramCalls, program: Program) -> None:

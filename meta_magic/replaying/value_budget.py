@@ -55,6 +55,8 @@ class Excess(NamedTuple):
 class ValueBudget:
     """What values of one recording may take, and the seconds they took so far.
 
+    A context manager: the seconds within are spent on values.
+
     Args:
         limits: What one of them may take.
         describe: Returns what is computed now, such as ``loss, line 33``.
@@ -70,7 +72,26 @@ class ValueBudget:
         self.limits = limits
         self._describe = describe
         self._show = show
-        self._spent = 0.0
+        self._spent = self._started = 0.0
+
+    def __enter__(self) -> None:
+        self._started = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self._spent += time.perf_counter() - self._started
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether values took as long as all of a recording may take."""
+        return self._spent > N_VALUES * self.limits.seconds
+
+    def watch(self, estimate: Callable[[], Sequence[float]]) -> ValueProgress:
+        """Return what shows how far the value is that is computed now.
+
+        Args:
+            estimate: Returns about how many seconds each step takes, in order.
+        """
+        return ValueProgress(self._describe, estimate, self._show)
 
     def max_flops(self) -> int:
         """Return the operations above which planning a value need not go on."""
@@ -125,16 +146,12 @@ class ValueBudget:
         Raises:
             ReplayError: A step failed.
         """
-        started = time.perf_counter()
-        progress = ValueProgress(
-            self._describe, lambda: estimate_all(replay.steps), self._show
-        )
+        progress = self.watch(lambda: estimate_all(replay.steps))
         try:
             for _ in replay.run(finished):
                 progress.note_step()
         finally:
             progress.finish()
-            self._spent += time.perf_counter() - started
 
     def _max_nbytes(self, nbytes: int, kept_nbytes: int) -> int:
         """Return the bytes that are allowed; all of few without asking for more."""

@@ -215,13 +215,14 @@ class ValuesOnDemand:
     def _go_on(self, chosen: Inputs) -> tuple[list[UntypedStorage], Evaluation] | None:
         """Return the storages of tensors, and what they took, if a loop has them."""
         loops, refs = self._evaluator.loops, [seen[1] for _, seen in chosen]
-        if not loops.is_live or self._live.is_changed():
+        if not loops.is_live or self._live.is_changed() or self._budget.is_spent:
             return None
         if None in refs or self._options.assumed != NOTHING_ASSUMED:
             return None
         self.prepare([tensor for tensor, _ in chosen])
         storages, n_torn = [ref.number for ref in refs if ref], len(self._torn)
-        return loops.go_on(self._live.read(), storages, n_torn)
+        with self._budget:
+            return loops.go_on(self._live.read(), storages, n_torn)
 
     def read(self, chosen: Inputs) -> list[Tensor]:
         """Return what tensors hold; those that share a storage do so again.
