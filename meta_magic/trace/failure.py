@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 __all__ = ["describe_failure"]
 
 MAX_SHAPES: Final = 3
+VALUES: Final = "MissingValueError: ", "ValueLimitError: "
 
 
 def describe_failure(trace: "Trace") -> str:
@@ -21,6 +22,11 @@ def describe_failure(trace: "Trace") -> str:
     "" where no call of torch raised.
     """
     for call in trace.ops[-1:]:
+        line = trace.error_line or call.line
+        if call.raised and (trace.error or "").startswith(
+            VALUES
+        ):  # of ours, not torch's
+            return f"line {line} needs a value that is not computed" if line else ""
         if call.raised:
             return "".join(walk_words(trace, call))
     return ""

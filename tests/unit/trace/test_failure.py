@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from meta_magic import record
+from meta_magic import ValueLimits, record
+from meta_magic.errors import ValueLimitError
 from meta_magic.trace.failure import describe_failure
 from meta_magic.view.html import render_html
 from meta_magic.view.payload import build_payload
@@ -51,6 +52,17 @@ def test_a_line_of_a_modules_own_is_told_with_the_operator():
 def test_a_call_in_no_module_is_told_by_its_operator():
     trace = fail(lambda x: x + torch.ones(5), 3)
     assert describe_failure(trace) == f"add got (3,), (5,) at line {trace.error_line}"
+
+
+def test_a_value_that_is_not_computed_is_told_by_its_line():
+    def read():
+        return torch.ones(2).sum().item()
+
+    with pytest.raises(ValueLimitError), record(limits=ValueLimits(nbytes=0)) as trace:
+        read()
+    line = test_a_value_that_is_not_computed_is_told_by_its_line.__code__
+    said = f"line {line.co_firstlineno + 2} needs a value that is not computed"
+    assert describe_failure(trace) == said
 
 
 def test_what_did_not_fail_is_not_told():
