@@ -76,13 +76,12 @@ def run_packed_layer(  # noqa: PLR0913, PLR0917  what all layers are given, and 
 
     weighed = aten.linear(a, weights[0], weights[2])
     run = run_back if direction else run_on
-    outputs, hidden = run(step, sizes, weighed, hidden)
-    return aten.cat(outputs), hidden
+    return run(step, sizes, weighed, hidden)
 
 
 def run_on(
     step: Step, sizes: Sequence[int], a: Tensor, hidden: Hidden
-) -> tuple[list[Tensor], Hidden]:
+) -> tuple[Tensor, Hidden]:
     """Run all steps; the states of sequences that end are kept until then."""
     outputs: list[Tensor] = []
     ended: list[Hidden] = []
@@ -95,12 +94,12 @@ def run_on(
         hidden = step(given, hidden)
         outputs.append(hidden[0])
         start, last = start + size, size
-    return outputs, join([hidden, *ended[::-1]])
+    return aten.cat(outputs), join([hidden, *ended[::-1]])
 
 
 def run_back(
     step: Step, sizes: Sequence[int], a: Tensor, first: Hidden
-) -> tuple[list[Tensor], Hidden]:
+) -> tuple[Tensor, Hidden]:
     """Run all steps from the last one on; with each some sequences may begin."""
     outputs: list[Tensor] = []
     end, last = a.shape[0], sizes[-1]
@@ -111,7 +110,7 @@ def run_back(
         hidden = step(aten.narrow(a, 0, end - size, size), hidden)
         outputs.append(hidden[0])
         end, last = end - size, size
-    return outputs[::-1], hidden
+    return aten.cat(outputs[::-1]), hidden
 
 
 def cut(hidden: Hidden, start: int, end: int) -> Hidden:
