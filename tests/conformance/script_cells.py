@@ -68,10 +68,17 @@ def has_code(cell: str) -> bool:
 
 
 def is_recordable(cell: str) -> bool:
-    """Whether ``%%meta`` can stand in front of a cell: it has no magic of its own."""
-    return not cell.lstrip().startswith("%%")
+    """Whether a cell has no magic of its own but ``%%time``, which records, too."""
+    return not cell[find_begin(cell) :].lstrip().startswith("%%")
 
 
 def record(cell: str) -> str:
-    """Return a cell with ``%%meta`` in front of it, if that can stand there."""
-    return f"%%meta\n{cell}" if is_recordable(cell) else cell
+    """Return a cell with ``%%meta`` in front of it, or after ``%%time``, if it can."""
+    begin = find_begin(cell)
+    return f"{cell[:begin]}%%meta\n{cell[begin:]}" if is_recordable(cell) else cell
+
+
+def find_begin(cell: str) -> int:
+    """Return where a cell begins, after a line with ``%%time``."""
+    timed = re.match(r"\s*%%time\b.*\n", cell)
+    return timed.end() if timed else 0

@@ -56,7 +56,12 @@ def test_meta_stands_in_front_of_a_cell():
 
 
 def test_a_cell_with_a_magic_of_its_own_stays_as_it_is():
-    assert record("%%time\nx = 1") == "%%time\nx = 1"
+    assert record("%%capture\nx = 1") == "%%capture\nx = 1"
+
+
+def test_meta_stands_within_a_cell_that_is_timed():
+    assert record("%%time\nx = 1") == "%%time\n%%meta\nx = 1"
+    assert record("%%time\n%%capture\nx = 1") == "%%time\n%%capture\nx = 1"
 
 
 def test_notebooks_and_scripts_below_a_folder_are_found(tmp_path):

@@ -1,14 +1,16 @@
 """What the library sweep runs: how a model is built, called and trained."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-__all__ = ["Case", "find_loss", "keep_small", "train"]
+__all__ = ["Case", "find_loss", "keep_small", "list_cases", "on", "train"]
 
 
 def find_loss(returned: Any) -> torch.Tensor:
@@ -83,3 +85,31 @@ def keep_small(
         smallest, *others = sorted(found)[:n_kept]
         kept |= {smallest[1], *(name for size, name in others if size <= n_parameters)}
     return [name for name in builds if name in kept]
+
+
+def on(*shapes: tuple[int, ...]) -> Callable[[nn.Module], Any]:
+    """Return what calls a model on random tensors of these shapes."""
+    return lambda module: module(*(torch.rand(shape) for shape in shapes))
+
+
+Settings = dict[str, Any] | Callable[[], nn.Module]
+"""Keyword arguments of a class, or a function that builds a model."""
+
+
+def list_cases(
+    library: str, models: Mapping[str, tuple[Settings, Callable[[nn.Module], Any]]]
+) -> Iterator[Case]:
+    """Yield a case for each entry of a library's table.
+
+    Args:
+        library: Name of its package.
+        models: By the path of a class below the package, what may follow a comma being
+            a word on the settings: settings, and what calls the model.
+    """
+    for name, (settings, call) in models.items():
+        if callable(settings):
+            build = settings
+        else:
+            file, _, class_name = f"{library}.{name.partition(',')[0]}".rpartition(".")
+            build = partial(getattr(import_module(file), class_name), **settings)
+        yield Case(name=name, build=build, call=call)

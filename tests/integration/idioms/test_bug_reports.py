@@ -1,0 +1,210 @@
+"""Public bug reports of 2025 and 2026 about shapes on meta and about wrong counts.
+
+Each is a program of our own. What a recording has is compared with the CPU, or with a
+number that is counted by hand.
+"""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from meta_magic import materialize, record
+from tests.integration.idioms.side_by_side import run, run_both
+
+REFUSED = {
+    # https://github.com/pytorch/pytorch/issues/178125
+    "an output padding that is not smaller than stride or dilation": lambda: (
+        functional.conv_transpose1d(
+            torch.randn(2, 4, 5), torch.randn(4, 3, 5), stride=2, output_padding=2
+        )
+    ),
+    # https://github.com/pytorch/pytorch/issues/178128
+    "a bias of another size": lambda: functional.conv_transpose3d(
+        torch.randn(1, 4, 3, 3, 3), torch.randn(4, 6, 2, 2, 2), torch.randn(5)
+    ),
+    "a bias of one group alone": lambda: functional.conv_transpose3d(
+        torch.randn(1, 4, 3, 3, 3), torch.randn(4, 6, 2, 2, 2), torch.randn(6), groups=2
+    ),
+}
+
+
+def describe(tensor):
+    """Return shape, strides and dtype."""
+    return tuple(tensor.shape), tensor.stride(), tensor.dtype
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_transposed_convolution_is_refused_with_the_words_of_the_cpu(name):
+    plain, recorded, _ = run_both(REFUSED[name])
+    assert recorded.refusal == plain.refusal
+
+
+# https://github.com/pytorch/pytorch/issues/195590
+@pytest.mark.parametrize("n_dims", [1, 2, 3])
+def test_a_transposed_convolution_without_output_ends_as_on_the_cpu(n_dims):
+    kind = getattr(nn, f"ConvTranspose{n_dims}d")
+
+    def program():
+        return kind(8, 4, 1, padding=1)(torch.randn(12, 8, *[2] * n_dims)).shape
+
+    plain, recorded, _ = run_both(program)
+    assert recorded.returned == plain.returned
+    assert str(recorded.error) == str(plain.error)
+
+
+# https://github.com/pytorch/pytorch/issues/192668
+def test_a_batch_norm_of_a_transposed_input_has_the_strides_of_the_cpu():
+    def program():
+        x = torch.randn(2, 3, 4).transpose(1, 2)
+        weight, bias, mean, var = (torch.ones(4) for _ in range(4))
+        native = torch.ops.aten.native_batch_norm.default
+        made = native(x, weight, bias, mean, var, True, 0.1, 1e-5)
+        return [describe(tensor) for tensor in made]
+
+    plain, recorded, _ = run_both(program)
+    assert recorded.returned == plain.returned
+    assert plain.returned[0][1] == (12, 3, 1)
+
+
+# https://github.com/pytorch/pytorch/pull/192816
+@pytest.mark.parametrize("shape", [(1, 0, 4, 4), (0, 3, 4, 4), (1, 2, 0, 4), (0, 4, 4)])
+def test_pixels_of_nothing_are_unshuffled_as_on_the_cpu(shape):
+    plain, recorded, _ = run_both(
+        lambda: functional.pixel_unshuffle(torch.zeros(shape), 2).shape
+    )
+    assert recorded.returned == plain.returned
+
+
+# https://github.com/pytorch/pytorch/issues/159660
+# https://github.com/pytorch/pytorch/issues/144187
+STRIDED = {
+    "zero": lambda: torch.ops.aten.zero.default(torch.rand(23, 3).t()),
+    "pad": lambda: functional.pad(torch.rand(2, 3, 4).permute(2, 0, 1), (1, 1, 0, 2)),
+    "pad, channels last": lambda: functional.pad(
+        torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last), (1, 1)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STRIDED)
+def test_an_operator_keeps_strides_as_on_the_cpu(name):
+    plain, recorded, _ = run_both(lambda: describe(STRIDED[name]()))
+    assert recorded.returned == plain.returned
+
+
+# https://github.com/pytorch/pytorch/issues/188370
+def test_sizes_that_depend_on_data_are_those_of_the_cpu():
+    def program():
+        x = torch.tensor([1, 4, 2, 4])
+        found = torch.bincount(x), torch.unique(x), x.masked_select(x > 1), x.nonzero()
+        return [describe(tensor) for tensor in found]
+
+    plain, recorded, _ = run_both(program)
+    assert recorded.returned == plain.returned
+
+
+# https://github.com/pytorch/pytorch/issues/195460
+# https://github.com/pytorch/pytorch/pull/177188
+@pytest.mark.parametrize("n_key_heads", [12, 4])
+def test_attention_on_the_cpu_counts_two_products_for_each_head_of_queries(n_key_heads):
+    with record() as trace:
+        query = torch.randn(1, 12, 64, 32)
+        key = torch.randn(1, n_key_heads, 64, 32)
+        functional.scaled_dot_product_attention(query, key, key, enable_gqa=True)
+    assert trace.flops == 2 * (2 * 12 * 64 * 64 * 32)
+
+
+# https://github.com/deepspeedai/DeepSpeed/pull/8323
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_a_transposed_convolution_counts_each_weight_once_for_each_input(groups):
+    with record() as trace:
+        layer = nn.ConvTranspose2d(4, 8, 3, stride=2, groups=groups, bias=False)
+        layer(torch.randn(2, 4, 5, 5))
+    per_position = math.prod((4, 8 // groups, 3, 3))
+    assert trace.flops == 2 * (2 * 5 * 5 * per_position)
+
+
+class Inner(nn.Module):
+    """A layer whose ``forward`` others call without its hooks."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 5)
+
+    def forward(self, x):
+        return self.layer.forward(x)
+
+
+class Reused(nn.Module):
+    """A module at two places, a weight in two modules, a parameter of its own."""
+
+    def __init__(self):
+        super().__init__()
+        act = nn.PReLU()
+        self.inner, self.first, self.second = Inner(), nn.Linear(5, 5), nn.Linear(5, 5)
+        self.blocks = nn.ModuleList([nn.Sequential(self.first, act), act])
+        self.second.weight = self.first.weight
+        self.scale = nn.Parameter(torch.ones(5))
+
+    def forward(self, x):
+        x = self.inner.forward(x) * self.scale
+        for block in self.blocks:
+            x = block(x)
+        return self.second(x)
+
+
+# https://github.com/TylerYep/torchinfo/issues/366
+# https://github.com/TylerYep/torchinfo/issues/377
+# https://github.com/TylerYep/torchinfo/pull/396
+def test_parameters_that_are_shared_or_called_past_hooks_are_counted_once():
+    with record() as trace:
+        model = Reused()
+        model(torch.rand(2, 3))
+    sizes = [parameter.numel() for parameter in model.parameters()]
+    (root,) = trace.modules
+    assert root.n_parameters == sum(sizes) == (3 * 5 + 5) + (5 * 5 + 5) + 5 + 5 + 1
+    assert root.parameter_nbytes == 4 * sum(sizes)
+
+
+class Rotary(nn.Module):
+    """A weight, a table that is not saved, and a head that is tied to the weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.head = nn.Embedding(7, 4), nn.Linear(4, 7, bias=False)
+        self.head.weight = self.words.weight
+        table = 1 / 10_000 ** (torch.arange(0, 4, 2) / 4)
+        self.register_buffer("inv_freq", table, persistent=False)
+
+
+# https://github.com/huggingface/transformers/issues/45902
+# https://github.com/Modalities/modalities/issues/357
+def test_a_model_built_on_meta_keeps_tables_and_ties_without_to_empty():
+    def program(device):
+        with torch.device(device):
+            return Rotary()
+
+    wanted = run(lambda: program("cpu")).returned
+    emptied = program("meta").to_empty(device="cpu")
+    assert emptied.head.weight is not emptied.words.weight
+    with record():
+        model = run(lambda: program("meta")).returned
+    materialize(model)
+    assert model.head.weight is model.words.weight
+    assert torch.equal(model.words.weight, wanted.words.weight)
+    assert torch.equal(model.inv_freq, wanted.inv_freq)
+
+
+# https://github.com/huggingface/transformers/issues/45902
+def test_what_to_empty_leaves_without_values_is_reported_by_name():
+    with record():
+        with torch.device("meta"):
+            model = Rotary()
+        model.to_empty(device="cpu")
+        model.words.reset_parameters()
+        model.head.weight = model.words.weight
+    report = materialize(model)
+    assert report.uninitialized == ("inv_freq",)
