@@ -53,8 +53,8 @@ def test_the_report_names_the_error_that_stopped_the_cell(shell):
         f"model = nn.Linear(2, 3)\nsetattr(model, '{SCRIPT}', torch.ones(2))",
         f"raise type('{SCRIPT}', (Exception,), {{}})()",
         (
-            f"import threading\nthread = threading.Thread(name='{SCRIPT}')\n"
-            "thread.start()\nthread.join()"
+            f"import threading\nthread = threading.Thread(name='{SCRIPT}', "
+            "target=lambda: torch.ones(1))\nthread.start()\nthread.join()"
         ),
         f"globals()['{SCRIPT}'] = nn.Linear(2, 3)",
     ],

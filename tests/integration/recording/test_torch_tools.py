@@ -2,7 +2,6 @@
 
 import copy
 import io
-import pickle
 import subprocess
 import sys
 import warnings
@@ -43,16 +42,6 @@ def test_deep_copies_of_parameters_with_gradients_work():
         return list(copy.deepcopy(model).parameters())
 
     assert_same_as_plain_meta(program)
-
-
-@pytest.mark.parametrize("make", [make_model, lambda: torch.randn(2, 3)])
-def test_what_is_pickled_inside_is_what_plain_meta_pickles(make):
-    assert_same_as_plain_meta(lambda: pickle.dumps(make()))
-
-
-@pytest.mark.parametrize("make", [make_model, lambda: torch.randn(2, 3)])
-def test_a_pickle_can_be_read_back_inside(make):
-    assert_same_as_plain_meta(lambda: pickle.loads(pickle.dumps(make())))
 
 
 @pytest.mark.parametrize("weights_only", [True, False])

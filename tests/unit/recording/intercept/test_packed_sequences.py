@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn.utils import rnn
 
 from meta_magic import record
+from tests.unit.eager import Names
 from tests.unit.recording.intercept.data_of_cells import notes_of
 
 LENGTHS = {
