@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from types import CodeType, MappingProxyType
 from typing import Any, Final
 
@@ -136,7 +137,9 @@ class Recording:
             self._tasks,
             ProcessWatch(note),
             DataSources(note, saver, loader, self._shared, self._lifting),
-            *stand_in_for(plan, note, write.draws, saver.compute),
+            *stand_in_for(
+                plan, note, write.draws, partial(saver.compute, can_wait=False)
+            ),
             NewParameters(write.registry.forget),
             self._lending,
             attention,

@@ -224,14 +224,19 @@ class ValuesOnDemand:
         with self._budget:
             return loops.go_on(self._live.read(), storages, n_torn)
 
-    def read(self, chosen: Inputs) -> list[Tensor]:
+    def read(self, chosen: Inputs, *, can_wait: bool = True) -> list[Tensor]:
         """Return what tensors hold; those that share a storage do so again.
+
+        Args:
+            chosen: The tensors, as they were seen.
+            can_wait: Whether the code asked for the values; else little is computed.
 
         Raises:
             MissingValueError: They cannot be computed, rest on what was assumed, or
                 take too much.
         """
-        return self._compute(chosen, self._budget, can_assume=False)[0]
+        budget = self._budget if can_wait else self._little
+        return self._compute(chosen, budget, is_brief=not can_wait, can_assume=False)[0]
 
     def state_at(self, source: int) -> Tensor | None:
         """Return where a CPU generator would stand; None if that takes too much."""

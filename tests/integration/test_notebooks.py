@@ -22,7 +22,7 @@ SHOWN = {
         "the same number: True",
         "torch.Tensor.item was evaluated: its value comes from 2 operator calls",
         "rows kept: 94 - on meta: (94, 512) meta",
-        "to compute it would take 3.0 GiB and 16.0 TFLOPs",
+        "(10 s are allowed)",
         "Counter({'flash attention, as on cuda': 4})",
         # 8 experts; 2,048 tokens go to 2 each: 4,096 / 8 for one of them.
         "routing=uniform, so 512 of 4,096 elements are true",
@@ -34,7 +34,6 @@ SHOWN = {
         "epoch 1: loss 2.",
         "peak 1.0 MiB on cuda:0",
         "'cuda:0': '1.0 MiB'",
-        "the gradients are assumed to be finite",
         "at least two devices, cuda:0 and cpu!",
         "with one on cuda:0: for real it would lie on the CPU, and this would fail",
         "saved: model optimizer scaler",

@@ -114,12 +114,15 @@ class Saver:
             f"that {'it' if len(met) == 1 else 'they'} would have, on the CPU",
         )
 
-    def compute(self, met: Iterable[Any], name: str = "torch.save") -> list[Tensor]:
+    def compute(
+        self, met: Iterable[Any], name: str = "torch.save", *, can_wait: bool = True
+    ) -> list[Tensor]:
         """Return a real tensor for each on meta.
 
         Args:
             met: Those on meta.
             name: What needs their values.
+            can_wait: Whether the code asked for them; else little is computed.
 
         Raises:
             MissingValueError: That cannot be done, or takes too much.
@@ -135,7 +138,7 @@ class Saver:
                 f"which has no values. {ADVICE}."
             )
         try:
-            reals = self._values.read(chosen)
+            reals = self._values.read(chosen, can_wait=can_wait)
         except MissingValueError as error:
             raise type(error)(
                 f"{name} needs the values of {count(tensors)} on meta: "

@@ -40,8 +40,12 @@ class ValueSource(Protocol):
         It counts as an answered call.
         """
 
-    def read(self, chosen: Inputs) -> list[Tensor]:
+    def read(self, chosen: Inputs, *, can_wait: bool = True) -> list[Tensor]:
         """Return what tensors hold; those that share a storage do so again.
+
+        Args:
+            chosen: The tensors, as they were seen.
+            can_wait: Whether the code asked for the values; else little is computed.
 
         Raises:
             MissingValueError: They cannot be computed, or take too much.
