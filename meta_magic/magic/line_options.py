@@ -173,15 +173,20 @@ def line_cell_magic_with_options(function: Callable[..., Any]) -> Any:
     return magic_arguments()(magic)
 
 
-def suggest(word: str, known: Iterable[str], help_line: str) -> str:
+def suggest(
+    word: str, known: Iterable[str], help_line: str, *, is_sure: bool = True
+) -> str:
     """Return what stands after a word that is not known: the nearest one, the help.
 
     Args:
         word: The word.
         known: Those that are.
         help_line: What lists them.
+        is_sure: Whether it should be one of those; else "" where none is near.
     """
     nearest = get_close_matches(word, known, n=1, cutoff=0.7)
+    if not nearest and not is_sure:
+        return ""
     meant = f"did you mean {nearest[0]}? " if nearest else ""
     return f" ({meant}{help_line} lists what there is)"
 

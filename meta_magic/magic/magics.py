@@ -193,7 +193,8 @@ class MetaMagics(Magics):
                 return Body(self.shell, cell, None)
             except SyntaxError as error:
                 commands = (COMMAND, WHOLE, REPAIR, HELP)
-                hint = suggest(cell.split(maxsplit=1)[0], commands, f"%meta {HELP}")
+                word = cell.split(maxsplit=1)[0]
+                hint = suggest(word, commands, f"%meta {HELP}", is_sure=False)
                 text = f"%meta: SyntaxError: {error.msg}: {cell}{hint}"
                 raise UsageError(text) from None
         return Body(self.shell, cell, raw, self.running.get(raw))

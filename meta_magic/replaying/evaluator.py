@@ -92,6 +92,7 @@ class Evaluator:
             max_flops=budget.max_flops() if is_brief else None,
         )
         try:
+            budget.refuse_more()
             with RealTorch(), budget:
                 recorded = self._read(program, budget)
                 behind = find_behind(recorded)

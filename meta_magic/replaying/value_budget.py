@@ -85,6 +85,21 @@ class ValueBudget:
         """Whether values took as long as all of a recording may take."""
         return self._spent > N_VALUES * self.limits.seconds
 
+    def refuse_more(self) -> None:
+        """Refuse a value, however little it takes, once all that is allowed is spent.
+
+        Raises:
+            ValueLimitError: It is.
+        """
+        if self.is_spent:
+            most = N_VALUES * self.limits.seconds
+            text = (
+                f"values of this block took {self._spent:.0f} s "
+                f"({most:g} s are allowed)"
+            )
+            wanted = {"seconds": round_up(2 * self._spent / N_VALUES)}
+            raise ValueLimitError(text, wanted)
+
     def watch(self, estimate: Callable[[], Sequence[float]]) -> ValueProgress:
         """Return what shows how far the value is that is computed now.
 

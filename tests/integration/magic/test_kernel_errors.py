@@ -147,7 +147,10 @@ def test_time_above_an_awaiting_cell_is_a_syntax_error(kernel):
 def test_a_bad_option_is_one_line_and_no_traceback(kernel):
     run = kernel.run("%%meta --bogus\nran_anyway = 1")
     assert run.content["status"] == "error"
-    assert run.stream("stderr") == "UsageError: unrecognized arguments: --bogus\n"
+    assert run.stream("stderr") == (
+        "UsageError: %%meta: unrecognized arguments: --bogus "
+        "(%meta --help lists what there is)\n"
+    )
     assert run.errors == []
     assert kernel.run("'ran_anyway' in globals()").value == "False"
 

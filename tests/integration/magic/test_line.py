@@ -202,7 +202,6 @@ def test_the_text_is_as_deep_as_it_is_asked_for(shell, depth, is_shown):
 HINTS = {
     "%meta materialise x": "did you mean materialize? %meta help lists what there is",
     "%meta repare 1": "did you mean repair? %meta help lists what there is",
-    "%meta x y": "(%meta help lists what there is)",
     "%%meta --quite\n1": "did you mean --quiet? %meta --help lists what there is",
     "%%meta --foo\n1": "--foo (%meta --help lists what there is)",
     "%%meta stray\n1": "stray (%meta --help lists what there is)",
