@@ -152,13 +152,15 @@ def test_positions_that_nobody_knows_are_refused_when_they_are_needed():
             made.coalesce()
 
 
-def test_the_norm_of_sparse_gradients_is_refused_as_on_the_cpu():
+def test_the_norm_of_sparse_gradients_is_that_of_the_cpu_or_refused_as_there():
     def clip():
         model = nn.Embedding(9, 3, sparse=True)
         model(torch.tensor([1, 2])).sum().backward()
-        with pytest.raises(NotImplementedError) as caught:
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        return str(caught.value).splitlines()[0]
+        try:
+            norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0).item()
+        except NotImplementedError as error:  # before torch 2.14
+            return str(error).splitlines()[0]
+        return norm, model.weight.grad.to_dense().tolist()
 
     wanted = clip()
     with record():
