@@ -35,6 +35,10 @@ CHUNK_SECONDS: Final = N_AT_ONCE * 5e-6
 MIN_REPEATS: Final = 4
 """How often calls are alike in a loop, on average."""
 
+MIN_KNOWN: Final = 50
+"""One call in so many, at most, cannot be run forward: a plan makes what those change,
+and all that comes from it."""
+
 MIN_VALUES: Final = 4
 """Values that were read one after the other, few calls apart, before a loop is seen."""
 
@@ -77,7 +81,9 @@ class LoopValues:
         """
         forward, program = self._forward, recorded.program
         columns, start = columns_of(program), forward.n_calls
-        find_outer = None
+        find_outer, kept = None, recorded.kept
+        # A plan goes on from what was kept: no call that is left out may change that.
+        is_strict = self.is_live or (kept is not None and bool(kept.storages))
         for storage in program.torn:
             forward.held.pop(storage, None)
         if not self.is_live:
@@ -92,8 +98,8 @@ class LoopValues:
             forward.note_chunk = progress.note_step
             try:
                 with suppress(*FAILURES):  # a plan says what failed
-                    strict = self.is_live
-                    forward.run(columns, program.offsets, find_outer, is_strict=strict)
+                    rows = program.offsets
+                    forward.run(columns, rows, find_outer, is_strict=is_strict)
             finally:
                 progress.finish()
         self._give_back(recorded)
@@ -136,7 +142,7 @@ class LoopValues:
         if n_calls < max(MIN_CALLS, MIN_REPEATS * len(columns.signatures)):
             return False
         n_unknown, work = self._forward.count_kinds(columns, offsets[start:-1])
-        return n_unknown * MIN_REPEATS < n_calls and work <= budget.max_flops()
+        return n_unknown * MIN_KNOWN < n_calls and work <= budget.max_flops()
 
     def note_value(
         self, recorded: ProgramCalls, cost: Evaluation, planned: Execution | None
