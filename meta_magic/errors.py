@@ -88,7 +88,7 @@ class MissingValueError(MetaMagicError, RuntimeError):
 
     Example:
         >>> with record():
-        ...     torch.ones(2**30).sum().item()  # 4 GiB: beyond the limits
+        ...     torch.ones(2**42).sum().item()  # 16 TiB: beyond the limits
         Traceback (most recent call last):
         meta_magic.errors.ValueLimitError: ...
     """

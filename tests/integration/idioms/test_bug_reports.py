@@ -42,19 +42,6 @@ def test_a_transposed_convolution_is_refused_with_the_words_of_the_cpu(name):
     assert recorded.refusal == plain.refusal
 
 
-# https://github.com/pytorch/pytorch/issues/195590
-@pytest.mark.parametrize("n_dims", [1, 2, 3])
-def test_a_transposed_convolution_without_output_ends_as_on_the_cpu(n_dims):
-    kind = getattr(nn, f"ConvTranspose{n_dims}d")
-
-    def program():
-        return kind(8, 4, 1, padding=1)(torch.randn(12, 8, *[2] * n_dims)).shape
-
-    plain, recorded, _ = run_both(program)
-    assert recorded.returned == plain.returned
-    assert str(recorded.error) == str(plain.error)
-
-
 # https://github.com/pytorch/pytorch/issues/192668
 def test_a_batch_norm_of_a_transposed_input_has_the_strides_of_the_cpu():
     def program():
