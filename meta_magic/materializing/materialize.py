@@ -47,7 +47,7 @@ class Arguments:
 
 
 @list_inits
-def materialize(  # noqa: PLR0913  the options of to_empty, and what fills it
+def materialize(
     module: object,
     device: str | torch.device | None = None,
     *,
@@ -89,7 +89,7 @@ def materialize(  # noqa: PLR0913  the options of to_empty, and what fills it
     return run_alone(Arguments(module, device, init, dtype, trace, state), progress)
 
 
-def prepare(  # noqa: PLR0913  those of materialize
+def prepare(
     module: object,
     device: str | torch.device | None = None,
     *,

@@ -58,7 +58,7 @@ class record:  # noqa: N801  a context manager is named as a function
         ['aten.ones.default', 'aten.ones.default', 'aten.mm.default']
     """
 
-    def __init__(  # noqa: PLR0913  all that a user may choose, by name
+    def __init__(
         self,
         *,
         cache: bool = True,
@@ -110,7 +110,7 @@ class record:  # noqa: N801  a context manager is named as a function
             del self._recording
 
 
-def read_options(  # noqa: PLR0913  all that a user may choose, by name
+def read_options(
     *,
     cache: bool = True,
     limits: ValueLimits = LIMITS,

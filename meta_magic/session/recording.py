@@ -82,7 +82,7 @@ class Recording:
         guard: Enters the recording, and restores torch when it is left.
     """
 
-    def __init__(  # noqa: PLR0913  what may be chosen, by name
+    def __init__(
         self,
         cell_file: str,
         top: CodeType | None = None,

@@ -104,7 +104,7 @@ class Rerun:
         return frozenset({*code.co_varnames, *code.co_cellvars, *code.co_freevars})
 
 
-def make_rerun(  # noqa: PLR0913  what stands in the record, by name
+def make_rerun(
     *,
     text: str | None,
     file: str,

@@ -226,7 +226,7 @@ class AttentionOf:
         here = entered_by_thread.get(thread) if thread != self._thread else None
         return (here[-1] if here else self).attend(*args, **kwargs)
 
-    def attend(  # noqa: PLR0913, PLR0917  the operator's own
+    def attend(
         self,
         query: Tensor,
         key: Tensor,

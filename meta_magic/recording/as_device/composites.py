@@ -53,7 +53,7 @@ Keep = Callable[..., None]
 """Takes a tensor, the function that made it, and its arguments."""
 
 
-def group_norm(  # noqa: PLR0913, PLR0917  the operator's own
+def group_norm(
     _: Keep,
     a: Tensor,
     num_groups: int,
@@ -88,7 +88,7 @@ class GroupNorm(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(  # noqa: PLR0913, PLR0917  the operator's own
+    def forward(
         ctx: Any, a: Tensor, weight: Any, bias: Any, counts: Any, eps: float
     ) -> Tensor:
         made, mean, rstd = aten.native_group_norm(a, weight, bias, *counts, eps)
@@ -142,7 +142,7 @@ def one_hot(_: Keep, a: Tensor, num_classes: int = -1) -> Any:
     return aten.scatter_.value(made, -1, aten.unsqueeze(a, -1), 1)
 
 
-def ctc_loss(  # noqa: PLR0913, PLR0917  the operator's own
+def ctc_loss(
     keep: Keep,
     log_probs: Tensor,
     targets: Tensor,
@@ -172,7 +172,7 @@ def ctc_loss(  # noqa: PLR0913, PLR0917  the operator's own
     return aten.mean(losses / aten.clamp_min(made, 1))
 
 
-def ctc_loss_of_tensors(  # noqa: PLR0913, PLR0917  the operator's own
+def ctc_loss_of_tensors(
     _: Keep,
     log_probs: Tensor,
     targets: Tensor,

@@ -71,7 +71,7 @@ def run_packed(  # noqa: PLR0913, PLR0917  the operators' own
     return output, *stack_states(last)
 
 
-def run_packed_layer(  # noqa: PLR0913, PLR0917  what all layers are given, and two
+def run_packed_layer(
     cell: Cell,
     sizes: Sequence[int],
     a: Tensor,

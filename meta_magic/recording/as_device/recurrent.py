@@ -81,7 +81,7 @@ def run_lstm(a: Tensor, hidden: Hidden, weights: Weights) -> Hidden:
     return output, memory
 
 
-def run_layers(  # noqa: PLR0913, PLR0917  the operators' own
+def run_layers(
     run: Layer,
     a: Tensor,
     hidden: Sequence[Hidden],
@@ -214,7 +214,7 @@ def is_by_onednn(a: Tensor) -> bool:
     )
 
 
-def run_onednn(  # noqa: PLR0913, PLR0917  as above
+def run_onednn(
     a: Tensor,
     hx: Sequence[Tensor],
     weights: Sequence[Weights],

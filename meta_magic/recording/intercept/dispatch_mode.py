@@ -69,7 +69,7 @@ class Dispatch:
         self._checks = runner.checks
         self._served = ServedOperators(registry)
 
-    def __torch_dispatch__(  # noqa: C901, PLR0912, PLR0915  a method more is felt
+    def __torch_dispatch__(
         self,
         func: Any,
         types: Sequence[type],

@@ -153,7 +153,7 @@ class FunctionMode(DeviceContext):
     def __exit__(self, *_: object) -> None:
         pop_function_mode()
 
-    def __torch_function__(  # noqa: C901, PLR0912  a method more is felt
+    def __torch_function__(
         self,
         func: Any,
         types: Sequence[type],

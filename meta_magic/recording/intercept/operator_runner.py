@@ -58,7 +58,7 @@ class OperatorRunner:
         self.checks = kernels.checks
         self._kernels = kernels
 
-    def run(  # noqa: PLR0913, PLR0917  the operator's call, as the mode has it
+    def run(
         self,
         mode: Any,
         table: OpTable,

@@ -37,7 +37,7 @@ class WatchedRunner(OperatorRunner):
         vars(self).update(vars(plain))
         self._shared = shared
 
-    def run(  # noqa: PLR0913, PLR0917  as the runner's
+    def run(
         self,
         mode: Any,
         table: OpTable,

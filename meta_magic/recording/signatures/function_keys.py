@@ -159,7 +159,7 @@ def read_beyond(function: Any) -> Iterator[object]:
         yield names.get(name)
 
 
-def extend_key(  # noqa: C901, PLR0912  one branch for each kind
+def extend_key(
     registry: TensorRegistry, values: Iterable[Any], key: list[Any], operands: Operands
 ) -> bool:
     """Append what stands for ``values``, and their tensors; False if one cannot be."""
