@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from meta_magic.materializing.report import FilledTensor, MaterializeReport
     from meta_magic.replaying.replay import replay
     from meta_magic.replaying.verify import verify
-    from meta_magic.session.meta_like import meta_like
-    from meta_magic.session.record import record
+    from meta_magic.session.record import meta_like, record
     from meta_magic.trace.calls import ModuleCall, OpCall, TensorMetadata
     from meta_magic.trace.formulas.torch_formulas import flop_formula
     from meta_magic.trace.modules import ModuleNode, ModuleTensor
@@ -98,8 +97,8 @@ HOMES = {
     "FilledTensor": "materializing.report",
     "MaterializeReport": "materializing.report",
     "materialize": "materializing.materialize",
-    "meta_like": "session.meta_like",
-    "real": "session.real",
+    "meta_like": "session.record",
+    "real": "session.record",
     "record": "session.record",
     "replay": "replaying.replay",
     "verify": "replaying.verify",

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from meta_magic.session.called_functions import call_module
+from meta_magic.session.raised_calls import call_module
 from meta_magic.torch_private.dispatcher import schema_of
 from meta_magic.trace.failed_call import FailedCall
 

@@ -18,7 +18,7 @@ from meta_magic.explain.argument_names import name_argument
 from meta_magic.explain.operand_tensors import make_like
 from meta_magic.recording.as_device.oracle.child import NO_ANSWER, ask_child
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.session.called_functions import call_module
+from meta_magic.session.raised_calls import call_module
 from meta_magic.trace.failed_call import ENDS, FailedCall, walk_arguments
 from meta_magic.trace.signature import TensorArgument
 

@@ -37,7 +37,7 @@ def list_steps(value: Any) -> dict[str, Any]:
     from meta_magic.materializing.written_paths import (  # noqa: PLC0415  torch
         write_step,
     )
-    from meta_magic.session.module_names import walk_held  # noqa: PLC0415
+    from meta_magic.session.operand_names import walk_held  # noqa: PLC0415
     from meta_magic.torch_private.module_internals import children_of  # noqa: PLC0415
 
     if not is_module(value):
@@ -51,7 +51,7 @@ def list_steps(value: Any) -> dict[str, Any]:
 
 def has_modules(value: object) -> bool:
     """Whether a value is a module, or a list or dict with one among its first items."""
-    from meta_magic.session.module_names import walk_held  # noqa: PLC0415  torch
+    from meta_magic.session.operand_names import walk_held  # noqa: PLC0415  torch
 
     if is_module(value):
         return True

@@ -41,7 +41,7 @@ class ValueFormats:
         """
         if "meta_magic.session.recording" not in sys.modules:  # nothing was recorded
             return self._before(*args, **kwargs)
-        from meta_magic.session.shown_values import (  # noqa: PLC0415  needs torch
+        from meta_magic.session.recording import (  # noqa: PLC0415  needs torch
             run_with_values,
         )
 

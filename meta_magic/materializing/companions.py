@@ -23,7 +23,7 @@ from meta_magic.materializing.targets import BOOKKEEPING, Held, address_of
 from meta_magic.materializing.walk import walk
 from meta_magic.recording.identities.living_tensors import find_stored
 from meta_magic.recording.identities.origins import find_origin
-from meta_magic.session.module_names import read_attributes
+from meta_magic.session.operand_names import read_attributes
 from meta_magic.torch_private.autograd import read_hooks
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.optimizer_classes import list_used_classes

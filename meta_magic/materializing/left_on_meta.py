@@ -7,7 +7,7 @@ from meta_magic.materializing.fills.protocol import Task
 from meta_magic.materializing.report import format_names
 from meta_magic.materializing.targets import Held
 from meta_magic.materializing.walk import walk
-from meta_magic.session.module_names import read_attributes
+from meta_magic.session.operand_names import read_attributes
 
 __all__ = ["describe"]
 

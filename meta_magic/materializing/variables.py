@@ -10,7 +10,7 @@ from meta_magic.materializing.targets import find_in_module
 from meta_magic.materializing.walk import walk
 from meta_magic.recording.identities.frame_kinds import OWN, is_library, is_stdlib
 from meta_magic.recording.identities.origins import find_origin, has_origins
-from meta_magic.session.module_names import IPYTHONS
+from meta_magic.session.operand_names import IPYTHONS
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.module_internals import list_script_tensors, walk_modules
 from meta_magic.torch_private.tensor_internals import is_on_meta

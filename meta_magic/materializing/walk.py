@@ -24,7 +24,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from meta_magic.session.module_names import bases_of, names_of, read_attributes
+from meta_magic.session.operand_names import bases_of, names_of, read_attributes
 
 __all__ = ["PLAIN", "walk"]
 

@@ -5,25 +5,20 @@ there the innermost operator, here the function that the user or his library cal
 else the module.
 """
 
+import ast
+import inspect
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import FrameType, TracebackType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from torch import Tensor, nn
+from torch import Tensor, nn, optim
 
 from meta_magic.errors import MissingValueError
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.signatures.entries import PLAIN
-from meta_magic.session.called_functions import (
-    Called,
-    call_module,
-    find_called,
-    is_torchs,
-)
-from meta_magic.session.loadings import Loaded, describe_loading, find_loading
 from meta_magic.session.operand_names import (
     Site,
     list_arguments,
@@ -31,16 +26,29 @@ from meta_magic.session.operand_names import (
     list_written,
     make_site,
     name_in_modules,
+    read_attributes,
+    read_expression,
+    walk_held,
+    walk_parts,
 )
-from meta_magic.session.python_checks import list_remarks
+from meta_magic.session.raised_calls import (
+    Called,
+    call_module,
+    find_called,
+    is_torchs,
+)
 from meta_magic.session.shown_frames import USERS, home_of, walk_traceback
 from meta_magic.torch_private.modes import DisableTorchFunction
-from meta_magic.torch_private.module_internals import CALLING
+from meta_magic.torch_private.module_internals import (
+    CALLING,
+    buffers_of,
+    names_not_persistent,
+    parameters_of,
+    walk_modules,
+)
 from meta_magic.torch_private.snapshot import RealTorch
-from meta_magic.trace.failed_call import FailedCall, Operand
+from meta_magic.trace.failed_call import FailedCall, Loading, Operand
 from meta_magic.trace.signature import OpaqueArgument, TensorArgument
-
-__all__ = ["describe_error", "find_failed_call"]
 
 MAX_SITES: Final = 16
 
@@ -102,6 +110,18 @@ def find_modules(entries: Sequence[TracebackType]) -> list[nn.Module]:
     """Return the modules that were being called, the innermost first."""
     frames = (entry.tb_frame for entry in reversed(entries))
     return [f.f_locals["self"] for f in frames if f.f_code is CALLING]
+
+
+class Loaded(NamedTuple):
+    """A call of ``load_state_dict`` that raised.
+
+    Attributes:
+        module: The module.
+        state: What was to be loaded.
+    """
+
+    module: nn.Module
+    state: Mapping[str, Any]
 
 
 class Arguments:
@@ -237,3 +257,139 @@ def holds_integers(value: slice) -> bool:
     """Whether a slice has no tensor for an end."""
     ends = (value.start, value.stop, value.step)
     return all(end is None or type(end) is int for end in ends)
+
+
+LOADING = nn.Module.load_state_dict.__code__
+
+
+def find_loading(frames: Sequence[FrameType]) -> Loaded | None:
+    """Return which state was to be loaded into what, where that raised."""
+    for frame in reversed(frames):
+        if frame.f_code is LOADING:
+            module, state = (frame.f_locals[name] for name in ("self", "state_dict"))
+            return Loaded(module, state) if isinstance(state, Mapping) else None
+    return None
+
+
+def describe_loading(
+    loaded: Loaded, owner: str, given: str, number: Callable[[Tensor], int]
+) -> Loading:
+    """Return the record of a state that did not fit.
+
+    Args:
+        loaded: What was to be loaded.
+        owner: How the user's code writes the module.
+        given: How it writes the state.
+        number: Returns the number of a tensor among the operands.
+    """
+    own, state = list_tensors(loaded.module), loaded.state
+    pairs = [
+        (name, number(tensor), number(state[name]))
+        for name, tensor in own.items()
+        if isinstance(state.get(name), Tensor) and state[name].shape != tensor.shape
+    ]
+    return Loading(
+        owner=owner,
+        given=given,
+        pairs=tuple(pairs),
+        missing=tuple(name for name in own if name not in state),
+        unexpected=tuple(str(name) for name in state if name not in own),
+        holders=tuple(
+            str(key)
+            for key, value in state.items()
+            if isinstance(value, Mapping) and own and {*own} <= {*value}
+        ),
+    )
+
+
+def list_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Return what a state dictionary of a module holds, by name."""
+    tensors = {}
+    for fqn, part in walk_modules(module):
+        left = names_not_persistent(part)
+        kept = {n: t for n, t in buffers_of(part).items() if n not in left}
+        for name, tensor in {**parameters_of(part), **kept}.items():
+            if tensor is not None:
+                tensors[f"{fqn}.{name}" if fqn else name] = tensor
+    return tensors
+
+
+SIZES = ("shape", "size")
+
+
+def list_remarks(
+    error: BaseException, called: Called, sites: Sequence[Site]
+) -> tuple[str, ...]:
+    """Return what there is to say of an error that no operator raised."""
+    found: list[str] = []
+    for site in sites[-1:]:
+        if called.module is not None and isinstance(error, TypeError):
+            found += tell_signature(called, site)
+        if isinstance(called.function, type):
+            found += tell_empty(called.function, site)
+        if called.function is called.module is None:
+            found += tell_unpacked(site)
+    return tuple(found)
+
+
+def tell_signature(called: Called, site: Site) -> Iterator[str]:
+    """Yield what a user's module takes, where its call does not fit."""
+    kind: Any = type(called.module)
+    forward = inspect.unwrap(kind.forward)
+    code = getattr(forward, "__code__", None)
+    if code is None or called.function is not None:
+        return
+    signature = inspect.signature(forward)
+    try:
+        signature.bind(called.module, *called.args, **called.kwargs)
+    except TypeError:
+        names = ", ".join(signature.parameters)
+        is_near = code.co_filename == site.position.file
+        where = f" (line {code.co_firstlineno})" if is_near else ""
+        yield f"what is asked for is {kind.__name__}.forward({names}){where}"
+
+
+def tell_unpacked(site: Site) -> Iterator[str]:
+    """Yield how many dimensions a tensor has whose sizes are unpacked."""
+    node = site.node
+    if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Tuple):
+        return
+    sizes = node.value.func if isinstance(node.value, ast.Call) else node.value
+    if isinstance(sizes, ast.Attribute) and sizes.attr in SIZES:
+        tensor = read_expression(sizes.value, site.frame)
+        if isinstance(tensor, Tensor):
+            name, n_names = ast.unparse(sizes.value), len(node.targets[0].elts)
+            yield f"{name} has {tensor.ndim} dimensions, and {n_names} are unpacked"
+
+
+def tell_empty(kind: type, site: Site) -> Iterator[str]:
+    """Yield which module has no parameters for an optimizer, and where some may be."""
+    if not issubclass(kind, optim.Optimizer):
+        return
+    for part in walk_parts(site):
+        module = read_expression(part, site.frame)
+        if isinstance(module, nn.Module) and not any(
+            parameters_of(m) for _, m in walk_modules(module)
+        ):
+            name = ast.unparse(part)
+            yield f"{name} has no parameters"
+            for path, kept in walk_hidden(module):
+                yield (
+                    f"{name}{path} is a {kept}: what it holds is no part of the module,"
+                    " as in nn.ModuleList or nn.ModuleDict it is"
+                )
+
+
+def walk_hidden(root: nn.Module) -> Iterator[tuple[str, str]]:
+    """Yield the lists and dictionaries in which modules hold others, and their type."""
+    for fqn, module in walk_modules(root):
+        for name, value in read_attributes(module).items():
+            is_kept = not name.startswith("_") and type(value) in (list, tuple, dict)
+            if is_kept and any(holds_parameters(held) for _, held in walk_held(value)):
+                path = f"{fqn}.{name}" if fqn else name
+                yield f".{path}", type(value).__name__
+
+
+def holds_parameters(value: object) -> bool:
+    """Whether a value is a parameter, or a module."""
+    return isinstance(value, (nn.Parameter, nn.Module))

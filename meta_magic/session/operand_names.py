@@ -12,13 +12,19 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from types import FrameType, TracebackType
+from itertools import islice
+from types import (
+    FrameType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    ModuleType,
+    TracebackType,
+)
 from typing import Any, Final, NamedTuple
 
 from torch import Tensor, nn
 
 from meta_magic.recording.identities.code_positions import describe_position, list_spans
-from meta_magic.session.module_names import IPYTHONS, read_attributes, walk_held
 from meta_magic.torch_private.module_internals import (
     buffers_of,
     children_of,
@@ -27,21 +33,6 @@ from meta_magic.torch_private.module_internals import (
     walk_modules,
 )
 from meta_magic.trace.signature import SourcePosition
-
-__all__ = [
-    "NUMBER",
-    "Site",
-    "find_paths",
-    "is_shells",
-    "list_arguments",
-    "list_names",
-    "list_written",
-    "make_site",
-    "name_in_modules",
-    "read_expression",
-    "read_variables",
-    "walk_parts",
-]
 
 KEPT: Final = frozenset({"", "i", "ii", "iii", "dh", "ih", "oh"})
 """IPython's names for earlier values and cells, without underscores and digits."""
@@ -278,3 +269,42 @@ def find_paths(tensor: Tensor, root: nn.Module) -> Iterator[str]:
             path = f".{fqn}" if fqn else ""
             for name in (name for name, held in tensors.items() if held is tensor):
                 yield NUMBER.sub(r"[\1]", f"{path}.{name}")
+
+
+MAX_HELD: Final = 1_000
+"""Values of one list, dictionary or object that are looked at."""
+
+KEYS: Final = frozenset({str, int, bool})
+"""Types of keys that are written without asking the user's code."""
+
+READERS: Final = frozenset({GetSetDescriptorType, MemberDescriptorType})
+"""How the interpreter itself reads a ``__dict__``."""
+
+IPYTHONS: Final = frozenset({"In", "Out"})
+
+bases_of = type.__dict__["__mro__"].__get__
+names_of = type.__dict__["__dict__"].__get__
+
+
+def walk_held(value: Any) -> Iterator[tuple[str, object]]:
+    """Yield what a value holds, and how that is written behind its name."""
+    kind = type(value)
+    if issubclass(kind, list | tuple):
+        base = list if issubclass(kind, list) else tuple
+        items = [*islice(base.__iter__(value), MAX_HELD)]
+        yield from ((f"[{index}]", held) for index, held in enumerate(items))
+    elif issubclass(kind, dict):
+        pairs = [*islice(dict.items(value), MAX_HELD)]
+        yield from ((f"[{key!r}]", held) for key, held in pairs if type(key) in KEYS)
+    elif not issubclass(kind, type | ModuleType):
+        attributes = [*islice(read_attributes(value).items(), MAX_HELD)]
+        yield from ((f".{n}", held) for n, held in attributes if not n.startswith("_"))
+
+
+def read_attributes(value: object) -> dict[str, Any]:
+    """Return the ``__dict__`` of an object; {} if it has none, or one of its own."""
+    for base in bases_of(type(value)):
+        reader = names_of(base).get("__dict__")
+        if reader is not None:
+            return reader.__get__(value) if type(reader) in READERS else {}
+    return {}

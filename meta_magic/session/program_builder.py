@@ -21,6 +21,7 @@ from meta_magic.recording.rows.module_calls import ModuleCallRecorder
 from meta_magic.recording.rows.module_trees import Tree
 from meta_magic.recording.rows.row_writer import RowWriter
 from meta_magic.recording.signatures.cache import SignatureCache
+from meta_magic.replaying.row_columns import Columns
 from meta_magic.trace.growing import Growing
 from meta_magic.trace.options import DeviceName
 from meta_magic.trace.program import Program
@@ -36,8 +37,6 @@ GAP: Final = (
 )
 
 Found = TypeVar("Found", "Evaluation", "Assumption")
-
-__all__ = ["ProgramBuilder", "Written", "describe_failures", "make_written"]
 
 
 class Written(NamedTuple):
@@ -222,3 +221,32 @@ def make_written(
         flags=FlagChanges(clock),
         findings=Findings(places),
     )
+
+
+class LiveColumns:
+    """The columns of the running recording.
+
+    Args:
+        written: What writes them.
+    """
+
+    def __init__(self, written: Written) -> None:
+        self._written = written
+        self._signatures: list[Signature] = []
+
+    def read(self) -> Columns:
+        """Return what is recorded up to now."""
+        write, known = self._written, self._signatures
+        write.rows.flush()
+        known += [entry.signature for entry in write.rows.entries[len(known) :]]
+        return Columns(
+            words=write.rows.words.view(),
+            storage_by_tensor=write.registry.storage_by_tensor,
+            signatures=known,
+            deaths=write.registry.deaths,
+            randomness=write.draws.build_randomness,
+        )
+
+    def is_changed(self) -> bool:
+        """Whether a replay would not do just what was recorded on any machine."""
+        return bool(self._written.flags.changes or self._written.findings.assumptions)

@@ -5,12 +5,17 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import FrameType, TracebackType
-from typing import Final, cast
+from typing import Any, Final, cast
 
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from meta_magic.errors import UnfinishedTraceError
 from meta_magic.session.operand_names import read_variables
 from meta_magic.session.recording import Recording
 from meta_magic.session.shown_frames import hide_others
-from meta_magic.session.trace_handle import TraceHandle
+from meta_magic.torch_private.tensor_internals import MetaConverter
 from meta_magic.trace.options import (
     Options,
     read_assumptions,
@@ -20,8 +25,6 @@ from meta_magic.trace.options import (
 from meta_magic.trace.provenance import LIMITS, ValueLimits
 from meta_magic.trace.rerun import Rerun, list_names, make_rerun
 from meta_magic.trace.trace import Trace
-
-__all__ = ["read_options", "record"]
 
 
 class record:  # noqa: N801  a context manager is named as a function
@@ -151,3 +154,126 @@ def find_rerun(
 
 
 ENTRY_POINTS: Final = (record.__enter__, record.__exit__)
+
+
+class TraceHandle:
+    """Stands for the :class:`Trace` of a block, which it becomes known when that ends.
+
+    To everybody who asks it is that trace: ``isinstance``, attributes, equality and
+    pickling go to it. Before, each question but these raises.
+    """
+
+    __slots__ = ("__weakref__", "_made")
+    __dataclass_fields__ = Trace.__dataclass_fields__
+
+    def __init__(self) -> None:
+        self._made: Trace | None = None
+
+    def fulfil(self, trace: Trace) -> None:
+        """Stand for ``trace`` from now on."""
+        self._made = trace
+
+    @property  # type: ignore[misc]  # an attribute that can be set, says its stub
+    def __class__(self) -> type[Trace]:  # type: ignore[override]  # on purpose
+        """The class of what it stands for."""
+        return Trace
+
+    def __getattr__(self, name: str) -> Any:
+        if self._made is None:
+            if name.startswith("_"):
+                raise AttributeError(name)
+            raise UnfinishedTraceError(
+                f"trace.{name} is known when the `with record()` block has ended"
+            )
+        return getattr(self._made, name)
+
+    def _finished(self) -> Trace:
+        if self._made is None:
+            raise UnfinishedTraceError(
+                "the trace is known when the `with record()` block has ended"
+            )
+        return self._made
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Trace):
+            return NotImplemented
+        return id(self) == id(other) or self._finished() == other
+
+    def __hash__(self) -> int:
+        return hash(self._finished())
+
+    def __len__(self) -> int:
+        return len(self._finished())
+
+    def __str__(self) -> str:
+        return str(self._finished())
+
+    def __repr__(self) -> str:
+        return "<Trace: recording>" if self._made is None else repr(self._made)
+
+    @property
+    def _repr_html_(self) -> Any:
+        # Here, too: marimo asks only for what a class itself has.
+        return self.__getattr__("_repr_html_")
+
+    def __dir__(self) -> list[str]:
+        return dir(Trace)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return get_trace, (self._finished(),)
+
+
+def get_trace(trace: Trace) -> Trace:
+    """Return a trace as it is: a handle is pickled and copied as what it stands for."""
+    return trace
+
+
+def real() -> torch.device:
+    """Return a context manager within which a cell's tensors are real.
+
+    Factories make real tensors on the CPU there, and ``x.cpu()`` gives the values of
+    ``x``. It is ``torch.device("cpu")``, which means the same as a context; elsewhere
+    in a cell a device that is named is a plan.
+
+    Example:
+        >>> with record():
+        ...     with real():
+        ...         weights = torch.tensor([0.1, 0.9])
+        >>> weights.device
+        device(type='cpu')
+    """
+    return torch.device("cpu")
+
+
+def meta_like(tensor: Tensor) -> Tensor:
+    """Return a tensor on meta that is like a real one in all but its data.
+
+    Shape, strides, offset, dtype, ``requires_grad`` and subclass are kept; a view is
+    the view of a base, of the same size as that of the real one.
+
+    Args:
+        tensor: Any tensor; one on meta is copied like the others.
+
+    Raises:
+        TypeError: It is no tensor, or of a kind that has no likeness on meta.
+
+    Source:
+        ``torch._subclasses.meta_utils.MetaConverter``, as FakeTensorMode uses it.
+
+    Example:
+        >>> weight = torch.ones(2, 3)
+        >>> with record() as trace:
+        ...     y = meta_like(weight) @ torch.ones(3, 4)
+        >>> trace.ops[-1].outputs[0].shape
+        (2, 4)
+    """
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"meta_like() takes a tensor, not a {type(tensor).__name__}")
+    lifted: Any = MetaConverter()(tensor)
+    if lifted is NotImplemented:
+        name, layout = type(tensor).__name__, tensor.layout
+        raise TypeError(f"a {name} of layout {layout} has no likeness on meta")
+    like: Tensor = lifted
+    if isinstance(tensor, Parameter):
+        return Parameter(like.detach(), requires_grad=tensor.requires_grad)
+    return like

@@ -1,11 +1,16 @@
 """Put the parts of a recording together, run code under them, and build the trace."""
 
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from itertools import chain
 from types import CodeType, MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+from torch import nn
 
 from meta_magic.recording.as_device.attention import AttentionOf
 from meta_magic.recording.as_device.autocast import AutocastOf
@@ -16,6 +21,9 @@ from meta_magic.recording.as_device.optimizers import OptimizersOf
 from meta_magic.recording.as_device.oracle.refused_calls import Refusals
 from meta_magic.recording.identities.clock import Clock
 from meta_magic.recording.identities.device_plan import DevicePlan
+from meta_magic.recording.identities.left_versions import look_for_versions
+from meta_magic.recording.identities.origins import Origin, has_origins, keep_origins
+from meta_magic.recording.identities.storages import StorageRef
 from meta_magic.recording.intercept.backward_passes import BackwardPasses
 from meta_magic.recording.intercept.compiled_functions import EagerStance
 from meta_magic.recording.intercept.data_sources import DataSources
@@ -36,30 +44,29 @@ from meta_magic.recording.intercept.served_makers import ServedMakers
 from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.intercept.shown_tensors import ShownTensors
 from meta_magic.recording.intercept.special_tensors import SpecialTensors
-from meta_magic.recording.rows.module_trees import Tree
+from meta_magic.recording.rows.module_trees import Tree, read_versions
 from meta_magic.recording.rows.real_memory import RealMemory
 from meta_magic.recording.signatures.cache import SignatureCache
 from meta_magic.replaying.value_progress import Show, show_line
-from meta_magic.session.caches import pick_cache
 from meta_magic.session.checked_values import make_checks
 from meta_magic.session.collector import RARE_COLLECTION
 from meta_magic.session.failed_calls import describe_error, find_failed_call
 from meta_magic.session.guard import Guard
-from meta_magic.session.kept_origin import keep_origin
 from meta_magic.session.note_finders import Outside, find_notes
-from meta_magic.session.program_builder import ProgramBuilder, make_written
+from meta_magic.session.program_builder import ProgramBuilder, Written, make_written
 from meta_magic.session.raised_calls import find_raised
 from meta_magic.session.threads import ProcessWatch, TaskWatch, ThreadWatch
 from meta_magic.session.trees import TreeFinder, modules_in, refer_to
 from meta_magic.session.values_on_demand import ValuesOnDemand
+from meta_magic.torch_private.dispatcher import kernels_put_in
+from meta_magic.torch_private.modes import dispatch_mode_stack
 from meta_magic.torch_private.snapshot import RealTorch
 from meta_magic.trace.notes import CellSource, Note
 from meta_magic.trace.options import Options
 from meta_magic.trace.paused_collector import paused_collector
 from meta_magic.trace.program import Program
+from meta_magic.trace.provenance import ValueLimits
 from meta_magic.trace.trace import Trace
-
-__all__ = ["Recording"]
 
 NO_SOURCE: Final = CellSource()
 OPTIONS: Final = Options()
@@ -285,3 +292,124 @@ class Recording:
         threads = (*self._threads.names, *self._written.calls.threads)
         outside = Outside(self.guard.odd, threads, tuple(self._tasks.names), has_failed)
         return find_notes(self._written, program, trees, outside)
+
+
+MAX_SHARED_SIGNATURES: Final = 100_000
+
+shared_cache_by_device: dict[str, SignatureCache] = {}
+"""The same call of attention is other operators on another device."""
+
+known_kernels: set[str] = set()
+"""Those that libraries had put in when the caches were used last."""
+
+
+def pick_cache(options: Options) -> SignatureCache:
+    """Return the cache to record with: a shared one, or a private one that runs all.
+
+    Under another dispatch mode every kernel must run, so that this mode sees it: a
+    served call would look to it like ``empty_strided``.
+    """
+    if not options.cache or dispatch_mode_stack():
+        return SignatureCache(is_serving=False)
+    if known_kernels != kernels_put_in:
+        forget_replaced_kernels()
+    shared_cache = shared_cache_by_device.get(options.device)
+    if shared_cache is None:
+        shared_cache = SignatureCache(is_serving=True)
+        shared_cache_by_device[options.device] = shared_cache
+    if shared_cache.n_entries > MAX_SHARED_SIGNATURES:
+        shared_cache.clear()
+    return shared_cache
+
+
+def forget_replaced_kernels() -> None:
+    """Clear the caches if a library changed what an operator of torch's own runs."""
+    changed = known_kernels ^ kernels_put_in
+    if any(name.startswith("aten/") for name in changed):
+        for cache in shared_cache_by_device.values():
+            cache.clear()
+    known_kernels.symmetric_difference_update(changed)
+
+
+def keep_origin(
+    write: Written,
+    program: Program,
+    trees: Sequence[Tree],
+    living: Mapping[int, nn.Module],
+    namespace: Mapping[str, nn.Module],
+) -> None:
+    """Remember a program for as long as something that it made lives.
+
+    Args:
+        write: What its recording wrote.
+        program: It.
+        trees: Its module trees.
+        living: Modules by their number.
+        namespace: The modules that variables hold.
+    """
+    refs = write.registry.living()
+    versions = dict(chain.from_iterable(tree.versions.items() for tree in trees))
+    roots = {id(living.get(tree.number)) for tree in trees}
+    for module in (m for m in namespace.values() if id(m) not in roots):
+        versions |= read_versions(write.registry, module)
+    aliased = frozenset(write.registry.aliased)
+    if write.imports.aliased:
+        aliased |= write.imports.aliased & program.n_writes_by_storage.keys()
+    counters = look_for_versions(program, refs, aliased, versions)
+    owned = set[int]().union(*(tree.owner_by_storage for tree in trees))
+    origin = Origin(
+        program=program,
+        generator_state=write.draws.state_left(),
+        modules=dict(zip(living, map(weakref.ref, living.values()), strict=True)),
+        versions=versions,
+        aliased=aliased,
+        counters=counters,
+        places={r.number: r.place for r in refs if r.place is not None},
+        checksums=write.constants.sum_made(ref for ref in refs if ref.number in owned),
+    )
+    refs = list_changed(program, refs, aliased)
+    origin.met = write.registry.list_tensors({ref.number for ref in refs})
+    keep_origins(origin, refs)
+
+
+def list_changed(
+    program: Program, refs: list[StorageRef], aliased: AbstractSet[int]
+) -> list[StorageRef]:
+    """Return the storages but those that were only read.
+
+    These are as they were made, by the same tensors.
+    """
+    passed = {imported.storage for imported in program.imports}
+    if passed:
+        passed -= program.n_writes_by_storage.keys() | aliased
+    if not passed:
+        return refs
+    return [ref for ref in refs if ref.number not in passed]
+
+
+T = TypeVar("T")
+
+
+def run_with_values(
+    block: Callable[[], T], limits: ValueLimits, *, has_places: bool
+) -> T:
+    """Run what writes texts: those of tensors on meta have values, if they take little.
+
+    As in a recording, of which nothing else is there: all runs as it would.
+
+    Args:
+        block: Writes them.
+        limits: What the value of one may take.
+        has_places: Whether they say the device that a recorded cell named, not meta.
+    """
+    if not has_origins():
+        return block()
+    clock, options = Clock(), Options(limits=limits)
+    write = make_written(pick_cache(options), clock, "", None)
+    programs = ProgramBuilder(write, clock, options.device)
+    values = ValuesOnDemand(write, clock, programs.snapshot, options)
+    texts = ShownTensors(write.registry, values, None, has_places=has_places)
+    try:
+        return Guard((texts,)).run(block)
+    finally:
+        write.registry.close()

@@ -1,7 +1,10 @@
 """Find the module trees of a recording, and describe them when it ends."""
 
 import weakref
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Collection, Mapping
+from itertools import islice
+from typing import Final
 
 from torch import nn
 
@@ -9,10 +12,14 @@ from meta_magic.recording.identities.module_numbers import ModuleNumbers
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.rows.module_calls import ModuleCallRecorder
 from meta_magic.recording.rows.module_trees import Tree, describe_places, find_trees
-from meta_magic.session.module_names import find_names
+from meta_magic.session.operand_names import IPYTHONS, MAX_HELD, walk_held
 from meta_magic.torch_private.module_internals import is_made
 
-__all__ = ["TreeFinder", "modules_in", "refer_to"]
+MAX_DEPTH: Final = 3
+"""Brackets and dots in a name."""
+
+MAX_SEEN: Final = 10_000
+"""Values that are looked at in all."""
 
 
 class TreeFinder:
@@ -84,3 +91,33 @@ def modules_in(namespace: Mapping[str, object]) -> dict[str, nn.Module]:
 def refer_to(module: nn.Module | None) -> "weakref.ref[nn.Module] | None":
     """Return a weak reference to a module, if it is still there."""
     return None if module is None else weakref.ref(module)
+
+
+def find_names(
+    namespace: Mapping[str, object], wanted: Collection[int]
+) -> dict[int, str]:
+    """Return the shortest way to write each module, by ``id``, if one is found.
+
+    Args:
+        namespace: Variables. Names that begin with ``_`` are not looked at.
+        wanted: The ``id`` of the modules to be named.
+    """
+    names: dict[int, str] = {}
+    variables = [
+        (name, value, 0)
+        for name, value in list(namespace.items())
+        if not name.startswith("_") and name not in IPYTHONS
+    ]
+    to_read = deque(variables)
+    seen = {id(value) for _, value, _ in variables}
+    while to_read and len(names) < len(wanted) and len(seen) < MAX_SEEN:
+        name, value, depth = to_read.popleft()
+        for path, held in islice(walk_held(value), MAX_HELD):
+            if id(held) in seen:
+                continue
+            seen.add(id(held))
+            if id(held) in wanted:
+                names[id(held)] = name + path
+            elif depth + 1 < MAX_DEPTH:
+                to_read.append((name + path, held, depth + 1))
+    return names

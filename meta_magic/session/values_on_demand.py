@@ -24,16 +24,15 @@ from meta_magic.replaying.value_budget import ValueBudget
 from meta_magic.replaying.value_progress import Show, show_line
 from meta_magic.session.assumptions import (
     Guess,
+    Routing,
     advise,
     advise_more,
     guess_count,
     guess_values,
 )
-from meta_magic.session.live_columns import LiveColumns
 from meta_magic.session.operand_names import read_variables
 from meta_magic.session.plain_use import describe_outside
-from meta_magic.session.program_builder import Written
-from meta_magic.session.routing import Routing
+from meta_magic.session.program_builder import LiveColumns, Written
 from meta_magic.session.value_calls import (
     COPY,
     INDEX,

@@ -91,7 +91,7 @@ def run_record(workload: Workload) -> None:
 
 def forget_signatures() -> None:
     """Begin anew, as the first cell of a session, which knows no signature yet."""
-    import_module("meta_magic.session.caches").shared_cache_by_device.clear()
+    import_module("meta_magic.session.recording").shared_cache_by_device.clear()
 
 
 def run_record_cold(workload: Workload) -> None:

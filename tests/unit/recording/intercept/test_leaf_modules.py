@@ -6,8 +6,8 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from meta_magic.recording.intercept.layers import LAYERS
-from meta_magic.session.caches import shared_cache_by_device
 from meta_magic.session.record import record
+from meta_magic.session.recording import shared_cache_by_device
 from tests.unit.recording.intercept.layer_programs import (
     Block,
     Calling,

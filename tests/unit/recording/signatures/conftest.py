@@ -3,7 +3,7 @@
 import pytest
 
 from meta_magic.recording.intercept.kernel_calls import KernelCalls
-from meta_magic.session.caches import shared_cache_by_device
+from meta_magic.session.recording import shared_cache_by_device
 
 
 @pytest.fixture

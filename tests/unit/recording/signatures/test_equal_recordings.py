@@ -11,8 +11,8 @@ from torch.nn import functional
 
 from meta_magic.recording.identities.storages import NamedPlaces
 from meta_magic.recording.signatures.operator_keys import build_operator_key
-from meta_magic.session.caches import shared_cache_by_device
 from meta_magic.session.record import record
+from meta_magic.session.recording import shared_cache_by_device
 from tests.unit.recording.signatures.equal_programs import PROGRAMS, negate_lazily
 
 

@@ -11,8 +11,8 @@ from torch.nn import functional
 
 import meta_magic
 from meta_magic.recording.intercept import served_functions
-from meta_magic.session.caches import shared_cache_by_device
 from meta_magic.session.record import record
+from meta_magic.session.recording import shared_cache_by_device
 
 both = pytest.mark.parametrize("cache", [True, False])
 

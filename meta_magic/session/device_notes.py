@@ -18,8 +18,6 @@ from meta_magic.trace.program import Program
 from meta_magic.trace.sequences import OpCalls
 from meta_magic.trace.signature import Geometry, Signature
 
-__all__ = ["find_place_notes"]
-
 CPU: Final = torch.device("cpu")
 META: Final = torch.device("meta")
 COPY: Final = "aten._to_copy.default"
