@@ -26,7 +26,7 @@ from meta_magic.recording.identities.origins import find_origin
 from meta_magic.session.operand_names import read_attributes
 from meta_magic.torch_private.autograd import read_hooks
 from meta_magic.torch_private.modes import DisableTorchFunction
-from meta_magic.torch_private.optimizer_classes import list_used_classes
+from meta_magic.torch_private.module_internals import list_used_classes
 from meta_magic.torch_private.tensor_internals import count_owners
 
 __all__ = [

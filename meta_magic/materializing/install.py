@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from meta_magic.torch_private.autograd import (
-    go_on_from,
     mark_graph_lost,
     read_hooks,
     release_retained,
+    restore_history,
     set_hooks,
 )
 from meta_magic.torch_private.interrupts import Interrupts
@@ -82,7 +82,7 @@ class Installation:
             swap(*self._done.pop())
         while self._released:
             tensor, history = self._released.pop()
-            swap(tensor, go_on_from(history, tensor))
+            swap(tensor, restore_history(history, tensor))
             tensor.retain_grad()
 
 

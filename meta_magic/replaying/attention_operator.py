@@ -8,7 +8,7 @@ from torch import Generator, Tensor
 
 from meta_magic.replaying.call_arguments import CallArguments
 from meta_magic.replaying.operators import Operator, find_function
-from meta_magic.torch_private.attention_operators import math_attention
+from meta_magic.torch_private.dispatcher import math_attention
 
 __all__ = ["HOMES", "AttentionOperator"]
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from meta_magic.errors import ReplayError
-from meta_magic.torch_private.process_groups import find_group
+from meta_magic.torch_private.dispatcher import find_group
 from meta_magic.trace.signature import (
     NAN,
     NEGATIVE_NAN,

@@ -12,9 +12,10 @@ from meta_magic.errors import ReplayError
 from meta_magic.recording.intercept.initializers import INITIALIZERS
 from meta_magic.recording.signatures.undeclared_writes import find_overwritten
 from meta_magic.replaying.call_arguments import CallArguments
-from meta_magic.torch_private.dispatcher import OpOverload, schema_of
-from meta_magic.torch_private.process_groups import (
+from meta_magic.torch_private.dispatcher import (
+    OpOverload,
     find_real_group,
+    schema_of,
     uses_group,
     wait_for,
 )

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Final
 
-from meta_magic.torch_private.sparse_tensors import CONSTRUCTORS, POSITIONS
+from meta_magic.torch_private.tensor_internals import CONSTRUCTORS, POSITIONS
 from meta_magic.trace.signature import Signature
 
 __all__ = ["SparseMemory"]

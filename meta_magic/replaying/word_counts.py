@@ -16,7 +16,7 @@ from torch import Generator, Tensor
 from meta_magic.replaying.operators import DRAWN
 from meta_magic.replaying.program_calls import Call
 from meta_magic.replaying.split_draws import is_in_order
-from meta_magic.torch_private.mersenne_twister import N, advance, count_taken
+from meta_magic.torch_private.generator_state import N, advance, count_taken
 from meta_magic.torch_private.snapshot import RealTorch
 
 __all__ = ["count_words", "go_on"]

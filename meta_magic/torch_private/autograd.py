@@ -1,4 +1,7 @@
-"""What autograd knows: the running node, its number, the hooks of a tensor."""
+"""Autograd: the running node, sequence numbers, the hooks and the graph of a tensor.
+
+Each comment says what breaks without the names below it.
+"""
 
 from collections.abc import Callable
 from operator import attrgetter
@@ -6,50 +9,35 @@ from typing import Any, Final, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter as keeping_version
 
-# Without it backward operators cannot be told from forward ones.
-from torch._C import _current_autograd_node as current_autograd_node
+# Backward operators cannot be distinguished from forward operators.
+current_autograd_node = torch._C._current_autograd_node
 
-# Without it a backward operator cannot be tied to its forward operator.
-from torch._C._autograd import _get_sequence_nr as next_sequence_number
+# A backward operator cannot be tied to its forward operator.
+next_sequence_number = torch._C._autograd._get_sequence_nr
+sequence_number_of: Final = attrgetter("_sequence_nr")
 
-__all__ = [
-    "DIFFERENTIATING",
-    "Hooks",
-    "current_autograd_node",
-    "go_on_from",
-    "mark_graph_lost",
-    "name_nodes",
-    "next_sequence_number",
-    "read_hooks",
-    "release_retained",
-    "sequence_number_of",
-    "set_hooks",
-    "variable_of",
-]
-
+# Runs a backward pass: an error in it is reported as one of the forward pass.
 DIFFERENTIATING: Final = torch.autograd.graph._engine_run_backward.__code__
-"""What runs a backward pass. Without it one that raised in there is of forward."""
 
 Hooks: TypeAlias = tuple[dict[Any, Any] | None, dict[Any, Any] | None]
 """On the gradient of a tensor, and after its accumulation."""
 
-sequence_number_of: Final = attrgetter("_sequence_nr")
-"""Return what gives a node its number when called; without it, as above."""
-
 
 def variable_of(node: Any) -> Tensor | None:
-    """Return the tensor whose gradient a node puts in its place; None of others."""
+    """Return the tensor whose gradient a node accumulates; None of other nodes."""
     return getattr(node, "variable", None)
 
 
 def release_retained(tensor: Tensor) -> Tensor:
     """Take a tensor that retains its gradient out of its graph; return its history.
 
-    The weak reference to it stands in the node that made it, and moves to that of a
-    write. Without what keeps its count of writes, a backward would miss what it saved.
+    The node that made the tensor holds a weak reference to it, which moves to the node
+    of the write here. Without ``keeping_version``, a backward pass that saved the
+    tensor would refuse it as overwritten.
     """
-    with torch.autograd.grad_mode._unsafe_preserve_version_counter(tensor):
+    with keeping_version(tensor):
         with torch.enable_grad():
             history = tensor.clone()
             tensor.add_(0)
@@ -57,22 +45,15 @@ def release_retained(tensor: Tensor) -> Tensor:
     return history
 
 
-def go_on_from(history: Tensor, tensor: Tensor) -> Tensor:
-    """Return a tensor on the storage of one that was released, with its history.
-
-    What was computed from that one before goes past it. Without what keeps the count of
-    writes, a backward would miss what it saved.
-    """
+def restore_history(history: Tensor, tensor: Tensor) -> Tensor:
+    """Return a tensor on the storage of a released one, with its history."""
     made = tensor.detach()
-    with (
-        torch.autograd.grad_mode._unsafe_preserve_version_counter(tensor),
-        torch.enable_grad(),
-    ):
+    with keeping_version(tensor), torch.enable_grad():
         return made.copy_(history)
 
 
 class GraphOfMeta(torch.autograd.Function):
-    """Stands for a graph that was recorded on meta, and has no values."""
+    """The history of a tensor whose graph was recorded on meta, without values."""
 
     @staticmethod
     def forward(ctx: Any, _anchor: Tensor, tensor: Tensor) -> Tensor:
@@ -82,33 +63,25 @@ class GraphOfMeta(torch.autograd.Function):
 
     @staticmethod
     def backward(_ctx: Any, *_: Tensor) -> Any:
-        """Refuse to go on."""
-        raise RuntimeError(GRAPH_LOST)
-
-
-GRAPH_LOST: Final = (
-    "no backward pass goes through this tensor: its graph was recorded on meta, and "
-    "materialize made its value alone real. Compute it again from the real tensors"
-)
+        """Refuse the backward pass."""
+        raise RuntimeError(
+            "no backward pass goes through this tensor: its graph was recorded on "
+            "meta, and materialize made its value alone real. Compute it again from "
+            "the real tensors"
+        )
 
 
 def mark_graph_lost(tensor: Tensor) -> None:
-    """Give a tensor a history through which no backward pass goes.
-
-    Without what keeps its count of writes, it would count one more.
-    """
-    with (
-        torch.autograd.grad_mode._unsafe_preserve_version_counter(tensor),
-        torch.enable_grad(),
-    ):
+    """Give a tensor a history through which no backward pass goes."""
+    with keeping_version(tensor), torch.enable_grad():
         apply: Callable[..., object] = GraphOfMeta.apply
         apply(torch.empty(0, requires_grad=True), tensor)
 
 
 def name_nodes(name: str) -> Callable[[type[Any]], type[Any]]:
-    """Return a decorator that gives the nodes of a custom function a name.
+    """Return a decorator that names the nodes of a custom function.
 
-    Without it a tensor shows another history than torch's own, in its text, too.
+    Without it a tensor shows another ``grad_fn`` than torch's own.
     """
 
     def decorate(function: type[Any]) -> type[Any]:
@@ -121,13 +94,13 @@ def name_nodes(name: str) -> Callable[[type[Any]], type[Any]]:
 def read_hooks(tensor: Tensor) -> Hooks:
     """Return the hooks on a tensor's gradient, and those after its accumulation.
 
-    Without the two names a materialized parameter loses its hooks.
+    Without them a materialized parameter loses its hooks.
     """
     return tensor._backward_hooks, tensor._post_accumulate_grad_hooks
 
 
 def set_hooks(tensor: Tensor, hooks: Hooks) -> None:
-    """Give a tensor those hooks that :func:`read_hooks` returned and that there are."""
+    """Give a tensor the hooks that :func:`read_hooks` returned, where there are any."""
     on_gradient, after_accumulation = hooks
     if on_gradient is not None:
         tensor._backward_hooks = on_gradient

@@ -1,26 +1,31 @@
-"""The flags of torch's backends that decide what a kernel computes on the CPU."""
+"""Flags of torch's backends that change what a CPU kernel computes, and its GPUs."""
 
 import sys
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import torch
+from torch import cuda
 from torch.backends import mkldnn
 
 from meta_magic.torch_private.replaced import Replaceable
 
-__all__ = ["FLAGS", "Flag", "flushes_denormals"]
+# The original: a recording replaces torch.cuda.is_available, which it would ask itself.
+has_gpu = cuda.is_available
+
+# A cell draws for a planned GPU what the last cell drew, although it set a seed.
+seeds = cuda._lazy_seed_tracker
 
 
 class Flag(NamedTuple):
     """One flag.
 
     Attributes:
-        default: What it is unless somebody sets it.
-        read: Returns what it is.
+        default: Its value unless somebody sets it.
+        read: Returns its value.
         write: Sets it.
-        setters: By which functions it is set. Without them nobody knows that it was
-            another one for a part of a cell.
+        setters: The functions that set it. Without them a recording does not notice
+            that the flag had another value for a part of a cell.
     """
 
     default: Any
@@ -30,14 +35,15 @@ class Flag(NamedTuple):
 
 
 def flushes_denormals() -> bool:
-    """Whether tiny numbers are taken for zero, which torch sets and does not tell.
+    """Whether the processor takes tiny numbers for zero, also in Python.
 
-    It is a flag of the processor, for Python's numbers, too.
+    Torch sets this flag of the processor, and cannot read it.
     """
     least = sys.float_info.min
     return least / 2 == 0
 
 
+# By the name under which users set it.
 FLAGS: Final = {
     "torch.backends.mkldnn.enabled": Flag(
         default=True,
@@ -67,4 +73,12 @@ FLAGS: Final = {
         setters=((torch._C, "_set_float32_matmul_precision"),),
     ),
 }
-"""By the name under which its user sets it."""
+
+
+def last_seeding() -> tuple[object, ...]:
+    """Return a value that differs after each seeding of GPUs.
+
+    Torch keeps each seeding until GPUs are used.
+    """
+    started = [generator.initial_seed() for generator in cuda.default_generators]
+    return seeds.manual_seed_all_cb, seeds.manual_seed_cb, *started

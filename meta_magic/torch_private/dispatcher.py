@@ -1,62 +1,73 @@
-"""Operators as torch's dispatcher has them: schemas, kernels, keys, libraries."""
+"""Operators as torch's dispatcher has them: schemas, kernels, libraries, groups.
 
-from collections.abc import Callable, Mapping, Sequence
+Each comment says what breaks without the names below it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
 import torch
-
-# Without the first, higher-order operators cannot be run; without the second, the
-# initializers that do nothing on meta have no schema.
-from torch._C import DispatchKey, parse_schema
-
-# Without these two nobody knows which operators autocast casts on a device, and how
-# to call those that cast nothing themselves.
-from torch._C import _dispatch_get_registrations_for_dispatch_key as list_kernels
-from torch._C import _dispatch_has_kernel_for_dispatch_key as has_kernel
-
-# Without the first and the last higher-order operators are recorded as one, without
-# what they run; without the second it is not known which operators torch takes apart.
-from torch._ops import HigherOrderOperator, OpOverload
-from torch._ops import _higher_order_ops as higher_order_operators
-
-# Without it a call is served as it was before a library put in another kernel.
-from torch.library import _impls as kernels_put_in
+from torch import ScriptObject, Tensor, _ops, distributed
+from torch.library import _impls
 
 from meta_magic.torch_private.interrupts import unbroken
 
-__all__ = [
-    "ASKS_MODE",
-    "DispatchKey",
-    "HigherOrderOperator",
-    "OpOverload",
-    "add_kernel",
-    "destroy_library",
-    "find_schema",
-    "forget_kernel",
-    "has_kernel",
-    "higher_order_operators",
-    "is_python_excluded",
-    "kernel_of",
-    "kernels_put_in",
-    "list_kernels",
-    "override_kernel",
-    "parse_schema",
-    "run_kernel",
-    "schema_of",
-]
+OpOverload = _ops.OpOverload
+DispatchKey = torch._C.DispatchKey
 
+# Higher-order operators are recorded as one call, without the operators they run.
+HigherOrderOperator = _ops.HigherOrderOperator
+higher_order_operators = _ops._higher_order_ops
+
+# Initializers that do nothing on meta have no schema.
+parse_schema = torch._C.parse_schema
+
+# Nobody knows which operators autocast casts on a device, nor how to call the others.
+list_kernels = torch._C._dispatch_get_registrations_for_dispatch_key
+has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+
+# A signature from the cache is used after a library has put in another kernel.
+kernels_put_in = _impls
+
+# An operator's arguments have no names, and nobody knows what it writes.
 schema_of: Final = attrgetter("_schema")
-"""Return an operator's schema. Without it no argument has a name, and nobody knows what
-an operator writes."""
 
+# What an operator calls with its arguments: a replay of 200,000 calls takes a third
+# longer.
 kernel_of: Final = attrgetter("_op")
-"""Return what an operator calls with its arguments as they are. Without it a replay of
-200,000 calls takes a third longer."""
 
+# The name by which kernels of higher-order operators assert that no mode is active:
+# they refuse to run in a cell.
 ASKS_MODE: Final = "_get_current_dispatch_mode"
-"""By this name kernels of higher-order operators assert that no mode is on. Without it
-those refuse to run in a cell."""
+
+# Attention that a device runs by one of these is recorded and replayed as math.
+attention_priorities = torch._C._get_sdp_priority_order
+math_attention: Final = torch.ops.aten._scaled_dot_product_attention_math
+flash_attention_on_cpu: Final = (
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+)
+flash_attention: Final = torch.ops.aten._scaled_dot_product_flash_attention
+efficient_attention: Final = torch.ops.aten._scaled_dot_product_efficient_attention
+cudnn_attention: Final = torch.ops.aten._scaled_dot_product_cudnn_attention
+
+# Linear algebra rounds otherwise than on the CPU.
+singular_values: Final = torch.ops.aten._linalg_svd
+symmetric_eigenvalues: Final = torch.ops.aten._linalg_eigh
+eigenvalues: Final = torch.ops.aten._linalg_eigvals
+
+# A loss over sequences is computed from lengths that have no values on meta.
+loss_of_sequences: Final = torch.ops.aten._ctc_loss
+
+# pack_padded_sequence refuses lengths on meta.
+pack_padded: Final[Any] = torch._C._VariableFunctions._pack_padded_sequence
+pad_packed: Final[Any] = torch._C._VariableFunctions._pad_packed_sequence
+
+# What a legacy constructor made is real, and meets tensors on meta.
+copy_to: Final[Any] = torch.ops.aten._to_copy.default
+
+# torch.FloatTensor([loss]) fails.
+read_scalar: Final[Any] = torch.ops.aten._local_scalar_dense.default
 
 
 def find_schema(operator: Any) -> torch.FunctionSchema | None:
@@ -65,21 +76,18 @@ def find_schema(operator: Any) -> torch.FunctionSchema | None:
 
 
 def run_kernel(
-    operator: Any,
-    key: DispatchKey,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
+    operator: Any, key: DispatchKey, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
     """Run the kernel that an operator has for a key.
 
-    Without ``_op_dk`` autocast's casts, and operators in inference mode, have no way to
-    what is below them.
+    Without ``_op_dk``, autocast's casts and operators in inference mode cannot reach
+    the kernel below their own.
     """
     return operator._op_dk(key, *args, **kwargs)
 
 
 def is_python_excluded() -> bool:
-    """Whether torch hides from all modes what it runs now.
+    """Whether torch hides what it runs now from all modes.
 
     Without it nobody knows that the values of a list are read for a new tensor.
     """
@@ -92,9 +100,9 @@ def override_kernel(
 ) -> None:
     """Have an operator of a library run a kernel on meta, above autograd.
 
-    Also over that of a recording around this one, which torch's own method refuses; it
-    takes twice the time as well. Without the key ``AutogradMeta``, attention and
-    autocast on meta are those of meta.
+    ``Library.impl`` would refuse where a recording around this one has put in a kernel,
+    and takes twice the time. Without the key ``AutogradMeta``, attention and autocast
+    on meta are those of meta.
     """
     library.m.impl(name, "AutogradMeta", kernel)  # type: ignore[union-attr]  # as below
 
@@ -102,22 +110,102 @@ def override_kernel(
 def add_kernel(
     library: torch.library.Library, name: str, kernel: Callable[..., Any]
 ) -> None:
-    """Give an operator of a library a kernel for meta, which it has on devices.
+    """Give an operator of a library, which has a kernel on devices, one for meta.
 
-    Without it autograd takes the operator apart there; torch's own method refuses.
+    Without it autograd decomposes the operator on meta; ``Library.impl`` refuses.
     """
     library.m.impl(name, "Meta", kernel)  # type: ignore[union-attr]  # None at its end
 
 
 @unbroken
 def destroy_library(library: torch.library.Library) -> None:
-    """Take back the kernels of a library; without it they stay after the cell."""
+    """Remove the kernels of a library; without it they stay after the cell."""
     library._destroy()
 
 
 def forget_kernel(operator: Any, key: DispatchKey) -> None:
-    """Have a higher-order operator look for its kernel of a key again.
+    """Have a higher-order operator look up its kernel of a key again.
 
     Without it the kernel that it ran first runs in cells, too, or after them.
     """
     operator._dispatch_cache.pop(key, None)
+
+
+# Process groups reach an operator of torch.distributed as opaque objects without a
+# name. A recording keeps a text for each, by which a replay finds the group again.
+
+NAMESPACES: Final = (
+    *("c10d.", "_c10d_functional.", "_c10d_functional_autograd."),
+    *("_dtensor.", "symm_mem."),
+)
+GROUP: Final = "process group "
+REDUCTION: Final = "a reduction"
+FAKE: Final = "fake"
+
+
+def uses_group(op: str) -> bool:
+    """Whether an operator of this name may send to, or wait for, other processes."""
+    return op.startswith(NAMESPACES)
+
+
+def describe_group(value: object) -> str | None:
+    """Return the text for a group or a reduction; None for other values."""
+    if not isinstance(value, ScriptObject):
+        return None
+    kind = value._type().qualified_name().rpartition(".")[2]
+    if kind == "ReduceOp":
+        return REDUCTION  # nothing distinguishes a sum from a maximum
+    if kind != "ProcessGroup":
+        return None
+    return GROUP + distributed.ProcessGroup.unbox(value).group_name
+
+
+def find_group(text: str) -> Any:
+    """Return the object that :func:`describe_group` described; None for other texts.
+
+    Any reduction will do where only one process takes part.
+
+    Raises:
+        RuntimeError: The group exists no more.
+    """
+    if text == REDUCTION:
+        return torch.classes.c10d.ReduceOp()
+    if not text.startswith(GROUP):
+        return None
+    return find_by_name(text.removeprefix(GROUP)).boxed()
+
+
+def find_by_name(name: str) -> Any:
+    """Return the group of a name."""
+    from torch._C import _distributed_c10d as c10d  # noqa: PLC0415  not in each build
+
+    resolve: Any = c10d._resolve_process_group
+    return resolve(name)
+
+
+def find_real_group(given: Iterable[object]) -> Any:
+    """Return a group of several real processes among arguments, or None."""
+    for group in filter(None, map(read_group, given)):
+        if group.size() > 1 and distributed.get_backend(group) != FAKE:
+            return group
+    return None
+
+
+def read_group(value: object) -> Any:
+    """Return the group that an argument is or names; None for others."""
+    try:
+        if type(value) is str:
+            return find_by_name(value)
+        text = describe_group(value)
+        return None if text is None else find_by_name(text.removeprefix(GROUP))
+    except RuntimeError:  # the name of a reduction, or of a group that exists no more
+        return None
+
+
+def wait_for(returned: Any) -> None:
+    """Wait until a collective has written what it returned."""
+    for value in returned if isinstance(returned, (tuple, list)) else (returned,):
+        if isinstance(value, ScriptObject):
+            distributed.Work.unbox(value).wait()
+        elif isinstance(value, Tensor):
+            torch.ops._c10d_functional.wait_tensor(value)

@@ -1,4 +1,8 @@
-"""What torch imports dynamo for although it compiles nothing."""
+"""Keep torch from importing dynamo where nothing is compiled.
+
+Plain torch imports dynamo, which takes half a second, at the first call of some kernels
+that are written in Python.
+"""
 
 import sys
 from collections.abc import Iterator
@@ -14,20 +18,15 @@ from torch._refs.nn import functional
 
 from meta_magic.torch_private.replaced import DYNAMO
 
-__all__ = ["KernelsWithoutDynamo", "leave_dynamo_out"]
-
+# The attribute under which ``torch._compile`` keeps dynamo's version of a function.
 ANSWER: Final = "__dynamo_disable"
-"""Where ``torch._compile`` keeps a function that dynamo has made one to leave alone.
-
-Without it torch imports dynamo, as plain torch does, half a second.
-"""
 
 
 class KernelsWithoutDynamo:
     """Context manager in which torch's kernels in Python do not import dynamo.
 
-    Each asks dynamo, when first called, for itself as what dynamo leaves alone. As long
-    as nobody has imported it nothing is compiled, and that is the kernel as it is.
+    At its first call such a kernel asks dynamo for a version of itself that dynamo does
+    not compile. While dynamo is not imported, that version is the kernel itself.
     """
 
     def __init__(self) -> None:
@@ -36,13 +35,13 @@ class KernelsWithoutDynamo:
     def __enter__(self) -> None:
         if DYNAMO in sys.modules:
             return
-        # A recording around this one has answered already.
-        self._answered = [pair for pair in list_left_alone() if ANSWER not in pair[0]]
+        # A recording around this one has set the others already.
+        self._answered = [pair for pair in list_disabled() if ANSWER not in pair[0]]
         for attributes, function in self._answered:
             attributes[ANSWER] = function
 
     def __exit__(self, *_: object) -> None:
-        """Have dynamo asked again; to be called also as soon as it was imported."""
+        """Have kernels ask dynamo again; to be called also once it is imported."""
         for attributes, function in self._answered:
             if attributes.get(ANSWER) is function:
                 del attributes[ANSWER]
@@ -50,29 +49,25 @@ class KernelsWithoutDynamo:
 
 
 @cache
-def list_left_alone() -> tuple[tuple[dict[str, Any], FunctionType], ...]:
-    """Return what torch's kernels in Python call and dynamo is to leave alone.
-
-    Returns:
-        The attributes of each function, and it.
-    """
+def list_disabled() -> tuple[tuple[dict[str, Any], FunctionType], ...]:
+    """Return the attributes of each function that asks dynamo, and its kernel."""
     codes = _compile._disable_dynamo.__code__.co_consts
     asking = [c for c in codes if isinstance(c, CodeType) and c.co_name == "inner"]
     todo = [*vars(_refs).values(), *vars(functional).values()]
     for table in global_decomposition_table.values():
         todo += table.values()
-    met: dict[FunctionType, None] = {}
+    seen: dict[FunctionType, None] = {}
     while todo:
         function = todo.pop()
-        if isinstance(function, FunctionType) and function not in met:
-            met[function] = None
-            todo += [held for _, held in list_within(function)]
-    found = (dict(list_within(f))["fn"] for f in met if f.__code__ in asking)
+        if isinstance(function, FunctionType) and function not in seen:
+            seen[function] = None
+            todo += [held for _, held in list_enclosed(function)]
+    found = (dict(list_enclosed(f))["fn"] for f in seen if f.__code__ in asking)
     return tuple((vars(function), function) for function in found)
 
 
-def list_within(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yield names and values of what a function has of the one that it is within."""
+def list_enclosed(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield the names and values in a function's closure."""
     cells = function.__closure__ or ()
     for name, cell in zip(function.__code__.co_freevars, cells, strict=True):
         try:
@@ -82,14 +77,13 @@ def list_within(function: FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def leave_dynamo_out() -> None:
-    """Have torch's own functions do without dynamo where it is not there yet, for good.
+    """Give torch an empty dynamo for good, if dynamo is not imported yet.
 
-    To be called in a child that runs nothing of the user's any more, or only tries
-    whether it runs. Without it the first of torch's kernels in Python imports dynamo,
-    which takes a second, and writes files, which no trial may.
+    For child processes that only try whether code runs: the import takes a second and
+    writes files, which no trial may.
     """
     if DYNAMO not in sys.modules:
-        stand_in: Any = ModuleType(DYNAMO)
-        stand_in.disable = lambda function, *_, **__: function
-        stand_in.set_stance = lambda *_, **__: nullcontext()
-        sys.modules[DYNAMO] = torch._dynamo = stand_in
+        empty: Any = ModuleType(DYNAMO)
+        empty.disable = lambda function, *_, **__: function
+        empty.set_stance = lambda *_, **__: nullcontext()
+        sys.modules[DYNAMO] = torch._dynamo = empty

@@ -1,10 +1,11 @@
-"""Have interrupts wait where they would leave torch, or what is written, half changed.
+"""Delay interrupts that would leave torch, or a recording, half changed.
 
-Python raises ``KeyboardInterrupt`` at almost any call. In the entry or the exit of a
-context manager it leaves the context neither entered nor left; a generator that stands
-for one goes on when its traceback is freed, and undoes what was put right meanwhile; a
-callback of a weak reference, or ``__del__``, drops it; and what torch imports at first
-use, such as sympy, is broken for good when its import is.
+Python raises ``KeyboardInterrupt`` at almost any call. In the entry or exit of a
+context manager the context is then neither entered nor left; a generator behind one
+continues when its traceback is freed, and undoes what was restored meanwhile; a
+callback of a weak reference, or ``__del__``, drops the interrupt; and a module that
+torch imports at first use, such as sympy, is broken for good. Read ``Interrupts``
+first.
 """
 
 import _weakrefset
@@ -21,41 +22,40 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import torch
 
-__all__ = ["Interrupts", "must_wait", "put_back", "unbroken"]
-
 Handler: TypeAlias = Callable[[int, FrameType | None], Any]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 RETRY_SECONDS: Final = 0.001
 TORCH: Final = f"{Path(torch.__file__).parent}/"
-PLACES: Final = (TORCH, f"{Path(__file__).parents[1]}/", warnings.__file__)
-"""Where the context managers are that change what each operator does, and who imports
-what it needs when it is needed."""
 
+# Whose context managers change what each operator does, and who imports at first use.
+PLACES: Final = (TORCH, f"{Path(__file__).parents[1]}/", warnings.__file__)
+
+# Files whose functions are callbacks of weak references.
 WEAK: Final = frozenset(
     {weakref.__file__, _weakrefset.__file__, f"{TORCH}utils/weak.py"}
 )
-"""Files whose functions are callbacks of weak references."""
 
 ENTRIES: Final = frozenset({"__enter__", "__exit__"})
 
+# Files of the functions that import.
 IMPORTS: Final = ("<frozen importlib.", importlib.__file__)
-"""Files of the functions that import."""
 
 unbroken_codes: set[CodeType] = set()
 
 
 def unbroken(function: Function) -> Function:
-    """Have interrupts wait until a function has ended: a decorator that costs nothing.
+    """Delay interrupts until a function, and all it calls, has ended.
 
-    For what would leave records half written. What it calls is waited for as well.
+    For functions that would leave records half written. The decorator costs nothing at
+    a call: the function's code is looked up when an interrupt comes.
     """
     unbroken_codes.add(function.__code__)
     return function
 
 
 def must_wait(frame: FrameType | None) -> bool:
-    """Whether an interrupt that landed in a frame would break what runs."""
+    """Whether an interrupt in a frame would break what runs."""
     is_importing = False
     while frame is not None:
         code = frame.f_code
@@ -63,7 +63,7 @@ def must_wait(frame: FrameType | None) -> bool:
         if code in unbroken_codes or file in WEAK or name == "__del__":
             return True
         if name in ENTRIES:
-            if file == contextlib.__file__:  # of a generator: the user's is his affair
+            if file == contextlib.__file__:  # of a generator, perhaps the user's own
                 generator = getattr(frame.f_locals.get("self"), "gen", None)
                 file = "" if generator is None else generator.gi_code.co_filename
             if file.startswith(PLACES):
@@ -76,13 +76,9 @@ def must_wait(frame: FrameType | None) -> bool:
 
 
 def put_back(handle: Handler, handler: Handler) -> None:
-    """Have interrupts go where they went before, at the end of who took them.
+    """Replace the handler ``handle`` by the one before it, at the end of its owner.
 
-    Cells that await may end in any order: another one may have taken them since.
-
-    Args:
-        handle: Where they go now.
-        handler: Where they went before.
+    Cells that await may end in any order: another one may own interrupts by now.
     """
     now = signal.getsignal(signal.SIGINT)
     if now == handle:
@@ -96,15 +92,15 @@ def put_back(handle: Handler, handler: Handler) -> None:
 class Interrupts:
     """Owns the handler of interrupts for a while; on the main thread alone.
 
-    As a context manager, or by its two methods.
+    Use it as a context manager, or by ``own`` and ``give_back``.
 
     Args:
-        waits: Whether one that landed in a frame must wait.
+        waits: Whether an interrupt in a frame must wait.
 
     Attributes:
-        is_held: Whether each waits, wherever it lands.
-        pending: The numbers of those that wait; whoever sends one again takes it out.
-        handler: Where they go if they need not wait; None if they are not owned.
+        is_held: Whether every interrupt waits, whatever runs.
+        pending: The signal numbers that wait; whoever raises one again removes it.
+        handler: The handler before; None while interrupts are not owned.
     """
 
     def __init__(self, waits: Callable[[FrameType | None], bool] = must_wait) -> None:
@@ -120,7 +116,7 @@ class Interrupts:
         self.give_back()
 
     def own(self) -> None:
-        """Have them come here."""
+        """Handle interrupts from now on."""
         self.pending.clear()
         if threading.current_thread() is not threading.main_thread():
             return
@@ -130,7 +126,7 @@ class Interrupts:
             signal.signal(signal.SIGINT, self._handle)
 
     def give_back(self) -> None:
-        """Have them go where they went before, the one that waits first."""
+        """Restore the handler before, and give it the first interrupt that waits."""
         handler, self.handler = self.handler, None
         if handler is None:
             return
@@ -138,7 +134,7 @@ class Interrupts:
         if self.pending:
             number = self.pending[0]
             self.pending.clear()
-            handler(number, None)  # where it landed does not matter any more
+            handler(number, None)  # its frame does not matter any more
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if not self.is_held and not self._waits(frame):
@@ -151,6 +147,6 @@ class Interrupts:
             again.start()
 
     def _come_again(self) -> None:
-        """Send one that waits once more, unless it was sent meanwhile."""
+        # Nothing is pending if another timer raised it meanwhile.
         with contextlib.suppress(IndexError):
             signal.raise_signal(self.pending.pop())

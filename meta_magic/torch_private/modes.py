@@ -1,153 +1,112 @@
-"""The stacks of modes, the default device, and what else decides what a call does."""
+"""Torch's mode stacks, its default device, and the tracer of ``torch.jit``.
 
-from collections.abc import Callable
+A recording is two modes on these stacks. Each comment says what breaks without the
+names below it.
+"""
+
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from operator import attrgetter
-from typing import Any
+from typing import Any, Final
 
 import torch
-
-# Without it a set_default_device inside a cell cannot be undone.
-from torch import _GLOBAL_DEVICE_CONTEXT as GLOBAL_DEVICE_CONTEXT
-
-# Without it reading a shape in a hook runs the user's function modes.
-from torch._C import DisableTorchFunction
-
-# Without it autocast around a replay would change the dtypes in it.
-from torch._C import _DisableAutocast as DisableAutocast
-
-# Without it what values say of a tensor could not be kept inside of torch.func's
-# transforms, which put a tensor of their own around each that is made.
-from torch._C import _DisableFuncTorch as BelowTransforms
-
-# Without it a served function's outputs would be recorded as operators.
-from torch._C import _DisableTorchDispatch as DisableTorchDispatch
-
-# Without it a module that is made on meta where these are disabled takes real memory.
-from torch._C import _EnableTorchFunction as EnableTorchFunction
-
-# Without it a signature could be served although the kernel would now refuse.
-from torch._C import _get_deterministic_algorithms as is_deterministic
-
-# Without these three, the interpreter stack and the level of forward mode, a function
-# could be served although something watches it.
-from torch._C import _get_tracing_state as tracing_state
-from torch._C import _is_any_autocast_enabled as is_any_autocast_enabled
-from torch._C import _len_torch_dispatch_stack as n_dispatch_modes
-
-# Without it each size that the recorder reads ends in what torch.jit.trace traces.
-from torch._C import _set_tracing_state as set_tracing_state  # type: ignore[attr-defined]  # not in its stub
-
-# Without it what torch takes apart in inference mode makes views that count for
-# themselves.
-from torch._C import _SetExcludeDispatchKeyGuard as ExcludeKey
-
-# Without it dynamo believes for ever that a mode is active after a cell left one open.
-from torch._C._dynamo.guards import (
-    set_is_in_mode_without_ignore_compile_internals as set_compile_internals_flag,
-)
-
-# Without these three a tensor's own values are not reached from inside of a transform,
-# nor told from those that are not one number.
-from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
-from torch._C._functorch import is_batchedtensor as is_batched
-from torch._C._functorch import peek_interpreter_stack as functorch_interpreter
+from torch import Tensor
+from torch._C import _functorch
+from torch._C._dynamo import guards
 from torch.autograd import forward_ad
+from torch.overrides import _get_current_function_mode_stack, _pop_mode, _push_mode
+from torch.utils import _device, _python_dispatch
 
-# Without these three a function mode that a cell left open stays open.
-from torch.overrides import (
-    _get_current_function_mode_stack as function_mode_stack,
+# The default device and the flags of modes cannot be restored.
+device_module = _device
+python_dispatch = _python_dispatch
+
+# A set_default_device inside a cell cannot be undone.
+GLOBAL_DEVICE_CONTEXT = torch._GLOBAL_DEVICE_CONTEXT
+
+# torch.get_default_device() does not say "meta" in a cell.
+DeviceContext = _device.DeviceContext
+
+# Nothing is recorded.
+TorchDispatchMode = _python_dispatch.TorchDispatchMode
+
+# A mode that a cell left open stays open.
+dispatch_mode_stack: Callable[[], list[Any]] = (
+    _python_dispatch._get_current_dispatch_mode_stack
 )
-from torch.overrides import _pop_mode as pop_function_mode
-from torch.overrides import _push_mode as push_function_mode
+pop_dispatch_mode: Callable[..., Any] = _python_dispatch._pop_mode
+push_dispatch_mode: Callable[..., Any] = _python_dispatch._push_mode
+function_mode_stack: Callable[[], list[Any]] = _get_current_function_mode_stack
+pop_function_mode: Callable[..., Any] = _pop_mode
+push_function_mode: Callable[..., Any] = _push_mode
 
-# Without these two the default device and the mode flags cannot be put back.
-from torch.utils import _device as device_module
-from torch.utils import _python_dispatch as python_dispatch
+# Reading a shape in a hook runs the user's function modes.
+DisableTorchFunction = torch._C.DisableTorchFunction
 
-# Without it torch.get_default_device() would not say "meta" in a cell, and factories
-# would need a second function mode on every call.
-from torch.utils._device import DeviceContext
-from torch.utils._device import _device_constructors as constructors_of_torch
+# A module that is made on meta where function modes are disabled takes real memory.
+EnableTorchFunction = torch._C._EnableTorchFunction
 
-# Without it nothing is recorded.
-from torch.utils._python_dispatch import (
-    TorchDispatchMode,
-)
+# The recorder records its own operators.
+DisableTorchDispatch = torch._C._DisableTorchDispatch
 
-# Without these a dispatch mode that a cell left open stays open.
-from torch.utils._python_dispatch import (
-    _get_current_dispatch_mode_stack as dispatch_mode_stack,
-)
-from torch.utils._python_dispatch import _pop_mode as pop_dispatch_mode
+# Autocast around a replay changes the dtypes in it.
+DisableAutocast = torch._C._DisableAutocast
 
-__all__ = [
-    "FLAGS",
-    "GLOBAL_DEVICE_CONTEXT",
-    "BelowTransforms",
-    "DeviceContext",
-    "DisableAutocast",
-    "DisableTorchDispatch",
-    "DisableTorchFunction",
-    "EnableTorchFunction",
-    "ExcludeKey",
-    "TorchDispatchMode",
-    "device_constructors",
-    "device_module",
-    "dispatch_mode_stack",
-    "fake_tensor_mode",
-    "forward_mode_level",
-    "function_mode_stack",
-    "functorch_interpreter",
-    "get_unwrapped",
-    "is_any_autocast_enabled",
-    "is_batched",
-    "is_deterministic",
-    "is_functorch_wrapped_tensor",
-    "is_innermost",
-    "is_real_below",
-    "n_dispatch_modes",
-    "pop_dispatch_mode",
-    "pop_function_mode",
-    "push_dispatch_mode",
-    "push_function_mode",
-    "python_dispatch",
-    "set_compile_internals_flag",
-    "set_tracing_state",
-    "tracing_state",
-]
+# Values cannot be kept inside the transforms of torch.func, which wrap each new tensor.
+BelowTransforms = torch._C._DisableFuncTorch
 
-push_dispatch_mode: Callable[..., None] = python_dispatch._push_mode
-"""Put a mode on the stack; without it what a mode calls itself is not recorded."""
+# Views that torch's decompositions make in inference mode count their own writes.
+ExcludeKey = torch._C._SetExcludeDispatchKeyGuard
 
+# A cached signature is used although the kernel would refuse the call.
+is_deterministic = torch._C._get_deterministic_algorithms
 
-@cache
-def device_constructors() -> frozenset[Any]:
-    """Return the functions that are to build on the default device.
+# A real tensor's value is read although a mode, a tracer or a transform watches.
+n_dispatch_modes = torch._C._len_torch_dispatch_stack
+is_any_autocast_enabled = torch._C._is_any_autocast_enabled
+tracing_state = torch._C._get_tracing_state
+functorch_interpreter = _functorch.peek_interpreter_stack
 
-    Torch leaves ``normal`` out, which then draws for real.
-    """
-    return frozenset(constructors_of_torch()) | {torch.normal}
+# Inside a transform, the tensor that it wraps cannot be reached.
+get_unwrapped = _functorch.get_unwrapped
+is_functorch_wrapped_tensor = _functorch.is_functorch_wrapped_tensor
+is_batched = _functorch.is_batchedtensor
 
+# Each size that the recorder reads becomes part of what torch.jit.trace traces.
+set_tracing_state = torch._C._set_tracing_state  # type: ignore[attr-defined]  # not in its stub
 
-FLAGS = (
+# After a cell that left a mode open, dynamo believes for ever that it is active.
+set_compile_internals_flag = guards.set_is_in_mode_without_ignore_compile_internals
+
+# Flags of ``python_dispatch``; without the last, the flag that dynamo reads stays set.
+FLAGS: Final = (
     "_is_in_torch_dispatch_mode",
     "_is_in_non_infra_torch_dispatch_mode",
     "_is_in_any_mode_without_ignore_compile_internals",
 )
-"""Of ``python_dispatch``: without the last, the flag that dynamo reads stays set."""
 
+# A tensor made under a FakeTensorMode is on meta, and meets tensors on the CPU.
 fake_tensor_mode = partial(
     torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.FAKE
 )
-"""Return the ``FakeTensorMode`` that is on, or None. Without it what a cell makes under
-one is on meta, and meets what lies on the CPU there."""
+
+# Forward-mode differentiation is not noticed; negative outside of it.
+forward_mode_level = partial(attrgetter("_current_level"), forward_ad)
+
+
+@cache
+def device_constructors() -> frozenset[Any]:
+    """Return the functions that build on the default device.
+
+    Torch's own set lacks ``normal``, which then draws for real.
+    """
+    return frozenset(_device._device_constructors()) | {torch.normal}
 
 
 def is_innermost(mode: object) -> bool:
-    """Whether a function mode is the first to see each function, and sees it at all.
+    """Whether a function mode is enabled and the first to see each function.
 
-    Without it a layer could be served as a whole although another mode looks on.
+    Without it a function takes the fast path although another mode wants to see it.
     """
     n_modes = torch._C._len_torch_function_stack()
     return bool(
@@ -158,7 +117,7 @@ def is_innermost(mode: object) -> bool:
 
 
 def is_real_below() -> bool:
-    """Whether operators on real tensors do no more, below the modes, than they say."""
+    """Whether no mode, transform or tracer changes an operator on real tensors."""
     return (
         n_dispatch_modes() == 0
         and fake_tensor_mode() is None
@@ -169,6 +128,50 @@ def is_real_below() -> bool:
     )
 
 
-forward_mode_level = partial(attrgetter("_current_level"), forward_ad)
-"""Return the level of forward-mode differentiation, negative outside of it; asked at
-each served function, and so no function of Python."""
+# The tracer cannot be stopped inside of an operator.
+TRACER: Final[Any] = torch._C._parse_dispatch_key("Tracer")
+
+# What torch.jit.trace writes of the backends into a convolution: benchmark,
+# deterministic, enabled, tf32.
+CUDNN: Final = (False, False, True, True)
+
+
+class WithoutTracing:
+    """Context manager in which ``torch.jit`` does not trace, and sizes are integers."""
+
+    def __enter__(self) -> None:
+        self._state = tracing_state()
+        self._excluded = ExcludeKey(TRACER, False)  # noqa: FBT003  torch's own
+        self._excluded.__enter__()
+        set_tracing_state(None)
+
+    def __exit__(self, *_: object) -> None:
+        set_tracing_state(self._state)
+        self._excluded.__exit__(None, None, None)
+
+
+def trace_convolution(made: Tensor, args: Sequence[Any]) -> None:
+    """Add a convolution, whose result is ``made``, to the graph of ``torch.jit.trace``.
+
+    Torch traces ``_convolution``, which ``convolution`` calls on the CPU, and not on
+    meta. Without it the result is a constant to the tracer.
+    """
+    with torch.no_grad(), DisableTorchDispatch():
+        traced = torch.ops.aten._convolution.default(*args, *CUDNN)
+    binding: Any = torch._C  # neither name is in its stub
+    binding._set_value_trace(made, binding._get_value_trace(traced))
+
+
+def make_fake(tensor: Tensor, other: Any, device: torch.device) -> Tensor:
+    """Return the fake tensor for a tensor on meta, in the mode of another fake one.
+
+    Without it a plain tensor that a model holds is on meta to ``torch.export``.
+
+    Args:
+        tensor: The tensor on meta.
+        other: The other fake tensor.
+        device: The device that the fake tensor reports.
+    """
+    fake: Any = other.fake_mode.from_tensor(tensor, static_shapes=True)
+    fake.fake_device = device
+    return fake  # type: ignore[no-any-return]  # torch's own class

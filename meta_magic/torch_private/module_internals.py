@@ -1,4 +1,7 @@
-"""What ``torch.nn.Module`` holds, and functions of ``torch.nn`` with private names."""
+"""What ``torch.nn.Module`` holds, private functions of ``torch.nn``, and optimizers.
+
+Each comment says what breaks without the names below it.
+"""
 
 from collections.abc import Iterator
 from functools import lru_cache
@@ -10,81 +13,59 @@ import torch
 from torch import nn
 from torch.nn import init
 from torch.nn.modules import module as hooks_of_all
+from torch.optim import Optimizer
 
-# Without it each recording leaves one entry behind: its handle forgets this one.
-from torch.nn.modules.module import (
-    _global_forward_hooks_with_kwargs as hooks_with_kwargs,
-)
+# Each recording leaves one entry behind: the handle of a hook forgets this dictionary.
+hooks_with_kwargs = hooks_of_all._global_forward_hooks_with_kwargs
 
-__all__ = [
-    "CALLING",
-    "IS_ASSIGNING",
-    "LOADED",
-    "LOADING",
-    "PREFIX",
-    "are_hooks_ours",
-    "buffers_of",
-    "children_of",
-    "hooks_with_kwargs",
-    "initialize_truncated",
-    "is_as_made",
-    "is_changed",
-    "is_made",
-    "is_of_torch",
-    "is_torch_calling",
-    "is_torch_convolving",
-    "list_script_tensors",
-    "moves_itself",
-    "names_not_persistent",
-    "native_functions",
-    "parameters_of",
-    "parts_of",
-    "pick_own",
-    "replaced_natives",
-    "walk_modules",
-]
-
+# A module tree cannot be described without running the module's own code.
 parameters_of: Final = attrgetter("_parameters")
-"""Return a module's own parameters by name, None among them. Without it, and the next
-two, a module tree cannot be described without running the module's own code."""
-
 buffers_of: Final = attrgetter("_buffers")
 children_of: Final = attrgetter("_modules")
 parts_of: Final = attrgetter("_parameters", "_buffers", "__dict__")
-"""Return the first two at once, and what else a module holds; without it they are asked
-one after the other, for each module that there is when a recording ends."""
 
-native_functions: Final = torch._C._nn
-"""What ``functional.silu`` calls. Without it, and the next, they are served after what
-they call was replaced."""
+# Buffers that ``state_dict`` omits are called missing from a checkpoint.
+names_not_persistent: Final = attrgetter("_non_persistent_buffers_set")
 
-replaced_natives: Final[dict[str, Any]] = vars(torch._VF)
-"""What ``functional.dropout`` calls in place of torch's own, if somebody put it in."""
+# Calls a module: a failed call is reported as one in no module.
+CALLING: Final = nn.Module._call_impl.__code__
 
+# Runs while a state dict is loaded: a copy into tensors without data, which does
+# nothing, is not recorded.
+LOADING: Final = nn.Module._load_from_state_dict.__code__
 
+# Variables of that function: the loaded tensor, and whether it replaces the parameter.
+LOADED: Final = "input_param"
+IS_ASSIGNING: Final = "assign_to_params_buffers"
+
+# The prefix of functions that run an initializer: recordings show the prefix.
+PREFIX: Final = "_no_grad_"
+
+# What ``trunc_normal_`` runs: on meta it does nothing, unseen.
+initialize_truncated: Final = init._no_grad_trunc_normal_
+
+# Names under which torch keeps a module's own records, such as its hooks.
 KEPT_BY_TORCH: Final = frozenset(vars(nn.Module()))
-"""Names under which torch keeps what it knows of a module, such as its hooks."""
 
 
 @lru_cache(maxsize=4096)
 def pick_own(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return those of the names of what a module holds that are not torch's own."""
+    """Return the names in a module's dictionary that are not torch's own."""
     return tuple([name for name in names if name not in KEPT_BY_TORCH])
 
 
 def is_made(module: nn.Module) -> bool:
-    """Whether torch's own ``__init__`` has run: before it a module can hold nothing.
+    """Whether ``Module.__init__`` has run: before it a module can hold nothing.
 
-    Without it a cell whose module forgot to call that has no trace.
+    Without it a cell whose module forgot ``super().__init__()`` has no trace.
     """
     return hasattr(module, "_modules")
 
 
 def list_script_tensors(module: Any) -> list[tuple[Any, str, torch.Tensor]]:
-    """Return the own parameters and buffers of a scripted module, with their holder.
+    """Return holder, name and tensor of a scripted module's own parameters and buffers.
 
-    Without it a scripted module cannot be saved in a cell. One that is no such has none
-    here.
+    Nothing for other modules. Without it a scripted module cannot be saved in a cell.
     """
     owner = getattr(module, "_c", None)
     if owner is None:
@@ -96,9 +77,9 @@ def list_script_tensors(module: Any) -> list[tuple[Any, str, torch.Tensor]]:
 def walk_modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Yield name and module of all in a tree, parents first, each at every place.
 
-    As ``named_modules(remove_duplicate=False)`` does, but at any depth, none within
-    itself, and without what a class has in its place, which may change the modules:
-    peft's does.
+    As ``named_modules(remove_duplicate=False)``, with three differences: it goes to any
+    depth, it stops where a module contains itself, and it does not call a class's own
+    ``named_modules``, which may change the modules, as peft's does.
     """
     stack = [("", root, frozenset[int]())]
     while stack:
@@ -113,11 +94,51 @@ def walk_modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             stack += [(prefix + name, m, around) for name, m in below if m is not None]
 
 
-def is_changed(module: nn.Module) -> bool:
-    """Whether a layer has hooks, or what stands for a method or parameter of it.
+def moves_itself(module: nn.Module) -> bool:
+    """Whether a class overrides ``_apply``, and so moves all of its tensors.
 
-    Without it a layer would be served as a whole whose hooks are to run.
+    Without it each state of a metric is noted as one that is not moved.
     """
+    return not type(module)._apply.__module__.startswith("torch.")
+
+
+def list_used_classes() -> frozenset[type[Optimizer]]:
+    """Return the optimizer classes that were ever instantiated.
+
+    Torch marks the ``step`` of such a class as hooked. Without the mark, all objects of
+    the process are searched for optimizers whenever a module is made real.
+    """
+    known: set[type[Optimizer]] = set()
+    to_see = [Optimizer]
+    while to_see:
+        kind = to_see.pop()
+        if kind not in known:
+            known.add(kind)
+            to_see += kind.__subclasses__()
+    return frozenset(k for k in known if getattr(k.step, "hooked", False))
+
+
+# Functions and layers take the fast path after somebody has replaced a part of them.
+native_functions: Final = torch._C._nn
+replaced_natives: Final[dict[str, Any]] = vars(torch._VF)
+NN_FILES: Final = nn.__file__.removesuffix("__init__.py")
+CALL: Final = nn.Module.__call__
+GETATTR: Final = nn.Module.__getattr__
+CALL_IMPL: Final = nn.Module._call_impl
+METHODS: Final = ("__call__", "_wrapped_call_impl", "_call_impl", "__getattr__")
+CONVOLVING: Final[dict[Any, Any]] = {
+    kind: kind._conv_forward for kind in (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+}
+PARAMETERS: Final = ("weight", "bias")
+CALLED: Final = ("forward", "_conv_forward")
+
+# Names that a layer itself, and its class, do not hold unless somebody put them there.
+STANDING_FOR: Final = (*CALLED, "_call_impl", "_compiled_call_impl", *PARAMETERS)
+OVERRIDING: Final = frozenset({*METHODS[1:], "__getattribute__", *STANDING_FOR[2:]})
+
+
+def is_changed(module: nn.Module) -> bool:
+    """Whether a layer has hooks, or a method or parameter of its own."""
     own = vars(module)
     try:
         return bool(
@@ -132,11 +153,7 @@ def is_changed(module: nn.Module) -> bool:
 
 
 def are_hooks_ours() -> bool:
-    """Whether of the hooks of all modules there are those of one recording alone.
-
-    And whether torch's own code calls modules. Without it a layer would be served as a
-    whole that others look at.
-    """
+    """Whether the only global hooks are one recording's, and torch calls modules."""
     return (
         len(hooks_of_all._global_forward_hooks) == 1
         and len(hooks_of_all._global_forward_pre_hooks) == 1
@@ -149,10 +166,7 @@ def are_hooks_ours() -> bool:
 
 
 def is_torch_calling() -> bool:
-    """Whether torch's own code calls modules, and reads their parts.
-
-    Without it what somebody put into ``nn.Module`` is passed over.
-    """
+    """Whether torch's own code calls modules, and reads their parts."""
     there = vars(nn.Module)
     return all(is_of_torch(there.get(name)) for name in METHODS) and not any(
         name in there for name in PARAMETERS
@@ -160,10 +174,7 @@ def is_torch_calling() -> bool:
 
 
 def is_as_made(kind: type[nn.Module]) -> bool:
-    """Whether nobody put anything into the class of a layer.
-
-    Without it, that is passed over.
-    """
+    """Whether nobody put anything into the class of a layer."""
     there = vars(kind)
     return there.keys().isdisjoint(OVERRIDING) and all(
         is_of_torch(there[name]) for name in CALLED if name in there
@@ -171,65 +182,13 @@ def is_as_made(kind: type[nn.Module]) -> bool:
 
 
 def is_torch_convolving(kind: Any) -> bool:
-    """Whether the method is torch's own that ``forward`` of a convolution calls.
-
-    Without it what stands for that is passed over.
-    """
+    """Whether a convolution's ``forward`` calls torch's own method."""
     return kind._conv_forward is CONVOLVING[kind]
 
 
 def is_of_torch(function: Any) -> bool:
-    """Whether a function was written in C, or in a file of ``torch.nn``.
-
-    Without it what stood in its place before this package was imported is taken for it.
-    """
+    """Whether a function was written in C, or in a file of ``torch.nn``."""
     code = getattr(function, "__code__", None)
     if code is None:
         return isinstance(function, BuiltinFunctionType)
     return bool(code.co_filename.startswith(NN_FILES))
-
-
-NN_FILES: Final = nn.__file__.removesuffix("__init__.py")
-CALL: Final = nn.Module.__call__
-GETATTR: Final = nn.Module.__getattr__
-CALL_IMPL: Final = nn.Module._call_impl
-METHODS: Final = ("__call__", "_wrapped_call_impl", "_call_impl", "__getattr__")
-CONVOLVING: Final[dict[Any, Any]] = {
-    kind: kind._conv_forward for kind in (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-}
-PARAMETERS: Final = ("weight", "bias")
-CALLED: Final = ("forward", "_conv_forward")
-STANDING_FOR: Final = (*CALLED, "_call_impl", "_compiled_call_impl", *PARAMETERS)
-"""Names that a layer itself does not hold, unless somebody put them there."""
-
-OVERRIDING: Final = frozenset({*METHODS[1:], "__getattribute__", *STANDING_FOR[2:]})
-"""Names that the class of a layer does not hold, unless somebody put them there."""
-
-names_not_persistent: Final = attrgetter("_non_persistent_buffers_set")
-"""Return the names of the buffers that ``state_dict`` leaves out; without it those that
-a checkpoint rightly lacks would be called missing."""
-
-CALLING: Final = nn.Module._call_impl.__code__
-"""What calls a module. Without it the call of torch that raised is in no module."""
-
-LOADING: Final = nn.Module._load_from_state_dict.__code__
-"""What runs while a state dict is loaded. Without it a copy into tensors without data,
-which does nothing, is not recorded."""
-
-LOADED: Final = "input_param"
-IS_ASSIGNING: Final = "assign_to_params_buffers"
-"""Names of variables there: what is loaded, and whether it takes the tensor's place."""
-
-PREFIX: Final = "_no_grad_"
-"""Of functions that run an initializer; without it a recording names them otherwise."""
-
-initialize_truncated: Final = init._no_grad_trunc_normal_
-"""What ``trunc_normal_`` runs; without it, it does nothing on meta, unseen."""
-
-
-def moves_itself(module: nn.Module) -> bool:
-    """Whether a class says itself how its tensors move, and takes all of them along.
-
-    Without it each state of a metric is noted as one that stays behind.
-    """
-    return not type(module)._apply.__module__.startswith("torch.")

@@ -1,4 +1,8 @@
-"""Replace functions while a recording runs, also if others overlap with it."""
+"""Replace functions of torch while recordings run, also if these overlap.
+
+Recordings of two threads may end in any order; the last one restores what was there
+before the first. Read ``Replacements`` first.
+"""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -8,28 +12,20 @@ from typing import Any, Final, TypeAlias
 
 from meta_magic.torch_private.replaced import Replaceable
 
-__all__ = [
-    "PROFILE_OF_THREADS",
-    "Methods",
-    "Replacements",
-    "call_with_original",
-    "find_builtin_of",
-]
-
+# What ``threading.setprofile`` sets: it stays set when recordings of two threads end in
+# another order than they began.
 PROFILE_OF_THREADS: Final = (threading, "_profile_hook")
-"""What ``threading.setprofile`` sets. Without it the watch on threads stays when
-recordings of two threads end in another order than they began."""
 
 Methods: TypeAlias = Mapping[str, Callable[..., Any]]
-"""By the name of a function: what it is. Takes that function, then its arguments."""
+"""By name. Each takes the function that it replaces, then its arguments."""
 
 
 class Swapped:
-    """Attributes of a module or class that are others while any recording runs.
+    """Attributes of a module or class with other values while any recording runs.
 
     Args:
         owner: The module or class.
-        values: What they are then, by name: the same in all recordings.
+        values: The values while recordings run, by name.
     """
 
     def __init__(self, owner: Any, values: Mapping[str, Any]) -> None:
@@ -39,16 +35,16 @@ class Swapped:
         self._n_users = 0
 
     def enter(self) -> None:
-        """Have them be others."""
+        """Set the values, for the first recording."""
         if not self._n_users:
-            there = vars(self._owner)  # a static method as it is held, say
+            there = vars(self._owner)  # not getattr, which would bind a static method
             self._held = {n: there[n] for n in self._values if n in there}
             for name, value in self._values.items():
                 setattr(self._owner, name, value)
         self._n_users += 1
 
     def leave(self) -> None:
-        """Have them be what they were, unless another recording runs.
+        """Restore the values, after the last recording.
 
         What somebody else replaced meanwhile stays so.
         """
@@ -60,19 +56,19 @@ class Swapped:
                     continue
                 if name in self._held:
                     setattr(self._owner, name, self._held[name])
-                else:  # it is of a class below
+                else:  # inherited
                     delattr(self._owner, name)
 
 
-class StandIns(Swapped):
-    """Functions of a module or class that are others on the threads that want it.
+class ThreadReplacements(Swapped):
+    """Functions of a module or class that are replaced on some threads only.
 
-    They are built once, not for each recording: what a cell costs before its first
-    line is felt in all of them. A cell may have imported one by name, and keep it.
+    They are built once and kept: building them for each recording would be felt in
+    each cell, and a cell may have imported one by name.
 
     Args:
         owner: The module or class.
-        plain: What they stand for, by name: what they are on all other threads.
+        plain: The functions that they replace, by name: used on all other threads.
     """
 
     def __init__(self, owner: Any, plain: Mapping[str, Any]) -> None:
@@ -90,30 +86,30 @@ class StandIns(Swapped):
                 return plain(*args, **kwargs)
             return methods[name](plain, *args, **kwargs)
 
-        made: Callable[..., Any] = stand_for(plain, function)
+        made: Callable[..., Any] = mark_replaced(plain, function)
         return made
 
     def fit(self, there: Mapping[str, Any]) -> bool:
-        """Whether they can stand for what is there now, on this thread, too."""
+        """Whether they replace what is there now, and this thread does not use them."""
         known = self._values if self._of_thread else self._plain
         return there == known and threading.get_ident() not in self._of_thread
 
     def enter_here(self, methods: Methods) -> None:
-        """Have them be methods on this thread."""
+        """Use methods on this thread."""
         self.enter()
         self._of_thread[threading.get_ident()] = methods
 
     def leave(self) -> None:
-        """Have them be what they were on this thread."""
+        """Use the plain functions on this thread again."""
         del self._of_thread[threading.get_ident()]
         super().leave()
 
 
-def stand_for(plain: Any, function: Any) -> Any:
-    """Have ``torch.jit.script`` compile a function for the one that replaces it.
+def mark_replaced(plain: Any, function: Any) -> Any:
+    """Have ``torch.jit.script`` compile the original of a function that replaces it.
 
     Without it the first ``import torch.distributed.optim`` fails in a cell: torch
-    scripts its optimizers, and they call what is replaced.
+    scripts its optimizers, which call replaced functions.
     """
     if isfunction(function):
         vars(function).update(__prepare_scriptable__=lambda: plain, replaced=plain)
@@ -121,22 +117,21 @@ def stand_for(plain: Any, function: Any) -> Any:
 
 
 def find_builtin_of(find: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return what finds the operator that a function is for ``torch.jit.script``."""
+    """Return what finds the operator of a function's original, for ``torch.jit``."""
     return lambda function: find(getattr(function, "replaced", function))
 
 
+# The values of each replaced attribute: the original first, the newest last.
 stacks: dict[tuple[int, str], list[Any]] = {}
-"""What is at each place that is replaced: first what was there, the newest last."""
-stand_ins: dict[tuple[Any, ...], StandIns] = {}
+by_thread: dict[tuple[Any, ...], ThreadReplacements] = {}
 swapped: dict[tuple[Any, ...], Swapped] = {}
 lock = threading.RLock()
 
 
 class Replacements:
-    """The attributes that one recording replaced, to be put back by it.
+    """The attributes that one recording replaced, and restores.
 
-    Recordings of two threads may end in any order: the last one leaves what was there
-    before the first. To be entered, a subclass says what it replaces.
+    A subclass defines ``__enter__``, in which it replaces them.
     """
 
     def __init__(self) -> None:
@@ -152,7 +147,7 @@ class Replacements:
         """Set an attribute of a module or class."""
         with lock:
             stack = stacks.get((id(owner), name))
-            if stack is None:  # a static method as it is held, say, not what it gives
+            if stack is None:  # vars: getattr would bind a static method
                 held = vars(owner).get(name, getattr(owner, name))
                 stack = stacks[id(owner), name] = [held]
             stack.append(value)
@@ -160,40 +155,25 @@ class Replacements:
             setattr(owner, name, value)
 
     def wrap(self, place: Replaceable, build: Callable[[Any], Any]) -> None:
-        """Replace an attribute by what is built from it.
-
-        Args:
-            place: The module or class, and the name in it.
-            build: Takes what is there, and returns what is to be there.
-        """
+        """Replace an attribute by what ``build`` returns for its present value."""
         owner, name = place
         with lock:
             before = getattr(owner, name)
-            self.replace(owner, name, stand_for(before, build(before)))
+            self.replace(owner, name, mark_replaced(before, build(before)))
 
     def replace_here(self, owner: Any, methods: Methods) -> None:
-        """Have functions be others on this thread, while they are replaced.
-
-        Args:
-            owner: The module or class.
-            methods: What they are.
-        """
+        """Replace functions of a module or class on this thread."""
         with lock:
             there = {name: getattr(owner, name) for name in methods}
             key = id(owner), *methods
-            found = stand_ins.get(key)
+            found = by_thread.get(key)
             if found is None or not found.fit(there):
-                found = stand_ins[key] = StandIns(owner, there)
+                found = by_thread[key] = ThreadReplacements(owner, there)
             found.enter_here(methods)
             self._entered.append(found)
 
     def replace_all(self, owner: Any, values: Mapping[str, Any]) -> None:
-        """Set attributes of a module or class that are the same in all recordings.
-
-        Args:
-            owner: The module or class.
-            values: What they are, by name.
-        """
+        """Set attributes of a module or class that are the same in all recordings."""
         with lock:
             key = id(owner), *values
             found = swapped.get(key)
@@ -206,7 +186,7 @@ class Replacements:
         self.restore()
 
     def restore(self) -> None:
-        """Take all of them back, but for what somebody else replaced meanwhile."""
+        """Restore all, except what somebody else replaced meanwhile."""
         with lock:
             while self._entered:
                 self._entered.pop().leave()
@@ -215,7 +195,7 @@ class Replacements:
 
     def _put_back(self, owner: Any, name: str, value: Any) -> None:
         stack = stacks[id(owner), name]
-        is_newest = vars(owner).get(name) is value  # and not what a method binds
+        is_newest = vars(owner).get(name) is value  # vars: getattr would bind a method
         stack.remove(value)
         if is_newest:
             setattr(owner, name, stack[-1])
@@ -224,7 +204,7 @@ class Replacements:
 
 
 def call_with_original(place: Replaceable, function: Callable[[], object]) -> None:
-    """Call a function while a place in torch has what stood there before all blocks."""
+    """Call a function while an attribute of torch has its original value."""
     owner, name = place
     with lock:
         stack = stacks.get((id(owner), name))

@@ -1,4 +1,8 @@
-"""Note torch's modes and default device, and put them back by identity."""
+"""Save torch's modes and default device, and restore them by identity.
+
+``Snapshot`` closes what a cell left open. In ``WithoutModes`` torch runs as if no cell
+recorded it; in ``RealTorch`` a replay runs.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -25,8 +29,6 @@ from meta_magic.torch_private.modes import (
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-__all__ = ["RealTorch", "Snapshot", "WithoutModes"]
-
 
 class Snapshot:
     """The mode stacks and default device of this thread, to be restored by identity."""
@@ -39,7 +41,7 @@ class Snapshot:
         self._default_context = getattr(GLOBAL_DEVICE_CONTEXT, "device_context", None)
 
     def describe_left_open(self, own: Sequence[object]) -> list[str]:
-        """Say which modes are active that neither were before nor are ``own``."""
+        """Return a note on the modes that are active, are not ``own``, and are new."""
         default = getattr(GLOBAL_DEVICE_CONTEXT, "device_context", None)
         known = {
             id(mode)
@@ -53,41 +55,44 @@ class Snapshot:
         return [f"modes left open were closed: {', '.join(left)}"] if left else []
 
     def restore(self) -> list[str]:
-        """Put everything back, and say in words what else was not as before."""
-        restore_stack(
-            self._dispatch_modes,
-            dispatch_mode_stack,
-            (pop_dispatch_mode, push_dispatch_mode),
-        )
-        restore_stack(
-            self._function_modes,
-            function_mode_stack,
-            (pop_function_mode, push_function_mode),
-        )
-        odd = []
+        """Restore everything; return notes on changes besides the modes."""
+        restore_dispatch_modes(self._dispatch_modes)
+        restore_function_modes(self._function_modes)
+        notes = []
         for name, value in self._flags.items():
-            # One for all threads: perhaps it was set by a mode of another.
+            # The flags are global: a mode of another thread may have set one.
             setattr(python_dispatch, name, value and bool(self._dispatch_modes))
         set_compile_internals_flag(getattr(python_dispatch, FLAGS[-1]))
         device_module.CURRENT_DEVICE = self._current_device
         context = getattr(GLOBAL_DEVICE_CONTEXT, "device_context", None)
         if context is not self._default_context:
             device = getattr(context, "device", None)
-            odd.append(f"torch.set_default_device({device}) was undone after the cell")
+            notes.append(
+                f"torch.set_default_device({device}) was undone after the cell"
+            )
             GLOBAL_DEVICE_CONTEXT.device_context = self._default_context
-        return odd
+        return notes
+
+
+def restore_dispatch_modes(wanted: Sequence[object]) -> None:
+    """Make the stack of dispatch modes hold the modes ``wanted``."""
+    restore_stack(wanted, dispatch_mode_stack, pop_dispatch_mode, push_dispatch_mode)
+
+
+def restore_function_modes(wanted: Sequence[object]) -> None:
+    """Make the stack of function modes hold the modes ``wanted``."""
+    restore_stack(wanted, function_mode_stack, pop_function_mode, push_function_mode)
 
 
 def restore_stack(
     wanted: Sequence[object],
     stack: Callable[[], Sequence[object]],
-    pop_and_push: tuple[Callable[[], Any], Callable[[Any], Any]],
+    pop: Callable[[], Any],
+    push: Callable[[Any], Any],
 ) -> None:
-    """Make a mode stack hold the modes ``wanted``."""
-    met = list(stack())
-    if len(met) == len(wanted) and all(map(is_same, met, wanted)):
+    """Make a stack of modes hold the modes ``wanted``; compared by identity."""
+    if [*map(id, stack())] == [*map(id, wanted)]:
         return
-    pop, push = pop_and_push
     while stack():
         pop()
     for mode in wanted:
@@ -95,18 +100,15 @@ def restore_stack(
 
 
 class WithoutModes:
-    """Context manager in which torch does as it is told.
-
-    No mode is on, nor autocast, nor a transform of ``torch.func``.
-    """
+    """Context manager without modes, autocast and transforms of ``torch.func``."""
 
     def __enter__(self) -> None:
         self._snapshot = Snapshot()
         self._without_autocast: Any = DisableAutocast()
-        restore_stack([], dispatch_mode_stack, (pop_dispatch_mode, push_dispatch_mode))
-        restore_stack([], function_mode_stack, (pop_function_mode, push_function_mode))
+        restore_dispatch_modes([])
+        restore_function_modes([])
         self._without_autocast.__enter__()
-        self._below_transforms: Any = BelowTransforms()  # which enters it
+        self._below_transforms: Any = BelowTransforms()  # its constructor enters it
 
     def __exit__(self, *exception: object) -> None:
         self._below_transforms.__exit__(*exception)
@@ -114,16 +116,11 @@ class WithoutModes:
         self._snapshot.restore()
 
 
-def is_same(a: object, b: object) -> bool:
-    """Whether two names stand for one object."""
-    return a is b
-
-
 class RealTorch:
-    """Context manager in which torch does as it is told: no modes, no gradients.
+    """Context manager without modes and gradients, in which a replay runs.
 
-    Nor inference mode, whose tensors could never be trained. An interrupt within waits
-    until the contexts that are being entered or left have been.
+    Without inference mode, too: its tensors could never be trained. Interrupts wait
+    while these contexts are entered or left.
     """
 
     def __enter__(self) -> None:
@@ -133,7 +130,7 @@ class RealTorch:
             torch.inference_mode(mode=False),
             torch.no_grad(),
         )
-        self._interrupts.own()  # from here on they wait: this is an entry
+        self._interrupts.own()  # from here on interrupts wait: this is an __enter__
         for context in self._contexts:
             context.__enter__()
 

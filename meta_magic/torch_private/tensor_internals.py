@@ -1,73 +1,58 @@
-"""What tensors, storages and generators are below their public faces.
+"""Tensors, storages and generators below their public interface.
 
-``attrgetter`` where a call of a Python function would be felt: the recorder asks for
-addresses several times for each operator.
+Addresses, write counts, sparse parts, pickling, and the text of a tensor.
+``attrgetter`` stands where a Python function would be felt: the recorder asks for
+addresses several times for each operator. Each comment says what breaks without the
+names below it.
 """
 
+import copy
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
 import torch
-from torch import Generator, Tensor, TypedStorage, UntypedStorage
-
-# Without it a materialized parameter is a new object, and an optimizer keeps the old.
-from torch._C import _swap_tensor_impl as swap_tensor_impl
-
-# Without it what a call is given is compared one attribute after the other.
+from torch import Generator, Tensor, TypedStorage, UntypedStorage, _tensor_str
 from torch._C._dynamo.guards import TensorGuards
-
-# Without it a convolution's output does not have the strides of any device.
-from torch._prims_common import suggest_memory_format
-
-# Without it a real tensor could not be lifted to meta as FakeTensorMode does it.
-from torch._subclasses.meta_utils import MetaConverter
+from torch._prims_common import suggest_memory_format as memory_format
+from torch._subclasses import meta_utils
+from torch.utils import checkpoint
 
 from meta_magic.torch_private.interrupts import unbroken
+from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 
-__all__ = [
-    "TAKES_DATA",
-    "MetaConverter",
-    "address_of_generator",
-    "address_of_storage",
-    "base_of",
-    "count_owners",
-    "is_counted_with",
-    "is_on_meta",
-    "is_view",
-    "is_zero_tensor",
-    "make_guard",
-    "negate_lazily",
-    "number_counters",
-    "parse_to",
-    "suggest_memory_format",
-    "swap_tensor_impl",
-    "unravel_below",
-    "untyped_of",
-    "version_of",
-]
+# A materialized parameter is a new object, and an optimizer keeps the old one.
+swap_tensor_impl = torch._C._swap_tensor_impl
 
+# A convolution's output does not have the strides of any device.
+suggest_memory_format = memory_format
+
+# A real tensor cannot be captured as FakeTensorMode does it.
+MetaConverter = meta_utils.MetaConverter
+
+# The address of torch's storage object, unique while the storage is live. Nobody knows
+# which tensors share memory: on meta ``data_ptr()`` is 0.
 address_of_storage: Final = attrgetter("_cdata")
-"""Return the address of torch's storage object, unique while it lives. Without it
-nobody knows which tensors of a recording share memory: on meta ``data_ptr()`` is 0."""
 
+# What modules ask before ``parameter.data = other``: a module that was built on meta by
+# name, or under ``inference_mode``, has other parameters after ``to_empty``.
 TAKES_DATA: Final[Any] = torch._has_compatible_shallow_copy_type
-"""What modules ask before ``parameter.data = other``. Without it one that was built on
-meta by name, or under ``inference_mode``, has other parameters after ``to_empty``."""
 
+# How often a tensor was written in place. A tensor that was changed outside of any
+# recording is replayed with its old values.
 version_of: Final = attrgetter("_version")
-"""Return how often a tensor was written in place. Without it a tensor that was changed
-outside of any recording is replayed with its old values."""
 
+# Whether a tensor is on meta: a subclass's own ``is_meta`` runs, and may raise after a
+# module was made real.
 is_on_meta: Final[Callable[[Tensor], bool]] = vars(torch._C.TensorBase)[
     "is_meta"
 ].__get__
-"""Return whether a tensor is on meta. Without it the code of a tensor's own class runs,
-and may raise, after a module was made real."""
 
+# Device, dtype, ``non_blocking`` and memory format from the arguments of ``.to``.
 parse_to: Final[Callable[..., Any]] = torch._C._nn._parse_to
-"""Return device, dtype, ``non_blocking`` and memory format of what ``.to`` was given;
-without it code of our own would tell its arguments apart."""
+
+# The tensor that autograd takes a tensor for a view of, or None.
+base_of: Final = attrgetter("_base")
 
 
 def address_of_generator(generator: Generator) -> int:
@@ -80,21 +65,20 @@ def address_of_generator(generator: Generator) -> int:
 
 
 def count_owners(address: int) -> int:
-    """Return how many tensors lie on the storage of an address, if that lives.
+    """Return how many tensors use the storage at an address, if it is live.
 
-    Without it nobody would know when to look for a tensor that another one does not
-    count the writes of.
+    Without it nobody knows when to look for a tensor that counts its own writes.
     """
-    # One more is the Python object of the storage itself.
+    # One more owner is the Python object of the storage itself.
     n_owners: int = torch._C._storage_Use_Count(address) - 1
     return n_owners
 
 
 def is_counted_with(tensor: Tensor, other: Tensor) -> bool:
-    """Whether a write of one tensor counts as one of another, too.
+    """Whether a write of one tensor counts as a write of another, too.
 
-    Without what puts the count back, a tensor that was made by ``.data`` could not be
-    told from a view, if both were written as often.
+    Without the counter's restoration, a tensor from ``.data`` could not be told from a
+    view if both were written equally often.
     """
     before = version_of(other)
     with torch.autograd.grad_mode._unsafe_preserve_version_counter(tensor):
@@ -104,9 +88,9 @@ def is_counted_with(tensor: Tensor, other: Tensor) -> bool:
 
 @unbroken
 def number_counters(tensors: Sequence[Tensor]) -> list[int]:
-    """Return a number for each tensor, the same for those that count writes together.
+    """Return a number for each tensor, the same for those that share a write counter.
 
-    Each is given a count of its own for a moment, and then its former one. Without it
+    Each counter gets its own value for a moment, and then its former one. Without it
     all pairs of a model's parameters would have to be compared.
     """
     before = tuple(map(version_of, tensors))
@@ -117,30 +101,24 @@ def number_counters(tensors: Sequence[Tensor]) -> list[int]:
     return numbers
 
 
-base_of: Final = attrgetter("_base")
-"""Return what autograd takes a tensor for a view of, or None. Without it a linear layer
-of three dimensions is never served: its result is a view."""
-
-
 def is_view(tensor: Tensor) -> bool:
     """Whether autograd takes a tensor for a view.
 
-    Without it one could be served as a new tensor, or autocast keep a copy of it.
+    Without it autocast keeps a copy of one.
     """
     return tensor._is_view()
 
 
 def is_zero_tensor(tensor: Tensor) -> bool:
-    """Whether a tensor stands for zeros without memory; one such is not served."""
+    """Whether a tensor represents zeros without memory; such calls are not cached."""
     return tensor._is_zerotensor()
 
 
 def make_guard(tensors: Sequence[Tensor]) -> Callable[..., bool]:
-    """Return what says whether others are like some tensors, in type and metadata.
+    """Return a function that says whether tensors have the type and metadata of these.
 
-    In dtype, device, sizes, strides and ``requires_grad``, and in what torch would do
-    of them: not those that are lazily conjugated, nor within a transform. It holds
-    none of them. Where one of them stands again, it looks at the first place alone.
+    Dtype, device, sizes, strides, ``requires_grad`` and dispatch keys are compared. The
+    guard holds none of the tensors. A tensor that comes twice is compared once.
     """
     ids = [*map(id, tensors)]
     firsts = [index for index, one in enumerate(ids) if ids.index(one) == index]
@@ -156,18 +134,186 @@ def make_guard(tensors: Sequence[Tensor]) -> Callable[..., bool]:
 
 
 def untyped_of(storage: UntypedStorage | TypedStorage) -> UntypedStorage:
-    """Return the bytes of a storage; without it torch warns of some that are read."""
+    """Return the untyped storage; ``TypedStorage.untyped`` warns."""
     return storage if isinstance(storage, UntypedStorage) else storage._untyped_storage
 
 
 def unravel_below(indices: Tensor, shape: Any) -> tuple[Tensor, ...]:
-    """Do what ``torch.unravel_index`` does of tensors that no mode is asked about.
+    """Run the part of ``torch.unravel_index`` that modes do not see.
 
-    Without it that makes constants of the shape which no mode sees.
+    Without it that function makes constants of the shape, unseen by any mode.
     """
     return torch.functional._unravel_index(indices, shape).unbind(-1)
 
 
 def negate_lazily(tensor: Tensor) -> Tensor:
-    """Return a view whose negation is still to be done; without it none is replayed."""
+    """Return a view that is negated lazily; without it none is replayed."""
     return torch._neg_view(tensor)
+
+
+# Copying and pickling: the code objects by which a recording recognizes its caller.
+
+# Rebuilds a pickled tensor on meta: copies by ``copy.copy`` and ``pickle`` silently
+# lose their content.
+REBUILDING: Final = torch._utils._rebuild_meta_tensor_no_storage.__code__
+RECONSTRUCTING: Final = copy._reconstruct.__code__  # type: ignore[attr-defined]  # not in its stub
+
+# Rebuild and reduce a tensor with values: what a cell pickles and loads again has no
+# values, or is real and cannot be written to.
+REBUILD: Final = (torch._utils, "_rebuild_tensor")
+REDUCE: Final = (Tensor, "_reduce_ex_internal")
+
+# Asks a tensor for its device: a copy of a tensor that is planned for a GPU fails.
+PICKLING: Final = Tensor._reduce_ex_internal.__code__
+
+# Compares a tensor with the one that checkpointing recomputes: a checkpoint on a
+# planned GPU fails.
+CHECKPOINTING: Final = checkpoint._default_meta_extractor.__code__
+
+
+def copy_lazy_bits(made: Tensor, tensor: Tensor) -> None:
+    """Conjugate or negate a tensor lazily as another one is, by way of ``pickle``.
+
+    Without it a copy of ``x.conj()`` has the values of ``x``.
+    """
+    torch._utils.set_tensor_metadata(made, torch._utils.get_tensor_metadata(tensor))
+
+
+def set_lazy_bits(made: Tensor, tensor: Tensor) -> None:
+    """Give a tensor the lazy conjugation and negation of another one.
+
+    Without it ``x.data = y.conj()`` fails on meta.
+    """
+    torch._C._set_conj(made, tensor.is_conj())
+    torch._C._set_neg(made, tensor.is_neg())
+
+
+def type_storage(storage: UntypedStorage, dtype: torch.dtype) -> Any:
+    """Return the storage that a tensor is unpickled from; without it, it is real."""
+    return torch.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
+
+
+# The values of a tensor as torch writes them after so many characters: no tensor on
+# meta shows values.
+write_values: Final[Callable[[Tensor, int], str]] = _tensor_str._tensor_str
+
+
+def join_suffixes(text: str, suffixes: Sequence[str], indent: int) -> str:
+    """Return the text of a tensor with suffixes, broken into lines as torch does."""
+    joined: str = _tensor_str._add_suffixes(text, suffixes, indent, force_newline=False)
+    return joined
+
+
+# Sparse tensors: positions, and values at them.
+
+# The parts of a sparse tensor cannot be read in inference mode.
+BelowAutograd = torch._C._AutoDispatchBelowAutograd
+
+BY_ROWS: Final = frozenset({torch.sparse_csr, torch.sparse_bsr})
+BY_COLUMNS: Final = frozenset({torch.sparse_csc, torch.sparse_bsc})
+SPARSE: Final = BY_ROWS | BY_COLUMNS | {torch.sparse_coo}
+
+# Operators that make a sparse tensor of positions and values, and share their memory.
+CONSTRUCTORS: Final = frozenset(
+    {
+        "aten._sparse_coo_tensor_with_dims_and_tensors.default",
+        "aten.sparse_compressed_tensor.comp_plain_value_size",
+    }
+)
+
+# Operators that return the positions of a sparse tensor.
+POSITIONS: Final = frozenset(
+    f"aten.{name}.default"
+    for name in (
+        *("_indices", "indices", "crow_indices", "col_indices"),
+        *("ccol_indices", "row_indices"),
+    )
+)
+
+# Operators on sparse tensors whose meta kernel is right: without the list, each is
+# asked of the CPU, or copies what is shared.
+RIGHT_ON_META: Final = POSITIONS | frozenset(
+    f"aten.{name}.default"
+    for name in (
+        *("_values", "values", "_nnz", "is_coalesced", "sparse_dim", "dense_dim"),
+        *("detach", "alias", "_coalesced_", "zero_", "zeros_like", "empty_like"),
+        "_to_dense",
+    )
+)
+
+# The first letters of operators that read which elements are not zero, or where.
+READERS: Final = ("aten._to_sparse", "aten._spdiags.")
+
+
+def parts_of(tensor: Tensor) -> tuple[Tensor, ...]:
+    """Return the positions of a sparse tensor, and its values last; a dense one itself.
+
+    All share the tensor's memory. Without it two sparse tensors of different numbers of
+    elements cannot be distinguished.
+    """
+    if tensor.layout not in SPARSE:
+        return (tensor,)
+    with DisableTorchFunction(), DisableTorchDispatch(), BelowAutograd():
+        if tensor.layout in BY_ROWS:
+            return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+        if tensor.layout in BY_COLUMNS:
+            return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
+        return tensor._indices(), tensor._values()
+
+
+def has_coalesced(tensor: Tensor) -> bool:
+    """Whether a COO tensor is marked as coalesced."""
+    with DisableTorchFunction(), DisableTorchDispatch(), BelowAutograd():
+        return tensor.layout is torch.sparse_coo and tensor.is_coalesced()
+
+
+def build_sparse(
+    like: Tensor, parts: Sequence[Tensor], *, is_coalesced: bool = False
+) -> Tensor:
+    """Return a sparse tensor of the size and layout of ``like``.
+
+    Args:
+        like: A sparse tensor.
+        parts: Positions and values, as ``parts_of`` returns them.
+        is_coalesced: Whether a COO tensor is marked as coalesced.
+    """
+    shape = Tensor.size(like)
+    with DisableTorchFunction(), DisableTorchDispatch(), BelowAutograd():
+        if like.layout is torch.sparse_coo:
+            positions, values = parts
+            return torch.sparse_coo_tensor(
+                *(positions, values, shape),
+                is_coalesced=is_coalesced,
+                check_invariants=False,
+            )
+        starts, positions, values = parts
+        return torch.sparse_compressed_tensor(
+            *(starts, positions, values, shape),
+            layout=like.layout,
+            check_invariants=False,
+        )
+
+
+def plan_part(real: Tensor) -> Tensor:
+    """Return a meta tensor with the strides of a real one, and as large a storage."""
+    with DisableTorchFunction(), DisableTorchDispatch(), BelowAutograd():
+        planned = torch.empty(0, dtype=real.dtype, device="meta")
+        storage = torch.UntypedStorage(real.untyped_storage().nbytes(), device="meta")
+        offset = int(real.storage_offset())
+        return planned.set_(storage, offset, real.shape, real.stride())
+
+
+def storage_under(tensor: Tensor) -> UntypedStorage:
+    """Return the storage of a tensor; of a sparse one on meta that of its values.
+
+    Without it nobody knows which sparse tensor an operator reads.
+
+    Raises:
+        NotImplementedError: It has none.
+    """
+    try:
+        return Tensor.untyped_storage(tensor)
+    except NotImplementedError:
+        if not tensor.is_meta or tensor.layout not in SPARSE:
+            raise
+        return parts_of(tensor)[-1].untyped_storage()

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from meta_magic import MissingValueError, materialize, record, replay
-from meta_magic.torch_private.sparse_tensors import parts_of
+from meta_magic.torch_private.tensor_internals import parts_of
 from tests.conformance.sparse_calls import CALLS, DENSE, TRAINING, edges, rows, sparse
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")

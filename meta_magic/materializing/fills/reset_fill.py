@@ -77,7 +77,7 @@ class Watch:
 
     def __torch_dispatch__(
         self,
-        func: "OpOverload[..., object]",
+        func: OpOverload,
         types: Sequence[type],
         args: Sequence[object] = (),
         kwargs: Mapping[str, object] | None = None,

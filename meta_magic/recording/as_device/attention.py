@@ -27,16 +27,14 @@ from meta_magic.recording.as_device.cpu_answers import adds_batch_to_attention
 from meta_magic.recording.identities.clock import Clock
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.signatures.arguments import Args, Kwargs
-from meta_magic.torch_private.attention_operators import (
+from meta_magic.torch_private.dispatcher import (
+    DispatchKey,
     cudnn_attention,
+    destroy_library,
     efficient_attention,
     flash_attention,
     flash_attention_on_cpu,
     math_attention,
-)
-from meta_magic.torch_private.dispatcher import (
-    DispatchKey,
-    destroy_library,
     override_kernel,
     run_kernel,
 )

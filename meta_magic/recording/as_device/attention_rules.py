@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend
 from torch.nn.functional import scaled_dot_product_attention
 
-from meta_magic.torch_private.attention_operators import attention_priorities
+from meta_magic.torch_private.dispatcher import attention_priorities
 from meta_magic.torch_private.snapshot import RealTorch
 
 __all__ = ["Attention", "FusingDevice", "KernelPick", "check_arguments", "choose"]

@@ -32,12 +32,12 @@ from meta_magic.recording.as_device.autocast_rules import (
 from meta_magic.recording.as_device.composites import CompositesOf
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.signatures.arguments import Args, Kwargs
+from meta_magic.torch_private.backend_flags import has_gpu
 from meta_magic.torch_private.dispatcher import (
     destroy_library,
     override_kernel,
     run_kernel,
 )
-from meta_magic.torch_private.gpus import has_gpu
 from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.torch_private.modes import DisableAutocast
 from meta_magic.torch_private.replaced import (

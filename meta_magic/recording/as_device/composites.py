@@ -31,11 +31,11 @@ from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.autograd import name_nodes
-from meta_magic.torch_private.composite_operators import loss_of_sequences
 from meta_magic.torch_private.dispatcher import (
     DispatchKey,
     add_kernel,
     destroy_library,
+    loss_of_sequences,
     override_kernel,
     run_kernel,
 )

@@ -15,13 +15,13 @@ from torch import Tensor
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.signatures.arguments import Args, Given, Kwargs
 from meta_magic.torch_private.snapshot import RealTorch
-from meta_magic.torch_private.sparse_tensors import (
+from meta_magic.torch_private.tensor_internals import (
     SPARSE,
     build_sparse,
     has_coalesced,
+    is_view,
     parts_of,
 )
-from meta_magic.torch_private.tensor_internals import is_view
 from meta_magic.trace.signature import Geometry
 
 __all__ = [

@@ -11,12 +11,13 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from meta_magic.torch_private.composite_operators import (
+from meta_magic.torch_private.dispatcher import (
+    DispatchKey,
     eigenvalues,
+    run_kernel,
     singular_values,
     symmetric_eigenvalues,
 )
-from meta_magic.torch_private.dispatcher import DispatchKey, run_kernel
 
 __all__ = ["RANKS", "eigvals", "eigvalsh", "needs_gradient", "svdvals"]
 

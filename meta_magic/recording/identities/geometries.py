@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from meta_magic.torch_private.modes import DisableTorchFunction
-from meta_magic.torch_private.sparse_tensors import SPARSE, has_coalesced, parts_of
+from meta_magic.torch_private.tensor_internals import SPARSE, has_coalesced, parts_of
 from meta_magic.trace.signature import Geometry
 from meta_magic.trace.signature import span_nbytes as span_of_record
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, UntypedStorage
 
 from meta_magic.recording.identities.living_tensors import read_version
-from meta_magic.torch_private.sparse_tensors import plan_part
+from meta_magic.torch_private.tensor_internals import plan_part
 
 __all__ = ["find_positions", "plan_positions"]
 

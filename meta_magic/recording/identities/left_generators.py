@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from meta_magic.torch_private.gpus import last_seeding
+from meta_magic.torch_private.backend_flags import last_seeding
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.trace.program import EarlierEnd, Program
 

@@ -16,8 +16,7 @@ from meta_magic.recording.identities.clock import Clock
 from meta_magic.recording.identities.geometries import span_nbytes
 from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.torch_private.modes import DisableTorchFunction
-from meta_magic.torch_private.sparse_tensors import storage_under
-from meta_magic.torch_private.tensor_internals import address_of_storage
+from meta_magic.torch_private.tensor_internals import address_of_storage, storage_under
 
 __all__ = ["NamedPlaces", "StorageRef", "StorageRegistry"]
 

@@ -26,7 +26,11 @@ from meta_magic.torch_private.dispatcher import (
     run_kernel,
 )
 from meta_magic.torch_private.dynamo import KernelsWithoutDynamo
-from meta_magic.torch_private.modes import TorchDispatchMode
+from meta_magic.torch_private.modes import (
+    TorchDispatchMode,
+    WithoutTracing,
+    trace_convolution,
+)
 from meta_magic.torch_private.replaced import (
     ATTENTION_OF_NESTED,
     CHECK_OF_FLEX_ATTENTION,
@@ -41,7 +45,6 @@ from meta_magic.torch_private.replacing import (
     call_with_original,
     find_builtin_of,
 )
-from meta_magic.torch_private.tracing import WithoutTracing, trace_convolution
 
 __all__ = ["EagerStance"]
 

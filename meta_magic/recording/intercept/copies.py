@@ -20,12 +20,12 @@ from torch import SymInt, Tensor, UntypedStorage
 from meta_magic.recording.identities.geometries import span_nbytes
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.signatures.arguments import Args
-from meta_magic.torch_private.copying import (
+from meta_magic.torch_private.modes import DisableTorchFunction
+from meta_magic.torch_private.tensor_internals import (
     REBUILDING,
     RECONSTRUCTING,
     copy_lazy_bits,
 )
-from meta_magic.torch_private.modes import DisableTorchFunction
 
 __all__ = [
     "DEEPCOPY",

@@ -20,11 +20,15 @@ from meta_magic.recording.intercept.saving import Saver, is_on_meta
 from meta_magic.recording.intercept.script_saving import ScriptSaver
 from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.intercept.transforms import make_below
-from meta_magic.torch_private.copying import REBUILD, REDUCE, type_storage
 from meta_magic.torch_private.modes import DisableTorchDispatch
 from meta_magic.torch_private.replacing import Replacements
 from meta_magic.torch_private.snapshot import WithoutModes
-from meta_magic.torch_private.tensor_internals import untyped_of
+from meta_magic.torch_private.tensor_internals import (
+    REBUILD,
+    REDUCE,
+    type_storage,
+    untyped_of,
+)
 
 __all__ = ["DataSources"]
 

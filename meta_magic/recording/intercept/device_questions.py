@@ -12,8 +12,11 @@ from torch.nn.modules import activation, transformer
 from meta_magic.recording.identities.device_plan import META, DevicePlan
 from meta_magic.recording.identities.frame_kinds import OPTIM, PACKAGE, is_library
 from meta_magic.recording.intercept.libraries import TOLD_DEVICE
-from meta_magic.torch_private.copying import CHECKPOINTING, PICKLING
-from meta_magic.torch_private.tensor_internals import MetaConverter
+from meta_magic.torch_private.tensor_internals import (
+    CHECKPOINTING,
+    PICKLING,
+    MetaConverter,
+)
 
 __all__ = [
     "DEVICE_QUESTIONS",

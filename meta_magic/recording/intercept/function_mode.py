@@ -51,7 +51,7 @@ from meta_magic.recording.rows.findings import Findings
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.recording.signatures.cache import SHAPE_READERS
 from meta_magic.recording.signatures.templates import Operands, Template
-from meta_magic.torch_private.gpus import has_gpu
+from meta_magic.torch_private.backend_flags import has_gpu
 from meta_magic.torch_private.modes import (
     DeviceContext,
     device_constructors,

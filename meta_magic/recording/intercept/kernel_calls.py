@@ -30,8 +30,8 @@ from meta_magic.recording.signatures.arguments import Args, Given, Inputs, Kwarg
 from meta_magic.recording.signatures.cache import SignatureCache
 from meta_magic.recording.signatures.entries import Entry, LiveCall, OpTable, sharing_of
 from meta_magic.recording.signatures.operator_keys import Key, has_opaque
+from meta_magic.torch_private.dispatcher import read_scalar
 from meta_magic.torch_private.modes import DisableTorchDispatch
-from meta_magic.torch_private.value_operators import read_scalar
 
 __all__ = ["KernelCalls"]
 

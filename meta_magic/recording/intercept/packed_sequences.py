@@ -8,7 +8,7 @@ from torch import Tensor
 from meta_magic.recording.identities.device_plan import META, DevicePlan
 from meta_magic.recording.rows.constants import Constants
 from meta_magic.recording.signatures.arguments import Args
-from meta_magic.torch_private.packing import pack_padded, pad_packed
+from meta_magic.torch_private.dispatcher import pack_padded, pad_packed
 
 __all__ = ["PACKING", "Packer"]
 

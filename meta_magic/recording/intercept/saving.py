@@ -20,7 +20,7 @@ from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.value_source import ValueSource
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.snapshot import WithoutModes
-from meta_magic.torch_private.sparse_tensors import parts_of
+from meta_magic.torch_private.tensor_internals import parts_of
 from meta_magic.trace.units import format_bytes
 
 __all__ = ["Saver", "is_on_meta"]

@@ -26,13 +26,13 @@ from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.recording.signatures.entries import PLAIN, Entry, Kind, plain_float
 from meta_magic.recording.signatures.function_keys import SEQUENCES, is_alone
 from meta_magic.recording.signatures.learning import Captured
-from meta_magic.torch_private.copying import REBUILDING
 from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.torch_private.modes import (
     DisableTorchDispatch,
     is_deterministic,
 )
 from meta_magic.torch_private.module_internals import is_of_torch
+from meta_magic.torch_private.tensor_internals import REBUILDING
 from meta_magic.trace.program import HEADER
 
 __all__ = ["FACTORIES", "ServedMakers"]

@@ -26,7 +26,7 @@ from meta_magic.torch_private.modes import (
 from meta_magic.torch_private.replaced import TEXT_OF_TENSOR
 from meta_magic.torch_private.replacing import Replacements
 from meta_magic.torch_private.snapshot import WithoutModes
-from meta_magic.torch_private.tensor_text import join_suffixes, write_values
+from meta_magic.torch_private.tensor_internals import join_suffixes, write_values
 
 __all__ = ["ShownTensors"]
 

@@ -33,7 +33,7 @@ from meta_magic.recording.intercept.value_source import ValueSource
 from meta_magic.recording.signatures.arguments import Given
 from meta_magic.recording.signatures.entries import OpTable
 from meta_magic.torch_private.snapshot import RealTorch
-from meta_magic.torch_private.sparse_tensors import (
+from meta_magic.torch_private.tensor_internals import (
     CONSTRUCTORS,
     READERS,
     RIGHT_ON_META,

@@ -22,8 +22,7 @@ from meta_magic.recording.intercept.lifted.liftable import replace
 from meta_magic.recording.rows.findings import Findings
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.recording.signatures.entries import LiveCall, OpTable
-from meta_magic.torch_private.modes import fake_tensor_mode
-from meta_magic.torch_private.tracing import make_fake
+from meta_magic.torch_private.modes import fake_tensor_mode, make_fake
 
 __all__ = ["SpecialTensors", "explain_missing_kernel"]
 

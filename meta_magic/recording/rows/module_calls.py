@@ -24,9 +24,12 @@ from meta_magic.recording.rows.module_trees import Tree, describe_tree
 from meta_magic.recording.rows.module_values import Described, ModuleValues
 from meta_magic.torch_private.autograd import current_autograd_node
 from meta_magic.torch_private.interrupts import unbroken
-from meta_magic.torch_private.modes import DisableTorchFunction, tracing_state
+from meta_magic.torch_private.modes import (
+    DisableTorchFunction,
+    WithoutTracing,
+    tracing_state,
+)
 from meta_magic.torch_private.module_internals import hooks_with_kwargs
-from meta_magic.torch_private.tracing import WithoutTracing
 from meta_magic.trace.program import MODULE_HEADER
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from meta_magic.recording.identities.function_names import describe_function
 from meta_magic.recording.identities.places import Places
 from meta_magic.recording.rows.findings import Findings
 from meta_magic.recording.signatures.entries import LiveCall
+from meta_magic.torch_private.dispatcher import pad_packed
 from meta_magic.torch_private.modes import device_constructors
-from meta_magic.torch_private.packing import pad_packed
 
 __all__ = ["RealMemory"]
 

@@ -7,7 +7,7 @@ from torch import Generator, Tensor, UntypedStorage
 
 from meta_magic.recording.signatures.entries import PLAIN, LiveCall, OpTable
 from meta_magic.recording.signatures.undeclared_writes import find_written_statistics
-from meta_magic.torch_private.process_groups import describe_group
+from meta_magic.torch_private.dispatcher import describe_group
 from meta_magic.trace.signature import (
     NAN,
     NEGATIVE_NAN,

@@ -22,8 +22,8 @@ from meta_magic.recording.identities.tensors import UNSEEN, TensorRegistry
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.recording.signatures.entries import PLAIN, plain_float, sharing
 from meta_magic.recording.signatures.templates import Operands
-from meta_magic.torch_private.attention_operators import attention_priorities
 from meta_magic.torch_private.autograd import current_autograd_node
+from meta_magic.torch_private.dispatcher import attention_priorities
 from meta_magic.torch_private.modes import (
     device_constructors,
     forward_mode_level,

@@ -113,7 +113,7 @@ def test_what_another_device_draws_is_not_counted():
 
 @pytest.mark.usefixtures("anew")
 def test_nothing_is_counted_where_states_are_laid_out_otherwise(monkeypatch):
-    monkeypatch.setattr("meta_magic.torch_private.mersenne_twister.NBYTES", 5048)
+    monkeypatch.setattr("meta_magic.torch_private.generator_state.NBYTES", 5048)
     call = call_of(draw_into, torch.Tensor.normal_)
     assert count_words(call, CPU) is None
 

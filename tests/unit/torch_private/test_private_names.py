@@ -1,49 +1,28 @@
-"""Each private name of torch that we stand on is there and does what we need of it."""
+"""Each private name of torch that we stand on does what we need of it."""
 
 from importlib.util import find_spec
+from itertools import islice
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import nn
 
+import meta_magic as mm
 from meta_magic.torch_private import (
-    attention_operators,
     autograd,
     backend_flags,
-    composite_operators,
-    copying,
     dispatcher,
     modes,
     replaced,
-    sparse_tensors,
-    tensor_text,
 )
 from meta_magic.torch_private import module_internals as modules
 from meta_magic.torch_private import tensor_internals as tensors
+from meta_magic.torch_private.replacing import Replacements
 
-ROOMS = (
-    attention_operators,
-    autograd,
-    backend_flags,
-    composite_operators,
-    copying,
-    dispatcher,
-    modes,
-    modules,
-    replaced,
-    tensor_text,
-    sparse_tensors,
-    tensors,
-)
 MANY = ("DEVICE_OF_CHUNKED_LOSSES", "JIT_TRACES", "STORAGE_READERS")
 OTHERS = {"CAPTURABLE_DEVICES", "CUDA_IS_THERE", "DYNAMO", *MANY}
-SINGLE = [n for n in replaced.__all__ if n.isupper() and n not in OTHERS]
-
-
-@pytest.mark.parametrize(
-    ("room", "name"), [(room, name) for room in ROOMS for name in room.__all__]
-)
-def test_a_private_name_of_torch_is_where_it_was(room, name):
-    assert hasattr(room, name)
+SINGLE = [n for n in vars(replaced) if n.isupper() and n not in OTHERS]
 
 
 @pytest.mark.parametrize("name", SINGLE)
@@ -51,28 +30,28 @@ def test_what_is_replaced_is_there(name):
     assert callable(getattr(*getattr(replaced, name)))
 
 
-def test_whether_cuda_is_initialized_is_told_where_it_was():
-    assert isinstance(getattr(*replaced.CUDA_IS_THERE), bool)
-
-
 @pytest.mark.parametrize("name", MANY)
 def test_all_that_is_replaced_together_is_there(name):
     assert all(callable(getattr(*place)) for place in getattr(replaced, name))
 
 
-def test_flags_are_told_and_set_where_they_were():
+def test_whether_cuda_is_initialized_is_a_flag():
+    assert isinstance(getattr(*replaced.CUDA_IS_THERE), bool)
+
+
+def test_backend_flags_have_their_defaults_and_setters():
     for flag in backend_flags.FLAGS.values():
         assert all(callable(getattr(*place)) for place in flag.setters)
-        assert flag.read is None or flag.read() == flag.default
+        assert flag.read() == flag.default
 
 
 def test_the_compiler_is_where_it_was():
     assert find_spec(replaced.DYNAMO) is not None
 
 
-def test_optimizers_say_on_which_devices_they_are_capturable():
-    modules = [module.__name__ for module, _ in replaced.CAPTURABLE_DEVICES]
-    assert "torch.optim.adamw" in modules or "torch.optim.adam" in modules
+def test_optimizers_name_the_devices_on_which_they_are_capturable():
+    found = [module.__name__ for module, _ in replaced.CAPTURABLE_DEVICES]
+    assert "torch.optim.adamw" in found or "torch.optim.adam" in found
 
 
 def test_a_backward_node_has_the_number_that_was_next_before_its_forward():
@@ -80,6 +59,26 @@ def test_a_backward_node_has_the_number_that_was_next_before_its_forward():
     number = autograd.next_sequence_number()
     y = x * 2
     assert autograd.sequence_number_of(y.grad_fn)() == number
+
+
+def test_there_is_a_current_node_in_backward_alone():
+    seen = []
+    x = torch.ones(2, requires_grad=True)
+    y = (x * 2).sum()
+    x.register_hook(lambda _: seen.append(autograd.current_autograd_node()))
+    y.backward()
+    assert autograd.current_autograd_node() is None
+    assert seen
+
+
+def test_hooks_are_read_and_given_to_another_tensor():
+    seen = []
+    first, second = (torch.ones(1, requires_grad=True) for _ in range(2))
+    first.register_hook(lambda _: seen.append("gradient"))
+    first.register_post_accumulate_grad_hook(lambda _: seen.append("accumulated"))
+    autograd.set_hooks(second, autograd.read_hooks(first))
+    (second * 2).sum().backward()
+    assert "accumulated" in seen
 
 
 def test_the_tensors_on_a_storage_are_counted():
@@ -105,7 +104,7 @@ def test_the_names_on_tensors_modules_and_generators_are_there():
     assert tensors.is_view(x[0])
     assert not tensors.is_zero_tensor(x)
     assert tensors.negate_lazily(x).is_neg()
-    assert sparse_tensors.parts_of(torch.eye(2).to_sparse())[0].shape == (2, 2)
+    assert tensors.parts_of(torch.eye(2).to_sparse())[0].shape == (2, 2)
     assert [*modules.parameters_of(layer)] == ["weight", "bias"]
     assert "running_mean" in modules.buffers_of(layer)
     assert modules.children_of(layer) == {}
@@ -113,20 +112,8 @@ def test_the_names_on_tensors_modules_and_generators_are_there():
     assert dispatcher.schema_of(torch.ops.aten.add.Tensor).arguments[0].name == "self"
 
 
-def test_there_is_a_current_node_in_backward_alone():
-    met = []
-    x = torch.ones(2, requires_grad=True)
-    y = (x * 2).sum()
-    x.register_hook(lambda _: met.append(autograd.current_autograd_node()))
-    y.backward()
-    assert autograd.current_autograd_node() is None
-    assert met
-
-
 def test_the_flags_that_a_dispatch_mode_sets_exist():
-    assert [
-        name for name in modes.FLAGS if not hasattr(modes.python_dispatch, name)
-    ] == []
+    assert all(hasattr(modes.python_dispatch, name) for name in modes.FLAGS)
 
 
 def test_the_default_device_is_read_from_a_device_context_on_the_stack():
@@ -136,12 +123,6 @@ def test_the_default_device_is_read_from_a_device_context_on_the_stack():
         assert torch.get_default_device() == torch.device("meta")
     finally:
         modes.pop_function_mode()
-
-
-def test_no_forward_mode_level_is_open_but_within_one():
-    assert modes.forward_mode_level() < 0
-    with torch.autograd.forward_ad.dual_level():
-        assert modes.forward_mode_level() == 0
 
 
 def test_a_kernel_of_meta_can_be_overridden_and_taken_back():
@@ -179,16 +160,6 @@ def test_a_higher_order_operator_looks_for_its_kernel_again():
     assert key not in operator._dispatch_cache
 
 
-def test_hooks_are_read_and_given_to_another_tensor():
-    met = []
-    first, second = (torch.ones(1, requires_grad=True) for _ in range(2))
-    first.register_hook(lambda _: met.append("gradient"))
-    first.register_post_accumulate_grad_hook(lambda _: met.append("accumulated"))
-    autograd.set_hooks(second, autograd.read_hooks(first))
-    (second * 2).sum().backward()
-    assert "accumulated" in met
-
-
 def test_autocast_is_turned_on_where_torch_turned_it_off():
     region = torch.autocast("cpu", enabled=False)
     replaced.enable_autocast(region, is_enabled=True)
@@ -200,3 +171,82 @@ def test_loading_is_known_by_its_code_and_its_variables():
     names = modules.LOADING.co_varnames
     assert {modules.LOADED, modules.IS_ASSIGNING} <= {*names}
     assert modules.initialize_truncated.__name__.startswith(modules.PREFIX)
+
+
+def build_circle():
+    above, below = nn.Sequential(nn.Linear(2, 3)), nn.Sequential(nn.Linear(3, 2))
+    above.add_module("below", below)
+    below.add_module("above", above)
+    return above
+
+
+def test_a_module_at_two_places_is_walked_at_both_as_torch_does():
+    shared = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    root = nn.ModuleDict({"a": shared, "b": nn.ModuleList([shared, None])})
+    walked = [*root.named_modules(remove_duplicate=False)]
+    assert [*modules.walk_modules(root)] == walked
+
+
+def test_a_module_within_itself_is_walked_once():
+    names = [name for name, _ in islice(modules.walk_modules(build_circle()), 9)]
+    assert names == ["", "0", "below", "below.0"]
+
+
+def test_modules_that_hold_each_other_are_recorded_and_made_real():
+    def build():
+        torch.manual_seed(0)
+        return build_circle()
+
+    class Root(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.circle = build()
+
+        def forward(self, x):
+            return self.circle[0](x)
+
+    with mm.record() as trace:
+        made = Root()
+        made(torch.ones(1, 2)).sum().backward()
+    assert trace.modules[0].class_name == "Root"
+    mm.materialize(made)
+    wanted = [*build().parameters()]
+    assert all(map(torch.equal, made.parameters(), wanted))
+
+
+@pytest.fixture
+def home():
+    return SimpleNamespace(first="first", second="second")
+
+
+@pytest.fixture
+def entered(home):
+    replacements = [Replacements(), Replacements()]
+    for one in replacements:
+        one.replace_all(home, {"first": "other first", "second": "other second"})
+    return replacements
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_what_two_recordings_replace_is_restored_after_both(home, entered, order):
+    before, after = entered[::order]
+    before.restore()
+    assert vars(home) == {"first": "other first", "second": "other second"}
+    after.restore()
+    assert vars(home) == {"first": "first", "second": "second"}
+
+
+def test_what_somebody_else_put_there_meanwhile_stays(home, entered):
+    home.first = "mine"
+    for one in entered:
+        one.restore()
+    assert vars(home) == {"first": "mine", "second": "second"}
+
+
+def test_a_second_replacement_restores_the_value_before_it(home, entered):
+    for one in entered:
+        one.restore()
+    home.first = "later"
+    entered[0].replace_all(home, {"first": "other first"})
+    entered[0].restore()
+    assert home.first == "later"

@@ -15,8 +15,7 @@ from meta_magic.torch_private.module_internals import (
     parameters_of,
     walk_modules,
 )
-from meta_magic.torch_private.sparse_tensors import parts_of
-from meta_magic.torch_private.tensor_internals import address_of_storage
+from meta_magic.torch_private.tensor_internals import address_of_storage, parts_of
 from meta_magic.trace.units import format_bytes
 
 __all__ = ["RealNames", "find_address", "is_of_module", "name_of_real"]

@@ -18,14 +18,14 @@ from meta_magic.recording.intercept.lifted.liftable import wants_gradient
 from meta_magic.recording.rows.constants import Constants
 from meta_magic.recording.signatures.arguments import Given, Inputs
 from meta_magic.torch_private.autograd import current_autograd_node
-from meta_magic.torch_private.sparse_tensors import (
+from meta_magic.torch_private.tensor_internals import (
     SPARSE,
+    address_of_storage,
     build_sparse,
     has_coalesced,
     parts_of,
     plan_part,
 )
-from meta_magic.torch_private.tensor_internals import address_of_storage
 
 __all__ = ["SparseConstants", "is_real_sparse"]
 

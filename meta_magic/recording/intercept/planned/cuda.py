@@ -21,7 +21,7 @@ from meta_magic.recording.intercept.planned.objects import (
 )
 from meta_magic.recording.intercept.planned.seeds import PlannedSeeds
 from meta_magic.recording.rows.draws import Draws
-from meta_magic.torch_private.gpus import has_gpu
+from meta_magic.torch_private.backend_flags import has_gpu
 from meta_magic.torch_private.replaced import CUDA_IS_THERE
 from meta_magic.torch_private.replacing import Replacements
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.intercept.moves import DTYPES
 from meta_magic.recording.intercept.planned.plan_here import plan_here
-from meta_magic.torch_private.gpus import has_gpu
+from meta_magic.torch_private.backend_flags import has_gpu
 from meta_magic.torch_private.replacing import Replacements
 
 __all__ = ["PlannedTypes"]

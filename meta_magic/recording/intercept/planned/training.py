@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from meta_magic.errors import MissingValueError
 from meta_magic.recording.identities.device_plan import META, DevicePlan
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.torch_private.gpus import has_gpu
+from meta_magic.torch_private.backend_flags import has_gpu
 from meta_magic.torch_private.replaced import STEP_OF_SCALER
 from meta_magic.torch_private.replacing import Replacements
 

@@ -6,7 +6,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from meta_magic import record
-from meta_magic.torch_private.gpus import has_gpu
+from meta_magic.torch_private.backend_flags import has_gpu
 from tests.unit.recording.intercept.data_of_cells import notes_of
 
 pytestmark = pytest.mark.skipif(has_gpu(), reason="torch draws on its own GPU")

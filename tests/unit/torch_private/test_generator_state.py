@@ -1,0 +1,130 @@
+"""Unit tests of ``torch_private/generator_state.py``."""
+
+import pytest
+import torch
+from torch import Generator
+
+from meta_magic.torch_private.generator_state import (
+    GeneratorMemory,
+    advance,
+    count_taken,
+    find_memory,
+    sees_changes,
+)
+
+NUMBERS = 0x6D6D0001, 7, 0x746F6B6E
+
+
+def seed(number=5):
+    return torch.Generator().manual_seed(number)
+
+
+def draw(generator, n):
+    """Let torch draw words: ``uniform_`` takes one for each number."""
+    while n:
+        taken = min(n, 2**20)
+        torch.empty(taken).uniform_(generator=generator)
+        n -= taken
+
+
+@pytest.mark.parametrize("n_before", [0, 1, 7, 622, 623, 624, 625, 1248, 5000])
+@pytest.mark.parametrize("number", [0, 1, 2**40 + 3])
+def test_a_state_is_advanced_as_torch_does_by_drawing(number, n_before):
+    for n in (0, 1, 2, 226, 227, 228, 623, 624, 625, 1247, 1248, 19937, 20561, 70001):
+        generator = seed(number)
+        draw(generator, n_before)
+        before = generator.get_state()
+        draw(generator, n)
+        assert torch.equal(advance(before, n), generator.get_state()), n
+
+
+def test_millions_of_words_are_skipped_as_torch_draws_them():
+    generator = seed()
+    draw(generator, 3)
+    before = generator.get_state()
+    draw(generator, 50_000_017)
+    assert torch.equal(advance(before, 50_000_017), generator.get_state())
+
+
+def test_many_words_at_once_are_those_of_many_steps():
+    state = seed().get_state()
+    n = 139 * 10**9 + 1
+    assert torch.equal(advance(state, 3 * n), advance(advance(advance(state, n), n), n))
+
+
+def test_a_normal_number_drawn_ahead_stays():
+    generator = seed()
+    torch.empty(1).normal_(generator=generator)
+    before = generator.get_state()
+    draw(generator, 1000)
+    after = advance(before, 1000)
+    generator.set_state(after)
+    own = torch.Generator()
+    own.set_state(before)
+    draw(own, 1000)
+    made, wanted = (torch.empty(3).normal_(generator=g) for g in (generator, own))
+    assert torch.equal(made, wanted)
+
+
+def test_a_state_with_another_layout_is_not_advanced():
+    state = seed().get_state()
+    assert advance(state[:-8], 9) is None
+    state[8:12] = 255
+    assert count_taken(state) is None
+    assert advance(state, 9) is None
+
+
+def test_the_state_before_is_not_written():
+    state = seed().get_state()
+    before = state.clone()
+    advance(state, 10_000)
+    assert torch.equal(state, before)
+
+
+def put_in_state(generator):
+    state = generator.get_state()
+    state[24:48].view(torch.int64).copy_(torch.tensor(NUMBERS))
+    generator.set_state(state)
+    return find_memory(generator, *NUMBERS)
+
+
+def test_numbers_put_in_memory_are_those_that_the_state_has():
+    generator = Generator()
+    memory = put_in_state(generator)
+    before = generator.get_state()
+
+    memory.put(1, 2, 3)
+
+    after = generator.get_state()
+    assert after[24:48].view(torch.int64).tolist() == [1, 2, 3]
+    assert torch.equal(after[48:], before[48:])
+    assert torch.equal(after[:24], before[:24])
+    assert memory.is_as_put()
+
+
+def test_a_draw_is_seen_in_memory():
+    generator = Generator()
+    memory = put_in_state(generator)
+    torch.rand(1, generator=generator)
+    assert not memory.is_as_put()
+
+
+def test_taking_a_normal_number_drawn_ahead_is_seen_in_memory():
+    generator = Generator()
+    torch.randn(1, generator=generator, dtype=torch.float64)
+    memory = put_in_state(generator)
+    torch.randn(1, generator=generator, dtype=torch.float64)
+    assert not memory.is_as_put()
+
+
+def test_a_generator_without_the_numbers_has_no_memory():
+    assert find_memory(Generator(), *NUMBERS) is None
+
+
+def test_a_memory_in_which_draws_are_not_seen_is_not_used(monkeypatch):
+    monkeypatch.setattr(GeneratorMemory, "is_as_put", lambda _: True)
+    sees_changes.cache_clear()
+    try:
+        assert put_in_state(Generator()) is None
+    finally:
+        sees_changes.cache_clear()
