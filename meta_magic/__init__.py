@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from meta_magic.trace.formulas.torch_formulas import flop_formula
     from meta_magic.trace.modules import ModuleNode, ModuleTensor
     from meta_magic.trace.notes import Note
-    from meta_magic.trace.provenance import ValueLimits
+    from meta_magic.trace.options import ValueLimits
     from meta_magic.trace.signature import SourcePosition
     from meta_magic.trace.trace import Trace
 
@@ -110,7 +110,7 @@ HOMES = {
     "Note": "trace.notes",
     "SourcePosition": "trace.signature",
     "Trace": "trace.trace",
-    "ValueLimits": "trace.provenance",
+    "ValueLimits": "trace.options",
 }
 
 

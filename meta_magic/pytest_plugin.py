@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from meta_magic.session.recording import Recording
     from meta_magic.trace.calls import ModuleCall
-    from meta_magic.trace.shape_patterns import Expected
+    from meta_magic.trace.expectations import Expected
     from meta_magic.trace.trace import Trace
 
 __all__ = ["MetaTrace", "meta_trace"]
@@ -127,7 +127,7 @@ class MetaTrace:
                 number of dimensions.
         """
         __tracebackhide__ = True
-        from meta_magic.trace.shape_patterns import find_misshapen  # noqa: PLC0415  as above
+        from meta_magic.trace.expectations import find_misshapen  # noqa: PLC0415  as above
 
         found = [*find_misshapen(list_calls(self.trace, model), expected)]
         if found:
@@ -144,7 +144,7 @@ class MetaTrace:
             BudgetError: There is no such quantity; the error lists all.
         """
         __tracebackhide__ = True
-        from meta_magic.trace.budgets import find_overruns, make_limit  # noqa: PLC0415  as above
+        from meta_magic.trace.expectations import find_overruns, make_limit  # noqa: PLC0415  as above
 
         chosen = [make_limit(name, most) for name, most in limits.items()]
         found = find_overruns(self.trace, chosen)

@@ -25,11 +25,10 @@ flops = { bfloat16 = 200e12, float32 = 50e12 }
 FILES = {"my-devices.toml": BOARD, "empty-devices.toml": "[my-board]"}
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 OTHERS = [
-    name
-    for name, path in MODULES.items()
-    if ">>>" in path.read_text("utf-8") and name not in ("", "trace.questions")
+    name for name, path in MODULES.items() if name and ">>>" in path.read_text("utf-8")
 ]
-"""But ``Trace.fit``, which needs variables of a module to run its block again."""
+SKIPPED = {"meta_magic.trace.trace.Trace.fit", "meta_magic.trace.trace.Trace.why"}
+"""They run their block again, which needs the variables of a module."""
 
 
 @pytest.fixture
@@ -70,5 +69,7 @@ def test_each_public_name_has_an_example_that_is_true(name, names):
 def test_all_other_examples_are_true(name, names):
     module = importlib.import_module(f"meta_magic.{name}")
     found = doctest.DocTestFinder().find(module, globs=names)
-    _, said = run_examples([one for one in found if one.examples])
+    _, said = run_examples(
+        [one for one in found if one.examples and one.name not in SKIPPED]
+    )
     assert not said

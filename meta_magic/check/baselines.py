@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 from meta_magic.check.verdicts import Finding, Part, Verdict
 from meta_magic.errors import CheckError
-from meta_magic.trace.budgets import QUANTITIES
+from meta_magic.trace.expectations import QUANTITIES
 
 __all__ = ["Baseline", "add_changes", "compare", "read_baseline", "write_baseline"]
 

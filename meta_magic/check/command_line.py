@@ -11,7 +11,7 @@ import psutil
 
 from meta_magic.check.verdicts import Request
 from meta_magic.errors import CheckError
-from meta_magic.trace.budgets import QUANTITIES, parse_amount, parse_budget
+from meta_magic.trace.expectations import QUANTITIES, parse_amount, parse_budget
 from meta_magic.trace.units import format_bytes
 
 __all__ = ["make_parser", "make_request", "split_line"]

@@ -11,7 +11,7 @@ from meta_magic.check.reasons import find_reason, is_of_ipython
 from meta_magic.check.verdicts import UNRUN, Finding, Part, Request, worst_of
 from meta_magic.errors import CheckError
 from meta_magic.session.shown_frames import PYTHONS, USERS, choose_frames, home_of
-from meta_magic.trace.budgets import find_overruns, measure
+from meta_magic.trace.expectations import find_overruns, measure
 from meta_magic.trace.notes import FAILS
 from meta_magic.trace.summary import format_summary
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
 from meta_magic.check.subjects import Subject
-from meta_magic.trace.budgets import Limit
+from meta_magic.trace.expectations import Limit
 
 __all__ = [
     "UNRUN",

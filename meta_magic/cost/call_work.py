@@ -8,11 +8,8 @@ import numpy as np
 import torch
 
 from meta_magic.cost.program_columns import Integers
-from meta_magic.trace.formulas.operations import Kind, count_operations
-from meta_magic.trace.formulas.traffic import count_traffic
+from meta_magic.trace.formulas.call_costs import Kind, count_operations, count_traffic
 from meta_magic.trace.signature import Signature
-
-__all__ = ["Calls", "OneCall", "Work", "add_up", "count_calls", "count_one"]
 
 Calls: TypeAlias = Sequence[tuple[int, int]]
 """Which signatures, and how many calls of each."""

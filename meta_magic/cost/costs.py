@@ -1,6 +1,11 @@
-"""What a recording would cost: FLOPs and bytes by phase, module and operator."""
+"""What a recording would cost: FLOPs and bytes by phase, module and operator.
 
-from collections.abc import Mapping
+``trace.cost`` is ``build_cost``. The formulas for one call are in ``trace/formulas``;
+here they are multiplied by the number of calls and added up.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -15,13 +20,13 @@ from meta_magic.cost.call_work import (
     count_calls,
     count_one,
 )
-from meta_magic.cost.cost_table import build_cost_table
-from meta_magic.cost.cost_text import format_cost
 from meta_magic.cost.device_table import find_device
-from meta_magic.cost.lineages import Lineage, build_lineages
 from meta_magic.cost.program_columns import PHASES, Integers
 from meta_magic.cost.rooflines import Roofline, build_roofline
+from meta_magic.trace.modules import ModuleNode
+from meta_magic.trace.program import Program
 from meta_magic.trace.signature import Phase
+from meta_magic.trace.units import format_bytes, format_count, format_flops
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,7 +34,41 @@ if TYPE_CHECKING:
     from meta_magic.cost.device_table import Device
     from meta_magic.trace.trace import Trace
 
-__all__ = ["Cost", "UnknownOperator", "build_cost"]
+Lineage = tuple[str, ...]
+"""The names of a module and of those around it, the outermost last; () if unknown."""
+
+
+def build_lineages(
+    program: Program, modules: Sequence[ModuleNode]
+) -> tuple[Lineage, ...]:
+    """Return the lineage of each of a program's modules.
+
+    A module's name is that of its root, as it is written, and its own within, such as
+    ``model.layers.0``. A root without a name is called by its class, and the second
+    of a name has a number.
+    """
+    roots = [*name_roots(modules)]
+    return tuple(
+        () if root is None or fqn is None else (*name_upwards(roots[root], fqn),)
+        for root, fqn, _ in program.modules
+    )
+
+
+def name_roots(modules: Sequence[ModuleNode]) -> Iterator[str]:
+    """Yield a name for each root that no other has."""
+    seen = Counter[str]()
+    for root in modules:
+        name = root.name or root.class_name
+        seen[name] += 1
+        yield name if seen[name] == 1 else f"{name} ({seen[name]})"
+
+
+def name_upwards(root: str, fqn: str) -> Iterator[str]:
+    """Yield the names of a module and of all around it."""
+    parts = fqn.split(".") if fqn else []
+    for n in range(len(parts), 0, -1):
+        yield f"{root}.{'.'.join(parts[:n])}"
+    yield root
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,4 +253,58 @@ def build_cost(trace: "Trace") -> Cost:
         phase=columns.phase[:n_calls],
         module=columns.find_holders(program)[:n_calls],
         lineages=build_lineages(program, trace.modules),
+    )
+
+
+COUNTS = ("flops", "flops_needed", "n_elementwise", "nbytes_read", "nbytes_written")
+
+
+def build_cost_table(cost: "Cost") -> "pd.DataFrame":
+    """Return one row per call; see ``Cost.to_pandas``."""
+    import pandas as pd  # noqa: PLC0415  0.3 s, on first use
+
+    numbers = cost.signature
+    names = [lineage[0] if lineage else None for lineage in cost.lineages]
+    words = {
+        "op": np.array([one.op for one in cost.each], object)[numbers],
+        "phase": np.array(PHASES, object)[cost.phase],
+        "module": np.array([*names, None], object)[cost.module],
+        "kind": np.array([one.kind for one in cost.each], object)[numbers],
+    }
+    counts = {
+        name: np.array([getattr(one, name) for one in cost.each], np.int64)[numbers]
+        for name in COUNTS
+    }
+    frame = pd.DataFrame(words | counts)
+    nbytes = frame["nbytes_read"] + frame["nbytes_written"]
+    frame["intensity"] = (frame["flops"] / nbytes).where(nbytes > 0)
+    return frame
+
+
+def format_cost(cost: "Cost") -> str:
+    """Return what ``print(trace.cost)`` shows: the total, phases, what is not known."""
+    return "\n".join(list_lines(cost))
+
+
+def list_lines(cost: "Cost") -> Iterator[str]:
+    """Yield the lines of the text."""
+    yield format_work(cost.total)
+    for phase, work in cost.by_phase.items():
+        yield f"{phase}: {format_work(work)}"
+    for unknown in cost.unknown:
+        times = f"{unknown.n_calls:,} call{'' if unknown.n_calls == 1 else 's'}"
+        yield f"no formula: {unknown.op}, {times}, {unknown.share:.1%} of the bytes"
+
+
+def format_work(work: "Work") -> str:
+    """Return on one line what calls compute and move."""
+    skipped = work.flops - work.flops_needed
+    masked = f" ({format_flops(skipped)} of them masked)" if skipped else ""
+    return " · ".join(
+        (
+            f"{format_flops(work.flops)}{masked}",
+            f"{format_count(work.n_elementwise)} operations element by element",
+            f"{format_bytes(work.nbytes_read)} read",
+            f"{format_bytes(work.nbytes_written)} written",
+        )
     )

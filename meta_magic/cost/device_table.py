@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     import torch
 
-__all__ = ["Device", "Peak", "add_devices", "find_device", "list_devices"]
 
 WIDER: Final[Mapping[str, tuple[str, ...]]] = {
     "float8": ("bfloat16", "float16", "float32"),

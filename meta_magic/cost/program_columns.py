@@ -1,21 +1,22 @@
 """A program as numpy columns: of its calls, and of the tensors that they read and make.
 
-What holds of all calls of a signature is worked out once, in a table of its slots: the
-tensors that it reads, then those that it returns.
+Memory and cost are computed on whole columns, not call by call. What all calls of a
+signature share is worked out once, in a table of its slots: the tensors that it reads,
+then those that it returns. Read :class:`Columns` and ``read_columns`` first.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
+from types import MappingProxyType
 from typing import Final, TypeAlias, get_args
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from meta_magic.cost.kept_bytes import KEPT
 from meta_magic.trace.program import GOES_ON, HEADER, MODULE_HEADER, TIED, Program
 from meta_magic.trace.signature import Geometry, Phase, Signature
-
-__all__ = ["PHASES", "Columns", "Flags", "Integers", "read_columns"]
 
 Integers: TypeAlias = NDArray[np.int64]
 Flags: TypeAlias = NDArray[np.bool_]
@@ -226,3 +227,36 @@ def find_modules(program: Program, words: Integers) -> Integers:
     called = np.append(rows[::MODULE_HEADER], -1)  # the last for calls in none
     is_built = words & 1 == 1
     return np.where(is_built, words >> 1, called[np.where(is_built, 0, words >> 1) - 1])
+
+
+Keep: TypeAlias = Callable[[Signature], Sequence[int]]
+"""Returns the bytes of the storages of what a signature returns."""
+
+
+def keep_elements(signature: Signature) -> Sequence[int]:
+    """Return the bytes of one result for each element of both operands."""
+    first, second = signature.inputs[:2]
+    shape = torch.broadcast_shapes(first.shape, second.shape)
+    return [prod(shape) * made.dtype.itemsize for made in signature.outputs]
+
+
+def keep_ends(signature: Signature) -> Sequence[int]:
+    """Return the bytes of a bag of embeddings: of each element its bag, and an end.
+
+    On CUDA there is no end: eight bytes less.
+    """
+    made = signature.outputs
+    nbytes = [prod(g.shape) * g.dtype.itemsize for g in made[:2]]
+    return [nbytes[0], nbytes[1] and nbytes[1] + made[1].dtype.itemsize]
+
+
+KEPT: Final[Mapping[str, Keep]] = MappingProxyType(
+    {
+        "aten.mse_loss.default": keep_elements,
+        "aten.smooth_l1_loss.default": keep_elements,
+        "aten.binary_cross_entropy.default": keep_elements,
+        "aten.soft_margin_loss.default": keep_elements,
+        "aten._embedding_bag.default": keep_ends,
+    }
+)
+"""By operator."""

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 
 from meta_magic.cost.call_work import Calls, OneCall
-from meta_magic.cost.cost_text import format_roofline
 from meta_magic.cost.device_table import Device, Peak
 from meta_magic.trace.signature import Phase
 
@@ -23,14 +22,6 @@ if TYPE_CHECKING:
 
     from meta_magic.cost.costs import Cost
 
-__all__ = [
-    "Products",
-    "Roofline",
-    "build_roofline",
-    "classify_products",
-    "find_peak",
-    "find_vector_peak",
-]
 
 IN_TENSOR_CORES: Final = ("convolution", "rnn")
 """In the names of operators whose float32 torch lets cuDNN compute as TF32."""
@@ -164,3 +155,17 @@ def find_peak(products: Products, device: Device, *, tf32: bool) -> Peak:
 def find_vector_peak(device: Device) -> float | None:
     """Return how many operations on elements a device does in a second, if known."""
     return dict(device.peaks).get("float32")
+
+
+def format_roofline(roofline: Roofline) -> str:
+    """Return what ``print`` shows of a roofline: total, phases, what was assumed."""
+    device, waited = roofline.device, roofline.memory_share
+    phases = roofline.by_phase.items()
+    return "\n".join(
+        (
+            f"about {roofline.seconds:.3g} s on {device.title}, by its peaks",
+            *(f"{phase}: {seconds:.3g} s" for phase, seconds in phases),
+            f"bound by its memory: {waited:.0%} of the time",
+            *roofline.notes,
+        )
+    )

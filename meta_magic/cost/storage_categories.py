@@ -16,9 +16,8 @@ from meta_magic.cost.storage_lives import Lives, read_deaths
 if TYPE_CHECKING:
     from meta_magic.trace.modules import ModuleNode
     from meta_magic.trace.program import Program
-    from meta_magic.trace.storage_facts import StorageFacts
+    from meta_magic.trace.program_facts import StorageFacts
 
-__all__ = ["CATEGORIES", "Category", "find_categories"]
 
 Category: TypeAlias = Literal[
     "parameter",

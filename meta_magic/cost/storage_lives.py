@@ -7,11 +7,8 @@ from typing import Final
 import numpy as np
 
 from meta_magic.cost.program_columns import Columns, Flags, Integers
-from meta_magic.trace.firsts import find_firsts
-from meta_magic.trace.meta_storages import find_on_meta
+from meta_magic.trace.derived_facts import find_firsts, find_on_meta
 from meta_magic.trace.program import Program
-
-__all__ = ["Lives", "add_up", "find_lives", "order_stretches", "read_deaths"]
 
 SETITEM: Final = "torch.Tensor.__setitem__"
 MAX_NUMBER_NBYTES: Final = 16

@@ -10,12 +10,11 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 import torch
 
-from meta_magic.cost.asked_autograd import find_saved_slots
-from meta_magic.cost.saved_storages import SEED
+from meta_magic.cost.saved_storages import SEED, find_saved_slots
 from meta_magic.explain.given_names import name_result, read_text
 from meta_magic.trace.calls import OpCall
-from meta_magic.trace.edges import find_edges
 from meta_magic.trace.failed_call import FailedCall, Operand
+from meta_magic.trace.graphs import find_edges
 from meta_magic.trace.modules import ModuleNode, ModuleTensor
 from meta_magic.trace.signature import Geometry
 from meta_magic.trace.trace import Trace

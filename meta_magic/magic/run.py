@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from meta_magic.replaying.value_progress import Show
     from meta_magic.session.recording import Recording
     from meta_magic.torch_private.interrupts import Interrupts
-    from meta_magic.trace.options import Options
-    from meta_magic.trace.provenance import ValueLimits
+    from meta_magic.trace.options import Options, ValueLimits
     from meta_magic.trace.rerun import Rerun
     from meta_magic.trace.trace import Trace
 
@@ -211,7 +210,7 @@ def read_options(options: Any) -> "Options":
 
 def read_limits(options: Any) -> "ValueLimits":
     """Return what a value may take, as the magic's line or its settings say."""
-    from meta_magic.trace.provenance import ValueLimits  # noqa: PLC0415  needs torch
+    from meta_magic.trace.options import ValueLimits  # noqa: PLC0415  needs torch
 
     nbytes, flops = (
         None if number is None else int(number)

@@ -9,7 +9,7 @@ from torch import Generator, Tensor
 
 from meta_magic.replaying.call_arguments import CallArguments
 from meta_magic.replaying.operators import Operator, find_function
-from meta_magic.trace.provenance import Assumption
+from meta_magic.trace.program_facts import Assumption
 from meta_magic.trace.signature import Signature
 
 __all__ = ["AssumedOperator", "fill"]

@@ -29,7 +29,7 @@ from meta_magic.replaying.steps import Request
 from meta_magic.replaying.value_budget import ValueBudget
 from meta_magic.torch_private.snapshot import RealTorch
 from meta_magic.trace.program import Program
-from meta_magic.trace.provenance import Evaluation
+from meta_magic.trace.program_facts import Evaluation
 from meta_magic.trace.signature import Geometry
 
 __all__ = ["Evaluator"]

@@ -21,8 +21,9 @@ from meta_magic.replaying.row_columns import Columns, columns_of
 from meta_magic.replaying.small_calls import Held
 from meta_magic.replaying.steps import Request
 from meta_magic.replaying.value_budget import ValueBudget
+from meta_magic.trace.options import LIMITS
 from meta_magic.trace.program import Program
-from meta_magic.trace.provenance import LIMITS, Evaluation
+from meta_magic.trace.program_facts import Evaluation
 
 __all__ = ["LoopValues", "bring_on_earlier"]
 

@@ -22,7 +22,7 @@ from meta_magic.trace.signature import Geometry, Place, Signature, span_nbytes
 
 if TYPE_CHECKING:
     from meta_magic.replaying.kept import Kept
-    from meta_magic.trace.provenance import Assumption, Constant
+    from meta_magic.trace.program_facts import Assumption, Constant
 
 __all__ = ["Call", "ProgramCalls", "is_dense", "span_nbytes"]
 

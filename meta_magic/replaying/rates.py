@@ -15,7 +15,7 @@ import torch
 from meta_magic.replaying.steps import Step, StepKind
 from meta_magic.replaying.word_counts import count_words
 from meta_magic.torch_private.snapshot import RealTorch
-from meta_magic.trace.formulas.operations import count_flops
+from meta_magic.trace.formulas.call_costs import count_flops
 from meta_magic.trace.signature import Signature
 
 __all__ = ["Rates", "count_products", "estimate_seconds", "measure_rates"]

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 
 from meta_magic.errors import ReplayError
 from meta_magic.replaying.program_calls import Call, ProgramCalls
-from meta_magic.trace.downstream import AssumedNumbers
+from meta_magic.trace.derived_facts import AssumedNumbers
 
 __all__ = ["check_assumptions", "check_given"]
 

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from meta_magic.replaying.steps import Plan, StepKind
-from meta_magic.trace.downstream import AssumedNumbers
+from meta_magic.trace.derived_facts import AssumedNumbers
 
 __all__ = ["Result", "find_results"]
 

@@ -18,7 +18,8 @@ from meta_magic.replaying.execution import Execution, Finished
 from meta_magic.replaying.rates import estimate_seconds, measure_rates
 from meta_magic.replaying.steps import Step, StepKind
 from meta_magic.replaying.value_progress import Show, ValueProgress, show_line
-from meta_magic.trace.provenance import N_VALUES, Evaluation, ValueLimits
+from meta_magic.trace.options import N_VALUES, ValueLimits
+from meta_magic.trace.program_facts import Evaluation
 from meta_magic.trace.units import format_bytes, format_flops
 
 __all__ = ["ValueBudget"]

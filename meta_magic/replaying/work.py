@@ -2,7 +2,7 @@
 
 from math import prod
 
-from meta_magic.trace.formulas.operations import count_flops
+from meta_magic.trace.formulas.call_costs import count_flops
 from meta_magic.trace.signature import Signature
 
 __all__ = ["count_work"]

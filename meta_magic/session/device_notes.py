@@ -12,7 +12,7 @@ from meta_magic.recording.identities.geometries import LiveGeometry
 from meta_magic.recording.signatures.entries import OpTable
 from meta_magic.replaying.operators import find_function
 from meta_magic.replaying.program_calls import ProgramCalls
-from meta_magic.trace.meta_storages import find_on_meta
+from meta_magic.trace.derived_facts import find_on_meta
 from meta_magic.trace.notes import FAILS, Note
 from meta_magic.trace.program import Program
 from meta_magic.trace.sequences import OpCalls

@@ -22,13 +22,11 @@ from meta_magic.recording.rows.module_trees import Tree
 from meta_magic.recording.rows.row_writer import RowWriter
 from meta_magic.recording.signatures.cache import SignatureCache
 from meta_magic.replaying.row_columns import Columns
-from meta_magic.trace.growing import Growing
 from meta_magic.trace.options import DeviceName
-from meta_magic.trace.program import Program
+from meta_magic.trace.program import Growing, Program
 
 if TYPE_CHECKING:
-    from meta_magic.trace.provenance import Assumption, Evaluation
-    from meta_magic.trace.raised_call import RaisedCall
+    from meta_magic.trace.program_facts import Assumption, Evaluation, RaisedCall
     from meta_magic.trace.signature import Signature
 
 GAP: Final = (

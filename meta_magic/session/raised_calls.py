@@ -43,7 +43,7 @@ from meta_magic.torch_private.module_internals import (
     walk_modules,
 )
 from meta_magic.torch_private.snapshot import RealTorch
-from meta_magic.trace.raised_call import RaisedCall
+from meta_magic.trace.program_facts import RaisedCall
 from meta_magic.trace.signature import Signature
 
 OPERATOR: Final = DispatchMode.__torch_dispatch__.__code__

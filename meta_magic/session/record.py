@@ -17,12 +17,13 @@ from meta_magic.session.recording import Recording
 from meta_magic.session.shown_frames import hide_others
 from meta_magic.torch_private.tensor_internals import MetaConverter
 from meta_magic.trace.options import (
+    LIMITS,
     Options,
+    ValueLimits,
     read_assumptions,
     read_device,
     read_meaning,
 )
-from meta_magic.trace.provenance import LIMITS, ValueLimits
 from meta_magic.trace.rerun import Rerun, list_names, make_rerun
 from meta_magic.trace.trace import Trace
 

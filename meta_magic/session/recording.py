@@ -62,10 +62,9 @@ from meta_magic.torch_private.dispatcher import kernels_put_in
 from meta_magic.torch_private.modes import dispatch_mode_stack
 from meta_magic.torch_private.snapshot import RealTorch
 from meta_magic.trace.notes import CellSource, Note
-from meta_magic.trace.options import Options
-from meta_magic.trace.paused_collector import paused_collector
+from meta_magic.trace.options import Options, ValueLimits
 from meta_magic.trace.program import Program
-from meta_magic.trace.provenance import ValueLimits
+from meta_magic.trace.table import paused_collector
 from meta_magic.trace.trace import Trace
 
 NO_SOURCE: Final = CellSource()

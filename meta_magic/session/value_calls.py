@@ -17,7 +17,7 @@ from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.signatures.arguments import Args, Given, Kwargs
 from meta_magic.recording.signatures.entries import ALIGNED, OpTable
 from meta_magic.replaying.assumed_operator import fill
-from meta_magic.trace.provenance import Assumption
+from meta_magic.trace.program_facts import Assumption
 
 __all__ = [
     "COPY",

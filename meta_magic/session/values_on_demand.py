@@ -44,9 +44,9 @@ from meta_magic.session.value_calls import (
 )
 from meta_magic.torch_private.modes import DisableTorchFunction, is_real_below
 from meta_magic.torch_private.snapshot import RealTorch, WithoutModes
-from meta_magic.trace.options import Assumed, Options
+from meta_magic.trace.options import LITTLE_NBYTES, Assumed, Options
 from meta_magic.trace.program import Program
-from meta_magic.trace.provenance import LITTLE_NBYTES, Assumption, Evaluation
+from meta_magic.trace.program_facts import Assumption, Evaluation
 from meta_magic.trace.units import format_shape
 
 __all__ = ["ValuesOnDemand"]

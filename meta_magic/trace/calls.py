@@ -10,11 +10,9 @@ from math import prod
 
 import torch
 
-from meta_magic.trace.provenance import Evaluation
+from meta_magic.trace.program_facts import Evaluation
 from meta_magic.trace.signature import Argument, Geometry, Phase, SourcePosition
 from meta_magic.trace.units import format_shape
-
-__all__ = ["ModuleCall", "OpCall", "TensorMetadata", "describe_flow"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,6 @@ from typing import Any, Final
 
 from meta_magic.trace.signature import Geometry, SourcePosition
 
-__all__ = ["ENDS", "UNNAMED", "FailedCall", "Loading", "Operand", "walk_arguments"]
-
 ENDS: Final = ("start", "stop", "step")
 """What a slice is made of."""
 

@@ -1,14 +1,19 @@
-"""The module trees of a recording, as its users read them."""
+"""The module trees of a recording: ``trace.modules``.
 
-from collections.abc import Iterator, Sequence
+Read ``ModuleNode`` first. ``at_any_depth`` is at the end: functions that call
+themselves for each level of a tree would otherwise end with a ``RecursionError`` for
+modules that are nested hundreds of levels deep.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
 from itertools import groupby
 from math import prod
-from typing import Final
+from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 import torch
-
-__all__ = ["ModuleClass", "ModuleNode", "ModuleTensor"]
 
 CONTAINERS: Final = frozenset({"ModuleList", "ModuleDict", "Sequential"})
 """Classes of torch that say nothing of what they hold."""
@@ -199,3 +204,41 @@ def list_classes(nodes: Sequence[ModuleNode]) -> str:
     words = [name if n == 1 else f"{n} x {name}" for name, n in named]
     n_more = len(nodes) - sum(n for _, n in named)
     return ", ".join([*words, f"… {n_more:,} more"] if n_more else words)
+
+
+class HasTrees(Protocol):
+    """What has module trees: a trace."""
+
+    @property
+    def modules(self) -> tuple[ModuleNode, ...]:
+        """Their roots."""
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Trees = TypeVar("Trees", bound=HasTrees)
+
+CALLS_BY_LEVEL: Final = 8
+SHALLOW: Final = 30
+"""Levels for which there is room already."""
+
+
+def at_any_depth(
+    function: Callable[Concatenate[Trees, P], T],
+) -> Callable[Concatenate[Trees, P], T]:
+    """Let a function of a trace call itself as often as its module trees are deep."""
+
+    @wraps(function)
+    def run(trace: Trees, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        nodes = (node for root in trace.modules for node in root.walk())
+        depth = max((node.fqn.count(".") for node in nodes), default=0)
+        if depth <= SHALLOW:
+            return function(trace, *args, **kwargs)
+        limit = sys.getrecursionlimit()
+        sys.setrecursionlimit(limit + depth * CALLS_BY_LEVEL)
+        try:
+            return function(trace, *args, **kwargs)
+        finally:
+            sys.setrecursionlimit(limit)
+
+    return run

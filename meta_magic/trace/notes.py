@@ -3,8 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-__all__ = ["FAILS", "CellSource", "Note"]
-
 FAILS: Final = "fails"
 """The kind of notes on what would raise an error on the device that the code names."""
 

@@ -1,8 +1,8 @@
 """The columns of the operators table, each described here and nowhere else.
 
-``to_pandas()`` and its docstring, the payload, and the table in the browser read them.
-A new one is an entry of :data:`OP_COLUMNS`: its name, what it tells, and how it is read
-of a call; all else has a default.
+``to_pandas()`` and its docstring, the payload, and the table in the browser read
+:data:`OP_COLUMNS`. A new column is one entry: its name, its help, and how its value is
+read of a call. :class:`Column` is what these columns share with ``MODULE_COLUMNS``.
 """
 
 from collections.abc import Callable
@@ -11,17 +11,48 @@ from operator import attrgetter
 from typing import Final, Literal, TypeAlias
 
 from meta_magic.trace.calls import OpCall
-from meta_magic.trace.columns import Column
-from meta_magic.trace.program import Program
-from meta_magic.trace.remarks import (
+from meta_magic.trace.derived_facts import (
     Span,
     find_assumptions,
     find_evaluations,
     find_kernels,
     find_raised,
 )
+from meta_magic.trace.program import Program
 
-__all__ = ["OP_COLUMNS", "Decider", "OpColumn", "Wire"]
+Format: TypeAlias = Literal[
+    "text", "number", "bytes", "flops", "count", "share", "flow", "marks", "function"
+]
+"""How a value is written: in the browser by ``static/dom.js``, in texts by ``summary``.
+
+What the browser does not know by name it shows as it is.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """What all tables need to know of a column.
+
+    Attributes:
+        name: In the header, and in ``to_pandas()``.
+        help: What it tells, in a sentence; the header's tooltip and the docs show it.
+        format: How the report writes its values.
+        width: Pixels that it takes at least; columns share more room in proportion.
+        align: The side at which its texts begin.
+        is_pinned: Whether it stays in sight when the table is scrolled sideways.
+        is_optional: Whether the report has it only where some row has a value.
+        is_extra: Whether the report hides it until a person chooses it.
+    """
+
+    name: str
+    help: str
+    format: Format = "text"
+    width: int = 120
+    align: Literal["left", "right"] = "left"
+    is_pinned: bool = False
+    is_optional: bool = False
+    is_extra: bool = False
+
 
 Wire: TypeAlias = Literal["held", "call", "signature"] | Callable[[Program], list[Span]]
 

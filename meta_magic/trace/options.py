@@ -5,16 +5,46 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 import torch
 
-from meta_magic.trace.provenance import LIMITS, ValueLimits
+LITTLE_NBYTES: Final = 64 * 2**20
+LITTLE_FLOPS: Final = 10**10
+"""What a value may take on any machine that nobody waits for."""
 
-__all__ = [
-    "Assumed",
-    "DeviceName",
-    "Options",
-    "read_assumptions",
-    "read_device",
-    "read_meaning",
-]
+
+class ValueLimits(NamedTuple):
+    """What the value of a tensor may take that a block asks for.
+
+    Attributes:
+        nbytes: Bytes held at any moment, with what is kept for later values; None for
+            a quarter of the memory that is free.
+        flops: Floating-point operations; None for what ``seconds`` allow.
+        seconds: About how long it takes on this machine; all values of a recording
+            take at most six times as long.
+
+    Example:
+        >>> with record(limits=ValueLimits(seconds=120)):
+        ...     n = torch.ones(10_000, 10_000).sum().item()
+    """
+
+    nbytes: int | None = None
+    flops: int | None = None
+    seconds: float = 10.0
+
+    def little(self, share: int = 1) -> "ValueLimits":
+        """Return what a value may take that nobody waits for.
+
+        Args:
+            share: What part of it, where several are computed at once.
+        """
+        nbytes = LITTLE_NBYTES if self.nbytes is None else self.nbytes
+        flops = LITTLE_FLOPS if self.flops is None else self.flops
+        return ValueLimits(nbytes // share, flops // share, self.seconds)
+
+
+LIMITS: Final = ValueLimits()
+
+N_VALUES: Final = 6
+"""All values of a recording may take as long as so many that take the most."""
+
 
 DeviceName: TypeAlias = Literal["cpu", "cuda", "meta"]
 DEVICES: Final[tuple[DeviceName, ...]] = ("cpu", "cuda", "meta")

@@ -1,41 +1,63 @@
 """The recorded program: distinct facts in tables, calls as columns of integers.
 
-Everything that repeats (a signature, a place in the source, a geometry) stands once
-in a table; one operator call is a handful of 32-bit words that point there.
+Whatever repeats (a signature, a position in the source, a geometry) is stored once in a
+table. One operator call is a row of a few 32-bit words that point into the tables, so
+that a million calls take some 30 MB. Read ``HEADER`` and :class:`Program` first;
+``sequences.py`` turns rows into records.
 """
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from meta_magic.trace.growing import Growing
-from meta_magic.trace.provenance import (
+from meta_magic.trace.program_facts import (
     Assumption,
     Constant,
     Evaluation,
     KernelChoice,
+    RaisedCall,
+    StorageFacts,
 )
-from meta_magic.trace.raised_call import RaisedCall
 from meta_magic.trace.signature import Geometry, Place, Signature, SourcePosition
-from meta_magic.trace.storage_facts import StorageFacts
 
-__all__ = [
-    "DRAW",
-    "GOES_ON",
-    "HEADER",
-    "MODULE_HEADER",
-    "TIED",
-    "EarlierEnd",
-    "Import",
-    "Program",
-    "Randomness",
-    "Structure",
-]
+ROOM: Final = 2**8
+"""For how many there is room at first: small cells have few, and are kept for long."""
+
+
+class Growing:
+    """Integers of 32 bits, of which more and more are added at the end."""
+
+    def __init__(self) -> None:
+        self._room = np.empty(ROOM, np.uint32)
+        self._n = 0
+
+    def __len__(self) -> int:
+        return self._n
+
+    def extend(self, numbers: Sequence[int]) -> None:
+        """Add some at the end."""
+        end = self._n + len(numbers)
+        if end > len(self._room):
+            room = np.empty(2 * end, np.uint32)  # memory is taken as it is written
+            room[: self._n] = self._room[: self._n]
+            self._room = room
+        self._room[self._n : end] = array("I", numbers)  # quicker than of a list
+        self._n = end
+
+    def follow(self, column: Sequence[int]) -> memoryview:
+        """Add what a longer column has more, and return a view of all."""
+        self.extend(column[self._n :])
+        return self.view()
+
+    def view(self) -> memoryview:
+        """Return all that are there now, which stays as it is."""
+        return self._room.data[: self._n]
+
 
 HEADER: Final = 4
 """Words before the tensors of a call: signature, place + 1, module word, and a last.

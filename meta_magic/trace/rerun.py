@@ -12,8 +12,6 @@ import torch
 
 from meta_magic.trace.options import Options
 
-__all__ = ["Former", "Modes", "Rerun", "list_names", "make_rerun", "read_modes"]
-
 PLAIN: Final = (
     *(bool, int, float, complex, str, bytes, type(None), range),
     *(torch.dtype, torch.device, torch.Size),

@@ -6,13 +6,10 @@ from functools import cache
 from typing import Generic, TypeVar, overload
 
 from meta_magic.trace.calls import ModuleCall, OpCall, TensorMetadata
-from meta_magic.trace.downstream import find_assumed
+from meta_magic.trace.derived_facts import find_assumed, find_raised
 from meta_magic.trace.formulas.call_costs import count_costs
 from meta_magic.trace.program import HEADER, MODULE_HEADER, TIED, Program
-from meta_magic.trace.remarks import find_raised
 from meta_magic.trace.signature import Argument, Geometry, Phase, TensorArgument
-
-__all__ = ["ModuleCalls", "OpCalls"]
 
 Record = TypeVar("Record")
 

@@ -7,20 +7,6 @@ from typing import Final, Literal, TypeAlias
 
 import torch
 
-__all__ = [
-    "NAN",
-    "NEGATIVE_NAN",
-    "Argument",
-    "Geometry",
-    "OpaqueArgument",
-    "Phase",
-    "Place",
-    "Signature",
-    "SourcePosition",
-    "TensorArgument",
-    "span_nbytes",
-]
-
 Phase: TypeAlias = Literal["init", "forward", "backward", "optimizer", "other"]
 
 

@@ -1,36 +1,45 @@
-"""The trace: a recorded program and the questions that can be put to it."""
+"""The trace: what users hold, a recorded program and methods that answer questions.
+
+``with mm.record() as trace: ...`` gives one. What floors above answer (cost, memory,
+advice, explanations, reports) is imported when it is asked for: a recording that only
+looks at shapes pays for none of it.
+"""
 
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from meta_magic.trace.failed_call import FailedCall
-from meta_magic.trace.formulas.operations import count_flops
+from meta_magic.trace.formulas.call_costs import count_flops
 from meta_magic.trace.modules import ModuleNode
-from meta_magic.trace.networks import build_network
 from meta_magic.trace.notes import CellSource, Note
 from meta_magic.trace.program import Program
-from meta_magic.trace.questions import Questions
 from meta_magic.trace.rerun import Rerun
 from meta_magic.trace.sequences import ModuleCalls, OpCalls
-from meta_magic.trace.summary import format_summary
 from meta_magic.trace.table import build_table, list_columns
 
 if TYPE_CHECKING:
     import os
     import weakref
+    from collections.abc import Mapping, Sequence
 
     import pandas as pd
     from networkx import MultiDiGraph
-    from torch import nn
+    from torch import Tensor, nn
 
-__all__ = ["Trace"]
+    from meta_magic.cost.advice.advice_records import Advice
+    from meta_magic.cost.costs import Cost
+    from meta_magic.cost.memory_timeline import Memory
+    from meta_magic.cost.program_columns import Columns
+    from meta_magic.explain.explanations import Explanation
+    from meta_magic.explain.lineage.lineage_records import Lineage
+    from meta_magic.trace.calls import TensorMetadata
+    from meta_magic.trials.fit import Candidates, Fit
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trace(Questions):
+class Trace:
     """What one cell, or one ``with record()`` block, did.
 
     A trace is plain data: it can be compared, pickled and kept, and holds no tensor.
@@ -104,6 +113,129 @@ class Trace(Questions):
         )
         return sum(n * (count_flops(signature) or 0) for signature, n in counts if n)
 
+    @cached_property
+    def columns(self) -> "Columns":
+        """The program as numpy columns, which cost and memory are counted from."""
+        from meta_magic.cost.program_columns import read_columns  # noqa: PLC0415
+
+        return read_columns(self.program.with_raised)
+
+    @property
+    def cost(self) -> "Cost":
+        """FLOPs and bytes by phase, module and operator, and a roofline's time.
+
+        Counted when it is asked for: keep it for several questions.
+        """
+        from meta_magic.cost.costs import build_cost  # noqa: PLC0415
+
+        return build_cost(self)
+
+    @cached_property
+    def peak_by_place(self) -> "Mapping[str, int]":
+        """The most bytes at once on each device that the code names; {} for none.
+
+        What it names no device for counts on the CPU.
+        """
+        tensors = [(*s.inputs, *s.outputs) for s in self.program.signatures]
+        is_named = any(g.place is not None for pair in tensors for g in pair)
+        return self.memory.peak_by_place if is_named else {}
+
+    @cached_property
+    def memory(self) -> "Memory":
+        """The bytes that live after each operator call, by device and by purpose."""
+        from meta_magic.cost.memory_timeline import measure_memory  # noqa: PLC0415
+
+        return measure_memory(self)
+
+    @cached_property
+    def advice(self) -> "tuple[Advice, ...]":
+        """What the block wastes, each with its lines and bytes, the most first.
+
+        Where a choice mends it, the block is recorded again in a child to prove it.
+        """
+        from meta_magic.trials.proofs import prove_advice  # noqa: PLC0415
+
+        return prove_advice(self)
+
+    @cached_property
+    def explanation(self) -> "Explanation | None":
+        """Why the block failed: the call, its operands, the rule that it broke.
+
+        The rule is found by calls with other sizes and dtypes, in a child process.
+        """
+        if self.failed is None:
+            return None
+        from meta_magic.explain.explanations import explain  # noqa: PLC0415
+
+        return explain(self)
+
+    def why(self, tensor: "Tensor | TensorMetadata", dim: int) -> "Lineage":
+        """Return where a size of a tensor comes from, back to the numbers written.
+
+        The block is run again in a child, with numbers that know where they come from;
+        each step is found by making its call with others.
+
+        Args:
+            tensor: A tensor that the block made or read, or its metadata from the
+                trace.
+            dim: Its dimension; from the last one if negative.
+
+        Raises:
+            IndexError: It has no such dimension.
+            TrialError: The trace has no such tensor, or the block cannot be run again.
+
+        Example:
+            >>> import meta_magic, torch
+            >>> with meta_magic.record() as trace:
+            ...     x = torch.ones(2, 3, 4).flatten(1)
+            >>> print(trace.why(x, 1).lines[0])
+            12 = 3 * 4 by flatten (line 2)
+        """
+        from meta_magic.explain.lineage.why import why  # noqa: PLC0415
+
+        return why(self, tensor, dim)
+
+    def fit(
+        self,
+        device: str,
+        vary: "Mapping[str, Candidates] | None" = None,
+        choices: "Sequence[str]" = (),
+        *,
+        suggest: bool = False,
+    ) -> "Fit":
+        """Return whether the block fits a device, and up to which sizes it would.
+
+        The block is recorded again, in a child process that may touch nothing outside
+        of it, at a few sizes and at the answer.
+
+        Args:
+            device: An accelerator, by its name in ``devices.toml``, such as
+                ``h100-sxm``; only what the block places on one counts, if any is.
+            vary: Names of sizes, as the block or what is outside of it calls them, and
+                what each may be: integers, or ``...`` for all. One varies at a time.
+            choices: What is done otherwise: ``bfloat16``, ``autocast``, ``fused``,
+                ``sgd``, ``8-bit``, ``paged 8-bit``, ``zeroed gradients``,
+                ``checkpointing`` of blocks, or ``checkpointing:h.*`` of modules so
+                named or of such a class, ``accumulation:batch/4`` in four parts.
+            suggest: Whether to try what would make it fit, where nothing does.
+
+        Raises:
+            UnknownDeviceError: There is no such device; the error lists all.
+            TrialError: The block cannot be run again: it writes files, uses the
+                network, needs what is gone by now, or was run by ``exec``.
+
+        Example:
+            >>> import meta_magic, torch
+            >>> rows = 8
+            >>> with meta_magic.record() as trace:
+            ...     x = torch.ones(rows, 10**6)
+            >>> trace.fit("t4", vary={"rows": ...}).largest  # of 16 GB, 4 MB each
+            {'rows': 4000}
+        """
+        from meta_magic.trials.fit import fit_trace  # noqa: PLC0415
+
+        return fit_trace(self, device, vary or {}, choices, suggest=suggest)
+
     @list_columns
     def to_pandas(self) -> "pd.DataFrame":
         """Return one row per operator call, columns named as the fields of OpCall."""
@@ -117,10 +249,9 @@ class Trace(Questions):
                 None for as many as can be read at once, and all of the text.
             height: Height of its views, in pixels.
         """
-        # A floor above, and so only when it is asked for.
-        reports = import_module("meta_magic.magic.reports")
-        settings = {"depth": depth, "height": height, "hide": ["parameters"]}
-        reports.show(self, settings)
+        from meta_magic.magic.reports import show  # noqa: PLC0415
+
+        show(self, {"depth": depth, "height": height, "hide": ["parameters"]})
 
     def charts(self, of: str = "parameters", *, device: str = "h100-sxm") -> None:
         """Show a chart by plotly.
@@ -135,7 +266,9 @@ class Trace(Questions):
             ValueError: There is no such chart.
             UnknownDeviceError: There is no such device; the error lists all.
         """
-        import_module("meta_magic.magic.reports").show_charts(self, of, device)
+        from meta_magic.magic.reports import show_charts  # noqa: PLC0415
+
+        show_charts(self, of, device)
 
     def to_html(self, path: "str | os.PathLike[str]") -> None:
         """Write the report as one HTML file that needs no kernel and no network.
@@ -143,8 +276,9 @@ class Trace(Questions):
         Args:
             path: The file; overwritten if it is there.
         """
-        page = import_module("meta_magic.view.page")  # a floor above, as in show()
-        Path(path).write_text(page.render_page(self), encoding="utf-8")
+        from meta_magic.view.page import render_page  # noqa: PLC0415
+
+        Path(path).write_text(render_page(self), encoding="utf-8")
 
     def to_networkx(self) -> "MultiDiGraph":
         """Return operators as the nodes of a graph, and as edges what they read.
@@ -164,6 +298,8 @@ class Trace(Questions):
             (such as ``"float32"``), ``nbytes`` (bytes). An edge leads from what made or
             last wrote a tensor to what reads it; ``output`` and ``input`` say as which.
         """
+        from meta_magic.trace.graphs import build_network  # noqa: PLC0415
+
         return build_network(self.ops)
 
     def to_model_explorer(self, path: "str | os.PathLike[str]") -> None:
@@ -186,13 +322,16 @@ class Trace(Questions):
             raise ValueError(
                 f"model-explorer reads graphs of files named *.json, not {file.name!r}"
             )
-        home = import_module("meta_magic.view.model_explorer")  # as in show()
-        file.write_text(home.render_graphs(self), encoding="utf-8")
+        from meta_magic.view.model_explorer import render_graphs  # noqa: PLC0415
+
+        file.write_text(render_graphs(self), encoding="utf-8")
 
     def _repr_html_(self) -> str:
         # For front ends without IPython, such as marimo, which puts it into a frame.
-        page = import_module("meta_magic.view.page")
-        return f"<!doctype html>{page.render_snapshot(self, page.pack(self))}"
+        from meta_magic.view.page import render_snapshot  # noqa: PLC0415
+        from meta_magic.view.payload import pack  # noqa: PLC0415
+
+        return f"<!doctype html>{render_snapshot(self, pack(self))}"
 
     def _ipython_display_(self) -> None:
         self.show()
@@ -203,6 +342,8 @@ class Trace(Questions):
         Args:
             depth: Levels of modules that are open; None for all.
         """
+        from meta_magic.trace.summary import format_summary  # noqa: PLC0415
+
         return format_summary(self, depth)
 
     def __str__(self) -> str:

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import Final
 
-__all__ = ["format_bytes", "format_count", "format_flops", "format_shape"]
-
 BINARY: Final = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 DECIMAL: Final = ("", "K", "M", "B", "T")
 FLOPS: Final = ("FLOPs", "KFLOPs", "MFLOPs", "GFLOPs", "TFLOPs", "PFLOPs", "EFLOPs")

@@ -9,8 +9,7 @@ from types import EllipsisType, MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
 from meta_magic.cost.device_table import find_device
-from meta_magic.cost.interpolation import Interpolation, interpolate
-from meta_magic.cost.samples import Sample
+from meta_magic.cost.memory_samples import Interpolation, Sample, interpolate
 from meta_magic.errors import TrialError
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.accumulation import count_parts, name_parts

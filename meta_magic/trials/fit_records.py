@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from meta_magic.cost.interpolation import Interpolation
+from meta_magic.cost.memory_samples import Interpolation
 from meta_magic.errors import TrialError
 from meta_magic.trace.units import format_bytes
 

@@ -110,7 +110,7 @@ def find_stretches(
     """Return the bytes of each stretch of the recorded program at a growth's sizes.
 
     Returns:
-        A row for each stretch, as :class:`~meta_magic.cost.samples.Sample` orders them;
+        A row for each stretch, as ``memory_samples.Sample`` orders them;
         () where the program is another at these sizes than as it was recorded.
     """
     samples = [recordings.take(sizes={growth.name: size}) for size in growth.sizes]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meta_magic.cost.advice.advice_records import Advice, Proof
 from meta_magic.cost.advice.advisors import find_advice
-from meta_magic.cost.samples import take_sample
+from meta_magic.cost.memory_samples import take_sample
 from meta_magic.errors import TrialError
 from meta_magic.trials.changes import make_change
 from meta_magic.trials.trial import ask_trial

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TypeAlias
 
-from meta_magic.cost.samples import Sample, take_sample
+from meta_magic.cost.memory_samples import Sample, take_sample
 from meta_magic.errors import TrialError
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.named_sizes import list_sizes

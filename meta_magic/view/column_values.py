@@ -5,10 +5,9 @@ from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 from meta_magic.trace import module_columns, op_columns
-from meta_magic.trace.columns import Column
-from meta_magic.trace.firsts import find_firsts
+from meta_magic.trace.derived_facts import find_firsts
 from meta_magic.trace.module_columns import Run
-from meta_magic.trace.op_columns import OpColumn, Wire
+from meta_magic.trace.op_columns import Column, OpColumn, Wire
 
 if TYPE_CHECKING:
     from meta_magic.trace.calls import OpCall

@@ -4,18 +4,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Final
 
-from meta_magic.trace.deep_trees import at_any_depth
-from meta_magic.trace.failure import describe_failure
-from meta_magic.trace.module_columns import tree_columns
+from meta_magic.trace.module_columns import TreeLine, build_tree, tree_columns
+from meta_magic.trace.modules import at_any_depth
 from meta_magic.trace.summary import (
     FORMATS,
     MAX_SIBLINGS,
     Formats,
+    describe_failure,
     format_cells,
     format_headline,
     format_summary,
 )
-from meta_magic.trace.tree import TreeLine, build_tree
 from meta_magic.view.scripts import read_styles
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meta_magic.cost.samples import find_accelerator
+from meta_magic.cost.memory_samples import find_accelerator
 from meta_magic.cost.storage_categories import CATEGORIES
 from meta_magic.cost.storage_lives import order_stretches
 from meta_magic.view.wire import Table, as_differences

@@ -11,9 +11,8 @@ from itertools import accumulate, takewhile
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from meta_magic.trace.calls import OpCall, TensorMetadata
-from meta_magic.trace.edges import Edge, find_edges, list_made
+from meta_magic.trace.graphs import Edge, Namespaces, find_edges, list_made
 from meta_magic.trace.modules import ModuleNode
-from meta_magic.trace.namespaces import Namespaces
 from meta_magic.trace.program import Program
 from meta_magic.trace.signature import Signature
 from meta_magic.trace.units import format_bytes, format_count, format_flops

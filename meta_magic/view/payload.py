@@ -15,13 +15,11 @@ import numpy as np
 
 from meta_magic.cost.call_work import OneCall, count_one
 from meta_magic.cost.program_columns import Integers
-from meta_magic.trace.deep_trees import at_any_depth
-from meta_magic.trace.failure import describe_failure
-from meta_magic.trace.function_calls import first_operators
-from meta_magic.trace.modules import ModuleNode
+from meta_magic.trace.derived_facts import first_operators
+from meta_magic.trace.modules import ModuleNode, at_any_depth
 from meta_magic.trace.program import MODULE_HEADER
 from meta_magic.trace.signature import Geometry, Place, Signature, SourcePosition
-from meta_magic.trace.summary import format_headline
+from meta_magic.trace.summary import describe_failure, format_headline
 from meta_magic.view.column_values import columns_payload, remarks_payload
 from meta_magic.view.details_payload import details_payload, name_inputs
 from meta_magic.view.explanation_payload import explanation_payload

@@ -9,8 +9,8 @@ from torch import Tensor
 from meta_magic.errors import MetaMagicError
 from meta_magic.replaying.evaluator import Evaluator
 from meta_magic.replaying.value_budget import ValueBudget
+from meta_magic.trace.options import LIMITS
 from meta_magic.trace.program import HEADER, Program
-from meta_magic.trace.provenance import LIMITS
 from meta_magic.trace.units import format_shape
 from meta_magic.view.answers import Answers
 from meta_magic.view.held import hold

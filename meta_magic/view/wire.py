@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meta_magic.cost.program_columns import Integers
-from meta_magic.trace.firsts import find_firsts
+from meta_magic.trace.derived_facts import find_firsts
 from meta_magic.trace.modules import ModuleTensor
 from meta_magic.trace.signature import Argument, Geometry, Signature, SourcePosition
 from meta_magic.trace.signature import TensorArgument as Stand

@@ -1,8 +1,7 @@
-"""What a recorded program wastes, and what would mend it.
+"""What a recorded program wastes, and what would prevent it.
 
-``advisors`` has the table of all that is looked for. Each is found by a file of its
-own, a pure function of the evidence: a program, and its memory over time. What may be
-meant so is left out.
+``advisors`` has the table of all rules. Each rule is a pure function of the evidence: a
+program, and its memory over time. What a user may intend is not reported.
 
 May import ``cost``, ``trace``. Read ``advisors`` first.
 """

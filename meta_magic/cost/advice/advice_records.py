@@ -4,8 +4,6 @@ from dataclasses import dataclass
 
 from meta_magic.trace.units import format_bytes
 
-__all__ = ["Advice", "Proof"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:

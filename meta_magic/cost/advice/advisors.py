@@ -5,21 +5,26 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from meta_magic.cost.advice.advice_records import Advice
-from meta_magic.cost.advice.costly_activations import find_costly_activations
+from meta_magic.cost.advice.costly_activations import (
+    find_costly_activations,
+    find_math_attention,
+)
 from meta_magic.cost.advice.evidence import Evidence
-from meta_magic.cost.advice.foreach_temporaries import find_foreach_temporaries
-from meta_magic.cost.advice.idle_copies import find_idle_copies
 from meta_magic.cost.advice.kept_graphs import find_kept_graphs
-from meta_magic.cost.advice.lost_initializations import find_lost_initializations
-from meta_magic.cost.advice.math_attention import find_math_attention
-from meta_magic.cost.advice.missing_gradients import find_missing_gradients
-from meta_magic.cost.advice.unread_gradients import find_unread_gradients
-from meta_magic.cost.advice.wide_dtypes import find_wide_dtypes
+from meta_magic.cost.advice.parameter_advice import (
+    find_lost_initializations,
+    find_missing_gradients,
+    find_unread_gradients,
+)
+from meta_magic.cost.advice.wasted_tensors import (
+    find_foreach_temporaries,
+    find_idle_copies,
+    find_wide_dtypes,
+)
 
 if TYPE_CHECKING:
     from meta_magic.trace.trace import Trace
 
-__all__ = ["ADVISORS", "find_advice"]
 
 ADVISORS: Final[Mapping[str, Callable[[Evidence], Iterator[Advice]]]] = (
     MappingProxyType(

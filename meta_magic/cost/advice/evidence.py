@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from meta_magic.cost.memory_samples import find_accelerator
 from meta_magic.cost.program_columns import PHASES, Columns, Flags, Integers
-from meta_magic.cost.samples import find_accelerator
 from meta_magic.cost.storage_categories import CATEGORIES, Category
-from meta_magic.trace.formulas.operations import count_flops
+from meta_magic.trace.formulas.call_costs import count_flops
 from meta_magic.trace.signature import Phase, Signature
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from meta_magic.trace.modules import ModuleNode
     from meta_magic.trace.program import Program
 
-__all__ = ["Evidence"]
 
 LIBRARIES: Final = frozenset({"site-packages", "dist-packages"})
 """Folders of code that is not the user's to change."""

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from meta_magic.cost.advice.evidence import Evidence
     from meta_magic.cost.program_columns import Flags, Integers
 
-__all__ = ["find_kept_graphs"]
 
 DETACH: Final = "aten.detach.default"
 

@@ -39,7 +39,7 @@ from meta_magic.torch_private.dispatcher import (
     run_kernel,
 )
 from meta_magic.torch_private.modes import DisableAutocast
-from meta_magic.trace.provenance import KernelChoice
+from meta_magic.trace.program_facts import KernelChoice
 
 __all__ = ["AttentionOf"]
 

@@ -6,7 +6,7 @@ from meta_magic.recording.identities.places import Places
 from meta_magic.trace.notes import Note
 
 if TYPE_CHECKING:
-    from meta_magic.trace.provenance import Assumption, Evaluation, KernelChoice
+    from meta_magic.trace.program_facts import Assumption, Evaluation, KernelChoice
 
 __all__ = ["Findings"]
 

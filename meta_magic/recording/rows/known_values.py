@@ -18,7 +18,7 @@ from meta_magic.recording.rows.row_writer import RowWriter
 from meta_magic.recording.rows.value_bounds import Bounds, Known, find_known, join
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.trace.program import HEADER, Import, Program
-from meta_magic.trace.provenance import Constant
+from meta_magic.trace.program_facts import Constant
 from meta_magic.trace.signature import Geometry, Signature
 
 __all__ = ["GrowingValues"]

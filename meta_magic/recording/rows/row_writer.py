@@ -24,8 +24,7 @@ from meta_magic.torch_private.autograd import (
 )
 from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.torch_private.modes import DisableTorchDispatch
-from meta_magic.trace.growing import Growing
-from meta_magic.trace.program import GOES_ON, HEADER, TIED
+from meta_magic.trace.program import GOES_ON, HEADER, TIED, Growing
 
 __all__ = ["RowWriter"]
 

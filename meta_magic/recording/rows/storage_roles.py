@@ -15,7 +15,7 @@ from meta_magic.recording.rows.module_calls import ModuleCallRecorder
 from meta_magic.torch_private.autograd import variable_of
 from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.torch_private.modes import DisableTorchFunction
-from meta_magic.trace.storage_facts import StorageFacts
+from meta_magic.trace.program_facts import StorageFacts
 
 __all__ = ["StorageRoles"]
 

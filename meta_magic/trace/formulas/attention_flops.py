@@ -13,8 +13,6 @@ from typing import Final, NamedTuple, TypeAlias
 
 from meta_magic.trace.formulas.operands import Formula, Operands
 
-__all__ = ["ATTENTION_FLOPS", "NEEDED_ATTENTION_FLOPS"]
-
 
 class Lengths(NamedTuple):
     """How many positions there are.

@@ -1,12 +1,233 @@
-"""What the record of a call says that it costs."""
+"""What one call computes and moves, by its signature alone.
 
-from typing import TypedDict
+``count_operations`` looks up the formula of an operator: a user's, ours, one that is
+registered with torch, or a weight for each element. ``count_traffic`` counts the bytes
+that a call reads and writes, each element once, which is the least: a view moves
+nothing, an expanded dimension is read once, of a table only the rows that are looked
+up. Workspaces, and repeated reads by a kernel whose caches are small, are not known.
+"""
 
-from meta_magic.trace.formulas.operations import count_flops
-from meta_magic.trace.formulas.traffic import count_traffic
-from meta_magic.trace.signature import Signature
+from collections.abc import Mapping
+from math import prod
+from types import MappingProxyType
+from typing import Final, Literal, NamedTuple, TypeAlias, TypedDict
 
-__all__ = ["CallCosts", "count_costs"]
+from meta_magic.trace.formulas.algorithm_flops import (
+    FACTORIZATION_FLOPS,
+    TRANSFORM_FLOPS,
+)
+from meta_magic.trace.formulas.attention_flops import (
+    ATTENTION_FLOPS,
+    NEEDED_ATTENTION_FLOPS,
+)
+from meta_magic.trace.formulas.elementwise_flops import INITIALIZERS, count_elementwise
+from meta_magic.trace.formulas.operands import Formula, Operands, name_all, name_of
+from meta_magic.trace.formulas.product_flops import (
+    CONVOLUTION_FLOPS,
+    MATRIX_FLOPS,
+    RECURRENT_FLOPS,
+)
+from meta_magic.trace.formulas.torch_formulas import count_by_torch, count_own
+from meta_magic.trace.signature import Geometry, Signature, TensorArgument
+
+Kind: TypeAlias = Literal["product", "elementwise", "moves", "unknown"]
+"""What a call does: products and the like, which have FLOPs; something element by
+element; no arithmetic, as views and copies; or nobody told us."""
+
+FLOPS: Final[Mapping[str, Formula]] = MappingProxyType(
+    {
+        **MATRIX_FLOPS,
+        **CONVOLUTION_FLOPS,
+        **ATTENTION_FLOPS,
+        **RECURRENT_FLOPS,
+        **FACTORIZATION_FLOPS,
+        **TRANSFORM_FLOPS,
+    }
+)
+
+IN_COMPLEX: Final = 4
+"""Real multiply-adds in a complex one: 4 products and 4 sums."""
+
+
+class Operations(NamedTuple):
+    """What one call computes.
+
+    Attributes:
+        kind: What it does.
+        flops: 2 for each multiply-add of its products; 0 for other kinds.
+        flops_needed: Without the products that a causal mask or a window leaves out.
+        n_elementwise: Operations and functions element by element, by their weights.
+    """
+
+    kind: Kind
+    flops: int = 0
+    flops_needed: int = 0
+    n_elementwise: int = 0
+
+
+MOVES: Final = Operations("moves")
+UNKNOWN: Final = Operations("unknown")
+
+
+def count_operations(signature: Signature) -> Operations:
+    """Return what one call computes; it depends on nothing but its signature.
+
+    A call that returned and wrote nothing, as one that raised, computes nothing.
+    """
+    if not signature.outputs and not signature.writes:
+        return MOVES
+    name = name_of(signature)
+    own = count_own(name, signature)
+    if own is not None:
+        return Operations("product", own, own)
+    formula = find_formula(name)
+    if formula is not None:
+        return count_products(name, formula, signature)
+    registered = count_by_torch(name, signature)
+    if registered is not None:
+        return Operations("product", registered, registered)
+    n = count_elementwise(name, Operands(signature))
+    if n is None:
+        return MOVES if signature.is_view else UNKNOWN
+    return Operations("elementwise", n_elementwise=n) if n else MOVES
+
+
+def find_formula(name: str) -> Formula | None:
+    """Return the formula of an operator, also of one that writes in place."""
+    return FLOPS.get(name) or FLOPS.get(name.removesuffix("_"))
+
+
+def count_products(name: str, formula: Formula, signature: Signature) -> Operations:
+    """Return what a formula gives; unknown where it lacks what it needs."""
+    call = Operands(signature)
+    needed = NEEDED_ATTENTION_FLOPS.get(name, formula)
+    try:
+        flops = formula(call)
+        flops_needed = flops if needed is formula else needed(call)
+    except (LookupError, TypeError, ValueError):
+        return UNKNOWN
+    if any(g.dtype.is_complex for g in signature.inputs[:1]) and "fft" not in name:
+        flops, flops_needed = IN_COMPLEX * flops, IN_COMPLEX * flops_needed
+    return Operations("product", flops, flops_needed)
+
+
+def count_flops(signature: Signature) -> int | None:
+    """Return the FLOPs of one call, 2 for each multiply-add.
+
+    Returns:
+        All of its products, masked ones too; None for what has no formula, and for what
+        computes element by element, which is counted apart.
+    """
+    counted = count_operations(signature)
+    return counted.flops if counted.kind == "product" else None
+
+
+class Traffic(NamedTuple):
+    """Bytes that one call moves.
+
+    Attributes:
+        nbytes_read: Of what it reads.
+        nbytes_written: Of what it makes or writes.
+    """
+
+    nbytes_read: int
+    nbytes_written: int
+
+
+NOTHING: Final = Traffic(0, 0)
+
+UNTOUCHED: Final = frozenset(
+    name_all("""
+    empty empty_like empty_strided empty_permuted new_empty new_empty_strided
+    _unsafe_view _reshape_alias resize_ set_ resize_as_ detach_ t_ transpose_
+    squeeze_ unsqueeze_ as_strided_ swapaxes_ swapdims_ record_stream lift_fresh
+    """)
+)
+"""Make or change a tensor, and touch no element."""
+
+OVERWRITES: Final = {INITIALIZERS} | frozenset(
+    name_all("""
+    zero_ fill_ copy_ normal_ uniform_ bernoulli_ random_ exponential_
+    geometric_ cauchy_ log_normal_ trunc_normal_ _foreach_zero_ _foreach_copy_
+    """)
+)
+"""Write without a look at what was there."""
+
+LOOKS_UP: Final = frozenset(
+    name_all("""
+    embedding index index_select gather take _unsafe_index nll_loss_forward
+    nll_loss2d_forward
+    """)
+)
+"""Read of their first tensor as many elements as they return, or as the others have."""
+
+SETS_PART: Final = frozenset(
+    name_all("""
+    index_put_ _index_put_impl_ _unsafe_index_put_ index_copy_ index_fill_
+    scatter_ scatter_add_ scatter_reduce_ index_add_
+    """)
+)
+"""Write of their first tensor as many elements as they are given."""
+
+ADDS: Final = frozenset(
+    name_all("""
+    scatter_add_ scatter_reduce_ index_add_
+    """)
+)
+"""Of those, the ones that read what they write."""
+
+
+def count_traffic(signature: Signature) -> Traffic:
+    """Return the bytes of one call; they depend on nothing but its signature."""
+    name = name_of(signature)
+    if signature.is_view or name in UNTOUCHED:
+        return NOTHING
+    if name in SETS_PART and signature.inputs:
+        return count_part(signature, is_added=name in ADDS)
+    pairs = zip(signature.outputs, signature.views, strict=True)
+    made = sum(measure(g) for g, base in pairs if base is None)
+    read = [measure(g) for g in signature.inputs]
+    written = sum(read[i] for i in find_written(name, signature))
+    if name in LOOKS_UP and read:
+        indices = max([prod(g.shape) for g in signature.inputs[1:]], default=0)
+        itemsize = signature.inputs[0].dtype.itemsize
+        read[0] = min(read[0], max(made, indices * itemsize))
+    if name in OVERWRITES or signature.op.endswith(("out", "grad_input")):
+        for i in signature.writes:
+            read[i] = 0
+    return Traffic(sum(read), made + written)
+
+
+def find_written(name: str, signature: Signature) -> list[int]:
+    """Return the inputs that a call writes; a fused optimizer only scaled gradients."""
+    arguments = dict(signature.arguments)
+    gradients = arguments.get("grads", ())
+    if not name.startswith("aten._fused_") or arguments.get("grad_scale") is not None:
+        gradients = ()
+    left = {g.index for g in as_tuple(gradients) if isinstance(g, TensorArgument)}
+    return [i for i in signature.writes if i not in left]
+
+
+def count_part(signature: Signature, *, is_added: bool) -> Traffic:
+    """Return the bytes of a call that writes some elements of its first tensor."""
+    target, *others = signature.inputs
+    n_elements = max([prod(g.shape) for g in others], default=0)
+    part = min(measure(target), n_elements * target.dtype.itemsize)
+    read = sum(measure(g) for g in others)
+    return Traffic(read + part if is_added else read, part)
+
+
+def measure(geometry: Geometry) -> int:
+    """Return the bytes of the elements that differ; 0 for a layout without strides."""
+    if geometry.stride is None:
+        return 0
+    pairs = zip(geometry.shape, geometry.stride, strict=True)
+    return prod(n for n, step in pairs if step or not n) * geometry.dtype.itemsize
+
+
+def as_tuple(value: object) -> tuple[object, ...]:
+    """Return a value as a tuple."""
+    return value if isinstance(value, tuple) else (value,)
 
 
 class CallCosts(TypedDict):

@@ -6,8 +6,6 @@ from typing import Any, TypeAlias
 
 from meta_magic.trace.signature import Argument, Geometry, Signature, TensorArgument
 
-__all__ = ["Formula", "Operands", "Shape", "name_all", "name_of", "of_all", "shape_of"]
-
 Shape: TypeAlias = tuple[int, ...]
 
 

@@ -15,8 +15,6 @@ from meta_magic.torch_private.dispatcher import OpOverload, schema_of
 from meta_magic.trace.formulas.operands import shape_of
 from meta_magic.trace.signature import Signature
 
-__all__ = ["count_by_torch", "count_own", "flop_formula"]
-
 Function = TypeVar("Function", bound=Callable[..., int])
 
 Packet: Final = type(torch.ops.aten.mm)

@@ -13,7 +13,7 @@ from meta_magic.check.baselines import (
 from meta_magic.check.module_shapes import describe_modules
 from meta_magic.check.verdicts import Finding, Part, Verdict
 from meta_magic.errors import CheckError
-from meta_magic.trace.budgets import measure
+from meta_magic.trace.expectations import measure
 
 
 def record_part(width, depth=2):

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from meta_magic import record
-from meta_magic.cost import asked_autograd
-from meta_magic.cost.asked_autograd import find_saved_slots
+from meta_magic.cost import saved_storages
+from meta_magic.cost.saved_storages import find_saved_slots
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +19,7 @@ def addmm():
 
 @pytest.mark.parametrize("needed", [*product((False, True), repeat=3)])
 def test_what_is_known_is_what_autograd_answers(addmm, monkeypatch, needed):
-    (signature,) = [s for s in addmm.program.signatures if s.op == asked_autograd.ADDMM]
+    (signature,) = [s for s in addmm.program.signatures if s.op == saved_storages.ADDMM]
     known = find_saved_slots(signature, needed)
-    monkeypatch.setattr(asked_autograd, "ADDMM", "")
+    monkeypatch.setattr(saved_storages, "ADDMM", "")
     assert known == find_saved_slots(signature, needed)

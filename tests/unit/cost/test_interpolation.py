@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from meta_magic.cost.interpolation import interpolate
+from meta_magic.cost.memory_samples import interpolate
 
 SIZES = [(2, 3, 4), (128, 256, 384), (2, 3, 64), (17, 12, 7)]
 

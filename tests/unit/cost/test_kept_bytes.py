@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from meta_magic.cost.kept_bytes import KEPT
+from meta_magic.cost.program_columns import KEPT
 from meta_magic.session.record import record
 
 A, B = torch.full((7, 1), 0.5), torch.full((7, 3), 0.25)

@@ -3,7 +3,7 @@
 from torch import nn
 
 from meta_magic import record
-from meta_magic.cost.lineages import build_lineages, name_roots
+from meta_magic.cost.costs import build_lineages, name_roots
 from meta_magic.trace.modules import ModuleNode
 
 

@@ -4,7 +4,7 @@ from torch import nn
 
 import meta_magic
 from meta_magic.errors import BudgetError
-from meta_magic.trace.budgets import Limit, find_overruns, measure, parse_budget
+from meta_magic.trace.expectations import Limit, find_overruns, measure, parse_budget
 
 
 @pytest.fixture(scope="module")

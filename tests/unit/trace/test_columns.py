@@ -14,9 +14,8 @@ from torch import nn
 from meta_magic import record
 from meta_magic.trace import module_columns, op_columns
 from meta_magic.trace.calls import OpCall
-from meta_magic.trace.columns import Format
 from meta_magic.trace.module_columns import MODULE_COLUMNS, ModuleColumn
-from meta_magic.trace.op_columns import OP_COLUMNS, OpColumn
+from meta_magic.trace.op_columns import OP_COLUMNS, Format, OpColumn
 from meta_magic.trace.summary import FORMATS
 from meta_magic.trace.trace import Trace
 from meta_magic.view.html import render_html

@@ -6,7 +6,7 @@ from torch import nn
 
 from meta_magic import ValueLimits, record
 from meta_magic.errors import ValueLimitError
-from meta_magic.trace.failure import describe_failure
+from meta_magic.trace.summary import describe_failure
 from meta_magic.view.html import render_html
 from meta_magic.view.payload import build_payload
 

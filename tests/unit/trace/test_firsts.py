@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from meta_magic.trace.firsts import find_firsts
+from meta_magic.trace.derived_facts import find_firsts
 
 
 def test_each_number_has_the_first_index_at_which_it_stands():

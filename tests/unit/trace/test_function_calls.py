@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import meta_magic as mm
-from meta_magic.trace.function_calls import first_operators
+from meta_magic.trace.derived_facts import first_operators
 
 LINEAR = ["t", "view", "mm", "_unsafe_view"]
 """What ``F.linear`` without a bias runs, given three dimensions."""

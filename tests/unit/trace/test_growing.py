@@ -2,7 +2,7 @@
 
 from array import array
 
-from meta_magic.trace.growing import Growing
+from meta_magic.trace.program import Growing
 
 
 def test_a_view_stays_as_it_is_while_more_are_added():

@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 
-from meta_magic.trace.paused_collector import paused_collector
+from meta_magic.trace.table import paused_collector
 
 
 class Circle:

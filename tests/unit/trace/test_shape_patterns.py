@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from meta_magic import record
-from meta_magic.trace.shape_patterns import find_misshapen, matches_name, matches_shape
+from meta_magic.trace.expectations import find_misshapen, matches_name, matches_shape
 
 
 @pytest.mark.parametrize(

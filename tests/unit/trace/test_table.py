@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from meta_magic import record
-from meta_magic.trace import flow_columns
+from meta_magic.trace import table
 from meta_magic.trace.calls import OpCall, TensorMetadata
 from meta_magic.trace.op_columns import OP_COLUMNS
 from meta_magic.trace.table import NULLABLE, build_table, order_columns
@@ -115,7 +115,7 @@ def test_what_is_equal_is_one_object():
 
 def test_records_built_at_once_have_every_field():
     values = {field.name: [field.name] for field in fields(TensorMetadata)}
-    (built,) = flow_columns.build_records(values, 1)
+    (built,) = table.build_records(values, 1)
     assert all(getattr(built, name) == name for name in values)
     assert built == TensorMetadata(**{name: name for name in values})
 

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from meta_magic import record
-from meta_magic.trace.tree import build_tree
+from meta_magic.trace.module_columns import build_tree
 from meta_magic.view.html import render_html
 from tests.unit.view.tags import Tags
 

@@ -6,7 +6,7 @@ from torch import nn
 
 from meta_magic import MissingValueError, record
 from meta_magic.errors import ValueLimitError
-from meta_magic.trace.provenance import ValueLimits
+from meta_magic.trace.options import ValueLimits
 from tests.unit.recording.intercept.data_of_cells import notes_of
 
 safetensors = pytest.importorskip("safetensors.torch")

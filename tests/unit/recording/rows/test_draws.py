@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from meta_magic import materialize, record
-from meta_magic.trace.provenance import ValueLimits
+from meta_magic.trace.options import ValueLimits
 from tests.unit.eager import assert_bit_equal
 
 both = pytest.mark.parametrize("cache", [True, False])

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from meta_magic import record
-from meta_magic.trace.formulas.weights import INITIALIZERS, WEIGHT_BY_OP
+from meta_magic.trace.formulas.elementwise_flops import INITIALIZERS, WEIGHT_BY_OP
 
 N = 2 * 3
 

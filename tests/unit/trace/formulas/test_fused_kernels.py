@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from meta_magic import record
-from meta_magic.trace.formulas.operations import count_operations
+from meta_magic.trace.formulas.call_costs import count_operations
 
 aten = torch.ops.aten
 PAIR = 2 * 16

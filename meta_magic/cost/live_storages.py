@@ -1,4 +1,7 @@
-"""What is alive at one moment of a program: its storages, by module and by line."""
+"""What is alive at one moment of a program: its storages, by module and by line.
+
+``trace.memory.peak`` and ``trace.memory.at(index)`` are ``describe_live``.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -18,8 +21,6 @@ if TYPE_CHECKING:
     from meta_magic.cost.storage_lives import Lives
     from meta_magic.trace.modules import ModuleNode
     from meta_magic.trace.program import Program
-
-__all__ = ["Account", "LivingStorage", "LivingStorages", "describe_living"]
 
 Key = TypeVar("Key")
 
@@ -51,7 +52,7 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LivingStorage:
+class LiveStorage:
     """One storage that is alive.
 
     Attributes:
@@ -80,7 +81,7 @@ class LivingStorage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LivingStorages:
+class LiveStorages:
     """All storages that are alive right after one operator call.
 
     Attributes:
@@ -89,7 +90,7 @@ class LivingStorages:
     """
 
     index: int | None
-    storages: tuple[LivingStorage, ...]
+    storages: tuple[LiveStorage, ...]
 
     @property
     def nbytes(self) -> int:
@@ -122,7 +123,7 @@ class LivingStorages:
         """Bytes that each line of the cell made, the most first; None of no line."""
         return self._sum_by(lambda storage: storage.line)
 
-    def _sum_by(self, find_key: Callable[[LivingStorage], Key]) -> dict[Key, int]:
+    def _sum_by(self, find_key: Callable[[LiveStorage], Key]) -> dict[Key, int]:
         sums: Counter[Key] = Counter()
         for storage in self.storages:
             sums[find_key(storage)] += storage.nbytes
@@ -131,29 +132,29 @@ class LivingStorages:
     def __repr__(self) -> str:
         parts = [f"{name} {format_bytes(n)}" for name, n in self.by_category.items()]
         where = "nowhere" if self.index is None else f"after operator {self.index:,}"
-        return f"<LivingStorages: {', '.join(parts) or 'none'} {where}>"
+        return f"<LiveStorages: {', '.join(parts) or 'none'} {where}>"
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return one row per storage, columns named as its fields."""
         import pandas as pd  # noqa: PLC0415  0.3 s, on first use
 
-        names = [field.name for field in fields(LivingStorage)]
+        names = [field.name for field in fields(LiveStorage)]
         rows = [tuple(getattr(s, name) for name in names) for s in self.storages]
         frame = pd.DataFrame(rows, columns=names)
         return frame.astype(dict.fromkeys(("index", "root", "line"), "Int64"))
 
 
-def describe_living(account: Account, index: int | None) -> LivingStorages:
+def describe_live(account: Account, index: int | None) -> LiveStorages:
     """Return what is alive right after a call; nothing where there is none."""
     if index is None:
-        return LivingStorages(index=None, storages=())
+        return LiveStorages(index=None, storages=())
     lives = account.lives
     is_alive = (lives.start <= index) & (lives.stop > index) & (lives.nbytes > 0)
     alive = np.flatnonzero(is_alive)
     alive = alive[np.argsort(-lives.nbytes[alive], kind="stable")]
     owner_by_storage = dict(account.program.owner_by_storage)
     storages, nbytes = lives.storage[alive].tolist(), lives.nbytes[alive].tolist()
-    return LivingStorages(
+    return LiveStorages(
         index=index,
         storages=tuple(
             describe_storage(account, storage, size, owner_by_storage.get(storage))
@@ -164,7 +165,7 @@ def describe_living(account: Account, index: int | None) -> LivingStorages:
 
 def describe_storage(
     account: Account, storage: int, nbytes: int, owner: int | None
-) -> LivingStorage:
+) -> LiveStorage:
     """Return the record of one storage.
 
     Args:
@@ -181,7 +182,7 @@ def describe_storage(
     root, fqn = (None, None) if module < 0 else program.modules[module][:2]
     place = -1 if call is None else int(columns.place[call])
     signature = None if call is None else int(columns.signature[call])
-    return LivingStorage(
+    return LiveStorage(
         storage_id=storage,
         nbytes=nbytes,
         category=CATEGORIES[account.category[storage]],

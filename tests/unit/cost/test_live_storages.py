@@ -50,7 +50,7 @@ def test_the_table_has_a_row_for_each_storage(living):
 def test_the_text_says_how_much_of_what_there_is(living):
     # Of operators there are two for each of three parameters, one, and two a layer.
     assert repr(living) == (
-        "<LivingStorages: parameter 488 bytes, input 200 bytes, saved 200 bytes, "
+        "<LiveStorages: parameter 488 bytes, input 200 bytes, saved 200 bytes, "
         "output 40 bytes after operator 10>"
     )
 

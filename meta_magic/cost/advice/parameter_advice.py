@@ -1,0 +1,296 @@
+"""Advice on parameters: without gradient, with unread gradients, filled in vain.
+
+Read the three ``find_*`` functions that yield advice: ``find_missing_gradients``,
+``find_unread_gradients`` and ``find_lost_initializations``.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from meta_magic.cost.advice.advice_records import Advice
+from meta_magic.trace.sequences import ModuleCalls
+from meta_magic.trace.units import format_bytes, format_flops
+
+if TYPE_CHECKING:
+    from meta_magic.cost.advice.evidence import Evidence
+    from meta_magic.cost.program_columns import Flags, Integers
+    from meta_magic.trace.modules import ModuleNode, ModuleTensor
+
+MAX_NAMED: Final = 3
+"""Names that are written out."""
+
+
+def list_parameters(root: "ModuleNode") -> "Iterator[tuple[str, int, ModuleTensor]]":
+    """Yield name, storage and record of each parameter of a tree that wants gradients.
+
+    One that stands in two places comes twice.
+    """
+    for node in root.walk():
+        for tensor, storage in zip(node.tensors, node.storages, strict=False):
+            is_meant = tensor.kind == "parameter" and tensor.requires_grad
+            if is_meant and storage >= 0 and not tensor.is_lazy:
+                name = ".".join(filter(None, (root.name, node.fqn, tensor.name)))
+                yield name, storage, tensor
+
+
+def name_by_storage(roots: "Iterable[ModuleNode]") -> dict[int, str]:
+    """Return the first name of the parameters on each storage."""
+    names: dict[int, str] = {}
+    for root in roots:
+        for name, storage, _ in list_parameters(root):
+            names.setdefault(storage, name)
+    return names
+
+
+def shorten(names: Sequence[str]) -> str:
+    """Return names as they stand in a sentence, the first ones of many."""
+    n_more = len(names) - MAX_NAMED
+    if n_more <= 1:
+        return ", ".join(names[:-1]) + (" and " if names[1:] else "") + names[-1]
+    return f"{', '.join(names[:MAX_NAMED])} and {n_more:,} more"
+
+
+def find_missing_gradients(evidence: "Evidence") -> Iterator[Advice]:
+    """Yield an advice for each model that was differentiated in part.
+
+    What an optimizer wrote had a gradient, whoever put it there. What is used and gets
+    none is a mistake where an optimizer is to train it; what is not used, where a
+    module was called that holds it.
+    """
+    columns, facts = evidence.columns, evidence.program.facts
+    have = {storage for _, storage in facts.accumulated}
+    is_stepped = columns.is_written & evidence.is_in("optimizer")[columns.call]
+    have.update(columns.storage[is_stepped].tolist())
+    reads = ~columns.is_made & evidence.is_in("forward", "other")[columns.call]
+    read = {*columns.storage[reads].tolist()}
+    for root in evidence.modules:
+        names = name_by_storage([root])
+        missing = [storage for storage in names if storage not in have]
+        if len(missing) == len(names):
+            continue
+        called = find_called(root)
+        unused = [s for s in missing if s not in read and s in called]
+        if unused:
+            yield describe_unused(evidence, unused, names)
+        cut_off = [s for s in missing if s in read and s in facts.optimized]
+        if cut_off:
+            yield Advice(
+                kind="no gradient",
+                text=f"{shorten([names[s] for s in cut_off])} are used, and no "
+                "gradient reaches them: requires_grad_(False), if that is meant",
+                lines=evidence.lines_of(makers_of(evidence, cut_off)),
+            )
+
+
+def find_called(root: "ModuleNode") -> set[int]:
+    """Return the storages of what is in modules that were called."""
+    called = set[int]()
+    nodes = [(root, False)]
+    while nodes:
+        node, is_called = nodes.pop()
+        is_called |= node.n_calls > 0
+        if is_called:
+            called.update(node.storages)
+        nodes += [(child, is_called) for child in node.children]
+    return called
+
+
+def describe_unused(
+    evidence: "Evidence", unused: list[int], names: dict[int, str]
+) -> Advice:
+    """Return the advice on parameters that nothing reads."""
+    nbytes = int(evidence.nbytes[unused].sum())
+    makers = makers_of(evidence, unused)
+    places = evidence.places_of(makers)
+    return Advice(
+        kind="no gradient",
+        text=f"no forward reads {shorten([names[s] for s in unused])} "
+        f"({format_bytes(nbytes)}): they get no gradient, and are not trained",
+        lines=evidence.lines_of(makers),
+        nbytes=nbytes,
+        peak_nbytes=evidence.save_without(unused),
+        choice="none of them" if places else None,
+        places=places,
+    )
+
+
+def makers_of(evidence: "Evidence", storages: list[int]) -> list[int]:
+    """Return the calls that made storages, of those that any made."""
+    makers = evidence.maker[np.asarray(storages, np.int64)]
+    made: list[int] = makers[makers >= 0].tolist()
+    return made
+
+
+CLEARING: Final = ("zero_", "fill_", "detach", "alias")
+"""Ends of the names of operators that look at no number of a gradient."""
+
+
+def find_unread_gradients(evidence: "Evidence") -> Iterator[Advice]:
+    """Yield an advice if an optimizer steps some parameters, and others have gradients.
+
+    Gradients after which nothing was stepped yet, and those that anything else than
+    autograd reads, are used.
+    """
+    facts = evidence.program.facts
+    steps = np.flatnonzero(evidence.is_in("optimizer"))
+    if not facts.optimized or not len(steps):
+        return
+    names = name_by_storage(evidence.modules)
+    parameters = names.keys() - {*facts.optimized}
+    gradients = defaultdict(set)  # by parameter
+    for call, parameter in facts.accumulated:
+        if parameter in parameters and call < steps[-1]:
+            gradients[parameter].update(list_made(evidence, call))
+    is_read = find_read(evidence)
+    unread = [p for p in names if p in gradients and not is_read[[*gradients[p]]].any()]
+    if unread:
+        made = {storage for p in unread for storage in gradients[p]}
+        storages = np.asarray(sorted(made), np.int64)
+        yield describe(evidence, [names[p] for p in unread], storages)
+
+
+def describe(
+    evidence: "Evidence", names: Sequence[str], gradients: "Integers"
+) -> Advice:
+    """Return the advice on parameters whose gradients are not read."""
+    is_dead = find_dead(evidence, gradients)
+    calls = np.flatnonzero(is_dead)
+    made = np.flatnonzero((evidence.maker >= 0) & is_dead[evidence.maker])
+    shares = np.ones(evidence.columns.n_storages)
+    shares[made] = shares[gradients] = 0
+    stop = find_needed(evidence, is_dead)
+    nbytes, flops = (
+        int(evidence.nbytes[gradients].sum()),
+        int(evidence.flops[calls].sum()),
+    )
+    return Advice(
+        kind="gradient",
+        text=f"nobody reads the gradients of {shorten(names)}, which no optimizer "
+        f"steps: {format_bytes(nbytes)} and {format_flops(flops)} for nothing; "
+        "requires_grad_(False) before the forward",
+        lines=evidence.lines_of(calls.tolist()),
+        nbytes=nbytes,
+        peak_nbytes=evidence.save_by(shares, stop),
+        flops=flops,
+        choice="requires_grad_(False)",
+    )
+
+
+def find_needed(evidence: "Evidence", is_dead: "Flags") -> "Integers":
+    """Return for each storage when it would be freed without dead calls.
+
+    What backward has no use for is freed when the code lets go of it: what a module is
+    given, when that returns.
+    """
+    columns = evidence.columns
+    needed = evidence.last_call(~is_dead[columns.call]) + 1
+    for call in ModuleCalls(evidence.program):
+        taken = [tensor.storage_id for _, tensor in call.inputs]
+        needed[taken] = np.maximum(needed[taken], call.end_op)
+    is_saved = evidence.is_of("saved") & ~evidence.is_last
+    return np.where(is_saved, needed, columns.n_calls)
+
+
+def list_made(evidence: "Evidence", call: int) -> list[int]:
+    """Return the storages of what a call returned."""
+    tensors = evidence.tensors_of(call)
+    made: list[int] = evidence.columns.storage[tensors][
+        evidence.columns.is_made[tensors]
+    ].tolist()
+    return made
+
+
+def find_looking(evidence: "Evidence") -> "Flags":
+    """Return for each call whether it is not autograd's, and looks at numbers."""
+    is_clearing = evidence.calls_of(lambda s: s.op.split(".")[1].endswith(CLEARING))
+    looking: Flags = ~is_clearing & ~evidence.is_in("backward")
+    return looking
+
+
+def find_read(evidence: "Evidence") -> "Flags":
+    """Return for each storage whether such a call reads it."""
+    columns = evidence.columns
+    reads = ~columns.is_made & find_looking(evidence)[columns.call]
+    is_read = np.zeros(columns.n_storages, np.bool_)
+    is_read[columns.storage[reads]] = True
+    return is_read
+
+
+def find_dead(evidence: "Evidence", gradients: "Integers") -> "Flags":
+    """Return for each call whether autograd makes it for unread gradients alone."""
+    columns = evidence.columns
+    wanted = evidence.is_left.copy()
+    wanted[gradients] = False
+    is_dead = np.zeros(columns.n_calls, np.bool_)
+    is_backward = evidence.is_in("backward").tolist()
+    is_looking = find_looking(evidence).tolist()
+    changes = columns.is_made | columns.is_written
+    for call in range(columns.n_calls - 1, -1, -1):
+        tensors = evidence.tensors_of(call)
+        storages = columns.storage[tensors]
+        if is_backward[call] and not wanted[storages[changes[tensors]]].any():
+            is_dead[call] = True
+        elif is_backward[call] or is_looking[call]:
+            wanted[storages[~columns.is_made[tensors]]] = True
+    return is_dead
+
+
+def find_lost_initializations(evidence: "Evidence") -> Iterator[Advice]:
+    """Yield an advice for each line that makes parameters which tying throws away.
+
+    Only for the user's own modules: those of a library are not to be changed.
+    """
+    tied = find_tied(evidence)
+    if not tied:
+        return
+    columns = evidence.columns
+    found = defaultdict(list)
+    dead = np.asarray(evidence.program.facts.parameters, np.int64)
+    dead = dead[~evidence.is_left[dead] & (evidence.maker[dead] >= 0)]
+    is_init = evidence.is_in("init")
+    used = evidence.last_call(~is_init[columns.call])
+    is_filled = evidence.last_call(columns.is_written) >= 0
+    for storage in dead[(used[dead] < 0) & is_filled[dead]].tolist():
+        maker = int(evidence.maker[storage])
+        names = tied.get(int(columns.module[maker]), ())
+        if names and evidence.is_own[maker] and is_init[maker]:
+            found[int(columns.place[maker]), names].append(storage)
+    for (_, names), storages in found.items():
+        nbytes = int(evidence.nbytes[storages].sum())
+        places = evidence.places_of(evidence.maker[storages].tolist())
+        yield Advice(
+            kind="tying",
+            text=f"{format_bytes(nbytes)} are filled and then thrown away, as "
+            f"{shorten(names)} is tied to another parameter: a function of that one, "
+            "such as F.linear, needs none of its own",
+            lines=evidence.lines_of(evidence.maker[storages].tolist()),
+            nbytes=nbytes,
+            peak_nbytes=evidence.save_without(storages),
+            choice="no weight of its own" if places else None,
+            places=places,
+        )
+
+
+def find_tied(evidence: "Evidence") -> dict[int, tuple[str, ...]]:
+    """Return by module number the names of its parameters that stand elsewhere too."""
+    places: Counter[int] = Counter()
+    named: dict[tuple[int, str], list[tuple[str, int]]] = defaultdict(list)
+    for number, root in enumerate(evidence.modules):
+        for node in root.walk():
+            for tensor, storage in zip(node.tensors, node.storages, strict=False):
+                if tensor.kind == "parameter" and storage >= 0:
+                    places[storage] += 1
+                    name = ".".join(filter(None, (node.fqn, tensor.name)))
+                    named[number, node.fqn].append((name, storage))
+    tied = {
+        place: tuple(name for name, storage in held if places[storage] > 1)
+        for place, held in named.items()
+    }
+    return {
+        number: tied.get((root, fqn), ())
+        for number, (root, fqn, _) in enumerate(evidence.program.modules)
+        if root is not None and fqn is not None and tied.get((root, fqn))
+    }

@@ -1,0 +1,179 @@
+"""Facts that follow from the rows of a program, and are not recorded themselves.
+
+Which calls rest on an assumption (``find_assumed``), which storages lie on meta because
+the code asked for it (``find_on_meta``), which operators one call of a torch function
+made (``first_operators``), and the texts that tables show for a stretch of operators
+(``find_evaluations`` and its neighbours).
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meta_magic.trace.program import GOES_ON, HEADER, Program
+from meta_magic.trace.program_facts import Evaluation
+from meta_magic.trace.signature import NAN, NEGATIVE_NAN, Argument, Signature
+from meta_magic.trace.units import format_bytes, format_flops
+
+if TYPE_CHECKING:
+    from meta_magic.trace.program_facts import Assumption
+
+
+def find_firsts(numbers: NDArray[np.integer[Any]], n: int) -> NDArray[np.int64]:
+    """Return for each number below ``n`` the first index at which it stands, or -1.
+
+    Args:
+        numbers: From 0 to below ``n``.
+        n: How many there can be.
+    """
+    firsts = np.full(n, -1, np.int64)
+    # Of several indices written to one place the last one stays.
+    firsts[numbers[::-1]] = np.arange(len(numbers))[::-1]
+    return firsts
+
+
+def first_operators(program: Program) -> NDArray[np.int64]:
+    """Return, for each operator call, the first one of the same call of a function.
+
+    What no function called, as autograd does, stands alone.
+    """
+    words = np.frombuffer(program.words, np.uint32)
+    starts = np.frombuffer(program.offsets, np.uint32)[:-1].astype(np.int64)
+    places = words[starts + 1]
+    # A hook may have called functions between two operators of a backward pass.
+    goes_on = (words[starts + 3] == GOES_ON) & (places == np.append(0, places[:-1]))
+    first = np.where(goes_on, 0, np.arange(len(starts)))
+    return np.maximum.accumulate(first)
+
+
+def find_on_meta(program: Program) -> set[int]:
+    """Return the storages that lie on meta by name, or are computed from such ones.
+
+    None does where the kernels of meta are recorded: there all lies on it.
+    """
+    found = {*program.facts.on_meta}
+    if not found or program.as_device == "meta":
+        return set()
+    words = memoryview(program.words).cast("I")
+    storage_by_tensor = memoryview(program.storage_by_tensor).cast("I")
+    for index, number in enumerate(program.signature_numbers()):
+        signature = program.signatures[number]
+        start, end = program.offsets[index] + HEADER, program.offsets[index + 1]
+        storages = [storage_by_tensor[tensor] for tensor in words[start:end]]
+        inputs = storages[: len(signature.inputs)]
+        if not found.isdisjoint(inputs):
+            made = zip(storages[len(inputs) :], signature.outputs, strict=True)
+            unnamed = [storage for storage, g in made if g.place is None]
+            found.update(set(unnamed).difference(inputs))
+    return found
+
+
+class AssumedNumbers:
+    """The numbers that were assumed, and that Python went on with from there.
+
+    Where they went is only known of nan: whatever is made of it is nan again.
+
+    Args:
+        program: The program.
+
+    Attributes:
+        first: The first call that gave one; None if there is none.
+    """
+
+    def __init__(self, program: Program) -> None:
+        found = (a for a in program.assumptions if a.value is not None)
+        self.first: Assumption | None = next(found, None)
+
+    def may_be_in(self, call: int, signature: Signature) -> bool:
+        """Whether the arguments of a call may come from one.
+
+        Args:
+            call: Its number.
+            signature: Its signature.
+        """
+        if self.first is None or self.first.value is None or call <= self.first.call:
+            return False
+        is_nan = math.isnan(self.first.value)
+        return not is_nan or any(has_nan(value) for _, value in signature.arguments)
+
+
+def has_nan(value: Argument) -> bool:
+    """Whether an argument is nan, or has it within."""
+    if isinstance(value, tuple):
+        return any(map(has_nan, value))
+    return value in (NAN, NEGATIVE_NAN)
+
+
+def find_assumed(program: Program) -> dict[int, str]:
+    """Return the assumption behind each call whose sizes or inputs rest on one."""
+    assumed = {a.call: a.text for a in program.assumptions}
+    if not assumed:
+        return {}
+    words = memoryview(program.words).cast("I")
+    storages = memoryview(program.storage_by_tensor).cast("I")
+    offsets, numbers = program.offsets, AssumedNumbers(program)
+    text_by_storage: dict[int, str] = {}
+    for index, number in enumerate(program.signature_numbers()):
+        signature = program.signatures[number]
+        start = offsets[index] + HEADER
+        split = start + len(signature.inputs)
+        read = [storages[word] for word in words[start:split]]
+        found = assumed.get(index) or next(
+            (text_by_storage[s] for s in read if s in text_by_storage), None
+        )
+        if numbers.first is not None and numbers.may_be_in(index, signature):
+            found = found or numbers.first.text
+        if found is None:
+            continue
+        assumed[index] = found
+        made = [storages[word] for word in words[split : offsets[index + 1]]]
+        for storage in (*made, *(read[i] for i in signature.writes)):
+            text_by_storage.setdefault(storage, found)
+    return assumed
+
+
+Span: TypeAlias = tuple[int, int, str]
+"""First operator, operator after the last, and what is said of them."""
+
+
+def find_evaluations(program: Program) -> list[Span]:
+    """Return what it took to compute values."""
+    return [(e.call, e.call + 1, format_evaluation(e)) for e in program.evaluations]
+
+
+def find_kernels(program: Program) -> list[Span]:
+    """Return which kernels the device would choose."""
+    return [(k.first_op, k.end_op, k.text) for k in program.kernels]
+
+
+def find_assumptions(program: Program) -> list[Span]:
+    """Return what was assumed for sizes."""
+    return [*join(sorted(find_assumed(program).items()))]
+
+
+def find_raised(program: Program) -> list[Span]:
+    """Return the error of the call that ended the block."""
+    raised, index = program.raised, program.n_calls
+    return [] if raised is None else [(index, index + 1, raised.error)]
+
+
+def join(texts: Iterable[tuple[int, str]]) -> Iterator[Span]:
+    """Yield the stretches of operators that stand in a row and have the same text."""
+    first, end, current = 0, 0, ""
+    for index, text in texts:
+        if (index, text) != (end, current):
+            if end > first:
+                yield first, end, current
+            first, current = index, text
+        end = index + 1
+    if end > first:
+        yield first, end, current
+
+
+def format_evaluation(evaluation: Evaluation) -> str:
+    """Return what it took to compute a value."""
+    _, n_calls, nbytes, flops = evaluation
+    return f"{n_calls:,} calls, {format_bytes(nbytes)}, {format_flops(flops)}"

@@ -1,0 +1,176 @@
+"""Products of matrices and vectors, convolutions, recurrent layers: their FLOPs.
+
+2 for each multiply-add. A bias, and a result that is added to, are not counted, as in
+``FlopCounterMode``. In a convolution each position meets one filter; borders count as
+if the padding were data. In a recurrent kernel each step meets all weights of a layer;
+sigmoids, tanhs and biases are not counted.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from types import MappingProxyType
+from typing import Final
+
+from meta_magic.trace.formulas.operands import Formula, Operands, Shape, of_all
+
+
+def product_of(left: str) -> Formula:
+    """Return the formula of a product whose left side is the argument of that name.
+
+    Each element of the left side meets a row of the right side, as long as the result.
+    """
+    return lambda call: 2 * prod(call.shape(left)) * call.made[-1]
+
+
+def once_for_each(name: str) -> Formula:
+    """Return the formula of a product that uses each element of a tensor once."""
+    return lambda call: 2 * prod(call.shape(name))
+
+
+def count_grouped(call: Operands) -> int:
+    """Count a product for each group; a side without groups is cut into them.
+
+    Shape:
+        (rows, k) by (groups, k, n): each row meets the matrix of its group.
+        (m, rows) by (rows, n), the gradient of weights: each element a row of n.
+        (groups, m, k) by (k, columns): each column meets the matrix of its group.
+        (groups, m, k) by (groups, k, n): a product each.
+    """
+    left, right = call.shape("self"), call.shape("mat2")
+    is_cut_right = len(left) > len(right)
+    return 2 * prod(left[1:] if is_cut_right else left) * right[-1]
+
+
+def count_trilinear(call: Operands) -> int:
+    """Count the two products that sum over three tensors, as those of ``Bilinear``.
+
+    The first two are multiplied, and summed over what the third lacks; then the third.
+
+    Source:
+        ``_trilinear`` in ``aten/src/ATen/native/Linear.cpp``.
+    """
+    sides: list[list[int]] = [list(call.shape(f"i{n}")) for n in (1, 2, 3)]
+    lacking: list[list[int]] = [call.value(f"expand{n}") for n in (1, 2, 3)]
+    for side, dims in zip(sides, lacking, strict=True):
+        for dim in sorted(dims):
+            side.insert(dim, 1)
+    first: list[int] = [max(pair) for pair in zip(*sides[:2], strict=True)]
+    early: list[int] = [d for d in call.value("sumdim") if d in lacking[2]]
+    left = [1 if d in early else n for d, n in enumerate(first)]
+    second: list[int] = [max(pair) for pair in zip(left, sides[2], strict=True)]
+    return 2 * (prod(first) + prod(second))
+
+
+MATRIX_FLOPS: Final[Mapping[str, Formula]] = MappingProxyType(
+    of_all("mm bmm _int_mm _scaled_mm _scaled_mm_v2 mkldnn_linear", product_of("self"))
+    | of_all("_weight_int8pack_mm _weight_int4pack_mm", product_of("self"))
+    | {"aten._weight_int4pack_mm_for_cpu": product_of("self")}
+    | of_all("addmm _addmm_activation", product_of("mat1"))
+    | of_all("baddbmm addbmm", product_of("batch1"))
+    | of_all("linear _mixed_dtypes_linear", product_of("input"))
+    | of_all("mv dot vdot addr", once_for_each("self"))
+    | of_all("addmv", once_for_each("mat"))
+    | of_all("_grouped_mm _scaled_grouped_mm _scaled_grouped_mm_v2", count_grouped)
+    | {"aten._trilinear": count_trilinear}
+)
+
+
+def pair_positions(plane: Shape, weight: Shape) -> int:
+    """Count the multiply-adds of all positions of a plane with all weights.
+
+    Shape:
+        plane: (sequences, channels, positions...), of whichever channels.
+        weight: (filters, channels of a group, size...), each used at each position.
+    """
+    return 2 * plane[0] * prod(plane[2:]) * prod(weight)
+
+
+def count_forward(call: Operands) -> int:
+    """Count a convolution, transposed where its argument says so."""
+    made = call.shape("input", "self") if call.value("transposed") else call.made
+    return pair_positions(made, call.shape("weight"))
+
+
+def count_transposed(call: Operands) -> int:
+    """Count a convolution by an operator for transposed ones."""
+    return pair_positions(call.shape("self"), call.shape("weight"))
+
+
+def count_backward(call: Operands) -> int:
+    """Count the gradients that are asked for.
+
+    That of the input, and that of the weight, pair the same positions with the same
+    weights as forward did; that of the bias is a sum.
+    """
+    wanted: Sequence[bool] = call.value("output_mask", (True, True, True))
+    source = "input" if "input" in call else "self"
+    plane = call.shape(source if call.value("transposed") else "grad_output")
+    return sum(wanted[:2]) * pair_positions(plane, call.shape("weight"))
+
+
+def count_time_first(call: Operands) -> int:
+    """Count ``conv_tbc``: (time, sequences, channels) by (size, channels, filters)."""
+    n_steps, n_sequences, _ = call.made
+    return 2 * n_steps * n_sequences * prod(call.shape("weight"))
+
+
+FORWARD: Final = """
+convolution _convolution convolution_overrideable mkldnn_convolution cudnn_convolution
+cudnn_convolution_relu cudnn_convolution_add_relu _nnpack_spatial_convolution
+_slow_conv2d_forward slow_conv3d_forward slow_conv_dilated2d slow_conv_dilated3d
+_conv_depthwise2d conv_depthwise3d miopen_convolution miopen_convolution_relu
+miopen_convolution_add_relu miopen_depthwise_convolution
+"""
+TRANSPOSED: Final = """
+miopen_convolution_transpose cudnn_convolution_transpose slow_conv_transpose2d
+slow_conv_transpose3d
+"""
+BACKWARD: Final = """
+convolution_backward convolution_backward_overrideable _slow_conv2d_backward
+"""
+
+CONVOLUTION_FLOPS: Final[Mapping[str, Formula]] = MappingProxyType(
+    of_all(FORWARD, count_forward)
+    | of_all(TRANSPOSED, count_transposed)
+    | of_all(BACKWARD, count_backward)
+    | of_all("conv_tbc", count_time_first)
+)
+
+MATRIX: Final = 2
+"""Dimensions of a weight; a bias has one."""
+
+
+def count_layer(call: Operands, first: str, second: str) -> int:
+    """Count the two products of each step, for one layer in one direction.
+
+    Shape:
+        input: (steps, sequences, width), in whichever order, or (rows, width).
+    """
+    n_weights = prod(call.shape(first)) + prod(call.shape(second))
+    return 2 * prod(call.shape("input")[:-1]) * n_weights
+
+
+def count_layers(call: Operands) -> int:
+    """Count the products of each step with the weights of all layers and directions."""
+    weights = [shape for shape in call.shapes("weight") if len(shape) == MATRIX]
+    return 2 * prod(call.shape("input")[:-1]) * sum(map(prod, weights))
+
+
+def count_layers_backward(call: Operands) -> int:
+    """Count the gradients of what went in, and of weights where they are asked for."""
+    *_, of_weights = call.value("output_mask", (True,))
+    return count_layers(call) * (2 if of_weights else 1)
+
+
+RECURRENT_FLOPS: Final[Mapping[str, Formula]] = MappingProxyType(
+    {
+        "aten.mkldnn_rnn_layer": lambda call: count_layer(call, "weight0", "weight1"),
+        "aten.mkldnn_rnn_layer_backward": lambda call: (
+            2 * count_layer(call, "weight1", "weight2")
+        ),
+        "aten._cudnn_rnn": count_layers,
+        "aten._cudnn_rnn_backward": count_layers_backward,
+        "aten.miopen_rnn": count_layers,
+        "aten.miopen_rnn_backward": count_layers_backward,
+    }
+)

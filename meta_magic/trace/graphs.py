@@ -1,0 +1,204 @@
+"""The operators of a trace as a graph: edges, networkx, and paths of modules.
+
+``trace.to_networkx()`` is ``build_network``; ``trace.to_model_explorer()`` reads
+``find_edges`` and ``Namespaces``. Read ``find_edges`` first: a tensor that is written
+in place is a new value, and so are all tensors on its storage.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain, count
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from meta_magic.trace.calls import ModuleCall, OpCall, TensorMetadata
+from meta_magic.trace.modules import ModuleNode
+
+if TYPE_CHECKING:
+    from networkx import MultiDiGraph
+
+    from meta_magic.trace.trace import Trace
+
+OUTSIDE: Final = (-1, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edge:
+    """A tensor on its way from one operator to another.
+
+    Attributes:
+        source: Index of the operator that made it, or that last wrote its storage; None
+            if it came from outside of the recording.
+        output: Which of :func:`list_made` of the source it is; 0 from outside.
+        target: Index of the operator that reads it.
+        input: Which of the target's inputs it is.
+        tensor: Its metadata when it was read.
+    """
+
+    source: int | None
+    output: int
+    target: int
+    input: int
+    tensor: TensorMetadata
+
+
+def list_made(call: OpCall) -> list[TensorMetadata]:
+    """Return what a call returned, and then what it wrote without returning it."""
+    returned = {tensor.tensor_id for tensor in call.outputs}
+    written = (call.inputs[i] for i in call.writes)
+    return [*call.outputs, *(t for t in written if t.tensor_id not in returned)]
+
+
+def find_edges(calls: Iterable[OpCall]) -> Iterator[Edge]:
+    """Yield an edge for each tensor that each call reads, in order.
+
+    Written in place, a tensor is a new value, and so are all that share its storage.
+    """
+    makers: dict[int, tuple[int, int]] = {}
+    writers: dict[int, tuple[int, int]] = {}
+    for call in calls:
+        for number, tensor in enumerate(call.inputs):
+            made = makers.get(tensor.tensor_id, OUTSIDE)
+            written = writers.get(tensor.storage_id, OUTSIDE)
+            source, output = written if written[0] > made[0] else made
+            yield Edge(
+                source=None if source < 0 else source,
+                output=output,
+                target=call.index,
+                input=number,
+                tensor=tensor,
+            )
+        storages = {call.inputs[i].storage_id for i in call.writes}
+        for number, tensor in enumerate(list_made(call)):
+            makers[tensor.tensor_id] = call.index, number
+            # A parameter is a tensor that no operator made, on a storage that one did.
+            if tensor.storage_id in storages or tensor.storage_id not in writers:
+                writers[tensor.storage_id] = call.index, number
+
+
+FIELDS: Final = (
+    *("op", "function", "module", "root", "module_call", "phase", "line", "forward"),
+    *("flops", "nbytes_read", "nbytes_written", "raised"),
+)
+"""What the node of an operator tells of its call, unless that is None."""
+
+
+def build_network(calls: Sequence[OpCall]) -> "MultiDiGraph":
+    """Return operators as nodes, and as edges the tensors that they read."""
+    from networkx import MultiDiGraph  # noqa: PLC0415  0.2 s, on first use
+
+    graph = MultiDiGraph()
+    for call in calls:
+        values = {name: getattr(call, name) for name in FIELDS}
+        told = {name: value for name, value in values.items() if value is not None}
+        graph.add_node(call.index, kind="op", **told)
+    for edge in find_edges(calls):
+        tensor = describe_tensor(edge.tensor)
+        outside = f"tensor {edge.tensor.tensor_id}"
+        if edge.source is None:
+            graph.add_node(outside, kind="tensor", **tensor)
+        source = outside if edge.source is None else edge.source
+        ends = {"output": edge.output, "input": edge.input}
+        graph.add_edge(source, edge.target, **tensor, **ends)
+    return graph
+
+
+def describe_tensor(tensor: TensorMetadata) -> dict[str, Any]:
+    """Return what an edge, or a tensor from outside, tells."""
+    return {
+        "tensor_id": tensor.tensor_id,
+        "storage_id": tensor.storage_id,
+        "shape": tensor.shape,
+        "dtype": str(tensor.dtype).removeprefix("torch."),
+        "nbytes": tensor.nbytes,
+    }
+
+
+Step: TypeAlias = tuple[str, ModuleNode | None]
+"""A name in a path, and the module that it names; None where that is gone."""
+
+
+class Namespaces:
+    """The paths of a trace's operators, such as ``forward/model/layers/0``.
+
+    They begin with the phase, where there are several; what is of none is forward's.
+    What the same caller calls again has the number of the call behind its name; modules
+    that are called alike have one of their own.
+
+    Attributes:
+        node_by_place: The modules, by root and fqn.
+    """
+
+    def __init__(self, trace: "Trace") -> None:
+        phases = {call.phase for call in trace.ops}
+        self._other = "forward" if "forward" in phases else "other"
+        self._has_phases = len(phases - {"other"} | {self._other}) > 1
+        self._trees = trace.modules
+        self.node_by_place = {
+            (root, node.fqn): node
+            for root, tree in enumerate(trace.modules)
+            for node in tree.walk()
+        }
+        self._module_by_path: dict[str, ModuleNode] = {}
+        self._n_calls: Counter[object] = Counter()
+        self._calls: list[tuple[ModuleCall, str]] = []
+        for call in trace.module_calls:
+            self._calls.append((call, self._find_path(call)))
+
+    def of(self, call: OpCall) -> str:
+        """Return the path of an operator; "" outside of all."""
+        path = ""
+        if call.module_call is not None:
+            _, path = self._calls[call.module_call]
+        elif call.root is not None and call.module is not None:
+            path = self._join("", self._list_steps(call.root, call.module))
+        phase = self._other if call.phase == "other" else call.phase
+        return "/".join(filter(None, [phase if self._has_phases else "", path]))
+
+    def find_module(self, path: str) -> ModuleNode | None:
+        """Return the module that a path means; None if it means none."""
+        inside = path.partition("/")[2] if self._has_phases else path
+        return self._module_by_path.get(inside)
+
+    def _find_path(self, call: ModuleCall) -> str:
+        above, start = (None, "") if call.parent is None else self._calls[call.parent]
+        if call.root is None or call.module is None:
+            steps: Sequence[Step] = [(call.class_name.rpartition(".")[2], None)]
+        else:
+            steps = self._list_steps(call.root, call.module)
+        if above is not None and above.root == call.root:
+            fqns = [node and node.fqn for _, node in steps[:-1]]
+            if above.module in fqns:
+                steps = steps[fqns.index(above.module) + 1 :]
+        key = (call.parent, call.root, call.module, call.class_name)
+        self._n_calls[key] += 1
+        if self._n_calls[key] > 1:
+            name, node = steps[-1]
+            steps = [*steps[:-1], (f"{name} (call {self._n_calls[key]})", node)]
+        return self._join(start, steps)
+
+    def _list_steps(self, root: int, fqn: str) -> list[Step]:
+        """Return the way from a root to a module below it."""
+        names = fqn.split(".") if fqn else []
+        tree = self._trees[root]
+        fqns = ["", *accumulate(names, "{}.{}".format)]
+        nodes = (self.node_by_place.get((root, fqn)) for fqn in fqns)
+        first = tree.name or tree.class_name.rpartition(".")[2]
+        return [*zip([first, *names], nodes, strict=True)]
+
+    def _join(self, start: str, steps: Sequence[Step]) -> str:
+        """Return the path, and note what each part of it means."""
+        path = start
+        for name, node in steps:
+            path = "/".join(filter(None, [path, name.replace("/", "_")]))
+            if node is not None:
+                path = self._tell_apart(path, node)
+        return path
+
+    def _tell_apart(self, path: str, node: ModuleNode) -> str:
+        """Return the path of a module, with a number if it is another's already."""
+        numbered = (f"{path} ({number})" for number in count(2))
+        tried = chain([path], numbered)
+        return next(
+            p for p in tried if self._module_by_path.setdefault(p, node) is node
+        )
