@@ -26,7 +26,7 @@ class Work:
         flops_needed: Without the products that a causal mask or a window of a fused
             attention leaves out, which a kernel may skip.
         n_elementwise: Operations and functions element by element, by the weights of
-            ``trace/formulas/weights.py``; not among the FLOPs.
+            ``trace/formulas/elementwise_flops.py``; not among the FLOPs.
         nbytes_read: Bytes read, each element once.
         nbytes_written: Bytes written.
 
