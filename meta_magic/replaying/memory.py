@@ -8,7 +8,6 @@ from torch import Tensor, UntypedStorage
 from meta_magic.errors import ReplayError
 from meta_magic.recording.identities.storage_bytes import as_bytes, sum_bytes
 from meta_magic.replaying.program_calls import ProgramCalls
-from meta_magic.torch_private.sparse_tensors import parts_of
 from meta_magic.torch_private.tensor_internals import negate_lazily, parts_of
 from meta_magic.trace.program_facts import Constant
 from meta_magic.trace.signature import Geometry

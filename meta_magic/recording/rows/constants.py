@@ -20,7 +20,6 @@ from meta_magic.recording.identities.storages import StorageRef
 from meta_magic.recording.identities.tensors import Seen, TensorRegistry
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
-from meta_magic.torch_private.sparse_tensors import parts_of
 from meta_magic.torch_private.tensor_internals import parts_of
 from meta_magic.trace.program_facts import Constant
 from meta_magic.trace.signature import Geometry, span_nbytes
