@@ -1,18 +1,18 @@
 """Describe the call that raised, as the user's own code made it.
 
-As in ``raised_calls``, all is read from the frames that the error's traceback holds:
-there the innermost operator, here the function that the user or his library called, or
-else the module.
+``nn.Linear(4, 2)(torch.ones(3))`` fails in ``aten.addmm``; the explanation says
+``nn.Linear(4, 2)``, ``torch.ones(3)`` and their shapes. Like ``raised_calls``, this
+reads the frames that the error's traceback holds. Read ``find_failed_call`` first.
 """
 
 import ast
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import FrameType, TracebackType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from torch import Tensor, nn, optim
 
@@ -31,12 +31,7 @@ from meta_magic.session.operand_names import (
     walk_held,
     walk_parts,
 )
-from meta_magic.session.raised_calls import (
-    Called,
-    call_module,
-    find_called,
-    is_torchs,
-)
+from meta_magic.session.raised_calls import Called, call_module, find_called, is_torchs
 from meta_magic.session.shown_frames import USERS, home_of, walk_traceback
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.module_internals import (
@@ -51,10 +46,12 @@ from meta_magic.trace.failed_call import FailedCall, Loading, Operand
 from meta_magic.trace.signature import OpaqueArgument, TensorArgument
 
 MAX_SITES: Final = 16
+LOADING: Final = nn.Module.load_state_dict.__code__
+SIZES: Final = ("shape", "size")
 
 
 def describe_error(error: BaseException) -> str:
-    """Return type and text of an error; one may fail to say its own."""
+    """Return type and text of an error, whose ``__str__`` may itself raise."""
     try:
         return f"{type(error).__name__}: {error}"
     except Exception:  # noqa: BLE001  the user's own
@@ -65,67 +62,57 @@ def find_failed_call(
     error: BaseException | None,
     modes: Sequence[object],
     registry: TensorRegistry,
-    lending: AbstractContextManager[object],
+    borrowed: AbstractContextManager[object],
 ) -> FailedCall | None:
     """Return the call that an error came from; None if no call was refused.
 
-    An interrupt, the end of the process, or a value that could not be had say nothing
-    of the operands: other operands would be tried in vain, for seconds.
+    An interrupt, the end of the process, or a missing value is not about the operands:
+    to try other operands would take seconds and find nothing.
 
     Args:
         error: What ended the block.
-        modes: Those of the recording.
+        modes: The modes of the recording.
         registry: Knows tensors by number.
-        lending: Has real modules as the call saw them.
+        borrowed: Puts borrowed modules on meta again, as the call saw them.
     """
     if not isinstance(error, Exception) or isinstance(error, MissingValueError):
         return None
     entries = [*walk_traceback(error.__traceback__)]
     frames = [entry.tb_frame for entry in entries]
     try:
-        with RealTorch(), lending, DisableTorchFunction():
-            described = Arguments(registry, find_sites(entries), find_modules(entries))
-            loaded = find_loading(frames)
-            if loaded is not None:
-                return described.describe_loading(loaded)
+        with RealTorch(), borrowed, DisableTorchFunction():
+            calling = [f for f in reversed(frames) if f.f_code is CALLING]
+            modules = [frame.f_locals["self"] for frame in calling]
+            describer = CallDescriber(registry, _find_sites(entries), modules)
+            loading = next((f for f in reversed(frames) if f.f_code is LOADING), None)
+            if loading is not None:
+                module, state = (loading.f_locals[n] for n in ("self", "state_dict"))
+                if isinstance(state, Mapping):
+                    return describer.describe_loading(module, state)
             is_deep = isinstance(error, (RecursionError, MemoryError))
             called = Called(None) if is_deep else find_called(frames, modes)
-            return described.describe(called, error)
-    except Exception:  # noqa: BLE001  never in the place of the user's own
+            return describer.describe(called, error)
+    except Exception:  # noqa: BLE001  must not replace the user's own error
         return None
 
 
-def find_sites(entries: Sequence[TracebackType]) -> list[Site]:
-    """Return the user's own frames of a traceback, and an innermost library's.
+def _find_sites(entries: Sequence[TracebackType]) -> list[Site]:
+    """Return the user's own frames of a traceback, and the innermost of a library.
 
-    Of very many, as of a recursion, those at both ends.
+    A recursion has very many: those at both ends are taken.
     """
     own = [entry for entry in entries if not is_torchs(entry.tb_frame)]
-    users = [entry for entry in own if is_users(entry.tb_frame) or entry is own[-1]]
+    users = [entry for entry in own if _is_users(entry.tb_frame) or entry is own[-1]]
     ends = users[:MAX_SITES] + users[max(MAX_SITES, len(users) - MAX_SITES) :]
     return [make_site(entry) for entry in ends]
 
 
-def find_modules(entries: Sequence[TracebackType]) -> list[nn.Module]:
-    """Return the modules that were being called, the innermost first."""
-    frames = (entry.tb_frame for entry in reversed(entries))
-    return [f.f_locals["self"] for f in frames if f.f_code is CALLING]
+def _is_users(frame: FrameType) -> bool:
+    return home_of(frame.f_code.co_filename) == USERS
 
 
-class Loaded(NamedTuple):
-    """A call of ``load_state_dict`` that raised.
-
-    Attributes:
-        module: The module.
-        state: What was to be loaded.
-    """
-
-    module: nn.Module
-    state: Mapping[str, Any]
-
-
-class Arguments:
-    """Describes what a call was given; owns the tensors met so far.
+class CallDescriber:
+    """Describes what a call was given; numbers the tensors that it finds there.
 
     Args:
         registry: Knows tensors by number.
@@ -148,8 +135,8 @@ class Arguments:
         self._is_whole = True
 
     def describe(self, called: Called, error: BaseException) -> FailedCall:
-        """Return the record of a call; without one, of the tensors that are written."""
-        remarks = list_remarks(error, called, self._sites)
+        """Return the record of a call; without one, of the tensors in the line."""
+        remarks = _list_remarks(error, called, self._sites)
         args, kwargs = called.args, called.kwargs
         if called.function is called.module is None:
             args = list_written(self._sites[-1:])
@@ -162,23 +149,40 @@ class Arguments:
             kwargs=named,
             operands=tuple(self._operands),
             is_whole=self._is_whole,
-            frames=tuple(s.position for s in self._sites if is_users(s.frame)),
+            frames=tuple(s.position for s in self._sites if _is_users(s.frame)),
             receiver=self._name_module(called.module),
             remarks=remarks,
         )
 
-    def describe_loading(self, loaded: Loaded) -> FailedCall:
-        """Return the record of a state dictionary that did not fit."""
-        owner = self._name_module(loaded.module)
-        given = next(iter(self._list_arguments(None, None)), "the state")
-        loading = describe_loading(loaded, owner, given, self._number)
-        called = self.describe(Called(None, module=loaded.module), RuntimeError())
-        for name, *numbers in loading.pairs:
+    def describe_loading(
+        self, module: nn.Module, state: Mapping[str, Any]
+    ) -> FailedCall:
+        """Return the record of a state dictionary that did not fit a module."""
+        own = _list_tensors(module)
+        pairs = [
+            (name, self._number(tensor), self._number(state[name]))
+            for name, tensor in own.items()
+            if isinstance(state.get(name), Tensor) and state[name].shape != tensor.shape
+        ]
+        loading = Loading(
+            owner=self._name_module(module),
+            given=next(iter(self._list_arguments(None, None)), "the state"),
+            pairs=tuple(pairs),
+            missing=tuple(name for name in own if name not in state),
+            unexpected=tuple(str(name) for name in state if name not in own),
+            holders=tuple(
+                str(key)
+                for key, value in state.items()
+                if isinstance(value, Mapping) and own and {*own} <= {*value}
+            ),
+        )
+        call = self.describe(Called(None, module=module), RuntimeError())
+        for name, *numbers in pairs:
             for number in numbers:
                 operand = self._operands[number]
                 aliases = (*operand.aliases, name)
                 self._operands[number] = replace(operand, aliases=aliases)
-        return replace(called, operands=(*self._operands,), loading=loading)
+        return replace(call, operands=(*self._operands,), loading=loading)
 
     def _number(self, tensor: Tensor) -> int:
         """Return the number of a tensor among the operands."""
@@ -186,44 +190,6 @@ class Arguments:
             self._numbers[id(tensor)] = len(self._operands)
             self._operands.append(self._describe_operand(tensor))
         return self._numbers[id(tensor)]
-
-    def _note_arguments(self, called: Called) -> None:
-        """Note how the code writes arguments that it has no names for."""
-        is_class = isinstance(called.function, type)
-        values = [*called.args, *(called.kwargs.values() if is_class else ())]
-        given = values[3:] if called.function is call_module else values
-        n_given = None if is_class else len(given)
-        written = self._list_arguments(called.function, n_given)
-        pairs = zip(given, written, strict=False)
-        self._written = {id(value): text for value, text in pairs}
-
-    def _list_arguments(self, function: object, n_given: int | None) -> list[str]:
-        """Return how the code writes the arguments of the call."""
-        last = self._sites[-1:]
-        return [t for site in last for t in list_arguments(site, function, n_given)]
-
-    def _name_module(self, module: nn.Module | None) -> str:
-        """Return how code writes a module, or else its class; "" for none."""
-        if module is None:
-            return ""
-        return (*list_names(module, self._sites), type(module).__name__)[0]
-
-    def _freeze(self, value: Any) -> Any:
-        """Return an argument without tensors, nor what might hold one."""
-        if isinstance(value, Tensor):
-            return TensorArgument(self._number(value))
-        if type(value) in (list, tuple):
-            return type(value)(map(self._freeze, value))
-        if isinstance(value, tuple):  # a size, a named one
-            return tuple(map(self._freeze, value))
-        if type(value) is dict:
-            return {key: self._freeze(item) for key, item in value.items()}
-        is_slice = isinstance(value, slice)
-        is_plain = type(value) in PLAIN or is_of_torch(value)
-        if is_plain or (is_slice and holds_integers(value)):
-            return value
-        self._is_whole = False
-        return OpaqueArgument(type(value).__name__)
 
     def _describe_operand(self, tensor: Tensor) -> Operand:
         names = list_names(tensor, self._sites)
@@ -239,13 +205,45 @@ class Arguments:
             is_leaf=tensor.is_leaf,
         )
 
+    def _note_arguments(self, called: Called) -> None:
+        """Note how the code writes arguments that have no name."""
+        is_class = isinstance(called.function, type)
+        values = [*called.args, *(called.kwargs.values() if is_class else ())]
+        given = values[3:] if called.function is call_module else values
+        n_given = None if is_class else len(given)
+        written = self._list_arguments(called.function, n_given)
+        pairs = zip(given, written, strict=False)
+        self._written = {id(value): text for value, text in pairs}
 
-def is_users(frame: FrameType) -> bool:
-    """Whether a frame is the user's own."""
-    return home_of(frame.f_code.co_filename) == USERS
+    def _list_arguments(self, function: object, n_given: int | None) -> list[str]:
+        """Return how the code writes the arguments of the call."""
+        last = self._sites[-1:]
+        return [t for site in last for t in list_arguments(site, function, n_given)]
+
+    def _name_module(self, module: nn.Module | None) -> str:
+        """Return how the code writes a module, or else its class; "" for none."""
+        if module is None:
+            return ""
+        return (*list_names(module, self._sites), type(module).__name__)[0]
+
+    def _freeze(self, value: Any) -> Any:
+        """Return an argument with records for tensors and for unknown objects."""
+        if isinstance(value, Tensor):
+            return TensorArgument(self._number(value))
+        if type(value) in (list, tuple):
+            return type(value)(map(self._freeze, value))
+        if isinstance(value, tuple):  # a torch.Size, a named tuple
+            return tuple(map(self._freeze, value))
+        if type(value) is dict:
+            return {key: self._freeze(item) for key, item in value.items()}
+        is_plain = type(value) in PLAIN or _is_of_torch(value)
+        if is_plain or (isinstance(value, slice) and _holds_integers(value)):
+            return value
+        self._is_whole = False
+        return OpaqueArgument(type(value).__name__)
 
 
-def is_of_torch(value: object) -> bool:
+def _is_of_torch(value: object) -> bool:
     """Whether a value is a class or a function that torch has by its name."""
     home = sys.modules.get(getattr(value, "__module__", None) or "")
     name = getattr(value, "__qualname__", "")
@@ -253,87 +251,43 @@ def is_of_torch(value: object) -> bool:
     return is_torchs and vars(home).get(name) is value
 
 
-def holds_integers(value: slice) -> bool:
-    """Whether a slice has no tensor for an end."""
+def _holds_integers(value: slice) -> bool:
     ends = (value.start, value.stop, value.step)
     return all(end is None or type(end) is int for end in ends)
 
 
-LOADING = nn.Module.load_state_dict.__code__
-
-
-def find_loading(frames: Sequence[FrameType]) -> Loaded | None:
-    """Return which state was to be loaded into what, where that raised."""
-    for frame in reversed(frames):
-        if frame.f_code is LOADING:
-            module, state = (frame.f_locals[name] for name in ("self", "state_dict"))
-            return Loaded(module, state) if isinstance(state, Mapping) else None
-    return None
-
-
-def describe_loading(
-    loaded: Loaded, owner: str, given: str, number: Callable[[Tensor], int]
-) -> Loading:
-    """Return the record of a state that did not fit.
-
-    Args:
-        loaded: What was to be loaded.
-        owner: How the user's code writes the module.
-        given: How it writes the state.
-        number: Returns the number of a tensor among the operands.
-    """
-    own, state = list_tensors(loaded.module), loaded.state
-    pairs = [
-        (name, number(tensor), number(state[name]))
-        for name, tensor in own.items()
-        if isinstance(state.get(name), Tensor) and state[name].shape != tensor.shape
-    ]
-    return Loading(
-        owner=owner,
-        given=given,
-        pairs=tuple(pairs),
-        missing=tuple(name for name in own if name not in state),
-        unexpected=tuple(str(name) for name in state if name not in own),
-        holders=tuple(
-            str(key)
-            for key, value in state.items()
-            if isinstance(value, Mapping) and own and {*own} <= {*value}
-        ),
-    )
-
-
-def list_tensors(module: nn.Module) -> dict[str, Tensor]:
+def _list_tensors(module: nn.Module) -> dict[str, Tensor]:
     """Return what a state dictionary of a module holds, by name."""
     tensors = {}
     for fqn, part in walk_modules(module):
-        left = names_not_persistent(part)
-        kept = {n: t for n, t in buffers_of(part).items() if n not in left}
+        skipped = names_not_persistent(part)
+        kept = {n: t for n, t in buffers_of(part).items() if n not in skipped}
         for name, tensor in {**parameters_of(part), **kept}.items():
             if tensor is not None:
                 tensors[f"{fqn}.{name}" if fqn else name] = tensor
     return tensors
 
 
-SIZES = ("shape", "size")
+# Sentences about errors that no operator raised
 
 
-def list_remarks(
+def _list_remarks(
     error: BaseException, called: Called, sites: Sequence[Site]
 ) -> tuple[str, ...]:
-    """Return what there is to say of an error that no operator raised."""
+    """Return facts about an error that Python or a constructor of torch raised."""
     found: list[str] = []
     for site in sites[-1:]:
         if called.module is not None and isinstance(error, TypeError):
-            found += tell_signature(called, site)
+            found += _compare_signature(called, site)
         if isinstance(called.function, type):
-            found += tell_empty(called.function, site)
+            found += _find_empty_modules(called.function, site)
         if called.function is called.module is None:
-            found += tell_unpacked(site)
+            found += _count_unpacked(site)
     return tuple(found)
 
 
-def tell_signature(called: Called, site: Site) -> Iterator[str]:
-    """Yield what a user's module takes, where its call does not fit."""
+def _compare_signature(called: Called, site: Site) -> Iterator[str]:
+    """Yield the signature of a user's ``forward`` that a call does not fit."""
     kind: Any = type(called.module)
     forward = inspect.unwrap(kind.forward)
     code = getattr(forward, "__code__", None)
@@ -349,7 +303,7 @@ def tell_signature(called: Called, site: Site) -> Iterator[str]:
         yield f"what is asked for is {kind.__name__}.forward({names}){where}"
 
 
-def tell_unpacked(site: Site) -> Iterator[str]:
+def _count_unpacked(site: Site) -> Iterator[str]:
     """Yield how many dimensions a tensor has whose sizes are unpacked."""
     node = site.node
     if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Tuple):
@@ -362,34 +316,32 @@ def tell_unpacked(site: Site) -> Iterator[str]:
             yield f"{name} has {tensor.ndim} dimensions, and {n_names} are unpacked"
 
 
-def tell_empty(kind: type, site: Site) -> Iterator[str]:
-    """Yield which module has no parameters for an optimizer, and where some may be."""
+def _find_empty_modules(kind: type, site: Site) -> Iterator[str]:
+    """Yield which module gave an optimizer no parameters, and where it may hide some.
+
+    ``self.layers = [nn.Linear(2, 2)]`` hides its module: a list is not a ModuleList.
+    """
     if not issubclass(kind, optim.Optimizer):
         return
     for part in walk_parts(site):
-        module = read_expression(part, site.frame)
-        if isinstance(module, nn.Module) and not any(
-            parameters_of(m) for _, m in walk_modules(module)
-        ):
-            name = ast.unparse(part)
-            yield f"{name} has no parameters"
-            for path, kept in walk_hidden(module):
-                yield (
-                    f"{name}{path} is a {kept}: what it holds is no part of the module,"
-                    " as in nn.ModuleList or nn.ModuleDict it is"
-                )
+        root = read_expression(part, site.frame)
+        if not isinstance(root, nn.Module):
+            continue
+        modules = [*walk_modules(root)]
+        if any(parameters_of(module) for _, module in modules):
+            continue
+        name = ast.unparse(part)
+        yield f"{name} has no parameters"
+        for fqn, module in modules:
+            for attribute, value in read_attributes(module).items():
+                if not attribute.startswith("_") and _hides_modules(value):
+                    path = f"{name}.{fqn}.{attribute}" if fqn else f"{name}.{attribute}"
+                    yield (
+                        f"{path} is a {type(value).__name__}: what it holds is no part "
+                        "of the module, as in nn.ModuleList or nn.ModuleDict it is"
+                    )
 
 
-def walk_hidden(root: nn.Module) -> Iterator[tuple[str, str]]:
-    """Yield the lists and dictionaries in which modules hold others, and their type."""
-    for fqn, module in walk_modules(root):
-        for name, value in read_attributes(module).items():
-            is_kept = not name.startswith("_") and type(value) in (list, tuple, dict)
-            if is_kept and any(holds_parameters(held) for _, held in walk_held(value)):
-                path = f"{fqn}.{name}" if fqn else name
-                yield f".{path}", type(value).__name__
-
-
-def holds_parameters(value: object) -> bool:
-    """Whether a value is a parameter, or a module."""
-    return isinstance(value, (nn.Parameter, nn.Module))
+def _hides_modules(value: object) -> bool:
+    held = walk_held(value) if type(value) in (list, tuple, dict) else ()
+    return any(isinstance(v, (nn.Parameter, nn.Module)) for _, v in held)

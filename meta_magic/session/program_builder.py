@@ -1,8 +1,12 @@
-"""Put the columns of a recording together: at its end, or for a value in its middle."""
+"""Build a ``Program`` from what a recording wrote: at its end, or for a value before.
+
+``Written`` are the parts that write; ``make_written`` makes them. ``ProgramBuilder``
+builds the program at the end, and a snapshot for ``loss.item()`` in the middle;
+``LiveColumns`` is cheaper than a snapshot, for a loop that reads a value in each step.
+"""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from itertools import repeat
 from operator import attrgetter
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -38,21 +42,23 @@ Found = TypeVar("Found", "Evaluation", "Assumption")
 
 
 class Written(NamedTuple):
-    """All that one recording writes, each part with what it keeps.
+    """The parts that write one recording.
 
     Attributes:
-        registry: Tensors and storages.
-        numbers: Modules.
-        places: Where calls come from.
-        calls: Module calls.
-        draws: Random numbers.
-        rows: Operator calls.
-        constants: Content that came from outside.
-        imports: Storages of earlier recordings.
-        flags: What was set of torch's backends.
-        findings: All else.
+        clock: Counts operator calls.
+        registry: Numbers tensors and storages.
+        numbers: Numbers modules.
+        places: Finds call sites.
+        calls: Writes module calls.
+        draws: Writes the random numbers that calls draw.
+        rows: Writes operator calls.
+        constants: Keeps content that came from outside.
+        imports: Notes storages of earlier recordings.
+        flags: Notes changes of the flags of torch's backends.
+        findings: Takes notes and caveats.
     """
 
+    clock: Clock
     registry: TensorRegistry
     numbers: ModuleNumbers
     places: Places
@@ -70,16 +76,14 @@ class ProgramBuilder:
 
     Args:
         written: The parts that write.
-        clock: How many operator calls were written.
-        device: Whose kernels are recorded.
+        device: The device whose kernels are recorded.
 
     Attributes:
         raised: The call that ended the recording by an error, once that is known.
     """
 
-    def __init__(self, written: Written, clock: Clock, device: DeviceName) -> None:
+    def __init__(self, written: Written, device: DeviceName) -> None:
         self._written = written
-        self._clock = clock
         self._device = device
         self.raised: RaisedCall | None = None
         self._signatures: tuple[Signature, ...] = ()
@@ -88,7 +92,7 @@ class ProgramBuilder:
     def snapshot(self) -> Program:
         """Return what was recorded so far, as far as a replay needs it.
 
-        Its longest columns are views: there may be one for each step of a training.
+        The longest columns are views: each step of a training may take a snapshot.
         """
         write = self._written
         write.rows.flush()
@@ -102,12 +106,12 @@ class ProgramBuilder:
         return self._build([], {**columns, **nothing}, has_failed=True)
 
     def build(self, trees: Sequence[Tree], *, has_failed: bool) -> Program:
-        """Return the program.
+        """Return the whole program.
 
         Args:
-            trees: The module trees, as far as they are known.
-            has_failed: Whether the recording ended by an error, or has not ended: what
-                failed is then no doubt.
+            trees: The module trees.
+            has_failed: Whether an error ended the block; a failed call is then no
+                caveat.
         """
         write = self._written
         write.rows.flush()
@@ -117,7 +121,7 @@ class ProgramBuilder:
             "deaths": write.registry.deaths.tobytes(),
             "module_rows": write.calls.rows.tobytes(),
             "module_values": write.calls.values.tobytes(),
-            "modules": name_modules(write.numbers, trees),
+            "modules": _name_modules(write.numbers, trees),
             "facts": write.rows.roles.build(
                 write.calls,
                 (call for call, _ in write.rows.forward_by_sequence.values()),
@@ -128,13 +132,14 @@ class ProgramBuilder:
     def _build(
         self, trees: Sequence[Tree], columns: dict[str, Any], *, has_failed: bool
     ) -> Program:
-        """Return the program of what was written, given its long columns."""
         write, findings = self._written, self._written.findings
-        self._read_signatures()
+        # A snapshot for each step would be slow if it read all signatures again.
+        added = write.rows.entries[len(self._signatures) :]
+        self._signatures += tuple(entry.signature for entry in added)
         positions = write.places.build_positions()
         failures = () if has_failed else describe_failures(findings)
         texts = [*[GAP][: write.draws.has_gap], *write.imports.doubts]
-        n_calls = self._clock.now  # what was found of the next one may have no call
+        n_calls = write.clock.now  # the call that runs now may have evaluations already
         return Program(
             signatures=self._signatures,
             places=write.places.build_places(positions),
@@ -142,14 +147,14 @@ class ProgramBuilder:
             nbytes_by_storage=tuple(write.registry.nbytes_by_storage.items()),
             structures=tuple(write.calls.structures),
             calls_while_built=tuple(write.calls.while_built),
-            owner_by_storage=tuple(find_owners(trees).items()),
+            owner_by_storage=tuple(_find_owners(trees).items()),
             randomness=write.draws.build_randomness(),
             constants=write.constants.build(),
             imports=write.imports.build(),
             torn=tuple(sorted(write.constants.torn)),
             doubts=(*failures, *findings.doubts, *((text, None) for text in texts)),
-            evaluations=list_until(n_calls, findings.evaluations),
-            assumptions=list_until(n_calls, findings.assumptions),
+            evaluations=_list_until(n_calls, findings.evaluations),
+            assumptions=_list_until(n_calls, findings.assumptions),
             kernels=tuple(findings.kernels),
             flags=tuple(write.flags.changes),
             as_device=self._device,
@@ -157,57 +162,50 @@ class ProgramBuilder:
             **columns,
         )
 
-    def _read_signatures(self) -> None:
-        """Take in the signatures that were met since: often there are many before."""
-        added = self._written.rows.entries[len(self._signatures) :]
-        self._signatures += tuple(entry.signature for entry in added)
 
-
-def list_until(n_calls: int, found: Sequence[Found]) -> tuple[Found, ...]:
-    """Return what was found of the first calls, in order."""
+def _list_until(n_calls: int, found: Sequence[Found]) -> tuple[Found, ...]:
+    """Return the evaluations or assumptions of the first calls, in order."""
     return tuple(found[: bisect_left(found, n_calls, key=attrgetter("call"))])
 
 
 def describe_failures(findings: Findings) -> Iterator[tuple[str, int | None]]:
-    """Yield in words, with their line, the calls that raised."""
+    """Yield a sentence and a line for each call that raised, and the cell went on."""
     for name, line in findings.failures:
         yield f"{name} failed on meta, and the cell went on without it", line
 
 
-def name_modules(
+def _name_modules(
     numbers: ModuleNumbers, trees: Sequence[Tree]
 ) -> tuple[tuple[int | None, str | None, str], ...]:
     """Return root, fqn and class name of each module, by its number."""
-    rows: list[tuple[int | None, str | None, str]]
     names = numbers.class_names
-    rows = [*zip(repeat(None), repeat(None), names)]
+    rows: list[tuple[int | None, str | None, str]]
+    rows = [(None, None, name) for name in names]
     for root, tree in enumerate(trees):
         for number, fqn in tree.fqn_by_module.items():
             rows[number] = root, fqn, names[number]
     return tuple(rows)
 
 
-def find_owners(trees: Sequence[Tree]) -> dict[int, int]:
-    """Return the number of the first module that holds a storage, by that."""
-    owners: dict[int, int] = {}
-    for tree in trees:
-        if not owners:
-            owners.update(tree.owner_by_storage)
-            continue
+def _find_owners(trees: Sequence[Tree]) -> dict[int, int]:
+    """Return the first module that holds each storage."""
+    owners = dict(trees[0].owner_by_storage) if trees else {}
+    for tree in trees[1:]:
         for storage, number in tree.owner_by_storage.items():
             owners.setdefault(storage, number)
     return owners
 
 
 def make_written(
-    cache: SignatureCache, clock: Clock, cell_file: str, top: CodeType | None
+    cache: SignatureCache, cell_file: str, top: CodeType | None
 ) -> Written:
     """Return the parts that write a recording, each given those that it needs."""
-    numbers, imports, draws = ModuleNumbers(), Imports(), Draws()
+    clock, numbers, imports, draws = Clock(), ModuleNumbers(), Imports(), Draws()
     registry = TensorRegistry(cache.geometries, clock, imports.note, find_place)
     places = Places(cell_file, top, numbers.of)
     calls = ModuleCallRecorder(registry, clock, numbers, places)
     return Written(
+        clock=clock,
         registry=registry,
         numbers=numbers,
         places=places,
@@ -222,18 +220,14 @@ def make_written(
 
 
 class LiveColumns:
-    """The columns of the running recording.
-
-    Args:
-        written: What writes them.
-    """
+    """The columns of the running recording, as they grow."""
 
     def __init__(self, written: Written) -> None:
         self._written = written
         self._signatures: list[Signature] = []
 
     def read(self) -> Columns:
-        """Return what is recorded up to now."""
+        """Return what was recorded so far."""
         write, known = self._written, self._signatures
         write.rows.flush()
         known += [entry.signature for entry in write.rows.entries[len(known) :]]
@@ -246,5 +240,5 @@ class LiveColumns:
         )
 
     def is_changed(self) -> bool:
-        """Whether a replay would not do just what was recorded on any machine."""
+        """Whether a replay may differ: flags were changed, or values were assumed."""
         return bool(self._written.flags.changes or self._written.findings.assumptions)

@@ -1,8 +1,9 @@
 """Find the call of torch that raised the error which ended a block.
 
-Nothing is kept for it while the block runs: what was called, and with what, stands in
-the frames of our own modes, which the error's traceback holds. So an error that the
-block caught is no concern, and calls that succeed pay nothing.
+``torch.ones(2) @ torch.ones(3)`` ends a block: ``find_raised`` describes the operator
+for the trace, and ``find_called`` finds the function or module that the user's code
+called, for the explanation. Both read the frames that the error's traceback holds, so
+nothing is kept while the block runs, and calls that succeed pay nothing.
 """
 
 import inspect
@@ -48,14 +49,24 @@ from meta_magic.trace.signature import Signature
 
 OPERATOR: Final = DispatchMode.__torch_dispatch__.__code__
 FUNCTION: Final = FunctionMode.__torch_function__.__code__
+NOT_USERS: Final = frozenset({OURS, TORCHS, PYTHONS})
+MAKERS: Final = ("__init__", "__new__")
+
+READ_FROM_TENSORS: Final = frozenset({"device", "dtype"})
+"""Arguments of a module's ``__init__`` that its tensors show."""
+
+VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+# The innermost call, for the trace
 
 
 class Failed(NamedTuple):
     """A call that raised, as a traceback has it.
 
     Attributes:
-        above: The entries of the traceback down to it, outermost first.
-        is_operator: Whether it is an operator's, or a function's.
+        above: The entries of the traceback down to the call, outermost first.
+        is_operator: Whether an operator was called; else a function or a module.
         func: What was called; of a module its class.
         args: Positional arguments.
         kwargs: Keyword arguments.
@@ -74,37 +85,37 @@ def find_raised(
     error: BaseException | None,
     modes: Sequence[object],
     write: Written,
-    lending: AbstractContextManager[object],
+    borrowed: AbstractContextManager[object],
 ) -> RaisedCall | None:
-    """Return the call that raised an error, or the cause of it; None if none did.
+    """Return the call that raised an error, or its cause; None if no call did.
 
     Args:
         error: The error.
-        modes: Those of the recording: another one may have seen the same call.
+        modes: The modes of the recording: those of another may have seen the same call.
         write: What the recording wrote.
-        lending: Has real modules as the call saw them.
+        borrowed: Puts borrowed modules on meta again, as the call saw them.
     """
-    met: list[BaseException] = []
+    seen: list[BaseException] = []
     try:
-        while error is not None and not any(error is other for other in met):
-            failed = find_failed([*walk_traceback(error.__traceback__)], modes)
+        while error is not None and not any(error is other for other in seen):
+            failed = _find_failed([*walk_traceback(error.__traceback__)], modes)
             if failed is not None and isinstance(error, Exception):
-                with RealTorch(), lending:
-                    return describe(failed, error, write)
-            met.append(error)
+                with RealTorch(), borrowed:
+                    return _describe(failed, error, write)
+            seen.append(error)
             error = error.__cause__
-    except Exception as other:  # noqa: BLE001  never in the place of the user's own
+    except Exception as other:  # noqa: BLE001  must not replace the user's own error
         text = f"the call that raised is not in the trace: {other}"
         write.findings.note_at("raised", text, None)
     return None
 
 
-def find_failed(
+def _find_failed(
     entries: Sequence[TracebackType], modes: Sequence[object]
 ) -> Failed | None:
-    """Return the innermost call of torch in a traceback, of a module if of no function.
+    """Return the innermost call of torch in a traceback; without one, of a module.
 
-    None if code of the user's raised within it, as a hook does within ``backward``.
+    None if the user's code raised within that call, as a hook in ``backward`` does.
     """
     running, found = None, None
     for at, entry in enumerate(entries):
@@ -115,50 +126,40 @@ def find_failed(
         if not any(given["self"] is mode for mode in modes):
             continue
         is_operator = frame.f_code is OPERATOR
-        if not is_operator:  # an attribute's getter has none
+        if not is_operator:  # the getter of an attribute has no `running`
             running = given.get("running", [given["func"], None, None, ()])
         call = given["func"], given["args"], given["kwargs"] or {}
         found = Failed(entries[:at], is_operator, *call, running)
-    found = found or find_module(entries)
-    is_torchs = found is None or found.is_operator or is_of_torch(entries, found)
-    return found if is_torchs else None
+    found = found or _find_failed_module(entries)
+    if found is None or found.is_operator:
+        return found
+    below = entries[len(found.above) + 1 :]
+    homes = {home_of(entry.tb_frame.f_code.co_filename) for entry in below}
+    return found if homes <= NOT_USERS else None
 
 
-def find_module(entries: Sequence[TracebackType]) -> Failed | None:
+def _find_failed_module(entries: Sequence[TracebackType]) -> Failed | None:
     """Return the innermost call of a module, as of an LSTM that checks its input."""
     for at in reversed(range(len(entries))):
         frame = entries[at].tb_frame
         if frame.f_code is CALLING:
             given = frame.f_locals
-            return Failed(
-                above=entries[: at + 1],
-                is_operator=False,
-                func=type(given["self"]),
-                args=given["args"],
-                kwargs=given["kwargs"],
-                running=None,
-            )
+            args, kwargs = given["args"], given["kwargs"]
+            kind = type(given["self"])
+            return Failed(entries[: at + 1], False, kind, args, kwargs, None)  # noqa: FBT003
     return None
 
 
-def is_of_torch(entries: Sequence[TracebackType], found: Failed) -> bool:
-    """Whether all that ran within a call is torch's."""
-    below = entries[len(found.above) + 1 :]
-    homes = {home_of(entry.tb_frame.f_code.co_filename) for entry in below}
-    return homes <= {OURS, TORCHS, PYTHONS}
-
-
-def describe(failed: Failed, error: BaseException, write: Written) -> RaisedCall:
-    """Return the record of a call that raised."""
+def _describe(failed: Failed, error: BaseException, write: Written) -> RaisedCall:
     if failed.is_operator:
         table = OpTable(failed.func)
         op, names = table.name, table.arguments
     else:
-        op, names = str(describe_function(failed.func)), names_of(failed.func)
+        op, names = str(describe_function(failed.func)), _names_of(failed.func)
     with DisableTorchFunction():
         given = tensors_in(failed.args, failed.kwargs)
         seen = [write.registry.read(tensor) for tensor in given]
-    place, module_word, module = locate(failed, write)
+    place, module_word, module = _locate(failed, write)
     text = str(error).strip().partition("\n")[0]
     return RaisedCall(
         signature=Signature(
@@ -175,12 +176,12 @@ def describe(failed: Failed, error: BaseException, write: Written) -> RaisedCall
         goes_on=bool(failed.running and failed.running[2]),
         tensors=tuple(number for number, _, _ in seen),
         error=f"{type(error).__name__}: {text}".removesuffix(": "),
-        sizes=read_sizes(read_attributes(module)),
+        sizes=_read_sizes(read_attributes(module)),
     )
 
 
-def locate(failed: Failed, write: Written) -> tuple[int, int, object]:
-    """Return place and module word of a call that raised, and the module if any."""
+def _locate(failed: Failed, write: Written) -> tuple[int, int, object]:
+    """Return the call site and module word of a call, and the module if any."""
     kinds = {CALLING: FORWARD, DIFFERENTIATING: BACKWARD}
     inner = (e for e in reversed(failed.above) if e.tb_frame.f_code in kinds)
     within = next(inner, None)
@@ -195,8 +196,8 @@ def locate(failed: Failed, write: Written) -> tuple[int, int, object]:
     return place, write.calls.extend_last(module) or owner, module
 
 
-def read_sizes(attributes: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Return the first size ``in_...`` of a module that has one ``out_...``."""
+def _read_sizes(attributes: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Return the first ``in_...`` size of a module that has an ``out_...`` as well."""
     for name, taken in attributes.items():
         given = attributes.get(f"out_{name.removeprefix('in_')}")
         if name.startswith("in_") and type(taken) is type(given) is int:
@@ -204,25 +205,20 @@ def read_sizes(attributes: Mapping[str, Any]) -> tuple[int, int] | None:
     return None
 
 
-def names_of(function: Any) -> tuple[str, ...]:
+def _names_of(function: Any) -> tuple[str, ...]:
     """Return the names of a function's arguments, where torch wrote it in Python."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return () if code is None else code.co_varnames[: code.co_argcount]
 
 
-MAKERS: Final = ("__init__", "__new__")
-
-ABROAD: Final = frozenset({"device", "dtype"})
-"""What a module is told that is read from its tensors."""
-
-VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+# The user's call, for the explanation
 
 
 class Called(NamedTuple):
-    """What was called, with live arguments.
+    """What the user's code called, with live arguments.
 
     Attributes:
-        function: It; None if it cannot be called again.
+        function: The function; None if it cannot be called again.
         args: Positional arguments.
         kwargs: Keyword arguments.
         module: The module whose call it was; None for a function.
@@ -237,16 +233,18 @@ class Called(NamedTuple):
 def find_called(frames: Sequence[FrameType], modes: Sequence[object]) -> Called:
     """Return what code that is not torch's called of torch, and raised there.
 
+    That is a class whose ``__init__`` raised; else the function that our modes saw, or
+    the module around it; else the outermost function of torch.
+
     Args:
-        frames: Those of a traceback, outermost first.
-        modes: Those of the recording.
+        frames: The frames of a traceback, outermost first.
+        modes: The modes of the recording.
     """
     others = [at for at, frame in enumerate(frames) if not is_torchs(frame)]
     below = frames[max(others, default=-1) + 1 :]
-    outermost = next(
-        (f for f in below if home_of(f.f_code.co_filename) == TORCHS), None
-    )
-    made = None if outermost is None else read_call(outermost)
+    torchs = (f for f in below if home_of(f.f_code.co_filename) == TORCHS)
+    outermost = next(torchs, None)
+    made = None if outermost is None else _read_call(outermost)
     if made is not None and isinstance(made.function, type):
         return made
     called: list[FrameType] = []
@@ -256,25 +254,25 @@ def find_called(frames: Sequence[FrameType], modes: Sequence[object]) -> Called:
             called.append(frame)
         elif frame.f_code is FUNCTION and any(given["self"] is m for m in modes):
             found = Called(given["func"], given["args"], given["kwargs"] or {})
-            whole = read_module_call(called[-1]) if called else found
-            return whole if whole.function and is_prepared(whole, found) else found
-    return read_module_call(called[-1]) if called else made or Called(None)
+            whole = _read_module_call(called[-1]) if called else found
+            return whole if whole.function and _is_prepared(whole, found) else found
+    return _read_module_call(called[-1]) if called else made or Called(None)
 
 
-def is_prepared(whole: Called, inner: Called) -> bool:
-    """Whether a module made other tensors of those it was given, for a call within."""
+def is_torchs(frame: FrameType) -> bool:
+    """Whether a frame runs code of torch, of Python or of ours."""
+    return home_of(frame.f_code.co_filename) in NOT_USERS
+
+
+def _is_prepared(whole: Called, inner: Called) -> bool:
+    """Whether a module passed other tensors to a function than it was given."""
     known = {id(tensor) for tensor in tensors_in(inner.args, inner.kwargs)}
     given = tensors_in(whole.args, whole.kwargs)
     return any(id(tensor) not in known for tensor in given)
 
 
-def is_torchs(frame: FrameType) -> bool:
-    """Whether a frame runs torch's code, or what torch or we called."""
-    return home_of(frame.f_code.co_filename) in {OURS, TORCHS, PYTHONS}
-
-
-def read_call(frame: FrameType) -> Called | None:
-    """Return the call of a function of Python that a frame runs; None if unknown."""
+def _read_call(frame: FrameType) -> Called | None:
+    """Return the call of a Python function that a frame runs; None if unknown."""
     code = frame.f_code
     names, rest, keywords, given = inspect.getargvalues(frame)
     if not names:
@@ -283,13 +281,13 @@ def read_call(frame: FrameType) -> Called | None:
     bases = owner.__mro__ if isinstance(owner, type) else type(owner).__mro__
     functions = [(base, vars(base).get(code.co_name)) for base in bases]
     for base, function in functions:
-        if getattr(unwrap(function), "__code__", None) is code:
+        if getattr(_unwrap(function), "__code__", None) is code:
             is_maker = code.co_name in MAKERS
             called, names = (base, names[1:]) if is_maker else (function, names)
             break
     else:
         called = frame.f_globals.get(code.co_name)
-        if getattr(unwrap(called), "__code__", None) is not code:
+        if getattr(_unwrap(called), "__code__", None) is not code:
             return None
     kwargs = {name: given[name] for name in names if name in given}
     args = [*kwargs.values(), *given[rest]] if rest in given else []
@@ -297,95 +295,80 @@ def read_call(frame: FrameType) -> Called | None:
     return Called(called, args, named if args else {**kwargs, **named})
 
 
-def unwrap(function: object) -> object:
-    """Return the function that decorators and descriptors are around."""
+def _unwrap(function: object) -> object:
+    """Return the function below decorators and descriptors."""
     function = getattr(function, "__func__", function)
     return inspect.unwrap(function) if isinstance(function, FunctionType) else None
 
 
-def read_module_call(frame: FrameType) -> Called:
-    """Return the call of a module that a frame runs."""
+def _read_module_call(frame: FrameType) -> Called:
     given = frame.f_locals
     module, args, kwargs = given["self"], given["args"], given["kwargs"] or {}
-    told = read_told(module)
-    if told is None:
+    options = _read_options(module)
+    if options is None:
         return Called(None, args, kwargs, module)
-    first = (type(module), told, module.training)
+    first = (type(module), options, module.training)
     return Called(call_module, (*first, *args), kwargs, module)
 
 
 def call_module(
     kind: type[nn.Module],
-    told: Mapping[str, Any],
+    options: Mapping[str, Any],
     is_training: bool,  # noqa: FBT001  stands among positional arguments
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """Make a module and call it.
-
-    Args:
-        kind: Its class.
-        told: What that is told.
-        is_training: As ``nn.Module.train`` is told.
-        *args: Of the call.
-        **kwargs: As well.
-    """
-    return kind(**told).train(is_training)(*args, **kwargs)
+    """Make a module of class ``kind`` with ``options``, and call it."""
+    return kind(**options).train(is_training)(*args, **kwargs)
 
 
-def read_told(module: nn.Module) -> dict[str, Any] | None:
-    """Return what makes a module of torch's like one, or None.
+def _read_options(module: nn.Module) -> dict[str, Any] | None:
+    """Return arguments of ``__init__`` that make one of torch's modules again, or None.
 
-    Torch's modules keep what they are told, under the same names. What is made so has
-    to have tensors of the same sizes.
+    Torch's modules keep these arguments, under the same names. The new module must have
+    tensors of the same sizes.
     """
     kind = type(module)
     if getattr(nn, kind.__name__, None) is not kind or not is_made(module):
         return None
     held = {**buffers_of(module), **parameters_of(module)}
-    told = {}
-    for name, parameter in list_parameters(kind):
+    options = {}
+    for name, parameter in _list_parameters(kind):
         value = read_attributes(module).get(name, held.get(name, parameter.default))
         if name in held and parameter.annotation is bool:
             value = held[name] is not None
-        if is_plain(value) and name not in ABROAD:
-            told[name] = value
+        if _is_plain(value) and name not in READ_FROM_TENSORS:
+            options[name] = value
         elif value is not parameter.default or value is inspect.Parameter.empty:
             return None
     dtypes = {p.dtype for p in parameters_of(module).values() if p is not None}
     if len(dtypes) == 1:
-        told["dtype"] = dtypes.pop()
-    return told if is_alike(module, told) else None
+        options["dtype"] = dtypes.pop()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            with EnableTorchFunction(), torch.device("meta"):
+                made = kind(**options)
+        except (TypeError, ValueError, RuntimeError, AssertionError):
+            return None
+    return options if _list_sizes(made) == _list_sizes(module) else None
 
 
-def list_parameters(kind: type[nn.Module]) -> Iterator[tuple[str, inspect.Parameter]]:
-    """Yield the names and parameters of a class's ``__init__``."""
+def _list_parameters(kind: type[nn.Module]) -> Iterator[tuple[str, inspect.Parameter]]:
     first = (*typing.get_overloads(kind.__init__), kind.__init__)[0]
     for name, parameter in [*inspect.signature(first).parameters.items()][1:]:
         if parameter.kind not in VARIADIC:
             yield name, parameter
 
 
-def is_plain(value: object) -> bool:
+def _is_plain(value: object) -> bool:
     """Whether a value is a tensor, or holds nothing of the user's."""
     if isinstance(value, tuple):
-        return all(map(is_plain, value))
+        return all(map(_is_plain, value))
     return type(value) in PLAIN or isinstance(value, Tensor)
 
 
-def is_alike(module: nn.Module, told: Mapping[str, Any]) -> bool:
-    """Whether a module made anew has tensors of the same names and sizes."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            with EnableTorchFunction(), torch.device("meta"):
-                made = type(module)(**told)
-        except (TypeError, ValueError, RuntimeError, AssertionError):
-            return False
-    return list_sizes(made) == list_sizes(module)
-
-
-def list_sizes(module: nn.Module) -> list[tuple[str, str, torch.Size]]:
+def _list_sizes(module: nn.Module) -> list[tuple[str, str, torch.Size]]:
     """Return the names and sizes of all tensors of a module."""
     return [
         (fqn, name, tensor.shape)

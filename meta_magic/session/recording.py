@@ -1,9 +1,13 @@
-"""Put the parts of a recording together, run code under them, and build the trace."""
+"""Put the parts of a recording together, run code under them, and build the trace.
+
+``%%meta``, ``record()`` and the pytest plugin each make a ``Recording``. Its ``guard``
+enters the modes and replacements around the user's code; ``finish`` turns what they
+wrote into a ``Trace``. Read ``Recording.__init__``, ``_make_contexts`` and ``finish``.
+"""
 
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import chain
@@ -19,11 +23,9 @@ from meta_magic.recording.as_device.composites import CompositesOf
 from meta_magic.recording.as_device.meta_kernels import KernelsOf
 from meta_magic.recording.as_device.optimizers import OptimizersOf
 from meta_magic.recording.as_device.oracle.refused_calls import Refusals
-from meta_magic.recording.identities.clock import Clock
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.left_versions import look_for_versions
 from meta_magic.recording.identities.origins import Origin, has_origins, keep_origins
-from meta_magic.recording.identities.storages import StorageRef
 from meta_magic.recording.intercept.backward_passes import BackwardPasses
 from meta_magic.recording.intercept.compiled_functions import EagerStance
 from meta_magic.recording.intercept.data_sources import DataSources
@@ -56,12 +58,12 @@ from meta_magic.session.note_finders import Outside, find_notes
 from meta_magic.session.program_builder import ProgramBuilder, Written, make_written
 from meta_magic.session.raised_calls import find_raised
 from meta_magic.session.threads import ProcessWatch, TaskWatch, ThreadWatch
-from meta_magic.session.trees import TreeFinder, modules_in, refer_to
+from meta_magic.session.trees import TreeFinder, modules_in
 from meta_magic.session.values_on_demand import ValuesOnDemand
 from meta_magic.torch_private.dispatcher import kernels_put_in
 from meta_magic.torch_private.modes import dispatch_mode_stack
 from meta_magic.torch_private.snapshot import RealTorch
-from meta_magic.trace.notes import CellSource, Note
+from meta_magic.trace.notes import CellSource
 from meta_magic.trace.options import Options, ValueLimits
 from meta_magic.trace.program import Program
 from meta_magic.trace.table import paused_collector
@@ -69,20 +71,29 @@ from meta_magic.trace.trace import Trace
 
 NO_SOURCE: Final = CellSource()
 OPTIONS: Final = Options()
+MAX_SHARED_SIGNATURES: Final = 100_000
+
+T = TypeVar("T")
+
+shared_cache_by_device: dict[str, SignatureCache] = {}
+"""One for each device: the same call of attention runs other operators on another."""
+
+known_kernels: set[str] = set()
+"""Kernels that libraries had registered when the caches were used last."""
 
 
 class Recording:
-    """One recording: run code under it in one or more stretches, then finish it.
+    """One recording: run code under its guard, once or in several parts, then finish.
 
     Args:
         cell_file: File name of the code whose lines are the cell's.
         top: Code object of the outermost frame of interest; None for a module's.
         options: What the user chose.
-        entry_points: Functions that enter and leave the guard, as it needs to know.
-        namespace: Variables as they are before; a module that is there already is
+        entry_points: Functions that enter and leave the guard; see ``Guard``.
+        namespace: Variables before the block: a module that is there already is
             described only if it is called.
         is_probe: Whether calls are only tried; see ``Refusals``.
-        show: Shows how far a value is that takes long to compute.
+        show: Shows the progress of a value that takes long to compute.
 
     Attributes:
         guard: Enters the recording, and restores torch when it is left.
@@ -99,81 +110,59 @@ class Recording:
         is_probe: bool = False,
         show: Show = show_line,
     ) -> None:
-        cache, self._clock = pick_cache(options), Clock()
-        self._written = write = make_written(cache, self._clock, cell_file, top)
-        self._trees = TreeFinder(write.registry, write.numbers, write.calls, namespace)
-        self._programs = ProgramBuilder(write, self._clock, options.device)
+        cache = pick_cache(options)
+        self._written = write = make_written(cache, cell_file, top)
+        self._trees = TreeFinder(write, namespace)
+        self._programs = ProgramBuilder(write, options.device)
         self._real_memory = RealMemory(write.places, write.findings)
-        self._plan = plan = DevicePlan(
+        self._threads, self._tasks = ThreadWatch(), TaskWatch()
+        self._plan = DevicePlan(
             write.registry, write.places, options, write.findings.note
         )
         self._lifting = Lifting(
             write.registry, write.constants, write.findings, write.places
         )
-        self._lending = Lending(self._lifting, plan)
-        write.calls.meet = self._lending.meet
-        self._refusals = Refusals(is_probe=is_probe, is_patient=options.is_patient)
-        self._threads = ThreadWatch()
-        self._tasks = TaskWatch()
-        self._composites = CompositesOf(plan, write.constants.note_values)
-        self._autocast = AutocastOf(plan, self._composites)
-        self._values = ValuesOnDemand(
-            write, self._clock, self._programs.snapshot, options, show
-        )
+        self._lending = Lending(self._lifting, self._plan)
+        self._composites = CompositesOf(self._plan, write.constants.note_values)
+        self._autocast = AutocastOf(self._plan, self._composites)
+        self._values = ValuesOnDemand(write, self._programs.snapshot, options, show)
         self._shared = SharedMemory(
             write.registry, write.places, write.constants, write.findings, self._values
         )
-        self.guard = Guard(self._make_contexts(options, cache), entry_points)
+        refusals = Refusals(is_probe=is_probe, is_patient=options.is_patient)
+        contexts = self._make_contexts(options, cache, refusals)
+        self.guard = Guard(contexts, entry_points)
         self._started = time.perf_counter()
 
     def _make_contexts(
-        self, options: Options, cache: SignatureCache
+        self, options: Options, cache: SignatureCache, refusals: Refusals
     ) -> tuple[AbstractContextManager[Any], ...]:
-        """Return what is entered around the code, in order."""
-        write, plan = self._written, self._plan
-        kernels, note = write.findings.kernels, write.findings.note
-        composites, autocast = self._composites, self._autocast
-        attention = AttentionOf(plan, self._clock, autocast, kernels, composites)
-        saver = Saver(write.registry, self._values, note)
-        loader = Loader(note, plan, self._lending)
-        return (
-            RARE_COLLECTION,
-            EagerStance(),
-            self._threads,
-            self._tasks,
-            ProcessWatch(note),
-            DataSources(note, saver, loader, self._shared, self._lifting),
-            *stand_in_for(
-                plan, note, write.draws, partial(saver.compute, can_wait=False)
-            ),
-            NewParameters(write.registry.forget),
-            self._lending,
-            attention,
-            composites,
-            self._autocast,
-            OptimizersOf(options.device),
-            ChunkedLossesOf(options.device),
-            KernelsOf(plan),
-            write.flags,
-            write.draws,
-            write.calls,
-            write.rows.roles,
-            *self._make_modes(cache, attention, options),
+        """Return what is entered around the code, in order: the modes come last."""
+        write, plan, note = self._written, self._plan, self._written.findings.note
+        registry, rows = write.registry, write.rows
+        attention = AttentionOf(
+            plan, write.clock, self._autocast, write.findings.kernels, self._composites
         )
-
-    def _make_modes(
-        self, cache: SignatureCache, attention: AttentionOf, options: Options
-    ) -> tuple[AbstractContextManager[Any], ...]:
-        """Return what meets each text of a tensor, call of torch, and operator."""
-        write, plan = self._written, self._plan
-        registry, places, rows = write.registry, write.places, write.rows
-        special = SpecialTensors(places, write.findings, self._plan)
-        kernels = self._make_kernels(cache, special, options)
-        runner = OperatorRunner(places, special, attention, kernels)
+        special = SpecialTensors(write.places, write.findings, plan)
+        kernels = KernelCalls(
+            registry=registry,
+            rows=rows,
+            cache=cache,
+            constants=write.constants,
+            real_memory=self._real_memory,
+            special=special,
+            findings=write.findings,
+            values=self._values,
+            plan=plan,
+            lifting=self._lifting,
+            refusals=refusals,
+            checks=make_checks(write, self._programs.snapshot, options),
+        )
+        runner = OperatorRunner(write.places, special, attention, kernels)
         dispatch = DispatchMode(registry, rows, cache, special, runner)
         functions = FunctionMode(
             registry=registry,
-            places=places,
+            places=write.places,
             constants=write.constants,
             findings=write.findings,
             attention=attention,
@@ -181,41 +170,55 @@ class Recording:
             dispatch=dispatch,
             served=ServedFunctions(registry, rows, cache, attention, kernels.checks),
             lifting=self._lifting,
-            refusals=self._refusals,
+            refusals=refusals,
             shared=self._shared,
             makers=ServedMakers(registry, rows, cache.entry_by_maker, plan),
         )
-        shown = ShownTensors(registry, self._values, plan)
-        stored = ReadStorages(registry, self._values, self._shared)
-        modes = self._modes = functions, dispatch
+        self._modes = functions, dispatch
         leaves = LeafModules(functions, write.calls, rows)
-        self._shared.modes = *modes, leaves
-        return shown, stored, BackwardPasses(*modes), *modes, self._shared, leaves
-
-    def _make_kernels(
-        self, cache: SignatureCache, special: SpecialTensors, options: Options
-    ) -> KernelCalls:
-        """Return what runs operators that are not served, and records them."""
-        write = self._written
-        return KernelCalls(
-            registry=write.registry,
-            rows=write.rows,
-            cache=cache,
-            constants=write.constants,
-            real_memory=self._real_memory,
-            special=special,
-            findings=write.findings,
-            values=self._values,
-            plan=self._plan,
-            lifting=self._lifting,
-            refusals=self._refusals,
-            checks=make_checks(write, self._programs.snapshot, options),
+        self._connect(leaves)
+        saver = Saver(registry, self._values, note)
+        loader = Loader(note, plan, self._lending)
+        compute = partial(saver.compute, can_wait=False)
+        return (
+            RARE_COLLECTION,
+            EagerStance(),
+            self._threads,
+            self._tasks,
+            ProcessWatch(note),
+            DataSources(note, saver, loader, self._shared, self._lifting),
+            *stand_in_for(plan, note, write.draws, compute),
+            NewParameters(registry.forget),
+            self._lending,
+            attention,
+            self._composites,
+            self._autocast,
+            OptimizersOf(options.device),
+            ChunkedLossesOf(options.device),
+            KernelsOf(plan),
+            write.flags,
+            write.draws,
+            write.calls,
+            rows.roles,
+            ShownTensors(registry, self._values, plan),
+            ReadStorages(registry, self._values, self._shared),
+            BackwardPasses(*self._modes),
+            *self._modes,
+            self._shared,
+            leaves,
         )
+
+    def _connect(self, leaves: LeafModules) -> None:
+        """Close the circles: each of these parts calls one that is made after it."""
+        # A call of a real module borrows it, and borrowing reads what calls wrote.
+        self._written.calls.meet = self._lending.meet
+        # The modes share arrays with tensors, and look at those arrays once one exists.
+        self._shared.modes = *self._modes, leaves
 
     @property
     def n_operators(self) -> int:
         """Operator calls recorded so far; may be read from another thread."""
-        return self._clock.now
+        return self._written.clock.now
 
     @paused_collector()
     def finish(
@@ -224,7 +227,7 @@ class Recording:
         namespace: Mapping[str, object] | None = None,
         source: CellSource = NO_SOURCE,
     ) -> Trace:
-        """Build the trace, and let go of everything that was held.
+        """Build the trace, and release everything that the recording held.
 
         Args:
             error: What ended the block, if anything did.
@@ -232,41 +235,40 @@ class Recording:
             source: The cell, if one was.
         """
         seconds = time.perf_counter() - self._started
-        write = self._written
+        write, has_failed = self._written, error is not None
+        namespace = namespace or {}
         if isinstance(error, KeyboardInterrupt):  # perhaps while it entered a region
             self._autocast.restore()
         write.calls.close_open_calls()
-        self._doubt_foreign_casts()
-        trees = self._describe(namespace or {})
+        self._note_foreign_casts()
+        trees = self._describe(namespace)
         self._programs.raised = find_raised(error, self._modes, write, self._lending)
-        program = self._programs.build(trees, has_failed=error is not None)
+        program = self._programs.build(trees, has_failed=has_failed)
         write.draws.keep_ends(program)
-        living = dict(write.numbers.living())
+        module_by_number = dict(write.numbers.living())
+        roots = [module_by_number.get(tree.number) for tree in trees]
+        threads = (*self._threads.names, *write.calls.threads)
+        outside = Outside(self.guard.odd, threads, tuple(self._tasks.names), has_failed)
         trace = Trace(
             program=program,
             modules=tuple(tree.node for tree in trees),
-            notes=self._find_notes(program, trees, has_failed=error is not None),
+            notes=find_notes(write, program, trees, outside),
             error=None if error is None else describe_error(error),
             nbytes_real=self._real_memory.nbytes,
             seconds=seconds,
             cell=source,
             error_line=write.places.find_error_line(error),
-            roots=tuple(refer_to(living.get(tree.number)) for tree in trees),
+            roots=tuple(None if root is None else weakref.ref(root) for root in roots),
             failed=find_failed_call(error, self._modes, write.registry, self._lending),
         )
-        keep_origin(write, program, trees, living, modules_in(namespace or {}))
+        keep_origin(write, program, trees, module_by_number, modules_in(namespace))
         self._values.hand_over(program)
-        self._close()
-        return trace
-
-    def _close(self) -> None:
-        """Let go of what was held."""
-        write = self._written
         for part in (write.calls, write.numbers, write.registry, self._lending):
             part.close()
+        return trace
 
     def _describe(self, namespace: Mapping[str, object]) -> list[Tree]:
-        """Return the module trees as the block had them."""
+        """Return the module trees as the block had them: borrowed modules on meta."""
         with RealTorch() if self._lending.has_lent else nullcontext():
             self._lending.exchange()
             try:
@@ -276,7 +278,7 @@ class Recording:
         self._lifting.finish()
         return trees
 
-    def _doubt_foreign_casts(self) -> None:
+    def _note_foreign_casts(self) -> None:
         """Note the operators that a library would have cast by a kernel of its own."""
         for entry in self._written.rows.entries if self._autocast.foreign else ():
             op = entry.signature.op
@@ -285,33 +287,22 @@ class Recording:
                 text = f"{op} casts by a kernel of its own under autocast, not on meta"
                 self._written.findings.doubts[text, None] = None
 
-    def _find_notes(
-        self, program: Program, trees: Sequence[Tree], *, has_failed: bool
-    ) -> tuple[Note, ...]:
-        threads = (*self._threads.names, *self._written.calls.threads)
-        outside = Outside(self.guard.odd, threads, tuple(self._tasks.names), has_failed)
-        return find_notes(self._written, program, trees, outside)
-
-
-MAX_SHARED_SIGNATURES: Final = 100_000
-
-shared_cache_by_device: dict[str, SignatureCache] = {}
-"""The same call of attention is other operators on another device."""
-
-known_kernels: set[str] = set()
-"""Those that libraries had put in when the caches were used last."""
-
 
 def pick_cache(options: Options) -> SignatureCache:
-    """Return the cache to record with: a shared one, or a private one that runs all.
+    """Return the shared cache of a device, or a private one that runs every kernel.
 
     Under another dispatch mode every kernel must run, so that this mode sees it: a
-    served call would look to it like ``empty_strided``.
+    cache hit would look to it like ``empty_strided``.
     """
     if not options.cache or dispatch_mode_stack():
         return SignatureCache(is_serving=False)
-    if known_kernels != kernels_put_in:
-        forget_replaced_kernels()
+    changed = known_kernels ^ kernels_put_in
+    if changed:
+        # A library registered a kernel for an operator of torch's own, or took it back.
+        if any(name.startswith("aten/") for name in changed):
+            for cache in shared_cache_by_device.values():
+                cache.clear()
+        known_kernels.symmetric_difference_update(changed)
     shared_cache = shared_cache_by_device.get(options.device)
     if shared_cache is None:
         shared_cache = SignatureCache(is_serving=True)
@@ -321,34 +312,28 @@ def pick_cache(options: Options) -> SignatureCache:
     return shared_cache
 
 
-def forget_replaced_kernels() -> None:
-    """Clear the caches if a library changed what an operator of torch's own runs."""
-    changed = known_kernels ^ kernels_put_in
-    if any(name.startswith("aten/") for name in changed):
-        for cache in shared_cache_by_device.values():
-            cache.clear()
-    known_kernels.symmetric_difference_update(changed)
-
-
 def keep_origin(
     write: Written,
     program: Program,
     trees: Sequence[Tree],
-    living: Mapping[int, nn.Module],
+    module_by_number: Mapping[int, nn.Module],
     namespace: Mapping[str, nn.Module],
 ) -> None:
-    """Remember a program for as long as something that it made lives.
+    """Keep a program for as long as one of its storages is live.
+
+    Materialize, and a later cell that uses a tensor of this one, find the program by
+    the tensor's storage.
 
     Args:
-        write: What its recording wrote.
-        program: It.
+        write: What the recording wrote.
+        program: The program.
         trees: Its module trees.
-        living: Modules by their number.
+        module_by_number: Its live modules.
         namespace: The modules that variables hold.
     """
     refs = write.registry.living()
     versions = dict(chain.from_iterable(tree.versions.items() for tree in trees))
-    roots = {id(living.get(tree.number)) for tree in trees}
+    roots = {id(module_by_number.get(tree.number)) for tree in trees}
     for module in (m for m in namespace.values() if id(m) not in roots):
         versions |= read_versions(write.registry, module)
     aliased = frozenset(write.registry.aliased)
@@ -359,54 +344,41 @@ def keep_origin(
     origin = Origin(
         program=program,
         generator_state=write.draws.state_left(),
-        modules=dict(zip(living, map(weakref.ref, living.values()), strict=True)),
+        modules={n: weakref.ref(module) for n, module in module_by_number.items()},
         versions=versions,
         aliased=aliased,
         counters=counters,
         places={r.number: r.place for r in refs if r.place is not None},
         checksums=write.constants.sum_made(ref for ref in refs if ref.number in owned),
     )
-    refs = list_changed(program, refs, aliased)
+    # Storages of earlier recordings that this one only read keep their origin there.
+    only_read = {imported.storage for imported in program.imports}
+    if only_read:
+        only_read -= program.n_writes_by_storage.keys() | aliased
+    refs = [ref for ref in refs if ref.number not in only_read] if only_read else refs
     origin.met = write.registry.list_tensors({ref.number for ref in refs})
     keep_origins(origin, refs)
-
-
-def list_changed(
-    program: Program, refs: list[StorageRef], aliased: AbstractSet[int]
-) -> list[StorageRef]:
-    """Return the storages but those that were only read.
-
-    These are as they were made, by the same tensors.
-    """
-    passed = {imported.storage for imported in program.imports}
-    if passed:
-        passed -= program.n_writes_by_storage.keys() | aliased
-    if not passed:
-        return refs
-    return [ref for ref in refs if ref.number not in passed]
-
-
-T = TypeVar("T")
 
 
 def run_with_values(
     block: Callable[[], T], limits: ValueLimits, *, has_places: bool
 ) -> T:
-    """Run what writes texts: those of tensors on meta have values, if they take little.
+    """Run code that formats tensors outside of a recording, as ``y`` in a plain cell.
 
-    As in a recording, of which nothing else is there: all runs as it would.
+    Meta tensors that an earlier recording made are shown with their values, if these
+    take little. Nothing else of a recording is entered.
 
     Args:
-        block: Writes them.
+        block: Formats the tensors.
         limits: What the value of one may take.
-        has_places: Whether they say the device that a recorded cell named, not meta.
+        has_places: Whether to show the device that the recorded cell named, not meta.
     """
     if not has_origins():
         return block()
-    clock, options = Clock(), Options(limits=limits)
-    write = make_written(pick_cache(options), clock, "", None)
-    programs = ProgramBuilder(write, clock, options.device)
-    values = ValuesOnDemand(write, clock, programs.snapshot, options)
+    options = Options(limits=limits)
+    write = make_written(pick_cache(options), "", None)
+    programs = ProgramBuilder(write, options.device)
+    values = ValuesOnDemand(write, programs.snapshot, options)
     texts = ShownTensors(write.registry, values, None, has_places=has_places)
     try:
         return Guard((texts,)).run(block)

@@ -1,4 +1,8 @@
-"""Find the module trees of a recording, and describe them when it ends."""
+"""Find the module trees of a recording, and describe them when it ends.
+
+A tree's root is a module that the block built or called. The report names it by its
+variable, ``model``, or by the way to it, such as ``config["models"][0]``.
+"""
 
 import weakref
 from collections import deque
@@ -8,11 +12,9 @@ from typing import Final
 
 from torch import nn
 
-from meta_magic.recording.identities.module_numbers import ModuleNumbers
-from meta_magic.recording.identities.tensors import TensorRegistry
-from meta_magic.recording.rows.module_calls import ModuleCallRecorder
 from meta_magic.recording.rows.module_trees import Tree, describe_places, find_trees
 from meta_magic.session.operand_names import IPYTHONS, MAX_HELD, walk_held
+from meta_magic.session.program_builder import Written
 from meta_magic.torch_private.module_internals import is_made
 
 MAX_DEPTH: Final = 3
@@ -26,33 +28,25 @@ class TreeFinder:
     """Knows which modules a recording built or called.
 
     Args:
-        registry: Numbers of tensors.
-        numbers: Numbers of modules.
-        calls: Which modules were called.
-        namespace: Variables as they are before: a module that is there already is
+        written: What the recording writes.
+        namespace: Variables before the block: a module that is there already is
             described only if it is called.
     """
 
-    def __init__(
-        self,
-        registry: TensorRegistry,
-        numbers: ModuleNumbers,
-        calls: ModuleCallRecorder,
-        namespace: Mapping[str, object],
-    ) -> None:
-        self._registry = registry
-        self._numbers = numbers
-        self._calls = calls
+    def __init__(self, written: Written, namespace: Mapping[str, object]) -> None:
+        self._registry = written.registry
+        self._numbers = written.numbers
+        self._calls = written.calls
         self._before = {id(m): weakref.ref(m) for m in modules_in(namespace).values()}
 
     def describe(self, namespace: Mapping[str, object]) -> list[Tree]:
-        """Describe the modules that live, and take those that do not as they were."""
+        """Return the trees of live modules as they are, of dead ones as they were."""
         modules = modules_in(namespace)
         names = {id(module): name for name, module in reversed(modules.items())}
         for module in modules.values():
             before = self._before.get(id(module))
             if before is None or before() is not module:
-                self._numbers.of(module)  # one without parameters was not met else
+                self._numbers.of(module)  # one without parameters has no number yet
         calls = self._calls.calls_by_module()
         found = find_trees(self._numbers)
         roots = [places.modules[0] for places in found]
@@ -66,11 +60,11 @@ class TreeFinder:
             for root, places in zip(roots, found, strict=True)
         ]
         early = self._calls.early_trees
-        met = set[int]().union(*(tree.fqn_by_module for tree in trees if early))
+        described = set[int]().union(*(tree.fqn_by_module for tree in trees if early))
         trees += [
             tree.of_the_past(calls)
             for number, tree in early.items()
-            if number not in met
+            if number not in described
         ]
         if len(trees) > 1:
             trees.sort(key=lambda tree: min(tree.fqn_by_module))
@@ -82,15 +76,10 @@ def modules_in(namespace: Mapping[str, object]) -> dict[str, nn.Module]:
     return {
         name: value
         for name, value in list(namespace.items())
-        # Not isinstance: that would ask the ``__class__`` of whatever lies there.
+        # Not isinstance first: it would ask the ``__class__`` of any object there.
         if issubclass(type(value), nn.Module) and not name.startswith("_")
         if isinstance(value, nn.Module) and is_made(value)
     }
-
-
-def refer_to(module: nn.Module | None) -> "weakref.ref[nn.Module] | None":
-    """Return a weak reference to a module, if it is still there."""
-    return None if module is None else weakref.ref(module)
 
 
 def find_names(
@@ -99,7 +88,7 @@ def find_names(
     """Return the shortest way to write each module, by ``id``, if one is found.
 
     Args:
-        namespace: Variables. Names that begin with ``_`` are not looked at.
+        namespace: Variables. Names that begin with ``_`` are skipped.
         wanted: The ``id`` of the modules to be named.
     """
     names: dict[int, str] = {}

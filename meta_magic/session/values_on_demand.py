@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, UntypedStorage
 
 from meta_magic.errors import MissingValueError, ReplayError, ValueLimitError
-from meta_magic.recording.identities.clock import Clock
 from meta_magic.recording.identities.frame_kinds import TORCH_FILES
 from meta_magic.recording.identities.function_names import describe_function
 from meta_magic.recording.identities.tensors import Seen
@@ -67,7 +66,6 @@ class ValuesOnDemand:
     Args:
         written: What was recorded so far: which function is running; takes the calls
             that were answered, or whose sizes or values were assumed.
-        clock: Dates what was assumed.
         snapshot: Returns the program recorded so far.
         options: What one value may take, and what is assumed beyond.
         show: Shows how far a value is that takes long.
@@ -79,7 +77,6 @@ class ValuesOnDemand:
     def __init__(
         self,
         written: Written,
-        clock: Clock,
         snapshot: Callable[[], Program],
         options: Options,
         show: Show = show_line,
@@ -87,7 +84,7 @@ class ValuesOnDemand:
         self.prepare: Callable[[Sequence[Tensor]], object] = len  # which does nothing
         self._places, self._torn = written.places, written.constants.torn
         self._live = LiveColumns(written)
-        self._clock = clock
+        self._clock = written.clock
         self._snapshot = snapshot
         self._options = options
         self._findings = written.findings

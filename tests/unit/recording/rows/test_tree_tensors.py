@@ -4,14 +4,13 @@ import torch
 from torch import nn
 
 from meta_magic import record
-from meta_magic.recording.identities.clock import Clock
 from meta_magic.recording.rows.tree_tensors import HeldTensors
 from meta_magic.recording.signatures.cache import SignatureCache
 from meta_magic.session.program_builder import make_written
 
 
 def make_registry():
-    return make_written(SignatureCache(is_serving=False), Clock(), "", None).registry
+    return make_written(SignatureCache(is_serving=False), "", None).registry
 
 
 def hold(tensor):
