@@ -1,4 +1,10 @@
-"""Sizes and values that are assumed, because they cannot be computed."""
+"""Assume sizes and values that cannot be computed, as ``--assume`` allows.
+
+``x[mask]`` has as many rows as ``mask`` has true elements. Where these take too much to
+compute, ``nonzero=0.5`` says how many there are, and ``routing=uniform`` says that each
+expert of a mixture gets as many tokens; for that, ``Routing`` follows the choice of
+experts (``topk``) through the recorded calls. Read ``guess_count`` first.
+"""
 
 import math
 from collections.abc import Sequence
@@ -27,17 +33,36 @@ LONGEST: Final = 600
 CONTROL: Final = frozenset(
     f"torch.Tensor.{name}" for name in ("__bool__", "__int__", "__index__")
 )
-"""What asks for a value that decides what the cell does next."""
+"""Functions whose value decides what the cell does next."""
+
+CHOICES: Final = frozenset({"aten.topk", "aten.argmax", "aten.max", "aten.sort"})
+"""Choose experts for each token: the last dimension of the input has all experts."""
+
+SUM: Final = "aten.sum"
+COUNTS: Final = frozenset({"aten.bincount", "aten.histc"})
+REDUCTIONS: Final = COUNTS | {SUM, "aten.any", "aten.amax", "aten.count"}
+"""Say of an expert whether, or how many, tokens were sent to it."""
+
+SCATTERS: Final = frozenset(
+    f"aten.{name}{end}" for name in ("scatter", "scatter_add") for end in ("", "_")
+)
+LOOKUPS: Final = frozenset(
+    f"aten.{name}" for name in ("index", "index_select", "gather", "select")
+)
+"""Take values from the first argument; the positions do not matter."""
+
+COPIES: Final = frozenset({"aten._to_copy", "aten.clone", "aten._unsafe_view"})
+"""Make a new tensor of the same numbers."""
 
 
 class Routed(NamedTuple):
-    """What is known of numbers that say which token goes to which expert.
+    """What is known of a tensor that says which token goes to which expert.
 
     Attributes:
         choice: The call that chose the experts.
-        part_call: The call that ``part`` is of.
-        part: Which part is true, where the numbers are a mask or made one.
-        mean: The mean of the numbers, None if nobody knows.
+        part_call: The call that ``part`` comes from.
+        part: The part of the elements that is true, of a mask or of its source.
+        mean: The mean of the numbers; None if unknown.
     """
 
     choice: int
@@ -46,79 +71,13 @@ class Routed(NamedTuple):
     mean: float | None
 
 
-class Routing:
-    """Follows the choice of experts; reads each call once.
-
-    Args:
-        rows: The calls.
-        registry: Numbers of their tensors and storages.
-    """
-
-    def __init__(self, rows: RowWriter, registry: TensorRegistry) -> None:
-        self._rows = rows
-        self._registry = registry
-        self._routed: dict[int, Routed] = {}
-        self._offset = self._now = 0
-
-    def find(self, storage: int) -> Routed | None:
-        """Return what is known of the numbers in a storage, None if not routed."""
-        self._rows.flush()
-        words, entries = self._rows.words.view(), self._rows.entries
-        storages = self._registry.storage_by_tensor
-        while self._offset < len(words):
-            signature = entries[words[self._offset]].signature
-            start = self._offset + HEADER
-            split = start + len(signature.inputs)
-            end = split + len(signature.outputs)
-            read = [storages[word] for word in words[start:split]]
-            made = [storages[word] for word in words[split:end]]
-            self._follow(signature, read, made)
-            self._offset, self._now = end, self._now + 1
-        return self._routed.get(storage)
-
-    def _follow(self, signature: Signature, read: list[int], made: list[int]) -> None:
-        """Note what one call makes of what is known."""
-        name = signature.op.rpartition(".")[0]
-        routed = self._routed
-        if name in CHOICES and signature.inputs[0].shape:
-            part = 1 / max(1, signature.inputs[0].shape[-1])
-            found = Routed(self._now, -1, part, None)
-        else:
-            used = read[:1] if name in LOOKUPS else read
-            known = [routed[storage] for storage in used if storage in routed]
-            if not known:
-                return
-            found = self._change(name, signature, max(known, key=age))
-        changed = {*made, *(read[i] for i in signature.writes)}
-        for storage in changed - ({*read} if not signature.writes else set()):
-            routed[storage] = found
-
-    def _change(self, name: str, signature: Signature, known: Routed) -> Routed:
-        """Return what is known of what an operator makes."""
-        if name in SCATTERS:
-            written, positions = signature.inputs[:2]
-            part = count(positions) / max(1, count(written))
-            return Routed(known.choice, self._now, part, part)
-        mean = None
-        if name in COPIES:
-            mean = known.mean
-        elif name in REDUCTIONS:
-            ratio = count(signature.inputs[0]) / max(1, count(signature.outputs[0]))
-            if name == SUM:
-                mean = ratio * (known.part if known.mean is None else known.mean)
-            elif name in COUNTS:
-                mean = ratio
-            return Routed(known.choice, self._now, 1.0, mean)
-        return known._replace(mean=mean)
-
-
 class Guess(NamedTuple):
-    """What is taken to be so.
+    """An assumption about a tensor.
 
     Attributes:
-        n_true: How many elements of a mask are true, or what numbers add up to.
-        text: By which assumption.
-        value: What each number is; None if ``n_true`` says it.
+        n_true: How many elements of a mask are true, or the sum of the numbers.
+        text: The option that says so, such as ``nonzero=all``.
+        value: The value of each number; None if ``n_true`` says all.
     """
 
     n_true: int
@@ -129,34 +88,21 @@ class Guess(NamedTuple):
 def guess_count(
     routed: Routed | None, shape: Sequence[int], assumed: Assumed
 ) -> Guess | None:
-    """Return how many elements of a mask are assumed to be true, or None.
-
-    Args:
-        routed: What is known of the mask if it sends tokens to experts.
-        shape: Shape of the mask.
-        assumed: What the user said.
-    """
+    """Return how many elements of a mask are assumed to be true, if the user said."""
     numel = prod(shape)
     if routed is not None and assumed.is_uniform:
         return Guess(round(routed.part * numel), UNIFORM)
     if assumed.nonzero is None:
         return None
     part = assumed.nonzero
-    return Guess(
-        round(part * numel), f"nonzero={'all' if part == 1 else format(part, 'g')}"
-    )
+    text = f"nonzero={'all' if part == 1 else format(part, 'g')}"
+    return Guess(round(part * numel), text)
 
 
 def guess_values(
     routed: Routed | None, tensor: torch.Tensor, assumed: Assumed
 ) -> Guess | None:
-    """Return what numbers are assumed to be, or None.
-
-    Args:
-        routed: What is known of them if they count the tokens of experts.
-        tensor: Whose numbers they are.
-        assumed: What the user said.
-    """
+    """Return which numbers a tensor is assumed to hold, if the user said."""
     if routed is not None and routed.mean is not None and assumed.is_uniform:
         return Guess(round(routed.mean * tensor.numel()), UNIFORM)
     if assumed.value is None:
@@ -165,7 +111,7 @@ def guess_values(
 
 
 def advise_more(error: ValueLimitError) -> list[str]:
-    """Return how to allow what a value takes; [] where the machine could not do it."""
+    """Return which limits to raise for a value; [] if the machine cannot do it."""
     wanted = error.wanted
     is_too_large = wanted.get("nbytes", 0) > free_nbytes(CPU)
     if not wanted or is_too_large or wanted.get("seconds", 0) > LONGEST:
@@ -182,13 +128,13 @@ def advise_more(error: ValueLimitError) -> list[str]:
 def advise(
     routed: Routed | None, tensor: torch.Tensor, function: str, *, is_mask: bool
 ) -> str:
-    """Return which assumption helps where values are beyond the limits.
+    """Return which assumption replaces values that are beyond the limits.
 
     Args:
         routed: What is known of the values if they send tokens to experts.
-        tensor: Whose values they are.
-        function: What asks for them.
-        is_mask: Whether only their number decides.
+        tensor: The tensor that has the values.
+        function: The function that asks for them.
+        is_mask: Whether only the number of true elements matters.
     """
     if routed is not None and (is_mask or routed.mean is not None):
         option = UNIFORM
@@ -201,31 +147,72 @@ def advise(
     return f"--assume {option} or record(assume={option!r})"
 
 
-CHOICES: Final = frozenset({"aten.topk", "aten.argmax", "aten.max", "aten.sort"})
-"""What sends each token to experts: the last dimension of what is read has them all."""
+class Routing:
+    """Follows the choice of experts through the recorded calls; reads each call once.
 
-SUM: Final = "aten.sum"
-COUNTS: Final = frozenset({"aten.bincount", "aten.histc"})
-REDUCTIONS: Final = COUNTS | {SUM, "aten.any", "aten.amax", "aten.count"}
-"""What is true of an expert if any token is sent to it."""
+    Args:
+        rows: The calls.
+        registry: Numbers of their tensors and storages.
+    """
 
-SCATTERS: Final = frozenset(
-    f"aten.{name}{end}" for name in ("scatter", "scatter_add") for end in ("", "_")
-)
-LOOKUPS: Final = frozenset(
-    f"aten.{name}" for name in ("index", "index_select", "gather", "select")
-)
-"""What takes from its first argument, at positions that are of no interest."""
+    def __init__(self, rows: RowWriter, registry: TensorRegistry) -> None:
+        self._rows = rows
+        self._registry = registry
+        self._routed: dict[int, Routed] = {}
+        self._offset = self._now = 0
 
-COPIES: Final = frozenset({"aten._to_copy", "aten.clone", "aten._unsafe_view"})
-"""What makes a new tensor of the same numbers."""
+    def find(self, storage: int) -> Routed | None:
+        """Return what is known of the numbers in a storage; None if not routed."""
+        self._rows.flush()
+        words, entries = self._rows.words.view(), self._rows.entries
+        storages = self._registry.storage_by_tensor
+        while self._offset < len(words):
+            signature = entries[words[self._offset]].signature
+            start = self._offset + HEADER
+            split = start + len(signature.inputs)
+            end = split + len(signature.outputs)
+            read = [storages[word] for word in words[start:split]]
+            made = [storages[word] for word in words[split:end]]
+            self._follow(signature, read, made)
+            self._offset, self._now = end, self._now + 1
+        return self._routed.get(storage)
+
+    def _follow(self, signature: Signature, read: list[int], made: list[int]) -> None:
+        """Note what one call makes of routed tensors."""
+        name = signature.op.rpartition(".")[0]
+        routed = self._routed
+        if name in CHOICES and signature.inputs[0].shape:
+            part = 1 / max(1, signature.inputs[0].shape[-1])
+            found = Routed(self._now, -1, part, None)
+        else:
+            used = read[:1] if name in LOOKUPS else read
+            known = [routed[storage] for storage in used if storage in routed]
+            if not known:
+                return
+            latest = max(known, key=lambda r: (r.choice, r.part_call))
+            found = self._change(name, signature, latest)
+        changed = {*made, *(read[i] for i in signature.writes)}
+        for storage in changed - ({*read} if not signature.writes else set()):
+            routed[storage] = found
+
+    def _change(self, name: str, signature: Signature, known: Routed) -> Routed:
+        """Return what is known of an operator's output."""
+        if name in SCATTERS:
+            written, positions = signature.inputs[:2]
+            part = _count(positions) / max(1, _count(written))
+            return Routed(known.choice, self._now, part, part)
+        mean = None
+        if name in COPIES:
+            mean = known.mean
+        elif name in REDUCTIONS:
+            ratio = _count(signature.inputs[0]) / max(1, _count(signature.outputs[0]))
+            if name == SUM:
+                mean = ratio * (known.part if known.mean is None else known.mean)
+            elif name in COUNTS:
+                mean = ratio
+            return Routed(known.choice, self._now, 1.0, mean)
+        return known._replace(mean=mean)
 
 
-def age(routed: Routed) -> tuple[int, int]:
-    """Return by which of several the latest is found."""
-    return routed.choice, routed.part_call
-
-
-def count(geometry: Geometry) -> int:
-    """Return the number of elements."""
+def _count(geometry: Geometry) -> int:
     return prod(geometry.shape)

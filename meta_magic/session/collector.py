@@ -10,8 +10,6 @@ import gc
 from threading import RLock
 from typing import Final
 
-__all__ = ["RARE_COLLECTION"]
-
 N_OBJECTS: Final = 3
 """Objects of a program with a recording for each without."""
 

@@ -1,4 +1,9 @@
-"""Notes on the devices that a cell names: what would fail, or have other numbers."""
+"""Note what the devices that a cell names would change where it runs for real.
+
+``model.to("cuda")(torch.ones(2, 3))`` fails on a real GPU, as the input stays on the
+CPU. In a recording all is on meta and it runs; a note on its line says that it fails.
+Read ``find_device_notes`` first.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -35,34 +40,34 @@ MIXED: Final = (
 
 
 class Clash(NamedTuple):
-    """What an operator took that would lie on the CPU, where it must not.
+    """Inputs of an operator on two devices.
 
     Attributes:
-        unnamed: Which of its inputs.
-        place: The device on which another one lies.
+        unnamed: Which inputs have no named device, so that they would be on the CPU.
+        place: The device of another input.
     """
 
     unnamed: frozenset[int]
     place: torch.device
 
 
-def find_place_notes(program: Program, *, has_saved: bool) -> Iterator[Note]:
-    """Yield what the devices mean that a cell names; nothing where it names none.
+def find_device_notes(program: Program, *, has_saved: bool) -> Iterator[Note]:
+    """Yield notes on the devices that a cell names.
 
     Args:
         program: The recording.
-        has_saved: Whether values were written to a file.
+        has_saved: Whether values of any tensor were written to a file.
     """
-    yield from find_from_meta(program)
+    yield from _find_from_meta(program)
     signatures = program.signatures
     named = {g.place for s in signatures for g in (*s.inputs, *s.outputs)}
     if not named <= {None, CPU}:
-        yield from find_unnamed(program)
-        yield from find_drawn(program, has_saved=has_saved)
+        yield from _find_unnamed(program)
+        yield from _find_drawn(program, has_saved=has_saved)
 
 
-def find_from_meta(program: Program) -> Iterator[Note]:
-    """Yield a note for each line that needs values of what was put on meta by name."""
+def _find_from_meta(program: Program) -> Iterator[Note]:
+    """Yield a note for each line that needs values of a tensor named to be on meta."""
     found = find_on_meta(program)
     if not found:
         return
@@ -79,35 +84,30 @@ def find_from_meta(program: Program) -> Iterator[Note]:
         if index in asked or is_moved:
             text = NO_VALUES.format(call.function or call.op)
             texts[text, call.line] = None
-        elif is_mix(signature, on_meta):
+        elif _is_mixed(signature, on_meta):
             texts[MIXED.format(call.function or call.op), call.line] = None
     for text, line in texts:
         yield Note(kind=FAILS, text=text, line=line)
 
 
-def is_mix(signature: Signature, on_meta: Sequence[bool]) -> bool:
-    """Whether torch refuses an operator whose other tensors do not lie on meta.
-
-    Args:
-        signature: What is called.
-        on_meta: Of each of its inputs whether that lies on meta by name.
-    """
-    if signature.op == WRITE:  # what comes from meta is no copy, what goes there is
+def _is_mixed(signature: Signature, on_meta: Sequence[bool]) -> bool:
+    """Whether torch refuses an operator because only some inputs are named on meta."""
+    if signature.op == WRITE:  # torch copies to meta, but not from there
         return on_meta[-1] and not on_meta[0]
     pairs = zip(signature.inputs, on_meta, strict=True)
-    return is_refused(
+    return _is_refused(
         signature.op,
         [replace(g, place=META if there else g.place or CPU) for g, there in pairs],
     )
 
 
-def find_unnamed(program: Program) -> Iterator[Note]:
-    """Yield a note for each line where what would lie on the CPU met an accelerator."""
-    clashes = {i: find_clash(s) for i, s in enumerate(program.signatures)}
+def _find_unnamed(program: Program) -> Iterator[Note]:
+    """Yield a note for each line that mixes a GPU's tensor with an unplaced one."""
+    clashes = {i: _find_clash(s) for i, s in enumerate(program.signatures)}
     if not any(clashes.values()):
         return
     ops, recorded, noted = OpCalls(program), ProgramCalls(program), set()
-    own: set[int] = set()  # what autograd made of its own accord, and what comes of it
+    own: set[int] = set()  # storages that autograd made, and all computed from them
     for index, number in enumerate(program.signature_numbers()):
         signature, storages = recorded.tensors(index)
         inputs = storages[: len(signature.inputs)]
@@ -127,44 +127,39 @@ def find_unnamed(program: Program) -> Iterator[Note]:
             own.update(storages[len(inputs) :])
 
 
-def find_clash(signature: Signature) -> Clash | None:
-    """Return what an operator took that would be refused if it lay on the CPU."""
+def _find_clash(signature: Signature) -> Clash | None:
+    """Return the inputs that torch would refuse on the CPU, if any."""
     named = [g.place for g in signature.inputs if g.place not in (None, CPU)]
-    unnamed = {i for i, g in enumerate(signature.inputs) if is_unnamed(g)}
+    unnamed = {i for i, g in enumerate(signature.inputs) if _is_unnamed(g)}
     if not named or not unnamed or named[0] is None:
         return None
     on_cpu = [
         replace(g, place=CPU) if i in unnamed else g
         for i, g in enumerate(signature.inputs)
     ]
-    is_clash = is_refused(signature.op, on_cpu)
+    is_clash = _is_refused(signature.op, on_cpu)
     return Clash(frozenset(unnamed), named[0]) if is_clash else None
 
 
-def is_refused(op: str, inputs: Iterable[Geometry]) -> bool:
-    """Whether torch refuses an operator, because its tensors lie on two devices."""
+def _is_refused(op: str, inputs: Iterable[Geometry]) -> bool:
+    """Whether torch refuses an operator because its inputs are on two devices."""
     try:
         join_places(OpTable(find_function(op)), [*map(LiveGeometry, inputs)])
-    except ReplayError:  # no operator of torch's
+    except ReplayError:  # not an operator of torch's
         return False
     except RuntimeError:
         return True
     return False
 
 
-def is_unnamed(geometry: Geometry) -> bool:
-    """Whether no device was named for a tensor on meta that could have one."""
+def _is_unnamed(geometry: Geometry) -> bool:
+    """Whether a tensor is on meta and no device was named for it."""
     is_meta = geometry.device.type == "meta"
     return geometry.place is None and is_meta and geometry.stride is not None
 
 
-def find_drawn(program: Program, *, has_saved: bool) -> Iterator[Note]:
-    """Yield a note if values rest on numbers that an accelerator is to draw.
-
-    Args:
-        program: The recording.
-        has_saved: Whether values were written to a file: of any of its tensors.
-    """
+def _find_drawn(program: Program, *, has_saved: bool) -> Iterator[Note]:
+    """Yield a note if values were read that depend on random numbers of a GPU."""
     asked = {evaluation.call for evaluation in program.evaluations}
     recorded = ProgramCalls(program)
     first: int | None = None

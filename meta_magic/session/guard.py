@@ -17,8 +17,6 @@ import torch
 from meta_magic.torch_private.interrupts import Interrupts, must_wait, unbroken
 from meta_magic.torch_private.snapshot import Snapshot
 
-__all__ = ["Guard"]
-
 T = TypeVar("T")
 
 

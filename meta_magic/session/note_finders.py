@@ -1,4 +1,9 @@
-"""Notes on what is legal and rarely meant, each with the line where it happened."""
+"""Find what is legal and rarely meant, and note it with its line.
+
+``F.mse_loss(y, x)`` of ``(8, 1)`` and ``(8,)`` runs, and compares each row with each
+column: the trace has a note on that line. All notes are found when a recording ends,
+from its program and from what the recording noticed. Read ``find_notes`` first.
+"""
 
 import sys
 from collections import defaultdict
@@ -7,12 +12,9 @@ from typing import Final, NamedTuple
 
 from torch import nn
 
-from meta_magic.recording.identities.module_numbers import ModuleNumbers
 from meta_magic.recording.identities.tensors import TensorRegistry
-from meta_magic.recording.rows.findings import Findings
 from meta_magic.recording.rows.module_trees import Tree
-from meta_magic.recording.signatures.entries import Entry
-from meta_magic.session.device_notes import find_place_notes
+from meta_magic.session.device_notes import find_device_notes
 from meta_magic.session.program_builder import Written, describe_failures
 from meta_magic.torch_private.module_internals import parameters_of
 from meta_magic.trace.calls import OpCall
@@ -22,15 +24,30 @@ from meta_magic.trace.sequences import OpCalls
 from meta_magic.trace.signature import Signature
 from meta_magic.trace.units import format_bytes, format_flops, format_shape
 
+READ: Final = frozenset({"aten._local_scalar_dense.default", "aten._to_copy.default"})
+"""Operators whose values are read; of others the size of the result depends on data."""
+
+PAIRWISE: Final = "add sub mul div pow eq ne gt lt ge le"
+BINARY: Final = frozenset(
+    {f"aten.{name}.Tensor" for name in PAIRWISE.split()}
+    | {"aten.maximum.default", "aten.minimum.default", "aten.soft_margin_loss.default"}
+)
+EXPAND: Final = "aten.expand.default"
+FUNCTIONAL: Final = "torch.nn.functional."
+"""The module of the losses that expand their arguments."""
+
+SQUARING: Final = frozenset({"one_hot", "outer", "ger"})
+"""Functions of torch whose purpose is to make a square of a column and a row."""
+
 
 class Outside(NamedTuple):
     """What happened around a recording.
 
     Attributes:
-        left_open: What had to be put right in torch, in words.
+        left_open: Sentences on what had to be put right in torch.
         threads: Names of the threads that ran meanwhile.
         tasks: Names of what ran in tasks of an event loop.
-        has_failed: Whether it ended by an error.
+        has_failed: Whether the recording ended by an error.
     """
 
     left_open: Sequence[str]
@@ -39,55 +56,32 @@ class Outside(NamedTuple):
     has_failed: bool
 
 
-READ: Final = frozenset({"aten._local_scalar_dense.default", "aten._to_copy.default"})
-"""Operators that give a value away, where the others give a size."""
-
-
 def find_notes(
     written: Written, program: Program, trees: Sequence[Tree], outside: Outside
 ) -> tuple[Note, ...]:
-    """Return all notes of a recording, in order of line, those without one last.
-
-    Args:
-        written: The parts that wrote it.
-        program: What they wrote.
-        trees: The module trees.
-        outside: What happened around it.
-    """
-    notes = written.findings.notes
+    """Return all notes of a recording in order of line, those without one last."""
+    findings = written.findings
+    has_saved = any(note.kind == "save" for note in findings.notes)
     found = [
-        *notes,
+        *findings.notes,
         *(Note(kind="inference", text=t, line=None) for t in written.imports.doubts),
-        *find_silent_broadcasts(program),
-        *find_evaluated(program),
-        *find_sizes_assumed(program),
-        *find_math(program),
-        *find_place_notes(program, has_saved=any(n.kind == "save" for n in notes)),
-        *find_untied(
-            written.calls.registered, written.numbers, written.registry, program
-        ),
-        *(note for tree in trees for note in find_attributes(tree.attributes, program)),
-        *([] if outside.has_failed else find_failures(written.findings)),
-        *find_outside(outside),
-        *find_unasked(written.rows.entries),
-        *find_unseen(written.findings),
+        *_find_silent_broadcasts(program),
+        *_find_evaluated(program),
+        *_find_assumed(program),
+        *_find_math(program),
+        *find_device_notes(program, has_saved=has_saved),
+        *_find_untied(written, program),
+        *_find_attributes(trees, program),
+        *_find_outside(written, outside),
     ]
-    return tuple(sorted(found, key=by_line))
+    return tuple(sorted(found, key=lambda n: sys.maxsize if n.line is None else n.line))
 
 
-def by_line(note: Note) -> int:
-    """Order notes by line, those without one last."""
-    return note.line if note.line is not None else sys.maxsize
-
-
-def find_failures(findings: Findings) -> Iterator[Note]:
-    """Yield a note for each operator that failed, and the cell went on."""
-    for text, line in describe_failures(findings):
-        yield Note(kind="failed", text=text, line=line)
-
-
-def find_outside(outside: Outside) -> Iterator[Note]:
-    """Yield what was left open in torch, and the threads that were not recorded."""
+def _find_outside(written: Written, outside: Outside) -> Iterator[Note]:
+    """Yield what failed, what was left open, and what was not recorded or not asked."""
+    if not outside.has_failed:
+        for text, line in describe_failures(written.findings):
+            yield Note(kind="failed", text=text, line=line)
     for text in outside.left_open:
         yield Note(kind="state", text=text, line=None)
     for name in dict.fromkeys(outside.threads):
@@ -104,11 +98,7 @@ def find_outside(outside: Outside) -> Iterator[Note]:
             "what it awaits itself (see await, without create_task or gather)",
             line=None,
         )
-
-
-def find_unasked(entries: Sequence[Entry]) -> Iterator[Note]:
-    """Yield how many calls nobody knows whether the CPU refuses them."""
-    n_unasked = len([entry for entry in entries if entry.is_unasked])
+    n_unasked = len([entry for entry in written.rows.entries if entry.is_unasked])
     if n_unasked:
         yield Note(
             kind="unasked",
@@ -116,11 +106,7 @@ def find_unasked(entries: Sequence[Entry]) -> Iterator[Note]:
             "them: asking the CPU would have been over a quarter of the cell's time",
             line=None,
         )
-
-
-def find_unseen(findings: Findings) -> Iterator[Note]:
-    """Yield a note for each class of tensors whose operators were not recorded."""
-    for class_name, count in findings.n_unseen.items():
+    for class_name, count in written.findings.n_unseen.items():
         yield Note(
             kind="foreign",
             text=f"{count:,} operators on {class_name} were not recorded",
@@ -128,8 +114,11 @@ def find_unseen(findings: Findings) -> Iterator[Note]:
         )
 
 
-def find_evaluated(program: Program) -> Iterator[Note]:
-    """Yield a note for each line that asked for values, by what asked."""
+# Values and sizes that depend on data
+
+
+def _find_evaluated(program: Program) -> Iterator[Note]:
+    """Yield a note for each line and function that asked for values."""
     if not program.evaluations:
         return
     ops = OpCalls(program)
@@ -152,8 +141,8 @@ def find_evaluated(program: Program) -> Iterator[Note]:
         )
 
 
-def find_sizes_assumed(program: Program) -> Iterator[Note]:
-    """Yield a note for each line and assumption on which sizes rest."""
+def _find_assumed(program: Program) -> Iterator[Note]:
+    """Yield a note for each line and assumption on which values or sizes rest."""
     if not program.assumptions:
         return
     ops, grouped = OpCalls(program), defaultdict(list)
@@ -177,7 +166,10 @@ def find_sizes_assumed(program: Program) -> Iterator[Note]:
         )
 
 
-def find_math(program: Program) -> Iterator[Note]:
+# Operators
+
+
+def _find_math(program: Program) -> Iterator[Note]:
     """Yield a note for each line and reason for which attention is no fused kernel."""
     if all(": " not in choice.text for choice in program.kernels):
         return
@@ -193,62 +185,100 @@ def find_math(program: Program) -> Iterator[Note]:
         yield Note(kind="attention", text=text, line=line)
 
 
-def find_untied(
-    registered: Sequence[tuple[int, str, int]],
-    numbers: ModuleNumbers,
-    registry: TensorRegistry,
-    program: Program,
-) -> Iterator[Note]:
-    """Yield a note for each parameter that stood in two places and no longer does.
+def _find_silent_broadcasts(program: Program) -> Iterator[Note]:
+    """Yield a note for each line where ``(n, 1)`` and ``(n,)`` made ``(n, n)``."""
+    suspects = {i for i, s in enumerate(program.signatures) if _is_suspect(s)}
+    if not suspects:
+        return
+    ops, lines = OpCalls(program), set()
+    for index, number in enumerate(program.signature_numbers()):
+        call = ops[index] if number in suspects else None
+        if call is None or call.line in lines or call.phase == "backward":
+            continue
+        text = _describe_broadcast(ops, call)
+        if text is not None:
+            lines.add(call.line)
+            yield Note(kind="broadcast", text=text, line=call.line)
 
-    Args:
-        registered: (module number, name, storage) as parameters were registered.
-        numbers: The modules that are still there.
-        registry: Numbers of storages.
-        program: Tells which line made the storage that a parameter has now.
-    """
+
+def _is_suspect(signature: Signature) -> bool:
+    """Whether an operator broadcasts a column with a row, or expands one for a loss."""
+    shapes = [geometry.shape for geometry in signature.inputs]
+    if signature.op == EXPAND:
+        (n, *_) = made = signature.outputs[0].shape or (0,)
+        return n > 1 and made == (n, n) and shapes in ([(n, 1)], [(n,)])
+    if signature.op not in BINARY or len(shapes) < len("ab"):
+        return False
+    row, column = sorted(shapes, key=len)
+    return len(row) == 1 and row[0] > 1 and column == (row[0], 1)
+
+
+def _describe_broadcast(ops: OpCalls, call: OpCall) -> str | None:
+    """Return a sentence on a broadcast that nobody asked for; None if there is none."""
+    name, function = call.op, call.function or ""
+    given, n = list(call.inputs), call.inputs[0].shape[0]
+    if call.op == EXPAND:  # a loss expands both of its arguments, one after the other
+        if not function.startswith(FUNCTIONAL):
+            return None
+        other = ops[min(call.index + 1, len(ops) - 1)]
+        given += other.inputs
+        if other.op != EXPAND or {t.shape for t in given} != {(n,), (n, 1)}:
+            return None
+        name = function
+    elif function.rpartition(".")[2] in SQUARING:
+        return None
+    left, right = (format_shape(tensor.shape) for tensor in given)
+    return f"{name} broadcast {left} with {right} to ({n}, {n}): a column met a row"
+
+
+# Modules
+
+
+def _find_untied(written: Written, program: Program) -> Iterator[Note]:
+    """Yield a note for each parameter that two modules shared and no longer share."""
     places_by_storage: dict[int, dict[tuple[int, str], None]] = defaultdict(dict)
-    for number, name, storage in registered:
+    for number, name, storage in written.calls.registered:
         places_by_storage[storage][number, name] = None
     shared = [places for places in places_by_storage.values() if len(places) > 1]
-    modules = dict(numbers.living()) if shared else {}
+    modules = dict(written.numbers.living()) if shared else {}
     for places in shared:
-        now = {
-            f"{type(modules[n]).__name__}.{name}": storage
-            for n, name in places
-            for storage in storages_now(modules.get(n), name, registry)
-        }
+        now: dict[str, int] = {}
+        for number, name in places:
+            module = modules.get(number)
+            storage_now = _find_storage(module, name, written.registry)
+            if storage_now is not None:
+                now[f"{type(module).__name__}.{name}"] = storage_now
         if len(now) > 1 and len(set(now.values())) > 1:
             yield Note(
                 kind="untied",
                 text=f"{' and '.join(now)} were one parameter and came untied",
-                line=line_that_made(max(now.values()), program),
+                line=_find_line(max(now.values()), program),
             )
 
 
-def storages_now(
+def _find_storage(
     module: nn.Module | None, name: str, registry: TensorRegistry
-) -> Iterator[int]:
-    """Yield the storage on which a parameter lies now, if it is still there."""
+) -> int | None:
+    """Return the storage of a module's parameter, if it still has that."""
     parameter = None if module is None else parameters_of(module).get(name)
-    if parameter is not None and not nn.parameter.is_lazy(parameter):
-        yield registry.storage_by_tensor[registry.read(parameter)[0]]
+    if parameter is None or nn.parameter.is_lazy(parameter):
+        return None
+    return registry.storage_by_tensor[registry.read(parameter)[0]]
 
 
-def find_attributes(
-    attributes: Sequence[tuple[str, str, int]], program: Program
-) -> Iterator[Note]:
-    """Yield a note for each tensor that a module holds but will not take along."""
-    for class_name, name, storage in attributes:
-        yield Note(
-            kind="attribute",
-            text=f"{class_name}.{name} is a tensor but neither parameter nor buffer: "
-            "it will not move with the module (register_buffer would)",
-            line=line_that_made(storage, program),
-        )
+def _find_attributes(trees: Sequence[Tree], program: Program) -> Iterator[Note]:
+    """Yield a note for each tensor that a module holds but would not move along."""
+    for tree in trees:
+        for class_name, name, storage in tree.attributes:
+            yield Note(
+                kind="attribute",
+                text=f"{class_name}.{name} is a tensor but neither parameter nor "
+                "buffer: it will not move with the module (register_buffer would)",
+                line=_find_line(storage, program),
+            )
 
 
-def line_that_made(storage: int, program: Program) -> int | None:
+def _find_line(storage: int, program: Program) -> int | None:
     """Return the cell's line of the first operator that returned a storage."""
     index = find_maker(storage, program)
     if index is None:
@@ -267,62 +297,3 @@ def find_maker(storage: int, program: Program) -> int | None:
         if any(storages[number] == storage for number in words[start:end]):
             return index
     return None
-
-
-PAIRWISE: Final = "add sub mul div pow eq ne gt lt ge le"
-BINARY: Final = frozenset(
-    {f"aten.{name}.Tensor" for name in PAIRWISE.split()}
-    | {"aten.maximum.default", "aten.minimum.default", "aten.soft_margin_loss.default"}
-)
-EXPAND: Final = "aten.expand.default"
-FUNCTIONAL: Final = "torch.nn.functional."
-"""Where the losses are that expand what they are given."""
-
-SQUARING: Final = frozenset({"one_hot", "outer", "ger"})
-"""Functions of torch that are there to make a square of a column and a row."""
-
-
-def find_silent_broadcasts(program: Program) -> Iterator[Note]:
-    """Yield a note for each line where ``(n, 1)`` met ``(n,)`` and made ``(n, n)``."""
-    suspects = {i for i, s in enumerate(program.signatures) if is_suspect(s)}
-    if not suspects:
-        return
-    ops, lines = OpCalls(program), set()
-    for index, number in enumerate(program.signature_numbers()):
-        call = ops[index] if number in suspects else None
-        if call is None or call.line in lines or call.phase == "backward":
-            continue
-        text = describe_meeting(ops, call)
-        if text is not None:
-            lines.add(call.line)
-            yield Note(kind="broadcast", text=text, line=call.line)
-
-
-def is_suspect(signature: Signature) -> bool:
-    """Whether a column meets a row, or is expanded as a loss does it before."""
-    shapes = [geometry.shape for geometry in signature.inputs]
-    if signature.op == EXPAND:
-        (n, *_) = made = signature.outputs[0].shape or (0,)
-        return n > 1 and made == (n, n) and shapes in ([(n, 1)], [(n,)])
-    if signature.op not in BINARY or len(shapes) < len("ab"):
-        return False
-    row, column = sorted(shapes, key=len)
-    return len(row) == 1 and row[0] > 1 and column == (row[0], 1)
-
-
-def describe_meeting(ops: OpCalls, call: OpCall) -> str | None:
-    """Return in words what a call broadcast that nobody asked for; None if nothing."""
-    name, function = call.op, call.function or ""
-    given, n = list(call.inputs), call.inputs[0].shape[0]
-    if call.op == EXPAND:  # by a loss, of both that it was given
-        if not function.startswith(FUNCTIONAL):
-            return None
-        other = ops[min(call.index + 1, len(ops) - 1)]
-        given += other.inputs
-        if other.op != EXPAND or {t.shape for t in given} != {(n,), (n, 1)}:
-            return None
-        name = function
-    elif function.rpartition(".")[2] in SQUARING:
-        return None
-    left, right = (format_shape(tensor.shape) for tensor in given)
-    return f"{name} broadcast {left} with {right} to ({n}, {n}): a column met a row"

@@ -21,8 +21,6 @@ from meta_magic.trace.program import Program
 from meta_magic.trace.sequences import OpCalls
 from meta_magic.trace.signature import SourcePosition
 
-__all__ = ["Recorded", "describe_outside", "find_recorded", "is_without_values"]
-
 
 class Recorded(NamedTuple):
     """A variable that holds what a recorded cell made.

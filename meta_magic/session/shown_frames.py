@@ -12,20 +12,6 @@ from typing import Final, NamedTuple
 
 from meta_magic.recording.identities.frame_kinds import PACKAGE, TORCH_FILES, is_stdlib
 
-__all__ = [
-    "OURS",
-    "PYTHONS",
-    "TORCHS",
-    "USERS",
-    "ShownFrames",
-    "choose_all",
-    "choose_but_ours",
-    "choose_frames",
-    "hide_others",
-    "home_of",
-    "walk_traceback",
-]
-
 IN_PACKAGES: Final = re.compile(r".*/(?:site|dist)-packages/([^/.]+)")
 OURS: Final = "meta_magic"
 TORCHS: Final = "torch"

@@ -23,8 +23,6 @@ from torch.overrides import TorchFunctionMode
 from meta_magic.torch_private.modes import function_mode_stack, pop_function_mode
 from meta_magic.torch_private.replacing import PROFILE_OF_THREADS, Replacements
 
-__all__ = ["ProcessWatch", "TaskWatch", "ThreadWatch"]
-
 OWN_PREFIX: Final = "meta_magic"
 
 PROCESS: Final = "what {} did was not recorded: a recording belongs to one process"

@@ -1,4 +1,9 @@
-"""Call operators with the values of what they read, or with what is assumed of them."""
+"""Call an operator with the values of what it reads, or with an assumption about them.
+
+``x[mask]`` runs with the number of true elements of ``mask``, and ``torch.unique(x)``
+with the values of ``x`` on the CPU; the result is on meta again, with the size that the
+CPU would give it. ``call_with`` takes values, ``call_assumed`` an assumption.
+"""
 
 from collections.abc import Mapping
 from math import prod
@@ -19,16 +24,6 @@ from meta_magic.recording.signatures.entries import ALIGNED, OpTable
 from meta_magic.replaying.assumed_operator import fill
 from meta_magic.trace.program_facts import Assumption
 
-__all__ = [
-    "COPY",
-    "INDEX",
-    "NONZERO",
-    "SELECT",
-    "call_assumed",
-    "call_with",
-    "find_outs",
-]
-
 COPY: Final = "aten._to_copy.default"
 INDEX: Final = "aten.index.Tensor"
 NONZERO: Final = "aten.nonzero.default"
@@ -41,14 +36,14 @@ def call_with(table: OpTable, given: Given, real_by_id: Mapping[int, Tensor]) ->
     if table.name in (INDEX, SELECT):
         counts = {key: int(mask.count_nonzero()) for key, mask in real_by_id.items()}
         if table.name == INDEX:
-            return index_by_masks(args, counts)
-        return select_by_mask(args[0], args[1], counts)
-    if table.name == ALIGNED:  # of the other one it reads the shape
+            return _index_by_masks(args, counts)
+        return _select_by_mask(args[0], args[1], counts)
+    if table.name == ALIGNED:  # it reads only the shape of its first argument
         other = torch.empty(1, device="cpu").expand(args[0].shape)
         real_by_id = {**real_by_id, id(args[0]): other}
     outs = find_outs(table, kwargs)
     real_by_id = {**real_by_id, **{id(out): make_stand_in(out) for out in outs}}
-    real_args, real_kwargs = replace((args, kwargs), real_by_id)
+    real_args, real_kwargs = _replace((args, kwargs), real_by_id)
     returned = table.func(*real_args, **real_kwargs)
     for out in outs:
         lay_out_as(real_by_id[id(out)], out)
@@ -56,21 +51,15 @@ def call_with(table: OpTable, given: Given, real_by_id: Mapping[int, Tensor]) ->
     return returned if table.name == COPY else put_on_meta(returned, out_by_id)
 
 
-def find_outs(table: OpTable, kwargs: Kwargs) -> list[Tensor]:
-    """Return the tensors that a call is given for its results."""
-    given = [kwargs.get(name) for name in table.written] if table.has_out else []
-    return tensors_in(given)
-
-
 def call_assumed(
     table: OpTable, given: Given, read: Tensor, assumption: Assumption
 ) -> Any:
-    """Return what an operator returns if what it reads is as was assumed."""
+    """Return what an operator returns if what it reads is as assumed."""
     counts = {id(read): assumption.n_true}
     if table.name == INDEX:
-        return index_by_masks(given.args, counts)
+        return _index_by_masks(given.args, counts)
     if table.name == SELECT:
-        return select_by_mask(given.args[0], read, counts)
+        return _select_by_mask(given.args[0], read, counts)
     if table.name == NONZERO:
         shape = (assumption.n_true, read.ndim)
         return torch.empty(shape, dtype=torch.long, device="meta")
@@ -78,36 +67,39 @@ def call_assumed(
         dtype = given.kwargs.get("dtype") or read.dtype
         return fill(assumption, read.shape, dtype)
     number = assumption.n_true if assumption.value is None else assumption.value
-    return int(number) if float(number).is_integer() and not is_real(read) else number
+    is_whole = float(number).is_integer()
+    has_fractions = read.dtype.is_floating_point or read.dtype.is_complex
+    return int(number) if is_whole and not has_fractions else number
 
 
-def is_real(tensor: Tensor) -> bool:
-    """Whether the numbers of a tensor have fractions."""
-    return tensor.dtype.is_floating_point or tensor.dtype.is_complex
+def find_outs(table: OpTable, kwargs: Kwargs) -> list[Tensor]:
+    """Return the tensors of ``out=``."""
+    given = [kwargs.get(name) for name in table.written] if table.has_out else []
+    return tensors_in(given)
 
 
-def replace(value: Any, real_by_id: Mapping[int, Tensor]) -> Any:
-    """Return arguments with real tensors for those on meta."""
+def _replace(value: Any, real_by_id: Mapping[int, Tensor]) -> Any:
+    """Return arguments with real tensors in place of those on meta."""
     if isinstance(value, Tensor):
         return real_by_id.get(id(value), value)
     if isinstance(value, torch.device):
         return torch.device("cpu")
     if isinstance(value, (list, tuple)):
-        return type(value)([replace(item, real_by_id) for item in value])
+        return type(value)([_replace(item, real_by_id) for item in value])
     if isinstance(value, Mapping):
-        return {name: replace(item, real_by_id) for name, item in value.items()}
+        return {name: _replace(item, real_by_id) for name, item in value.items()}
     return value
 
 
-def index_by_masks(args: Args, count_by_id: Mapping[int, int]) -> Tensor:
-    """Index a meta tensor; each mask stands for the positions at which it is true.
+def _index_by_masks(args: Args, count_by_id: Mapping[int, int]) -> Tensor:
+    """Index a meta tensor by the positions at which each mask is true.
 
     Args:
-        args: Those of ``aten.index``.
+        args: The arguments of ``aten.index``.
         count_by_id: How many elements of each mask are true.
 
     Raises:
-        IndexError: A mask does not fit, in torch's words.
+        IndexError: A mask has another shape, with torch's message.
     """
     tensor, indices = args
     positions: list[Tensor | None] = []
@@ -115,25 +107,25 @@ def index_by_masks(args: Args, count_by_id: Mapping[int, int]) -> Tensor:
         count = None if mask is None else count_by_id.get(id(mask))
         if count is None:
             positions.append(mask)
-        else:
-            at = len(positions)
-            if mask.shape != tensor.shape[at : at + mask.ndim]:
-                shapes = list(mask.shape), list(tensor.shape)
-                raise IndexError(
-                    f"The shape of the mask {shapes[0]} at index 0 does not match the "
-                    f"shape of the indexed tensor {shapes[1]} at index {at}"
-                )
-            made = [torch.empty(count, dtype=torch.long, device="meta")] * mask.ndim
-            positions.extend(made)
+            continue
+        at = len(positions)
+        if mask.shape != tensor.shape[at : at + mask.ndim]:
+            shapes = list(mask.shape), list(tensor.shape)
+            raise IndexError(
+                f"The shape of the mask {shapes[0]} at index 0 does not match the "
+                f"shape of the indexed tensor {shapes[1]} at index {at}"
+            )
+        made = [torch.empty(count, dtype=torch.long, device="meta")] * mask.ndim
+        positions.extend(made)
     index = torch.ops.aten.index.Tensor
     found: Tensor = index(tensor, positions)
     return lay_out_alike(index, (tensor, positions), {}, found)  # type: ignore[no-any-return]  # it returns what any operator does
 
 
-def select_by_mask(
+def _select_by_mask(
     tensor: Tensor, mask: Tensor, count_by_id: Mapping[int, int]
 ) -> Tensor:
-    """Return an empty tensor for each element at which a mask is true."""
+    """Return a meta tensor with an element for each true one of a mask."""
     shape = torch.broadcast_shapes(tensor.shape, mask.shape)
     repeats = prod(shape) // max(1, mask.numel())
     count = count_by_id[id(mask)] * repeats

@@ -1,8 +1,9 @@
-"""Values on demand: what operators return that read data while a cell runs on meta.
+"""Answer operators that read data, such as ``loss.item()``, while a cell runs on meta.
 
-The recorded program knows how each tensor was made: what an operator reads is replayed
-on the CPU, if that takes little, and the operator runs on the real values. Only their
-sizes come back, on meta again; or the value itself, where it is a number.
+The slice of the program that computes the operator's inputs is replayed on the CPU,
+within limits, and the operator runs on the real values. A number comes back as it is, a
+tensor on meta with the right size. Without this, ``item()`` would raise in every cell.
+Read ``ValuesOnDemand.evaluate`` first.
 """
 
 from collections.abc import Callable, Sequence
@@ -48,8 +49,6 @@ from meta_magic.trace.program import Program
 from meta_magic.trace.program_facts import Assumption, Evaluation
 from meta_magic.trace.units import format_shape
 
-__all__ = ["ValuesOnDemand"]
-
 ASSUMABLE: Final = frozenset({INDEX, SELECT, NONZERO})
 READ: Final = frozenset({COPY, "aten._local_scalar_dense.default"})
 NOTHING_ASSUMED: Final = Assumed()
@@ -64,11 +63,11 @@ class ValuesOnDemand:
     """Computes values that a cell asks for.
 
     Args:
-        written: What was recorded so far: which function is running; takes the calls
-            that were answered, or whose sizes or values were assumed.
+        written: The parts that write the recording; its findings take what was
+            evaluated or assumed.
         snapshot: Returns the program recorded so far.
-        options: What one value may take, and what is assumed beyond.
-        show: Shows how far a value is that takes long.
+        options: The limits of one value, and what is assumed beyond them.
+        show: Shows the progress of a value that takes long.
 
     Attributes:
         prepare: Called with tensors before their values are read.
@@ -81,7 +80,8 @@ class ValuesOnDemand:
         options: Options,
         show: Show = show_line,
     ) -> None:
-        self.prepare: Callable[[Sequence[Tensor]], object] = len  # which does nothing
+        # Does nothing until `SharedMemory` sets it: arrays may have been written.
+        self.prepare: Callable[[Sequence[Tensor]], object] = len
         self._places, self._torn = written.places, written.constants.torn
         self._live = LiveColumns(written)
         self._clock = written.clock
@@ -96,20 +96,20 @@ class ValuesOnDemand:
         self._beyond: dict[tuple[str, Any], int] = {}
 
     def evaluate(self, table: OpTable, given: Given) -> Any:
-        """Return what an operator that failed on meta returns, if it needs only values.
+        """Return what an operator returns on the values of its inputs.
 
         Returns:
-            That; ``NotImplemented`` if it needs none.
+            The result; ``NotImplemented`` if the operator reads no values.
 
         Raises:
-            MissingValueError: They cannot be computed, or take too much.
+            MissingValueError: The values cannot be computed, or are beyond the limits.
         """
-        chosen = find_read(table, given)
+        chosen = _find_read(table, given)
         if not chosen:
             return NotImplemented
         frame = self._places.frame
         place = table.name, frame and (frame.f_code, frame.f_lineno)
-        # What took too much once would take no less a layer later.
+        # A value that was too expensive at this line is so in the next layer, too.
         numel = chosen[0][0].numel()
         is_beyond = numel >= self._beyond.get(place, numel + 1)
         guess = self._guess(table, chosen)
@@ -120,7 +120,7 @@ class ValuesOnDemand:
                 if isinstance(error, ValueLimitError):
                     self._beyond[place] = numel
                 if table.name == ALIGNED:
-                    return True  # or not: what is recorded then is one and the same
+                    return True  # either answer leads to the same recorded calls
                 if guess is None:
                     self._raise_refusal(error)
                     raise
@@ -135,9 +135,9 @@ class ValuesOnDemand:
         *,
         is_beyond: bool,
     ) -> Any:
-        """Return what an operator returns, given the values that it reads.
+        """Compute the values that an operator reads, and call it with them.
 
-        Little is computed where a guess can stand for the values.
+        The limits are lower where a guess can replace the values.
         """
         try:
             reals, cost = self._compute(
@@ -149,17 +149,17 @@ class ValuesOnDemand:
             raise self._explain(error, table, chosen) from error
         real_by_id = {id(t): real for (t, _), real in zip(chosen, reals, strict=True)}
         with WithoutModes():
-            if table.written:  # and what was computed is kept
+            if table.written:  # the evaluator keeps what it computed
                 real_by_id = {key: real.clone() for key, real in real_by_id.items()}
             returned = call_with(table, given, real_by_id)
         self._findings.n_answered += 1
-        self._findings.evaluations.append(cost)  # a call that failed is not recorded
+        self._findings.evaluations.append(cost)  # not before: the call may fail
         return returned
 
     def _guess(self, table: OpTable, chosen: Inputs) -> Guess | None:
-        """Return what is assumed of what an operator reads, if anything.
+        """Return the assumption about the one tensor that an operator reads, if any.
 
-        Of one tensor alone: how several would be true together nobody said.
+        Of several masks nobody said how many elements are true together.
         """
         (tensor, (_, ref, _)), *others = chosen
         assumed = self._options.assumed
@@ -174,7 +174,6 @@ class ValuesOnDemand:
         return None
 
     def _assume(self, table: OpTable, given: Given, read: Tensor, guess: Guess) -> Any:
-        """Return what an operator returns if what it reads is as was assumed."""
         numel = read.numel()
         call = Assumption(self._clock.now, guess.n_true, numel, guess.text, guess.value)
         with WithoutModes():
@@ -184,7 +183,7 @@ class ValuesOnDemand:
         return returned
 
     def peek(self, tensor: Tensor, seen: Seen) -> Tensor | None:
-        """Return what a tensor holds, if that takes little; the trace says nothing."""
+        """Return the values of a tensor within the limits; the trace does not say so."""
         try:
             read = [(tensor, seen)]
             reals, _ = self._compute(
@@ -195,7 +194,7 @@ class ValuesOnDemand:
         return reals[0]
 
     def find_number(self, tensor: Tensor, seen: Seen) -> Any:
-        """Return the number that a tensor is, if a loop has it; else None."""
+        """Return the number in a tensor, if a running loop replay has it; else None."""
         if not is_real_below():
             return None
         with DisableTorchFunction():
@@ -209,7 +208,7 @@ class ValuesOnDemand:
         return number
 
     def _go_on(self, chosen: Inputs) -> tuple[list[UntypedStorage], Evaluation] | None:
-        """Return the storages of tensors, and what they took, if a loop has them."""
+        """Return storages of tensors, and their cost, if a running loop has them."""
         loops, refs = self._evaluator.loops, [seen[1] for _, seen in chosen]
         if not loops.is_live or self._live.is_changed() or self._budget.is_spent:
             return None
@@ -221,31 +220,31 @@ class ValuesOnDemand:
             return loops.go_on(self._live.read(), storages, n_torn)
 
     def read(self, chosen: Inputs, *, can_wait: bool = True) -> list[Tensor]:
-        """Return what tensors hold; those that share a storage do so again.
+        """Return the values of tensors; those that share a storage do so again.
 
         Args:
-            chosen: The tensors, as they were seen.
-            can_wait: Whether the code asked for the values; else little is computed.
+            chosen: The tensors, as the registry knows them.
+            can_wait: Whether the code asked for the values; else the limits are lower.
 
         Raises:
-            MissingValueError: They cannot be computed, rest on what was assumed, or
-                take too much.
+            MissingValueError: The values cannot be computed, depend on an assumption,
+                or are beyond the limits.
         """
         budget = self._budget if can_wait else self._little
         return self._compute(chosen, budget, is_brief=not can_wait, can_assume=False)[0]
 
     def state_at(self, source: int) -> Tensor | None:
-        """Return where a CPU generator would stand; None if that takes too much."""
+        """Return the state of a CPU generator; None if that is beyond the limits."""
         return self._evaluator.state_at(self._snapshot(), source, self._budget)
 
     def hand_over(self, program: Program) -> None:
-        """Let later recordings go on from what was computed of this one."""
+        """Let later recordings use the values that were computed in this one."""
         self._evaluator.hand_over(program)
 
     def _explain(
         self, error: MissingValueError, table: OpTable, chosen: Inputs
     ) -> MissingValueError:
-        """Return the error that says which value is missing, and what to do."""
+        """Return an error that says which value is missing, and what to do."""
         function = describe_function(self._places.function) or table.name
         shape = format_shape(chosen[0][0].shape)
         frame = self._places.frame
@@ -261,9 +260,9 @@ class ValuesOnDemand:
         return ValueLimitError(text + advice, error.wanted)
 
     def _raise_refusal(self, error: MissingValueError) -> None:
-        """Raise what an operator raised whose result a value needs, as on the CPU.
+        """Raise the CPU's own error of an operator that a value depends on, if any.
 
-        There it raises at once; here as late as somebody asks what it returned.
+        On the CPU that operator raises at once; here the replay is the first to run it.
         """
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, ReplayError):
@@ -271,16 +270,17 @@ class ValuesOnDemand:
         error.__cause__ = None
         if cause is None or cause.refusal is None or self._options.device != "cpu":
             return
-        refusal = cause.refusal.with_traceback(None)  # which would keep what is real
+        refusal = cause.refusal.with_traceback(None)  # it would keep real tensors
         refusal.add_note(f"meta_magic: {cause}")
         try:
             raise refusal from None
         finally:
-            refusal.__context__ = None  # else these errors, and frames, keep each other
+            # Else these errors and frames keep each other alive.
+            refusal.__context__ = None
             del refusal, cause, error
 
     def _advise(self, table: OpTable, chosen: Inputs, function: str) -> list[str]:
-        """Return which assumption helps with what takes too much, if one does."""
+        """Return the assumption that replaces a value beyond the limits, if any."""
         (tensor, (_, ref, _)), *others = chosen
         is_mask = table.name in ASSUMABLE
         if others or ref is None or not (is_mask or table.name in READ):
@@ -296,7 +296,7 @@ class ValuesOnDemand:
         is_brief: bool = False,
         can_assume: bool = True,
     ) -> tuple[list[Tensor], Evaluation]:
-        """Return the real tensors for those on meta, and what they took."""
+        """Return real tensors for those on meta, and their cost."""
         wanted = [
             (ref.number, geometry.record)
             for _, (_, ref, geometry) in chosen
@@ -306,14 +306,14 @@ class ValuesOnDemand:
             with RealTorch():
                 found = self._go_on(chosen)
                 if found is not None:
-                    return copy_views(chosen, found[0]), found[1]
+                    return _copy_views(chosen, found[0]), found[1]
         self.prepare([tensor for tensor, _ in chosen])
         return self._evaluator.evaluate(
             self._snapshot(), wanted, budget, can_assume=can_assume, is_brief=is_brief
         )
 
     def _describe(self) -> str:
-        """Return what is computed now, such as ``loss, line 33``."""
+        """Return the value and line that are computed now, such as ``loss, line 33``."""
         function, frame, _, given = self._places.running or (None, None, None, ())
         while frame is not None and frame.f_code.co_filename.startswith(TORCH_FILES):
             frame = frame.f_back
@@ -328,21 +328,21 @@ class ValuesOnDemand:
         return name if line is None else f"{name}, line {line}"
 
 
-def copy_views(chosen: Inputs, storages: Sequence[UntypedStorage]) -> list[Tensor]:
-    """Return real tensors for those on meta, on copies of their storages."""
+def _copy_views(chosen: Inputs, storages: Sequence[UntypedStorage]) -> list[Tensor]:
+    """Return real tensors for meta tensors, on copies of their storages."""
     copies = {id(storage): storage.clone() for storage in storages}
     pairs = zip(chosen, storages, strict=True)
     return [make_view(copies[id(real)], seen[2].record) for (_, seen), real in pairs]
 
 
-def find_read(table: OpTable, given: Given) -> Inputs:
-    """Return the meta tensors whose values an operator reads; none of most."""
+def _find_read(table: OpTable, given: Given) -> Inputs:
+    """Return the meta tensors whose values an operator reads; [] for most operators."""
     device = given.kwargs.get("device")
     is_copy = table.name == COPY and device is not None and device.type == "cpu"
     if not given.inputs or not (table.reads_data or is_copy or table.is_foreign):
         return []
     outs = [*map(id, find_outs(table, given.kwargs))]
-    has_masks = table.name in (INDEX, SELECT, ALIGNED)  # and reads nothing else
+    has_masks = table.name in (INDEX, SELECT, ALIGNED)  # they read only their masks
     first, *others = given.inputs
     chosen = others if has_masks else [first, *others]
     return [
