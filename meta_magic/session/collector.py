@@ -1,9 +1,9 @@
-"""Let Python's garbage collector look no more often at what the cell itself makes.
+"""Run Python's garbage collector as often as without a recording.
 
-A recording makes about two objects that stay for each of the program's: what lies in
-circles is to die after about as many of the program's objects as without a recording,
-for its tensors count as memory until then. The whole heap is looked at less often
-still: of a model of 4,000 modules built in a recording that took a quarter of the time.
+A recording keeps about two objects for each that the program makes. So the collector
+would run three times as often, and free cycles of tensors, which count as memory until
+then, too early. Full collections are rarer still: they took a quarter of the time of
+building a model of 4,000 modules in a recording.
 """
 
 import gc
@@ -11,10 +11,10 @@ from threading import RLock
 from typing import Final
 
 N_OBJECTS: Final = 3
-"""Objects of a program with a recording for each without."""
+"""Objects with a recording for each one without."""
 
 RARER: Final = 10
-"""How much less often the whole heap is looked at."""
+"""How much rarer full collections are."""
 
 LARGEST: Final = 2**31 - 1
 """The largest threshold that the collector takes."""
@@ -23,8 +23,8 @@ LARGEST: Final = 2**31 - 1
 class RareCollection:
     """Context manager that raises the collector's thresholds, and puts them back.
 
-    They are the process's: recordings of several threads, or within each other, may end
-    in any order. The first raises them, the last puts them back.
+    The process has one set of thresholds. Recordings in several threads, or within each
+    other, end in any order: the first raises the thresholds, the last restores them.
     """
 
     def __init__(self) -> None:
@@ -49,10 +49,10 @@ class RareCollection:
     def __exit__(self, *_: object) -> None:
         with self._lock:
             self._n_entered -= 1
-            # A cell that set its own keeps them.
+            # A cell that set its own thresholds keeps them.
             if self._n_entered == 0 and gc.get_threshold() == self._within:
                 gc.set_threshold(*self._before)
 
 
 RARE_COLLECTION: Final = RareCollection()
-"""The one of this process, which all recordings enter."""
+"""All recordings of the process enter this one."""

@@ -1,9 +1,9 @@
 """Leave torch and the interrupt handler exactly as they were, however a block ends.
 
-``with torch.device("meta")`` alone is not safe: half of the interrupts that land in its
-enter or exit leave the process in meta, and a mode that the block forgot to leave makes
-the exit pop the wrong one. So everything is noted before, restored by identity after,
-and an interrupt is delivered only while the block itself runs.
+``with torch.device("meta")`` alone is not safe: half of the interrupts that arrive in
+its enter or exit leave the process on meta, and a mode that the block forgot to leave
+makes the exit pop the wrong one. So ``Guard`` takes a snapshot of torch, restores it
+after the block, and delivers an interrupt only while the block itself runs.
 """
 
 import sys
@@ -26,10 +26,10 @@ class Guard:
     Args:
         contexts: Entered in order, left in reverse.
         entry_points: Functions of other files that call :meth:`enter` or
-            :meth:`leave`; an interrupt that lands in their own frame waits, too.
+            :meth:`leave`; an interrupt that arrives in their own frame waits, too.
 
     Attributes:
-        odd: What had to be put right afterwards, in words.
+        odd: Sentences on what had to be put right afterwards.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Guard:
         self._entered: list[AbstractContextManager[Any]] = []
         self._snapshot: Snapshot | None = None
         self._left: Snapshot | None = None
-        # What turns them off for a while, and is interrupted, may not turn them on.
+        # Torch's own code may turn gradients off, and an interrupt keep them off.
         self._has_gradients = torch.is_grad_enabled()
         self._interrupts = Interrupts(self._must_wait)
 
@@ -58,7 +58,10 @@ class Guard:
             self.leave()
 
     def run_part(self, block: Callable[[], T]) -> T:
-        """Run a part of what goes on in a later one, unless this one raises."""
+        """Run a part of a block; the next part continues in its state of torch.
+
+        If the part raises, torch is restored as after :meth:`run`.
+        """
         __tracebackhide__ = True
         self.enter()
         left: Snapshot | None = None
@@ -95,7 +98,7 @@ class Guard:
         """Leave all contexts, restore, then deliver an interrupt that came.
 
         Args:
-            left: What a later part is to go on with.
+            left: The state of torch with which a later part continues.
         """
         self._interrupts.is_held = True  # a plain store, as above
         self._left = left
@@ -104,7 +107,7 @@ class Guard:
                 self._note(text)
         while self._entered:
             context = self._entered.pop()
-            try:  # each on its own: one that fails must not keep the others entered
+            try:  # one that fails must not keep the others entered
                 context.__exit__(None, None, None)
             except Exception as error:  # noqa: BLE001  the snapshot is authoritative
                 self._note(f"{type(context).__name__} was not left cleanly: {error}")
@@ -121,6 +124,6 @@ class Guard:
             self.odd.append(text)
 
     def _must_wait(self, frame: FrameType | None) -> bool:
-        """Whether an interrupt landed on the way into or out of the block."""
+        """Whether an interrupt arrived on the way into or out of the block."""
         is_own = frame is not None and frame.f_code in self._own_codes
         return is_own or must_wait(frame)

@@ -1,7 +1,8 @@
-"""Which variables hold what a recorded cell made, and which plain code made of that.
+"""Find meta tensors in the variables of plain code, and say which cell made them.
 
-Plain code between cells has meta tensors before it: ``y = model(x)`` in a cell without
-``%%meta`` ends in an error of torch, or gives a tensor that will never have values.
+``y = model(x)`` in a cell without ``%%meta`` ends in an error of torch if a recorded
+cell made ``model``, or gives a tensor that never has values: ``find_recorded`` and
+``describe_outside`` are for messages that say so.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,12 +24,12 @@ from meta_magic.trace.signature import SourcePosition
 
 
 class Recorded(NamedTuple):
-    """A variable that holds what a recorded cell made.
+    """A variable that holds a tensor or module of a recorded cell.
 
     Attributes:
-        name: Its name.
+        name: The variable's name.
         is_module: Whether it is a module, else a tensor.
-        made_at: Where its first tensor was made; None if that is not known.
+        made_at: Where its first tensor was made; None if unknown.
     """
 
     name: str
@@ -47,19 +48,22 @@ def find_recorded(
         if isinstance(value, nn.Module):
             held = chain(value.parameters(), value.buffers())
         for tensor in held:
-            found = find_origin_of(tensor)
+            found = _find_origin_of(tensor)
             if found is not None:
-                yield Recorded(name, is_module, find_position(*found))
+                program, storage = found
+                index = find_maker(storage, program)
+                at = None if index is None else OpCalls(program)[index].position
+                yield Recorded(name, is_module, at)
                 break
 
 
 def is_without_values(value: object) -> bool:
     """Whether a value is a tensor on meta that no recording made."""
     is_on_meta = isinstance(value, Tensor) and value.is_meta
-    return is_on_meta and find_origin_of(value) is None
+    return is_on_meta and _find_origin_of(value) is None
 
 
-def find_origin_of(value: object) -> tuple[Program, int] | None:
+def _find_origin_of(value: object) -> tuple[Program, int] | None:
     """Return the program that made a meta tensor, and its storage there."""
     try:
         if not isinstance(value, Tensor) or not value.is_meta:
@@ -70,17 +74,11 @@ def find_origin_of(value: object) -> tuple[Program, int] | None:
     if found is None:
         return None
     program, storage = found[0].program, found[1]
-    while True:  # a later recording may only have read it
+    while True:  # back to the recording that made it: later ones import it
         earlier = next((i for i in program.imports if i.storage == storage), None)
         if earlier is None:
             return program, storage
         program, storage = earlier.program, earlier.origin
-
-
-def find_position(program: Program, storage: int) -> SourcePosition | None:
-    """Return where a program made a storage."""
-    index = find_maker(storage, program)
-    return None if index is None else OpCalls(program)[index].position
 
 
 def describe_outside(
@@ -89,16 +87,16 @@ def describe_outside(
     frame: FrameType | None,
     program: Program,
 ) -> str:
-    """Return in words which variable lacks the values that a replay wanted.
+    """Say which variable of plain code lacks the values that a replay needs.
 
     Args:
-        error: What the replay raised.
+        error: The error of the replay.
         registry: Knows the storages of tensors.
         frame: The frame that asked for a value.
-        program: What was recorded so far.
+        program: The program recorded so far.
 
     Returns:
-        That, after a space; "" if no variable there holds it.
+        A sentence to append; "" if no variable of the frame holds the tensor.
     """
     cause = error.__cause__
     storage = cause.storage if isinstance(cause, ReplayError) else None
@@ -108,15 +106,11 @@ def describe_outside(
         for name, value in read_variables(frame).items():
             is_outside = is_without_values(value)
             if is_outside and registry.find_storages([value]) == [storage]:
-                by = describe_maker(value)
+                node = getattr(value, "grad_fn", None)
+                maker = "" if node is None else node.name().removesuffix("Backward0")
+                by = maker and f" (by {maker})"
                 return (
                     f". It is `{name}`, which plain code made{by}: put %%meta on that "
                     "cell, or that line into the block of record()"
                 )
     return ""
-
-
-def describe_maker(value: Any) -> str:
-    """Return in words which function gave a tensor, as far as autograd knows."""
-    node = value.grad_fn
-    return "" if node is None else f" (by {node.name().removesuffix('Backward0')})"

@@ -1,7 +1,8 @@
-"""Choose the frames of a traceback that its reader wants to see.
+"""Choose the frames of a traceback that help its reader.
 
-The user's own, and the innermost one below them that is a library's and not torch's:
-what torch does between the user's line and its words is of no help to him.
+These are the user's own frames, and below them the innermost frame of a library other
+than torch. ``nn.Linear(4, 2)(x)`` then shows one line and the error, not ten frames of
+torch and ours. Read ``choose_frames`` first.
 """
 
 import inspect
@@ -20,11 +21,11 @@ USERS: Final = ""
 
 
 class ShownFrames(NamedTuple):
-    """What is shown of a traceback, and what is not.
+    """The entries of a traceback that are shown, and what is hidden.
 
     Attributes:
-        entries: Those shown, outermost first.
-        folded: For each that is not, and is not ours, the package that it is of.
+        entries: The entries that are shown, outermost first.
+        folded: The package of each hidden entry that is not ours.
     """
 
     entries: Sequence[TracebackType]
@@ -34,9 +35,8 @@ class ShownFrames(NamedTuple):
 def choose_frames(error: BaseException, start: TracebackType | None) -> ShownFrames:
     """Return what to show of an error's traceback, from an entry of it on.
 
-    All but ours where torch has no part in it. Where the error has no text, as a bare
-    ``assert``, the frame that raised it says what is wrong. None of what torch and we
-    settled among us.
+    Without a frame of torch, all but ours are shown. An error without text, as of a
+    bare ``assert``, is shown with the frame that raised it, also if that is torch's.
     """
     entries = [*walk_traceback(start)]
     homes = [home_of(entry.tb_frame.f_code.co_filename) for entry in entries]
@@ -72,7 +72,7 @@ def walk_traceback(traceback: TracebackType | None) -> Iterator[TracebackType]:
 
 
 def home_of(file: str) -> str:
-    """Return the package that a file is of; "" if it is the user's own."""
+    """Return the package that a file belongs to; "" for the user's own code."""
     if file.startswith(PACKAGE):
         return OURS
     if file.startswith(TORCH_FILES):
@@ -86,8 +86,8 @@ def home_of(file: str) -> str:
 def hide_others(error: BaseException) -> None:
     """Have pytest and IPython hide the frames of an error that are not shown.
 
-    They look into each for a variable of a certain name. It is added after all has
-    happened: an assignment in each function of ours would be felt.
+    Both hide a frame with a local variable ``__tracebackhide__``. It is added here, as
+    an assignment in each function of ours would slow down every call.
     """
     shown = {id(e) for e in choose_frames(error, error.__traceback__).entries}
     for entry in walk_traceback(error.__traceback__):

@@ -1,10 +1,9 @@
 """Name the threads, tasks and processes that a block starts: they are not recorded.
 
-Modes belong to one thread. A thread started meanwhile sees none of them, nor does a
-task that the event loop runs while the block awaits something, so that what it does
-uses real memory and leaves no record; that must be said, not lost. What a child
-process does is in its own memory. Threads that call no function of torch, as the one
-of ``tqdm``, are not named.
+Torch's modes belong to one thread. Another thread, or a task that the event loop runs
+while the block awaits something, uses real memory and leaves no record; a child process
+has its own memory. ``Thread(target=model, args=(x,)).start()`` therefore gets a note.
+Threads that call no function of torch, as that of ``tqdm``, get none.
 """
 
 import asyncio
@@ -27,18 +26,15 @@ OWN_PREFIX: Final = "meta_magic"
 
 PROCESS: Final = "what {} did was not recorded: a recording belongs to one process"
 FORKING: Final = (f"{OWN_PREFIX}.", "multiprocessing.")
-"""Modules that fork for themselves, or whose processes are noted where they start."""
+"""Modules whose forks are ours, or are noted when the process starts."""
 
 of_thread = threading.local()
-"""Holds what leaves the mode of a thread when that ends, and who watches its forks."""
+"""Has ``stay``, which leaves the mode when a thread ends, and ``processes``, the watch
+of its forks."""
 
 
 class TorchWatch(TorchFunctionMode):
-    """Function mode that says when a thread calls torch.
-
-    Args:
-        note: Called then.
-    """
+    """Function mode that calls ``note`` when a thread calls torch."""
 
     def __init__(self, note: Callable[[], None]) -> None:
         super().__init__()
@@ -51,7 +47,7 @@ class TorchWatch(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Say so, and go on."""
+        """Call ``note`` and then the function."""
         self._note()
         return func(*args, **(kwargs or {}))
 
@@ -70,9 +66,9 @@ class Stay:
 
 
 class ThreadWatch(Replacements):
-    """Context manager that notes the threads that use torch for what runs within it.
+    """Context manager that notes the threads of a block that use torch.
 
-    Those that are started, and those of older pools that are given something to do.
+    These are new threads, and threads of older pools that the block gives work to.
 
     Attributes:
         names: Names of those threads, in order of starting.
@@ -84,12 +80,12 @@ class ThreadWatch(Replacements):
         self._old_profile: Any = None
 
     def __enter__(self) -> None:
-        # As threading.setprofile does; recordings of two threads end in any order.
-        self.wrap(PROFILE_OF_THREADS, self._make_greeting)
+        # Not threading.setprofile: recordings of two threads end in any order.
+        self.wrap(PROFILE_OF_THREADS, self._make_profile)
         self.wrap((ThreadPoolExecutor, "submit"), self._make_submit)
 
     def _make_submit(self, before: Any) -> Any:
-        """Return what hands work to a pool, whose threads may be older."""
+        """Return a ``submit`` that watches the thread which does the work."""
         own = threading.get_ident()
 
         @wraps(before)
@@ -101,7 +97,7 @@ class ThreadWatch(Replacements):
         return submit
 
     def _work(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Do what a thread is given, and note the thread if that uses torch."""
+        """Run a pool's work, and note the thread if the work uses torch."""
         with TorchWatch(self._note_thread):
             return function(*args, **kwargs)
 
@@ -110,13 +106,12 @@ class ThreadWatch(Replacements):
         if not name.startswith(OWN_PREFIX):
             self.names.setdefault(name)
 
-    def _make_greeting(self, before: Any) -> Any:
-        """Return what each thread calls first."""
+    def _make_profile(self, before: Any) -> Any:
         self._old_profile = before
-        return self._greet
+        return self._watch_new_thread
 
-    def _greet(self, frame: FrameType, event: str, argument: object) -> None:
-        """Watch the thread that calls this as its first act."""
+    def _watch_new_thread(self, frame: FrameType, event: str, argument: object) -> None:
+        """Watch a new thread, which calls this profile function first of all."""
         of_thread.stay = Stay(TorchWatch(self._note_thread))
         sys.setprofile(self._old_profile)
         old: Callable[..., Any] | None = self._old_profile
@@ -125,10 +120,10 @@ class ThreadWatch(Replacements):
 
 
 class ProcessWatch(Replacements):
-    """Context manager that notes the child processes that start within it.
+    """Context manager that notes the child processes of a block.
 
     Args:
-        note: Takes kind and text of a note on the line that runs.
+        note: Takes kind and text of a note on the running line.
     """
 
     def __init__(self, note: Callable[[str, str], None]) -> None:
@@ -150,27 +145,27 @@ class ProcessWatch(Replacements):
         plain(process)
 
     def note_fork(self, caller: FrameType) -> None:
-        """Note that a frame forks."""
+        """Note a fork by a frame."""
         if not caller.f_globals.get("__name__", "").startswith(FORKING):
             self._note("process", PROCESS.format("a forked process"))
 
 
-def before_fork() -> None:
-    """Tell the recording of this thread, if one runs, that a process is forked."""
+def _before_fork() -> None:
+    """Tell the recording of this thread, if one runs, that the process forks."""
     watch: ProcessWatch | None = getattr(of_thread, "processes", None)
     if watch is not None:
         watch.note_fork(sys._getframe(1))
 
 
 if hasattr(os, "register_at_fork"):  # for good: Python has no way to take one back
-    os.register_at_fork(before=before_fork)
+    os.register_at_fork(before=_before_fork)
 
 
 class TaskWatch:
-    """Context manager that notes the tasks that are created within it.
+    """Context manager that notes the tasks of the event loop that a block creates.
 
     Attributes:
-        names: Names of what they run, in order of creation.
+        names: Names of the coroutines, in order of creation.
     """
 
     def __init__(self) -> None:
@@ -181,7 +176,7 @@ class TaskWatch:
     def __enter__(self) -> None:
         try:
             self._loop = asyncio.get_running_loop()
-        except RuntimeError:  # none runs: nobody can create a task
+        except RuntimeError:  # no loop runs, so no task can be created
             return
         self._old_factory = self._loop.get_task_factory()
         self._loop.set_task_factory(self._create)
@@ -194,7 +189,7 @@ class TaskWatch:
     def _create(
         self, loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any
     ) -> Any:
-        """Create a task as ever, and note its name."""
+        """Create a task as before, and note its name."""
         self.names.setdefault(getattr(coroutine, "__qualname__", str(coroutine)))
         if self._old_factory is not None:
             return self._old_factory(loop, coroutine, **options)

@@ -183,7 +183,7 @@ class ValuesOnDemand:
         return returned
 
     def peek(self, tensor: Tensor, seen: Seen) -> Tensor | None:
-        """Return the values of a tensor within the limits; the trace does not say so."""
+        """Return the values of a tensor within the limits, without a note."""
         try:
             read = [(tensor, seen)]
             reals, _ = self._compute(
@@ -313,7 +313,7 @@ class ValuesOnDemand:
         )
 
     def _describe(self) -> str:
-        """Return the value and line that are computed now, such as ``loss, line 33``."""
+        """Return what is computed now, such as ``loss, line 33``."""
         function, frame, _, given = self._places.running or (None, None, None, ())
         while frame is not None and frame.f_code.co_filename.startswith(TORCH_FILES):
             frame = frame.f_back
