@@ -1,11 +1,10 @@
-"""``meta-magic check``: programs recorded from a terminal, and in CI.
+"""``meta-magic check``: run programs on meta from a terminal or in CI.
 
-``commands`` reads the line, ``subjects`` what is to be checked. Each subject is run by
-a child (``checked_process`` starts it, ``worker`` is what runs there) as a
-``script_run``, ``function_run`` or ``notebook_run``; ``judging`` makes a record of
-``verdicts`` of each recording. Verdicts are shown by ``check_text``, written by
-``junit``, ``sarif`` and ``check_json``, compared with ``baselines``. The process of the
-command imports no torch: only the child does.
+``commands`` reads the command line. Each script, notebook or function runs in a child
+process: ``checked_process`` starts it, ``worker`` is its entry point, ``block_run``
+and ``notebook_run`` record the code. ``judging`` turns each recording into the
+``records`` that ``outputs`` writes and ``baselines`` compares. The parent process never
+imports torch.
 
 May import everything. Read ``commands`` first.
 """

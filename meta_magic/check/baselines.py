@@ -1,4 +1,7 @@
-"""What recordings took when a baseline was kept, and what has changed since."""
+"""Baselines: quantities and modules of earlier recordings, and what changed since.
+
+``--baseline FILE`` reports "params: 40 -> 144 (+260.0%)". Read :func:`compare` first.
+"""
 
 import json
 import re
@@ -7,11 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from meta_magic.check.verdicts import Finding, Part, Verdict
+from meta_magic.check.records import Finding, Part, Verdict
 from meta_magic.errors import CheckError
 from meta_magic.trace.expectations import QUANTITIES
-
-__all__ = ["Baseline", "add_changes", "compare", "read_baseline", "write_baseline"]
 
 Baseline: TypeAlias = Mapping[str, Mapping[str, Any]]
 """By the name of a recording: ``measured`` and ``modules``, as of :class:`Part`."""
@@ -22,11 +23,7 @@ NUMBER: Final = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 
 def read_baseline(path: Path) -> Baseline:
-    """Return the recordings that a file keeps.
-
-    Raises:
-        CheckError: It cannot be read, or is no baseline.
-    """
+    """Return the recordings that a file keeps."""
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))
         recordings: Baseline = kept["recordings"]
@@ -48,7 +45,7 @@ def read_baseline(path: Path) -> Baseline:
 
 
 def write_baseline(path: Path, verdicts: Iterable[Verdict], before: Baseline) -> None:
-    """Keep what ran to its end; what did not stays as it was before."""
+    """Write all recordings; one that failed keeps its earlier entry."""
     kept = dict(before)
     for name, part in list_recordings(verdicts):
         if part.measured and not has_failed(part):
@@ -63,14 +60,14 @@ def has_failed(part: Part) -> bool:
 
 
 def list_recordings(verdicts: Iterable[Verdict]) -> Iterator[tuple[str, Part]]:
-    """Yield recordings by the name that a baseline has for them."""
+    """Yield recordings with their names in a baseline."""
     for verdict in verdicts:
         for part in verdict.parts:
             yield f"{verdict.name} {part.name}".strip(), part
 
 
 def add_changes(verdict: Verdict, before: Baseline) -> Verdict:
-    """Return a verdict with what has changed since a baseline."""
+    """Return a verdict with a note for each change since a baseline."""
     parts = []
     for name, part in list_recordings([verdict]):
         known = before.get(name)
@@ -84,7 +81,7 @@ def add_changes(verdict: Verdict, before: Baseline) -> Verdict:
 
 
 def compare(before: Mapping[str, Any], now: Part) -> list[str]:
-    """Return in words what is otherwise than it was."""
+    """Return the changes of a recording, one a line."""
     changes = [
         describe_change(name, was, now.measured[name])
         for name, was in before["measured"].items()
@@ -97,7 +94,7 @@ def compare(before: Mapping[str, Any], now: Part) -> list[str]:
 
 
 def describe_change(name: str, was: int, now: int) -> str:
-    """Return a quantity that changed, and by which part."""
+    """Return the change of a quantity, also in percent."""
     write = QUANTITIES[name].format
     part = f" ({now / was - 1:+.1%})" if was else ""
     return f"{name}: {write(was)} -> {write(now)}{part}"
@@ -106,7 +103,7 @@ def describe_change(name: str, was: int, now: int) -> str:
 def find_module_changes(
     before: Mapping[str, Any], now: Mapping[str, Any]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the names of modules that changed, and what of them did."""
+    """Yield names of modules, each with a change."""
     for name in dict.fromkeys([*before, *now]):
         parent = name.rpartition(".")[0]
         if name in before and name in now:
@@ -118,7 +115,7 @@ def find_module_changes(
 
 
 def find_facts(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what changed of a module that was there."""
+    """Yield the changes of a module that both recordings have."""
     for fact in ("class", "parameters", "inputs", "outputs"):
         was, is_now = write_fact(before.get(fact)), write_fact(now.get(fact))
         if was != is_now:
@@ -126,7 +123,7 @@ def find_facts(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[st
 
 
 def write_fact(fact: object) -> str:
-    """Return what is known of a module in words."""
+    """Return a fact about a module as text."""
     if isinstance(fact, dict):
         return ", ".join(f"{name} {shape}" for name, shape in fact.items())
     if isinstance(fact, list):
@@ -135,7 +132,7 @@ def write_fact(fact: object) -> str:
 
 
 def fold(changes: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Yield changes of modules; the same of numbered siblings is one, with a count."""
+    """Yield changes as lines; equal changes of numbered siblings are one line."""
     names: dict[tuple[str, str], list[str]] = {}
     for name, text in changes:
         names.setdefault((NUMBER.sub("*", name), text), []).append(name)

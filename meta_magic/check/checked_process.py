@@ -1,4 +1,8 @@
-"""Run one subject in a child: within its time, and whatever it does to its process."""
+"""Run one subject in a child process, with a time limit.
+
+A script may call ``os._exit``, crash or never end; the command still reports it. Read
+:func:`check_subject` first.
+"""
 
 import os
 import pickle
@@ -13,15 +17,13 @@ from pathlib import Path
 from threading import Thread
 from typing import IO, Any, Final, NamedTuple, TypeAlias, cast
 
-from meta_magic.check.verdicts import Finding, Part, Request, Verdict
-
-__all__ = ["END", "Progress", "check_subject", "refuse_subject"]
+from meta_magic.check.records import Request, Verdict, make_unchecked
 
 END: Final = "end"
-"""What a child sends last."""
+"""The last object that a child sends."""
 
 GRACE: Final = 10.0
-"""Seconds that a child has to say how far it came, and to leave."""
+"""Seconds that a child has after an interrupt to send its results and to exit."""
 
 MAX_OUTPUT: Final = 40
 """Lines of the program's own output that are kept."""
@@ -29,8 +31,8 @@ MAX_OUTPUT: Final = 40
 MAX_LINE: Final = 400
 
 HOME: Final = str(Path(__file__).parents[2])
-"""Where this package lies. A child does not look into the current folder for modules:
-that is up to what it runs."""
+"""The folder of this package. The child does not search the current folder (``-P``):
+only the program that it runs may do that."""
 
 CODE: Final = (
     f"import sys; sys.path.append({HOME!r}); "
@@ -47,12 +49,12 @@ class Progress(NamedTuple):
 
 
 def check_subject(request: Request, show: Show, *, is_verbose: bool = False) -> Verdict:
-    """Run a subject in a child, and return what came of it.
+    """Run a subject in a child process, and return its verdict.
 
     Args:
         request: What to run, and how.
-        show: Shows how far a value is that takes long to compute.
-        is_verbose: Whether its output is shown as it comes.
+        show: Shows the progress of a value that takes long to compute.
+        is_verbose: Whether the program's output is shown at once.
     """
     started = time.monotonic()
     parts: list[Any] = []
@@ -64,29 +66,20 @@ def check_subject(request: Request, show: Show, *, is_verbose: bool = False) -> 
     if END in parts:
         parts.remove(END)
     else:
-        reason = describe_end(request, code, is_late=is_late)
-        finding = Finding(rule="unchecked", level="warning", text=reason)
-        parts.append(Part(outcome="unchecked", findings=(finding,)))
+        parts.append(make_unchecked(describe_end(request, code, is_late=is_late)))
     name = request.subject.name
     return Verdict(name=name, parts=(*parts,), output="".join(tail), seconds=seconds)
 
 
-def refuse_subject(name: str, reason: str) -> Verdict:
-    """Return the verdict on what cannot be run at all."""
-    finding = Finding(rule="unchecked", level="warning", text=reason)
-    part = Part(outcome="unchecked", findings=(finding,))
-    return Verdict(name=name, parts=(part,))
-
-
 @contextmanager
 def start_child(request: Request, *, is_verbose: bool) -> Iterator[Any]:
-    """Have a child that was told what to do, and leave none of its processes alive."""
+    """Start a child and send it the request; at the end kill it and its children."""
     child = subprocess.Popen(  # noqa: S603  ourselves
         [sys.executable, "-P", "-c", CODE],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=None if is_verbose else subprocess.PIPE,
-        env={"MPLBACKEND": "Agg", **os.environ},  # no window that waits to be closed
+        env={"MPLBACKEND": "Agg", **os.environ},  # plt.show() must not wait
         start_new_session=True,
     )
     try:
@@ -101,10 +94,10 @@ def start_child(request: Request, *, is_verbose: bool) -> Iterator[Any]:
 def collect(
     child: Any, request: Request, parts: list[Any], tail: deque[str], show: Show
 ) -> bool:
-    """Read what a child sends until it has ended, or its time has.
+    """Read what a child sends, up to its end or the time limit.
 
     Returns:
-        Whether it was late.
+        Whether it reached the time limit.
     """
     readers = [Thread(target=read_parts, args=(child.stdout, parts, show), daemon=True)]
     if child.stderr is not None:
@@ -116,7 +109,7 @@ def collect(
     is_late = readers[0].is_alive()
     if is_late:
         if hasattr(os, "killpg"):  # not on Windows
-            child.send_signal(signal.SIGINT)  # so that it says how far it came
+            child.send_signal(signal.SIGINT)  # it then sends its recording so far
         readers[0].join(GRACE)
     with suppress(subprocess.TimeoutExpired):
         child.wait(GRACE if END in parts or not is_late else 0)
@@ -127,7 +120,7 @@ def collect(
 
 
 def read_parts(stream: IO[bytes], parts: list[Any], show: Show) -> None:
-    """Read what a child sends, up to its last word or its end."""
+    """Read what a child sends, up to ``END`` or its exit."""
     with stream, suppress(EOFError, pickle.UnpicklingError):
         while not parts or parts[-1] != END:
             sent = pickle.load(stream)  # noqa: S301  our own child's
@@ -145,7 +138,7 @@ def read_output(stream: IO[bytes], tail: deque[str]) -> None:
 
 
 def end_group(child: Any) -> None:
-    """End a child and all that it started, if they are there."""
+    """Kill a child and all processes that it started."""
     with suppress(ProcessLookupError, PermissionError):
         if hasattr(os, "killpg"):
             os.killpg(child.pid, signal.SIGKILL)
@@ -154,7 +147,7 @@ def end_group(child: Any) -> None:
 
 
 def describe_end(request: Request, code: int, *, is_late: bool) -> str:
-    """Return why a child ended without its last word."""
+    """Return why a child ended without sending ``END``."""
     if is_late:
         return f"it took more than {request.seconds:g} s (--timeout)"
     if code < 0:

@@ -1,11 +1,18 @@
-"""``meta-magic``: check what the command's line names, and say what came of it."""
+"""The command ``meta-magic check``: read its line, run each subject, print, exit.
+
+Read :func:`check` first. This process imports no torch: ``meta-magic check --help``
+must answer at once.
+"""
 
 import argparse
+import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import psutil
 
 from meta_magic.check.baselines import (
     Baseline,
@@ -13,44 +20,62 @@ from meta_magic.check.baselines import (
     read_baseline,
     write_baseline,
 )
-from meta_magic.check.check_json import render_json
-from meta_magic.check.check_text import format_total, format_verdict
-from meta_magic.check.checked_process import check_subject, refuse_subject
-from meta_magic.check.command_line import make_parser, make_request, split_line
-from meta_magic.check.subjects import read_subject
-from meta_magic.check.verdicts import Request, Verdict, pick_exit_code
+from meta_magic.check.checked_process import check_subject
+from meta_magic.check.outputs import (
+    format_total,
+    format_verdict,
+    render_json,
+    render_junit,
+    render_sarif,
+)
+from meta_magic.check.records import (
+    Request,
+    Verdict,
+    make_unchecked,
+    pick_exit_code,
+    read_subject,
+)
 from meta_magic.errors import BudgetError, CheckError
+from meta_magic.trace.budgets import QUANTITIES, parse_amount, parse_budget
+from meta_magic.trace.units import format_bytes
 
-__all__ = ["main"]
-
-CANNOT: Final = 2
+UNCHECKED: Final = 2
 INTERRUPTED: Final = 130
-"""What a shell says of a command that was interrupted."""
+"""The exit code by which shells report an interrupted command."""
+
+LEAST_NBYTES: Final = 2**29
+"""The memory that Python and torch need for themselves."""
+
+EXIT_CODES: Final = (
+    "Exit codes: 0 all is right; 1 a program fails, or is over its budget; 2 something "
+    "cannot be checked, with the reason."
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; return its exit code.
+    """Run the command; return its exit code.
 
     Args:
         argv: The line, without the command's own name; None for that of this process.
     """
-    own, given = split_line(sys.argv[1:] if argv is None else argv)
-    options = make_parser().parse_args(own)
+    words = [*(sys.argv[1:] if argv is None else argv)]
+    at = words.index("--") if "--" in words else len(words)
+    options = make_parser().parse_args(words[:at])
     try:
-        return check(options, given)
+        return check(options, argv=tuple(words[at + 1 :]))
     except (BudgetError, CheckError, OSError) as error:
         print(f"meta-magic check: {error}", file=sys.stderr)  # noqa: T201  a command
-        return CANNOT
+        return UNCHECKED
     except KeyboardInterrupt:
         return INTERRUPTED
 
 
 def check(options: argparse.Namespace, argv: tuple[str, ...]) -> int:
-    """Check all that a line names; return the exit code.
+    """Check all subjects of a line; return the exit code.
 
     Raises:
-        BudgetError: A budget is none.
-        CheckError: A baseline or an argument is none.
+        BudgetError: The budget cannot be read.
+        CheckError: The baseline or an argument cannot be read.
         OSError: A file cannot be written.
     """
     request, before = make_request(options, argv), read_before(options)
@@ -69,12 +94,168 @@ def check(options: argparse.Namespace, argv: tuple[str, ...]) -> int:
     return pick_exit_code(verdicts)
 
 
-def read_before(options: argparse.Namespace) -> Baseline:
-    """Return the baseline that is named, or an empty one.
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    parser = argparse.ArgumentParser(prog="meta-magic", allow_abbrev=False)
+    commands = parser.add_subparsers(dest="command", required=True)
+    check = commands.add_parser(
+        "check",
+        allow_abbrev=False,
+        help="run programs on torch's meta device and report errors",
+        description="Run scripts, notebooks and functions without data, memory or a "
+        "GPU, and report what is wrong with them.",
+        epilog=EXIT_CODES,
+    )
+    check.add_argument(
+        "paths",
+        nargs="+",
+        metavar="PATH",
+        help="script.py, notebook.ipynb, pkg.module:function or file.py:function; "
+        "arguments of a script stand behind --",
+    )
+    add_run_options(check.add_argument_group("how to run it").add_argument)
+    add_output_options(check.add_argument_group("what to do with the results"))
+    return parser
+
+
+def add_run_options(add: Callable[..., Any]) -> None:
+    """Add the options for recording, arguments and limits."""
+    add(
+        "--as",
+        dest="as_device",
+        metavar="DEVICE",
+        help="record the kernels of this device: cpu (default) or cuda",
+    )
+    add(
+        "--named",
+        default="plan",
+        metavar="MEANING",
+        help="meaning of a device that the program names: plan (all stays on meta) or "
+        "real",
+    )
+    add(
+        "--assume",
+        action="append",
+        default=[],
+        metavar="WHAT",
+        help="assume this of unknown values: routing=uniform, value=3, ...",
+    )
+    add(
+        "--check-values",
+        action="store_true",
+        help="compute indices and classes, and report those out of range",
+    )
+    add(
+        "--timeout",
+        type=float,
+        default=300.0,
+        metavar="SECONDS",
+        help="time limit of each program (default: 300)",
+    )
+    add(
+        "--memory",
+        type=read_nbytes,
+        default=psutil.virtual_memory().total // 2,
+        metavar="SIZE",
+        help="memory limit of each program, on Linux: 8GB (default: half of this "
+        "machine's)",
+    )
+    add(
+        "--sandbox",
+        action="store_true",
+        help="refuse to write files, to use the network, and to start processes",
+    )
+    add(
+        "--args",
+        default="[]",
+        metavar="JSON",
+        help="arguments of functions: a list or an object; a tensor is "
+        '{"shape": [2, 3], "dtype": "int64"}; @FILE reads a file',
+    )
+    add(
+        "--factory",
+        default="",
+        metavar="MODULE:FUNCTION",
+        help="function that returns the arguments: a tuple, a dict, or both as a pair",
+    )
+
+
+def add_output_options(group: Any) -> None:
+    """Add the options for budgets, baselines and files."""
+    add = group.add_argument
+    add(
+        "--budget",
+        default="",
+        metavar="LIMITS",
+        help='"params<7e9, peak_nbytes<80GB": fail what takes more of '
+        + ", ".join(QUANTITIES),
+    )
+    add("--baseline", metavar="FILE", help="report what changed since FILE was written")
+    add("--update", action="store_true", help="write the results to the baseline")
+    add("--depth", type=int, default=1, metavar="N", help="levels of modules to show")
+    add("--json", action="store_true", help="print JSON")
+    add("--junit", metavar="FILE", help="write JUnit XML")
+    add("--sarif", metavar="FILE", help="write SARIF, which annotates lines")
+    add("--html", metavar="FILE", help="write the report; FILE-2 for the second one")
+    add("--verbose", action="store_true", help="show what programs print")
+
+
+def read_nbytes(text: str) -> int:
+    """Return the number of bytes of a text such as 8GB.
 
     Raises:
-        CheckError: It is none, or is not there and not made either.
+        argparse.ArgumentTypeError: It is no such text, or too little.
     """
+    nbytes = parse_amount(text)
+    if nbytes is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size; write it like 8GB")
+    if nbytes < LEAST_NBYTES:
+        least = format_bytes(LEAST_NBYTES)
+        raise argparse.ArgumentTypeError(f"{text!r} is too little: at least {least}")
+    return int(nbytes)
+
+
+def make_request(
+    options: argparse.Namespace, argv: tuple[str, ...]
+) -> Callable[..., Request]:
+    """Return a function that makes the request for a subject.
+
+    Raises:
+        BudgetError: The budget cannot be read.
+        CheckError: The arguments are no JSON.
+    """
+    return partial(
+        Request,
+        argv=argv,
+        arguments=read_arguments(options.args),
+        factory=options.factory,
+        settings={
+            "as_device": options.as_device,
+            "named": options.named,
+            "assume": options.assume,
+            "check_values": options.check_values,
+        },
+        limits=parse_budget(options.budget) if options.budget else (),
+        seconds=options.timeout,
+        nbytes=options.memory,
+        is_sandboxed=options.sandbox,
+        depth=options.depth,
+        has_page=options.html is not None,
+    )
+
+
+def read_arguments(text: str) -> str:
+    """Return the JSON of ``--args``, which may be in a file."""
+    try:
+        text = Path(text[1:]).read_text("utf-8") if text.startswith("@") else text
+        json.loads(text)
+    except (OSError, ValueError) as error:
+        raise CheckError(f"--args is no JSON: {error}") from None
+    return text
+
+
+def read_before(options: argparse.Namespace) -> Baseline:
+    """Return the baseline that the line names, or an empty one."""
     if options.baseline is None:
         if options.update:
             raise CheckError("--update needs the file that --baseline names")
@@ -86,7 +267,7 @@ def read_before(options: argparse.Namespace) -> Baseline:
 def run_all(
     options: argparse.Namespace, request: Callable[..., Request]
 ) -> Iterator[Verdict]:
-    """Check one subject after another, and show on a terminal which."""
+    """Check one subject after another, with a line of progress on a terminal."""
     for number, name in enumerate(options.paths, start=1):
         title = f"{number}/{len(options.paths)} {name}"
         show_progress(title)
@@ -95,45 +276,33 @@ def run_all(
             asked = request(subject=read_subject(name))
             verdict = check_subject(asked, show, is_verbose=options.verbose)
         except CheckError as error:
-            verdict = refuse_subject(name, str(error))
+            verdict = Verdict(name=name, parts=(make_unchecked(str(error)),))
         finally:
             show_progress("")
         yield verdict
 
 
 def show_value(title: str, line: str) -> None:
-    """Show below which title, on a terminal, how far a value is."""
+    """Show how far the computation of a value is."""
     show_progress(f"{title}  {line}" if line else title)
 
 
-def show_progress(words: str) -> None:
-    """Show words in the last line of a terminal, in the place of those before."""
+def show_progress(text: str) -> None:
+    """Replace the last line of the terminal."""
     if sys.stderr.isatty():
-        print(f"\r\x1b[K{words}", end="", file=sys.stderr, flush=True)  # noqa: T201
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def write_files(options: argparse.Namespace, verdicts: Sequence[Verdict]) -> None:
-    """Write the files that are asked for.
-
-    Raises:
-        OSError: One of them cannot be written.
-    """
+    """Write the files of ``--junit``, ``--sarif`` and ``--html``."""
     if options.junit is not None:
-        from meta_magic.check.junit import render_junit  # noqa: PLC0415  few ask for it
-
         Path(options.junit).write_text(render_junit(verdicts), encoding="utf-8")
     if options.sarif is not None:
-        from meta_magic.check.sarif import render_sarif  # noqa: PLC0415  as well
-
         log = render_sarif(verdicts, Path.cwd())
         Path(options.sarif).write_text(log, encoding="utf-8")
     if options.html is not None:
-        write_pages(Path(options.html), verdicts)
-
-
-def write_pages(path: Path, verdicts: Sequence[Verdict]) -> None:
-    """Write a report for each recording, numbered from the second one on."""
-    pages = [part.page for v in verdicts for part in v.parts if part.page]
-    for number, page in enumerate(pages, start=1):
-        name = path.name if number == 1 else f"{path.stem}-{number}{path.suffix}"
-        path.with_name(name).write_text(page, encoding="utf-8")
+        path = Path(options.html)
+        pages = [part.page for v in verdicts for part in v.parts if part.page]
+        for number, page in enumerate(pages, start=1):
+            name = path.name if number == 1 else f"{path.stem}-{number}{path.suffix}"
+            path.with_name(name).write_text(page, encoding="utf-8")

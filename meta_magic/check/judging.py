@@ -1,46 +1,47 @@
-"""Say what came of a recording: right, an error of it, or nothing that is known."""
+"""Make the results of a recording: its outcome, its findings, its numbers.
+
+An error is the program's own, unless ``reasons`` says why it is not: then the outcome
+is ``unchecked``. Read :meth:`Judge.judge` first.
+"""
 
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from meta_magic.check.lacking import describe_error
-from meta_magic.check.module_shapes import describe_modules
-from meta_magic.check.reasons import find_reason, is_of_ipython
-from meta_magic.check.verdicts import UNRUN, Finding, Part, Request, worst_of
+from meta_magic.check.reasons import describe_error, find_reason, is_of_ipython
+from meta_magic.check.records import UNRUN, Finding, Part, Request, worst_of
 from meta_magic.errors import CheckError
 from meta_magic.session.shown_frames import PYTHONS, USERS, choose_frames, home_of
-from meta_magic.trace.expectations import find_overruns, measure
+from meta_magic.trace.budgets import find_overruns, measure
+from meta_magic.trace.calls import describe_tensor
 from meta_magic.trace.notes import FAILS
 from meta_magic.trace.summary import format_summary
+from meta_magic.trace.units import format_shape
 
 if TYPE_CHECKING:
-    from meta_magic.check.verdicts import Level, Outcome
+    from meta_magic.check.records import Level, Outcome
+    from meta_magic.trace.modules import ModuleNode
     from meta_magic.trace.trace import Trace
 
-__all__ = ["Judge", "Locate", "judge_unread"]
-
 Locate: TypeAlias = Callable[[str | None, int | None], tuple[str | None, int | None]]
-"""Returns where a line of a recorded file stands, as file and line."""
-
-
-def as_it_is(file: str | None, line: int | None) -> tuple[str | None, int | None]:
-    """Return a place as it is."""
-    return file, line
+"""Returns the file and line to report for those of the recording."""
 
 
 class Judge:
-    """Makes a record of what came of a recording.
+    """Makes the results of recordings.
 
     Args:
         request: What was asked for.
-        refused: What a sandbox refused so far, in words.
-        locate: Where lines of the recorded file stand.
+        refused: Descriptions of what the sandbox refused so far.
+        locate: Returns the file and line to report.
     """
 
     def __init__(
-        self, request: Request, refused: Sequence[str] = (), locate: Locate = as_it_is
+        self,
+        request: Request,
+        refused: Sequence[str] = (),
+        locate: Locate = lambda file, line: (file, line),
     ) -> None:
         self._request = request
         self._refused = refused
@@ -49,13 +50,13 @@ class Judge:
     def judge(
         self, trace: "Trace", error: BaseException | None, name: str = ""
     ) -> Part:
-        """Return what came of a recording that an error may have ended."""
-        shown = [] if error is None else [*self._find_places(error, trace.cell.file)]
+        """Return the results of a recording, which ``error`` ended, if any did."""
+        sites = [] if error is None else [*self._find_sites(error, trace.cell.file)]
         reason = None if error is None else find_reason(error, self._request)
         if self._refused:
             reason = f"it {self._refused[0]} (--sandbox)"
         findings = (
-            *self._find_end(error, reason, shown),
+            *self._find_end(error, reason, sites),
             *self._find_overruns(trace),
             *self._find_notes(trace),
             *([] if error or name else find_unrun(trace)),  # many cells only import
@@ -66,6 +67,11 @@ class Judge:
             if found.level != "note"
         ]
         has_failed = error is not None and reason is None
+        page = ""
+        if self._request.has_page:
+            from meta_magic.view.page import render_page  # noqa: PLC0415  few ask for it
+
+            page = render_page(trace)
         return Part(
             name=name,
             outcome=worst_of(outcomes),
@@ -77,13 +83,13 @@ class Judge:
             measured=measure(trace),
             modules=describe_modules(trace),
             seconds=trace.seconds,
-            page=render(trace) if self._request.has_page else "",
+            page=page,
         )
 
-    def _find_places(
+    def _find_sites(
         self, error: BaseException, file: str
     ) -> Iterator[tuple[str | None, int | None]]:
-        """Yield the user's places on the way to an error, outermost first."""
+        """Yield the user's lines of a traceback, outermost first."""
         for entry in find_entries(error, file):
             own = entry.tb_frame.f_code.co_filename
             if home_of(own) == USERS:
@@ -95,10 +101,10 @@ class Judge:
         self,
         error: BaseException | None,
         reason: str | None,
-        places: Sequence[tuple[str | None, int | None]],
+        sites: Sequence[tuple[str | None, int | None]],
     ) -> Iterator[Finding]:
-        """Yield what ended a recording, if it is no success."""
-        file, line = places[-1] if places else (None, None)
+        """Yield the error that ended a recording."""
+        file, line = sites[-1] if sites else (None, None)
         if reason is not None:
             rule, level, text = "unchecked", "warning", reason
         elif error is not None:
@@ -124,27 +130,20 @@ class Judge:
 
 
 def find_unrun(trace: "Trace") -> Iterator[Finding]:
-    """Yield what of a recording that is right was not checked."""
+    """Yield which parts of a successful recording did not run."""
     if trace.modules and not trace.module_calls:
-        text = "no module was called: what it would do with data is not checked"
+        text = "no module was called: their forward is not checked"
     elif not (trace.modules or len(trace.ops)):
-        text = "nothing of torch was called: nothing is checked"
+        text = "torch was not called: nothing is checked"
     else:
         return
     yield Finding(rule=UNRUN, level="note", text=text)
 
 
-def render(trace: "Trace") -> str:
-    """Return the report as a whole HTML file."""
-    from meta_magic.view.page import render_page  # noqa: PLC0415  few ask for it
-
-    return render_page(trace)
-
-
 def judge_unread(
     error: BaseException, file: str, line: int | None = None, name: str = ""
 ) -> Part:
-    """Return what came of code that did not begin to run."""
+    """Return the results of code that did not begin to run."""
     if isinstance(error, SyntaxError):
         line = error.lineno if line is None else line
     is_usage = is_of_ipython(error)
@@ -164,27 +163,27 @@ def judge_unread(
 
 
 def summarize(trace: "Trace", depth: int | None) -> str:
-    """Return a recording in words; "" where nothing was recorded."""
+    """Return the summary of a recording; "" where nothing was recorded."""
     is_empty = not (len(trace.ops) or trace.modules or trace.notes)
     return "" if is_empty else format_summary(trace, depth)
 
 
 def explain(trace: "Trace") -> str:
-    """Return why a recording failed; "" where the error alone says so."""
+    """Return why a recording failed; "" where there is no more than the error."""
     explanation = trace.explanation
     is_bare = explanation is None or not (explanation.given or explanation.rules)
     return "" if is_bare or explanation is None else explanation.text
 
 
 def format_error(error: BaseException | None, file: str, name: str) -> str:
-    """Return the frames that the user wants to see, and the error, as Python does.
+    """Return the user's frames and the error, as Python writes them.
 
-    "" for what is no fault in a line.
+    "" for an error that has no line in the user's code.
 
     Args:
         error: The error, if there is one.
-        file: What was recorded; the frames begin there.
-        name: The cell that it is, "" if it is none.
+        file: The recorded file; the frames begin there.
+        name: The name of the cell; "" for a script or a function.
     """
     if error is None or isinstance(error, (SystemExit, CheckError)):
         return ""
@@ -195,7 +194,7 @@ def format_error(error: BaseException | None, file: str, name: str) -> str:
 
 
 def find_entries(error: BaseException, file: str) -> list[TracebackType]:
-    """Return what is shown of an error's traceback, from the recorded file on."""
+    """Return the shown entries of a traceback, from the recorded file on."""
     entries = [
         entry
         for entry in choose_frames(error, error.__traceback__).entries
@@ -203,3 +202,36 @@ def find_entries(error: BaseException, file: str) -> list[TracebackType]:
     ]
     names = [entry.tb_frame.f_code.co_filename for entry in entries]
     return entries[names.index(file) if file in names else 0 :]
+
+
+def describe_modules(trace: "Trace") -> dict[str, dict[str, Any]]:
+    """Return the modules of a trace by name, as baselines keep them.
+
+    A name is that of the root's variable and the module's own. A shared module is
+    described once, where it stands first.
+    """
+    return {
+        ".".join(filter(None, (root.name, node.fqn))): _describe_module(trace, node)
+        for root in trace.modules
+        for node in root.walk()
+        if node.shared_with is None
+    }
+
+
+def _describe_module(trace: "Trace", node: "ModuleNode") -> dict[str, Any]:
+    described: dict[str, Any] = {"class": node.class_name}
+    parameters = dict(_list_parameters(node))
+    if parameters:
+        described["parameters"] = parameters
+    if node.first_call is not None:
+        call = trace.module_calls[node.first_call]
+        described["inputs"] = [describe_tensor(tensor) for _, tensor in call.inputs]
+        described["outputs"] = [describe_tensor(tensor) for _, tensor in call.outputs]
+    return described
+
+
+def _list_parameters(node: "ModuleNode") -> Iterator[tuple[str, str]]:
+    for tensor in node.tensors:
+        if tensor.kind == "parameter":
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            yield tensor.name, f"{dtype} {format_shape(tensor.shape)}"

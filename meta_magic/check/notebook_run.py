@@ -1,37 +1,63 @@
-"""Run the cells of a notebook in their order, each under ``%%meta``."""
+"""Run the cells of a notebook in their order, each under ``%%meta``.
 
+Findings name the line of the ``.ipynb`` file, as GitHub annotates it. Read
+:func:`run_notebook` first.
+"""
+
+import json
 import os
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, cast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from meta_magic.check.checked_block import close_doors, pick_seconds, read_options
+from meta_magic.check.block_run import pick_seconds, read_options, start_sandbox
 from meta_magic.check.judging import Judge, judge_unread
-from meta_magic.check.notebook_cells import Cell, read_cells
-from meta_magic.check.verdicts import Part, Request
+from meta_magic.check.records import Part, Request
+from meta_magic.errors import CheckError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from meta_magic.magic.notebook_shell import RanCell
 
-__all__ = ["run_notebook", "write_line"]
+
+MAY_RAISE: Final = "raises-exception"
+"""The tag of a cell that is expected to raise; ``nbclient`` has it, too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One code cell.
+
+    Attributes:
+        number: Among the code cells, from 1.
+        text: Its source.
+        lines: For each of its lines the line of the file; None where that is unknown.
+        may_raise: Whether it is expected to raise.
+    """
+
+    number: int
+    text: str
+    lines: tuple[int | None, ...]
+    may_raise: bool = False
+
+    def find_line(self, line: int | None) -> int | None:
+        """Return the line of the file for a line of the cell, from 1."""
+        if line is None:
+            return next(iter(self.lines), None)
+        return self.lines[line - 1] if 0 < line <= len(self.lines) else None
 
 
 def run_notebook(request: Request) -> Iterator[Part]:
-    """Run the cells; yield a part for each that was recorded, up to one that fails.
-
-    Raises:
-        CheckError: It is no notebook of Python's, or an option is none.
-    """
+    """Run the cells; yield a part for each recorded one, up to the first that fails."""
     path = cast("Path", request.subject.path)
     cells = read_cells(path)
     read_options(request)
     from meta_magic.magic.notebook_shell import NotebookShell  # noqa: PLC0415  imports IPython
 
-    os.chdir(path.parent)  # as a notebook's kernel is started there
+    os.chdir(path.parent)  # as a kernel does
     shell = NotebookShell(path, write_line(request))
-    places = Places(str(path))
-    judge = Judge(request, close_doors(request), places)
+    places = CellLines(str(path))
+    judge = Judge(request, start_sandbox(request), places)
     for cell in cells:
         if not cell.text.strip():
             continue
@@ -45,7 +71,7 @@ def run_notebook(request: Request) -> Iterator[Part]:
 
 
 def write_line(request: Request) -> str:
-    """Return the line of ``%%meta`` that has the settings of the command."""
+    """Return the line of ``%%meta`` with the options of the command."""
     settings = request.settings
     words = ["%%meta", "--quiet", "--named", settings["named"]]
     words += ["--value-seconds", f"{pick_seconds(request):g}"]
@@ -56,34 +82,32 @@ def write_line(request: Request) -> str:
     return " ".join([*words, *["--check-values"] * settings["check_values"]])
 
 
-class Places:
-    """Where lines of cells stand in the notebook's file.
-
-    Args:
-        path: The notebook.
-    """
+class CellLines:
+    """Finds the line of the notebook's file for a line of a cell that ran."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self._cells: dict[str, Cell] = {}
 
     def add(self, cell: Cell, ran: "RanCell") -> None:
-        """Learn the name under which a cell ran."""
+        """Remember the file name that a cell was compiled under."""
         if ran.trace is not None:
             self._cells[ran.trace.cell.file] = cell
 
     def __call__(
         self, file: str | None, line: int | None
     ) -> tuple[str | None, int | None]:
-        """Return where a line of a recorded file stands."""
+        """Return file and line to report for a line of a recorded file."""
         cell = self._cells.get(file or "")
         if cell is None:
             return file, line
         return self.path, cell.find_line(line)
 
 
-def judge_cell(judge: Judge, cell: Cell, ran: "RanCell", places: Places) -> Part | None:
-    """Return what came of a cell; None for one that there is nothing to say of."""
+def judge_cell(
+    judge: Judge, cell: Cell, ran: "RanCell", places: CellLines
+) -> Part | None:
+    """Return the results of a cell; None if it ran without a recording."""
     error = None if cell.may_raise else ran.error
     name = f"cell {cell.number}"
     if ran.trace is not None:
@@ -92,3 +116,67 @@ def judge_cell(judge: Judge, cell: Cell, ran: "RanCell", places: Places) -> Part
         return None
     line = getattr(error, "lineno", None) or 1
     return judge_unread(error, places.path, cell.find_line(line), name)
+
+
+def read_cells(path: Path) -> tuple[Cell, ...]:
+    """Return the code cells of a notebook."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        notebook = json.loads(text)
+        found = list(find_cells(notebook))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        kind = type(error).__name__
+        raise CheckError(f"the notebook cannot be read ({kind}: {error})") from None
+    language = find_language(notebook)
+    if language != "python":
+        raise CheckError(f"its kernel runs {language!r}, not Python")
+    lines = locate_lines(text, [source for source, _ in found])
+    return tuple(
+        Cell(number=number, text="".join(source), lines=own, may_raise=may_raise)
+        for number, ((source, may_raise), own) in enumerate(
+            zip(found, lines, strict=True), start=1
+        )
+    )
+
+
+def find_language(notebook: dict[str, Any]) -> str:
+    """Return the language of a notebook's kernel; Python where none is named."""
+    metadata = notebook.get("metadata", {})
+    named = (
+        metadata.get("language_info", {}).get("name"),
+        metadata.get("kernelspec", {}).get("language"),
+        "python" if "python" in str(metadata.get("kernelspec", {}).get("name")) else "",
+    )
+    language = str(next(filter(None, named), "python")).lower()
+    return "python" if language in {"python", "ipython"} else language
+
+
+def find_cells(notebook: dict[str, Any]) -> Iterator[tuple[list[str], bool]]:
+    """Yield the lines of each code cell, and whether it may raise.
+
+    Before format 4 a notebook has ``worksheets``, and ``input`` in place of ``source``.
+    """
+    sheets = notebook.get("worksheets", [notebook])
+    for sheet in sheets:
+        for cell in sheet["cells"]:
+            if cell["cell_type"] == "code":
+                source = cell.get("source", cell.get("input", ""))
+                tags = cell.get("metadata", {}).get("tags", ())
+                yield "".join(source).splitlines(keepends=True), MAY_RAISE in tags
+
+
+def locate_lines(
+    text: str, sources: Sequence[Sequence[str]]
+) -> Iterator[tuple[int | None, ...]]:
+    """Yield for each cell the line of the file of each of its lines."""
+    known = [line.strip(" \t,") for line in text.splitlines()]
+    start = 0
+    for source in sources:
+        found: list[int | None] = []
+        for line in source:
+            options = json.dumps(line), json.dumps(line, ensure_ascii=False)
+            rest = range(start, len(known)) if None not in found else ()
+            at = next((n for n in rest if known[n] in options), None)
+            start = start if at is None else at + 1
+            found.append(None if at is None else at + 1)
+        yield tuple(found)

@@ -1,18 +1,20 @@
-"""Why an error is not the program's own: what it needs is not here, or not known."""
+"""Decide whether an error is the program's own.
+
+A missing package, a missing file or too little memory says nothing about the program:
+:func:`find_reason` then returns why the program cannot be checked.
+"""
 
 import importlib.util
 import linecache
 from typing import Final
 
-from meta_magic.check.lacking import find_lacking
-from meta_magic.check.verdicts import Request
+from meta_magic.check.records import Request
 from meta_magic.errors import MetaMagicError
+from meta_magic.trace.units import format_bytes
 from meta_magic.trials.sandbox import Refused
 
-__all__ = ["find_reason", "is_of_ipython"]
-
 USAGE: Final = 2
-"""The exit code by which programs say that their arguments were wrong."""
+"""The exit code of programs whose arguments are wrong."""
 
 
 def find_reason(error: BaseException, request: Request) -> str | None:
@@ -27,7 +29,7 @@ def find_reason(error: BaseException, request: Request) -> str | None:
 
 
 def find_missing(name: str | None) -> str | None:
-    """Return which package is not installed; None if a module of one is not there."""
+    """Return which package is not installed; None if the package is there."""
     package = (name or "").partition(".")[0]
     try:
         is_here = importlib.util.find_spec(package) is not None
@@ -37,7 +39,7 @@ def find_missing(name: str | None) -> str | None:
 
 
 def find_asked(error: BaseException) -> str | None:
-    """Return what a program asks of who runs it; None if it is not that."""
+    """Return what a program expects of its user: arguments or input."""
     if isinstance(error, SystemExit) and error.code == USAGE:
         return "it does not take its arguments (exit code 2); give others after --"
     if isinstance(error, IndexError) and is_of_arguments(error):
@@ -48,7 +50,7 @@ def find_asked(error: BaseException) -> str | None:
 
 
 def is_of_arguments(error: IndexError) -> bool:
-    """Whether a program looked for an argument that it was not given."""
+    """Whether the line that raised reads ``sys.argv``."""
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next
@@ -59,5 +61,33 @@ def is_of_arguments(error: IndexError) -> bool:
 
 
 def is_of_ipython(error: BaseException) -> bool:
-    """Whether IPython says that a magic is not there, or is used otherwise."""
+    """Whether IPython reports an unknown magic, or wrong use of one."""
     return type(error).__name__ == "UsageError"
+
+
+LACKING: Final = ("NVIDIA driver", "not compiled with CUDA enabled")
+NO_MEMORY: Final = ("can't allocate memory", "failed to map segment", "Cannot allocate")
+"""Messages of torch, and of libraries in C, that blame the machine."""
+
+
+def describe_error(error: BaseException) -> str:
+    """Return an error's type and text."""
+    if isinstance(error, SystemExit):
+        return f"it ended with exit code {error.code!r}"
+    text = str(error)
+    name = type(error).__name__
+    return f"{name}: {text}" if text else name
+
+
+def find_lacking(error: BaseException, nbytes: int | None) -> str | None:
+    """Return what this machine, or the meta device, lacks; None if nothing."""
+    text = str(error)
+    is_full = isinstance(error, MemoryError)
+    if is_full or any(words in text for words in NO_MEMORY):
+        limit = "" if nbytes is None else f" than {format_bytes(nbytes)} (--memory)"
+        return f"it needs more memory{limit}: {describe_error(error)}"
+    is_of_meta = isinstance(error, NotImplementedError) and "meta" in text.lower()
+    is_of_machine = any(words in text for words in LACKING)
+    if is_of_meta or is_of_machine or isinstance(error, OSError):
+        return f"it needs what is not here: {describe_error(error)}"
+    return None

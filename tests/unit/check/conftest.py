@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from meta_magic.check.verdicts import Request
+from meta_magic.check.records import Request
 
 SETTINGS = {"as_device": "cpu", "named": "plan", "assume": [], "check_values": False}
 

@@ -10,8 +10,8 @@ from meta_magic.check.baselines import (
     read_baseline,
     write_baseline,
 )
-from meta_magic.check.module_shapes import describe_modules
-from meta_magic.check.verdicts import Finding, Part, Verdict
+from meta_magic.check.judging import describe_modules
+from meta_magic.check.records import Finding, Part, Verdict
 from meta_magic.errors import CheckError
 from meta_magic.trace.expectations import measure
 

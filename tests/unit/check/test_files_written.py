@@ -7,11 +7,14 @@ import pytest
 from pydantic_core import ValidationError
 from pydantic_sarif.model import StaticAnalysisResultsFormatSarifVersion210JsonSchema
 
-from meta_magic.check.check_json import render_json
-from meta_magic.check.check_text import format_total, format_verdict
-from meta_magic.check.junit import render_junit
-from meta_magic.check.sarif import render_sarif
-from meta_magic.check.verdicts import Finding, Part, Verdict, pick_exit_code
+from meta_magic.check.outputs import (
+    format_total,
+    format_verdict,
+    render_json,
+    render_junit,
+    render_sarif,
+)
+from meta_magic.check.records import Finding, Part, Verdict, pick_exit_code
 
 SCHEMA = StaticAnalysisResultsFormatSarifVersion210JsonSchema
 """Made of the standard's own JSON schema, and refuses what that does not know."""

@@ -2,8 +2,8 @@
 
 import pytest
 
-from meta_magic.check.function_run import run_function
-from meta_magic.check.subjects import read_subject
+from meta_magic.check.block_run import run_function
+from meta_magic.check.records import read_subject
 from meta_magic.errors import CheckError
 
 MODELS = """\

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from meta_magic.check.notebook_cells import read_cells
+from meta_magic.check.notebook_run import read_cells
 from meta_magic.errors import CheckError
 
 PYTHON = {"kernelspec": {"language": "python", "name": "python3"}}
@@ -74,5 +74,5 @@ def test_a_notebook_of_another_kernel_is_refused(write, metadata):
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", '{"cells": [{}]}', "no JSON"])
 def test_what_is_no_notebook_is_refused(write, content):
-    with pytest.raises(CheckError, match="it is no notebook that can be read"):
+    with pytest.raises(CheckError, match="the notebook cannot be read"):
         read_cells(write(content))

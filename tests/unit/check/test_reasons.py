@@ -1,9 +1,7 @@
 import pytest
 
-from meta_magic.check.lacking import describe_error
-from meta_magic.check.reasons import find_reason
-from meta_magic.check.subjects import Subject
-from meta_magic.check.verdicts import Request
+from meta_magic.check.reasons import describe_error, find_reason
+from meta_magic.check.records import Request, Subject
 from meta_magic.errors import MissingValueError
 
 LACKING = "it needs what is not here:"

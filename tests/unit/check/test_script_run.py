@@ -2,8 +2,8 @@
 
 import pytest
 
-from meta_magic.check.script_run import run_script
-from meta_magic.check.subjects import read_subject
+from meta_magic.check.block_run import run_script
+from meta_magic.check.records import read_subject
 from meta_magic.recording.as_device.oracle import oracle
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from meta_magic.check.subjects import Subject, read_subject
+from meta_magic.check.records import Subject, read_subject
 from meta_magic.errors import CheckError
 
 

@@ -1,0 +1,254 @@
+"""Record a script, or the call of a function, in this process.
+
+The child process of ``meta-magic check train.py`` runs :func:`run_script`, that of
+``meta-magic check pkg.model:step`` :func:`run_function`; both end in
+:func:`record_block`.
+"""
+
+import inspect
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from importlib.util import (
+    decode_source,
+    find_spec,
+    module_from_spec,
+    spec_from_file_location,
+)
+from operator import attrgetter
+from pathlib import Path
+from pkgutil import resolve_name
+from types import CodeType, ModuleType
+from typing import Any, cast
+
+import torch
+
+from meta_magic.check.judging import Judge, judge_unread
+from meta_magic.check.records import Part, Request, Subject, read_subject
+from meta_magic.errors import CheckError
+from meta_magic.session.recording import Recording
+from meta_magic.trace.notes import CellSource
+from meta_magic.trace.options import (
+    Options,
+    read_assumptions,
+    read_device,
+    read_meaning,
+)
+from meta_magic.trace.provenance import LIMITS, N_VALUES, ValueLimits
+from meta_magic.trace.rerun import list_names, make_rerun
+from meta_magic.trials.sandbox import Refused, enter_sandbox
+
+
+def read_options(request: Request) -> Options:
+    """Return the options of the recording.
+
+    Raises:
+        CheckError: One of the values is not valid.
+    """
+    settings = request.settings
+    try:
+        device, n_devices = read_device(settings["as_device"])
+        return Options(
+            limits=ValueLimits(seconds=pick_seconds(request)),
+            device=device,
+            n_devices=n_devices,
+            assumed=read_assumptions(settings["assume"]),
+            named=read_meaning(settings["named"]),
+            check_values=settings["check_values"],
+            is_patient=True,
+        )
+    except ValueError as error:
+        raise CheckError(str(error)) from None
+
+
+def pick_seconds(request: Request) -> float:
+    """Return the time limit of one value, so that all end before the child's does."""
+    return min(LIMITS.seconds, request.seconds / N_VALUES)
+
+
+def start_sandbox(request: Request) -> list[str]:
+    """Refuse writing files, network and processes from now on, with ``--sandbox``.
+
+    Returns:
+        Descriptions of what was refused; the list grows.
+    """
+    if not request.is_sandboxed:
+        return []
+    # The first call of each writes to the disk, which must not count as the program's.
+    tempfile.gettempdir()
+    torch.empty(1, device="meta").relu()
+    return enter_sandbox()
+
+
+def record_block(
+    request: Request,
+    file: str,
+    namespace: dict[str, Any],
+    block: Callable[[], object],
+    script: tuple[str, CodeType] | None = None,
+) -> Part:
+    """Run a block under a recording, and return its results.
+
+    Args:
+        request: What was asked for.
+        file: The file whose lines are reported.
+        namespace: The variables of its module.
+        block: Runs the code.
+        script: Text and code of the file, if the block is the whole file. Such a block
+            can be recorded again, which repairs need.
+    """
+    options = read_options(request)
+    recording = Recording(file, options=options, namespace=namespace)
+    refused = start_sandbox(request)
+    rerun = None
+    if script is not None:
+        rerun = make_rerun(
+            text=script[0],
+            file=file,
+            of_module=namespace,
+            variables=namespace,
+            names=list_names(script[1]),
+            options=options,
+        )
+    error: BaseException | None = None
+    kept: list[object] = []  # the returned model must live until it is described
+    try:
+        kept.append(recording.guard.run(block))
+    except (Exception, SystemExit, KeyboardInterrupt, Refused) as raised:  # noqa: BLE001  the user's own
+        is_success = isinstance(raised, SystemExit) and not raised.code
+        error = None if is_success else raised
+    source = CellSource(text="" if script is None else script[0], file=file)
+    trace = recording.finish(error, namespace, source)
+    return Judge(request, refused).judge(replace(trace, rerun=rerun), error)
+
+
+def run_script(request: Request) -> Iterator[Part]:
+    """Run a script as ``python script.py`` does; yield its one part."""
+    path = cast("Path", request.subject.path)
+    source = path.read_bytes()
+    try:
+        code: CodeType = compile(source, str(path), "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        yield judge_unread(error, str(path))
+        return
+    main = enter_main(path, request.argv)
+    yield record_block(
+        request,
+        str(path),
+        vars(main),
+        lambda: exec(code, vars(main)),  # noqa: S102  what was asked for
+        (decode_source(source), code),
+    )
+
+
+def enter_main(path: Path, argv: tuple[str, ...]) -> ModuleType:
+    """Make the ``__main__`` of a script, and set ``sys.argv`` and ``sys.path``."""
+    main = ModuleType("__main__")
+    vars(main).update(__file__=str(path), __cached__=None, __builtins__=__builtins__)
+    sys.modules["__main__"] = main
+    sys.argv = [str(path), *argv]
+    sys.path.insert(0, str(path.parent))
+    return main
+
+
+def run_function(request: Request) -> Iterator[Part]:
+    """Import a module and call a function of it; yield its one part."""
+    subject = request.subject
+    sys.path.insert(0, str(Path.cwd() if subject.path is None else subject.path.parent))
+    sys.argv = [subject.name]
+    variables: dict[str, Any] = {}
+
+    def run() -> object:
+        function = find_function(subject)
+        arguments, keywords = find_arguments(request)
+        check_call(function, arguments, keywords)
+        variables.update(getattr(function, "__globals__", {}))
+        variables["result"] = value = function(*arguments, **keywords)
+        return value
+
+    yield record_block(request, find_file(subject), variables, run)
+
+
+def find_file(subject: Subject) -> str:
+    """Return the file of a subject's module."""
+    if subject.path is not None:
+        return str(subject.path)
+    try:
+        spec = find_spec(subject.module)
+    except ModuleNotFoundError:  # its package does not exist
+        spec = None
+    if spec is None:
+        raise CheckError(f"there is no module {subject.module!r}")
+    return spec.origin or ""
+
+
+def find_function(subject: Subject) -> Callable[..., object]:
+    """Import the module of a function, and return the function."""
+    path = subject.path
+    module = resolve_name(f"{subject.module}:") if path is None else load_file(path)
+    try:
+        function: object = attrgetter(subject.function)(module)
+    except AttributeError:
+        raise CheckError(
+            f"{module.__name__!r} has no function {subject.function!r}"
+        ) from None
+    if not callable(function):
+        raise CheckError(f"{subject.name} is no function, but {type(function)}")
+    return function
+
+
+def load_file(path: Path) -> ModuleType:
+    """Import a file under its own name, as ``import file`` beside it would."""
+    spec = spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise CheckError(f"{path.name} is no Python file")
+    module = sys.modules[path.stem] = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def find_arguments(request: Request) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """Return the arguments of a call: of ``--args``, or what ``--factory`` returns."""
+    given: Any = read_tensors(json.loads(request.arguments))
+    if request.factory:
+        given = find_function(read_subject(request.factory))()
+    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], dict):  # noqa: PLR2004  both of them
+        arguments, keywords = given
+        return arguments, keywords
+    if isinstance(given, Mapping):
+        return (), given
+    return (given if isinstance(given, (list, tuple)) else [given]), {}
+
+
+def read_tensors(value: Any) -> Any:
+    """Return JSON with a tensor for each ``{"shape": [2, 3], "dtype": "int64"}``."""
+    if isinstance(value, list):
+        return [read_tensors(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if "shape" not in value or not {*value} <= {"shape", "dtype"}:
+        return {name: read_tensors(item) for name, item in value.items()}
+    name = value.get("dtype", "float32")
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise CheckError(f"torch has no dtype {name!r}")
+    return torch.zeros(value["shape"], dtype=dtype)
+
+
+def check_call(
+    function: Callable[..., object],
+    arguments: Sequence[Any],
+    keywords: Mapping[str, Any],
+) -> None:
+    """Refuse arguments that a function does not take."""
+    try:
+        inspect.signature(function).bind(*arguments, **keywords)
+    except TypeError as error:
+        raise CheckError(
+            f"the function cannot be called: {error}; give it arguments by --args or "
+            "--factory"
+        ) from None
+    except ValueError:  # a function in C without a signature
+        return
