@@ -1,8 +1,8 @@
-"""The door: ``%%meta`` and ``%meta``, and the only room that imports IPython.
+"""``%%meta`` and ``%meta``: the entry in notebooks, and the only room with IPython.
 
-``extension`` loads and unloads, ``magics`` parses a line (``line_options``), ``cell``
-compiles a body, ``run`` records it with a ``progress`` line and shows the ``reports``.
-``torch_versions`` says which torch was tested.
+``extension`` loads and unloads. ``magics`` reads a line (``line_options``), ``cell``
+compiles a cell's body, ``run`` records it and shows the ``reports``. The others are
+one feature each: completion, tracebacks, cells that await, ``%meta materialize``.
 
 May import everything. Read ``magics`` first.
 """

@@ -1,8 +1,12 @@
-"""Drive a cell that awaits: each of its parts under the guard, the waits outside of it.
+"""Cells that await: ``%%meta`` above ``await model(x)``.
 
-Python raises an interrupt wherever the event loop is just then. The cell would wait for
-ever, with all that it has opened: so one that comes between two parts cancels the
-cell's task, as ``asyncio.run`` does it, and is raised in the cell.
+A magic cannot be a coroutine: :class:`AwaitTransformer` rewrites such a cell to await
+``meta_async``. :class:`PartInterrupts` runs each part between two waits under the
+guard, and the waits without it.
+
+Python raises an interrupt wherever the event loop is. The cell would then wait for ever
+with all that it has opened. So an interrupt between two parts cancels the cell's task,
+as ``asyncio.run`` does, and is raised in the cell.
 """
 
 import asyncio
@@ -11,17 +15,17 @@ import inspect
 import signal
 import threading
 import types
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from types import FrameType
 from typing import Any, Self
 
-__all__ = ["PartInterrupts"]
+from meta_magic.magic.cell import TOP_LEVEL_AWAIT
 
 
 class PartInterrupts:
-    """Context manager that takes the interrupts between the parts of a cell.
+    """Context manager that handles interrupts between the parts of a cell.
 
-    Only those that Python would raise: a front end may have its own way with them.
+    It leaves them alone if a front end has its own handler.
     """
 
     def __init__(self) -> None:
@@ -62,7 +66,7 @@ class PartInterrupts:
         coroutine: Coroutine[Any, Any, object],
         run: Callable[[Callable[[], object]], object],
     ) -> Generator[Any, Any, object]:
-        """Drive a coroutine: each part under ``run``, the waits outside of it."""
+        """Run a coroutine: each part under ``run``, the waits outside of it."""
         __tracebackhide__ = True
         parts = coroutine.__await__()
         step, value = parts.send, None
@@ -73,11 +77,12 @@ class PartInterrupts:
                 return stop.value
             except BaseException as error:
                 if inspect.getcoroutinestate(coroutine) != inspect.CORO_SUSPENDED:
-                    coroutine.close()  # of one that never began Python warns
+                    coroutine.close()  # Python warns of one that never started
                     raise
-                step, value = parts.throw, error  # an interrupt on the way out of it
+                step, value = parts.throw, error  # interrupted as the part ended
                 continue
-            if self._is_pending:  # no call from here to the wait: none can come
+            # No call follows until the wait, so no interrupt can come in between.
+            if self._is_pending:
                 continue
             try:
                 value = yield awaited
@@ -86,7 +91,7 @@ class PartInterrupts:
                 step, value = parts.throw, error
 
     def _advance(self, parts: Any, step: Callable[[Any], object], value: Any) -> object:
-        """Run a part, or interrupt it first if one came since the part before."""
+        """Run a part; raise a pending interrupt in it first."""
         __tracebackhide__ = True
         if self._is_pending:
             self._is_pending = False
@@ -102,3 +107,34 @@ def is_in_part(frame: FrameType | None) -> bool:
     while frame is not None and frame.f_code is not PART:
         frame = frame.f_back
     return frame is not None
+
+
+MAGIC = "%%meta"
+
+
+class AwaitTransformer:
+    """Rewrites cells that await; IPython also calls it to check for completeness."""
+
+    has_side_effects = False
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+
+    def __call__(self, lines: Sequence[str]) -> Sequence[str]:
+        """Return the lines of a cell, rewritten if it awaits under ``%%meta``."""
+        if not lines or lines[0].split()[:1] != [MAGIC]:
+            return lines
+        cell = "".join(lines[1:])
+        if not cell.strip():
+            return lines
+        try:
+            source = self._shell.transform_cell(cell)
+            code = compile(source, "<cell>", "exec", TOP_LEVEL_AWAIT)
+        except (SyntaxError, ValueError):
+            # Plain code: IPython reports the error, with the right line.
+            return [f"# {lines[0]}", *lines[1:]]
+        if not code.co_flags & inspect.CO_COROUTINE:
+            return lines
+        options = lines[0].strip().removeprefix(MAGIC).strip()
+        magics = "get_ipython().magics_manager.registry['MetaMagics']"
+        return [f"await {magics}.meta_async({options!r}, {cell!r})\n"]

@@ -1,9 +1,8 @@
-"""Compile a cell's body as IPython would, under the name and lines of the whole cell.
+"""Compile a cell's body as IPython would, under the file name of the whole cell.
 
-The body is not given to ``run_cell``: that would make a failing cell succeed, drop its
-value and shift its lines. It is compiled under the outer cell's own file name, moved
-down to where it stands below ``%%meta``, so that tracebacks, breakpoints and
-``inspect.getsource`` see the cell as it was typed.
+``run_cell`` is no way to run the body: a failing cell would succeed, its value would be
+lost, and its lines would be wrong. Blank lines stand in for ``%%meta``, so that
+tracebacks, breakpoints and ``inspect.getsource`` see the cell as it was typed.
 """
 
 import ast
@@ -12,8 +11,6 @@ import linecache
 import sys
 from types import CodeType
 from typing import Any, Final
-
-__all__ = ["TOP_LEVEL_AWAIT", "Body"]
 
 TOP_LEVEL_AWAIT: Final = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 ASSIGNMENTS: Final = (ast.Assign, ast.AugAssign, ast.AnnAssign)
@@ -26,13 +23,13 @@ class Body:
         shell: The IPython shell.
         cell: The text below the magic's line.
         raw: The whole cell as typed; None if unknown.
-        name: File name to compile under, that of the ``%%meta`` cell around this
-            one; None to have IPython choose it.
+        name: File name of the ``%%meta`` cell around this one; None to have IPython
+            choose it.
 
     Attributes:
         name: File name that the code was compiled under.
         first_line: Line of the whole cell at which the body begins.
-        head: What stands before the body, of the whole cell.
+        head: The part of the whole cell before the body.
         text: The body as Python, at its lines of the whole cell.
     """
 
@@ -42,7 +39,7 @@ class Body:
         self._shell = shell
         source = shell.transform_cell(cell)
         head = lines_above(cell, raw)
-        # transform_cell drops leading blank lines: all lines below would be wrong.
+        # transform_cell drops leading blank lines, which would shift all others.
         gap = max(count_leading_blanks(cell) - count_leading_blanks(source), 0)
         above = [*head, *["\n"] * gap]
         self.text = padded = "\n" * len(above) + source
@@ -54,12 +51,12 @@ class Body:
         lines = commented + source.splitlines(keepends=True)
         known_lines = len("".join(lines)), None, lines, self.name
         linecache.cache[self.name] = known_lines
-        # From there IPython 7 puts back what it knows, before it shows a traceback.
+        # IPython 7 restores linecache from this copy before it shows a traceback.
         getattr(linecache, "_ipython_cache", {})[self.name] = known_lines
         self._compile(padded)
 
     def _cache(self, source: str, raw: str) -> str:
-        """Register the source with IPython; keep its number in tracebacks."""
+        """Register the source with IPython; an equal cell keeps its number."""
         compiler = self._shell.compile
         numbers = getattr(compiler, "_filename_map", {})  # absent in IPython 7
         known = dict(numbers)
@@ -119,7 +116,7 @@ class Body:
 
     @property
     def names(self) -> set[str]:
-        """The names that its code knows."""
+        """The names that its code uses."""
         from meta_magic.trace.rerun import list_names  # noqa: PLC0415  needs torch
 
         return {name for code in self._all_codes() for name in list_names(code)}
@@ -129,7 +126,7 @@ class Body:
 
 
 def lines_above(cell: str, raw: str | None) -> list[str]:
-    """Return the lines of the whole cell that stand above the body."""
+    """Return the lines of the whole cell above the body."""
     if raw is None:
         return []
     whole, body = raw.rstrip().splitlines(), cell.rstrip().splitlines()
@@ -147,7 +144,7 @@ def count_leading_blanks(text: str) -> int:
 
 
 def show_last_assignment(nodes: list[ast.stmt]) -> None:
-    """Let a last assignment to a name be followed by that name."""
+    """Append the name that the last statement assigns to."""
     if not nodes or not isinstance(nodes[-1], ASSIGNMENTS):
         return
     last = nodes[-1]
@@ -162,7 +159,7 @@ def cell_number(shell: Any) -> int:
     frame: Any = sys._getframe()
     while frame is not None:
         if frame.f_code.co_name == "run_cell_async":
-            # Some versions of IPython have counted the cell by now, and some have not.
+            # execution_count of the shell: some versions raise it before, some after.
             number = getattr(frame.f_locals.get("result"), "execution_count", None)
             return int(shell.execution_count if number is None else number)
         frame = frame.f_back

@@ -1,10 +1,14 @@
-"""Complete the line of ``%%meta`` and ``%meta``, and leave the body alone."""
+"""Complete the line of ``%%meta`` and ``%meta``: options, values, paths of modules.
+
+``%meta materialize model.la<TAB>`` gives ``model.layers``. IPython completes the body
+of a cell. Read :meth:`LineCompleter.find` first.
+"""
 
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final
-
-from meta_magic.magic.module_paths import complete_path
 
 try:
     from IPython.core.completer import SimpleCompletion, context_matcher
@@ -13,21 +17,20 @@ try:
 except ImportError:  # before IPython 8.6
     HAS_MATCHERS = False
 
-__all__ = ["LineCompleter"]
 
 MAGICS: Final = ("%%meta", "%meta")
 ASSIGNED: Final = re.compile(r"\s*([\w.,\s]+=)?\s*(?=%meta\s)")
-"""What may stand before ``%meta``."""
+"""Text that may stand before ``%meta``."""
 
 HOOK: Final = "complete_command"
-"""IPython's name of the way by which it asks before it has matchers."""
+"""The hook that IPython calls before it has matchers."""
 
 Values = Mapping[str, Sequence[str]]
-"""Options, each with the values that can be named."""
+"""Options, each with the values that completion offers."""
 
 
 class LineCompleter:
-    """What the shell asks for completions while it is installed."""
+    """Completes lines of the magics while it is installed."""
 
     def __init__(
         self,
@@ -40,17 +43,17 @@ class LineCompleter:
 
         Args:
             shell: The IPython shell.
-            options: Those of both magics.
-            commands: What ``%meta`` does besides statements; the first one takes the
-                path of a module, and has options of its own.
-            list_command_options: Returns those.
+            options: The options of both magics.
+            commands: Commands of ``%meta``; the first one takes the path of a module,
+                and has its own options.
+            list_command_options: Returns these options.
         """
         self._shell = shell
         self._options = options
         self._commands = commands
         self._list_command_options = list_command_options
         if HAS_MATCHERS:
-            ask = lambda context: self.match(context)  # noqa: E731, PLW0108  a method takes no attributes, and it is given some
+            ask = lambda context: self.match(context)  # noqa: E731, PLW0108  IPython sets attributes of it, which a method refuses
             self._matcher = context_matcher()(ask)
             shell.Completer.custom_matchers.append(self._matcher)
             return
@@ -58,7 +61,7 @@ class LineCompleter:
             shell.set_hook(HOOK, self.answer_hook, str_key=magic)
 
     def remove(self) -> None:
-        """Have the shell ask no more."""
+        """Uninstall it."""
         if HAS_MATCHERS:
             self._shell.Completer.custom_matchers.remove(self._matcher)
             return
@@ -66,7 +69,7 @@ class LineCompleter:
             self._shell.strdispatchers[HOOK].strs.pop(magic, None)
 
     def match(self, context: Any) -> dict[str, Any]:
-        """Answer as a matcher of IPython's."""
+        """Return completions as IPython's matchers do."""
         line = context.text_until_cursor
         is_body = context.cursor_line > 0 and line.startswith(MAGICS[0])
         typed, found = ("", []) if is_body else self.find(line)
@@ -77,13 +80,13 @@ class LineCompleter:
         }
 
     def answer_hook(self, _shell: Any, event: Any) -> list[str]:
-        """Answer as a hook of IPython's, which has cut the word at = and the like."""
+        """Return completions as IPython's hooks do, which cut words at ``=``."""
         typed, found = self.find(event.text_until_cursor)
         n_before = len(typed) - len(event.symbol)
         return [text[n_before:] for text in found]
 
     def find(self, line: str) -> tuple[str, list[str]]:
-        """Return the word that ends a line, and what it may become."""
+        """Return the last word of a line, and its completions."""
         *words, typed = ASSIGNED.sub("", line).split(" ")
         magic, *before = [*filter(None, words)] or [""]
         if magic not in MAGICS:
@@ -102,3 +105,63 @@ class LineCompleter:
         else:
             found = [*self._commands] if magic == "%meta" and not before else []
         return typed, [text for text in found if text.startswith(typed)]
+
+
+MAX_LOOK: Final = 100
+"""Items of a list or dict that are searched for a module."""
+
+
+def complete_path(namespace: Mapping[str, Any], typed: str) -> list[str]:
+    """Return the paths of modules that begin with the typed text, one level deeper.
+
+    It searches only lists, dicts and modules, without calling methods of their classes:
+    completion must not run the user's code.
+    """
+    if "torch" not in sys.modules:
+        return []
+    known = {
+        name: value
+        for name, value in list(namespace.items())
+        if (typed[:1] == "_" or name[:1] != "_") and has_modules(value)
+    }
+    while True:
+        inside = [path for path in known if typed.startswith((f"{path}.", f"{path}["))]
+        if not inside:
+            return [path for path in known if path.startswith(typed)]
+        path = max(inside, key=len)
+        known = {path + step: below for step, below in list_steps(known[path]).items()}
+
+
+def list_steps(value: Any) -> dict[str, Any]:
+    """Return the children of a module, list or dict by ``.name`` or ``[index]``."""
+    from meta_magic.materializing.written_paths import (  # noqa: PLC0415  torch
+        write_step,
+    )
+    from meta_magic.session.operand_names import walk_held  # noqa: PLC0415
+    from meta_magic.torch_private.module_internals import children_of  # noqa: PLC0415
+
+    if not is_module(value):
+        return {step: held for step, held in walk_held(value) if has_modules(held)}
+    try:
+        children = children_of(value)
+    except AttributeError:  # its class did not call super().__init__()
+        return {}
+    return {write_step(value, n): m for n, m in children.items() if m is not None}
+
+
+def has_modules(value: object) -> bool:
+    """Whether a value is a module, or a list or dict that begins with modules."""
+    from meta_magic.session.operand_names import walk_held  # noqa: PLC0415  torch
+
+    if is_module(value):
+        return True
+    if not issubclass(type(value), list | tuple | dict):
+        return False
+    return any(is_module(held) for _, held in islice(walk_held(value), MAX_LOOK))
+
+
+def is_module(value: object) -> bool:
+    """Whether a value is a module; ``isinstance`` could run code of its class."""
+    from torch import nn  # noqa: PLC0415  is there already
+
+    return issubclass(type(value), nn.Module)

@@ -1,27 +1,30 @@
-"""Install the magics into a shell, and remove every trace of them again."""
+"""``%load_ext meta_magic``: install everything into a shell, and remove it again.
 
-from typing import Any
+Read :func:`load` first. Nothing here imports torch, so that loading takes no seconds.
+"""
 
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final
+
+from meta_magic.magic.awaiting import AwaitTransformer
 from meta_magic.magic.completion import LineCompleter
-from meta_magic.magic.debugger import UsersFrame
 from meta_magic.magic.line_options import VALUES_BY_NAME
-from meta_magic.magic.magics import HELP, MetaMagics
+from meta_magic.magic.magics import HELP, REPAIR, MetaMagics
 from meta_magic.magic.materialize_line import COMMAND, list_values
 from meta_magic.magic.plain_cells import PlainCells
-from meta_magic.magic.repair_line import REPAIR
-from meta_magic.magic.torch_versions import describe_untested
-from meta_magic.magic.tracebacks import WHOLE
-from meta_magic.magic.transformer import AwaitTransformer
-from meta_magic.magic.value_formats import ValueFormats
-
-__all__ = ["load", "unload"]
+from meta_magic.magic.run import read_limits
+from meta_magic.magic.tracebacks import WHOLE, UsersFrame
 
 STATE = "_meta_magic_installed"
-"""Name on the shell, not in a module: ``%reload_ext`` reloads only the top package."""
+"""An attribute of the shell: ``%reload_ext`` drops the state of modules."""
+
+NEWEST_TESTED: Final = (2, 15)
+"""The newest torch in ``tests/conformance/RESULTS.md``."""
 
 
 def load(shell: Any) -> None:
-    """Register ``%%meta`` and ``%meta``; loading twice is as loading once."""
+    """Install ``%%meta`` and ``%meta``; loading twice is the same as once."""
     unload(shell)
     magics, transformer = MetaMagics(shell), AwaitTransformer(shell)
     MetaMagics.meta.parser.allow_abbrev = False
@@ -40,9 +43,10 @@ def load(shell: Any) -> None:
 
 
 def add_formatters(shell: Any) -> None:
-    """Have reports of :func:`meta_magic.materialize` shown as people read them.
+    """Show reports of :func:`meta_magic.materialize` as HTML and as text.
 
-    By name, so that torch is not imported; they stay, as they change nothing else.
+    By the name of their class, so that torch is not imported. :func:`unload` leaves
+    these formatters: they change nothing else.
     """
     formatters = shell.display_formatter.formatters
     home = "meta_magic.materializing.report", "MaterializeReport"
@@ -60,7 +64,7 @@ def render_report(report: Any) -> str:
 
 
 def unload(shell: Any) -> None:
-    """Remove whatever :func:`load` put into the shell."""
+    """Remove from the shell whatever :func:`load` installed."""
     installed = shell.__dict__.pop(STATE, None)
     if installed is None:
         return
@@ -73,3 +77,52 @@ def unload(shell: Any) -> None:
         shell.magics_manager.magics[kind].pop("meta", None)
     shell.magics_manager.registry.pop("MetaMagics", None)
     shell.configurables.remove(magics)
+
+
+def describe_untested() -> str:
+    """Return a warning about a torch newer than all tested ones; "" otherwise."""
+    try:
+        installed = version("torch")
+    except PackageNotFoundError:
+        return ""
+    if tuple(map(int, installed.split(".")[:2])) <= NEWEST_TESTED:
+        return ""
+    newest = ".".join(map(str, NEWEST_TESTED))
+    return f"meta_magic was tested with torch up to {newest}; this is {installed}."
+
+
+class ValueFormats:
+    """Shows tensors of recorded cells with their values in ``Out[n]``, if cheap.
+
+    It replaces the shell's ``format``. A formatter of the type ``Tensor`` would not be
+    asked for a list or a table of tensors.
+    """
+
+    def __init__(self, magics: MetaMagics) -> None:
+        self._magics = magics
+        shell: Any = magics.shell
+        self._formatter = shell.display_formatter
+        self._before = self._formatter.format
+        self._formatter.format = self.format
+
+    def remove(self) -> None:
+        """Restore the shell, unless another extension replaced ``format`` meanwhile."""
+        if vars(self._formatter).get("format") == self.format:
+            self._formatter.format = self._before
+
+    def format(self, *args: Any, **kwargs: Any) -> Any:
+        """Return an object in all formats of the shell.
+
+        A recorded cell shows the planned device of a tensor, a plain cell ``meta``.
+        """
+        if "meta_magic.session.recording" not in sys.modules:  # nothing was recorded
+            return self._before(*args, **kwargs)
+        from meta_magic.session.recording import (  # noqa: PLC0415  needs torch
+            run_with_values,
+        )
+
+        return run_with_values(
+            lambda: self._before(*args, **kwargs),
+            read_limits(self._magics).little(),  # nobody asked for this value
+            has_places=self._magics.is_recorded,
+        )

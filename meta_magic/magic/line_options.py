@@ -1,21 +1,19 @@
-"""The options of ``%%meta``, each described once for parser, help and completion."""
+"""The options of ``%%meta``, each in one record for parser, help and completion.
+
+To add one, add a row to ``OPTIONS``. The file also has the decorators of the magic.
+"""
 
 import re
+import tokenize
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import wraps
+from io import StringIO
 from typing import Any, Final
 
-from IPython.core.magic import line_cell_magic
+from IPython.core import magic as magics
 from IPython.core.magic_arguments import argument, magic_arguments
-
-__all__ = [
-    "SMALLEST",
-    "VALUES_BY_NAME",
-    "line_cell_magic_with_options",
-    "split_statement",
-    "suggest",
-]
 
 SMALLEST: Final = {
     "depth": 1,
@@ -24,7 +22,7 @@ SMALLEST: Final = {
     "value_flops": 0,
     "value_seconds": 0,
 }
-"""Of the settings that are numbers, the least that makes sense."""
+"""The smallest valid values of numeric settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +33,10 @@ class Option:
         names: How it is written, the long name first.
         help: What it does.
         example: A line with it.
-        metavar: What stands for its value in the help; "" if it takes none.
-        read: Turns the text of its value into one.
-        values: Those that can be named, for completion.
-        settings: What else ``argparse`` is told.
+        metavar: The name of its value in the help; "" for a flag.
+        read: Converts the text of its value.
+        values: Values that completion offers.
+        settings: Further arguments of ``add_argument``.
     """
 
     names: tuple[str, ...]
@@ -62,7 +60,7 @@ OPTIONS: Final = (
     Option(
         names=("--out", "-o"),
         metavar="NAME",
-        help="Keep the trace under NAME, too; `_meta` always holds the newest.",
+        help="Keep the trace as NAME, too; `_meta` is always the newest trace.",
         example="%%meta -o trace",
     ),
     Option(names=("--quiet", "-q"), help="Show no report.", example="%%meta -q"),
@@ -77,7 +75,7 @@ OPTIONS: Final = (
         names=("--height",),
         metavar="PIXELS",
         read=int,
-        help="Make the report's views so high.",
+        help="Height of the report's views, in pixels.",
         example="%%meta --height 600",
     ),
     Option(
@@ -85,9 +83,8 @@ OPTIONS: Final = (
         metavar="DEVICE",
         values=("cpu", "cuda", "meta"),
         settings=(("dest", "as_device"),),
-        help="Record the kernels that this device would choose: cpu, cuda, cuda:8 (of "
-        "which there are eight) or meta (default: cuda where torch sees one, else "
-        "cpu); the tensors stay meta.",
+        help="Record the kernels of this device: cpu, cuda, cuda:8 (eight of them) or "
+        "meta (default: cuda where torch sees one, else cpu). Tensors stay on meta.",
         example="%%meta --as cuda",
     ),
     Option(
@@ -95,9 +92,9 @@ OPTIONS: Final = (
         metavar="WHAT",
         values=("nonzero=all", "nonzero=0.5", "routing=uniform", "values=nan"),
         settings=(("action", "append"), ("default", [])),
-        help="Take for granted, where values take too much: nonzero=all, nonzero=0.5 "
-        "(the part of a mask that is true), routing=uniform (each expert gets as many "
-        "tokens), values=nan (what is read is that number).",
+        help="Assume this where a value takes too much to compute: nonzero=all, "
+        "nonzero=0.5 (the part of a mask that is true), routing=uniform (all experts "
+        "get equally many tokens), values=nan (the number that the cell reads).",
         example="%%meta --assume routing=uniform",
     ),
     Option(
@@ -105,14 +102,14 @@ OPTIONS: Final = (
         metavar="MEANING",
         values=("plan", "real"),
         settings=(("default", "plan"),),
-        help="What a device means that the cell names: plan (all tensors stay on meta, "
-        "the report says where each would lie) or real (as torch means it).",
+        help="Meaning of a device that the cell names: plan (all tensors stay on meta, "
+        "and the report shows the device of each) or real (torch makes real tensors).",
         example="%%meta --named real",
     ),
     Option(
         names=("--check-values",),
-        help="Evaluate the indices, classes and masks that nobody knows, within the "
-        "limits of values, and refuse them as the CPU does.",
+        help="Compute unknown indices, classes and masks, within the limits of values, "
+        "and raise the CPU's error for those that it refuses.",
         example="%%meta --check-values",
     ),
     Option(
@@ -124,50 +121,50 @@ OPTIONS: Final = (
         names=("--value-nbytes",),
         metavar="BYTES",
         read=float,
-        help="Bytes that the value of a tensor may take when the cell asks for it, as "
-        "item() does (default: a quarter of the memory that is free).",
+        help="Memory limit of a value that the cell asks for, as item() does (default: "
+        "a quarter of the free memory).",
         example="%%meta --value-nbytes 1e9",
     ),
     Option(
         names=("--value-flops",),
         metavar="FLOPS",
         read=float,
-        help="Operations that it may take (default: what the seconds allow).",
+        help="Limit of its operations (default: what the seconds allow).",
         example="%%meta --value-flops 1e12",
     ),
     Option(
         names=("--value-seconds",),
         metavar="SECONDS",
         read=float,
-        help="Seconds that it may take (default: 10); all values of a cell may take "
-        "six times as long.",
+        help="Time limit of such a value (default: 10); all values of a cell together "
+        "may take six times as long.",
         example="%%meta --value-seconds 60",
     ),
     Option(
         names=("--no-cache",),
-        help="Run every meta kernel, also those whose answer is known, to check the "
-        "recorder against torch.",
+        help="Run every meta kernel, even for calls in the operator cache, to check "
+        "the recorder against torch.",
         example="%%meta --no-cache",
     ),
     Option(names=("--help", "-h"), help="Show this help.", example="%meta --help"),
 )
 
 VALUES_BY_NAME: Final = {n: option.values for option in OPTIONS for n in option.names}
-"""What completion offers."""
+"""Options with the values that completion offers."""
 
 VALUED: Final = "|".join(
     n for option in OPTIONS if option.metavar for n in option.names
 )
 LEADING: Final = re.compile(rf"\s*(({VALUED})\s+\S+\s*|-\S+\s*)*")
-"""The options at the beginning of the line of ``%meta``."""
+"""The options at the start of the line of ``%meta``."""
 
 
 def line_cell_magic_with_options(function: Callable[..., Any]) -> Any:
-    """Make a method a magic of lines and cells, with these options and a statement."""
+    """Make a method a line and cell magic with ``OPTIONS`` and a statement."""
     statement = argument(
         "statement", nargs="*", help="For %%meta: the statement to run."
     )
-    magic: Any = statement(line_cell_magic(function))
+    magic: Any = statement(magics.line_cell_magic(function))
     for option in reversed(OPTIONS):
         magic = argument(*option.names, **option.describe())(magic)
     return magic_arguments()(magic)
@@ -176,13 +173,13 @@ def line_cell_magic_with_options(function: Callable[..., Any]) -> Any:
 def suggest(
     word: str, known: Iterable[str], help_line: str, *, is_sure: bool = True
 ) -> str:
-    """Return what stands after a word that is not known: the nearest one, the help.
+    """Return a hint after an unknown word: the nearest known one, and the help.
 
     Args:
-        word: The word.
-        known: Those that are.
-        help_line: What lists them.
-        is_sure: Whether it should be one of those; else "" where none is near.
+        word: The unknown word.
+        known: The known ones.
+        help_line: The line that lists them.
+        is_sure: Whether to hint at the help even if no known word is near.
     """
     nearest = get_close_matches(word, known, n=1, cutoff=0.7)
     if not nearest and not is_sure:
@@ -192,7 +189,42 @@ def suggest(
 
 
 def split_statement(line: str) -> tuple[str, str]:
-    """Split the line of ``%meta`` into its options and the statement after them."""
+    """Split the line of ``%meta`` into options and statement."""
     options = LEADING.match(line)
     end = options.end() if options is not None else 0
     return line[:end], line[end:]
+
+
+BLANK: Final = frozenset(
+    {tokenize.ENDMARKER, tokenize.NL, tokenize.NEWLINE, tokenize.COMMENT}
+)
+
+
+def silence_at_semicolon(magic: Any) -> Any:
+    """Return a magic that returns None if its code ends with a semicolon.
+
+    IPython has this decorator since 8.3.
+    """
+
+    @wraps(magic)
+    def silenced(magics: Any, line: str, cell: str | None = None) -> object:
+        __tracebackhide__ = True
+        value: object = magic(magics, line, cell)
+        return None if ends_with_semicolon(line if cell is None else cell) else value
+
+    return silenced
+
+
+def ends_with_semicolon(code: str) -> bool:
+    """Whether the last token of code, without comments, is a semicolon."""
+    try:
+        tokens = [*tokenize.generate_tokens(StringIO(code).readline)]
+    except (SyntaxError, tokenize.TokenError):
+        return False
+    last = [token.string for token in tokens if token.type not in BLANK][-1:]
+    return last == [";"]
+
+
+output_can_be_silenced: Any = getattr(
+    magics, "output_can_be_silenced", silence_at_semicolon
+)

@@ -1,5 +1,9 @@
-"""``%%meta`` and ``%meta``: parse the line, run the cell, show the report."""
+"""The magics ``%%meta`` and ``%meta``: read the line, run the cell, show the report.
 
+Read :meth:`MetaMagics.meta` first; ``run`` does the work.
+"""
+
+import re
 from collections.abc import Callable
 from functools import partial
 from keyword import iskeyword
@@ -16,32 +20,17 @@ from meta_magic.magic.line_options import (
     SMALLEST,
     VALUES_BY_NAME,
     line_cell_magic_with_options,
+    output_can_be_silenced,
     split_statement,
     suggest,
 )
 from meta_magic.magic.materialize_line import COMMAND, is_command, run_command
-from meta_magic.magic.repair_line import REPAIR, is_repair, put_repair
 from meta_magic.magic.run import Run
-from meta_magic.magic.semicolons import output_can_be_silenced
 from meta_magic.magic.tracebacks import WHOLE, show_whole
 
-__all__ = ["HELP", "MetaMagics"]
-
-
 HELP: Final = "help"
-
-
-def find_command(shell: Any, line: str) -> Callable[[], object] | None:
-    """Return what the line of ``%meta`` asks for; None if it is a statement."""
-    if line.strip() == WHOLE:
-        return partial(show_whole, shell)
-    if line.strip() == HELP:
-        return partial(print, MetaMagics.meta.__doc__)
-    if is_repair(shell, line):
-        return partial(put_repair, shell, line)
-    if is_command(line):
-        return partial(run_command, shell, line)
-    return None
+REPAIR: Final = "repair"
+LINE: Final = re.compile(rf"\s*{REPAIR}(\s+(\d+))?\s*")
 
 
 @magics_class
@@ -92,10 +81,10 @@ class MetaMagics(Magics):
         """Belong to ``shell``.
 
         Attributes:
-            is_patient: Of the options of recordings; a check of notebooks sets it.
+            is_patient: An option of recordings that ``meta-magic check`` sets.
             running: File name by text of the cells that are running now.
             raw_cell: The newest cell as it was typed.
-            is_recorded: Whether it was recorded, or a part of it.
+            is_recorded: Whether it, or a part of it, was recorded.
         """
         super().__init__(shell)
         self.is_recorded = False
@@ -104,7 +93,7 @@ class MetaMagics(Magics):
         self.raw_cell: str | None = None
 
     def note_cell(self, info: Any) -> None:
-        """Remember the cell that is about to run, as it was typed."""
+        """Store the cell that is about to run, as it was typed."""
         self.raw_cell = info.raw_cell
         self.is_recorded = False
 
@@ -114,10 +103,10 @@ class MetaMagics(Magics):
     def meta(self, line: str, cell: str | None = None) -> object:
         """Run a cell on torch's meta device and record every tensor operator.
 
-        Tensors made in the cell have shape, stride and dtype but no data and take no
-        memory; a device that the cell names is a plan, told in the report (see
-        `--named`). The cell runs in your namespace as any other; its last expression is
-        shown. The recording is kept in `_meta`.
+        Tensors of the cell have a shape, strides and a dtype, but no data, and take no
+        memory. A device that the cell names is a plan, which the report shows (see
+        `--named`). The cell runs in your namespace as any other cell, and its last
+        expression is shown. `_meta` is the trace of the newest recording.
 
         Examples::
 
@@ -128,9 +117,9 @@ class MetaMagics(Magics):
             %meta torch.ones(3, 4).sum(0)
 
             %meta materialize model --device cpu
-            %meta help    # shows this
+            %meta help    # shows this help
             %meta full    # shows the newest traceback with all its frames
-            %meta repair 1    # puts a repair of the newest cell into a new one
+            %meta repair 1    # puts the first repair of the failed cell into a new cell
         """
         __tracebackhide__ = True
         command = find_command(self.shell, line) if cell is None else None
@@ -167,7 +156,7 @@ class MetaMagics(Magics):
                 run.finish()
 
     async def meta_async(self, line: str, cell: str) -> object:
-        """Run a cell that awaits; the modes are entered for each step of it."""
+        """Run a cell that awaits; the guard is entered for each step of it."""
         __tracebackhide__ = True
         options = self._parse(line)
         if options.help:
@@ -187,8 +176,8 @@ class MetaMagics(Magics):
                 run.finish()
 
     def _compile(self, cell: str, raw: str | None) -> Body:
-        """Compile a body; one within another ``%%meta`` belongs to the same cell."""
-        if raw is None:  # a statement of a line: too short to be worth a traceback
+        """Compile a body; that of a nested ``%%meta`` belongs to the same cell."""
+        if raw is None:  # a statement of %meta: a message says more than a traceback
             try:
                 return Body(self.shell, cell, None)
             except SyntaxError as error:
@@ -220,18 +209,27 @@ class MetaMagics(Magics):
         shell: Any = self.shell
         newest = shell.user_ns.get("_meta")
         if newest is None:
-            raise UsageError("%meta: nothing was recorded yet; %meta --help says how")
+            raise UsageError("%meta: nothing was recorded yet; see %meta --help")
         print(newest)  # noqa: T201  asked for
         if not len(newest):
             print(f"%meta {HELP} lists what there is")  # noqa: T201  as above
 
 
-def read_line(magic: Any, line: str) -> Any:
-    """Return the options of a line.
+def find_command(shell: Any, line: str) -> Callable[[], object] | None:
+    """Return the command of a line of ``%meta``; None if it is a statement."""
+    if line.strip() == WHOLE:
+        return partial(show_whole, shell)
+    if line.strip() == HELP:
+        return partial(print, MetaMagics.meta.__doc__)
+    if is_repair(shell, line):
+        return partial(put_repair, shell, line)
+    if is_command(line):
+        return partial(run_command, shell, line)
+    return None
 
-    Raises:
-        UsageError: One is none; the nearest is named.
-    """
+
+def read_line(magic: Any, line: str) -> Any:
+    """Return the options of a line; an unknown one raises, with the nearest known."""
     try:
         options = parse_argstring(magic, line)
     except UsageError as error:
@@ -244,3 +242,28 @@ def read_line(magic: Any, line: str) -> Any:
         hint = suggest(options.statement[0], VALUES_BY_NAME, "%meta --help")
         raise UsageError(f"%%meta: unrecognized arguments: {line.strip()}{hint}")
     return options
+
+
+def is_repair(shell: Any, line: str) -> bool:
+    """Whether a line asks for a repair; ``repair`` may also be the user's variable."""
+    found = LINE.fullmatch(line)
+    return found is not None and (bool(found[1]) or REPAIR not in shell.user_ns)
+
+
+def put_repair(shell: Any, line: str) -> object:
+    """Put a repair of the newest cell into a new cell, for the user to read and run.
+
+    A widget cannot insert a cell; the reply to an execution can, in each front end.
+    """
+    found = LINE.fullmatch(line)
+    number = int(found[2]) if found and found[2] else 1
+    trace = shell.user_ns.get("_meta")
+    explanation = None if trace is None else trace.explanation
+    if explanation is None:
+        raise UsageError(f"%meta {REPAIR}: the newest cell did not fail")
+    n_repairs = len(explanation.repairs)
+    if not 1 <= number <= n_repairs:
+        known = f"1 to {n_repairs}" if n_repairs else "none"
+        raise UsageError(f"%meta {REPAIR} {number}: the repairs that ran are {known}")
+    repaired = trace.cell.head + explanation.repairs[number - 1].source
+    return shell.set_next_input(repaired, replace=False)

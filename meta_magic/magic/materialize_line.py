@@ -1,4 +1,7 @@
-"""``%meta materialize NAME``: the button of the report, without a mouse."""
+"""``%meta materialize NAME``: the button of the report as a command.
+
+Read :func:`run_command` first.
+"""
 
 import re
 import shlex
@@ -15,7 +18,6 @@ if TYPE_CHECKING:
     from meta_magic.materializing.preparation import Preparation
     from meta_magic.materializing.report import MaterializeReport
 
-__all__ = ["COMMAND", "is_command", "list_values", "run_command"]
 
 COMMAND: Final = "materialize"
 LINE_WIDTH: Final = 30
@@ -23,7 +25,7 @@ FIRST_OPTION: Final = re.compile(r"(^|\s)(--[a-z]+|-h$)")
 
 
 def is_command(line: str) -> bool:
-    """Whether the line of ``%meta`` asks to materialize: no statement looks like it."""
+    """Whether the line of ``%meta`` is this command; no statement looks like it."""
     words = line.split()
     return (
         len(words) > 1
@@ -34,11 +36,11 @@ def is_command(line: str) -> bool:
 
 
 def run_command(shell: Any, line: str) -> "MaterializeReport | None":
-    """Do what the line asks for, and return the report.
+    """Run the command, and return the report.
 
     Raises:
-        UsageError: The line, or a name in it, is not as it should be, or it cannot be
-            done; the module is as it was.
+        UsageError: The line is wrong, or the module cannot be made real; it is then
+            unchanged.
     """
     from meta_magic.materializing.materialize import (  # noqa: PLC0415  torch
         materialize,
@@ -54,8 +56,7 @@ def run_command(shell: Any, line: str) -> "MaterializeReport | None":
         print(parser.format_help())  # noqa: T201  asked for
         return None
     if name and options.all:
-        text = f"--all takes all that your variables hold, and {name!r} is one"
-        raise UsageError(f"%meta {COMMAND}: {text}: leave one of them out")
+        raise UsageError(f"%meta {COMMAND}: give either --all or {name!r}, not both")
     wanted = Variables(shell.user_ns) if options.all else evaluate(shell, name)
     dtype = read_dtype(options.dtype)
     progress = show_progress if sys.stderr.isatty() and not options.plan else None
@@ -65,7 +66,7 @@ def run_command(shell: Any, line: str) -> "MaterializeReport | None":
             print(describe(prepare(wanted, options.device, **arguments)))  # noqa: T201  asked for
             return None
         return materialize(wanted, options.device, progress=progress, **arguments)
-    except MaterializeError as error:  # its text says all, a traceback nothing
+    except MaterializeError as error:  # its text says more than a traceback
         raise UsageError(f"%meta {COMMAND}: {error}") from None
     finally:
         if progress is not None:
@@ -73,7 +74,7 @@ def run_command(shell: Any, line: str) -> "MaterializeReport | None":
 
 
 def describe(prepared: "Preparation") -> str:
-    """Return in words what would be done."""
+    """Return the plan as text."""
     from meta_magic.trace.units import format_bytes  # noqa: PLC0415  with torch
 
     needed, peak = format_bytes(prepared.nbytes), format_bytes(prepared.peak_nbytes)
@@ -84,45 +85,47 @@ def describe(prepared: "Preparation") -> str:
 
 
 def build_parser() -> MagicArgumentParser:
-    """Return what reads the rest of the line."""
+    """Return the parser of the line."""
     from meta_magic.materializing.fills.inits import INITS  # noqa: PLC0415  torch
     from meta_magic.materializing.fills.protocol import STATES  # noqa: PLC0415
 
     parser = MagicArgumentParser(
         f"meta {COMMAND}",
-        description="Make a module real, in place, or what else holds tensors. "
+        description="Make a module, or another object with tensors, real, in place. "
         "Example: %meta materialize model.layers[0] --device cuda --dtype bfloat16",
     )
-    parser.add_argument("name", nargs="?", help="A module: an expression.")
     parser.add_argument(
-        "--all", action="store_true", help="All that your variables hold on meta."
+        "name", nargs="?", help="A module or another object: an expression."
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="All meta tensors of your variables."
     )
     parser.add_argument(
         "--device",
-        help="cpu, cuda or cuda:1 (default: as the cell named, where that is).",
+        help="cpu, cuda or cuda:1 (default: the device that the cell named, or cpu).",
     )
     parser.add_argument(
         "--init",
         default="replay",
         help=f"{', '.join(INITS)}, or the path of a checkpoint.",
     )
-    parser.add_argument("--dtype", help="Cast to it, such as bfloat16.")
+    parser.add_argument("--dtype", help="Cast to this dtype, such as bfloat16.")
     parser.add_argument(
         "--state",
         default=STATES[0],
-        help="current, as after the cell, or constructed, as before any use.",
+        help="current (as after the cell) or constructed (as before any use).",
     )
     parser.add_argument(
-        "--plan", action="store_true", help="Say what it would do, and do nothing."
+        "--plan", action="store_true", help="Only print what it would do."
     )
     parser.add_argument("-h", "--help", action="store_true", help="Show this help.")
     return parser
 
 
 def list_values() -> dict[str, list[str]]:
-    """Return the options of the command, each with the values that can be named.
+    """Return the options of the command with their values, for completion.
 
-    Nothing before torch is imported, which takes seconds.
+    Empty before torch is imported: completion must not wait for that.
     """
     if "torch" not in sys.modules:
         return {}
@@ -143,11 +146,7 @@ def list_values() -> dict[str, list[str]]:
 
 
 def split_line(line: str) -> tuple[str, list[str]]:
-    """Return the expression, and the words after it, with their quotes taken off.
-
-    Raises:
-        UsageError: A quote is not closed.
-    """
+    """Return the expression, and the words after it, unquoted."""
     rest = line.split(maxsplit=1)[1]
     found = FIRST_OPTION.search(rest)
     end = len(rest) if found is None else found.start()
@@ -158,7 +157,7 @@ def split_line(line: str) -> tuple[str, list[str]]:
 
 
 def evaluate(shell: Any, name: str) -> Any:
-    """Return what an expression in the user's namespace stands for."""
+    """Evaluate an expression in the user's namespace."""
     try:
         return eval(name, shell.user_global_ns, shell.user_ns)  # noqa: S307  the user's
     except Exception as error:  # noqa: BLE001  whatever the user's own code raises
@@ -169,7 +168,7 @@ def evaluate(shell: Any, name: str) -> Any:
 
 
 def read_dtype(name: str | None) -> Any:
-    """Return torch's dtype of a name; None for none."""
+    """Return the dtype of a name."""
     import torch  # noqa: PLC0415  only for those who materialize
 
     if name is None:
@@ -181,7 +180,7 @@ def read_dtype(name: str | None) -> Any:
 
 
 def show_progress(fraction: float) -> None:
-    """Draw a bar in the terminal's line."""
+    """Draw a bar in the last line of the terminal."""
     done = round(fraction * LINE_WIDTH)
     bar = "#" * done + "." * (LINE_WIDTH - done)
     sys.stderr.write(f"\r\033[K[{bar}] {fraction:.0%}")

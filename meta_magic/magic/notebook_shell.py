@@ -1,4 +1,7 @@
-"""Run the cells of a notebook where no front end is, each as ``%%meta`` would."""
+"""Run the cells of a notebook without a front end, each under ``%%meta``.
+
+``meta-magic check notebook.ipynb`` uses it. Read :class:`NotebookShell` first.
+"""
 
 import asyncio
 import sys
@@ -11,19 +14,17 @@ from traitlets.config import Config
 
 from meta_magic.magic.extension import load
 
-__all__ = ["NotebookShell", "RanCell"]
-
 MAGIC = "%%meta"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RanCell:
-    """What came of a cell.
+    """The results of a cell.
 
     Attributes:
-        trace: What was recorded; None if nothing was.
-        error: What ended it; None if nothing did.
-        is_unread: Whether that came before any of it ran.
+        trace: The recording; None if there is none.
+        error: The error that ended it; None if it succeeded.
+        is_unread: Whether it failed before it began to run.
     """
 
     trace: Any
@@ -32,7 +33,7 @@ class RanCell:
 
 
 class Shell(InteractiveShell):
-    """A shell that has no window: ``%matplotlib`` finds none to wait for."""
+    """A shell without windows: ``%matplotlib`` must not wait for one."""
 
     def enable_gui(self, gui: object = None) -> None:
         """Do nothing."""
@@ -43,7 +44,7 @@ class NotebookShell:
 
     Args:
         path: The notebook.
-        line: The line of ``%%meta`` that is put in front of each cell.
+        line: The line of ``%%meta`` above each cell.
     """
 
     def __init__(self, path: Path, line: str) -> None:
@@ -59,7 +60,7 @@ class NotebookShell:
         sys.path.insert(0, str(path.parent))
 
     def run(self, text: str) -> RanCell:
-        """Run a cell; what it raises is returned."""
+        """Run a cell; an error is returned, not raised."""
         names = self._shell.user_ns
         before = names.get("_meta")
         result = self._loop.run_until_complete(self._run(text))
@@ -72,14 +73,14 @@ class NotebookShell:
         )
 
     async def _run(self, text: str) -> Any:
-        """Run a cell with ``%%meta`` in front, its lines as they stand without."""
+        """Run a cell under ``%%meta``, with its own line numbers."""
         is_own = text.lstrip().split(maxsplit=1)[:1] == [MAGIC]
         whole = text if is_own else f"{self._line}\n{text}"
         code, failed = text, None
         try:
-            self._shell.transform_cell(text)  # is it one, as it is written?
+            self._shell.transform_cell(text)  # raises for a cell that IPython refuses
             code = self._shell.transform_cell(whole)
-        except Exception:  # noqa: BLE001  told as IPython tells it
+        except Exception:  # noqa: BLE001  IPython reports it below
             failed = sys.exc_info()
         return await self._shell.run_cell_async(
             text,

@@ -1,7 +1,7 @@
-"""Say, below a plain cell that uses what a recorded cell made, what to do.
+"""A hint below a plain cell that uses the model of a recorded cell.
 
-Without ``%%meta``, ``y = model(x)`` ends in an error of torch on devices, or leaves a
-tensor that will never have values. Neither says a word of the cell that made ``model``.
+Without ``%%meta``, ``y = model(x)`` raises torch's error about devices, or gives a
+tensor without values. Neither names the cell that made ``model``; the hint does.
 """
 
 import ast
@@ -15,18 +15,13 @@ if TYPE_CHECKING:
     from meta_magic.magic.magics import MetaMagics
     from meta_magic.session.plain_use import Recorded
 
-__all__ = ["PlainCells"]
 
 OF_META: Final = re.compile(r"\bmeta\b|not on the expected device")
-"""In the words of torch's errors about meta tensors, that name no other device."""
+"""Torch's errors about meta tensors contain this."""
 
 
 class PlainCells:
-    """Looks at each plain cell after it ran.
-
-    Args:
-        magics: Belongs to the shell, and knows whether a cell was recorded.
-    """
+    """Checks each plain cell after it ran."""
 
     def __init__(self, magics: "MetaMagics") -> None:
         shell: Any = magics.shell
@@ -35,11 +30,11 @@ class PlainCells:
         shell.events.register("post_run_cell", self.look)
 
     def remove(self) -> None:
-        """Look at no cell any more."""
+        """Uninstall it."""
         self._shell.events.unregister("post_run_cell", self.look)
 
     def look(self, result: Any) -> None:
-        """Print a line if a cell used what was recorded as if it was real."""
+        """Print a line if a cell used recorded tensors as if they were real."""
         is_plain = not self._magics.is_recorded
         if not is_plain or "meta_magic.session.recording" not in sys.modules:
             return
@@ -51,7 +46,7 @@ class PlainCells:
             print(text)  # noqa: T201  below the traceback, or the output
 
     def _advise(self, cell: str, error: BaseException | None) -> str | None:
-        """Return what to say of a cell; None for nothing."""
+        """Return the hint for a cell, if it needs one."""
         from meta_magic.session.plain_use import find_recorded, is_without_values  # noqa: PLC0415  torch
 
         if error is not None and not OF_META.search(f"{type(error).__name__}: {error}"):
@@ -63,7 +58,7 @@ class PlainCells:
             if not made:
                 return None
         recorded = [*find_recorded((n for n in read if n not in bound), namespace)]
-        # A module rather than what it returned: it is what the user wants to call.
+        # A module rather than its output: the user wants to call it.
         found = next((r for r in recorded if r.is_module), None) or next(
             iter(recorded), None
         )
@@ -72,13 +67,13 @@ class PlainCells:
         if error is None:
             return (
                 f"meta_magic: `{made[0]}` has no values: line {bound[made[0]]} made it "
-                f"without %%meta, of {self._describe(found)}: put %%meta on this cell"
+                f"without %%meta from {self._describe(found)}: put %%meta on this cell"
             )
         way = f", or run %meta materialize {found.name}" if found.is_module else ""
         return f"meta_magic: {self._describe(found)}: put %%meta on this cell{way}"
 
     def _describe(self, found: "Recorded") -> str:
-        """Return in words which variable was recorded where."""
+        """Return a variable with the cell that made it."""
         at = found.made_at
         if at is None:
             return f"`{found.name}`, which was made under %%meta"

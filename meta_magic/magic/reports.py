@@ -1,10 +1,15 @@
-"""Show a trace's report: one output that stays, and one that is alive."""
+"""Show a trace in a front end: the saved report, and the live one beside it.
+
+Read :func:`build_outputs` first.
+"""
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
+from IPython.core.displayhook import DisplayHook
+from IPython.core.displaypub import CapturingDisplayPublisher
 from IPython.core.getipython import get_ipython
 from IPython.display import display
 
@@ -12,33 +17,23 @@ if TYPE_CHECKING:
     from meta_magic.trace.trace import Trace
     from meta_magic.view.widgets import Report
 
-__all__ = [
-    "Outputs",
-    "build_outputs",
-    "find_cell_id",
-    "is_notebook",
-    "show",
-    "show_charts",
-]
 
-
-class Outputs:
-    """What is shown of a trace.
+class Outputs(NamedTuple):
+    """The two outputs of a trace.
 
     Attributes:
         bundle: Mime bundle of the report that stays when the notebook is saved.
-        live: The widget that takes its place while there is a kernel, or None.
+        live: The widget that replaces it while there is a kernel, or None.
     """
 
-    def __init__(self, bundle: dict[str, str], live: "Report | None" = None) -> None:
-        self.bundle = bundle
-        self.live = live
+    bundle: dict[str, str]
+    live: "Report | None" = None
 
 
 def build_outputs(
     shell: Any, trace: "Trace", key: str, settings: Mapping[str, Any]
 ) -> Outputs:
-    """Return what is shown of a trace in the place of what its cell showed before.
+    """Return the outputs of a trace, and close earlier reports of its cell.
 
     Args:
         shell: The IPython shell.
@@ -77,10 +72,9 @@ def show(trace: "Trace", settings: Mapping[str, Any]) -> None:
 
 
 def show_charts(trace: "Trace", of: str, device: str) -> None:
-    """Show a chart of a trace, or say in a line what it would tell."""
-    from meta_magic.view.charts import treemap_bundle  # noqa: PLC0415  needs torch
-    from meta_magic.view.charts_memory import memory_bundle  # noqa: PLC0415
-    from meta_magic.view.charts_roofline import roofline_bundle  # noqa: PLC0415
+    """Show a chart of a trace, outside of notebooks as a line of text."""
+    from meta_magic.view.charts import memory_bundle, roofline_bundle  # noqa: PLC0415
+    from meta_magic.view.treemap import treemap_bundle  # noqa: PLC0415  needs torch
 
     charts: Mapping[str, tuple[Callable[[Trace], dict[str, object] | None], str]] = {
         "parameters": (treemap_bundle, "no module of this trace has parameters"),
@@ -103,12 +97,21 @@ def show_charts(trace: "Trace", of: str, device: str) -> None:
 
 
 def is_notebook(shell: Any) -> bool:
-    """Whether what a shell shows is seen in a browser."""
+    """Whether the front end of a shell is a browser."""
     return hasattr(shell, "kernel")
 
 
 def find_cell_id(shell: Any) -> str | None:
-    """Return the front end's name of the running cell, if it told."""
+    """Return the front end's id of the running cell, if it sends one."""
     parent = shell.get_parent() if hasattr(shell, "get_parent") else {}
     cell_id: str | None = (parent or {}).get("metadata", {}).get("cellId")
     return cell_id
+
+
+def silence_shell() -> None:
+    """Show nothing from now on: a forked child must not write to the front end."""
+    shell = get_ipython()
+    if shell is None:
+        return
+    shell.display_pub = CapturingDisplayPublisher(shell=shell)
+    shell.displayhook = DisplayHook(shell=shell)

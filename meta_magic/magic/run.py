@@ -1,19 +1,26 @@
-"""One run of a cell: its recording, its progress line, its report."""
+"""One run of a cell: its recording, its line of progress, its report.
 
-from collections.abc import Mapping
+Read :class:`Run` first; ``session/recording.py`` records.
+"""
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from IPython.core.error import UsageError
 from IPython.display import display
 
 from meta_magic.magic.cell import Body
-from meta_magic.magic.progress import ProgressLine
 from meta_magic.magic.reports import build_outputs, find_cell_id, is_notebook
 from meta_magic.magic.tracebacks import add_below, trim_traceback
+from meta_magic.replaying.value_progress import show_line
 from meta_magic.session.collector import RARE_COLLECTION
 
 if TYPE_CHECKING:
+    from meta_magic.magic.magics import MetaMagics
     from meta_magic.replaying.value_progress import Show
     from meta_magic.session.recording import Recording
     from meta_magic.torch_private.interrupts import Interrupts
@@ -21,40 +28,25 @@ if TYPE_CHECKING:
     from meta_magic.trace.rerun import Rerun
     from meta_magic.trace.trace import Trace
 
-__all__ = ["Run", "read_limits"]
-
 NO_TORCH = "%%meta needs PyTorch, which is not installed: run `pip install torch`"
 
 
-class Magics(Protocol):
-    """What a run needs of the magics that it belongs to.
-
-    Attributes:
-        shell: The IPython shell.
-        running: File name by text of the cells that are running now.
-        raw_cell: The newest cell as it was typed.
-        is_recorded: Whether it was recorded, or a part of it.
-    """
-
-    shell: Any
-    running: dict[str, str]
-    raw_cell: str | None
-    is_recorded: bool
-
-
 class Run:
-    """One run of a cell: its recording, its progress line, its report.
+    """One run of a cell.
 
     Attributes:
         recording: Records the cell.
-        interrupts: Takes those that come before and after the guard does.
+        interrupts: Handles interrupts before and after the guard does.
 
     Raises:
-        UsageError: torch is not installed, or an option is none.
+        UsageError: torch is not installed, or an option is not valid.
     """
 
-    def __init__(self, magics: Magics, options: Any, body: Body, cell: str) -> None:
-        self._shell = magics.shell
+    def __init__(
+        self, magics: "MetaMagics", options: Any, body: Body, cell: str
+    ) -> None:
+        shell: Any = magics.shell
+        self._shell = shell
         magics.is_recorded = True
         self._running = magics.running
         self._options = options
@@ -68,9 +60,9 @@ class Run:
             "height": options.height,
             "hide": options.hide,
         }
-        namespace = self._shell.user_ns
+        namespace = shell.user_ns
         self.interrupts = make_interrupts()
-        with self.interrupts, RARE_COLLECTION:  # of what is imported, all stays
+        with self.interrupts, RARE_COLLECTION:  # imports leave no garbage
             self._progress = ProgressLine(
                 lambda: self.recording.n_operators, is_kernel=is_notebook(self._shell)
             )
@@ -83,11 +75,11 @@ class Run:
             self._running[self._raw] = self._name
 
     def start(self) -> None:
-        """Begin to show how far it is."""
+        """Start the line of progress."""
         self._progress.start()
 
     def fail(self, error: BaseException) -> None:
-        """Note what ended the cell, and make its traceback begin in the cell."""
+        """Store the error of the cell, and trim its traceback."""
         self._error = error
         trim_traceback(self._shell, error, self._name)
 
@@ -105,18 +97,14 @@ class Run:
             if not self._options.quiet:
                 key = find_cell_id(self._shell) or self._raw or ""
                 outputs = build_outputs(self._shell, trace, key, self._settings)
-            if outputs is None or outputs.live is None:  # else the report has it
-                self._explain(trace)
+            has_report = outputs is not None and outputs.live is not None
+            if self._error and trace.explanation and not has_report:
+                add_below(self._error, trace.explanation.text)
         finally:
             self._error = None
             self._progress.finish(None if outputs is None else outputs.bundle)
         if outputs is not None and outputs.live is not None:
             display(outputs.live)
-
-    def _explain(self, trace: "Trace") -> None:
-        """Say below the traceback why the cell failed."""
-        if self._error is not None and trace.explanation is not None:
-            add_below(self._error, trace.explanation.text)
 
     def _keep_trace(self) -> "Trace":
         from meta_magic.trace.notes import CellSource  # noqa: PLC0415  needs torch
@@ -137,11 +125,7 @@ class Run:
 
 
 def make_interrupts() -> "Interrupts":
-    """Return what takes interrupts; they wait where a thread starts and ends.
-
-    Raises:
-        UsageError: torch is not installed.
-    """
+    """Return a handler of interrupts, which wait while a thread starts or ends."""
     try:
         from meta_magic.torch_private.interrupts import Interrupts, unbroken  # noqa: PLC0415  needs torch
     except ModuleNotFoundError as error:
@@ -160,11 +144,7 @@ def start_recording(
     namespace: Mapping[str, object],
     show: "Show",
 ) -> tuple["Recording", "Rerun | None"]:
-    """Return a new recording, and what it takes to make it again, if that can be.
-
-    Raises:
-        UsageError: An option is none.
-    """
+    """Return a new recording, and a record to repeat it, if that is possible."""
     from meta_magic.session.recording import Recording  # noqa: PLC0415  needs torch
     from meta_magic.trace.rerun import make_rerun  # noqa: PLC0415  as well
 
@@ -182,11 +162,7 @@ def start_recording(
 
 
 def read_options(options: Any) -> "Options":
-    """Return what the magic's line chooses.
-
-    Raises:
-        UsageError: One of the values is none.
-    """
+    """Return the options of a recording."""
     from meta_magic.trace.options import (  # noqa: PLC0415  needs torch
         Options,
         read_assumptions,
@@ -209,11 +185,85 @@ def read_options(options: Any) -> "Options":
 
 
 def read_limits(options: Any) -> "ValueLimits":
-    """Return what a value may take, as the magic's line or its settings say."""
-    from meta_magic.trace.options import ValueLimits  # noqa: PLC0415  needs torch
+    """Return the limits of a value."""
+    from meta_magic.trace.provenance import ValueLimits  # noqa: PLC0415  needs torch
 
     nbytes, flops = (
         None if number is None else int(number)
         for number in (options.value_nbytes, options.value_flops)
     )
     return ValueLimits(nbytes, flops, float(options.value_seconds))
+
+
+FIRST_AFTER: Final = 1.0
+EVERY: Final = 0.5
+
+
+class ProgressLine:
+    """Shows operators and seconds while a cell runs, from its second second on.
+
+    Args:
+        count_operators: Returns the operators recorded so far.
+        is_kernel: Whether outputs can be updated in place, as in a notebook.
+    """
+
+    def __init__(self, count_operators: Callable[[], int], *, is_kernel: bool) -> None:
+        self._count = count_operators
+        self._is_kernel = is_kernel
+        self._handle: Any = None
+        self._done = threading.Event()
+        self._lock = threading.Lock()
+        self._value = ""
+        self._started = time.perf_counter()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread that shows it."""
+        if self._is_kernel or sys.stderr.isatty():
+            self._thread = threading.Thread(
+                target=self._run, name="meta_magic progress", daemon=True
+            )
+            self._thread.start()
+
+    def show(self, text: str) -> None:
+        """Show the progress of a value; "" shows operators and seconds again."""
+        if self._thread is None:
+            show_line(text)
+            return
+        self._value = text
+        if text:
+            self._show()
+
+    def finish(self, bundle: Mapping[str, str] | None) -> None:
+        """Stop, and replace the line by ``bundle``, or by nothing."""
+        self._done.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None  # release it here, where interrupts wait
+        if self._handle is not None:
+            empty = {"text/plain": "", "text/html": ""}
+            self._handle.update(dict(bundle or empty), raw=True)
+        elif bundle is not None:
+            display(dict(bundle), raw=True)
+
+    def _run(self) -> None:
+        if self._done.wait(FIRST_AFTER):
+            return
+        while True:
+            self._show()
+            if self._done.wait(EVERY):
+                break
+        if not self._is_kernel:
+            show_line("")
+
+    def _show(self) -> None:
+        seconds = time.perf_counter() - self._started
+        text = f"%%meta: {self._count():,} operators so far, {seconds:.0f} s"
+        bundle = {"text/plain": self._value or text}
+        with self._lock:
+            if not self._is_kernel:
+                show_line(bundle["text/plain"])
+            elif self._handle is None:
+                self._handle = display(bundle, raw=True, display_id=True)
+            else:
+                self._handle.update(bundle, raw=True)

@@ -1,4 +1,8 @@
-"""Show the user's frames of an error, and none of ours or torch's plumbing."""
+"""Tracebacks of recorded cells: the user's frames, and none of ours or torch's.
+
+``%meta full`` shows all frames, ``%debug`` begins in the user's innermost frame. The
+explanation stands below the error. Read :class:`Rendering` first.
+"""
 
 import re
 import sys
@@ -9,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from IPython.core.error import UsageError
 
+from meta_magic.magic.cell import Body
+
 if TYPE_CHECKING:
     from meta_magic.session.shown_frames import ShownFrames
 
-__all__ = ["WHOLE", "add_below", "show_whole", "trim_traceback"]
-
 WHOLE: Final = "full"
-"""What ``%meta`` is told to show the newest traceback with all of its frames."""
+"""The command of ``%meta`` that shows the newest traceback with all its frames."""
 
 ANSI: Final = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -23,7 +27,7 @@ Choose: TypeAlias = Callable[[BaseException, TracebackType | None], "ShownFrames
 
 
 def trim_traceback(shell: Any, error: BaseException, name: str) -> None:
-    """Make IPython begin an error's traceback at the frame of the cell, and fold it.
+    """Have IPython show an error through :class:`Rendering`.
 
     The exception's own ``__traceback__`` stays whole, for ``%debug``.
 
@@ -35,17 +39,17 @@ def trim_traceback(shell: Any, error: BaseException, name: str) -> None:
     start = error.__traceback__
     while start is not None and start.tb_frame.f_code.co_filename != name:
         start = start.tb_next
-    is_done = hasattr(error, "_render_traceback_")  # by a magic within this one
+    is_done = hasattr(error, "_render_traceback_")  # by a nested magic
     if start is None or is_done or isinstance(error, SyntaxError):
         return
     try:
         error._render_traceback_ = Rendering(shell, error, start)  # type: ignore[attr-defined]  # read by IPython
-    except AttributeError:  # an exception with slots: shown in full
+    except AttributeError:  # an exception with slots is shown in full
         return
 
 
 def add_below(error: BaseException, text: str) -> None:
-    """Have a text stand below the traceback of an error of a cell."""
+    """Show a text below the traceback of a cell's error."""
     rendering = getattr(error, "_render_traceback_", None)
     if isinstance(rendering, Rendering):
         rendering.below = text
@@ -57,10 +61,10 @@ class Rendering:
     Args:
         shell: The IPython shell.
         error: The error.
-        first: Where it came up first in the cell.
+        first: The frame of the cell that raised it.
 
     Attributes:
-        below: What stands below the traceback; "" for nothing.
+        below: The text below the traceback; "" for none.
     """
 
     below = ""
@@ -86,7 +90,7 @@ class Rendering:
             choose: Returns the frames that are shown.
         """
         error, tracebacks = self._error, self._shell.InteractiveTB
-        # Raised again by another cell, it is that cell that must be shown first.
+        # If another cell raised it again, the traceback begins in that cell.
         namespace = self._shell.user_global_ns
         again = find_reraise(error, self._first, self._running, namespace)
         shown, folded = choose(error, again or self._first)
@@ -94,7 +98,7 @@ class Rendering:
             lines: list[str] = tracebacks.structured_traceback(
                 type(error), error, link(shown), tb_offset=0
             )
-        tracebacks.tb = error.__traceback__  # IPython 7's %debug has this for its stack
+        tracebacks.tb = error.__traceback__  # the stack of IPython 7's %debug
         notes = getattr(error, "__notes__", ())
         text = "\n".join(lines)
         lines += [note for note in notes if note not in text]  # IPython 7
@@ -106,12 +110,12 @@ class Rendering:
 
 @contextmanager
 def causes_folded(error: BaseException, choose: Choose) -> Iterator[list[str]]:
-    """Have the errors behind another shown as it is, for a while.
+    """Fold the frames of the errors that caused another, for a while.
 
-    One of which nothing is shown, as it never reached the user, is passed over.
+    A cause without any frame of the user is skipped.
 
     Yields:
-        The packages of the frames that are not shown of them.
+        The packages of the folded frames.
     """
     folded: list[str] = []
     causes = causes_of(error)
@@ -134,25 +138,27 @@ def causes_folded(error: BaseException, choose: Choose) -> Iterator[list[str]]:
 
 
 def causes_of(error: BaseException) -> list[BaseException]:
-    """Return the errors that led to another, the nearest first."""
-    met = [error]
+    """Return the causes of an error, the nearest first."""
+    found = [error]
     while True:
-        context = None if met[-1].__suppress_context__ else met[-1].__context__
-        cause = met[-1].__cause__ or context
-        if cause is None or any(cause is other for other in met):
-            return met[1:]
-        met.append(cause)
+        last = found[-1]
+        cause = last.__cause__ or (
+            None if last.__suppress_context__ else last.__context__
+        )
+        if cause is None or any(cause is other for other in found):
+            return found[1:]
+        found.append(cause)
 
 
 def find_error(lines: list[str], error: BaseException) -> int:
-    """Return where the text of an error stands among the lines of its traceback."""
+    """Return the index of an error's text among the lines of its traceback."""
     name = type(error).__name__
     found = (i for i, text in enumerate(lines) if ANSI.sub("", text).startswith(name))
     return max(found, default=len(lines))
 
 
 def describe_folded(packages: list[str]) -> str:
-    """Return the line that stands for the frames that are not shown."""
+    """Return the line about the folded frames."""
     names = ", ".join(dict.fromkeys(packages))
     plural = "" if len(packages) == 1 else "s"
     return (
@@ -162,11 +168,7 @@ def describe_folded(packages: list[str]) -> str:
 
 
 def show_whole(shell: Any) -> object:
-    """Print the newest traceback with all of its frames, torch's and ours too.
-
-    Raises:
-        UsageError: There was no error.
-    """
+    """Print the newest traceback with all its frames, torch's and ours too."""
     from meta_magic.session.shown_frames import choose_all  # noqa: PLC0415  torch
 
     error = getattr(sys, "last_value", None)
@@ -174,7 +176,7 @@ def show_whole(shell: Any) -> object:
         raise UsageError(f"%meta {WHOLE}: there was no error to show")
     rendering = getattr(error, "_render_traceback_", None)
     tracebacks = shell.InteractiveTB
-    before, tracebacks.skip_hidden = tracebacks.skip_hidden, False  # as record() does
+    before, tracebacks.skip_hidden = tracebacks.skip_hidden, False
     try:
         if not isinstance(rendering, Rendering):  # of another cell
             return shell.showtraceback((type(error), error, error.__traceback__))
@@ -200,12 +202,12 @@ def find_reraise(
     running: frozenset[int],
     namespace: object,
 ) -> TracebackType | None:
-    """Return the frame of a later cell from which an error came up again, if any.
+    """Return the frame of a later cell that raised an error again, if any.
 
     Args:
         error: The error.
-        first: Where it came up first.
-        running: The frames that were running then: those are not later.
+        first: The frame of the cell that raised it first.
+        running: The frames that ran at that time, which are no later cells.
         namespace: The namespace of cells.
     """
     entry = error.__traceback__
@@ -218,8 +220,53 @@ def find_reraise(
 
 
 def link(entries: Sequence[TracebackType]) -> TracebackType | None:
-    """Return a traceback of copies of some entries."""
+    """Return a traceback that consists of copies of some entries."""
     linked: TracebackType | None = None
     for entry in reversed(entries):
         linked = TracebackType(linked, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
     return linked
+
+
+CELLS: Final = frozenset({Body.run.__code__, Body.run_async.__code__})
+
+
+class UsersFrame:
+    """Has ``%debug`` begin in the user's innermost frame after a ``%%meta`` cell fails.
+
+    Frames of torch are a ``down`` away.
+    """
+
+    def __init__(self, shell: Any) -> None:
+        self._tracebacks = shell.InteractiveTB
+        self._former = self._tracebacks.debugger_cls
+        self._own = derive_debugger(self._former)
+        self._install(self._own)
+
+    def remove(self) -> None:
+        """Restore the shell's debugger, unless another one was set meanwhile."""
+        if self._tracebacks.debugger_cls is self._own:
+            self._install(self._former)
+
+    def _install(self, debugger: type) -> None:
+        self._tracebacks.debugger_cls = debugger
+        self._tracebacks.pdb = None  # a cached instance of the other class
+
+
+def derive_debugger(base: Any) -> type:
+    """Return a subclass of a debugger that begins in the user's frame."""
+
+    class Debugger(base):  # type: ignore[misc]  # whatever the shell has
+        def get_stack(self, frame: Any, traceback: Any) -> tuple[list[Any], int]:
+            stack, at = super().get_stack(frame, traceback)
+            if frame is None and any(f.f_code in CELLS for f, _ in stack):
+                at = find_users_last([f.f_code.co_filename for f, _ in stack])
+            return stack, at
+
+    return Debugger
+
+
+def find_users_last(files: list[str]) -> int:
+    """Return the index of the innermost of the user's files."""
+    from meta_magic.session.shown_frames import USERS, home_of  # noqa: PLC0415  torch
+
+    return max(at for at, file in enumerate(files) if home_of(file) == USERS)

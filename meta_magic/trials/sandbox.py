@@ -70,7 +70,7 @@ def enter_sandbox() -> list[str]:
     sys.dont_write_bytecode = True
     sys.stdout = sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  for good
     if "IPython" in sys.modules:
-        import_module("meta_magic.magic.silence").silence_shell()
+        import_module("meta_magic.magic.reports").silence_shell()
     builtins.input = refuse_input
     synchronize.SemLock.__init__ = refuse_lock  # type: ignore[method-assign]  # for good
     torch.save = torch.serialization.save = audit_save

@@ -148,7 +148,7 @@ def test_meta_without_a_statement_prints_the_newest_trace(shell, capsys):
 def test_meta_without_a_trace_says_how_to_begin(shell, capsys):
     shell.run_cell("%meta")
     assert capsys.readouterr().err == (
-        "UsageError: %meta: nothing was recorded yet; %meta --help says how\n"
+        "UsageError: %meta: nothing was recorded yet; see %meta --help\n"
     )
 
 

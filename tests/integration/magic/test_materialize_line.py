@@ -178,7 +178,7 @@ def test_all_is_planned_and_done_only_when_asked(run, model):
 
 def test_a_name_and_all_contradict_each_other(run, model):
     _, error, _ = run("%meta materialize model --all")
-    assert "--all takes all that your variables hold, and 'model' is one" in str(error)
+    assert "give either --all or 'model', not both" in str(error)
     assert model[0].weight.is_meta
 
 

@@ -43,7 +43,7 @@ def test_a_plain_cell_that_makes_a_tensor_without_values_is_told_so(run):
     assert line.startswith(
         "meta_magic: `v` has no values: line 2 made it without %%meta"
     )
-    assert "of `model`, which was made under %%meta in In[" in line
+    assert "from `model`, which was made under %%meta in In[" in line
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from meta_magic.magic.semicolons import ends_with_semicolon, silence_at_semicolon
+from meta_magic.magic.line_options import ends_with_semicolon, silence_at_semicolon
 
 
 @pytest.mark.parametrize(
