@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from meta_magic.trace.expectations import Expected
     from meta_magic.trace.trace import Trace
 
-__all__ = ["MetaTrace", "meta_trace"]
 
 MARKER: Final = (
     "meta(as_device=None, limits=..., assume=(), named='plan', check_values=False): "

@@ -1,6 +1,6 @@
 """Reads what ``meta_magic/view/base91.py`` writes, as the browser does."""
 
-from meta_magic.view.base91 import DIGITS
+from meta_magic.view.page import DIGITS
 
 __all__ = ["read_base91"]
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from meta_magic.view import scripts
-from meta_magic.view.base91 import write_base91
 from meta_magic.view.html import render_html
-from meta_magic.view.page import render_snapshot
+from meta_magic.view.page import render_snapshot, write_base91
 from meta_magic.view.payload import pack
 
 __all__ = ["as_from_a_wheel", "count_added"]

@@ -1,12 +1,28 @@
-"""What a report answers about its recording, in threads of its own."""
+"""Answer questions of the report in the browser: values, and where a size comes from.
+
+A click on a tensor asks for its numbers; a click on a size asks for its lineage. Each
+answer is computed in a thread. Read :func:`answers_of` first.
+"""
 
 import threading
+import time
+import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeAlias, TypeVar
+from math import prod
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
-from meta_magic.view.held import FORGOTTEN, find_none
+import torch
+from torch import Tensor
 
-__all__ = ["Answers", "Send"]
+from meta_magic.errors import MetaMagicError
+from meta_magic.replaying.evaluator import Evaluator
+from meta_magic.replaying.value_budget import ValueBudget
+from meta_magic.session.collector import RARE_COLLECTION
+from meta_magic.trace.program import HEADER, Program
+from meta_magic.trace.provenance import LIMITS
+from meta_magic.trace.trace import Trace
+from meta_magic.trace.units import format_shape
+from meta_magic.view.explanation_payload import lineage_payload
 
 T = TypeVar("T")
 
@@ -14,10 +30,10 @@ Send: TypeAlias = Callable[[dict[str, Any]], object]
 
 
 class Answers(Generic[T]):
-    """Answers what a front end asks, one question after the other.
+    """Answers one kind of questions, one after the other.
 
     Args:
-        kind: What is asked for, as messages call it.
+        kind: The kind, as messages name it.
         find: Returns the recording, or None when it is gone.
         answer: Given the recording and a question, returns the answer.
     """
@@ -34,31 +50,164 @@ class Answers(Generic[T]):
         self._lock = threading.Lock()
 
     def forget(self) -> None:
-        """Let go of the recording."""
-        self._find = find_none
+        """Release the recording."""
+        self._find = lambda: None
 
     def receive(self, content: Mapping[str, Any], send: Send) -> None:
-        """Begin to answer a message, if it asks for that."""
+        """Begin to answer a message, if it is of this kind."""
         if content.get("kind") == self._kind:
-            self.tell(content, send)
+            self.answer(content, send)
 
-    def tell(self, asked: Mapping[str, Any], send: Send) -> None:
-        """Begin to answer; the answer has the ``id`` of its question."""
+    def answer(self, asked: Mapping[str, Any], send: Send) -> None:
+        """Begin to answer a question; the answer has its ``id``."""
         threading.Thread(
-            target=self._tell,
+            target=self._run,
             args=(asked, send),
             name=f"meta_magic {self._kind}",
             daemon=True,
         ).start()
 
-    def _tell(self, asked: Mapping[str, Any], send: Send) -> None:
-        """Send an answer; the body of a thread, which nothing leaves."""
-        told: dict[str, Any] = {"error": FORGOTTEN}
+    def _run(self, asked: Mapping[str, Any], send: Send) -> None:
+        """Compute and send an answer; no error may leave this thread."""
+        answer: dict[str, Any] = {"error": FORGOTTEN}
         with self._lock:
             found = self._find()
             try:
                 if found is not None:
-                    told = self._answer(found, asked)
+                    answer = self._answer(found, asked)
             except BaseException as error:  # noqa: BLE001  the user's own code may run
-                told = {"error": f"{type(error).__name__}: {error}"}
-        send({"kind": self._kind, "id": asked["id"], **told})
+                answer = {"error": f"{type(error).__name__}: {error}"}
+        send({"kind": self._kind, "id": asked["id"], **answer})
+
+
+FORGOTTEN: Final = (
+    "the recording is gone: it holds real tensors, and so the report does not keep it; "
+    "name it by %%meta -o NAME"
+)
+
+
+def hold(program: Program, record: T) -> Callable[[], T | None]:
+    """Return a function that returns a record of a program, or None when it is gone.
+
+    The reference is weak if the program holds a real tensor of the user, which the
+    report must not keep in memory.
+    """
+    if all(constant.tensor is None for constant in program.constants):
+        return lambda: record
+    return weakref.ref(record)
+
+
+MAX_NUMEL: Final = 100_000
+N_BINS: Final = 30
+N_FIRST: Final = 10
+
+
+def values_of(program: Program) -> Answers[Program]:
+    """Return the answers to: which values has the tensor at ``slot`` of ``op``?"""
+    return Answers(
+        "values",
+        hold(program, program),
+        lambda program, asked: describe_values(program, asked["op"], asked["slot"]),
+    )
+
+
+def describe_values(program: Program, op: int, slot: int) -> dict[str, Any]:
+    """Return the values of a tensor at the end of the cell, for the details panel.
+
+    Args:
+        program: The recording.
+        op: An operator that reads or returns the tensor.
+        slot: Its number among the inputs and outputs of that operator.
+
+    Returns:
+        ``facts``, ``first`` and ``bins``; or ``error``, a message.
+    """
+    records = program.with_raised
+    row = memoryview(records.words).cast("I")[records.offsets[op] :]
+    signature = records.signatures[row[0]]
+    geometry = (*signature.inputs, *signature.outputs)[slot]
+    storage = memoryview(records.storage_by_tensor).cast("I")[row[HEADER + slot]]
+    if geometry.layout is not torch.strided:
+        return {"error": f"its layout is {geometry.layout}"}
+    if prod(geometry.shape) > MAX_NUMEL:
+        shape = format_shape(geometry.shape)
+        return {"error": f"{shape} has more than {MAX_NUMEL:,} elements"}
+    wanted = [(storage, geometry)]
+    try:
+        found, _ = Evaluator(is_apart=True).evaluate(
+            program, wanted, ValueBudget(LIMITS), can_assume=False
+        )
+    except MetaMagicError as error:
+        return {"error": str(error)}
+    return describe_tensor(found[0])
+
+
+def describe_tensor(tensor: Tensor) -> dict[str, Any]:
+    """Return facts and a histogram of a real tensor; of complex ones by ``abs``."""
+    flat = tensor.detach().resolve_conj().resolve_neg().reshape(-1)
+    first = ", ".join(format_number(value) for value in flat[:N_FIRST].tolist())
+    more = ", …" if flat.numel() > N_FIRST else ""
+    numbers = (flat.abs() if flat.is_complex() else flat).double()
+    finite = numbers[numbers.isfinite()]
+    facts = [("of", "absolute values")] if flat.is_complex() else []
+    bins = {}
+    if finite.numel():
+        is_whole = not (flat.is_floating_point() or flat.is_complex())
+        # Integers are exact: they are often indices, and float64 would round them.
+        known = [*map(int, flat.tolist())] if is_whole else finite.tolist()
+        low, high = format_number(min(known)), format_number(max(known))
+        facts += [
+            ("min", low),
+            ("max", high),
+            ("mean", format_number(finite.mean().item())),
+            ("std", format_number(finite.std(correction=0).item())),
+            ("zeros", f"{(finite == 0).double().mean().item():.1%}"),
+        ]
+        bins = {"counts": count_bins(finite), "low": low, "high": high}
+    facts += [
+        (name, f"{count:,}")
+        for name, found in (("nan", numbers.isnan()), ("inf", numbers.isinf()))
+        if (count := int(found.sum()))
+    ]
+    described = {"facts": facts, "first": first + more}
+    return described | {"bins": bins} if finite.numel() > 1 else described
+
+
+def count_bins(numbers: Tensor) -> list[int]:
+    """Return a histogram of ``N_BINS`` bins."""
+    low, high = numbers.min().item(), numbers.max().item()
+    return [int(count) for count in torch.histc(numbers, N_BINS, low, high).tolist()]
+
+
+def format_number(value: complex) -> str:
+    """Return a number as short text."""
+    return str(value) if isinstance(value, (bool, int)) else f"{value:.4g}"
+
+
+PAUSE: Final = 0.05
+"""Seconds between two checks whether another recording has ended."""
+
+
+def answers_of(trace: Trace) -> tuple[Answers[Any], ...]:
+    """Return the answers about a recording: of kind ``values``, and of kind ``why``.
+
+    The latter asks about dimension ``dim`` of the tensor at ``slot`` of ``op``.
+    """
+    whys = Answers("why", hold(trace.program, trace), answer_why)
+    return values_of(trace.program), whys
+
+
+def answer_why(trace: Trace, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the lineage of a size; or ``error``, a message.
+
+    The block may be recorded again in a forked child. That waits while another cell is
+    recorded: the child would inherit torch with its modes on.
+    """
+    while RARE_COLLECTION.n_entered:
+        time.sleep(PAUSE)
+    call = trace.ops[asked["op"]]
+    tensor = (*call.inputs, *call.outputs)[asked["slot"]]
+    try:
+        return lineage_payload(trace.why(tensor, asked["dim"]))
+    except MetaMagicError as error:
+        return {"error": str(error)}

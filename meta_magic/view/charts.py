@@ -1,35 +1,30 @@
-"""Charts of a trace, and the only file that knows of plotly.
+"""Plotly charts of memory over time and of a roofline, for ``Trace.charts()``.
 
-A chart is a mime bundle: a figure for the front ends that draw plotly's, the same as
-an inline SVG without any script for the others, and a line of text.
+A chart is a mime bundle: a figure for front ends that draw plotly's, and a line of
+text. ``static/memory`` and ``static/charts/roofline.js`` draw the same in the report.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
-from meta_magic.trace.module_columns import split_runs
-from meta_magic.trace.modules import at_any_depth
-from meta_magic.trace.units import format_bytes
+import numpy as np
+
+from meta_magic.cost.device_table import Peak
+from meta_magic.cost.program_columns import PHASES
+from meta_magic.cost.rooflines import classify_products, find_peak, find_vector_peak
+from meta_magic.trace.units import format_bytes, format_flops
 
 if TYPE_CHECKING:
-    from meta_magic.trace.modules import ModuleNode
+    from meta_magic.cost.program_columns import Integers
+    from meta_magic.cost.rooflines import Roofline
     from meta_magic.trace.trace import Trace
 
-__all__ = ["LAYOUT", "PLOTLY", "treemap_bundle", "treemap_html"]
-
 PLOTLY: Final = "application/vnd.plotly.v1+json"
-WIDTH: Final = 720
 HEIGHT: Final = 360
 GREY: Final = "#888"
 """Readable on light and on dark: a figure does not know where it is shown."""
 
-COLORS: Final = ("#8ecae6", "#ffd58a", "#a8dba8", "#f4a6a6", "#cdb4db", "#e0c9a6")
-"""Of the boxes; dark text is readable on each, whatever is behind."""
-
-DARK: Final = "#222"
-LIGHT: Final = "#fff"
 CLEAR: Final = "rgba(0,0,0,0)"
 LAYOUT: Final = {
     "template": "none",
@@ -39,262 +34,204 @@ LAYOUT: Final = {
     "font": {"color": GREY},
 }
 
-DEPTH: Final = 5
-"""Levels that plotly shows at once, below those that hold everything."""
+N_COLUMNS: Final = 720
+"""Columns of the memory chart; of each the largest and the smallest are drawn."""
 
-LEAST_AREA: Final = 60
-"""Square pixels below which a module is drawn as one box, without what is in it."""
-
-CHARACTER: Final = (7.6, 15)
-"""Width and height that a character takes, in pixels."""
-
-LEAST_TEXT: Final = 4
-"""Characters below which a label says nothing."""
-
-Rectangle = tuple[float, float, float, float]
-"""Left, top, width and height."""
+COLORS: Final = (
+    *("#8a8f98", "#0e9aa7", "#e8710a", "#8b5cf6"),
+    *("#3b82f6", "#2e9e5b", "#b08900", "#c2418c"),
+)
+"""Of the categories, as in ``static/memory.css``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Box:
-    """A module, or a run of identical ones, by the bytes of its parameters.
-
-    Attributes:
-        label: As in the folded tree: ``name: Class``, or ``0-79: 80 x Class``.
-        nbytes: Bytes of all parameters below, tied ones counted once.
-        children: The boxes in it, which have just as many bytes together; largest
-            first. Parameters of its own are a box, too, if there are others.
-        module: Number of the (first) module, counting all of the trace, parents
-            first; None for what is no module.
-    """
-
-    label: str
-    nbytes: int
-    children: tuple["Box", ...] = ()
-    module: int | None = None
-
-    @property
-    def title(self) -> str:
-        """What is said of it."""
-        return f"{self.label} — {format_bytes(self.nbytes)}"
-
-
-@at_any_depth
-def treemap_bundle(trace: "Trace") -> dict[str, object] | None:
-    """Return parameter bytes by module as a mime bundle; None without parameters."""
-    whole = build_whole(trace)
-    if whole is None:
+def memory_bundle(trace: "Trace") -> dict[str, object] | None:
+    """Return memory over time as a mime bundle; None if there is none."""
+    memory = trace.memory
+    if memory.peak_index is None or not memory.peak_nbytes:
         return None
+    call = trace.ops[memory.peak_index]
+    line = f", line {call.line}" if call.line else ""
+    peak = f"peak {format_bytes(memory.peak_nbytes)}: #{call.index} {call.op}{line}"
     return {
-        PLOTLY: treemap_figure(whole),
-        "text/html": render_treemap(whole),
-        "text/plain": f"Parameter bytes by module: {whole.title}",
+        PLOTLY: memory_figure(trace, peak),
+        "text/plain": f"Memory over {len(trace.ops):,} operators: {peak}",
     }
 
 
-@at_any_depth
-def treemap_html(trace: "Trace") -> str:
-    """Return parameter bytes by module as an SVG, or "" without parameters."""
-    whole = build_whole(trace)
-    return "" if whole is None else render_treemap(whole)
-
-
-def build_whole(trace: "Trace") -> Box | None:
-    """Return the box that holds all parameters of a trace; None if it has none."""
-    nodes = (node for root in trace.modules for node in root.walk())
-    numbers = {id(node): number for number, node in enumerate(nodes)}
-    roots = [root for root in trace.modules if root.parameter_nbytes]
-    boxes = sorted(
-        (build_box([root], numbers) for root in roots), key=lambda box: -box.nbytes
-    )
-    if not boxes:
-        return None
-    if len(boxes) == 1:
-        return boxes[0]
-    nbytes = sum(box.nbytes for box in boxes)
-    return Box(label="all modules", nbytes=nbytes, children=tuple(boxes))
-
-
-def build_box(run: Sequence["ModuleNode"], numbers: Mapping[int, int]) -> Box:
-    """Return the box of a module, or of all that stand at its place in a run."""
-    # Modules of a run are built alike, and so fold alike.
-    runs = zip(*(list(split_runs(node.children)) for node in run), strict=True)
-    children = [
-        build_box([node for part in parts for node in part], numbers) for parts in runs
-    ]
-    nbytes = sum(node.parameter_nbytes for node in run)
-    own = nbytes - sum(child.nbytes for child in children)
-    if own and own < nbytes:
-        children.append(Box(label="its own parameters", nbytes=own))
-    children = [child for child in children if child.nbytes]
-    children.sort(key=lambda child: -child.nbytes)
-    return Box(
-        label=name_run(run),
-        nbytes=nbytes,
-        children=tuple(children),
-        module=numbers[id(run[0])],
-    )
-
-
-def name_run(run: Sequence["ModuleNode"]) -> str:
-    """Return the name and the class; names that differ from first to last."""
-    first, last = run[0], run[-1]
-    name = first.name if first.name == last.name else f"{first.name}-{last.name}"
-    count = f"{len(run)} x " if len(run) > 1 else ""
-    class_name = first.class_name.rpartition(".")[2]
-    return f"{name}: {count}{class_name}" if name else f"{count}{class_name}"
-
-
-def treemap_figure(whole: Box) -> Any:
-    """Return a treemap as plotly's JSON, in plain values."""
+def memory_figure(trace: "Trace", peak: str) -> Any:
+    """Return areas over operators by category as plotly's JSON, in plain values."""
     # Slow to import, and without types.
     from plotly import graph_objects  # type: ignore[import-untyped]  # noqa: PLC0415
 
-    _, n_above = find_top(whole)
-    rows = [*walk(whole, "0", "")]
-    colors = [pick_color(number, n_above) for number, _, _ in rows]
-    treemap = graph_objects.Treemap(
-        ids=[number for number, _, _ in rows],
-        parents=[parent for _, parent, _ in rows],
-        labels=[escape(box.label) for *_, box in rows],  # plotly would read tags
-        values=[box.nbytes for *_, box in rows],
-        text=[format_bytes(box.nbytes) for *_, box in rows],
-        branchvalues="total",
-        maxdepth=n_above + DEPTH,
-        textinfo="label+text",
-        hovertemplate="%{label}<br>%{text}<extra></extra>",
-        marker={
-            "colors": colors,
-            "depthfade": False,
-            "line": {"color": [c if c == CLEAR else LIGHT for c in colors], "width": 1},
-            "pad": {"t": 18},
-        },
-        root={"color": CLEAR},
-        textfont={"color": [GREY if color == CLEAR else DARK for color in colors]},
-    )
-    layout = LAYOUT | {"margin": {"l": 4, "r": 4, "t": 28, "b": 4}}
-    return graph_objects.Figure(treemap, layout).to_plotly_json()
-
-
-def find_top(whole: Box) -> tuple[Box, int]:
-    """Return the first box that holds several, or none, and how many are around it."""
-    n_above = 0
-    while len(whole.children) == 1:
-        whole, n_above = whole.children[0], n_above + 1
-    return whole, n_above
-
-
-def pick_color(number: str, n_above: int) -> str:
-    """Return the colour of a box; what holds everything has none."""
-    levels = number.split(".")[n_above + 1 :]
-    return COLORS[int(levels[0]) % len(COLORS)] if levels else CLEAR
-
-
-def walk(box: Box, number: str, parent: str) -> Iterator[tuple[str, str, Box]]:
-    """Yield a number, that of the parent ("" for none) and the box, for all boxes."""
-    yield number, parent, box
-    for index, child in enumerate(box.children):
-        yield from walk(child, f"{number}.{index}", number)
-
-
-def render_treemap(whole: Box) -> str:
-    """Return a treemap as inline SVG: areas of the boxes are their bytes."""
-    title = escape(f"Parameter bytes by module: {whole.title}")
-    rectangle = (0.0, 0.0, float(WIDTH), float(HEIGHT))
-    top, _ = find_top(whole)
-    tops = top.children or (top,)
-    boxes = "".join(
-        part
-        for index, (box, at) in enumerate(place_boxes(tops, rectangle))
-        for part in render_box(box, at, COLORS[index % len(COLORS)], [box.label])
-    )
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{title}" '
-        f'viewBox="0 0 {WIDTH} {HEIGHT}" width="100%" '
-        f'style="display:block;max-width:{WIDTH}px" font-size="11" '
-        f'font-family="system-ui, sans-serif">{boxes}'
-        f'</svg><p style="margin:2px 0;font:12px system-ui,sans-serif">{title}</p>'
-    )
-
-
-def render_box(box: Box, at: Rectangle, color: str, path: list[str]) -> Iterator[str]:
-    """Yield the SVG of a box, or of those in it if there is room for them."""
-    left, top, width, height = at
-    if box.children and width * height >= LEAST_AREA:
-        for child, inner in place_boxes(box.children, at):
-            yield from render_box(child, inner, color, [*path, child.label])
-        return
-    title = escape(f"{' / '.join(path)} — {format_bytes(box.nbytes)}")
-    group = "<g>" if box.module is None else f'<g data-module="{box.module}">'
-    yield (
-        f'{group}<title>{title}</title><rect x="{left:.3f}" y="{top:.3f}" '
-        f'width="{width:.3f}" height="{height:.3f}" fill="{color}" '
-        f'stroke="{LIGHT}" stroke-width="1"/>'
-    )
-    lines = fit_text([*path[-2:], format_bytes(box.nbytes)], width - 8, height - 6)
-    for index, line in enumerate(lines):
-        y = top + CHARACTER[1] * (index + 1)
-        start = f'<text x="{left + 4:.1f}" y="{y:.1f}" fill="{DARK}">'
-        yield f"{start}{escape(line)}</text>"
-    yield "</g>"
-
-
-def fit_text(lines: Sequence[str], width: float, height: float) -> list[str]:
-    """Return as many lines as there is room for, the last ones first, each cut."""
-    n_characters = int(width / CHARACTER[0])
-    n_lines = int(height / CHARACTER[1])
-    if n_characters < LEAST_TEXT or n_lines < 1:
-        return []
-    kept = lines[-2:][:n_lines] if n_lines < len(lines) else lines
-    return [
-        line if len(line) <= n_characters else f"{line[: n_characters - 1]}…"
-        for line in kept
+    memory, ops = trace.memory, trace.ops
+    calls = choose_calls(np.asarray(memory.live_nbytes)).tolist()
+    names = {i: f"#{i} {ops[i].op}, line {ops[i].line or '-'}" for i in calls}
+    areas = [
+        graph_objects.Scatter(
+            x=calls,
+            y=[live[i] for i in calls],
+            name=category.replace("_", " "),
+            text=[f"{name}: {format_bytes(live[i])}" for i, name in names.items()],
+            hovertemplate="%{text}",
+            stackgroup="all",
+            fillcolor=color,
+            line={"shape": "hv", "width": 0, "color": color},
+        )
+        for color, (category, live) in zip(
+            COLORS, memory.live_by_category.items(), strict=True
+        )
+        if any(live)
     ]
+    mark = {"x": memory.peak_index, "y": memory.peak_nbytes, "text": peak}
+    layout = LAYOUT | {
+        "annotations": [mark],
+        "margin": {"t": 28, "r": 4},
+        "xaxis": {"title": {"text": "operator"}},
+        "yaxis": {"title": {"text": "bytes alive"}, "exponentformat": "SI"},
+    }
+    return graph_objects.Figure(areas, layout).to_plotly_json()
 
 
-def place_boxes(
-    boxes: Sequence[Box], rectangle: Rectangle
-) -> Iterator[tuple[Box, Rectangle]]:
-    """Yield each box with its part of a rectangle: by area, as square as can be.
+def choose_calls(live: "Integers") -> "Integers":
+    """Return the calls to draw: all, or the largest and smallest of each column."""
+    if len(live) <= 2 * N_COLUMNS:
+        return np.arange(len(live))
+    starts = np.arange(N_COLUMNS) * len(live) // N_COLUMNS
+    columns = np.split(live, starts[1:])
+    least = starts + [column.argmin() for column in columns]
+    most = starts + [column.argmax() for column in columns]
+    return np.unique(np.concatenate((least, most)))
+
+
+MOST_SIZE: Final = 60
+"""Diameter in pixels of a dot that takes all the time; its area is the share."""
+
+LEAST_SIZE: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dot:
+    """All calls of an operator with one peak, as a dot of the roofline.
+
+    Attributes:
+        op: The operator.
+        peak: Of its products, or of its elementwise operations; None if not known.
+        n_calls: Their number.
+        seconds: Their time.
+        work: Needed FLOPs, or else elementwise operations.
+        nbytes: Bytes that they move.
+    """
+
+    op: str
+    peak: Peak | None
+    n_calls: int
+    seconds: float
+    work: int
+    nbytes: int
+
+
+def roofline_bundle(trace: "Trace", device: str) -> dict[str, object] | None:
+    """Return a roofline as a mime bundle; None if nothing is computed."""
+    line = trace.cost.roofline(device)
+    dots = list_dots(line)
+    placed = [dot for dot in dots if dot.work and dot.nbytes]
+    if not placed:
+        return None
+    seconds = sum(dot.seconds for dot in dots)
+    first = ", ".join(f"{dot.op} {dot.seconds / seconds:.0%}" for dot in dots[:5])
+    title = f"Roofline on {line.device.title}: {first} of about {seconds:.3g} s"
+    return {
+        PLOTLY: roofline_figure(line, placed, seconds, title),
+        "text/plain": title,
+    }
+
+
+def list_dots(line: "Roofline") -> list[Dot]:
+    """Return the operators without initialization, the longest first."""
+    cost = line.cost
+    counted = cost.signature[cost.phase != PHASES.index("init")]
+    numbers_by_key: dict[tuple[str, Peak | None], list[tuple[int, int]]] = {}
+    for number, n in enumerate(np.bincount(counted).tolist()):
+        if n and line.seconds_each[number]:
+            one = cost.each[number]
+            key = one.op, find_roof(line, number)
+            numbers_by_key.setdefault(key, []).append((number, n))
+    dots = [
+        Dot(
+            op=op,
+            peak=peak,
+            n_calls=sum(n for _, n in calls),
+            seconds=sum(n * line.seconds_each[i] for i, n in calls),
+            work=sum(
+                n * (cost.each[i].flops_needed or cost.each[i].n_elementwise)
+                for i, n in calls
+            ),
+            nbytes=sum(n * cost.each[i].nbytes for i, n in calls),
+        )
+        for (op, peak), calls in numbers_by_key.items()
+    ]
+    return sorted(dots, key=lambda dot: -dot.seconds)
+
+
+def find_roof(line: "Roofline", number: int) -> Peak | None:
+    """Return the peak that limits the calls of a signature."""
+    one = line.cost.each[number]
+    if one.flops:
+        return find_peak(classify_products(one), line.device, tf32=False)
+    vectors = find_vector_peak(line.device)
+    return None if vectors is None else Peak(name="elementwise", flops=vectors)
+
+
+def roofline_figure(
+    line: "Roofline", dots: list[Dot], seconds: float, title: str
+) -> Any:
+    """Return dots under roofs as plotly's JSON, in plain values.
 
     Args:
-        boxes: The largest first.
-        rectangle: What they fill.
-
-    Source:
-        Bruls, Huizing and van Wijk, "Squarified Treemaps", 2000.
+        line: The times on a device.
+        dots: Operators with work and bytes.
+        seconds: The time of all operators.
+        title: The title.
     """
-    rest = list(boxes)
-    while rest:
-        left, top, width, height = rectangle
-        scale = width * height / sum(box.nbytes for box in rest)
-        areas = [box.nbytes * scale for box in rest]
-        side = min(width, height)
-        n = 1
-        while n < len(rest) and worst_ratio(areas[: n + 1], side) <= worst_ratio(
-            areas[:n], side
-        ):
-            n += 1
-        thickness = sum(areas[:n]) / side
-        offset = 0.0
-        for box, area in zip(rest[:n], areas[:n], strict=True):
-            length = area / thickness
-            if width >= height:
-                yield box, (left, top + offset, thickness, length)
-            else:
-                yield box, (left + offset, top, length, thickness)
-            offset += length
-        if width >= height:
-            rectangle = (left + thickness, top, width - thickness, height)
-        else:
-            rectangle = (left, top + thickness, width, height - thickness)
-        del rest[:n]
+    # Slow to import, and without types.
+    from plotly import graph_objects  # noqa: PLC0415
 
-
-def worst_ratio(areas: Sequence[float], side: float) -> float:
-    """Return how far from square the worst rectangle of a strip is; 1 if it is one."""
-    thickness = sum(areas) / side
-    return max(
-        max(thickness**2 / area, area / thickness**2)
-        for area in (max(areas), min(areas))
+    sizes = [MOST_SIZE * (dot.seconds / seconds) ** 0.5 for dot in dots]
+    operators = graph_objects.Scatter(
+        x=[dot.work / dot.nbytes for dot in dots],
+        y=[dot.work / dot.seconds for dot in dots],
+        text=[dot.op for dot in dots],
+        customdata=[
+            f"{dot.n_calls:,} calls, {dot.seconds / seconds:.1%} of the time"
+            for dot in dots
+        ],
+        hovertemplate="%{text}<br>%{customdata}<extra></extra>",
+        mode="markers",
+        marker={"size": [max(LEAST_SIZE, size) for size in sizes], "opacity": 0.7},
+        name="operators",
     )
+    roofs = [
+        graph_objects.Scatter(x=x, y=y, mode="lines", name=name)
+        for name, x, y in list_roofs(line, dots)
+    ]
+    axes = {"type": "log", "exponentformat": "SI"}
+    layout = LAYOUT | {
+        "title": {"text": title, "font": {"size": 13}},
+        "xaxis": axes | {"title": {"text": "operations for each byte"}},
+        "yaxis": axes | {"title": {"text": "operations a second at best"}},
+    }
+    return graph_objects.Figure([*roofs, operators], layout).to_plotly_json()
+
+
+def list_roofs(
+    line: "Roofline", dots: list[Dot]
+) -> Iterator[tuple[str, list[float], list[float]]]:
+    """Yield name, x and y of the corners of each roof."""
+    bandwidth = line.device.bandwidth
+    intensities = [dot.work / dot.nbytes for dot in dots]
+    low, high = min(intensities), max(intensities)
+    for peak in dict.fromkeys(dot.peak for dot in dots if dot.peak is not None):
+        ridge = peak.flops / bandwidth
+        corners = [min(low, ridge), ridge, max(high, 10 * ridge)]
+        rates = [min(peak.flops, x * bandwidth) for x in corners]
+        yield f"{peak.name} {format_flops(int(peak.flops))}/s", corners, rates

@@ -1,6 +1,13 @@
-"""What the Materialize panel offers, what was chosen, and what that takes in words."""
+"""The Materialize panel without its widget: what it offers, checks and says.
 
-from collections.abc import Mapping
+``widgets`` sends a :class:`Choice` of the user here: :class:`Choosable` finds the
+module, :func:`look_ahead` says what materializing it would take.
+"""
+
+import sys
+import time
+import weakref
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -9,38 +16,30 @@ import torch
 from torch import nn
 
 from meta_magic.errors import MaterializeError
-from meta_magic.materializing.materialize import INITS
-from meta_magic.materializing.targets import find_tensors
+from meta_magic.materializing.fitting import list_fitting, write_path
+from meta_magic.materializing.forecast import format_seconds
+from meta_magic.materializing.materialize import INITS, prepare
+from meta_magic.materializing.targets import find_modules, find_tensors
+from meta_magic.materializing.variables import Variables
+from meta_magic.replaying.devices import free_nbytes
 from meta_magic.trace.units import format_bytes
 
 if TYPE_CHECKING:
     from meta_magic.trace.modules import ModuleNode
 
-__all__ = [
-    "AS_PLANNED",
-    "CHECKPOINT",
-    "DTYPES",
-    "STATE_BY_NAME",
-    "Choice",
-    "describe_error",
-    "describe_root",
-    "format_need",
-    "is_on_meta",
-]
-
 CHECKPOINT: Final = "checkpoint"
-"""The choice of ``init`` that takes its value from the field for a path."""
+"""The choice of ``init`` that reads the field for a path."""
 
 AS_PLANNED: Final = "as planned"
-"""The choice of ``device`` that goes by the devices that the cell names."""
+"""The choice of ``device`` that takes the devices that the cell names."""
 
 AFTER_CELL: Final = "as after the cell"
 AS_CONSTRUCTED: Final = "as constructed"
 STATE_BY_NAME: Final = {AFTER_CELL: "current", AS_CONSTRUCTED: "constructed"}
-"""The choices of ``state``, and what they stand for."""
+"""The choices of ``state``, and the arguments that they mean."""
 
 REPLAYED: Final = (INITS[0], CHECKPOINT)
-"""The choices of ``init`` that replay, and so go by a state."""
+"""The choices of ``init`` that replay, which need a state."""
 
 AS_BUILT: Final = "as built"
 DTYPES: Final = (AS_BUILT, "float32", "bfloat16", "float16")
@@ -50,15 +49,15 @@ NO_PATH: Final = "type the path of a checkpoint: a file, an index or a directory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What stands in the fields of the panel.
+    """The fields of the panel.
 
     Attributes:
-        root: Index of the root module; behind the last stands for all variables.
-        path: Name of a module within it, as ``state_dict`` has it; "" for it.
+        root: Index of the root module; the index after the last means all variables.
+        path: Name of a module within it, as ``state_dict`` has it; "" for the root.
         device: Name of the device, or ``as planned``.
-        init: A name of ``init=`` for what fills the tensors, or ``checkpoint``.
+        init: A name of ``init=``, or ``checkpoint``.
         dtype: Name of a dtype in torch, or ``as built``.
-        values: A name of ``STATE_BY_NAME``; of no meaning where nothing is replayed.
+        values: A name of ``STATE_BY_NAME``; used only by a replay.
         checkpoint: Path to read when ``init`` is ``checkpoint``.
     """
 
@@ -72,16 +71,12 @@ class Choice:
 
     @classmethod
     def read(cls, fields: Mapping[str, Any]) -> "Choice":
-        """Return what a front end sent; fields that it does not have are ignored."""
+        """Return the choice that a front end sent; unknown fields are ignored."""
         names = cls.__dataclass_fields__
         return cls(**{name: fields[name] for name in names if name in fields})
 
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments of :func:`materialize`, the module aside.
-
-        Raises:
-            MaterializeError: The path is missing.
-        """
+        """Return the arguments of :func:`materialize`, without the module."""
         path = self.checkpoint.strip()
         if self.init == CHECKPOINT and not path:
             raise MaterializeError(NO_PATH)
@@ -95,7 +90,7 @@ class Choice:
 
 
 def is_on_meta(module: nn.Module | None) -> bool:
-    """Say whether a module lives and something of it is on meta."""
+    """Whether a module still exists and has a tensor on meta."""
     return module is not None and any(h.tensor.is_meta for h in find_tensors(module))
 
 
@@ -105,13 +100,158 @@ def describe_root(node: "ModuleNode") -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return what the panel says of an error: ours tell all that there is to it."""
+    """Return the message of an error, with its type if it is not ours."""
     is_ours = isinstance(error, MaterializeError)
     return str(error) if is_ours else f"{type(error).__name__}: {error}"
 
 
 def format_need(nbytes: int, peak: int) -> str:
-    """Return the bytes of the result, and those on the way to it if they are more."""
+    """Return the bytes of the result, and the bytes at the peak if they are more."""
     text = format_bytes(nbytes)
     at_peak = format_bytes(peak)
     return text if peak <= nbytes or at_peak == text else f"{text}, {at_peak} at peak"
+
+
+ALL: Final = "all that your variables hold"
+"""The choice of everything on meta, such as optimizers, batches and modules."""
+
+
+class Choosable:
+    """The root modules of a trace that are on meta, by weak references."""
+
+    def __init__(
+        self, nodes: Sequence["ModuleNode"], modules: Sequence[weakref.ref[nn.Module]]
+    ) -> None:
+        self._modules = tuple(modules)
+        self._names = [node.name for node in nodes]
+        roots = [describe_root(node) for node in nodes]
+        self.labels = [*roots, ALL] if roots else []
+
+    def forget(self) -> None:
+        """Release the modules."""
+        self._modules = ()
+
+    def find(self, choice: Choice) -> object:
+        """Return the chosen module, or the variables of the notebook."""
+        if self._modules and self._is_all(choice):
+            return Variables(vars(sys.modules["__main__"]))
+        return self._find_modules(choice)[choice.path]
+
+    def name(self, choice: Choice) -> str:
+        """Return the chosen module as Python code; "" if that is not known."""
+        if self._is_all(choice):
+            return ""
+        root = self._names[choice.root]
+        if not choice.path or not root:
+            return root if not choice.path else ""
+        return write_path(self._find_modules(choice), root, choice.path)
+
+    def label(self, choice: Choice) -> str:
+        """Return the choice as text."""
+        if choice.path:
+            return self.name(choice) or choice.path
+        return self.labels[choice.root]
+
+    def _is_all(self, choice: Choice) -> bool:
+        return choice.root == len(self._names)
+
+    def _find_modules(self, choice: Choice) -> dict[str, nn.Module]:
+        """Return the modules of the chosen root, by name."""
+        reference = self._modules[choice.root] if self._modules else None
+        root = None if reference is None else reference()
+        modules = {} if root is None else dict(find_modules(root))
+        if choice.path not in modules:
+            raise MaterializeError(GONE)
+        return modules
+
+
+GONE: Final = (
+    "the module is gone: it was deleted or built anew; run the cell again for a new "
+    "Materialize button"
+)
+
+REAL: Final = "nothing: all of it is real already"
+
+PATIENCE: Final = 1.0
+"""Seconds before a remaining time is shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What a choice would do; the panel has traits of the same names.
+
+    Attributes:
+        needed: The bytes that it takes; "" where that is not known.
+        free: The bytes that are free.
+        is_enough: Whether it fits.
+        is_real: Whether there is nothing to do.
+        forecast: What would be replayed, and how long that takes.
+        fitting: What would fit, if it does not.
+        message: Why it cannot be done; "" if it can.
+    """
+
+    needed: str = ""
+    free: str = ""
+    is_enough: bool = True
+    is_real: bool = False
+    forecast: str = ""
+    fitting: str = ""
+    message: str = ""
+
+
+def look_ahead(wanted: object, name: str, choice: Choice) -> Outlook:
+    """Return what a choice would do.
+
+    Args:
+        wanted: The chosen module, or all variables.
+        name: The module as Python code; "" if that is not known.
+        choice: The fields of the panel.
+    """
+    arguments = choice.arguments()
+    prepared = prepare(wanted, **arguments)
+    free = format_bytes(free_nbytes(prepared.device))
+    if not prepared.targets:
+        return Outlook(needed=REAL, free=free, is_real=True)
+    fits = prepared.fits
+    found = [] if fits else [*list_fitting(prepared, name or "the module", arguments)]
+    return Outlook(
+        needed=format_need(prepared.nbytes, prepared.peak_nbytes),
+        free=free,
+        is_enough=fits,
+        forecast=str(prepared.forecast),
+        fitting=" or ".join(found),
+    )
+
+
+def describe_end(name: str, kind: str, places: str) -> str:
+    """Return the message after success, with the line to type next.
+
+    Args:
+        name: The module as Python code; "" if that is not known.
+        kind: Its class, or ``Variables``.
+        places: The devices that it is on.
+    """
+    if kind == Variables.__name__:
+        return f"what your variables hold is now real, on {places}"
+    if not name:
+        return f"the {kind} is now real, on {places}"
+    return f"`{name}` is now real, on {places}: call `{name}(…)` in the next cell"
+
+
+class TimeLeft:
+    """Estimates the remaining time of a task that starts now."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._total: float | None = None
+
+    def describe(self, fraction: float) -> str:
+        """Return the remaining time as text, given the part done; "" at first."""
+        elapsed = time.monotonic() - self._started
+        if elapsed < PATIENCE or not fraction:
+            return ""
+        total = elapsed / fraction
+        # Smoothed: steps differ in length, and the number must not jump.
+        self._total = total if self._total is None else (3 * self._total + total) / 4
+        left = max(self._total - elapsed, 0.0)
+        return f"{format_seconds(left)} left"

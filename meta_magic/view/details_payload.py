@@ -1,25 +1,36 @@
-"""What the details panel tells beyond the other views, as tables and columns."""
+"""The payload of the details panel and of the tables: settings, classes, columns.
 
-from collections.abc import Iterable, Iterator
+``kernel_size=(3, 3)`` of a module, the class that it has and its documentation, when
+each storage was freed, and values of table columns that the browser cannot compute.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from meta_magic.cost.storage_lives import read_deaths
+from meta_magic.trace import module_columns, op_columns
+from meta_magic.trace.columns import Column
+from meta_magic.trace.firsts import find_firsts
+from meta_magic.trace.module_columns import Run
 from meta_magic.trace.modules import ModuleClass
+from meta_magic.trace.op_columns import OpColumn, Wire
 from meta_magic.trace.signature import Argument, Signature, TensorArgument
-from meta_magic.view.brief_settings import shorten_settings
 from meta_magic.view.wire import Table, as_differences
 
 if TYPE_CHECKING:
+    from meta_magic.trace.calls import OpCall
+    from meta_magic.trace.module_columns import ModuleColumn
+    from meta_magic.trace.modules import ModuleNode
     from meta_magic.trace.program import Program
     from meta_magic.trace.trace import Trace
-
-__all__ = ["details_payload", "name_inputs"]
 
 DOCS: Final = "https://docs.pytorch.org/docs/stable/generated/"
 
 
 def details_payload(trace: "Trace") -> dict[str, Any]:
-    """Return settings, classes and storages of the modules, and what was freed when."""
+    """Return settings, classes and storages of modules, and when storages died."""
     nodes = [node for root in trace.modules for node in root.walk()]
     settings: Table[tuple[str, ModuleClass | None]] = Table(write_settings)
     definitions: Table[ModuleClass | None] = Table(write_class)
@@ -34,14 +45,14 @@ def details_payload(trace: "Trace") -> dict[str, Any]:
     }
 
 
-def write_settings(told: tuple[str, ModuleClass | None]) -> list[str]:
+def write_settings(settings: tuple[str, ModuleClass | None]) -> list[str]:
     """Return settings in full, and in short for tables and boxes."""
-    text, definition = told
+    text, definition = settings
     return [text, shorten_settings(text, definition)]
 
 
 def write_class(found: ModuleClass | None) -> dict[str, Any]:
-    """Return where the class of a module stands."""
+    """Return the class of a module, its documentation and its source."""
     if found is None:
         return {"path": "", "docs": "", "file": "", "line": 0}
     docs = f"{DOCS}{found.docs}.html" if found.docs else ""
@@ -50,13 +61,13 @@ def write_class(found: ModuleClass | None) -> dict[str, Any]:
 
 
 def write_deaths(program: "Program") -> dict[str, list[int]]:
-    """Return which storages were freed, and how many operators ran before each."""
+    """Return the storages that were freed, and the operators before each."""
     n_ops, storage = read_deaths(program).T
     return {"n_ops": as_differences(n_ops), "storage": as_differences(storage)}
 
 
 def name_inputs(signature: Signature) -> list[str]:
-    """Return for each input the argument that it is, such as ``tensors[1]``."""
+    """Return the argument name of each input, such as ``tensors[1]``."""
     found = dict(find_inputs(signature.arguments))
     return [found.get(index, "") for index in range(len(signature.inputs))]
 
@@ -64,9 +75,131 @@ def name_inputs(signature: Signature) -> list[str]:
 def find_inputs(
     arguments: Iterable[tuple[str, Argument]],
 ) -> Iterator[tuple[int, str]]:
-    """Yield which input stands where."""
+    """Yield the number and the argument name of each input."""
     for name, value in arguments:
         if isinstance(value, TensorArgument):
             yield value.index, name
         elif isinstance(value, tuple):
             yield from find_inputs((f"{name}[{i}]", v) for i, v in enumerate(value))
+
+
+NOTHING: Final = frozenset({"False", "None", "0", "0.0", "''"})
+FRACTION: Final = re.compile(r"-?\d*\.?\d*(e-?\d+)?")
+
+
+def shorten_settings(text: str, definition: ModuleClass | None) -> str:
+    """Return the settings of a module that are not its class's defaults.
+
+    Sizes, counts and flags come first, then fractions. A class without ``extra_repr``
+    has its attributes as settings; those that are false, zero or None are left out.
+    """
+    if definition is None:
+        return " ".join(text.split())
+    defaults = dict(reversed(definition.defaults))
+    omitted = frozenset[str]() if definition.has_words else NOTHING
+    early: list[str] = []
+    late: list[str] = []
+    for part in split_settings(text):
+        name, _, value = part.rpartition("=")
+        if name and (value in omitted or is_default(value, defaults.get(name))):
+            continue
+        is_fraction = name and not value.isdecimal() and FRACTION.fullmatch(value)
+        (late if is_fraction else early).append(part.removesuffix("=True"))
+    return ", ".join([*early, *late])
+
+
+def is_default(value: str, default: str | None) -> bool:
+    """Whether a value is the default; ``(3, 3)`` equals a default of 3."""
+    if default is None:
+        return False
+    sizes = {size.strip() for size in value.strip("()").split(",") if size.strip()}
+    return value == default or sizes == {default}
+
+
+def split_settings(text: str) -> Iterator[str]:
+    """Split settings at commas outside of brackets."""
+    part, depth = "", 0
+    for char in " ".join(text.split()):
+        depth += (char in "([{") - (char in ")]}")
+        if char == "," and not depth:
+            yield part
+            part = ""
+        else:
+            part = (part + char).lstrip()
+    if part:
+        yield part
+
+
+def columns_payload(trace: "Trace") -> dict[str, list[dict[str, Any]]]:
+    """Return the columns of both tables, in their order."""
+    samples = find_samples(trace)
+    calls: dict[Wire, Sequence[OpCall | None]] = {
+        "call": trace.ops,
+        "signature": samples,
+    }
+    runs = [Run(nodes=[root], calls=trace.module_calls) for root in trace.modules]
+    nodes = [node for root in trace.modules for node in root.walk()]
+    return {
+        "ops": [
+            write_op_column(c, calls) | hide(c, map(c.reader, filter(None, samples)))
+            for c in op_columns.OP_COLUMNS
+        ],
+        "modules": [
+            write_module_column(c, nodes) | hide(c, map(c.tell_run, runs))
+            for c in module_columns.MODULE_COLUMNS
+        ],
+    }
+
+
+def remarks_payload(trace: "Trace") -> dict[str, Any]:
+    """Return the texts that columns have for some operators, by column."""
+    return {
+        column.name: column.wire(trace.program)
+        for column in op_columns.OP_COLUMNS
+        if callable(column.wire)
+    }
+
+
+def find_samples(trace: "Trace") -> list["OpCall | None"]:
+    """Return the first call of each signature; None if it has none."""
+    program = trace.program.with_raised
+    firsts = find_firsts(trace.columns.signature, len(program.signatures))
+    return [None if index < 0 else trace.ops[index] for index in firsts.tolist()]
+
+
+def write_op_column(
+    column: OpColumn, calls: Mapping[Wire, Sequence["OpCall | None"]]
+) -> dict[str, Any]:
+    """Return a column of the operators, with a value for each call or signature."""
+    written = write_column(column)
+    if column.wire in calls:
+        read = column.reader
+        values = [None if c is None else read(c) for c in calls[column.wire]]
+        written |= {"wire": column.wire, "values": values}
+    return written
+
+
+def write_module_column(
+    column: "ModuleColumn", nodes: Sequence["ModuleNode"]
+) -> dict[str, Any]:
+    """Return a column of the modules, with a value for each."""
+    written = write_column(column)
+    if column.read is not None:
+        written |= {"add_up": column.add_up, "values": [*map(column.read, nodes)]}
+    return written
+
+
+def hide(column: Column, values: Iterable[object]) -> dict[str, bool]:
+    """Return ``is_hidden`` for an optional column without any value."""
+    return {"is_hidden": True} if column.is_optional and not any(values) else {}
+
+
+def write_column(column: Column) -> dict[str, Any]:
+    """Return the fields of a column that are not at their defaults, and its width."""
+    every = asdict(column)
+    return {
+        field.name: every[field.name]
+        for field in fields(Column)
+        if field.name == "width"
+        or (every[field.name] != field.default and field.name != "is_optional")
+    }

@@ -1,4 +1,4 @@
-"""Why a block failed, on the wire: what the panel at the top of the report shows."""
+"""The payload of the panel at the top of the report: why the cell failed."""
 
 import re
 from typing import TYPE_CHECKING, Any
@@ -10,11 +10,9 @@ if TYPE_CHECKING:
     from meta_magic.trace.failed_call import Operand
     from meta_magic.trace.trace import Trace
 
-__all__ = ["explanation_payload", "lineage_payload"]
-
 
 def explanation_payload(trace: "Trace") -> dict[str, Any] | None:
-    """Return why a block failed; None for one that did not."""
+    """Return why a block failed; None if it did not."""
     found = trace.explanation
     if found is None:
         return None
@@ -39,8 +37,8 @@ def explanation_payload(trace: "Trace") -> dict[str, Any] | None:
 
 
 def write_operand(operand: "Operand", found: "Explanation") -> dict[str, Any]:
-    """Return what a failed call was given; ``marked`` are the dimensions told of."""
-    told = (*found.rules, *(lineage.name for lineage in found.lineages))
+    """Return an operand; ``marked`` are the dimensions that the rules name."""
+    sentences = (*found.rules, *(lineage.name for lineage in found.lineages))
     shape = operand.geometry.shape
     return {
         "name": operand.name,
@@ -48,19 +46,19 @@ def write_operand(operand: "Operand", found: "Explanation") -> dict[str, Any]:
         "shape": shape,
         "dtype": str(operand.geometry.dtype).removeprefix("torch."),
         "marked": [
-            dim for dim in range(len(shape)) if is_told(dim, operand.name, told)
+            dim for dim in range(len(shape)) if has_dim(sentences, dim, operand.name)
         ],
     }
 
 
-def is_told(dim: int, name: str, told: tuple[str, ...]) -> bool:
-    """Whether sentences are about a dimension of an operand."""
-    words = re.compile(rf"dimension {dim} of {re.escape(name)}(?![\w.\[(])")
-    return any(map(words.search, told))
+def has_dim(sentences: tuple[str, ...], dim: int, name: str) -> bool:
+    """Whether sentences name a dimension of an operand."""
+    pattern = re.compile(rf"dimension {dim} of {re.escape(name)}(?![\w.\[(])")
+    return any(map(pattern.search, sentences))
 
 
 def lineage_payload(lineage: "Lineage") -> dict[str, Any]:
-    """Return where a size comes from, each step before those that it comes from."""
+    """Return where a size comes from; each step stands before its sources."""
     return {
         "name": lineage.name.removesuffix(f" ({lineage.size})"),
         "caveat": lineage.caveat,
@@ -68,16 +66,16 @@ def lineage_payload(lineage: "Lineage") -> dict[str, Any]:
             {
                 "depth": depth,
                 "value": step.value,
-                "text": f"{step.text} ..." if is_told else step.text,
+                "text": f"{step.text} ..." if is_repeated else step.text,
                 "line": step.line or 0,
             }
-            for depth, step, is_told in lineage.walk()
+            for depth, step, is_repeated in lineage.walk()
         ],
     }
 
 
 def write_repair(repair: "Repair", trace: "Trace") -> dict[str, Any]:
-    """Return an edit with which a block runs; ``source``: the cell, "" for none."""
+    """Return a repair; ``source``: the whole edited cell, "" outside of notebooks."""
     head = trace.cell.head
     return {
         "diff": repair.diff,

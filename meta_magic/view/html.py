@@ -1,4 +1,8 @@
-"""The report without a script: as HTML in one piece, and as text beside it."""
+"""The report without scripts: the module trees as plain HTML, and as text.
+
+An untrusted notebook, GitHub and ``Trace._repr_html_`` show it. Read
+:func:`render_html` first.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
@@ -21,7 +25,6 @@ if TYPE_CHECKING:
     from meta_magic.trace.notes import Note
     from meta_magic.trace.trace import Trace
 
-__all__ = ["build_bundle", "render_html"]
 
 OPEN_DEPTH: Final = 3
 """Levels of the tree that are open at first."""
@@ -43,7 +46,7 @@ def build_bundle(
 
     Args:
         trace: The recording.
-        html: What notebooks show; by default the folded module trees.
+        html: The HTML; by default the folded module trees.
         depth: Levels of modules that are open; None for all in the text.
     """
     shown = render_html(trace, depth) if html is None else html
@@ -75,7 +78,7 @@ def render_html(trace: "Trace", depth: int | None = None) -> str:
 
 
 def style_columns() -> Iterator[str]:
-    """Yield what the columns of the tree look like."""
+    """Yield the CSS of the columns of the tree."""
     columns = tree_columns()
     tracks = " ".join(column.track or f"{column.width}px" for column in columns)
     yield f".mm-head, .mm-row {{ grid-template-columns: {tracks}; }}"
@@ -88,7 +91,7 @@ def style_columns() -> Iterator[str]:
 
 
 def list_headings() -> list[str]:
-    """Return what stands above the columns of the tree."""
+    """Return the headings of the columns of the tree."""
     return [c.name if c.heading is None else c.heading for c in tree_columns()]
 
 
@@ -101,9 +104,9 @@ def render_note(note: "Note") -> str:
 def render_list(
     lines: Iterable[TreeLine], depth: int, n_open: int, rest: str = ""
 ) -> Iterator[str]:
-    """Yield the HTML of tree lines as a list, which is indented without the style.
+    """Yield the HTML of tree lines as a list, which is indented even without CSS.
 
-    An untrusted notebook shows it without. No file escapes these quotes.
+    Single quotes: in the JSON of a notebook each double quote takes two bytes.
     """
     yield f"<ul class='mm-tree' style='--mm-depth:{depth}'>"
     for line in lines:
@@ -116,7 +119,7 @@ def render_list(
 
 
 def render_line(line: TreeLine, depth: int, n_open: int) -> Iterator[str]:
-    """Yield the HTML of a tree line and of all below it, open above a depth."""
+    """Yield the HTML of a tree line and all lines below it."""
     row = render_cells(format_cells(line, HTML_FORMATS), "mm-row")
     if not line.children:
         yield row
@@ -129,10 +132,9 @@ def render_line(line: TreeLine, depth: int, n_open: int) -> Iterator[str]:
 
 
 def render_cells(cells: Sequence[str], kind: str) -> str:
-    """Return one row, up to the last cell that has a text.
+    """Return one row, up to the last cell with a text.
 
-    It is a span, which stands beside the mark of a list or of what opens; so it is
-    readable without the style, by the spaces between the cells.
+    Spans with spaces between them are readable without CSS, too.
     """
     n_shown = max((at for at, cell in enumerate(cells, 1) if cell), default=0)
     spans = " ".join(f"<span>{escape(cell)}</span>" for cell in cells[:n_shown])

@@ -1,4 +1,4 @@
-"""The report of a materialization as one piece of HTML, with or without a panel."""
+"""The report of ``materialize`` as HTML, in the panel or as the output of a cell."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -19,24 +19,23 @@ from meta_magic.trace.units import format_bytes, format_shape
 if TYPE_CHECKING:
     from meta_magic.materializing.report import FilledTensor, MaterializeReport
 
-__all__ = ["render_materialize_report"]
 
 COLUMNS: Final = ("tensor", "kind", "shape", "dtype", "bytes", "filled by", "tied to")
 
 MAX_OPEN: Final = 12
-"""Tensors of which the table is open at first."""
+"""A table with more tensors is folded at first."""
 
 RED: Final = (UNINITIALIZED, DRAWN_OTHERWISE, LEFT)
-"""What is in red: content that no cell, run for real, would give a tensor, or none."""
+"""Shown in red: these tensors differ from those of a real run of the cell."""
 
 MAX_ROWS: Final = 1000
-"""Rows of a table; more would weigh on the notebook's file."""
+"""Rows of a table; more would make the notebook's file large."""
 
 STYLES: Final = ("report.css", "panel.css")
 
 
 def render_materialize_report(report: "MaterializeReport") -> str:
-    """Return headline, warning, notes and the tensors as HTML.
+    """Return headline, warnings, notes and tensors as HTML.
 
     Every name comes from the user's code and is escaped.
     """
@@ -48,7 +47,7 @@ def render_materialize_report(report: "MaterializeReport") -> str:
     good = [t for t in report.tensors if t.filled_by not in RED]
     parts = [f"<style>{style}</style>", f"<p>{escape(format_headline(report))}</p>"]
     if bad:
-        text = f"UNINITIALIZED: {count(bad)} whatever lay in memory before"
+        text = f"UNINITIALIZED: {count(bad)} whatever was in memory before"
         parts += [f'<p class="mm-danger">{text}</p>', render_folded(bad, "")]
     if drawn:
         text = f"DRAWN OTHERWISE: {count(drawn)} {WHY_OTHERWISE}"
@@ -60,14 +59,16 @@ def render_materialize_report(report: "MaterializeReport") -> str:
     on_meta = [format_on_meta(report.on_meta)] if report.on_meta else []
     notes = [*report.notes, *on_meta]
     if notes:
-        parts.append(f"<ul>{''.join(map(render_note, notes))}</ul>")
+        parts.append(
+            f"<ul>{''.join(f'<li>{escape(note)}</li>' for note in notes)}</ul>"
+        )
     if good:
         parts.append(render_folded(good, summarize(good)))
     return f'<div class="mm-report mm-materialized">{"".join(parts)}</div>'
 
 
 def format_headline(report: "MaterializeReport") -> str:
-    """Return the one line that says what is where now, and what it took."""
+    """Return one line: the module, its devices, bytes and seconds."""
     made = [t for t in report.tensors if t.filled_by not in (KEPT, LEFT)]
     tensors = f"{len(made):,} tensor{'' if len(made) == 1 else 's'}"
     return (
@@ -77,23 +78,18 @@ def format_headline(report: "MaterializeReport") -> str:
 
 
 def count(tensors: Sequence["FilledTensor"]) -> str:
-    """Return the number of tensors as the beginning of a sentence."""
+    """Return the beginning of a sentence: "3 tensors hold"."""
     n = len(tensors)
     return "1 tensor holds" if n == 1 else f"{n:,} tensors hold"
 
 
 def summarize(tensors: Sequence["FilledTensor"]) -> str:
-    """Return how many tensors were filled by what, most frequent first."""
+    """Return the number of tensors by source, the most frequent first."""
     counts = Counter(t.filled_by for t in tensors).most_common()
     return ", ".join(
         f"{n:,} kept as before" if kind == KEPT else f"{n:,} by {kind}"
         for kind, n in counts
     )
-
-
-def render_note(note: str) -> str:
-    """Return one note as a list item."""
-    return f"<li>{escape(note)}</li>"
 
 
 def render_folded(tensors: Sequence["FilledTensor"], title: str) -> str:

@@ -1,4 +1,4 @@
-"""A trace as Google's model-explorer reads it: its JSON of graphs.
+"""``Trace.to_model_explorer()``: the JSON of graphs that Google's model-explorer reads.
 
 Source:
     ``graph_builder.py`` of ai-edge-model-explorer 0.1.34, which explains each name, and
@@ -22,12 +22,11 @@ from meta_magic.view.wire import format_arguments
 if TYPE_CHECKING:
     from meta_magic.trace.trace import Trace
 
-__all__ = ["build_graph", "render_graphs"]
 
 Json: TypeAlias = dict[str, Any]
 
 RAISED: Final = {"backgroundColor": "#fdecea", "borderColor": "#c62828"}
-"""How the operator is drawn that ended the block."""
+"""The style of the operator that failed."""
 
 
 def render_graphs(trace: "Trace") -> str:
@@ -36,14 +35,14 @@ def render_graphs(trace: "Trace") -> str:
 
 
 def build_graph(trace: "Trace") -> Json:
-    """Return operators as nodes, in layers that are their phases and modules."""
+    """Return the graph: operators are nodes, phases and modules are layers."""
     namespaces, program = Namespaces(trace), trace.program.with_raised
     paths = [*map(namespaces.of, trace.ops)]
     signatures = map(program.signatures.__getitem__, program.signature_numbers())
     ops = [*map(write_op, trace.ops, signatures, paths)]
     outside: dict[int, list[Edge]] = {}
     for edge in find_edges(trace.ops):
-        ops[edge.target]["incomingEdges"].append(write_edge(edge))
+        ops[edge.target]["incomingEdges"].append(_write_edge(edge))
         if edge.source is None:
             outside.setdefault(edge.tensor.tensor_id, []).append(edge)
     owners = find_owners(program, namespaces)
@@ -61,8 +60,8 @@ def build_graph(trace: "Trace") -> Json:
 
 
 def write_op(call: OpCall, signature: Signature, path: str) -> Json:
-    """Return the node of an operator, without what leads to it."""
-    told = {
+    """Return the node of an operator, without its edges."""
+    attributes = {
         "function": call.function,
         "arguments": format_arguments(signature),
         "line": call.line,
@@ -78,7 +77,7 @@ def write_op(call: OpCall, signature: Signature, path: str) -> Json:
         "id": str(call.index),
         "label": call.op,
         "namespace": path,
-        "attrs": write_attributes(told),
+        "attrs": write_attributes(attributes),
         "incomingEdges": [],
         "inputsMetadata": [
             {"id": str(i), "attrs": write_attributes({"__tensor_tag": name})}
@@ -92,7 +91,7 @@ def write_op(call: OpCall, signature: Signature, path: str) -> Json:
 
 
 def write_outside(tensor: TensorMetadata, label: str, paths: Sequence[str]) -> Json:
-    """Return the node of a tensor that no operator made, where all its readers are."""
+    """Return the node of a tensor from outside, in the layer that its readers share."""
     parts = zip(*(path.split("/") for path in paths), strict=False)
     shared = takewhile(lambda part: len({*part}) == 1, parts)
     return {
@@ -103,8 +102,7 @@ def write_outside(tensor: TensorMetadata, label: str, paths: Sequence[str]) -> J
     }
 
 
-def write_edge(edge: Edge) -> Json:
-    """Return what leads to an operator."""
+def _write_edge(edge: Edge) -> Json:
     outside = f"tensor {edge.tensor.tensor_id}"
     return {
         "sourceNodeId": outside if edge.source is None else str(edge.source),
@@ -114,22 +112,22 @@ def write_edge(edge: Edge) -> Json:
 
 
 def write_tensor(number: int, tensor: TensorMetadata) -> Json:
-    """Return the metadata of a tensor that comes out of a node."""
+    """Return the metadata of an output of a node."""
     dtype = str(tensor.dtype).removeprefix("torch.")
-    told = {
+    attributes = {
         "tensor_shape": f"{dtype}{[*tensor.shape]}",  # as for its own PyTorch models
         "stride": None if tensor.stride is None else str(tensor.stride),
         "place": tensor.device if tensor.is_real else tensor.place,
         "bytes": format_bytes(tensor.nbytes),
     }
-    return {"id": str(number), "attrs": write_attributes(told)}
+    return {"id": str(number), "attrs": write_attributes(attributes)}
 
 
-def write_attributes(told: Mapping[str, object]) -> list[Json]:
-    """Return what is told, but for what is absent."""
+def write_attributes(attributes: Mapping[str, object]) -> list[Json]:
+    """Return attributes as pairs, without those that are empty."""
     return [
         {"key": key, "value": str(value)}
-        for key, value in told.items()
+        for key, value in attributes.items()
         if value not in {None, ""}
     ]
 
@@ -137,7 +135,7 @@ def write_attributes(told: Mapping[str, object]) -> list[Json]:
 def write_groups(
     namespaces: Namespaces, paths: Iterable[str]
 ) -> Iterator[tuple[str, Json]]:
-    """Yield what the layers tell that are modules."""
+    """Yield the attributes of layers that are modules."""
     parts = (path.split("/") for path in dict.fromkeys(paths))
     layers = (layer for names in parts for layer in accumulate(names, "{}/{}".format))
     for layer in dict.fromkeys(layers):
@@ -156,7 +154,7 @@ def write_groups(
 
 
 def find_owners(program: Program, namespaces: Namespaces) -> dict[int, ModuleNode]:
-    """Return the module that holds a parameter or buffer, by its storage."""
+    """Return the module of each parameter or buffer, by its storage."""
     nodes = namespaces.node_by_place
     places = (
         (storage, program.modules[i][:2]) for storage, i in program.owner_by_storage
@@ -165,7 +163,7 @@ def find_owners(program: Program, namespaces: Namespaces) -> dict[int, ModuleNod
 
 
 def name_outside(tensor: TensorMetadata, owner: ModuleNode | None) -> str:
-    """Return what a tensor from outside is called."""
+    """Return the label of a tensor from outside."""
     if owner is None:
         return "input"
     alike = [

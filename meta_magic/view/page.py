@@ -1,7 +1,7 @@
-"""The report that needs no kernel: saved in a notebook's output, or a file of its own.
+"""The saved report: HTML that needs no kernel, in a notebook or as its own file.
 
-It is the same payload and the same JavaScript as the live widget's. Where scripts are
-forbidden, the folded module tree as plain HTML is left.
+It has the same payload and the same JavaScript as the live report. Where scripts are
+forbidden, the module tree as plain HTML stays. Read :func:`render_snapshot` first.
 """
 
 import json
@@ -11,7 +11,6 @@ from html import escape
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from meta_magic.view.base91 import write_base91
 from meta_magic.view.html import render_html
 from meta_magic.view.payload import pack
 from meta_magic.view.scripts import pack_report, read_script
@@ -19,19 +18,17 @@ from meta_magic.view.scripts import pack_report, read_script
 if TYPE_CHECKING:
     from meta_magic.trace.trace import Trace
 
-__all__ = ["render_page", "render_snapshot"]
-
 HIDE_ORPHAN: Final = (
     ".jp-OutputArea-child:has(.mm-root)+.jp-OutputArea-child "
     ".jp-OutputArea-output.jupyter-widgets:not(:has(*)){display:none}"
 )
-"""What JupyterLab says below the report when a widget has no kernel any more."""
+"""Hides the message of JupyterLab below the report that a widget has no kernel."""
 
 WAIT: Final = (
     "@keyframes mm-wait{from{max-height:0;overflow:hidden;visibility:hidden}}"
     ".mm-root>.mm-report{animation:mm-wait 1s step-end}"
 )
-"""Keeps the plain tree from flashing up before a script takes its place."""
+"""Keeps the plain tree from flashing up before the script replaces it."""
 
 WINDOW: Final = (
     "body{margin:0;padding:16px;background:Canvas;color:CanvasText}"
@@ -45,7 +42,7 @@ WINDOW: Final = (
     ".mm-live .mm-details{flex:0 0 45%;min-height:0}}"
     "h1{position:absolute;clip-path:inset(50%);width:1px;overflow:hidden}"
 )
-"""Lets the views take what the window has below the headline; the title is heard."""
+"""Lets the views fill the window; the title is for screen readers only."""
 
 MAX_TITLE: Final = 60
 """Characters."""
@@ -57,17 +54,17 @@ def render_snapshot(
     uid: str = "mm-report",
     settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> str:
-    """Return the report as a piece of HTML that works without a kernel or a network.
+    """Return the report as HTML that works without a kernel or a network.
 
     Args:
         trace: The recording.
         packed: Its payload.
-        uid: ``id`` of the element, by which a live report finds and hides it.
+        uid: ``id`` of the element; a live report hides it.
         settings: ``depth``, ``hide`` and ``height``.
     """
     data = f"{write_report()}, {write_packed(packed)}"
     start = f'report.start("{uid}", {json.dumps(dict(settings))}, {data})'
-    # A name may hold half a character, which no file can.
+    # A name may hold half a surrogate pair, which UTF-8 cannot write.
     tree = render_html(trace, settings.get("depth")).encode("utf-8", "replace").decode()
     return (
         f'<div id="{escape(uid)}" class="mm-root">{tree}</div>'
@@ -78,12 +75,12 @@ def render_snapshot(
 
 @cache
 def write_report() -> str:
-    """Return script and styles of a saved report, the same in each, as an argument."""
+    """Return script and styles of a saved report as an argument; all share them."""
     return write_packed(pack_report())
 
 
 def write_packed(data: bytes) -> str:
-    """Return bytes as an argument of the starter."""
+    """Return bytes as an argument of ``static/starter.js``."""
     return f"['{write_base91(data)}', {len(data)}]"
 
 
@@ -99,3 +96,24 @@ def render_page(trace: "Trace") -> str:
         f"<style>{WINDOW}</style></head><body><main><h1>{title}</h1>"
         f"{render_snapshot(trace, pack(trace))}</main></body></html>\n"
     )
+
+
+DIGITS: Final = "".join(c for c in map(chr, range(32, 127)) if c not in "\"'<\\")
+
+PAIRS: Final = tuple(high + low for high in DIGITS for low in DIGITS)
+"""By the 13 bits that they encode."""
+
+SHIFTS: Final = range(13 * 7, -1, -13)
+"""Of the eight pairs that encode thirteen bytes."""
+
+
+def write_base91(data: bytes) -> str:
+    """Return bytes as text: 13 bits in each two of 91 characters.
+
+    These are the printable ASCII characters that neither JSON nor HTML escapes. The
+    text is a twelfth shorter than base64. ``static/starter.js`` reads it.
+    """
+    padded = data + bytes(-len(data) % 13)
+    chunks = (int.from_bytes(padded[at : at + 13]) for at in range(0, len(padded), 13))
+    text = "".join([PAIRS[chunk >> n & 8191] for chunk in chunks for n in SHIFTS])
+    return text[: 2 * -(-8 * len(data) // 13)]

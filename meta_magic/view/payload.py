@@ -1,31 +1,46 @@
-"""A trace on the wire: what the report's JavaScript reads, live and in a saved file.
+"""The payload: the JSON of a trace that the report in the browser reads.
 
-What there are thousands of are columns of integers that point into tables, as in the
-program itself, so that gzip finds what repeats. ``static/data.js`` is the reader; both
-change together with ``VERSION``.
+The live report and the saved one read the same payload (``static/data.js``); both
+change together with ``VERSION``. Whatever there are thousands of is a column of
+integers that point into tables. Times, sums and pictures are computed in the browser.
+Read :meth:`Payload.build` first.
 """
 
 import gzip
 import itertools
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from meta_magic.cost.call_work import OneCall, count_one
+from meta_magic.cost.device_table import Device, list_devices
 from meta_magic.cost.program_columns import Integers
-from meta_magic.trace.derived_facts import first_operators
-from meta_magic.trace.modules import ModuleNode, at_any_depth
+from meta_magic.cost.rooflines import (
+    Products,
+    classify_products,
+    find_peak,
+    find_vector_peak,
+)
+from meta_magic.cost.samples import find_accelerator
+from meta_magic.cost.storage_categories import CATEGORIES
+from meta_magic.cost.storage_lives import order_stretches
+from meta_magic.trace.deep_trees import at_any_depth
+from meta_magic.trace.failure import describe_failure
+from meta_magic.trace.function_calls import first_operators
+from meta_magic.trace.modules import ModuleNode
 from meta_magic.trace.program import MODULE_HEADER
 from meta_magic.trace.signature import Geometry, Place, Signature, SourcePosition
-from meta_magic.trace.summary import describe_failure, format_headline
-from meta_magic.view.column_values import columns_payload, remarks_payload
-from meta_magic.view.details_payload import details_payload, name_inputs
+from meta_magic.trace.summary import format_headline
+from meta_magic.view.details_payload import (
+    columns_payload,
+    details_payload,
+    name_inputs,
+    remarks_payload,
+)
 from meta_magic.view.explanation_payload import explanation_payload
-from meta_magic.view.memory_payload import memory_payload
-from meta_magic.view.texts import find_texts
-from meta_magic.view.tokens import write_tokens
+from meta_magic.view.source_payload import find_texts, write_tokens
 from meta_magic.view.wire import (
     Table,
     as_columns,
@@ -37,31 +52,28 @@ from meta_magic.view.wire import (
     write_position,
     write_tensor,
 )
-from meta_magic.view.work_payload import work_payload
 
 if TYPE_CHECKING:
     from meta_magic.trace.trace import Trace
-
-__all__ = ["VERSION", "build_payload", "pack"]
 
 VERSION: Final = 5
 PHASES: Final = ("init", "forward", "backward", "optimizer", "other")
 
 
 def pack(trace: "Trace") -> bytes:
-    """Return the payload as it is sent: JSON, compressed by gzip."""
+    """Return the payload as JSON, compressed by gzip."""
     text = json.dumps(build_payload(trace), separators=(",", ":"), ensure_ascii=False)
     return gzip.compress(text.encode("utf-8", "surrogatepass"), mtime=0)
 
 
 @at_any_depth
 def build_payload(trace: "Trace") -> dict[str, Any]:
-    """Return all that the report shows of a trace, as plain lists and numbers."""
+    """Return the payload of a trace, as plain lists and numbers."""
     return Payload(trace).build()
 
 
 class Payload:
-    """Builds the payload of one trace; the tables are shared by all its parts."""
+    """Builds the payload of one trace; all parts share its tables."""
 
     def __init__(self, trace: "Trace") -> None:
         self._trace = trace
@@ -75,9 +87,20 @@ class Payload:
         """Return the payload."""
         trace, program = self._trace, self._program
         works = [*map(count_one, program.signatures)]
-        parts = write_failure(trace) | {
+        parts = {
+            "failure": describe_failure(trace),
+            "explanation": explanation_payload(trace),
+            "error": trace.error,
+            "error_line": trace.error_line or 0,
             "version": VERSION,
-            **self._write_words(),
+            "headline": format_headline(trace),
+            "source": trace.source,
+            "tokens": write_tokens(trace.source),
+            "cell": {"file": trace.cell.file, "first": trace.cell.first_line},
+            "texts": [*find_texts(program)],
+            "notes": [
+                {"text": note.text, "line": note.line or 0} for note in trace.notes
+            ],
             "nbytes_by_dtype": count_nbytes(trace.modules),
             "modules": [
                 module
@@ -104,20 +127,6 @@ class Payload:
         return parts | {
             "positions": as_columns(self._positions.rows),
             "geometries": self._geometries.rows,
-        }
-
-    def _write_words(self) -> dict[str, Any]:
-        """Return what is said of the whole, and the source that ran."""
-        trace = self._trace
-        return {
-            "headline": format_headline(trace),
-            "source": trace.source,
-            "tokens": write_tokens(trace.source),
-            "cell": {"file": trace.cell.file, "first": trace.cell.first_line},
-            "texts": [*find_texts(self._program)],
-            "notes": [
-                {"text": note.text, "line": note.line or 0} for note in trace.notes
-            ],
         }
 
     def _write_signature(self, signature: Signature, work: OneCall) -> dict[str, Any]:
@@ -175,7 +184,7 @@ class Payload:
         return self._module_by_place.get((root, fqn), -1)
 
     def _find_modules(self, numbers: Integers) -> list[int]:
-        """Return the rows of many modules; -1 for the number -1, too."""
+        """Return the rows of many modules; -1 gives -1."""
         rows = [*map(self._find_module, range(len(self._program.modules))), -1]
         found: list[int] = np.asarray(rows)[numbers].tolist()
         return found
@@ -218,16 +227,6 @@ class Payload:
         ]
 
 
-def write_failure(trace: "Trace") -> dict[str, Any]:
-    """Return what ended the block, and why; nothing did where ``error`` is None."""
-    return {
-        "failure": describe_failure(trace),
-        "explanation": explanation_payload(trace),
-        "error": trace.error,
-        "error_line": trace.error_line or 0,
-    }
-
-
 def count_nbytes(roots: Iterable[ModuleNode]) -> dict[str, int]:
     """Return the bytes of parameters and buffers by dtype, tied ones counted once."""
     nbytes: dict[str, int] = {}
@@ -238,3 +237,79 @@ def count_nbytes(roots: Iterable[ModuleNode]) -> dict[str, int]:
                     name = str(tensor.dtype).removeprefix("torch.")
                     nbytes[name] = nbytes.get(name, 0) + tensor.nbytes
     return nbytes
+
+
+def work_payload(works: Sequence[OneCall]) -> dict[str, Any]:
+    """Return the work of one call of each signature, and the devices.
+
+    The browser computes the time on a device from both (``static/rooflines.js``).
+
+    Args:
+        works: Of each signature.
+
+    Returns:
+        For each signature: ``skipped`` (FLOPs that a kernel may leave out),
+        ``elementwise`` (operations), ``read`` and ``written`` (bytes), and ``kind``: an
+        index into the ``peaks`` of each device, -1 where nothing is multiplied.
+        ``devices``: columns of the records of :func:`write_device`.
+    """
+    kinds: Table[Products] = Table(lambda products: products)
+    return {
+        "skipped": [one.flops - one.flops_needed for one in works],
+        "elementwise": [one.n_elementwise for one in works],
+        "read": [one.nbytes_read for one in works],
+        "written": [one.nbytes_written for one in works],
+        "kind": [
+            kinds.of(classify_products(one)) if one.flops else -1 for one in works
+        ],
+        "devices": as_columns([write_device(d, kinds.rows) for d in list_devices()]),
+    }
+
+
+def write_device(device: Device, kinds: Sequence[Products]) -> dict[str, Any]:
+    """Return a device: its bytes, and bytes and operations a second.
+
+    ``peaks`` are, for each kind of products, a dtype and its peak; ``vectors`` is the
+    peak of elementwise operations, None if it is not known.
+    """
+    peaks = [find_peak(products, device, tf32=False) for products in kinds]
+    return {
+        "name": device.name,
+        "title": device.title,
+        "nbytes": device.nbytes,
+        "bandwidth": device.bandwidth,
+        "vectors": find_vector_peak(device),
+        "peaks": [(peak.name, peak.flops) for peak in peaks],
+    }
+
+
+def memory_payload(trace: "Trace") -> dict[str, Any]:
+    """Return the lives of all storages as columns (``static/memory/lives.js``).
+
+    A stretch is a range of calls during which a storage has the same size.
+
+    Returns:
+        ``categories`` and ``places`` (devices): names. For each stretch, in order of
+        storage and start: ``storage`` and ``start`` (call) as differences to the
+        stretch before, ``length`` (calls; 0 if it lives to the end), and ``nbytes``,
+        ``category`` and ``place`` as indices into ``sizes``, ``categories`` and
+        ``places``. ``accelerator``: the name of the device with most bytes.
+    """
+    memory, account = trace.memory, trace.memory.account
+    lives, n_calls = account.lives, account.columns.n_calls
+    order = order_stretches(lives)
+    storage, start, stop = lives.storage[order], lives.start[order], lives.stop[order]
+    sizes: Table[int] = Table(int)
+    distinct, number = np.unique(lives.nbytes[order], return_inverse=True)
+    return {
+        "categories": [*CATEGORIES],
+        "places": [*account.places],
+        "accelerator": find_accelerator(memory),
+        "storage": as_differences(storage),
+        "start": as_differences(start),
+        "length": np.where(stop >= n_calls, 0, stop - start).tolist(),
+        "nbytes": sizes.all_of(distinct.tolist(), number),
+        "sizes": sizes.rows,
+        "category": account.category[storage].tolist(),
+        "place": account.place[storage].tolist(),
+    }

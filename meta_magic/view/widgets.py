@@ -1,4 +1,8 @@
-"""The live report with its Materialize panel; the only file that knows of widgets."""
+"""The live report and its Materialize panel; only this file imports ipywidgets.
+
+Traits go to ``static/live.js``, messages come back. Work runs in threads, so that the
+kernel can run other cells. Read :class:`MaterializePanel` first.
+"""
 
 import threading
 import time
@@ -15,58 +19,59 @@ from torch import nn
 from meta_magic.materializing.materialize import INITS, materialize
 from meta_magic.replaying.devices import free_nbytes, list_devices
 from meta_magic.trace.units import format_bytes
+from meta_magic.view.answers import answers_of
 from meta_magic.view.choices import (
     AS_PLANNED,
     CHECKPOINT,
     DTYPES,
     STATE_BY_NAME,
     Choice,
+    Choosable,
+    Outlook,
+    TimeLeft,
+    describe_end,
     describe_error,
     is_on_meta,
+    look_ahead,
 )
-from meta_magic.view.choosable import Choosable
 from meta_magic.view.fits_of_sizes import FitsOf, offer_fits
 from meta_magic.view.materialize_html import render_materialize_report
-from meta_magic.view.outlook import Outlook, TimeLeft, describe_end, look_ahead
 from meta_magic.view.payload import pack
 from meta_magic.view.scripts import read_script, read_styles
-from meta_magic.view.whys_of_sizes import answers_of
 
 if TYPE_CHECKING:
     from meta_magic.trace.modules import ModuleNode
     from meta_magic.trace.trace import Trace
 
-__all__ = ["MaterializePanel", "Report", "close_reports", "show_report"]
 
 UPDATE_EVERY: Final = 0.1
-"""Seconds between two progress messages: a server drops what comes much faster."""
+"""Seconds between two progress messages: Jupyter servers drop faster ones."""
 
 
 class CancelledError(Exception):
-    """Raised in the thread that materializes, by its own progress callback."""
+    """Raised by the progress callback to end ``materialize``."""
 
 
 class MaterializePanel(anywidget.AnyWidget):
     """Fields, a button, a progress bar and a report for the modules of a trace.
 
-    It holds the modules weakly, and works in a thread of its own. The front end sends
-    ``choose``, ``start`` and ``cancel``; all else comes from here, as traits.
+    The front end sends ``choose``, ``start`` and ``cancel``; traits are the answers.
 
     Args:
         nodes: The root modules that can be made real.
         modules: A weak reference to each.
-        traits: Of a subclass.
+        traits: Of the subclass.
     """
 
     roots = traitlets.List(traitlets.Unicode()).tag(sync=True)
-    places = traitlets.List(traitlets.Int()).tag(sync=True)  # of these, in the trace
+    places = traitlets.List(traitlets.Int()).tag(sync=True)  # indices in the trace
     devices = traitlets.List(traitlets.Unicode()).tag(sync=True)
     inits = traitlets.List(traitlets.Unicode()).tag(sync=True)
     dtypes = traitlets.List(traitlets.Unicode()).tag(sync=True)
     values = traitlets.List(traitlets.Unicode()).tag(sync=True)
     choice = traitlets.Dict().tag(sync=True)  # the fields of Choice
 
-    # The fields of Outlook, that of the message aside.
+    # The fields of Outlook, without its message.
     needed = traitlets.Unicode().tag(sync=True)
     free = traitlets.Unicode().tag(sync=True)
     is_enough = traitlets.Bool(default_value=True).tag(sync=True)
@@ -74,7 +79,7 @@ class MaterializePanel(anywidget.AnyWidget):
     forecast = traitlets.Unicode().tag(sync=True)
     fitting = traitlets.Unicode().tag(sync=True)
 
-    # Or running, done, failed, cancelled.
+    # idle, running, done, failed or cancelled
     state = traitlets.Unicode("idle").tag(sync=True)
     progress = traitlets.Float(0.0).tag(sync=True)  # from 0 to 1
     left = traitlets.Unicode().tag(sync=True)  # time in words
@@ -109,11 +114,11 @@ class MaterializePanel(anywidget.AnyWidget):
         self.on_msg(self._receive)
 
     def __repr__(self) -> str:
-        # All that is left of a widget where no kernel is: untrusted, or converted.
+        # Shown in place of the widget where no kernel is, as after nbconvert.
         return "Materialize: run the cell again"
 
     def close(self) -> None:
-        """Cancel what runs, vanish from the notebook and be forgotten by ipywidgets."""
+        """Cancel, vanish from the notebook, and release all references."""
         self._cancelled.set()
         self._choosable.forget()
         self.on_msg(self._receive, remove=True)
@@ -138,13 +143,13 @@ class MaterializePanel(anywidget.AnyWidget):
             self._start(Choice.read(content["choice"]))
 
     def _choose(self, choice: Choice) -> None:
-        """Take over a choice, and say what it would need."""
+        """Store a choice, and show what it would need."""
         if self.state == "running":
             return
         with self.hold_sync():
             self.choice = asdict(choice)
-            self._tell(message="", state="idle")
-            self._weigh(choice)
+            self._update(message="", state="idle")
+            self._forecast(choice)
 
     def _start(self, choice: Choice) -> None:
         # Messages may come on several threads: JupyterLab uses subshells for comms.
@@ -164,7 +169,7 @@ class MaterializePanel(anywidget.AnyWidget):
         self._thread.start()
 
     def _run(self, choice: Choice) -> None:
-        """Materialize; the body of the thread, which nothing may leave."""
+        """Materialize; no error may leave this thread."""
         self._left = TimeLeft()
         try:
             report = materialize(
@@ -173,16 +178,18 @@ class MaterializePanel(anywidget.AnyWidget):
                 **choice.arguments(),
             )
         except CancelledError:
-            self._tell(message="cancelled: the module is as it was", state="cancelled")
+            self._update(
+                message="cancelled: the module is as it was", state="cancelled"
+            )
         except BaseException as error:  # noqa: BLE001  the user's own code may run
-            self._tell(message=describe_error(error), state="failed")
+            self._update(message=describe_error(error), state="failed")
         else:
             self.progress = 1.0
             self.report = render_materialize_report(report)
-            self._weigh(choice)
+            self._forecast(choice)
             name = self._choosable.name(choice)
             end = describe_end(name, report.module, report.places)
-            self._tell(message=end, state="done")
+            self._update(message=end, state="done")
 
     def _advance(self, fraction: float) -> None:
         if self._cancelled.is_set():
@@ -193,32 +200,29 @@ class MaterializePanel(anywidget.AnyWidget):
             with self.hold_sync():
                 self.progress, self.left = fraction, self._left.describe(fraction)
 
-    def _weigh(self, choice: Choice) -> None:
-        """Say what a choice would do."""
+    def _forecast(self, choice: Choice) -> None:
+        """Show what a choice would do."""
         try:
             wanted = self._choosable.find(choice)
             outlook = look_ahead(wanted, self._choosable.name(choice), choice)
         except Exception as error:  # noqa: BLE001  the user's own code may run
             outlook = Outlook(free=self.free, message=describe_error(error))
-        self._tell(**asdict(outlook))
+        self._update(**asdict(outlook))
 
-    def _tell(self, **traits: Any) -> None:
+    def _update(self, **traits: Any) -> None:
         for name, value in traits.items():
             setattr(self, name, value)
 
 
 class Report(MaterializePanel):
-    """The live report of a trace: all its views, and the panel if a module can be made.
-
-    Expanding, searching and sorting happen in the browser, from one payload.
-    """
+    """The live report of a trace: all its views, and the Materialize panel."""
 
     _esm = f"{read_script('live')}\nexport default report;\n"
     _css = read_styles("live")
 
     payload = traitlets.Bytes().tag(sync=True)
     saved_id = traitlets.Unicode().tag(sync=True)  # of the saved report, to be hidden
-    cell = traitlets.Unicode().tag(sync=True)  # the front end's name of it
+    cell = traitlets.Unicode().tag(sync=True)  # its id in the front end
     settings = traitlets.Dict().tag(sync=True)
     fit_offer = traitlets.Dict().tag(sync=True)
     fit_state = traitlets.Dict().tag(sync=True)
@@ -227,11 +231,11 @@ class Report(MaterializePanel):
 
     def __init__(self, trace: "Trace", *parts: Any, **traits: Any) -> None:
         self._answers = answers_of(trace)
-        self._fits = FitsOf(trace, self._tell)
+        self._fits = FitsOf(trace, self._update)
         super().__init__(*parts, fit_offer=offer_fits(trace), **traits)
 
     def close(self) -> None:
-        """Close as any panel does, and let go of the recording."""
+        """Close the panel, and release the recording."""
         for answers in self._answers:
             answers.forget()
         self._fits.forget()
@@ -259,10 +263,10 @@ def show_report(
     """Return a live report of a trace, to be displayed.
 
     Args:
-        trace: The recording; its modules can be made real while they live.
-        key: The cell: :func:`close_reports` closes what was shown for it.
-        packed: The payload, if it was made already.
-        saved_id: ``id`` of the saved report in whose place this one stands.
+        trace: The recording; its modules can be made real while they exist.
+        key: The cell, for :func:`close_reports`.
+        packed: The payload, if it was built already.
+        saved_id: ``id`` of the saved report that this one replaces.
         settings: ``depth``, ``hide`` and ``height``, as the options of ``%%meta``.
     """
     rows = [
@@ -285,7 +289,7 @@ def show_report(
 
 
 def close_reports(key: str | None = None) -> None:
-    """Close the reports of a cell, because it runs again; by default those of all."""
+    """Close the reports of a cell, because it runs again; by default all reports."""
     for name in [key] if key is not None else list(reports_by_key):
         for report in reports_by_key.pop(name, ()):
             report.close()

@@ -1,4 +1,7 @@
-"""Single records on the wire, and the tables in which each stands once."""
+"""Parts of the payload: tables of distinct items, columns, single records as JSON.
+
+Repeated values become indices into tables, so that gzip finds what repeats.
+"""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from math import prod
@@ -10,20 +13,13 @@ from numpy.typing import NDArray
 from meta_magic.cost.program_columns import Integers
 from meta_magic.trace.derived_facts import find_firsts
 from meta_magic.trace.modules import ModuleTensor
-from meta_magic.trace.signature import Argument, Geometry, Signature, SourcePosition
-from meta_magic.trace.signature import TensorArgument as Stand
-
-__all__ = [
-    "Table",
-    "as_columns",
-    "as_deltas",
-    "as_differences",
-    "count_runs",
-    "format_arguments",
-    "write_geometry",
-    "write_position",
-    "write_tensor",
-]
+from meta_magic.trace.signature import (
+    Argument,
+    Geometry,
+    Signature,
+    SourcePosition,
+    TensorArgument,
+)
 
 MAX_TEXT: Final = 300
 
@@ -33,7 +29,7 @@ Item = TypeVar("Item", bound=Hashable)
 
 
 class Table(Generic[Item]):
-    """Distinct items in order of first sight, and how each is written."""
+    """Distinct items in order of first use, written as JSON."""
 
     def __init__(self, write: Callable[[Item], Any]) -> None:
         self.rows: list[Any] = []
@@ -50,12 +46,12 @@ class Table(Generic[Item]):
         return number
 
     def all_of(self, items: Sequence[Item], numbers: Integers) -> list[int]:
-        """Return the numbers of many items, of which there are few different ones.
+        """Return the numbers of many items, few of them distinct.
 
         Args:
-            items: The different ones.
-            numbers: Of each of the many its index in ``items``; -1 for none, which has
-                the number -1, too.
+            items: The distinct ones.
+            numbers: For each of the many its index in ``items``; -1 for none, which
+                gets the number -1.
         """
         firsts = find_firsts(numbers + 1, len(items) + 1)[1:]
         found = np.full(len(items) + 1, -1)  # the last for none
@@ -67,7 +63,7 @@ class Table(Generic[Item]):
 
 
 def write_geometry(geometry: Geometry) -> dict[str, Any]:
-    """Return what the report tells of a tensor."""
+    """Return the metadata of a tensor."""
     named = {} if geometry.place is None else {"place": str(geometry.place)}
     return named | {
         "shape": geometry.shape,
@@ -112,30 +108,30 @@ def write_tensor(tensor: ModuleTensor) -> dict[str, Any]:
 
 
 def as_deltas(numbers: Numbers) -> list[int]:
-    """Return how far each number lies below the first one not met; 0 for that itself.
+    """Return how far each number lies below the first unused one, which gives 0.
 
-    Layers that are alike then read alike.
+    Identical layers then give identical numbers, which gzip compresses.
     """
     found = np.asarray(numbers, np.int64)
-    n_met = np.maximum.accumulate(found + 1)
-    deltas: list[int] = (np.append(0, n_met[:-1]) - found).tolist()
+    n_used = np.maximum.accumulate(found + 1)
+    deltas: list[int] = (np.append(0, n_used[:-1]) - found).tolist()
     return deltas[: len(found)]
 
 
 def as_differences(numbers: Numbers) -> list[int]:
-    """Return the first number, and then the step to each next one."""
+    """Return the first number, and then the difference to each next one."""
     differences: list[int] = np.diff(np.asarray(numbers, np.int64), prepend=0).tolist()
     return differences
 
 
 def as_columns(records: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Return records of the same fields as columns, where gzip finds what repeats."""
+    """Return records of the same fields as columns."""
     names = records[0] if records else ()
     return {name: [record[name] for record in records] for name in names}
 
 
 def count_runs(numbers: Numbers) -> list[int]:
-    """Return how often each number stands in a row."""
+    """Return the lengths of runs of equal numbers."""
     found = np.asarray(numbers, np.int64)
     starts = np.flatnonzero(np.diff(found, prepend=found[:1] - 1))
     counts: list[int] = np.diff(starts, append=len(found)).tolist()
@@ -143,7 +139,7 @@ def count_runs(numbers: Numbers) -> list[int]:
 
 
 def format_arguments(signature: Signature) -> str:
-    """Return the arguments that are no tensors, as one would write them."""
+    """Return the arguments that are no tensors, as Python code."""
     shown = (
         f"{name}={format_argument(value)}"
         for name, value in signature.arguments
@@ -153,15 +149,15 @@ def format_arguments(signature: Signature) -> str:
 
 
 def has_more_than_tensors(value: Argument) -> bool:
-    """Whether an argument is more than tensors."""
+    """Whether an argument holds a number, a text or another plain value."""
     if isinstance(value, tuple) and value:
         return any(map(has_more_than_tensors, value))
-    return not isinstance(value, Stand)
+    return not isinstance(value, TensorArgument)
 
 
 def format_argument(value: Argument) -> str:
-    """Return an argument as one would write it."""
-    if isinstance(value, Stand):
+    """Return an argument as Python code; a tensor by its number."""
+    if isinstance(value, TensorArgument):
         return f"#{value.index}"
     if isinstance(value, tuple):
         return f"[{', '.join(map(format_argument, value))}]"

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from meta_magic.view.choosable import ALL
+from meta_magic.view.choices import ALL
 from tests.browser.lab import RUN
 
 pytestmark = pytest.mark.browser

@@ -6,8 +6,7 @@ import subprocess
 
 import pytest
 
-from meta_magic.view.base91 import DIGITS, write_base91
-from meta_magic.view.page import write_packed
+from meta_magic.view.page import DIGITS, write_base91, write_packed
 from meta_magic.view.scripts import join_scripts
 from tests.base91 import read_base91
 

@@ -4,7 +4,7 @@ import pytest
 from torch import nn
 
 from meta_magic import record
-from meta_magic.view.brief_settings import shorten_settings
+from meta_magic.view.details_payload import shorten_settings
 
 
 class Attention(nn.Module):

@@ -1,262 +1,133 @@
-"""The treemap of parameter bytes: a figure, an SVG and a line of text."""
+"""The charts of memory over time and of a roofline, as plotly gets them."""
 
-import json
-import re
-import subprocess
-import sys
-from html import escape, unescape
-
+import numpy as np
 import pytest
 import torch
 from IPython.utils.capture import capture_output
 from torch import nn
 
 import meta_magic as mm
+from meta_magic import record
 from meta_magic.view.charts import (
-    CLEAR,
-    COLORS,
-    DARK,
-    PLOTLY,
-    treemap_bundle,
-    treemap_html,
+    N_COLUMNS,
+    choose_calls,
+    list_dots,
+    memory_bundle,
+    roofline_bundle,
 )
-
-AREA = 720 * 360
-
-
-def bundle_of(build):
-    with mm.record() as trace:
-        model = build()
-    assert model is not None
-    return treemap_bundle(trace)
+from meta_magic.view.treemap import PLOTLY
 
 
-def figure_of(bundle):
-    return bundle[PLOTLY]["data"][0]
+@pytest.fixture(scope="module")
+def trace():
+    with record() as trace:
+        model = nn.Linear(256, 8, bias=False)
+        loss = model(torch.zeros(4, 256)).sum()
+        loss.backward()
+    assert model.weight.grad.is_meta
+    return trace
 
 
-def areas(bundle):
-    """Return the area of each rectangle by what is said of it."""
-    pattern = (
-        r'<title>([^<]*)</title><rect x="([\d.]+)" y="([\d.]+)" '
-        r'width="([\d.]+)" height="([\d.]+)"'
-    )
-    found = re.findall(pattern, bundle["text/html"])
-    return {unescape(title): float(w) * float(h) for title, _, _, w, h in found}
+def test_the_areas_add_up_to_the_bytes_alive(trace):
+    areas = memory_bundle(trace)[PLOTLY]["data"]
+    assert {area["name"] for area in areas} >= {"parameter", "gradient"}
+    sums = np.sum([area["y"] for area in areas], axis=0)
+    assert tuple(sums.tolist()) == trace.memory.live_nbytes
 
 
-def rectangles(bundle):
-    pattern = r'<rect x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)"'
-    return [tuple(map(float, m)) for m in re.findall(pattern, bundle["text/html"])]
+def test_the_peak_is_marked(trace):
+    bundle = memory_bundle(trace)
+    (mark,) = bundle[PLOTLY]["layout"]["annotations"]
+    memory = trace.memory
+    assert (mark["x"], mark["y"]) == (memory.peak_index, memory.peak_nbytes)
+    assert bundle["text/plain"].endswith(mark["text"])
+    assert f"#{memory.peak_index} aten." in mark["text"]
 
 
-def linear(n_in, n_out):
-    return nn.Linear(n_in, n_out, bias=False)
+def test_of_many_calls_no_peak_is_lost():
+    live = np.arange(46_000) % 7
+    live[31_337] = 10**12
+    calls = choose_calls(live)
+    assert 31_337 in calls
+    assert len(calls) <= 2 * N_COLUMNS
+    assert [*choose_calls(live[:9])] == [*range(9)]
 
 
-def values(bundle):
-    figure = figure_of(bundle)
-    return dict(zip(figure["labels"], figure["values"], strict=True))
+def test_in_a_terminal_the_chart_is_a_line(shell):
+    shell.run_cell("%%meta\nx = torch.ones(2, 3)")
+    with capture_output() as captured:
+        shell.user_ns["_meta"].charts("memory")
+    peak = "peak 24 bytes: #0 aten.ones.default, line 2"
+    assert captured.stdout == f"Memory over 1 operators: {peak}\n"
 
 
-def test_without_parameters_there_is_no_chart():
-    assert bundle_of(nn.ReLU) is None
-    with mm.record() as trace:
-        torch.ones(3).relu()
-    assert treemap_bundle(trace) is None
+def test_without_memory_charts_says_so(shell):
+    shell.run_cell("%%meta\nx = torch.ones(0)")
+    with capture_output() as captured:
+        shell.user_ns["_meta"].charts("memory")
+    assert captured.stdout == "no tensor of this trace takes memory\n"
 
 
-def test_areas_are_as_the_bytes():
-    # 3 and 1 floats of 4 bytes: three quarters and one quarter of the whole.
-    bundle = bundle_of(lambda: nn.Sequential(linear(3, 1), linear(1, 1)))
-    found = sorted(areas(bundle).values())
-    assert found == pytest.approx([AREA / 4, AREA * 3 / 4], rel=1e-4)
+def test_an_unknown_chart_is_refused_with_those_there_are(trace):
+    with pytest.raises(ValueError, match="choose parameters or memory or roofline"):
+        trace.charts("time")
 
 
-def test_areas_are_as_square_as_can_be():
-    # Bruls, Huizing and van Wijk's own example: 6 6 4 3 2 2 1 in a rectangle of 6 x 4,
-    # here 120 times as wide and 90 times as high. The first strip is 6 and 6.
-    sizes = (6, 6, 4, 3, 2, 2, 1)
-    bundle = bundle_of(lambda: nn.Sequential(*(linear(n, 1) for n in sizes)))
-    found = rectangles(bundle)
-    assert sum(w * h for *_, w, h in found) == pytest.approx(AREA, rel=1e-4)
-    # The two of 6 are alike and folded: one strip of half the width.
-    assert found[0] == pytest.approx((0, 0, 360, 360), abs=1e-2)
-
-
-def test_rectangles_do_not_overlap():
-    bundle = bundle_of(lambda: nn.Sequential(*(linear(n, 1) for n in range(1, 12))))
-    found = rectangles(bundle)
-    assert len(found) == 11
-    for i, (x, y, w, h) in enumerate(found):
-        for u, v, s, t in found[:i]:
-            width = min(x + w, u + s) - max(x, u)
-            height = min(y + h, v + t) - max(y, v)
-            assert min(width, height) < 0.01
-
-
-def test_modules_that_are_alike_are_one_box():
-    bundle = bundle_of(lambda: nn.Sequential(*(linear(4, 4) for _ in range(5))))
-    assert values(bundle)["0-4: 5 x Linear"] == 5 * 16 * 4
-    assert len(areas(bundle)) == 1
-
-
-def test_what_is_in_a_run_counts_for_all_of_the_run():
-    def block():
-        return nn.Sequential(linear(2, 3), nn.ReLU(), linear(3, 1))
-
-    bundle = bundle_of(lambda: nn.Sequential(block(), block(), block()))
-    found = values(bundle)
-    assert found["0-2: 3 x Sequential"] == 3 * (6 + 3) * 4
-    assert found["0: 3 x Linear"] == 3 * 6 * 4
-    assert found["2: 3 x Linear"] == 3 * 3 * 4
-
-
-def test_own_parameters_beside_children_have_a_box():
-    class Scaled(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.scale = nn.Parameter(torch.ones(2))
-            self.inner = linear(3, 2)
-
-    bundle = bundle_of(Scaled)
-    assert values(bundle)["its own parameters"] == 8
-    assert sum(areas(bundle).values()) == pytest.approx(AREA, rel=1e-4)
-
-
-def test_ties_are_counted_once():
-    class Tied(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.embed = nn.Embedding(10, 4)
-            self.head = linear(4, 10)
-            self.head.weight = self.embed.weight
-
-    bundle = bundle_of(Tied)
-    assert "head: Linear" not in values(bundle)
-    assert bundle["text/plain"].endswith("Tied — 160 bytes")
-
-
-def test_two_roots_stand_in_one_chart():
-    with mm.record() as trace:
-        first, second = linear(3, 1), linear(5, 1)
-    bundle = treemap_bundle(trace)
-    assert (first.weight.numel(), second.weight.numel()) == (3, 5)
-    assert bundle["text/plain"] == "Parameter bytes by module: all modules — 32 bytes"
-    assert sorted(areas(bundle).values()) == pytest.approx(
-        [AREA * 3 / 8, AREA * 5 / 8], rel=1e-4
-    )
-
-
-def test_children_add_up_to_their_parent():
-    figure = figure_of(bundle_of(lambda: nn.Transformer(16, 2, 2, 2, 32)))
-    value = dict(zip(figure["ids"], figure["values"], strict=True))
-    for parent in set(figure["parents"]) - {""}:
-        total = sum(
-            value[number]
-            for number, above in zip(figure["ids"], figure["parents"], strict=True)
-            if above == parent
-        )
-        assert total == value[parent]
-
-
-def test_boxes_have_the_number_of_their_first_module():
-    with mm.record() as trace:
-        model = nn.Sequential(linear(3, 1), nn.Sequential(linear(5, 1), linear(5, 1)))
-    html = treemap_html(trace)
-    # The tree, parents first: 0 the model, 1 its first, 2 its second, 3 and 4 in that.
-    assert re.findall(r'data-module="(\d+)"', html) == ["3", "1"]
-    assert html == treemap_bundle(trace)["text/html"]
+@pytest.fixture(scope="module")
+def products():
+    with record() as products:
+        model = nn.Sequential(nn.Linear(512, 512, bias=False), nn.ReLU())
+        model(torch.ones(512, 512)).clone()
     assert model[0].weight.is_meta
+    return products
 
 
-def test_in_a_terminal_the_charts_are_a_line(shell):
-    shell.run_cell("%%meta\nmodel = nn.Linear(3, 1, bias=False)")
+def test_operators_stand_at_what_they_do_for_a_byte_and_in_a_second(products):
+    *_, dots = roofline_bundle(products, "h100-sxm")[PLOTLY]["data"]
+    found = {
+        op: (x, y) for op, x, y in zip(*map(dots.get, ["text", "x", "y"]), strict=1)
+    }
+    assert {*found} == {"aten.mm.default", "aten.relu.default"}
+    # Three matrices of 512 x 512 float32 for 2 x 512^3 FLOPs, at the peak of float32.
+    assert found["aten.mm.default"] == pytest.approx((2 * 512 / 12, 66.9e12))
+    # An operation for the 8 bytes of each element, at 3.35 TB/s.
+    assert found["aten.relu.default"] == pytest.approx((1 / 8, 3.35e12 / 8))
+
+
+def test_initialization_is_not_counted(products):
+    line = products.cost.roofline("t4")
+    dots = list_dots(line)
+    assert "aten.uniform_.default" in line.by_op
+    assert "aten.uniform_.default" not in {dot.op for dot in dots}
+    expected = line.seconds - line.by_phase["init"]
+    assert sum(dot.seconds for dot in dots) == pytest.approx(expected)
+
+
+def test_each_peak_that_is_used_is_a_roof(products):
+    *roofs, _ = roofline_bundle(products, "h100-sxm")[PLOTLY]["data"]
+    names = [roof["name"] for roof in roofs]
+    assert names == ["float32 66.9 TFLOPs/s", "elementwise 66.9 TFLOPs/s"]
+    assert roofs[0]["x"][1] == pytest.approx(66.9 / 3.35)
+    assert list(roofs[0]["y"][1:]) == [66.9e12, 66.9e12]
+    *roofs, _ = roofline_bundle(products, "tpu-v6e")[PLOTLY]["data"]
+    assert [roof["name"] for roof in roofs] == ["bfloat16 918.0 TFLOPs/s"]
+
+
+def test_in_a_terminal_the_roofline_is_a_line(shell):
+    shell.run_cell("%%meta\nx = torch.ones(512, 512)\ny = x @ x")
     with capture_output() as captured:
-        shell.user_ns["_meta"].charts()
-    assert captured.stdout == "Parameter bytes by module: model: Linear — 12 bytes\n"
+        shell.user_ns["_meta"].charts("roofline", device="t4")
+    words = "aten.mm.default 91%, aten.ones.default 9% of about 3.64e-05 s"
+    assert captured.stdout == f"Roofline on NVIDIA T4: {words}\n"
 
 
-def test_without_parameters_charts_says_so(shell):
-    shell.run_cell("%%meta\ntorch.ones(2)")
+def test_without_arithmetic_charts_says_so(shell):
+    shell.run_cell("%%meta\nx = torch.ones(2)")
     with capture_output() as captured:
-        shell.user_ns["_meta"].charts()
-    assert captured.stdout == "no module of this trace has parameters\n"
+        shell.user_ns["_meta"].charts("roofline")
+    assert captured.stdout == "no operator of this trace computes anything\n"
 
 
-def test_names_are_only_text():
-    evil = '<img src=x onerror="alert(1)">&lt;'
-
-    def build():
-        model = nn.Sequential()
-        model.add_module(evil, linear(30, 30))
-        model.add_module("List<int>", linear(30, 20))
-        return model
-
-    bundle = bundle_of(build)
-    html = bundle["text/html"]
-    assert "<img" not in html
-    assert "List<" not in html
-    assert f"{escape(evil)}: Linear — 3.5 KiB" in html
-    assert f"{escape(evil)}: Linear" in figure_of(bundle)["labels"]
-    assert "<script" not in html
-
-
-def test_the_figure_is_plain_json():
-    bundle = bundle_of(lambda: nn.Transformer(16, 2, 2, 2, 32))
-    assert set(bundle) == {PLOTLY, "text/html", "text/plain"}
-    assert json.loads(json.dumps(bundle)) == bundle
-    layout = bundle[PLOTLY]["layout"]
-    assert layout["paper_bgcolor"] == layout["plot_bgcolor"] == CLEAR
-
-
-def test_text_is_readable_on_each_colour():
-    def luminance(color):
-        if len(color) == 4:
-            color = "#" + "".join(c * 2 for c in color[1:])
-        parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-        linear_parts = [
-            p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts
-        ]
-        weights = (0.2126, 0.7152, 0.0722)
-        return sum(w * p for w, p in zip(weights, linear_parts, strict=True))
-
-    for color in COLORS:
-        assert (luminance(color) + 0.05) / (luminance(DARK) + 0.05) > 4.5
-
-
-def test_small_boxes_are_drawn_whole_and_keep_their_area():
-    # 4 bytes beside 4 MiB are far less than a pixel, whatever is in them.
-    bundle = bundle_of(
-        lambda: nn.Sequential(linear(1024, 1024), nn.Sequential(nn.Linear(1, 1)))
-    )
-    assert sum(areas(bundle).values()) == pytest.approx(AREA, rel=1e-3)
-
-
-def test_the_tree_of_a_llama():
-    transformers = pytest.importorskip("transformers")
-    config = transformers.LlamaConfig(
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        vocab_size=500,
-        tie_word_embeddings=False,
-    )
-    bundle = bundle_of(lambda: transformers.LlamaForCausalLM(config))
-    found = values(bundle)
-    assert found["embed_tokens: Embedding"] == 500 * 64 * 4
-    assert found["lm_head: Linear"] == 500 * 64 * 4
-    assert found["gate_proj: 3 x Linear"] == 3 * 64 * 96 * 4
-    assert found["k_proj: 3 x Linear"] == 3 * 64 * 32 * 4
-    # Per layer: q and o 64 x 64, k and v 64 x 32, three of 64 x 96, two norms of 64.
-    layer = 2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 96 + 2 * 64
-    assert found["0-2: 3 x LlamaDecoderLayer"] == 3 * layer * 4
-    assert sum(areas(bundle).values()) == pytest.approx(AREA, rel=1e-3)
-
-
-def test_plotly_is_imported_only_for_a_chart():
-    code = "import sys, meta_magic.view.charts; print('plotly' in sys.modules)"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
-    assert ran.stdout.split() == [b"False"]
+def test_an_unknown_device_has_no_roofline(products):
+    with pytest.raises(mm.UnknownDeviceError, match="Known are"):
+        products.charts("roofline", device="abacus")

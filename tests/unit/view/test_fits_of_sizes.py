@@ -12,7 +12,7 @@ from meta_magic import record
 from meta_magic.trials.fit import fit_trace
 from meta_magic.trials.growth import Growth
 from meta_magic.view.fits_of_sizes import NOTHING, FitsOf, offer_fits
-from meta_magic.view.memory_payload import memory_payload
+from meta_magic.view.payload import memory_payload
 from meta_magic.view.widgets import close_reports, show_report
 from tests.unit.view.panels import TIMEOUT
 

@@ -51,7 +51,7 @@ def test_what_is_uninitialized_comes_first_and_in_red():
     )
     cells = Tags(html).cells
     assert cells.index("bad") < cells.index("good")
-    assert "UNINITIALIZED: 1 tensor holds whatever lay in memory before" in cells
+    assert "UNINITIALIZED: 1 tensor holds whatever was in memory before" in cells
     assert '<tr class="mm-danger"><th scope="row">bad' in html
     assert html.count('class="mm-danger"') == 2
 

@@ -13,8 +13,7 @@ import torch
 from torch import nn
 
 from meta_magic import record
-from meta_magic.view.memory_payload import memory_payload
-from meta_magic.view.payload import pack
+from meta_magic.view.payload import memory_payload, pack
 
 NODE = shutil.which("node")
 DUMP = Path(__file__).parents[2] / "js" / "memory_dump.mjs"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from meta_magic.view import outlook
-from meta_magic.view.outlook import TimeLeft, describe_end
+from meta_magic.view import choices
+from meta_magic.view.choices import TimeLeft, describe_end
 
 
 def test_the_end_says_what_to_type():
@@ -20,7 +20,7 @@ def test_the_end_of_what_has_no_name_says_what_it_is():
 def clock(monkeypatch):
     """A time that a test sets."""
     now = [100.0]
-    monkeypatch.setattr(outlook.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(choices.time, "monotonic", lambda: now[0])
     return now
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from meta_magic import record
-from meta_magic.view.texts import find_texts
+from meta_magic.view.source_payload import find_texts
 
 NAME = "<a cell>"
 BODY = "def double(x):\n    return x * 2"

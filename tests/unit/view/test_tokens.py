@@ -1,6 +1,6 @@
 """The kinds of a text's parts, as the report is sent them."""
 
-from meta_magic.view.tokens import write_tokens
+from meta_magic.view.source_payload import write_tokens
 
 PLAIN, KEYWORD, STRING, NUMBER, COMMENT, NAME = range(6)
 

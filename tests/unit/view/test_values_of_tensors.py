@@ -11,8 +11,7 @@ from torch import nn
 
 from meta_magic import record
 from meta_magic.recording.identities.storage_bytes import MAX_COPIED_NBYTES
-from meta_magic.view.held import FORGOTTEN
-from meta_magic.view.values_of_tensors import describe_values, values_of
+from meta_magic.view.answers import FORGOTTEN, describe_values, values_of
 from tests.unit.view.panels import TIMEOUT
 
 
@@ -103,7 +102,7 @@ def ask():
 
     def wait(values, **asked):
         done, answers = threading.Event(), []
-        values.tell(asked, lambda told: (answers.append(told), done.set()))
+        values.answer(asked, lambda told: (answers.append(told), done.set()))
         assert done.wait(TIMEOUT)
         return answers[0]
 

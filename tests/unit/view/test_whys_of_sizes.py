@@ -8,7 +8,7 @@ from torch import nn
 
 from meta_magic import record
 from meta_magic.session.collector import RARE_COLLECTION
-from meta_magic.view.whys_of_sizes import answer_why, answers_of
+from meta_magic.view.answers import answer_why, answers_of
 from tests.unit.view.panels import TIMEOUT
 
 batch = 6
@@ -59,7 +59,7 @@ def test_no_answer_is_worked_out_while_something_is_recorded(trace):
     done = threading.Event()
     _, whys = answers_of(trace)
     with RARE_COLLECTION:
-        whys.tell({"id": 0, "op": 0, "slot": 0, "dim": 0}, lambda _: done.set())
+        whys.answer({"id": 0, "op": 0, "slot": 0, "dim": 0}, lambda _: done.set())
         assert not done.wait(0.3)
     assert done.wait(TIMEOUT)
 
@@ -67,7 +67,7 @@ def test_no_answer_is_worked_out_while_something_is_recorded(trace):
 def test_a_size_that_is_no_more_is_told_in_words(trace):
     done, told = threading.Event(), []
     _, whys = answers_of(trace)
-    whys.tell(
+    whys.answer(
         {"id": 0, "op": 0, "slot": 0, "dim": 9},
         lambda answer: (told.append(answer), done.set()),
     )
