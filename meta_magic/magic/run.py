@@ -20,7 +20,6 @@ from meta_magic.replaying.value_progress import show_line
 from meta_magic.session.collector import RARE_COLLECTION
 
 if TYPE_CHECKING:
-    from meta_magic.magic.magics import MetaMagics
     from meta_magic.replaying.value_progress import Show
     from meta_magic.session.recording import Recording
     from meta_magic.torch_private.interrupts import Interrupts
@@ -42,9 +41,7 @@ class Run:
         UsageError: torch is not installed, or an option is not valid.
     """
 
-    def __init__(
-        self, magics: "MetaMagics", options: Any, body: Body, cell: str
-    ) -> None:
+    def __init__(self, magics: Any, options: Any, body: Body, cell: str) -> None:
         shell: Any = magics.shell
         self._shell = shell
         magics.is_recorded = True

@@ -4,7 +4,7 @@ A chart is a mime bundle: a figure for front ends that draw plotly's, and a line
 text. ``static/memory`` and ``static/charts/roofline.js`` draw the same in the report.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -44,6 +44,14 @@ COLORS: Final = (
 """Of the categories, as in ``static/memory.css``."""
 
 
+def build_figure(data: Sequence[Mapping[str, Any]], layout: Mapping[str, Any]) -> Any:
+    """Return a figure as plotly's JSON, in plain values."""
+    # Slow to import, and without types.
+    from plotly import graph_objects  # type: ignore[import-untyped]  # noqa: PLC0415
+
+    return graph_objects.Figure([*data], LAYOUT | layout).to_plotly_json()
+
+
 def memory_bundle(trace: "Trace") -> dict[str, object] | None:
     """Return memory over time as a mime bundle; None if there is none."""
     memory = trace.memory
@@ -59,37 +67,35 @@ def memory_bundle(trace: "Trace") -> dict[str, object] | None:
 
 
 def memory_figure(trace: "Trace", peak: str) -> Any:
-    """Return areas over operators by category as plotly's JSON, in plain values."""
-    # Slow to import, and without types.
-    from plotly import graph_objects  # type: ignore[import-untyped]  # noqa: PLC0415
-
+    """Return areas over operators by category as plotly's JSON."""
     memory, ops = trace.memory, trace.ops
     calls = choose_calls(np.asarray(memory.live_nbytes)).tolist()
     names = {i: f"#{i} {ops[i].op}, line {ops[i].line or '-'}" for i in calls}
     areas = [
-        graph_objects.Scatter(
-            x=calls,
-            y=[live[i] for i in calls],
-            name=category.replace("_", " "),
-            text=[f"{name}: {format_bytes(live[i])}" for i, name in names.items()],
-            hovertemplate="%{text}",
-            stackgroup="all",
-            fillcolor=color,
-            line={"shape": "hv", "width": 0, "color": color},
-        )
+        {
+            "type": "scatter",
+            "x": calls,
+            "y": [live[i] for i in calls],
+            "name": category.replace("_", " "),
+            "text": [f"{name}: {format_bytes(live[i])}" for i, name in names.items()],
+            "hovertemplate": "%{text}",
+            "stackgroup": "all",
+            "fillcolor": color,
+            "line": {"shape": "hv", "width": 0, "color": color},
+        }
         for color, (category, live) in zip(
             COLORS, memory.live_by_category.items(), strict=True
         )
         if any(live)
     ]
     mark = {"x": memory.peak_index, "y": memory.peak_nbytes, "text": peak}
-    layout = LAYOUT | {
+    layout = {
         "annotations": [mark],
         "margin": {"t": 28, "r": 4},
         "xaxis": {"title": {"text": "operator"}},
         "yaxis": {"title": {"text": "bytes alive"}, "exponentformat": "SI"},
     }
-    return graph_objects.Figure(areas, layout).to_plotly_json()
+    return build_figure(areas, layout)
 
 
 def choose_calls(live: "Integers") -> "Integers":
@@ -185,7 +191,7 @@ def find_roof(line: "Roofline", number: int) -> Peak | None:
 def roofline_figure(
     line: "Roofline", dots: list[Dot], seconds: float, title: str
 ) -> Any:
-    """Return dots under roofs as plotly's JSON, in plain values.
+    """Return dots under roofs as plotly's JSON.
 
     Args:
         line: The times on a device.
@@ -193,34 +199,32 @@ def roofline_figure(
         seconds: The time of all operators.
         title: The title.
     """
-    # Slow to import, and without types.
-    from plotly import graph_objects  # noqa: PLC0415
-
     sizes = [MOST_SIZE * (dot.seconds / seconds) ** 0.5 for dot in dots]
-    operators = graph_objects.Scatter(
-        x=[dot.work / dot.nbytes for dot in dots],
-        y=[dot.work / dot.seconds for dot in dots],
-        text=[dot.op for dot in dots],
-        customdata=[
+    operators = {
+        "type": "scatter",
+        "x": [dot.work / dot.nbytes for dot in dots],
+        "y": [dot.work / dot.seconds for dot in dots],
+        "text": [dot.op for dot in dots],
+        "customdata": [
             f"{dot.n_calls:,} calls, {dot.seconds / seconds:.1%} of the time"
             for dot in dots
         ],
-        hovertemplate="%{text}<br>%{customdata}<extra></extra>",
-        mode="markers",
-        marker={"size": [max(LEAST_SIZE, size) for size in sizes], "opacity": 0.7},
-        name="operators",
-    )
+        "hovertemplate": "%{text}<br>%{customdata}<extra></extra>",
+        "mode": "markers",
+        "marker": {"size": [max(LEAST_SIZE, size) for size in sizes], "opacity": 0.7},
+        "name": "operators",
+    }
     roofs = [
-        graph_objects.Scatter(x=x, y=y, mode="lines", name=name)
+        {"type": "scatter", "x": x, "y": y, "mode": "lines", "name": name}
         for name, x, y in list_roofs(line, dots)
     ]
     axes = {"type": "log", "exponentformat": "SI"}
-    layout = LAYOUT | {
+    layout = {
         "title": {"text": title, "font": {"size": 13}},
         "xaxis": axes | {"title": {"text": "operations for each byte"}},
         "yaxis": axes | {"title": {"text": "operations a second at best"}},
     }
-    return graph_objects.Figure([*roofs, operators], layout).to_plotly_json()
+    return build_figure([*roofs, operators], layout)
 
 
 def list_roofs(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from meta_magic.trace.deep_trees import at_any_depth
 from meta_magic.trace.tree import split_runs
 from meta_magic.trace.units import format_bytes
-from meta_magic.view.charts import CLEAR, GREY, HEIGHT, LAYOUT, PLOTLY
+from meta_magic.view.charts import CLEAR, GREY, HEIGHT, PLOTLY, build_figure
 
 if TYPE_CHECKING:
     from meta_magic.trace.modules import ModuleNode
@@ -117,34 +117,32 @@ def name_run(run: Sequence["ModuleNode"]) -> str:
 
 
 def treemap_figure(whole: Box) -> Any:
-    """Return a treemap as plotly's JSON, in plain values."""
-    # Slow to import, and without types.
-    from plotly import graph_objects  # type: ignore[import-untyped]  # noqa: PLC0415
-
+    """Return a treemap as plotly's JSON."""
     _, n_above = find_top(whole)
     rows = [*walk(whole, "0", "")]
     colors = [pick_color(number, n_above) for number, _, _ in rows]
-    treemap = graph_objects.Treemap(
-        ids=[number for number, _, _ in rows],
-        parents=[parent for _, parent, _ in rows],
-        labels=[escape(box.label) for *_, box in rows],  # plotly would read tags
-        values=[box.nbytes for *_, box in rows],
-        text=[format_bytes(box.nbytes) for *_, box in rows],
-        branchvalues="total",
-        maxdepth=n_above + DEPTH,
-        textinfo="label+text",
-        hovertemplate="%{label}<br>%{text}<extra></extra>",
-        marker={
+    treemap = {
+        "type": "treemap",
+        "ids": [number for number, _, _ in rows],
+        "parents": [parent for _, parent, _ in rows],
+        "labels": [escape(box.label) for *_, box in rows],  # plotly would read tags
+        "values": [box.nbytes for *_, box in rows],
+        "text": [format_bytes(box.nbytes) for *_, box in rows],
+        "branchvalues": "total",
+        "maxdepth": n_above + DEPTH,
+        "textinfo": "label+text",
+        "hovertemplate": "%{label}<br>%{text}<extra></extra>",
+        "marker": {
             "colors": colors,
             "depthfade": False,
             "line": {"color": [c if c == CLEAR else LIGHT for c in colors], "width": 1},
             "pad": {"t": 18},
         },
-        root={"color": CLEAR},
-        textfont={"color": [GREY if color == CLEAR else DARK for color in colors]},
-    )
-    layout = LAYOUT | {"margin": {"l": 4, "r": 4, "t": 28, "b": 4}}
-    return graph_objects.Figure(treemap, layout).to_plotly_json()
+        "root": {"color": CLEAR},
+        "textfont": {"color": [GREY if color == CLEAR else DARK for color in colors]},
+    }
+    layout = {"margin": {"l": 4, "r": 4, "t": 28, "b": 4}}
+    return build_figure([treemap], layout)
 
 
 def find_top(whole: Box) -> tuple[Box, int]:
