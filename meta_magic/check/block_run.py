@@ -31,12 +31,14 @@ from meta_magic.errors import CheckError
 from meta_magic.session.recording import Recording
 from meta_magic.trace.notes import CellSource
 from meta_magic.trace.options import (
+    LIMITS,
+    N_VALUES,
     Options,
+    ValueLimits,
     read_assumptions,
     read_device,
     read_meaning,
 )
-from meta_magic.trace.provenance import LIMITS, N_VALUES, ValueLimits
 from meta_magic.trace.rerun import list_names, make_rerun
 from meta_magic.trials.sandbox import Refused, enter_sandbox
 

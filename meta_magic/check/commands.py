@@ -36,7 +36,7 @@ from meta_magic.check.records import (
     read_subject,
 )
 from meta_magic.errors import BudgetError, CheckError
-from meta_magic.trace.budgets import QUANTITIES, parse_amount, parse_budget
+from meta_magic.trace.expectations import QUANTITIES, parse_amount, parse_budget
 from meta_magic.trace.units import format_bytes
 
 UNCHECKED: Final = 2

@@ -13,8 +13,8 @@ from meta_magic.check.reasons import describe_error, find_reason, is_of_ipython
 from meta_magic.check.records import UNRUN, Finding, Part, Request, worst_of
 from meta_magic.errors import CheckError
 from meta_magic.session.shown_frames import PYTHONS, USERS, choose_frames, home_of
-from meta_magic.trace.budgets import find_overruns, measure
 from meta_magic.trace.calls import describe_tensor
+from meta_magic.trace.expectations import find_overruns, measure
 from meta_magic.trace.notes import FAILS
 from meta_magic.trace.summary import format_summary
 from meta_magic.trace.units import format_shape

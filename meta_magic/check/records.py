@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 from meta_magic.errors import CheckError
-from meta_magic.trace.budgets import Limit
+from meta_magic.trace.expectations import Limit
 
 Kind: TypeAlias = Literal["script", "notebook", "function"]
 Outcome: TypeAlias = Literal["right", "error", "unchecked"]

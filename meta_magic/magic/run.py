@@ -183,7 +183,7 @@ def read_options(options: Any) -> "Options":
 
 def read_limits(options: Any) -> "ValueLimits":
     """Return the limits of a value."""
-    from meta_magic.trace.provenance import ValueLimits  # noqa: PLC0415  needs torch
+    from meta_magic.trace.options import ValueLimits  # noqa: PLC0415  needs torch
 
     nbytes, flops = (
         None if number is None else int(number)

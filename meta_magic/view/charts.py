@@ -26,7 +26,7 @@ GREY: Final = "#888"
 """Readable on light and on dark: a figure does not know where it is shown."""
 
 CLEAR: Final = "rgba(0,0,0,0)"
-LAYOUT: Final = {
+LAYOUT: Final[Mapping[str, Any]] = {
     "template": "none",
     "height": HEIGHT,
     "paper_bgcolor": CLEAR,
@@ -49,7 +49,7 @@ def build_figure(data: Sequence[Mapping[str, Any]], layout: Mapping[str, Any]) -
     # Slow to import, and without types.
     from plotly import graph_objects  # type: ignore[import-untyped]  # noqa: PLC0415
 
-    return graph_objects.Figure([*data], LAYOUT | layout).to_plotly_json()
+    return graph_objects.Figure([*data], {**LAYOUT, **layout}).to_plotly_json()
 
 
 def memory_bundle(trace: "Trace") -> dict[str, object] | None:

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from meta_magic.cost.storage_lives import read_deaths
 from meta_magic.trace import module_columns, op_columns
-from meta_magic.trace.columns import Column
-from meta_magic.trace.firsts import find_firsts
+from meta_magic.trace.derived_facts import find_firsts
 from meta_magic.trace.module_columns import Run
 from meta_magic.trace.modules import ModuleClass
-from meta_magic.trace.op_columns import OpColumn, Wire
+from meta_magic.trace.op_columns import Column, OpColumn, Wire
 from meta_magic.trace.signature import Argument, Signature, TensorArgument
 from meta_magic.view.wire import Table, as_differences
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from meta_magic.cost.call_work import OneCall, count_one
 from meta_magic.cost.device_table import Device, list_devices
+from meta_magic.cost.memory_samples import find_accelerator
 from meta_magic.cost.program_columns import Integers
 from meta_magic.cost.rooflines import (
     Products,
@@ -23,16 +24,13 @@ from meta_magic.cost.rooflines import (
     find_peak,
     find_vector_peak,
 )
-from meta_magic.cost.samples import find_accelerator
 from meta_magic.cost.storage_categories import CATEGORIES
 from meta_magic.cost.storage_lives import order_stretches
-from meta_magic.trace.deep_trees import at_any_depth
-from meta_magic.trace.failure import describe_failure
-from meta_magic.trace.function_calls import first_operators
-from meta_magic.trace.modules import ModuleNode
+from meta_magic.trace.derived_facts import first_operators
+from meta_magic.trace.modules import ModuleNode, at_any_depth
 from meta_magic.trace.program import MODULE_HEADER
 from meta_magic.trace.signature import Geometry, Place, Signature, SourcePosition
-from meta_magic.trace.summary import format_headline
+from meta_magic.trace.summary import describe_failure, format_headline
 from meta_magic.view.details_payload import (
     columns_payload,
     details_payload,

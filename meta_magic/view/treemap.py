@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
-from meta_magic.trace.deep_trees import at_any_depth
-from meta_magic.trace.tree import split_runs
+from meta_magic.trace.module_columns import split_runs
+from meta_magic.trace.modules import at_any_depth
 from meta_magic.trace.units import format_bytes
 from meta_magic.view.charts import CLEAR, GREY, HEIGHT, PLOTLY, build_figure
 
